@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Large libraries whose integrations are tested, in an environment of their own on top of the first.
 LIBRARIES := .venv-libraries
 # Most tests wait for processes, so a few run side by side, on any machine.
-BESIDE := -n 4 --dist worksteal
+BESIDE := -n 3 --dist worksteal
 # pip compiles the 12,000 files of the libraries one after the other (40 s); COMPILE does so on all cores.
 PIP     := $(BIN)/python -m pip --disable-pip-version-check install -qq --no-compile
 COMPILE := $(BIN)/python -m compileall -q -j 0 -x '/tests?/' $(VENV)/lib

@@ -73,7 +73,7 @@ def test_a_gpu_that_does_not_answer_is_busy_until_it_does(make_box: MakeBox) -> 
 
 def test_without_a_witness_it_is_unknown(make_box: MakeBox) -> None:
     devices, _ = begin(make_box(gpu(0), pids="host"))
-    assert "no script to try CUDA for" in devices.notes[0]
+    assert "no script was named to try CUDA for" in devices.notes[0]
 
 
 def test_where_cuda_does_not_work_that_is_why(make_box: MakeBox) -> None:

@@ -100,14 +100,29 @@ def test_a_policy_that_failed_is_mended_and_the_search_resumed(
     assert max(trial["step"] for trial in trials) == 6
 
 
-def test_run_fails_with_an_internal_error_of_its_daemon(sandbox: Sandbox, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("does", "code", "why"),
+    [
+        (
+            "return [Stop(999, 'no such trial')]",
+            2,
+            "trial 999 does not exist; so far: trials 0 to 1",
+        ),
+        # What breaks gpusched itself is a fault of gpusched's own, also where a policy has done it.
+        ("from gpusched.driver.loop import Driver; del Driver.handle", 1, "AttributeError"),
+    ],
+)
+def test_run_says_why_its_daemon_failed(
+    sandbox: Sandbox, tmp_path: Path, does: str, code: int, why: str
+) -> None:
     mine = tmp_path / "mine.py"
     first = "scores = self.scores"
-    mine.write_text(EXAMPLE.replace(first, f"return [Stop(999, 'no such trial')]\n        {first}"))
+    mine.write_text(EXAMPLE.replace(first, f"{does}\n        {first}"))
     recipe = sandbox.recipe("counted.py", policy={"name": f"{mine}:Median", "R": 6})
     failed = sandbox.gpusched("run", recipe, "--json")
-    assert failed.code == 1, failed.text
-    assert "the daemon failed: KeyError: 999" in failed.err
+    assert failed.code == code, failed.text
+    assert "the daemon failed: " in failed.err
+    assert why in failed.err
     assert failed.json()["view"]["state"] == "interrupted"
 
 

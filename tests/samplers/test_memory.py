@@ -69,6 +69,9 @@ class Broken(Suggester):
 class Needy(Suggester):
     def __init__(self, space, *, licence):
         super().__init__(space)
+
+    def suggest(self, n, seen, random):
+        return {}
 """
 RECIPE = """\
 script: train.py

@@ -26,6 +26,7 @@ from gpusched.core.events import (
     Event,
     Reported,
     TrialExited,
+    TrialUp,
 )
 from gpusched.errors import DeviceError
 from gpusched.executors.base import LiveTrial
@@ -188,7 +189,7 @@ def test_a_node_that_joins_by_hand_is_taken_up_and_hears_of_the_end(bed: Bed) ->
     bed.signal(pids, signal.SIGSTOP)
     threading.Timer(1.0, bed.signal, (pids, signal.SIGCONT)).start()
     events = bed.resume(live, joined=joined.devices)
-    assert {type(event) for event in events} <= {Reported, CheckpointSaved}
+    assert {type(event) for event in events} <= {TrialUp, Reported, CheckpointSaved}
     assert the_exit(bed.rig.stop(trial), trial).outcome == "killed"
     bed.executor.close()
     out, _ = process.communicate()
