@@ -109,6 +109,19 @@ def test_a_gpu_is_not_back_before_the_trial_that_dies_of_it_has_ended(
     assert devices.recovered() == (name,)
 
 
+def test_a_gpu_that_no_trial_has_any_more_comes_back_after_the_daemon(box: Box) -> None:
+    """A process that outlived its trial and the daemon was taken for a trial, and nobody told of that trial's end."""
+    box.driver.start(box.gpus[0], 11, GIB)
+    devices, (name, other) = begin(box)
+    devices.keep_out(name, "not released after 60 s")
+    devices.drain([name, other])  # as the executor does, which knows the trials
+    box.clock.advance(10.0)
+    assert "pid 11" in str(devices.readmitted(name))
+    box.driver.end(11)
+    box.clock.advance(10.0)
+    assert devices.recovered() == (name,)
+
+
 def test_an_xid_that_comes_while_it_is_asked_for_keeps_it_out(box: Box) -> None:
     devices, (name, _) = begin(box)
     box.driver.xid(box.gpus[0], 79)

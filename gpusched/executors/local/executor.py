@@ -103,6 +103,9 @@ class TorchrunExecutor(LiveBase):
         not_due = self.prestarts.find_abandoned({(one.trial, one.incarnation) for one in live})
         for one in live:
             self._reconcile(one, is_due=(one.trial, one.incarnation) not in not_due)
+        # A device counts as held, too, if a process of ours was seen there that is no trial's any more.
+        used = {name for left in self.roster.current.values() for name in left.devices}
+        self._inventory.drain([one.id for one in self.inventory() if one.id not in used])
         return self._told()
 
     def close(self) -> None:
@@ -246,13 +249,11 @@ class TorchrunExecutor(LiveBase):
         self.roster.current[one.trial] = incarnation
         if not incarnation.claim_or_forbid():
             self._end(incarnation, incarnation.exited("lost", _UNBEGUN, unbegun=True))
-        elif not is_due:
-            self.stopping.hunt(incarnation)
-        elif (record := incarnation.exit_record()) is not None:
+        elif is_due and (record := incarnation.exit_record()) is not None:
             self._end(incarnation, how_it_ended(incarnation, record))
         else:
             self._devices.take(one.devices)
-            if self._adopt(incarnation):
+            if is_due and self._adopt(incarnation):
                 self._intake.catch_up(incarnation)
                 self._intake.catch_up_saved(incarnation)
             else:
