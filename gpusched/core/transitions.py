@@ -222,14 +222,22 @@ class Transitions:
     def _last_call_s(self) -> float:
         """Return the time from the search's end to its last call.
 
-        A person who stops a search before its deadline waits for each trial's next report and save.
+        A person who stops a search before its deadline waits for each trial's next report and save. A first save is
+        expected to take as long as the longest of any trial.
         """
         state = self._state
         last_call_s = state.rules.last_call_s
         if state.stopping != STOPPED_BY_USER or state.rules.version < 9:
             return last_call_s
-        until_saved_s = max(2 * trial.report_s + trial.save_s for trial in state.live.values())
-        return last_call_s + max(0.0, min(until_saved_s, state.rules.deadline_s - state.now))
+        until_saved_s = max(
+            (
+                2 * trial.report_s + (trial.save_s or state.longest_save_s)
+                for trial in state.live.values()
+                if trial.doom is None
+            ),
+            default=0.0,
+        )
+        return last_call_s + max(0.0, min(until_saved_s, state.time_left_s))
 
     def make_room(self, needy: TrialRecord) -> None:
         """Have the worst trials leave for one that needs more atoms, where free ones would stand idle until then."""

@@ -223,6 +223,20 @@ def test_a_stop_waits_for_the_next_report_and_its_save(
     script.expect(Yield(0, 1, save=saves), SetTimer("last call", script.now + patience_s))
 
 
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_stop_waits_for_a_first_save_and_for_no_trial_that_it_kills(is_resumed: bool) -> None:
+    script = stages.running(deadline_s=1000.0).saved(0, 1, save_s=20.0).drop().decides(Pause(0))
+    script.wait(40.0).report(0, 0.4, step_time_s=40.0).drop()
+    script.wants(Start(1)).exited(0, saved=2).drop().up(1).report(1, 0.3).drop()
+    script.wants(*[Resume(0, 1)] * is_resumed).released("d0").drop()
+    script.asked("stop")
+    kills = [Kill(0, 2, 5.0)] * is_resumed  # has long steps, but none to report
+    step_s = script.trial(1).report_s
+    assert step_s < 10.0
+    last_call = SetTimer("last call", script.now + 1.5 + 2 * step_s + 20.0)
+    script.expect(Yield(1, 1, save=True), *kills, last_call)
+
+
 def test_a_last_report_may_be_the_best_and_is_saved() -> None:
     script = (
         stages.running(version=4).asked("stop").expect(LEAVES, SetTimer("last call", 3.5)).drop()
