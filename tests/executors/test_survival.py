@@ -103,7 +103,8 @@ def test_a_resumed_daemon_adopts_what_runs(own_lab: Lab) -> None:
     told = lab.paths.trial(trial).reports
     wait_until(lambda: told.read_bytes().count(b"\n") > 6)  # it trains on alone
     lab.devices = slots = Slots()
-    slots.in_use.update(("cpu:0", "cpu:1"))  # GPUs on which a process of ours was seen count as in use
+    # As GPUs on which a process of ours was seen.
+    slots.in_use.update(("cpu:0", "cpu:1"))
     lab.executor = lab.build()
     events = list(lab.executor.reconcile([alive(lab, trial, last_seq=3)]))
     assert slots.in_use == {"cpu:0"}
