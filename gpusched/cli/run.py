@@ -62,9 +62,8 @@ def may_go_on(runs: Path, source: Path) -> str:
         if final is None:
             return f"{told} was interrupted; '{resume}' goes on with that search"
         over = f"{told} is over ({final.get('ending')})"
-        with contextlib.suppress(
-            GpuschedError
-        ):  # a damaged search does not keep another one from starting
+        # A damaged search does not keep another one from starting.
+        with contextlib.suppress(GpuschedError):
             if (limits := resuming.limits_to_go_on(paths, final)) is not None:
                 over += f" and can go on: '{resume}{limits}'"
         return f"{over}; this command starts another search"

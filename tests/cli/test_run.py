@@ -50,6 +50,18 @@ def test_the_search_before_can_go_on_by_another_of_the_limits_that_ended_it(
     assert may_go_on(runs, source).endswith("this command starts another search")
 
 
+@pytest.mark.parametrize("runs", ["/proc/none", "search.yaml"])
+def test_a_folder_that_takes_no_experiment_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("search.yaml").write_text(RECIPE)
+    Path("train.py").touch()
+    said = rf"^{runs}: an experiment cannot be written here \(.*'--dir' names another folder"
+    with pytest.raises(InputError, match=said):
+        make_experiment(Path(runs), load_recipe(Path("search.yaml")), Beginning.now())
+
+
 def test_nothing_goes_on_without_its_script(tmp_path: Path) -> None:
     """Else each trial fails at its next launch, and is over for good."""
     source, script = tmp_path / "search.yaml", tmp_path / "train.py"
