@@ -103,6 +103,7 @@ class Daemon:
             epoch=self.epoch.number,
             say=self._say,
             seq_of=lambda trial: self.experiment.state.trials[trial].seq,
+            atoms_of=lambda trial: self.experiment.state.trials[trial].trained_atoms or None,
             spare=self.storage.reserve.give,
             devices=tuple(self.experiment.state.devices.slots),
         )

@@ -127,6 +127,8 @@ class Setting:
     say: Callable[[str], None] = lambda _text: None
     #: The number of the last report of a trial that the search knows.
     seq_of: Callable[[int], int] = lambda _trial: 0
+    #: Number of atoms that a trial's last report came from; None: not known.
+    atoms_of: Callable[[int], int | None] = lambda _trial: None
     #: This machine's part of a trial whose ranks span several.
     span_of: Callable[[int], Span | None] = lambda _trial: None
     #: Gives back reserved room on a full disk; False: all is given.
@@ -166,9 +168,9 @@ class Timers:
 
 
 class LiveBase:
-    """Base of executors on devices that exist. ``atoms_of``: the number a trial has now, None if it has none."""
+    """Base of executors on devices that exist."""
 
-    def __init__(self, setting: Setting, atoms_of: Callable[[int], int | None]) -> None:
+    def __init__(self, setting: Setting) -> None:
         self.now = setting.clock
         self._setting = setting
         self._paths = setting.paths
@@ -176,7 +178,7 @@ class LiveBase:
         self._timers = Timers(setting.clock)
         #: Events that no ``poll`` has returned yet.
         self._events: list[Event] = []
-        self._best = BestKeeper(setting, self._timers.after, atoms_of)
+        self._best = BestKeeper(setting, self._timers.after)
 
     def poll(self, until: float) -> Sequence[Event]:
         """See ``Executor.poll``. Also returns when somebody rang at the hub."""

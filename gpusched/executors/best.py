@@ -116,24 +116,21 @@ def _point_to(link: Path, folder: Path) -> None:
 class BestKeeper:
     """Keeps ``best/`` what was asked for last, however long the disk refuses.
 
-    ``after`` calls an action so many seconds later; ``atoms_of``: the number a trial has now, None if it has none.
+    ``after`` calls an action so many seconds later.
     """
 
     def __init__(
-        self,
-        setting: Setting,
-        after: Callable[[float, Callable[[], None]], None],
-        atoms_of: Callable[[int], int | None],
+        self, setting: Setting, after: Callable[[float, Callable[[], None]], None]
     ) -> None:
         self._setting = setting
         self._after = after
-        self._atoms_of = atoms_of
-        self._wanted: KeepBest | None = None
+        #: The number of atoms with each: the trial may be resized before the disk has room.
+        self._wanted: tuple[KeepBest, int | None] | None = None
         self._is_waiting = self._has_complained = False
 
     def keep(self, command: KeepBest) -> None:
         """Make ``best/`` this; where the disk refuses, try until it does not, or something better is asked for."""
-        self._wanted = command
+        self._wanted = command, self._setting.atoms_of(command.trial)
         self._try()
 
     def _try_again(self) -> None:
@@ -141,9 +138,9 @@ class BestKeeper:
         self._try()
 
     def _try(self) -> None:
-        command = self._wanted
-        if command is None:
+        if self._wanted is None:
             return
+        command, atoms = self._wanted
         try:
             kept = keep_best(
                 self._setting.paths,
@@ -151,7 +148,7 @@ class BestKeeper:
                 command.step,
                 metric=self._setting.recipe.metric,
                 value=command.metric,
-                atoms=self._atoms_of(command.trial),
+                atoms=atoms,
             )
         except OSError as problem:
             if problem.errno in FULL and self._setting.spare():

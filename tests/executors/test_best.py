@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpusched.core.decisions import KeepBest
 from gpusched.executors import best
-from gpusched.executors.best import keep_best
+from gpusched.executors.base import Setting
+from gpusched.executors.best import BestKeeper, keep_best
 from gpusched.folder.paths import ExperimentPaths
+from tests.executors.conftest import recipe
 
 
 def checkpoint(paths: ExperimentPaths, trial: int, step: int, content: str = "state") -> Path:
@@ -119,3 +124,31 @@ def test_a_file_system_without_links_gets_a_copy(
     assert keep(paths, 1, 5)
     assert (folder / "state.pt").stat().st_nlink == 1
     assert (paths.best / "checkpoint" / "state.pt").read_text() == "state"
+
+
+def test_the_atoms_are_those_of_the_score(
+    paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were those of the trial when the disk took the checkpoint: none, where the trial had left by then."""
+    checkpoint(paths, 1, 5)
+    trained_atoms, retries = {1: 2}, list[Callable[[], None]]()
+    hub: Any = None  # nothing is said on it here
+    setting = Setting(
+        paths=paths,
+        recipe=recipe(paths.root),
+        hub=hub,
+        clock=lambda: 0.0,
+        atoms_of=trained_atoms.get,
+    )
+    keeper = BestKeeper(setting, lambda _after_s, action: retries.append(action))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(best, "write_durably", full)
+        keeper.keep(KeepBest(1, 5, 0.9))
+    trained_atoms[1] = 4
+    (try_again,) = retries
+    try_again()
+    assert json.loads((paths.best / "metric.json").read_text())["atoms"] == 2

@@ -49,7 +49,7 @@ class ClusterExecutor(LiveBase):
         look_every_s: float = LOOK_EVERY_S,
         helper: Helper | None = None,
     ) -> None:
-        super().__init__(setting, self._atoms_of)
+        super().__init__(setting)
         self.members = Members(
             setting,
             bootstrap,
@@ -164,10 +164,6 @@ class ClusterExecutor(LiveBase):
             if node.leads(node.trials[trial].live):
                 return node
         return None
-
-    def _atoms_of(self, trial: int) -> int | None:
-        found = [node.trials[trial] for node in self._nodes if trial in node.trials]
-        return len(found[0].live.devices) if found else None
 
     def _launch(self, command: Launch) -> None:
         if command.incarnation <= self._launched.get(command.trial, 0):

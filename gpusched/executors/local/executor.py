@@ -51,7 +51,7 @@ class TorchrunExecutor(LiveBase):
     """
 
     def __init__(self, setting: Setting, devices: Devices, limits: Limits | None = None) -> None:
-        super().__init__(setting, self._atoms_of)
+        super().__init__(setting)
         limits, timers, self._say = limits or Limits(), self._timers, setting.say
         emit = self._events.append
         shared = Shared(setting, limits, timers, emit, self._end)
@@ -144,10 +144,6 @@ class TorchrunExecutor(LiveBase):
     def _paths_of(self, trial: int) -> TrialPaths:
         span = self._setting.span_of(trial)
         return self._paths.trial(trial, span.part if span is not None else 0)
-
-    def _atoms_of(self, trial: int) -> int | None:
-        incarnation = self.roster.current.get(trial)
-        return len(incarnation.devices) if incarnation is not None else None
 
     # ------------------------------------------------------------------ ends
 
