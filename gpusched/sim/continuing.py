@@ -37,7 +37,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class SeenTrial:
-    """One trial so far. ``curve``: scores by step, more is better, NaN where the metric was not finite.
+    """One trial so far. ``curve``: scores by step, in order; more is better, NaN where the metric was not finite.
 
     ``step_s``: on one atom.
     """
@@ -55,6 +55,11 @@ class SeenTrial:
     def diverged(self) -> bool:
         """Whether the last metric was not finite."""
         return not math.isfinite(self.curve.get(self.last_step, math.nan))
+
+    def score_from(self, step: int) -> float:
+        """Return the score of the first report from ``step`` on; NaN without one."""
+        later = (score for reported, score in self.curve.items() if reported >= step)
+        return self.curve[step] if step in self.curve else next(later, math.nan)
 
 
 class TrialCurves:
@@ -98,7 +103,7 @@ class Future:
         others = sorted(
             found
             for other in self.curves.seen.values()
-            if other is not donor and math.isfinite(found := other.curve.get(last, math.nan))
+            if other is not donor and math.isfinite(found := other.score_from(last))
         )
         u = random.random() - 0.5
         place = bisect.bisect_left(others, score)

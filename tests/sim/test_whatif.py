@@ -323,6 +323,21 @@ def test_new_configurations_lie_among_those_seen_and_beyond_the_best_at_times():
     assert np.median(ends) == pytest.approx(rising(0.675, 8)[-1], abs=0.05)
 
 
+def test_a_new_configuration_differs_from_those_seen_though_no_two_report_at_the_same_steps():
+    """A script whose step is an iteration: an epoch has as many as the batch size leaves."""
+    strides = (7, 11, 13, 17)
+    curves = TrialCurves(
+        [
+            SeenTrial(n, {step: 0.1 * n + step / 1e3 for step in range(stride, 120, stride)}, 1.0)
+            for n, stride in enumerate(strides)
+        ]
+    )
+    seen_scores = {score for one in curves.seen.values() for score in one.curve.values()}
+    for n in range(20):
+        newcomer = Future(curves, [1, n]).curve(50)
+        assert seen_scores.isdisjoint(map(newcomer.metric, strides)), "a copy of one seen"
+
+
 def test_a_guess_of_the_best_possible_score_bounds_nothing():
     """Scores a little below 0 may have no bound at all; early curves come to several times their best."""
     curves = TrialCurves(
