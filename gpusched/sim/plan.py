@@ -78,8 +78,10 @@ def plan(request: Request) -> list[Setup]:
     delays = problems.of("--delay", request.delay or "", _delay)
     problems.lines += [*request.noise.problems(), *request.faults.problems()]
     for name, value in request.delays.items():
-        if not value >= 0:
-            problems.lines.append(f"--{name.removesuffix('_s')}-delay must be 0 or more")
+        if not 0 <= value < float("inf"):
+            problems.lines.append(
+                f"--{name.removesuffix('_s')}-delay must be 0 or more, not {value:g}"
+            )
     assumed = request.more.get("assumed")
     if assumed not in (None, "auto"):
         problems.of("--assume", str(assumed).replace(",", ";"), _scaling)

@@ -77,6 +77,7 @@ def test_delays_by_name_are_added():
         ({"delay": "-1"}, "must be 0 or more"),
         ({"delay": "fast"}, "is not a delay"),
         ({"delays": {"save_s": -1.0}}, "--save-delay must be 0 or more"),
+        ({"delays": {"launch_s": math.inf}}, "--launch-delay must be 0 or more, not inf"),
         ({"noise": Noise(metric=-1.0)}, "noise of the metric"),
         ({"noise": Noise(step_time=math.nan)}, "noise of the step time"),
         ({"faults": Faults(crash=1.5)}, "chance of crash"),
