@@ -129,10 +129,12 @@ def guard(
     """
 
     def guarded(hook: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
             try:
-                answer = method(*arguments)
-                return answer if check is None else check(answer, *arguments)
+                answer = method(*arguments, **named)
+                return answer if check is None else check(answer, *arguments, **named)
+            except InputError:  # of another hook, which this one called
+                raise
             except Exception as error:
                 raise failure(type(made), name, hook, error) from error
 

@@ -127,7 +127,7 @@ def make(name: str, options: Mapping[str, object]) -> Policy:
     except Exception as error:
         raise plugins.failure(kind, name, "__init__(options)", error) from error
     if not hasattr(made, "options"):
-        made.options = given  # its __init__ calls no other
+        made.options = given  # a class need not call Policy.__init__
     asked: set[int] = set()
     plugins.guard(made, name, DECIDING, partial(_checked, asked))
     plugins.guard(made, name, TELLING)
@@ -144,7 +144,7 @@ def _with_dropped(asked: Set[int], notes: Iterable[str], view: View) -> Sequence
     return [*notes, *said]
 
 
-def _checked(asked: set[int], answer: Any, view: View, *_: Any) -> list[Decision]:
+def _checked(asked: set[int], answer: Any, view: View, *_: Any, **_named: Any) -> list[Decision]:
     """Return the decisions of a user's policy, and add the sizes of starts to ``asked``.
 
     Raises BadAnswer for an answer without decisions, or with one that can never be carried out.

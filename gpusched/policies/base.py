@@ -39,8 +39,13 @@ def complete_at(trial: TrialView, R: int | None) -> Sequence[Decision]:
     return NOTHING
 
 
-def note_on_steps(options: Options, view: View) -> Iterator[str]:
-    """Yield a remark where R was left as it is although the script counts steps of its own, iterations say."""
+def note_on_steps(options: object, view: View) -> Iterator[str]:
+    """Yield a remark where R was left at its default although the script counts steps of its own, such as iterations.
+
+    ``options``: of a user's policy anything.
+    """
+    if not isinstance(options, Options):
+        return
     usual = {field.name: field.default for field in fields(options)}.get("R")
     stride = max((trial.stride for trial in view.trials.values()), default=1)
     if usual is not None and usual == options.R and stride > 1:

@@ -90,12 +90,12 @@ def make(name: str, space: Space, options: Mapping[str, Any]) -> Suggester:
         made = kind(space, **options)
     except Exception as error:
         raise plugins.failure(kind, name, "__init__(space)", error) from error
-    made.space = space  # its __init__ may call no other
+    made.space = space  # a class need not call Suggester.__init__
     plugins.guard(made, name, ("suggest",), _checked)
     return made
 
 
-def _checked(found: Any, *_: Any) -> Any:
+def _checked(found: Any, *_: Any, **_named: Any) -> Any:
     if found is not None and not isinstance(found, Mapping):
         raise plugins.BadAnswer(f"{found!r}, not a map from hyperparameters to values")
     return found

@@ -12,6 +12,7 @@ from gpusched import plugins, policies
 from gpusched.cli import main
 from gpusched.core.policy import Policy
 from gpusched.errors import InputError, RecipeError
+from gpusched.policies.base import note_on_steps
 from gpusched.recipe.load import load_recipe
 from tests.policies.contract import play
 from tests.policies.hand import Hand
@@ -171,6 +172,40 @@ class Mine(Policy):
     capped = Hand(f"{tmp_path}/mine.py:Mine", atoms=2, max_atoms=1)
     assert capped.state.atoms_free == 0
     assert not capped.policy.notes(capped.state.view)
+
+
+ASKS_ITSELF = """
+from gpusched.policies import Policy, Start
+
+class Mine(Policy):
+    def __init__(self, options):
+        self.options = {"R": options.R}
+
+    def on_report(self, view, trial):
+        return self.on_capacity(view=view)
+
+    def on_capacity(self, view):
+        return [Start(1)] if view.can_draw else []
+"""
+
+
+def test_a_policy_may_ask_itself_and_keep_options_of_any_kind(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(ASKS_ITSELF)
+    hand = Hand(f"{tmp_path}/mine.py:Mine", atoms=1)
+    hand.report(0, 0.5, step=20)
+    assert hand.where(0) == "running"
+    assert list(note_on_steps(hand.policy.options, hand.state.view)) == []
+
+
+def test_a_mistake_in_a_question_to_itself_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        ASKS_ITSELF.replace("Start(1)", "Start(1 // (1 - len(view.live)))")
+    )
+    with pytest.raises(InputError) as caught:
+        Hand(f"{tmp_path}/mine.py:Mine", atoms=1).report(0, 0.5)
+    message = f"{tmp_path}/mine.py:12: on_capacity failed: ZeroDivisionError"
+    assert str(caught.value).startswith(message)
+    assert str(caught.value).count("Mend it") == 1
 
 
 def test_a_policy_may_leave_its_parents_init_alone(tmp_path: Path) -> None:
