@@ -12,7 +12,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from gpusched import policies
 from gpusched.cli import common
 from gpusched.daemon import best_model, session
 from gpusched.dashboard.model import BestRow, Standing, TrialRow, UnsavedRow, from_json
@@ -320,6 +319,8 @@ def _stopped_early(view: Standing) -> Iterator[str]:
 
 def _no_winner(view: Standing) -> Iterator[str]:
     """Say why no model was found, as far as that can be told, and what to do."""
+    from gpusched import policies
+
     by_person = (view.ending or "").endswith("by the user")
     if (first := _first_failure(view)) is not None:
         yield f"No trial left a model. The first failure, of trial {first.id} at step {first.step}:"
