@@ -29,7 +29,8 @@ def test_a_search_goes_on_after_each_of_its_ends(sandbox: Sandbox) -> None:
     assert went_on.code == 0, went_on.text
     sandbox.wait_for(lambda view: all(t["step"] > 2 for t in view["trials"][:2]))
     assert sandbox.gpusched("stop", "--trial", "1").code == 0
-    sandbox.wait_for(lambda view: len(view["trials"]) == 3)
+    # A trial that was stopped for good does not go on, also where its model is the best.
+    sandbox.wait_for(lambda view: len(view["trials"]) == 3 and view["best"]["trial"] != 1)
     hparams = json.loads((sandbox.experiment / "trials/0001/hparams.json").read_text())
     assert (hparams["seed"], hparams["hparams"]) == (5, {"x": 7})
     assert sandbox.gpusched("cancel").code == 0
