@@ -112,9 +112,7 @@ def strike(bed: Bed, state: str, victim: str, number: int) -> str:
         began = start_time(pid)
         hit = (began is not None and send_signal(Identity(pid, began), number)) or hit
     ended = has_been_ended if hit and victim != "server" else settled
-    wait_until(
-        lambda: ended(bed, target, incarnation), f"trial {target} after {victim} in {state}", 120
-    )
+    wait_until(lambda: ended(bed, target, incarnation), f"trial {target} after {victim} in {state}")
     after = trial_of(bed, target)
     if after["state"] == "failed":
         story = "\n".join(bed.ask("explain", trial=target)["lines"])
@@ -248,9 +246,7 @@ def strike_a_resize(bed: Bed, victim: str) -> str | None:
     target, incarnation = found[0]["id"], found[0]["incarnation"]
     pids = list(pids_of(bed, target, incarnation, victim))
     hit = [pid for pid in pids if send_signal(Identity(pid, start_time(pid) or 0), signal.SIGKILL)]
-    wait_until(
-        lambda: settled(bed, target, incarnation), f"trial {target} after {victim} died", 120
-    )
+    wait_until(lambda: settled(bed, target, incarnation), f"trial {target} after {victim} died")
     unpause_all(bed)
     bed.check_one_incarnation_each()
     after = trial_of(bed, target)["state"]
@@ -284,7 +280,7 @@ def test_stopped_in_every_state(make_bed: MakeBed, state: str, victim: str, seed
     if state == "starting" and victim == "shim":
         # With its ranks born they train on; without, it is killed after a minute.
         wait_until(
-            lambda: target in live(bed) or has_been_ended(bed, target, incarnation), "a start", 180
+            lambda: target in live(bed) or has_been_ended(bed, target, incarnation), "a start"
         )
     elif state != "starting":  # a start may take ten minutes: a stop ends it here
         wait_until(lambda: has_been_ended(bed, target, incarnation), "the stopped to be ended")
