@@ -43,6 +43,7 @@ from gpusched.journal.home import Home
 from gpusched.journal.log import Journal
 from gpusched.loggers.children import Loggers
 from gpusched.recipe.env import filled_in
+from gpusched.recipe.recipe import Recipe
 
 #: How often it is looked whether another daemon has taken over.
 FENCE_EVERY_S = 1.0
@@ -95,21 +96,9 @@ class Daemon:
         self.clock = ExperimentClock(self._began, at_least_s=self.experiment.state.now)
         self.hub = Hub(paths.socket)
         self.storage = Storage(paths, checkpoints_max_bytes=recipe.checkpoints_max_bytes)
-        setting = executors.Setting(
-            paths=paths,
-            recipe=recipe,
-            hub=self.hub,
-            clock=self.clock,
-            epoch=self.epoch.number,
-            say=self._say,
-            seq_of=lambda trial: self.experiment.state.trials[trial].seq,
-            atoms_of=lambda trial: self.experiment.state.trials[trial].trained_atoms or None,
-            spare=self.storage.reserve.give,
-            devices=tuple(self.experiment.state.devices.slots),
-        )
         kind = executor or ("cluster" if recipe.cluster is not None else "local")
         with self._left_whole():
-            self.executor = executors.make(kind, setting)
+            self.executor = executors.make(kind, self._setting(recipe))
         self.people = People(self.assembled, self.executor, self.hub, self.clock, self._warnings)
         self._tell = self.people.remark
         for text in early:
@@ -133,13 +122,28 @@ class Daemon:
 
     # ------------------------------------------------------------ beginning
 
+    def _setting(self, recipe: Recipe) -> executors.Setting:
+        trials = self.experiment.state.trials
+        return executors.Setting(
+            paths=self.paths,
+            recipe=recipe,
+            hub=self.hub,
+            clock=self.clock,
+            epoch=self.epoch.number,
+            say=self._say,
+            seq_of=lambda trial: trials[trial].seq,
+            atoms_of=lambda trial: trials[trial].trained_atoms or None,
+            spare=self.storage.reserve.give,
+            devices=tuple(self.experiment.state.devices.slots),
+        )
+
     def _begin(self) -> Journal:
         self._home.move_in()
         meta = {"epoch": self.epoch.number, "checksums": checksums(self.paths)}
         return Journal.create(self.paths.journal, meta)
 
     def _replay(self, salvage: bool) -> Journal:
-        """The journal of an experiment that is to go on. Raises InputError if it is over."""
+        """Return the journal of an experiment that is to go on. Raises InputError if it is over."""
         if salvage and self._home.take_over():
             print("salvage: the journal's disk is not here; the search goes on from the last copy")
             self._salvaged = True

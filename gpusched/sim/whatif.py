@@ -190,7 +190,7 @@ class AskedSearch:
 
     @functools.cached_property
     def misses(self) -> list[Miss]:
-        """What came against what was forecast to come, from earlier instants of this search until now."""
+        """Forecasts from earlier instants of this search until now, beside the scores that came."""
         found = (self._miss(share * self.state.now) for share in self._looks_back)
         return [miss for miss in found if miss is not None]
 
