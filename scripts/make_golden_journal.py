@@ -68,8 +68,6 @@ def rules(setup: dict[str, Any], version: int | None) -> Rules:
     """The rules of a journal's meta, in which JSON has made texts of numbers; by default of the version it names."""
     known = {"version": 1, **setup["rules"]}
     known["sizes"] = tuple(known.get("sizes", ()))
-    if known.get("profiled"):
-        known["profiled"] = {int(atoms): s for atoms, s in known["profiled"].items()}
     return Rules(**known if version is None else {**known, "version": version})
 
 

@@ -30,10 +30,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("run", "start an experiment and watch it"),
         "resume": ("run", "go on with an experiment that was interrupted, or that is over"),
         "validate": ("validate", "check a recipe without running it"),
-        "profile": (
-            "profile",
-            "measure how a recipe's trials scale, s(a), and what a resize costs, To",
-        ),
     },
     "look": {
         "watch": ("run", "live dashboard of an experiment"),

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     runs = find.runs_folder(args.dir)
     for line in validate.remarks(recipe):
         remark(line)
-    validate.ask_policy(recipe, runs)
+    validate.ask_policy(recipe)
     source = None if str(args.recipe) == "-" else args.recipe
     if source is not None and (told := may_go_on(runs, source)):
         remark(told)

@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -66,7 +65,7 @@ def validate(args: argparse.Namespace) -> int:
     try:
         limit_s = common.read_option("--rehearse", args.rehearse or "10m", duration)
         recipe = common.load_recipe(args)
-        foreword = [*remarks(recipe), *ask_policy(recipe, find.runs_folder(args.dir))]
+        foreword = [*remarks(recipe), *ask_policy(recipe)]
     except InputError as error:
         if not args.json:
             raise
@@ -80,7 +79,7 @@ def validate(args: argparse.Namespace) -> int:
             common.note(f"note: {line}")
     seen = []
     if args.rehearse is not None:
-        from gpusched.cli.profile import rehearse
+        from gpusched.cli.rehearse import rehearse
 
         seen = rehearse(recipe, find.runs_folder(args.dir), limit_s, args.configurations)
     is_good = all(rehearsal.is_good for rehearsal in seen)
@@ -107,19 +106,18 @@ def remarks(recipe: Recipe) -> Iterator[str]:
     yield from script.remarks(recipe.script, grows=grows, lr_power=recipe.lr_power)
 
 
-def ask_policy(recipe: Recipe, runs: Path) -> Sequence[str]:
+def ask_policy(recipe: Recipe) -> Sequence[str]:
     """Return the policy's remarks on this recipe. Raises InputError where the policy cannot work with the recipe.
 
     If the recipe leaves the number of devices open, the policy is asked about more than enough of them, so that a
-    problem is one on any machine. ``run`` asks again with the real number. ``runs``: folder of earlier runs.
+    problem is one on any machine. ``run`` asks again with the real number.
     """
     from gpusched import policies
-    from gpusched.driver import profiles
     from gpusched.driver.assemble import rules
 
     atoms = recipe.atoms_named
     policy = policies.make(recipe.policy_name, recipe.policy_options)
-    known = rules(recipe, profiles.find(runs, recipe))
+    known = rules(recipe)
     problems = list(policy.problems(known, MANY if atoms is None else atoms))
     if problems:
         raise RecipeError([f"policy.{option}: {message}" for option, message in problems])

@@ -42,10 +42,6 @@ class Rules:
     #: A trial's batch is split over its atoms (``batch: global``): on more of them the share of each is smaller.
     splits_batch: bool = False
     scaling: str | Mapping[int, float] = "auto"
-    #: Measurements of ``gpusched profile``, to start from where ``scaling`` is learnt: throughput by size relative
-    #: to the smallest size measured, and To.
-    profiled: Mapping[int, float] | None = None
-    profiled_overhead_s: float | None = None
     max_trials: int | None = None
     #: A metric that is good enough: the search is over when a trial reports it (policies that aim at one see to it).
     target: float | None = None

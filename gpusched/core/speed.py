@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from gpusched.core.trial import TrialRecord
 
@@ -69,15 +69,6 @@ def _serial_fraction(atoms_a: int, atoms_b: int, ratio: float) -> float | None:
     return min(1.0, max(0.0, fraction)) if math.isfinite(fraction) else None
 
 
-def _serial_fractions(points: Mapping[int, float], base: int) -> Iterator[float]:
-    """Yield f at each measured size; ``points`` holds throughputs relative to ``base`` atoms."""
-    for atoms, factor in points.items():
-        if atoms > 1 and atoms != base and factor > 0:
-            fraction = _serial_fraction(base, atoms, 1.0 / factor)
-            if fraction is not None:
-                yield fraction
-
-
 class RunningMedian:
     """Median of the last ``window`` numbers; adding one costs O(window) at memory speed."""
 
@@ -107,18 +98,7 @@ class RunningMedian:
 class Speed:
     """Measured step times and overheads of one experiment, and s(a)."""
 
-    def __init__(
-        self,
-        scaling: str | Mapping[int, float] = "auto",
-        *,
-        profiled: Mapping[int, float] | None = None,
-        profiled_overhead_s: float | None = None,
-        profiled_base: int | None = None,
-    ) -> None:
-        """``profiled``, ``profiled_overhead_s``: throughputs and To measured before the search, to start from.
-
-        ``profiled_base``: the size that the throughputs are relative to (None: the smallest measured).
-        """
+    def __init__(self, scaling: str | Mapping[int, float] = "auto") -> None:
         self.learns = scaling == "auto"
         self._given: Scaling | None = None
         if isinstance(scaling, str):
@@ -126,14 +106,10 @@ class Speed:
         else:
             self._given = table(scaling)
         self._fractions = RunningMedian()
-        points = profiled or {}
-        measured = _serial_fractions(points, profiled_base or min(points, default=1))
-        for fraction in list(measured) or PRIOR_SERIAL_FRACTIONS:
+        for fraction in PRIOR_SERIAL_FRACTIONS:
             self._fractions.add(fraction)
         self._step_on_one_atom = RunningMedian()
         self._overhead = RunningMedian()
-        if profiled_overhead_s is not None:
-            self._overhead.add(profiled_overhead_s)
 
     # ------------------------------------------------------------ answers
 

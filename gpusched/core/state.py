@@ -85,12 +85,7 @@ class State:
         self.rules = rules
         self.now = 0.0
         self.devices = DeviceTable((), {})
-        self.speed = Speed(
-            rules.scaling,
-            profiled=rules.profiled,
-            profiled_overhead_s=rules.profiled_overhead_s,
-            profiled_base=1 if rules.version < 2 else None,
-        )
+        self.speed = Speed(rules.scaling)
         self.trials: dict[int, TrialRecord] = {}
         self.live: dict[int, TrialRecord] = {}
         self.paused: dict[int, TrialRecord] = {}

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpusched.daemon import provenance
-from gpusched.driver import profiles
 from gpusched.driver.assemble import fresh_folder, write_recipe
 from gpusched.driver.clock import Beginning
 from gpusched.errors import Fenced, GpuschedError, InputError
@@ -56,9 +55,6 @@ def make_experiment(
         paths = fresh_folder(runs, f"{recipe.name}-{stamp}")
         if source is not None:
             write_durably(paths.source, json.dumps({"recipe": str(source.absolute())}).encode())
-        profile = profiles.find(runs, recipe)
-        if profile is not None:
-            profiles.write(paths.profile, profile)
         provenance.record(paths, Path(recipe.script))
         write_recipe(paths, recipe, began)
     except OSError as error:

@@ -19,11 +19,9 @@ from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.dashboard import model
 from gpusched.dashboard import view as views
-from gpusched.driver import profiles
 from gpusched.driver.clock import Beginning
 from gpusched.driver.forecaster import PooledForecaster, make_forecaster
 from gpusched.driver.loop import replay
-from gpusched.driver.profiles import Measured
 from gpusched.driver.suggester import ChildSuggester, make_suggester
 from gpusched.errors import DamagedState, InputError
 from gpusched.folder.files import private_folder, write_durably
@@ -109,8 +107,8 @@ def read_recipe(paths: ExperimentPaths) -> Recipe:
         raise DamagedState(f"{paths.resolved}: {error}") from None
 
 
-def rules(recipe: Recipe, profile: Measured | None = None) -> Rules:
-    """Return the core's part of a recipe; ``profile``: earlier measurements of it."""
+def rules(recipe: Recipe) -> Rules:
+    """Return the core's part of a recipe."""
     has_own_target = recipe.rules_version < 8 and "target" in recipe.policy_options
     known = Rules(
         deadline_s=recipe.deadline_s,
@@ -129,8 +127,6 @@ def rules(recipe: Recipe, profile: Measured | None = None) -> Rules:
         hang_limit_s=recipe.hang_limit_s,
         save_every_s=recipe.save_every_s,
         trial_limit_s=recipe.trial_limit_s,
-        profiled=profile.scaling if profile is not None else None,
-        profiled_overhead_s=profile.overhead_s if profile is not None else None,
     )
     if recipe.startup_limit_s is None:
         return known
@@ -154,7 +150,7 @@ def assemble(
     recipe: Recipe, paths: ExperimentPaths, simulated: Mapping[str, Any] | None = None
 ) -> Assembled:
     """Assemble a fresh experiment. ``simulated``: rules in which a simulated one differs from a live one."""
-    obeyed = replace(rules(recipe, profiles.read(paths.profile)), **(simulated or {}))
+    obeyed = replace(rules(recipe), **(simulated or {}))
     return Assembled(make_experiment(recipe, obeyed), recipe, paths)
 
 

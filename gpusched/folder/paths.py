@@ -131,8 +131,6 @@ class ExperimentPaths:
     diff = Below("uncommitted.diff")
     #: The beginning of the experiment, in both clocks.
     began = Below("began.json")
-    #: Measurements of this recipe from an earlier profile, if there are any.
-    profile = Below("profile.json")
     journal = Below("journal.db")
     #: Room that the journal gets back when the disk is full.
     reserve = Below("reserve")

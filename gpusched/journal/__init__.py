@@ -1,7 +1,7 @@
 """The event log: every event and the commands it caused, synced before anything is done about it.
 
 * ``log`` (append, replay); ``damage`` notices, words and leaves behind what is damaged
-* ``timeline`` arranges a journal by trial and device: the one reader for reports, exports, traces and profiles
+* ``timeline`` arranges a journal by trial and device: the one reader for reports, exports and traces
 * ``home``: the journal on a disk of the daemon's machine, where other machines use the experiment's folder
 * ``rows``: how an event and its commands stand in a row; reading them, also beside the daemon that writes
 """

@@ -1,4 +1,4 @@
-"""The story of each trial and each device: the one reader of a journal for reports, exports, traces and profiles.
+"""The story of each trial and each device: the one reader of a journal for reports, exports and traces.
 
 Nothing is replayed, so the journal may come from another version of a policy. ``read`` opens the journal for an instant
 and for reading only, so that it can be read beside the daemon that writes it (SQLite's WAL lets readers see what is

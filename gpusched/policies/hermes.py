@@ -29,7 +29,6 @@ from sortedcontainers import SortedList
 
 from gpusched.core.decisions import Decision, Pause, Resume, Say, Start
 from gpusched.core.policy import TrialView, View
-from gpusched.core.rules import Rules
 from gpusched.policies import base
 
 #: Keeps C finite, whatever a script reports.
@@ -141,13 +140,6 @@ class Hermes(base.Policy):
     def job(self, trial: int) -> Job:
         """Return the job of a trial."""
         return self._jobs.setdefault(trial, Job(self.options.quantum_s))
-
-    def foreword(self, rules: Rules, atoms: int) -> Sequence[str]:
-        """Say that quanta are stretched, where it was measured before what a hand-over takes."""
-        handover_s = rules.profiled_overhead_s
-        if handover_s is None or self.options.quantum_s >= handover_s:
-            return ()
-        return (f"hermes: {self._too_short(handover_s)}",)
 
     # ------------------------------------------------------------ Algorithm 3
 

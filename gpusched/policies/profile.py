@@ -1,8 +1,6 @@
 """Policies that lead one trial through a list of sizes, some steps at each: no search.
 
-``profile``: for ``gpusched profile`` and for measurements. HyperSched, section 4.3: "users can profile scaling before
-beginning the search by sampling different allocations on a random trial, while monitoring the startup time of each
-trial". ``Rehearsal``: for ``gpusched validate --rehearse``, which no recipe names. Its trials come in pairs: the first
+``profile``: for measurements. ``Rehearsal``: for ``gpusched validate --rehearse``, which no recipe names. Its trials come in pairs: the first
 is paused and resumed, grown and shrunk; the second has the same configuration and is left alone for as many steps.
 """
 

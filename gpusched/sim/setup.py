@@ -121,9 +121,7 @@ def foreword(setup: Setup) -> Sequence[str]:
     """Return what a person should know before the run starts."""
     of = recipe(setup)
     policy = policies.make(of.policy_name, of.policy_options)
-    # The time of a hand-over is known in a simulation, as if it had been measured.
-    known = dataclasses.replace(rules_of(setup, of), profiled_overhead_s=setup.delays.handover_s)
-    return policy.foreword(known, setup.atoms)
+    return policy.foreword(rules_of(setup, of), setup.atoms)
 
 
 def machine(setup: Setup) -> SimExecutor:

@@ -93,23 +93,6 @@ def test_the_prior_is_hypersched_table_3() -> None:
     assert low < Speed("auto").s(8) < high
 
 
-def test_a_profile_is_relative_to_its_smallest_size() -> None:
-    """Measured on 2 and 4 atoms only, 4 being 1.9 times as fast as 2."""
-    speed = Speed("auto", profiled={2: 1.0, 4: 1.9})
-    assert speed.s(4) / speed.s(2) == pytest.approx(1.9)
-    as_before = Speed("auto", profiled={2: 1.0, 4: 1.9}, profiled_base=1)
-    assert as_before.s(4) / as_before.s(2) == pytest.approx(1.30, abs=0.005)
-
-
-@given(st.floats(0.0, 1.0), st.sets(st.sampled_from([1, 2, 3, 4, 6, 8]), min_size=2))
-def test_a_profile_of_any_sizes_gives_its_serial_fraction(fraction: float, sizes: set[int]) -> None:
-    base = min(sizes)
-    points = {atoms: amdahl(fraction, base) / amdahl(fraction, atoms) for atoms in sizes}
-    for atoms in (1, 2, 4, 8):
-        expected = pytest.approx(1 / amdahl(fraction, atoms))
-        assert Speed("auto", profiled=points).s(atoms) == expected
-
-
 @pytest.mark.parametrize("scaling", ["linear", {2: 1.5}])
 def test_what_the_recipe_says_is_not_learnt_over(scaling: str | dict[int, float]) -> None:
     speed = Speed(scaling)

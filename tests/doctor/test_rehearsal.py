@@ -1,6 +1,6 @@
 """The judge of a rehearsal, on rows made by hand: each kind of finding, and none for a trial that trains as it should.
 
-Rows that real ranks write are judged in ``tests/cli/test_profile.py``.
+Rows that real ranks write are judged in ``tests/cli/test_rehearse.py``.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def test_it_replays_to_the_same_end(journal: Journal, maker: ModuleType) -> None
 
 @pytest.mark.parametrize(
     ("version", "name"),
-    [(1, "hermes"), (1, "pop"), (1, "hypersched-sizes"), (1, "profiled"), (7, "pop")],
+    [(1, "hermes"), (1, "pop"), (1, "hypersched-sizes"), (7, "pop")],
 )
 def test_a_search_goes_on_under_the_rules_it_began_with(
     version: int, name: str, maker: ModuleType, tmp_path: Path

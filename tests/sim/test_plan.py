@@ -110,13 +110,6 @@ def test_what_should_be_known_before_it_starts():
     assert not list(forewords(plan(Request(policies=["hermes", "asha"], seeds=1))))
 
 
-def test_that_a_quantum_is_stretched_is_said_before_it_starts():
-    slow = {"save_s": 0.4, "resize_s": 0.51}
-    asked = Request(policies=["hermes"], overrides=["quantum_s=0.9"], delays=slow, seeds=1)
-    (line,) = forewords(plan(asked))
-    assert "quantum_s = 0.9 is shorter than the 0.91 s it takes to save a trial" in line
-
-
 def test_all_problems_at_once():
     lines = problems(policies=["hypersche"], atoms="0", deadline="soon", seeds=0)
     assert len(lines) == 4
