@@ -1,16 +1,23 @@
-# Everything runs in .venv, which is made on first use. Versions come from constraints.txt, packages from wherever this
-# machine's pip is set up to find them.
+# Everything that is gpusched's runs in .venv, which is made on first use. Versions come from constraints.txt, packages
+# from wherever this machine's pip is set up to find them.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Large libraries whose integrations are tested, in an environment of their own on top of the first.
+# Tools that tests do not need have environments of their own on top of the first: linters and types, the site, and
+# large libraries whose integrations are tested.
+CHECK     := .venv-check
+DOCS      := .venv-docs
 LIBRARIES := .venv-libraries
 # Most tests wait for processes, so a few run side by side, on any machine.
 BESIDE := -n 3 --dist worksteal
 # pip compiles the 12,000 files of the libraries one after the other (40 s); COMPILE does so on all cores.
-PIP     := $(BIN)/python -m pip --disable-pip-version-check install -qq --no-compile
+PIP     := -m pip --disable-pip-version-check install -qq --no-compile -c constraints.txt
 COMPILE := $(BIN)/python -m compileall -q -j 0 -x '/tests?/' $(VENV)/lib
+# An environment that sees this folder and the packages of .venv after its own.
+ON_TOP = test -x $(1)/bin/python || { $(BIN)/python -m venv $(1) && \
+	$(BIN)/python -c "import site; print('$(CURDIR)', *site.getsitepackages(), sep='\n')" > \
+	"$$($(1)/bin/python -c 'import site; print(site.getsitepackages()[0])')/first.pth"; }
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check docs bench pictures torture clean test-integrations test-slow-disk
@@ -19,9 +26,9 @@ help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## Search a small network on handwritten digits for a minute, live
-	@$(BIN)/gpusched run recipes/digits.yaml
+	@$(BIN)/gpusched run recipes/digits.yaml $(ARGS)
 
-test: $(STAMP) ## Run the tests (no GPU, no network, about seven minutes)
+test: $(STAMP) ## Run the tests (no GPU, no network, about five minutes)
 	@$(BIN)/python -m pytest -q $(BESIDE)
 
 test-slow-disk: $(STAMP) ## Run tests on a disk that takes 50 to 200 ms over each sync and rename (ONLY=tests/e2e: these)
@@ -29,15 +36,16 @@ test-slow-disk: $(STAMP) ## Run tests on a disk that takes 50 to 200 ms over eac
 	@cc -shared -fPIC -O1 -o build/slow_disk.so tests/slow_disk.c -ldl
 	@LD_PRELOAD=$(CURDIR)/build/slow_disk.so $(BIN)/python -m pytest -q $(BESIDE) $(ONLY)
 
-check: $(STAMP) ## Lint, formatting and types: what continuous integration runs
-	@$(BIN)/ruff check --quiet
-	@$(BIN)/ruff format --quiet --check
-	@$(BIN)/mypy
-	@! MYPYPATH=scripts $(BIN)/mypy --explicit-package-bases --exclude scripts/peers --no-warn-unused-ignores scripts \
+check: $(CHECK)/.installed ## Lint, formatting, types, and whether every import is declared
+	@$(CHECK)/bin/ruff check --quiet
+	@$(CHECK)/bin/ruff format --quiet --check
+	@told=$$($(CHECK)/bin/deptry gpusched tests scripts recipes 2>&1) || { echo "$$told" | grep -v ^Assuming; exit 1; }
+	@$(CHECK)/bin/mypy
+	@! MYPYPATH=scripts $(CHECK)/bin/mypy --explicit-package-bases --exclude scripts/peers --no-warn-unused-ignores scripts \
 		| grep -E '\[(attr-defined|call-arg)\]' # scripts have no types of their own, but call what is there
 
-docs: $(VENV)/.docs ## Build the documentation site in build/site; a broken link fails
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "build/site/index.html"
+docs: $(DOCS)/.installed ## Build the documentation site in build/site; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet && echo "build/site/index.html"
 
 test-integrations: $(LIBRARIES)/.installed ## Run searches with Lightning, transformers, Optuna, MLflow, Ray and others (minutes)
 	@$(LIBRARIES)/bin/python -m pytest -q $(BESIDE) -m "integrations and not slow" \
@@ -54,8 +62,8 @@ pictures: $(STAMP) ## Draw the dashboard's pictures in the documentation again, 
 torture: $(STAMP) ## Run the long tests: kills, fuzzing, soak (ONLY=sockets: those with this in their name)
 	@$(BIN)/python -m pytest -q -s -m slow --timeout 3600 $(if $(ONLY),-k "$(ONLY)")
 
-clean: ## Remove the environment, caches and build leftovers; keeps runs/
-	@rm -rf $(VENV) $(LIBRARIES) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean: ## Remove the environments, caches and build leftovers; keeps runs/
+	@rm -rf $(VENV) $(CHECK) $(DOCS) $(LIBRARIES) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find gpusched tests scripts recipes -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch first and pinned exactly: left to a range, pip may prefer a newer build that brings gigabytes of GPU libraries
@@ -64,26 +72,30 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "[1/4] virtual environment in $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "[2/4] torch (the largest part; minutes on the first run)"
-	@$(PIP) -c constraints.txt "$$(grep '^torch==' constraints.txt)"
-	@echo "[3/4] gpusched and its tools"
-	@$(PIP) -c constraints.txt -e ".[dev]"
+	@$(BIN)/python $(PIP) "$$(grep '^torch==' constraints.txt)"
+	@echo "[3/4] gpusched and what its tests need"
+	@$(BIN)/python $(PIP) -e ".[test]"
 	@echo "[4/4] torchvision, for the image recipes"
-	@$(PIP) --no-deps "$$(grep '^torchvision==' constraints.txt)"
+	@$(BIN)/python $(PIP) --no-deps "$$(grep '^torchvision==' constraints.txt)"
 	@$(COMPILE) >/dev/null || true # a file that is not Python of this version
 	@touch $@
 
-$(VENV)/.docs: $(STAMP)
-	@echo "[docs] the site generator"
-	@$(PIP) -c constraints.txt -e ".[docs]"
+$(CHECK)/.installed: $(STAMP)
+	@echo "[check] linters and types in $(CHECK)"
+	@$(call ON_TOP,$(CHECK))
+	@$(CHECK)/bin/python $(PIP) ruff mypy types-psutil deptry packaging
+	@touch $@
+
+$(DOCS)/.installed: $(STAMP)
+	@echo "[docs] the site generator in $(DOCS)"
+	@$(call ON_TOP,$(DOCS))
+	@$(DOCS)/bin/python $(PIP) mkdocs-material "mkdocstrings[python]"
 	@touch $@
 
 $(LIBRARIES)/.installed: $(STAMP)
 	@echo "[libraries] Lightning, transformers, Optuna, MLflow, TensorBoard, W&B, Trackio, gymnasium and Ray in $(LIBRARIES)"
-	@test -x $(LIBRARIES)/bin/python || $(BIN)/python -m venv $(LIBRARIES)
-	@$(BIN)/python -c "import site; print('$(CURDIR)', *site.getsitepackages(), sep='\n')" > \
-		"$$($(LIBRARIES)/bin/python -c 'import site; print(site.getsitepackages()[0])')/first.pth"
-	@$(LIBRARIES)/bin/python -m pip --disable-pip-version-check install -qq -c constraints.txt \
-		lightning "transformers[torch]" optuna cmaes mlflow-skinny sqlalchemy alembic tensorboard wandb "gymnasium[box2d]" \
-		ray cryptography
+	@$(call ON_TOP,$(LIBRARIES))
+	@$(LIBRARIES)/bin/python $(PIP) lightning "transformers[torch]" optuna cmaes mlflow-skinny sqlalchemy alembic \
+		tensorboard wandb "gymnasium[box2d]" ray cryptography
 	@$(LIBRARIES)/bin/python -m pip --disable-pip-version-check install -qq trackio==0.43.0 # wants an older pillow
 	@touch $@

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 
 from gpusched.driver.assemble import write_recipe
 from gpusched.driver.clock import Beginning
@@ -70,7 +70,7 @@ class Bed:
         recipe = {"script": "train.py", "metric": "accuracy", "deadline": "1h", "cluster": address}
         recipe["policy"] = {"name": "asha", "R": 1_000_000}  # no trial ends by itself
         recipe["space"] = {name: {"uniform": [0, 1]} for name in train(1)}
-        (folder / "recipe.in.yaml").write_text(yaml.safe_dump(recipe))
+        (folder / "recipe.in.yaml").write_text(json.dumps(recipe))
         self.recipe = load_recipe(folder / "recipe.in.yaml")
         private_folder(self.paths.trials)
         write_recipe(self.paths, self.recipe, Beginning.now())
