@@ -1,6 +1,7 @@
 """Policies that lead one trial through a list of sizes, some steps at each: no search.
 
-``profile``: for measurements. ``Rehearsal``: for ``gpusched validate --rehearse``, which no recipe names. Its trials come in pairs: the first
+``profile``: for measurements. ``Rehearsal``: for ``gpusched validate --rehearse``, which no recipe names. Its trials
+come in pairs: the first
 is paused and resumed, grown and shrunk; the second has the same configuration and is left alone for as many steps.
 """
 
