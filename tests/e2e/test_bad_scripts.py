@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.sandbox import Sandbox
 
 #: fault -> what the user must be told
@@ -83,18 +81,9 @@ def test_the_deadline_holds_whatever_a_trial_does(sandbox: Sandbox) -> None:
     # That nothing is left of it, the fixture asserts.
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("raise ImportError('no such thing')", "ImportError: broken.py:1: no such thing"),
-        ("import nonexistent_module_of_mine", "nonexistent_module_of_mine"),
-    ],
-)
-def test_a_script_that_fails_at_import(
-    sandbox: Sandbox, tmp_path: Path, text: str, message: str
-) -> None:
+def test_a_script_that_fails_at_import(sandbox: Sandbox, tmp_path: Path) -> None:
     script = tmp_path / "broken.py"
-    script.write_text(f"{text}\n")
+    script.write_text("import nonexistent_module_of_mine\n")
     result = sandbox.gpusched("run", sandbox.recipe(str(script)))
     assert result.code == 3
-    assert message in result.text
+    assert "nonexistent_module_of_mine" in result.text

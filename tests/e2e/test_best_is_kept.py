@@ -31,17 +31,11 @@ def weight(sandbox: Sandbox) -> float:
     return float(next(iter(state["model"].values())))
 
 
-@pytest.mark.parametrize("at", [1, 9])
-def test_a_loop_that_ends_while_a_resize_is_prepared_leaves_its_best(
-    sandbox: Sandbox, at: int
-) -> None:
-    policy = {"name": "profile", "steps": at, "sizes": [1, 2, 1, 2], "R": 100}
-    best = search(sandbox, policy=policy)
-    assert (best["step"], best["value"], best["best_unsaved"]) == (STEPS, 1.0, None)
-    assert weight(sandbox) == STEPS
-
-
-@pytest.mark.parametrize("groups", [False, True], ids=["", "process groups taken down"])
+@pytest.mark.parametrize(
+    "groups",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["", "process groups taken down"],
+)
 def test_a_loop_of_several_ranks_that_ends_leaves_its_best(sandbox: Sandbox, groups: bool) -> None:
     policy = {"name": "profile", "steps": 100, "sizes": [2], "R": 200}
     best = search(sandbox, policy=policy, groups=groups)

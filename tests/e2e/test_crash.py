@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import sqlite3
@@ -59,9 +58,15 @@ def _newest_save(sandbox: Sandbox, trial: int) -> int:
 
 
 def test_trials_go_on_without_a_daemon_and_are_adopted(sandbox: Sandbox) -> None:
-    _run(sandbox)
+    attached = sandbox.start("run", sandbox.recipe("counted.py", policy=ENDLESS))
+    sandbox.wait_for(lambda view: view["trials"] and all(t["step"] > 3 for t in view["trials"]))
     before = {t["id"]: t["incarnation"] for t in sandbox.view()["trials"]}
     sandbox.kill_daemon()
+    _, err = attached.communicate(timeout=PATIENCE_S)
+    name = sandbox.experiment.name
+    assert attached.returncode == 1, err
+    assert err.startswith(f"gpusched: {name}: the daemon ended without a word; it may have been")
+    assert f"'gpusched resume {name}'" in err
     steps = len(_reports(sandbox, 0))
     wait_until(lambda: len(_reports(sandbox, 0)) > steps + 5, "more reports")
     assert "interrupted" in sandbox.gpusched("ls").out
@@ -109,35 +114,6 @@ def test_what_died_with_the_machine_goes_on_from_a_checkpoint_as_old_as_save_eve
     assert {t["state"] for t in sandbox.view()["trials"]} == {"stopped"}
 
 
-def test_run_fails_where_its_daemon_is_killed(sandbox: Sandbox) -> None:
-    process = sandbox.start("run", sandbox.recipe("counted.py", policy=ENDLESS))
-    sandbox.wait_for(lambda view: view["trials"] and view["best"])
-    sandbox.kill_daemon()
-    _, err = process.communicate(timeout=PATIENCE_S)
-    name = sandbox.experiment.name
-    assert process.returncode == 1, err
-    assert err.startswith(f"gpusched: {name}: the daemon ended without a word; it may have been"), (
-        err
-    )
-    assert f"'gpusched resume {name}' goes on" in err
-    assert sandbox.gpusched("resume", "--detach").code == 0
-    assert sandbox.gpusched("stop").code == 0
-
-
-def test_a_second_daemon_is_refused_hangup_means_nothing_and_sigterm_stops_in_order(
-    sandbox: Sandbox,
-) -> None:
-    _run(sandbox)
-    refused = sandbox.gpusched("resume")
-    assert refused.code == 2
-    assert str(sandbox.daemon()) in refused.err
-    os.kill(sandbox.daemon(), signal.SIGHUP)
-    assert sandbox.view()["state"] == "running", "signals and questions are heard in their order"
-    os.kill(sandbox.daemon(), signal.SIGTERM)
-    sandbox.wait_for(lambda view: view["daemon_pid"] is None or view["state"] != "running")
-    assert sandbox.gpusched("best").code == 0
-
-
 def test_ctrl_c_three_times(sandbox: Sandbox) -> None:
     """Once and twice: ``test_going_on``."""
     recipe = sandbox.recipe("good.py", policy=ENDLESS, space={"x": 1, "step_s": 600.0})
@@ -182,6 +158,7 @@ def test_a_damaged_journal_is_refused_and_can_be_salvaged(sandbox: Sandbox) -> N
     assert {t["id"]: t["step"] for t in sandbox.view()["trials"]}[0] == len(_reports(sandbox, 0))
 
 
+@pytest.mark.slow
 def test_a_daemon_that_dies_around_a_suggestion_asks_again(sandbox: Sandbox) -> None:
     """At each failpoint around ``Suggest``: every configuration is suggested once, and trained once."""
     mine = sandbox.root / "mine.py"
@@ -245,6 +222,7 @@ def test_signals_and_requests_count_in_the_order_in_which_they_arrived(training:
     assert [verb for verb, _ in ended(training)] == ["stop", "cancel", "kill"]
 
 
+@pytest.mark.slow
 def test_a_kill_is_journaled_before_it_is_carried_out(training: Sandbox) -> None:
     with client(training) as line:
         for verb in ("stop", "cancel", "kill"):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 
-from tests.e2e.sandbox import Sandbox, told
-from tests.rig import PATIENCE_S, wait_until
+from tests.e2e.sandbox import Sandbox
 
 
 def test_a_search_goes_on_after_each_of_its_ends(sandbox: Sandbox) -> None:
@@ -55,48 +53,3 @@ def test_a_search_goes_on_after_each_of_its_ends(sandbox: Sandbox) -> None:
     assert "torch" in code["packages"]
     again = sandbox.gpusched("run", recipe, "--set", "max_trials=1", "--deadline", "1s")
     assert f"'gpusched resume {name}'" in again.err
-
-
-def test_a_search_goes_on_after_ctrl_c_once_and_twice_and_after_a_death_while_it_ends(
-    sandbox: Sandbox,
-) -> None:
-    space = {
-        "x": {"uniform": [0, 1]},
-        "step_s": 1,
-    }  # time for a second Ctrl-C before the trial leaves
-    recipe = sandbox.recipe(
-        "counted.py", policy={"name": "fifo", "R": 100_000}, max_trials=1, space=space
-    )
-    command: list[object] = ["run", recipe]
-    step = 0
-    for presses in (1, 2):
-        process = sandbox.start(*map(str, command))
-        sandbox.wait_for(
-            lambda view, far=step + 2: view["trials"] and view["trials"][0]["step"] >= far
-        )
-        said = ""
-        for word in ("stopping: ", "terminating the trials ")[:presses]:
-            process.send_signal(signal.SIGINT)
-            said += told(process, word)
-        _, err = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 0, err
-        assert "Ctrl-C again" in said, said
-        assert "Traceback" not in err
-        assert ("terminating" in said + err) == (presses == 2)
-        view = sandbox.view()
-        assert (view["state"], view["ending"]) == ("finished", "stopped by the user")
-        step = view["trials"][0]["step"]
-        command = ["resume", "--deadline", "+60s"]
-
-    # counted.py asserts that its state goes on where its checkpoint was.
-    started = sandbox.start(
-        "resume", "--deadline", "+60s", "--detach", GPUSCHED_FAILPOINT="final.before"
-    )
-    assert started.wait(PATIENCE_S) == 0
-    sandbox.wait_for(lambda view: view["trials"][0]["step"] > step)
-    sandbox.gpusched("stop", "--no-wait")
-    wait_until(lambda: "interrupted" in sandbox.gpusched("ls").out, "the daemon's death at its end")
-    assert sandbox.gpusched("resume", "--deadline", "+60s", "--detach").code == 0
-    further = sandbox.view()["trials"][0]["step"]
-    sandbox.wait_for(lambda view: view["trials"][0]["step"] > further)
-    assert sandbox.gpusched("stop").code == 0

@@ -45,6 +45,7 @@ def run(sandbox: Sandbox, name: str) -> Any:
     return view
 
 
+@pytest.mark.slow
 def test_hermes_preempts_live_and_no_step_is_lost(sandbox: Sandbox) -> None:
     view = run(sandbox, "hermes")
     assert max(trial["incarnation"] for trial in view["trials"]) > 1
@@ -100,6 +101,7 @@ def test_a_policy_that_failed_is_mended_and_the_search_resumed(
     assert max(trial["step"] for trial in trials) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("does", "code", "why"),
     [

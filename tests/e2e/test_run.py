@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import stat
@@ -64,6 +65,7 @@ def test_what_is_told_of_a_search_of_two_ranks_a_trial(sandbox: Sandbox) -> None
     assert "first launch" in story
 
 
+@pytest.mark.slow
 def test_cold_launch_gives_the_same(sandbox: Sandbox) -> None:
     recipe = sandbox.recipe("counted.py", launch="cold", max_trials=1)
     assert sandbox.gpusched("run", recipe).code == 0, sandbox.log()
@@ -103,6 +105,9 @@ def test_detach_and_come_back(sandbox: Sandbox, tmp_path: Path) -> None:
     sandbox.wait_for(lambda view: all(t["step"] > 2 for t in view["trials"]))
     nobody_else_can_look(sandbox)
     assert not sandbox.view()["warnings"]
+    refused = sandbox.gpusched("resume")
+    assert (refused.code, str(sandbox.daemon()) in refused.err) == (2, True)
+    os.kill(sandbox.daemon(), signal.SIGHUP)  # a closed terminal ends nothing
     script.write_text(f"{script.read_text()}# another\n")
     sandbox.wait_for(lambda view: any("train the new code" in text for text in view["warnings"]))
     assert "pauses" in sandbox.call("pause", "1").out
