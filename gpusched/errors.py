@@ -51,13 +51,13 @@ class DeviceError(GpuschedError):
 
 
 class DamagedState(GpuschedError):
-    """The experiment's folder cannot be trusted: damaged, or written by a newer version."""
+    """The experiment's folder cannot be trusted: damaged, or written by another version."""
 
     exit_code = 5
 
 
-class NewerFormat(DamagedState):
-    """The journal is whole and written by a newer gpusched; salvaging would drop good events."""
+class OtherFormat(DamagedState):
+    """The journal is whole and written by another gpusched; salvaging would drop good events."""
 
 
 class ReplayDiverged(DamagedState):

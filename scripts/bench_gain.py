@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench_resize import experiment_in, gpusched, say
 
-from gpusched.core.decisions import Launch, Yield
+from gpusched.core.commands import Launch, Yield
 from gpusched.core.events import Reported
 from gpusched.driver import assemble
 from gpusched.folder.paths import ExperimentPaths

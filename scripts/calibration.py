@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpusched.core.decisions import Forecast
+from gpusched.core.commands import Forecast
 from gpusched.policies.curves.predictor import PREDICTORS, forecast, make_predictor
 
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"

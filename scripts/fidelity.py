@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpusched.core.decisions import Launch
+from gpusched.core.commands import Launch
 from gpusched.core.events import CheckpointSaved, Reported
 from gpusched.core.rung import milestones
 from gpusched.core.trial import NEVER

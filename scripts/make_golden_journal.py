@@ -1,18 +1,14 @@
-"""Write tests/golden/journal-v<FORMAT>.db: a simulated experiment, to be replayed by every later version.
+"""Write tests/golden/journal.db: a simulated search, replayed by today's code in the tests.
 
-    python scripts/make_golden_journal.py [--force]
+    python scripts/make_golden_journal.py
 
-Run once for each released ``FORMAT`` of the journal; the file is then never changed. A test replays it with today's
-code. If the test fails, journals of the released version can no longer be resumed: undo the change, or make it one that
-journals say of themselves (a new event, a new option of the policy). Only before a release may the file be made again
-(``--force``).
-
-How the experiment was set up, and how it ended, stands in the journal's meta.
+Until the first release the file is made again whenever the journal or a rule changes; after it, one of each released
+format stays as it is, or released journals can no longer be resumed. How the search was set up, and how it ended,
+stands in the journal's meta.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sqlite3
 import sys
@@ -22,10 +18,9 @@ from typing import Any
 
 from gpusched.core.events import DeadlineMoved, ExperimentStarted, UserAsked, Verb
 from gpusched.core.experiment import Experiment
-from gpusched.core.rules import RULES_VERSION, Rules
+from gpusched.core.rules import Rules
 from gpusched.driver.loop import Driver
 from gpusched.journal.log import Journal
-from gpusched.journal.rows import FORMAT
 from gpusched.policies import make
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.physics import Delays, Faults, Incident, Noise
@@ -42,7 +37,6 @@ SETUP: dict[str, Any] = {
         "max_atoms": 4,
         "last_call_s": 0.5,
         "scaling": "auto",
-        "version": RULES_VERSION,
     },
     "hparams": [
         {"b0_quantile": (7 * n % 20) / 20, "b1": (3 * n % 10) / 10, "b2": 0.5} for n in range(30)
@@ -64,18 +58,11 @@ INCIDENTS = (
 )
 
 
-def rules(setup: dict[str, Any], version: int | None) -> Rules:
-    """The rules of a journal's meta, in which JSON has made texts of numbers; by default of the version it names."""
-    known = {"version": 1, **setup["rules"]}
-    known["sizes"] = tuple(known.get("sizes", ()))
-    return Rules(**known if version is None else {**known, "version": version})
-
-
-def experiment(setup: dict[str, Any], version: int | None = None) -> Experiment:
-    """The experiment that a journal's meta describes; the tests use this too. ``version``: under other rules."""
+def experiment(setup: dict[str, Any]) -> Experiment:
+    """The search that a journal's meta describes; the tests use this too."""
     hparams = setup["hparams"]
     return Experiment(
-        rules(setup, version),
+        Rules(**setup["rules"]),
         make(setup["policy"], setup["options"]),
         lambda n: hparams[n] if n < len(hparams) else None,
     )
@@ -95,7 +82,7 @@ def outcome(of: Experiment) -> dict[str, Any]:
         },
         "rungs": {
             str(rung.milestone): [[trial, rung.score(trial)] for trial in rung.top(len(rung))]
-            for rung in policy.rungs(state.view)
+            for rung in policy.rungs(state)
         },
         "overhead_s": state.speed.overhead_s,
         "s": [state.speed.s(atoms) for atoms in (1, 2, 4)],
@@ -133,13 +120,7 @@ def record(path: Path) -> Experiment:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--force", action="store_true", help="replace it (before a release only)")
-    args = parser.parse_args()
-    target = FOLDER / f"journal-v{FORMAT}.db"
-    if target.exists() and not args.force:
-        print(f"{target} exists; a released journal is never changed", file=sys.stderr)
-        return 1
+    target = FOLDER / "journal.db"
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "journal.db"

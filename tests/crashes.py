@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gpusched.core.decisions import Command, Launch, Suggest
+from gpusched.core.commands import Command, Launch, Suggest
 from gpusched.core.events import (
     DeviceQuarantined,
     DeviceReadmitted,
@@ -260,7 +260,7 @@ class Daemons:
     def _check_rungs(self) -> None:
         """The same facts, the same scores, as without any crash."""
         state = self.experiment.state
-        for rung in self.experiment.policy.rungs(state.view):
+        for rung in self.experiment.policy.rungs(state):
             for trial in rung.top(len(rung)):
                 curve = self.machine.stories[trial].curve
                 # Synchronous halving takes in a trial that could not be asked at its milestone as soon as it can.

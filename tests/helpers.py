@@ -23,9 +23,9 @@ import psutil
 from sortedcontainers import SortedList
 
 from gpusched.core import events as ev
-from gpusched.core.decisions import Command, Decision, Launch
+from gpusched.core.commands import Command, Launch
+from gpusched.core.decisions import Decision, TrialView, View
 from gpusched.core.experiment import Experiment
-from gpusched.core.policy import TrialView, View
 from gpusched.core.rules import Rules
 from gpusched.core.state import State
 from gpusched.core.trial import TrialRecord, TrialState

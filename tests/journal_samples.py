@@ -7,7 +7,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from gpusched.core.decisions import Command, Launch, SetTimer, Yield
+from gpusched.core.commands import Command, Launch, SetTimer, Yield
 from gpusched.core.events import (
     CheckpointSaved,
     DeviceQuarantined,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpusched.core.decisions import Command, Launch
+from gpusched.core.commands import Command, Launch
 from gpusched.core.events import Event, Reported
 from gpusched.devices.base import Device
 from gpusched.executors.base import LiveTrial

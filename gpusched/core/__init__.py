@@ -6,14 +6,14 @@ Theory of operation
 ``Experiment.handle(event) -> commands`` is the only mutator. Events are facts in the past tense, each with its time;
 commands say what an executor must do. Everything else in this package is a part of that one function::
 
-    events.py ──▶ experiment.py ──▶ decisions.py (commands)
+    events.py ──▶ experiment.py ──▶ commands.py
                    │  records the fact, asks the policy, hands atoms out
-                   ├─ wishes.py      what people ask for
+                   ├─ requests.py    what people ask for
                    ├─ transitions.py from decisions (atoms), exits and silence to commands (devices)
                    │    ├─ exits.py       where a trial goes whose incarnation is gone
                    │    ├─ holdings.py    which devices stay with a trial
                    │    └─ saving.py      checkpoints, and which is the best
-                   ├─ policy.py      the seam: what a policy sees, what it is asked
+                   ├─ decisions.py   the seam: what a policy sees, is asked, and decides
                    ├─ state.py       everything that is true now
                    │    ├─ rules.py       what the recipe asks for; configurations.py those that have not started
                    │    ├─ trial.py       one trial and its learning curve; the transition table
@@ -49,6 +49,6 @@ States of a trial
 Whose decision it is
 --------------------
 
-A policy (``policy.Policy``) speaks of trials and atoms. Which devices, what is saved when, what an exit means, and what
-a lost device leads to is decided here, once for all policies. A decision that no longer fits is dropped.
+A policy (``decisions.Policy``) speaks of trials and atoms. Which devices, what is saved when, what an exit means, and
+what a lost device leads to is decided here, once for all policies. A decision that no longer fits is dropped.
 """

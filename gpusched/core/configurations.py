@@ -48,12 +48,12 @@ class Configurations:
             self._next = self._next_that_may_work()
         return self._next is not None
 
-    def left(self, most: float, *, looks_ahead: bool) -> float:
+    def left(self, most: float) -> float:
         """Count those that can still be started, as far as is known; infinite where no end is near."""
         if not self._has_own(most):
             return len(self.given)
         known = math.inf
-        if looks_ahead and self._draw is not None:
+        if self._draw is not None:
             known = self._drawable_left(self._draw)
         return len(self.given) + min(known, most)
 

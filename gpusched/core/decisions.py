@@ -1,18 +1,25 @@
-"""Decisions (what a policy wants, in atoms) and commands (what an executor must do, in devices).
+"""The seam to policies: what a policy sees (``View``), what it decides (in atoms), and what it is asked (``Policy``).
 
-Both are imperative verbs. Every command that names a trial names the incarnation too, so that carrying it out twice
-does no harm.
+A view is the state itself, through properties that can only be read. Answers are decisions as values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, ClassVar, Protocol
 
-from msgspec import Struct
+from gpusched.core.rules import Rules
+from gpusched.core.rung import Rung
+from gpusched.core.trial import Curve, TrialState
 
-# ---------------------------------------------------------------- decisions: policy -> core, in atoms
+#: End of the reason of a ``Stop`` for a trial that has no time for another step: the deadline ends that trial.
+NO_STEP_FITS = "another step would not end before the deadline"
+#: An option and what is wrong with its value, with what to do about it.
+BadOption = tuple[str, str]
+
+# ---------------------------------------------------------------- what a policy decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,101 +101,286 @@ class Say:
 
 
 Decision = Start | Resume | Resize | Pause | Stop | Complete | WakeAt | AskForecast | Say
+NOTHING: tuple[Decision, ...] = ()
 
-# ---------------------------------------------------------------- commands: core -> executor, in devices
-
-
-class Launch(Struct, frozen=True, omit_defaults=True):
-    """Start this incarnation on these devices. They are confirmed free. ``seed`` of training; None: the search's."""
-
-    trial: int
-    incarnation: int
-    devices: tuple[str, ...]
-    hparams: Mapping[str, object]
-    seed: int | None = None
+# ---------------------------------------------------------------- what a policy sees
 
 
-class Yield(Struct, frozen=True):
-    """Answer the trial's next report with "leave", saving a checkpoint first if ``save``."""
+class TrialView(Protocol):
+    """One trial, to be read (``core/trial.py``). Times in seconds since the experiment began."""
 
-    trial: int
-    incarnation: int
-    save: bool
+    @property
+    def id(self) -> int: ...
+    @property
+    def hparams(self) -> Mapping[str, object]: ...
+    @property
+    def tag(self) -> Any:
+        """Value that the policy gave ``Start(tag=..)`` for this trial."""
+        ...
+
+    @property
+    def state(self) -> TrialState: ...
+    @property
+    def is_live(self) -> bool: ...
+    @property
+    def is_final(self) -> bool: ...
+    @property
+    def is_resizing(self) -> bool:
+        """Whether it has been asked to leave and come back with other atoms."""
+        ...
+
+    @property
+    def held_by_user(self) -> bool:
+        """Whether a person paused the trial: leave it alone."""
+        ...
+
+    @property
+    def atoms(self) -> int:
+        """Atoms it holds now; ``size_in_words``: the same in words."""
+        ...
+
+    @property
+    def size_in_words(self) -> str: ...
+    @property
+    def incarnation(self) -> int:
+        """Launches so far."""
+        ...
+
+    @property
+    def step(self) -> int:
+        """Step of the latest report."""
+        ...
+
+    @property
+    def stride(self) -> int:
+        """Steps since the report before, or since the checkpoint: 1 where a script reports every step."""
+        ...
+
+    @property
+    def metric(self) -> float | None:
+        """The latest metric; None where it was not finite."""
+        ...
+
+    @property
+    def score(self) -> float:
+        """The latest metric turned so that more is better; minus infinity where it was not finite."""
+        ...
+
+    @property
+    def metrics(self) -> Mapping[str, float | str]:
+        """Every number of the latest report."""
+        ...
+
+    @property
+    def best_score(self) -> float: ...
+    @property
+    def best_step(self) -> int: ...
+    @property
+    def curve(self) -> Curve:
+        """(step, metric) of every report so far."""
+        ...
+
+    @property
+    def saved_step(self) -> int:
+        """Step of the newest committed checkpoint; 0: none."""
+        ...
+
+    @property
+    def save_s(self) -> float:
+        """How long saving that checkpoint held the trial up."""
+        ...
+
+    @property
+    def steps_since_resize(self) -> int: ...
+    @property
+    def step_time_s(self) -> float | None: ...
+    @property
+    def up_at(self) -> float | None:
+        """When the present incarnation came up; None while none is up."""
+        ...
+
+    def has_passed(self, every: int) -> bool:
+        """Tell whether the latest report stands on a multiple of ``every`` steps, or has passed one."""
+        ...
+
+    def training_s(self, now: float) -> float:
+        """Return the seconds this trial has trained, over all incarnations."""
+        ...
 
 
-class Save(Struct, frozen=True):
-    """Answer the trial's report with "save a checkpoint"; if it is to leave, it saves before it does."""
+class View(Protocol):
+    """One search, to be read (``core/state.py``): its rules, its trials, and what is free."""
 
-    trial: int
-    incarnation: int
+    @property
+    def rules(self) -> Rules: ...
+    @property
+    def trials(self) -> Mapping[int, TrialView]:
+        """Every trial so far by number, also those that have ended."""
+        ...
+
+    @property
+    def live(self) -> Mapping[int, TrialView]:
+        """The trials that are starting, running or leaving."""
+        ...
+
+    @property
+    def paused(self) -> Mapping[int, TrialView]: ...
+    @property
+    def now(self) -> float:
+        """Seconds since the search began; ``time_left_s``: until its deadline."""
+        ...
+
+    @property
+    def time_left_s(self) -> float: ...
+    @property
+    def atoms_total(self) -> int:
+        """Atoms that can be used at all."""
+        ...
+
+    @property
+    def atoms_free(self) -> int: ...
+    @property
+    def atoms_coming(self) -> int:
+        """Atoms that come free as soon as their trial has left, or their release is confirmed."""
+        ...
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether there is another configuration to start."""
+        ...
+
+    @property
+    def awaits_configuration(self) -> bool:
+        """Whether the sampler has been asked for a configuration and has not answered."""
+        ...
+
+    @property
+    def draws_left(self) -> float:
+        """Configurations that can still be started, as far as is known; infinite where no end is near."""
+        ...
+
+    @property
+    def wake_at(self) -> float | None:
+        """The time last asked for with ``WakeAt`` that has not come; None: none is awaited."""
+        ...
+
+    @property
+    def longest_training_s(self) -> float:
+        """Training time of the trial that has had most of it."""
+        ...
+
+    @property
+    def step_on_one_atom_s(self) -> float | None:
+        """Ta, the median time of a step on one atom; None before the first step."""
+        ...
+
+    @property
+    def overhead_s(self) -> float:
+        """To, the median time from a launch or resize to its first step; 0 while unknown."""
+        ...
+
+    def rank_among_live(self, trial: TrialView) -> int:
+        """Return 0 for the live trial with the best latest score; equal scores by age."""
+        ...
+
+    def live_by_score(self) -> Iterable[TrialView]:
+        """Return live trials, the best latest score first."""
+        ...
+
+    def paused_by_score(self) -> Iterable[TrialView]:
+        """Return paused trials, the best latest score first."""
+        ...
+
+    def speedup(self, atoms: int) -> float:
+        """Return s(a), the throughput of a trial on so many atoms relative to one atom."""
+        ...
 
 
-class Kill(Struct, frozen=True):
-    """End the incarnation: SIGTERM, after ``grace_s`` SIGKILL to the whole tree.
+# ---------------------------------------------------------------- what it is asked
 
-    ``stacks``: it hangs; before that every rank writes down where it is.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options that every policy has. ``R``: steps after which a trial is complete (None: never)."""
+
+    R: int | None = None
+
+    def problems(self) -> Iterator[BadOption]:
+        """Yield each option that is wrong in itself or beside another: (option, what is wrong and what to do)."""
+        if self.R is not None and self.R < 1:
+            yield "R", f"must be at least 1 step, not {self.R}"
+
+
+class Policy(ABC):
+    """Decides who trains with how many atoms. Two questions must be answered; everything else has a default.
+
+    A policy keeps what it likes in its own attributes, but reads no clock, no file and no unseeded random number: the
+    same questions must get the same answers when a journal is replayed. A decision that no longer fits is dropped.
     """
 
-    trial: int
-    incarnation: int
-    grace_s: float
-    stacks: bool = False
+    #: Name in messages; a policy of a user's own that gives none is called like its class.
+    name: ClassVar[str] = ""
+    options_type: ClassVar[type[Any]] = Options
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "name" not in vars(cls):
+            cls.name = cls.__name__.lower()
 
-class ConfirmRelease(Struct, frozen=True):
-    """Find out when nothing of ours is on these devices any more, and say so (or quarantine them)."""
+    def __init__(self, options: Any) -> None:
+        self.options = options
 
-    devices: tuple[str, ...]
+    @abstractmethod
+    def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
+        """Answer a report of a live trial; ``trial.step`` and ``trial.score`` are up to date."""
 
+    @abstractmethod
+    def on_capacity(self, view: View) -> Sequence[Decision]:
+        """Say what to do with free atoms. Asked again until the answer is empty or no atoms are left."""
 
-class SetTimer(Struct, frozen=True):
-    """Fire ``timer`` at this time. A timer set again moves."""
+    def on_start(self, view: View, trial: TrialView) -> None:  # noqa: B027 - a default, not an abstract method
+        """Note that a ``Start`` has made this trial; ``trial.tag`` is the tag of that ``Start``."""
 
-    timer: str
-    at: float
+    def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
+        """Answer that a trial has come to rest, paused or final, for whatever reason."""
+        return NOTHING
 
+    def on_wake(self, view: View) -> Sequence[Decision]:
+        """Answer that the time asked for with ``WakeAt`` has come."""
+        return NOTHING
 
-class Forecast(Struct, frozen=True):
-    """Extrapolate a learning curve outside the daemon's loop; answer with ``Forecasted``."""
+    def on_tried(self, view: View) -> Sequence[Decision]:
+        """Start the configuration that a person asked for; asked while atoms are free."""
+        return (Start(view.rules.smallest, "a person asked for it"),)
 
-    trial: int
-    step: int
-    curve: tuple[float, ...]
-    horizon: int
-    target: float
+    def on_reopen(self, view: View) -> Sequence[Decision]:
+        """Answer that the search goes on after its end; what ended with it is told by ``on_exit`` after this."""
+        return NOTHING
 
+    def on_forecast(
+        self, view: View, trial: TrialView, step: int, forecast: Mapping[str, float]
+    ) -> Sequence[Decision]:
+        """Answer the forecast that ``AskForecast`` asked for at ``step``."""
+        return NOTHING
 
-class Suggest(Struct, frozen=True):
-    """Have the sampler suggest configuration ``n`` of the sequence; answer with ``Suggested``."""
+    # ------------------------------------------------------------ for people
 
-    n: int
+    def problems(self, rules: Rules, atoms: int) -> Iterator[BadOption]:
+        """Yield options that make no sense in this experiment on so many atoms, before it starts."""
+        return iter(())
 
+    def foreword(self, rules: Rules, atoms: int) -> Sequence[str]:
+        """Return what a person should know before the experiment starts."""
+        return ()
 
-class KeepBest(Struct, frozen=True):
-    """Make ``best/`` this checkpoint."""
+    def notes(self, view: View) -> Sequence[str]:
+        """Return one or two lines about the search as a whole, for the dashboard."""
+        return ()
 
-    trial: int
-    step: int
-    metric: float
+    def explain(self, view: View, trial: TrialView) -> Sequence[str]:
+        """Return why the trial is where it is, in sentences."""
+        return ()
 
-
-class Finish(Struct, frozen=True):
-    """The experiment is over."""
-
-    reason: str
-
-
-Command = (
-    Launch
-    | Yield
-    | Save
-    | Kill
-    | ConfirmRelease
-    | SetTimer
-    | Forecast
-    | Suggest
-    | KeepBest
-    | Finish
-)
-
-COMMAND_TYPES: dict[str, type] = {kind.__name__: kind for kind in get_args(Command)}
+    def rungs(self, view: View) -> Sequence[Rung]:
+        """Return the rungs at which trials are compared, lowest first."""
+        return ()

@@ -1,7 +1,6 @@
 """Events: facts, in the past tense. The core changes only by being told one.
 
-Every event carries ``at``: seconds since the experiment began (never decreasing). A new kind of event, or a new field
-of one, is a new version of the journal: raise ``FORMAT`` in ``gpusched/journal/rows.py``.
+Every event carries ``at``: seconds since the experiment began (never decreasing).
 
 Not to be confused with decisions (what a policy wants) and commands (what an executor must do): ``decisions.py``.
 """
@@ -95,9 +94,7 @@ class TrialExited(Event, kw_only=True):
 
     ``lost`` is the infrastructure's fault (a killed shim, a vanished device): it is relaunched and not counted
     against the trial. ``saved_step`` is the step of the checkpoint it committed when it left, if it did. ``barred``:
-    it failed because its configuration cannot work here (out of memory), so that one is not tried again. ``outgrew``:
-    the memory was that of its own atoms, so that a smaller share of the batch on more of them may fit. ``beside``:
-    trials on the same GPU, which the memory may have been taken by.
+    it failed because its configuration cannot work here (out of memory), so that one is not tried again.
     """
 
     trial: int
@@ -107,8 +104,6 @@ class TrialExited(Event, kw_only=True):
     saved_step: int | None = None
     error: str | None = None
     barred: bool = False
-    outgrew: bool = False
-    beside: tuple[int, ...] = ()
     #: Whether the launch was asked for and had not begun when the daemon ended: not counted as a fault.
     unbegun: bool = False
 

@@ -28,9 +28,7 @@ _CAUSES = {
 def after_exit(state: State, trial: TrialRecord, event: TrialExited) -> After:
     """Return where a trial goes now that nothing of its incarnation is left."""
     return (
-        _forgive(state, trial, event)
-        or _go_back(state, trial, event)
-        or _outgrow(state, trial, event)
+        _go_back(state, trial, event)
         or _planned(state, trial, event)
         or _relaunch(state, trial, event)
     )
@@ -41,56 +39,20 @@ def _is_told_to_end(state: State, trial: TrialRecord) -> bool:
     return bool(state.stopping) or (trial.after is not None and not trial.after.is_resize)
 
 
-def _forgive(state: State, trial: TrialRecord, event: TrialExited) -> After | None:
-    """Relaunch a trial, once, that ran out of memory beside others on its GPU: the memory may have been theirs."""
-    if not event.beside or trial.is_forgiven or trial.doom or _is_told_to_end(state, trial):
-        return None
-    trial.is_forgiven = True
-    return _relaunch(state, trial, event)
-
-
 def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | None:
-    """Return a trial that failed on more atoms than it has trained on, before a report from there, to those."""
+    """Return a trial that failed on more atoms than it has trained on, before a report from there, to those.
+
+    Out of memory too: where it ran on fewer atoms, those are enough.
+    """
     fewer = trial.trained_atoms
-    failed = event.outcome == "failed" and not trial.doom and not event.barred
-    if state.rules.version < 3 or not failed or _is_told_to_end(state, trial):
+    failed = event.outcome == "failed" and not trial.doom
+    if not failed or _is_told_to_end(state, trial):
         return None
     if trial.steps_of_incarnation or not 0 < fewer < trial.atoms:
         return None
     trial.most_atoms, trial.decided_at = fewer, state.now
-    trial.least_atoms = min(trial.least_atoms, fewer)  # the trial has trained on so few
     why = f"failed on {trial.size_in_words}, goes back to {fewer} and grows no more: {event.error}"
     return After(S.STARTING, why, fewer)
-
-
-def _outgrow(state: State, trial: TrialRecord, event: TrialExited) -> After | None:
-    """Send a trial that ran out of memory to the next larger size, where its batch is split over more atoms.
-
-    With the free atoms at once if they do; else it gives its own up, and what comes free is kept for it.
-    A trial that was to pause does, and has that size when it is resumed.
-    """
-    if not (event.outgrew and state.rules.splits_batch):
-        return None
-    pauses = trial.after is not None and trial.after.state is S.PAUSED and not state.stopping
-    if trial.doom or (_is_told_to_end(state, trial) and not (pauses and state.rules.version >= 8)):
-        return None
-    most = min(state.devices.most, trial.most_atoms or state.devices.most)
-    larger = state.rules.next_size(trial.atoms, most)
-    if larger is None:
-        return None
-    trial.least_atoms, trial.decided_at = larger, state.now
-    first = (event.error or "out of memory").partition("\n")[0]
-    why = f"tried again on {larger} atoms, since it needs more than {trial.atoms}: {first}"
-    if pauses:
-        return After(S.PAUSED, why)
-    more = larger - trial.atoms - len(trial.reserved)
-    if more > state.room(trial.devices):
-        return After(S.STARTING, why)
-    if more > 0:
-        reserved = state.devices.choose(more, near=trial.devices)
-        state.devices.take(reserved, trial.id)
-        trial.reserved += reserved
-    return After(S.STARTING, why, larger)
 
 
 def _planned(state: State, trial: TrialRecord, event: TrialExited) -> After | None:

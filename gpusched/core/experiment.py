@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from gpusched.core import events, invariants, wishes
+from gpusched.core import events, invariants, requests
 from gpusched.core.allocation import DeviceState, DeviceTable
+from gpusched.core.commands import Command, Finish, Suggest
 from gpusched.core.configurations import Configurations, Draw
-from gpusched.core.decisions import Command, Decision, Finish, Resume, Start, Suggest
-from gpusched.core.policy import Policy
+from gpusched.core.decisions import Decision, Policy, Resume, Start
 from gpusched.core.rules import Rules
 from gpusched.core.state import DEADLINE, LAST_CALL, NOTHING_LEFT, WAKE, WATCH, State
 from gpusched.core.transitions import Transitions
@@ -49,13 +49,13 @@ class Experiment:
             events.TimerFired: self._timer_fired,
             events.Forecasted: self._forecasted,
             events.Suggested: self._suggested,
-            events.UserAsked: partial(wishes.asked, self.state, self._do),
+            events.UserAsked: partial(requests.asked, self.state, self._do),
             events.ExperimentStarted: self._started,
             events.DevicesJoined: self._joined,
             events.DaemonResumed: self._resumed,
-            events.DeadlineMoved: partial(wishes.move_deadline, self.state, self._do),
+            events.DeadlineMoved: partial(requests.move_deadline, self.state, self._do),
             events.Reopened: self._reopened,
-            events.Tried: partial(wishes.tried, self.state),
+            events.Tried: partial(requests.tried, self.state),
         }
 
     @property
@@ -136,19 +136,16 @@ class Experiment:
             return
         self._set_up(trial)
         state = self.state
-        rules, stride = state.rules, 1
-        if rules.version >= 5:
-            before = trial.step if trial.steps_of_incarnation else trial.saved_step
-            trial.stride = stride = max(1, report.step - before)
-        elif rules.version >= 3 and report.step > trial.step:
-            stride = report.step - trial.step
+        rules = state.rules
+        before = trial.step if trial.steps_of_incarnation else trial.saved_step
+        trial.stride = stride = max(1, report.step - before)
         state.speed.learn(trial, report.step_time_s, stride, state.now)
         trial.record(report, event.metric, stride, state.now)
         state.has_reports = True
         state.set_score(trial, NEVER if event.metric is None else event.metric * rules.sign)
         stays = event.stays and trial.is_resizing
         if (trial.state is RUNNING or stays) and trial.doom is None:
-            decisions = self.policy.on_report(state.view, trial.view)
+            decisions = self.policy.on_report(state, trial)
             if decisions:
                 self._enact(decisions)
             if rules.target is not None and state.stopping is None:
@@ -251,7 +248,7 @@ class Experiment:
             for trial in list(state.live.values()):
                 self._do.kill(trial)
         elif event.timer == WAKE and state.stopping is None:
-            self._enact(self.policy.on_wake(state.view))
+            self._enact(self.policy.on_wake(state))
         elif event.timer == WAKE:
             state.missed_wake_at = due
         elif event.timer == WATCH and state.stopping is None:
@@ -261,8 +258,8 @@ class Experiment:
         trial = self.state.trials.get(event.trial)
         self.state.forecasts.pop((event.trial, event.step), None)
         if trial is not None and self.state.stopping is None:
-            view = self.state.view
-            self._enact(self.policy.on_forecast(view, trial.view, event.step, event.forecast))
+            view = self.state
+            self._enact(self.policy.on_forecast(view, trial, event.step, event.forecast))
 
     def _suggested(self, event: events.Suggested) -> None:
         configurations = self.state.configurations
@@ -274,8 +271,8 @@ class Experiment:
             self.state.say(None, f"configuration {event.n} is by {event.by}: {event.why}")
 
     def _reopened(self, event: events.Reopened) -> None:
-        if wishes.reopen(self.state, self._do, event):
-            self._enact(self.policy.on_reopen(self.state.view))
+        if requests.reopen(self.state, self._do, event):
+            self._enact(self.policy.on_reopen(self.state))
 
     def _resumed(self, event: events.DaemonResumed) -> None:
         state = self.state
@@ -290,7 +287,7 @@ class Experiment:
     # ------------------------------------------------------------ what follows
 
     def _enact(self, decisions: Iterable[Decision]) -> bool:
-        acted, view = False, self.state.view
+        acted, view = False, self.state
         for decision in decisions:
             if self._do.enact(decision):
                 acted = True
@@ -302,16 +299,13 @@ class Experiment:
         """Give free atoms away until no trial wants them."""
         state = self.state
         for wanted in list(state.wanted):
-            if state.kept_for is not None:
-                self._do.make_room(state.kept_for)
-                return
             atoms = state.trials[wanted].cut_atoms or 1
             atoms = min(atoms, max(1, state.atoms_free))
             self._enact([Resume(wanted, atoms, "goes on as planned")])
         while state.configurations.given and state.devices.free:
-            if not self._enact(self.policy.on_tried(state.view)):
+            if not self._enact(self.policy.on_tried(state)):
                 break
-        while state.devices.free and self._enact(self.policy.on_capacity(state.view)):
+        while state.devices.free and self._enact(self.policy.on_capacity(state)):
             self._tell_of_rest()
 
     def _tell_of_rest(self) -> None:
@@ -320,7 +314,7 @@ class Experiment:
         while state.rested:
             trial = state.rested.popleft()
             if state.stopping is None:
-                self._enact(self.policy.on_exit(state.view, trial.view))
+                self._enact(self.policy.on_exit(state, trial))
             else:
                 state.untold[trial.id] = trial
 

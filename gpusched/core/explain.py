@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpusched.core.policy import Policy
+from gpusched.core.decisions import Policy
 from gpusched.core.state import State
 from gpusched.core.trial import NEVER, TrialRecord, TrialState
 from gpusched.text import count, show_duration
@@ -41,7 +41,7 @@ class Explanation:
 
     ``why``: the present state in a sentence; ``moves_when``: what would change it (empty: nothing will); ``standings``:
     its ranks in rungs, lowest first; ``policy``: the policy's sentences; ``saved_step``, ``saved_age_s``: its newest
-    checkpoint, None without one; ``least_atoms``: the smallest size that has not run out of memory.
+    checkpoint, None without one.
     """
 
     trial: int
@@ -57,7 +57,6 @@ class Explanation:
     error: str | None
     saved_step: int | None
     saved_age_s: float | None
-    least_atoms: int
 
     def lines(self) -> list[str]:
         """Word the explanation for people."""
@@ -65,8 +64,6 @@ class Explanation:
         why = self.why.removeprefix("pauses: ")
         out = [f"trial {self.trial} is {self.state} at step {self.step}: {why}"]
         out += [f"  {sentence}" for sentence in self.policy]
-        if self.least_atoms > 1:
-            out.append(f"  needs {self.least_atoms} atoms: it ran out of memory on fewer")
         if self.saved_age_s is not None:
             behind = count(self.step - (self.saved_step or 0), "step")
             out.append(
@@ -97,18 +94,17 @@ def explain(state: State, policy: Policy, trial_id: int, now: float | None = Non
         why=_why(state, trial),
         moves_when=_moves_when(state, trial),
         standings=tuple(_standings(state, policy, trial)),
-        policy=tuple(policy.explain(state.view, state.view.trials[trial_id])),
+        policy=tuple(policy.explain(state, state.trials[trial_id])),
         story=tuple(_without_echoes(trial.story)),
         hparams=trial.hparams,
         error=trial.error,
         saved_step=trial.saved_step or None,
         saved_age_s=trial.saved_age_s(state.now if now is None else now),
-        least_atoms=trial.least_atoms,
     )
 
 
 def _standings(state: State, policy: Policy, trial: TrialRecord) -> Iterator[RungRank]:
-    for rung in policy.rungs(state.view):
+    for rung in policy.rungs(state):
         if trial.id in rung:
             score = rung.score(trial.id)
             metric = score * state.rules.sign if score > NEVER else None
@@ -172,7 +168,7 @@ def _moves_when(state: State, trial: TrialRecord) -> str:
         case S.PAUSED if trial.held_by_user:
             return "a person unpauses the trial"
         case S.PAUSED if trial.id in state.wanted:
-            needed, free = max(state.rules.smallest, trial.least_atoms), len(state.devices.free)
+            needed, free = state.rules.smallest, len(state.devices.free)
             return f"{needed} atoms are free (now {free})" if needed > 1 else "an atom is free"
         case S.PAUSED:
             return "atoms are free and the policy chooses this trial"

@@ -6,7 +6,7 @@ Devices reserved for a resize have not been used: they are clean, and stay with 
 from __future__ import annotations
 
 from gpusched.core.allocation import DeviceState
-from gpusched.core.decisions import Launch
+from gpusched.core.commands import Launch
 from gpusched.core.state import State
 from gpusched.core.trial import TrialRecord, TrialState
 
@@ -14,10 +14,9 @@ from gpusched.core.trial import TrialRecord, TrialState
 
 
 def fit(state: State, trial: TrialRecord, atoms: int) -> int:
-    """Return the largest size of at most ``atoms`` on which this trial has not failed, and its least at least."""
-    most, least = trial.most_atoms, trial.least_atoms
-    fitting = state.rules.fit(atoms if most is None else min(atoms, most))
-    return max(fitting, least) if least <= state.devices.most else fitting
+    """Return the largest size of at most ``atoms`` on which this trial has not failed."""
+    most = trial.most_atoms
+    return state.rules.fit(atoms if most is None else min(atoms, most))
 
 
 def within_room(state: State, atoms: int) -> int:
@@ -28,11 +27,10 @@ def within_room(state: State, atoms: int) -> int:
     return atoms if atoms <= room else 0
 
 
-def _size_within(state: State, trial: TrialRecord, atoms: int) -> int:
-    """Return the largest allowed size of at most ``atoms``; 0: none, or it has to wait for more memory."""
+def _size_within(state: State, atoms: int) -> int:
+    """Return the largest allowed size of at most ``atoms``; 0: none."""
     size = state.rules.fit(atoms)
-    has_to_wait = size < trial.least_atoms <= state.devices.most
-    return 0 if size > atoms or has_to_wait else size
+    return 0 if size > atoms else size
 
 
 # ---------------------------------------------------------------- which
@@ -45,7 +43,7 @@ def _kept(state: State, trial: TrialRecord, keep: int) -> tuple[tuple[str, ...],
     """
     used, reserved = trial.devices, trial.reserved
     if keep:
-        keep = _size_within(state, trial, min(keep, len(used) + len(reserved)))
+        keep = _size_within(state, min(keep, len(used) + len(reserved)))
     clean = reserved[:keep]
     return used[: keep - len(clean)], clean
 
@@ -67,7 +65,7 @@ def drain(state: State, trial: TrialRecord, keep: int) -> tuple[str, ...]:
 def settle_for_less(state: State, trial: TrialRecord) -> None:
     """Keep an allowed size of what a waiting trial has left after losing a device; give back the rest."""
     slots = state.devices.slots
-    atoms = _size_within(state, trial, len(trial.devices))
+    atoms = _size_within(state, len(trial.devices))
     # Clean devices first: the trial need not wait for the others then.
     by_readiness = sorted(trial.devices, key=lambda name: slots[name].state is DeviceState.DRAINING)
     keep = by_readiness[:atoms]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpusched.core.decisions import Command, KeepBest, Save
+from gpusched.core.commands import Command, KeepBest, Save
 from gpusched.core.state import State
 from gpusched.core.trial import BestCheckpoint, TrialRecord, TrialState
 
@@ -54,15 +54,13 @@ class Saves:
         while it may be writing: it would stop training until it has written, and write again.
         """
         state, rules = self._state, self._state.rules
-        if rules.version < 3 or rules.save_every_s is None or trial.state is not TrialState.RUNNING:
+        if rules.save_every_s is None or trial.state is not TrialState.RUNNING:
             return
         pause_s = max(rules.save_every_s, trial.save_s / rules.save_share)
         unsaved_s = state.now - max(trial.last_saved_at, trial.up_at or 0.0)
         unasked_s = state.now - trial.save_asked_at
         overdue_when_asked_s = unsaved_s - unasked_s - pause_s
         patience_s = max(SAVE_RETRY_S, 2 * state.longest_save_s, overdue_when_asked_s)
-        if rules.version < 7:
-            patience_s = pause_s
         is_due = unsaved_s >= pause_s and unasked_s >= min(patience_s, pause_s)
         if is_due and not trial.doom:
             trial.save_asked_at = state.now

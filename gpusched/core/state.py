@@ -1,7 +1,8 @@
 """The state of an experiment: all that is true of it now, and the questions a policy may ask of it.
 
-Policies get this object and must not change it; ``Experiment`` alone does. The indices (who is live, in which order)
-are kept up to date here, so that a question costs the same with ten trials and with ten thousand.
+Policies get this object as a ``View`` (``decisions.py``) and must not change it; ``Experiment`` alone does. The
+indices (who is live, in which order) are kept up to date here, so that a question costs the same with ten trials and
+with ten thousand.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any
 from sortedcontainers import SortedList
 
 from gpusched.core.allocation import DeviceState, DeviceTable
+from gpusched.core.commands import Forecast
 from gpusched.core.configurations import Configurations, Draw
-from gpusched.core.decisions import Forecast
-from gpusched.core.policy import NO_STEP_FITS, View
+from gpusched.core.decisions import NO_STEP_FITS, TrialView
 from gpusched.core.rules import Rules
 from gpusched.core.speed import Speed
 from gpusched.core.trial import NEVER, BestCheckpoint, TrialRecord, TrialState
@@ -52,7 +53,7 @@ class Ranking:
         if entry is not None:
             self._order.remove(entry)
 
-    def rank(self, trial: TrialRecord) -> int:
+    def rank(self, trial: TrialView) -> int:
         """Return 0 for the best."""
         self._settle()
         return int(self._order.index(self._placed[trial.id]))
@@ -89,8 +90,6 @@ class State:
         self.trials: dict[int, TrialRecord] = {}
         self.live: dict[int, TrialRecord] = {}
         self.paused: dict[int, TrialRecord] = {}
-        #: The part that policies see.
-        self.view = View(self)
         self.best: BestCheckpoint | None = None
         #: When a trial was last asked to save because it had become the best.
         self.best_asked_at = NEVER
@@ -140,40 +139,8 @@ class State:
 
     @property
     def atoms_free(self) -> int:
-        """Atoms that can be given to a trial now: none while a wanted trial waits for more than there are."""
-        free = len(self.devices.free)
-        return 0 if self.wanted and self.kept_for is not None else free
-
-    @property
-    def kept_for(self) -> TrialRecord | None:
-        """The wanted trial for which free atoms are kept until there are enough.
-
-        None where one before it may go on, or where others cannot make room: no atom stands idle for long.
-        """
-        room, most = self.devices.room(), self.devices.most
-        for trial in (self.trials[number] for number in self.wanted):
-            if room < trial.least_atoms <= most:
-                if self.rules.version < 8 or self.who_makes_room(trial) is not None:
-                    return trial
-            elif trial.state is TrialState.PAUSED:
-                return None
-        return None
-
-    def who_makes_room(self, trial: TrialRecord) -> list[TrialRecord] | None:
-        """Return the trials, the worst first, that have to leave so that this one has its least number of atoms.
-
-        None where that would not be enough. Starting ones come last: they can leave once they run. One that needs more
-        than an atom itself stays, or the two would take turns.
-        """
-        missing = trial.least_atoms - self.devices.room() - self.atoms_coming
-        live = [] if self.rules.islands_apart else [*self.live_by_score()][::-1]
-        leaving = []
-        for wanted in (TrialState.RUNNING, TrialState.STARTING):
-            for other in live:
-                if missing > 0 and other.state is wanted and other.least_atoms == 1:
-                    leaving.append(other)
-                    missing -= other.atoms
-        return leaving if missing <= 0 else None
+        """Atoms that can be given to a trial now."""
+        return len(self.devices.free)
 
     @property
     def atoms_coming(self) -> int:
@@ -189,7 +156,31 @@ class State:
 
     def room(self, near: Sequence[str] = ()) -> int:
         """Return the most atoms that one trial could be given now; ``near``: those that it has already."""
-        return 0 if self.wanted and self.kept_for is not None else self.devices.room(near)
+        return self.devices.room(near)
+
+    @property
+    def awaits_configuration(self) -> bool:
+        """Whether the sampler has been asked for a configuration and has not answered."""
+        return self.configurations.asked_for is not None
+
+    @property
+    def wake_at(self) -> float | None:
+        """The time of the policy's next wake; None: none is awaited."""
+        return self.timers.get(WAKE)
+
+    @property
+    def step_on_one_atom_s(self) -> float | None:
+        """Ta; None before the first step was measured."""
+        return self.speed.step_on_one_atom_s
+
+    @property
+    def overhead_s(self) -> float:
+        """To; 0 while unknown."""
+        return self.speed.overhead
+
+    def speedup(self, atoms: int) -> float:
+        """Return s(a)."""
+        return self.speed.s(atoms)
 
     @property
     def starts_left(self) -> float:
@@ -210,14 +201,13 @@ class State:
     @property
     def draws_left(self) -> float:
         """Number of configurations that can still be started, as far as is known; infinite where no end is near."""
-        looks_ahead = self.rules.version >= 4
-        return self.configurations.left(self.starts_left, looks_ahead=looks_ahead)
+        return self.configurations.left(self.starts_left)
 
     def is_new_best(self, trial: TrialRecord) -> bool:
         """Tell whether the trial's latest step is better than every checkpoint kept so far."""
         return trial.score > NEVER and (self.best is None or trial.score > self.best.score)
 
-    def rank_among_live(self, trial: TrialRecord) -> int:
+    def rank_among_live(self, trial: TrialView) -> int:
         """Return 0 for the live trial with the best latest score; equal scores by age."""
         return self._ranking.rank(trial)
 
@@ -277,7 +267,6 @@ class State:
         hparams, seed = self.configurations.take()
         trial = TrialRecord(len(self.trials), hparams, tag, seed)
         self.trials[trial.id] = trial
-        trial.view = self.view.add(trial)
         return trial
 
     def move(self, trial: TrialRecord, to: TrialState, why: str) -> None:

@@ -10,28 +10,22 @@ from dataclasses import replace
 
 from gpusched.core import holdings
 from gpusched.core.allocation import DeviceState
+from gpusched.core.commands import Command, ConfirmRelease, Forecast, Kill, Launch, SetTimer, Yield
 from gpusched.core.decisions import (
+    NO_STEP_FITS,
     AskForecast,
-    Command,
     Complete,
-    ConfirmRelease,
     Decision,
-    Forecast,
-    Kill,
-    Launch,
     Pause,
     Resize,
     Resume,
     Say,
-    SetTimer,
     Start,
     Stop,
     WakeAt,
-    Yield,
 )
 from gpusched.core.events import TrialExited
 from gpusched.core.exits import after_exit
-from gpusched.core.policy import NO_STEP_FITS
 from gpusched.core.saving import Saves
 from gpusched.core.state import LAST_CALL, WAKE, WATCH, State
 from gpusched.core.trial import After, Doom, TrialRecord, TrialState
@@ -114,9 +108,6 @@ class Transitions:
         atoms = holdings.within_room(state, holdings.fit(state, trial, decision.atoms))
         if trial.state is not S.PAUSED or trial.held_by_user:
             return False
-        if max(atoms, 1) < trial.least_atoms <= state.devices.most:
-            state.want(trial)  # devices that come free are kept for the trial
-            return False
         if not atoms:
             return False
         self._begin(
@@ -148,8 +139,7 @@ class Transitions:
         if trial.state is not S.STARTING or trial.has_processes:
             return
         if not trial.devices:
-            needs = f"waits for {trial.least_atoms} atoms" if trial.least_atoms > 1 else ""
-            state.move(trial, S.PAUSED, needs or "no device is left for it")
+            state.move(trial, S.PAUSED, "no device is left for it")
             state.want(trial)
             return
         slots = state.devices.slots
@@ -184,7 +174,7 @@ class Transitions:
                 return False
             state.say(trial, after.reason)
             state.move(trial, after.state, after.reason)
-            self._keep_over(trial)
+            trial.cut_atoms = None
             return True
         if trial.state is S.YIELDING and trial.after is not None:
             return self._change_of_mind(trial, trial.after, after)
@@ -227,7 +217,7 @@ class Transitions:
         """
         state = self._state
         last_call_s = state.rules.last_call_s
-        if state.stopping != STOPPED_BY_USER or state.rules.version < 9:
+        if state.stopping != STOPPED_BY_USER:
             return last_call_s
         until_saved_s = max(
             (
@@ -239,22 +229,11 @@ class Transitions:
         )
         return last_call_s + max(0.0, min(until_saved_s, state.time_left_s))
 
-    def make_room(self, needy: TrialRecord) -> None:
-        """Have the worst trials leave for one that needs more atoms, where free ones would stand idle until then."""
-        state = self._state
-        if state.rules.version < 8 or not state.devices.free:
-            return
-        why = f"makes room for trial {needy.id}, which needs {needy.least_atoms} atoms"
-        for trial in state.who_makes_room(needy) or ():
-            if trial.state is S.RUNNING and self.leave(trial.id, After(S.PAUSED, why)):
-                trial.cut_atoms = trial.atoms
-                state.want(trial)
-
     def _yield(self, trial: TrialRecord, after: After) -> None:
         """Have a trial leave at this step, with a checkpoint if it may go on or is the best model so far."""
         state = self._state
         save = not after.state.is_final or state.is_new_best(trial)
-        if after.is_cut and state.rules.version >= 6:  # the search may go on
+        if after.is_cut:  # the search may go on
             save = save or trial.save_s <= self._last_call_s()
         state.move(trial, S.YIELDING, after.reason)
         trial.after = replace(after, save=save)
@@ -269,13 +248,8 @@ class Transitions:
         trial.after = replace(after, save=told.save)
         if after.state is not S.PAUSED:
             state.unwant(trial)
-            self._keep_over(trial)
+            trial.cut_atoms = None  # it does not come back with the search; ``cut`` takes that back
         return True
-
-    def _keep_over(self, trial: TrialRecord) -> None:
-        """Keep a trial from coming back with the search; ``cut`` takes that back."""
-        if self._state.rules.version >= 8:
-            trial.cut_atoms = None
 
     def _leave_before_up(self, trial: TrialRecord, after: After) -> None:
         """Kill a trial that has not reported, so that it cannot be asked to yield and nothing is lost."""

@@ -163,7 +163,7 @@ class Curve(Sequence[tuple[int, float]]):
         return f"<curve of {len(self)} reports>"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class TrialRecord:
     """One hyperparameter configuration and all that is known of it.
 
@@ -220,13 +220,9 @@ class TrialRecord:
     #: When the present incarnation came up, and the training time of those before it.
     up_at: float | None = None
     past_training_s: float = 0.0
-    #: Atoms that its last report came from; the most that it may have after it has failed on more (None: any), and the
-    #: least after it ran out of memory on fewer.
+    #: Atoms that its last report came from; the most that it may have after it has failed on more (None: any).
     trained_atoms: int = 0
     most_atoms: int | None = None
-    least_atoms: int = 1
-    #: Whether it was relaunched for running out of memory beside another trial on its GPU: the next time counts.
-    is_forgiven: bool = False
     steps_since_resize: int = 0
     #: Steps reported by the present incarnation.
     steps_of_incarnation: int = 0
@@ -248,8 +244,6 @@ class TrialRecord:
     #: Events of its life, for ``explain`` and for error messages: (at, text).
     story: list[tuple[float, str]] = field(default_factory=list)
     curve: Curve = field(default_factory=Curve)
-    #: The part that policies see.
-    view: Any = field(default=None, repr=False, compare=False)
 
     @property
     def atoms(self) -> int:
@@ -258,6 +252,15 @@ class TrialRecord:
     @property
     def size_in_words(self) -> str:
         return count(self.atoms, "atom")
+
+    @property
+    def metrics(self) -> Mapping[str, float | str]:
+        """Every number of the latest report."""
+        return self.report.metrics
+
+    def has_passed(self, every: int) -> bool:
+        """Tell whether the latest report stands on a multiple of ``every`` steps, or has passed one."""
+        return self.step % every < self.stride
 
     @property
     def is_live(self) -> bool:

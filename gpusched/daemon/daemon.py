@@ -1,7 +1,7 @@
 """The daemon of one experiment: the lock, the loop, its end, and resume = replay + reconcile.
 
 It is one thread: the driver waits in the executor's poll, which also serves the control socket; what people ask
-(``people``) is dealt with between two turns. Signals do the same: SIGTERM and SIGINT ask for a stop in good order, a
+(``clients``) is dealt with between two turns. Signals do the same: SIGTERM and SIGINT ask for a stop in good order, a
 second one cancels. SIGHUP means nothing: a closed terminal ends nothing.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 from gpusched import failpoints
 from gpusched.core.events import Event, ExperimentStarted, Reopened, Tried
 from gpusched.daemon import resuming
-from gpusched.daemon.people import People
+from gpusched.daemon.clients import Clients
 from gpusched.daemon.provenance import Edits, recipe_file
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
 from gpusched.devices.base import Device, require_sizes
@@ -32,14 +32,14 @@ from gpusched.errors import (
     Fenced,
     GpuschedError,
     InputError,
-    NewerFormat,
+    OtherFormat,
     ReplayDiverged,
 )
 from gpusched.executors import base as executors
 from gpusched.executors.hub import Hub
 from gpusched.folder.lock import Epoch, Lock
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.journal.home import Home
+from gpusched.journal.local_disk import Home
 from gpusched.journal.log import Journal
 from gpusched.loggers.children import Loggers
 from gpusched.recipe.env import filled_in
@@ -99,8 +99,8 @@ class Daemon:
         kind = executor or ("cluster" if recipe.cluster is not None else "local")
         with self._left_whole():
             self.executor = executors.make(kind, self._setting(recipe))
-        self.people = People(self.assembled, self.executor, self.hub, self.clock, self._warnings)
-        self._tell = self.people.remark
+        self.clients = Clients(self.assembled, self.executor, self.hub, self.clock, self._warnings)
+        self._tell = self.clients.remark
         for text in early:
             self._tell(text)
         # The warm server imports torch by now: what syncs to disk comes after it.
@@ -115,7 +115,7 @@ class Daemon:
             self.executor,
             self.journal,
             helpers=self._helpers,
-            observer=self.people.observe,
+            observer=self.clients.observe,
             fence=self.epoch.check,
             spare=self.storage.reserve.give,
         )
@@ -154,7 +154,7 @@ class Daemon:
         require_unchanged(self.paths, journal.meta)
         try:
             count = replay(self.experiment, journal.entries(), self._note_beginning)
-        except (ReplayDiverged, NewerFormat):
+        except (ReplayDiverged, OtherFormat):
             raise  # the journal is whole; it is this version that does not fit
         except DamagedState:
             if not salvage:
@@ -278,17 +278,17 @@ class Daemon:
 
     def _due_at(self) -> float:
         """Time of the next work beside the trials; in the past: now."""
-        return min(self.people.due_at, self.storage.next_at, self._next_look_at)
+        return min(self.clients.due_at, self.storage.next_at, self._next_look_at)
 
     def _do_what_is_due(self) -> None:
         self._look_around()
-        events = self.people.asked()
+        events = self.clients.asked()
         change = self.storage.look(self.clock(), self.experiment.state)
         if change is not None:
             events.append(change)
         if events:
             self.driver.handle(events)
-        self.people.show()
+        self.clients.show()
 
     def _finish(self) -> None:
         until = self.clock() + DRAIN_S
@@ -296,7 +296,7 @@ class Daemon:
             self.driver.turn(until)
         failpoints.reach("final.before")
         self.journal.commit()
-        view = self.people.view(leaving=True)
+        view = self.clients.view(leaving=True)
         try:
             self.storage.write(self.paths.final_view, json.dumps(view).encode())
         except OSError as error:
@@ -305,7 +305,7 @@ class Daemon:
             )
         self.storage.release()
         failpoints.reach("final.after")
-        self.people.farewell(view)
+        self.clients.farewell(view)
         self.executor.close()
         self.hub.close()
         self.journal.close()
@@ -331,7 +331,7 @@ class Daemon:
         """Ask at once, between two steps of the interpreter: requests that come later stay behind the signal."""
         stopping = self._stop_asked or self.experiment.state.stopping
         self._stop_asked = True
-        self.people.ask("cancel" if stopping else "stop")
+        self.clients.ask("cancel" if stopping else "stop")
 
     # ------------------------------------------------------------ remarks
 

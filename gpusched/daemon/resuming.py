@@ -226,10 +226,8 @@ def _limits(assembled: Assembled, wish: Wish, now: float) -> dict[str, Any]:
 
 
 def _require_open_target(assembled: Assembled, target: float | None) -> None:
-    """Raise InputError for a target that a trial has reached already, the policy's own if no other is given."""
+    """Raise InputError for a target that a trial has reached already."""
     state, name = assembled.experiment.state, assembled.paths.root.name
-    own = assembled.recipe.policy_options.get("target")
-    target = own if target is None else target
     scores = [trial.best_score for trial in state.trials.values()]
     if target is None or not scores or max(scores) < target * state.rules.sign:
         return
@@ -239,10 +237,9 @@ def _require_open_target(assembled: Assembled, target: float | None) -> None:
     ):
         return
     best = max(scores) * state.rules.sign
-    without = "" if own is not None else "; '--target none' lets it train until its deadline"
     raise InputError(
-        f"{name} has reached the target {target:g}: its best is {best:.6g}. '--target X' with a better one lets it go "
-        f"on{without}"
+        f"{name} has reached the target {target:g}: its best is {best:.6g}. '--target X' with a better one lets it "
+        "continue; '--target none' lets it train until its deadline"
     )
 
 

@@ -31,7 +31,7 @@ from gpusched.driver.clock import Beginning
 from gpusched.errors import Fenced, GpuschedError, InputError
 from gpusched.folder.files import read_json, write_all, write_durably
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.journal.home import Home
+from gpusched.journal.local_disk import Home
 from gpusched.recipe import env as config_env
 from gpusched.recipe.recipe import Recipe
 from gpusched.text import first_line

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpusched.core.decisions import Command, Finish, KeepBest, Kill, Launch, Yield
+from gpusched.core.commands import Command, Finish, KeepBest, Kill, Launch, Yield
 from gpusched.core.events import (
     DaemonResumed,
     DeadlineMoved,

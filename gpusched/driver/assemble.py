@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched import policies
-from gpusched.core.decisions import Forecast, Suggest
+from gpusched.core.commands import Forecast, Suggest
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.dashboard import model
@@ -53,11 +53,11 @@ class Assembled:
             folder=str(self.paths.root),
             daemon_pid=daemon_pid,
             now=state.now if now is None else now,
-            rungs=policy.rungs(state.view),
+            rungs=policy.rungs(state),
             eta=getattr(getattr(policy, "options", None), "eta", None),
             notes=(
-                *policy.notes(state.view),
-                *note_on_steps(policy.options, state.view),
+                *policy.notes(state),
+                *note_on_steps(policy.options, state),
                 *self._what_if(),
             ),
             **more,
@@ -109,18 +109,15 @@ def read_recipe(paths: ExperimentPaths) -> Recipe:
 
 def rules(recipe: Recipe) -> Rules:
     """Return the core's part of a recipe."""
-    has_own_target = recipe.rules_version < 8 and "target" in recipe.policy_options
     known = Rules(
         deadline_s=recipe.deadline_s,
-        version=recipe.rules_version,
         mode=recipe.mode,
         max_atoms=recipe.max_atoms,
         sizes=recipe.sizes,
         islands_apart=recipe.cluster is not None and not recipe.span_nodes,
-        splits_batch=recipe.batch == "global",
         scaling=recipe.scaling,
         max_trials=recipe.max_trials,
-        target=None if has_own_target else recipe.target,
+        target=recipe.target,
         target_for=recipe.target_for,
         max_failures=recipe.max_failures,
         kill_grace_s=recipe.grace_s,

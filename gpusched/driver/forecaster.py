@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gpusched.core.decisions import Forecast
+from gpusched.core.commands import Forecast
 from gpusched.core.events import Event, Forecasted
 from gpusched.driver.child import LOOK_EVERY_S, Answer, Child, serve
 from gpusched.executors.base import FOREVER

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from gpusched import failpoints
-from gpusched.core.decisions import (
+from gpusched.core.commands import (
     Command,
     ConfirmRelease,
     Forecast,

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from gpusched.core.decisions import Suggest
+from gpusched.core.commands import Suggest
 from gpusched.core.events import Event, Suggested
 from gpusched.core.trial import TrialRecord
 from gpusched.driver.child import LOOK_EVERY_S, Answer, Child, serve

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpusched.core.decisions import Command, Launch
+from gpusched.core.commands import Command, Launch
 from gpusched.core.events import Event, Reported
 from gpusched.devices.base import Device, Reading
 from gpusched.executors.best import BestKeeper

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpusched import failpoints
-from gpusched.core.decisions import KeepBest
+from gpusched.core.commands import KeepBest
 from gpusched.folder.files import FULL, private_folder, read_json, sealed, sync, write_durably
 from gpusched.folder.paths import ExperimentPaths, numbered
 

@@ -9,9 +9,9 @@ read it after the daemon is gone.
   unsynced: they survive the daemon's death, and a power cut from the next sync on.
 * What is damaged is named, never skipped: a changed row by its checksum (``rows``), a missing end by the mark
   (``damage``).
-* ``FORMAT`` is raised with every change of events or commands. A newer journal is refused, with both versions named; an
-  older one takes this number together with the first event that this version adds, so that older versions refuse it.
-  An event whose checksum holds and that cannot be read is a newer version's, not damage: salvage would drop it.
+* ``FORMAT`` is 1 until the first release, and raised with every change of events or commands after it. A journal of
+  another format is refused, with both named. An event whose checksum holds and that cannot be read is another
+  version's, not damage: salvage would drop it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from gpusched import failpoints
-from gpusched.core.decisions import Command
+from gpusched.core.commands import Command
 from gpusched.core.events import Event
 from gpusched.errors import Fenced
 from gpusched.folder.files import is_full, sync
-from gpusched.journal import rows
 from gpusched.journal.damage import Mark, damaged, explained, finish_salvage, replace_journal
-from gpusched.journal.home import require_journal
+from gpusched.journal.local_disk import require_journal
 from gpusched.journal.rows import (
     Entry,
     Row,
@@ -65,7 +64,6 @@ class Journal:
         self._mark = Mark(path.with_name(path.name + "-mark"))
         self._pending: list[Row] = []
         self._has_unsynced = False
-        (self._format,) = connection.execute("PRAGMA user_version").fetchone()
         #: Of the daemon that writes; None: nobody is fenced off (simulations).
         self._epoch: int | None = None
         #: Of the last event that was appended or read.
@@ -164,7 +162,6 @@ class Journal:
             self._set_level(is_synced=is_synced)
             connection.execute("BEGIN IMMEDIATE")
             self._refuse_if_fenced()
-            self._raise_format()
             connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", self._pending)
             if not self._pending:
                 connection.execute(
@@ -179,7 +176,6 @@ class Journal:
                 raise DiskFull(f"{self._path.parent}: {error}") from error
             raise
         failpoints.reach("journal.synced")
-        self._format = rows.FORMAT
         self._pending.clear()
         self._has_unsynced = not is_synced
         if is_synced:
@@ -194,11 +190,6 @@ class Journal:
         level, pages = ("FULL", self.log_pages) if is_synced else ("NORMAL", 0)
         self.connection.execute(f"PRAGMA synchronous={level}")
         self.connection.execute(f"PRAGMA wal_autocheckpoint={pages}")
-
-    def _raise_format(self) -> None:
-        """Give an older journal this version's number, in the transaction that adds events of this version."""
-        if self._format < rows.FORMAT:
-            self.connection.execute(f"PRAGMA user_version={rows.FORMAT}")
 
     def close(self) -> None:
         """Commit and close."""

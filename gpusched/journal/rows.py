@@ -19,16 +19,14 @@ from typing import Any
 
 from msgspec import convert, to_builtins
 from msgspec.json import Encoder
-from msgspec.structs import fields as fields_of
 
-from gpusched.core.decisions import COMMAND_TYPES, Command
+from gpusched.core.commands import COMMAND_TYPES, Command
 from gpusched.core.events import EVENT_TYPES, Event
-from gpusched.errors import DamagedState, InputError, NewerFormat
+from gpusched.errors import DamagedState, InputError, OtherFormat
 from gpusched.journal.damage import damaged, explained
-from gpusched.journal.home import require_journal
-from gpusched.protocol import Report
+from gpusched.journal.local_disk import require_journal
 
-FORMAT = 8
+FORMAT = 1
 APPLICATION_ID = 0x67707363  # "gpsc"
 #: How long to wait for a quick command that reads the journal of a dead daemon at the same time.
 _LOCK_TIMEOUT_S = 2.0
@@ -44,8 +42,6 @@ Row = tuple[int, float, str, str, str, int]
 # ---------------------------------------------------------------- events and commands
 
 _encode = Encoder().encode
-#: The fields of a report with their names on the wire: up to format 5 they stood among those of their event.
-_REPORT_FIELDS = [(one.name, one.encode_name) for one in fields_of(Report)]
 
 
 def to_text(value: Any) -> str:
@@ -67,10 +63,7 @@ def event_body(event: Event) -> str:
 
 def event_from(kind: str, at: float, body: str) -> Event:
     """Read the event again. Raises KeyError, TypeError or ValueError on anything else."""
-    fields = json.loads(body)
-    if kind == "Reported" and "report" not in fields:
-        fields["report"] = {to: fields.pop(name) for name, to in _REPORT_FIELDS if name in fields}
-    return convert({"at": at, **fields}, EVENT_TYPES[kind])
+    return convert({"at": at, **json.loads(body)}, EVENT_TYPES[kind])
 
 
 def commands_text(commands: Sequence[Command]) -> str:
@@ -165,9 +158,9 @@ def entry_of(row: Row, path: Path) -> Entry:
     try:
         return Entry(seq, event_from(kind, at, body), commands_from(commands))
     except (KeyError, TypeError, ValueError) as error:
-        raise NewerFormat(
+        raise OtherFormat(
             f"{path}: event {seq} ({kind}) is whole, but this gpusched cannot read it ({error}); "
-            "use the newer gpusched that wrote it"
+            "use the gpusched that wrote it"
         ) from error
 
 
@@ -210,14 +203,10 @@ def refuse_others(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
         raise DamagedState(f"{path}: not a journal of gpusched (application id {application:#x})")
-    if version > FORMAT:
-        raise NewerFormat(
-            f"{path}: the journal has format {version}, this gpusched reads up to format {FORMAT}; "
-            "use the newer gpusched that wrote it"
-        )
-    if version < 1:
-        raise DamagedState(
-            f"{path}: the journal has format {version}, which no gpusched ever wrote"
+    if version != FORMAT:
+        raise OtherFormat(
+            f"{path}: the journal has format {version}, this gpusched reads format {FORMAT}; "
+            "use the gpusched that wrote it"
         )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpusched.core.decisions import Launch
+from gpusched.core.commands import Launch
 from gpusched.core.events import (
     CheckpointSaved,
     DeviceQuarantined,

@@ -2,9 +2,10 @@
 
 Importing this imports none of the policies: some need NumPy and SciPy.
 
-A policy is one file: a frozen ``Options`` dataclass beside a class with two questions to answer (``core/policy.py``),
-registered below. The recipe's validation, the simulator and the contract tests pick it up from here. ``base.py`` holds
-what several share, ``halving/`` is the family of successive halving, ``curves/`` the extrapolation of learning curves.
+A policy is one file: a frozen ``Options`` dataclass beside a class with two questions to answer
+(``core/decisions.py``), registered below. The recipe's validation, the simulator and the contract tests pick it up from
+here. ``base.py`` holds what several share, ``halving/`` is the family of successive halving, ``curves/`` the
+extrapolation of learning curves.
 """
 
 from __future__ import annotations
@@ -19,17 +20,21 @@ from typing import Any
 from gpusched import plugins
 from gpusched.core.decisions import (
     AskForecast,
+    BadOption,
     Complete,
     Decision,
+    Options,
     Pause,
+    Policy,
     Resize,
     Resume,
     Say,
     Start,
     Stop,
+    TrialView,
+    View,
     WakeAt,
 )
-from gpusched.core.policy import BadOption, Options, Policy, TrialView, View
 from gpusched.errors import InputError
 from gpusched.text import count, no_trial
 

@@ -20,8 +20,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpusched.core.decisions import Decision, Say, Stop
-from gpusched.core.policy import TrialView, View
+from gpusched.core.decisions import Decision, Say, Stop, TrialView, View
 from gpusched.core.trial import NEVER
 from gpusched.policies import base, fifo
 from gpusched.policies.scale import Scale, bounds_problems

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
-from gpusched.core.decisions import Complete, Decision
-from gpusched.core.policy import NOTHING, BadOption, Options, Policy, TrialView, View
+from gpusched.core.decisions import (
+    NOTHING,
+    BadOption,
+    Complete,
+    Decision,
+    Options,
+    Policy,
+    TrialView,
+    View,
+)
 
 __all__ = ["NOTHING", "BadOption", "HalvingOptions", "Options", "Policy", "TrialView", "View"]
 

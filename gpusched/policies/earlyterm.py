@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpusched.core.decisions import AskForecast, Decision, Stop
-from gpusched.core.policy import TrialView, View
+from gpusched.core.decisions import AskForecast, Decision, Stop, TrialView, View
 from gpusched.core.trial import NEVER
 from gpusched.policies import base, fifo
 from gpusched.policies.scale import Scale, bounds_problems, curve_of

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpusched.core.decisions import Decision, Start
-from gpusched.core.policy import TrialView, View
+from gpusched.core.decisions import Decision, Start, TrialView, View
 from gpusched.policies import base
 
 

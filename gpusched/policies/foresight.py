@@ -17,8 +17,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from gpusched.core.decisions import Decision, Pause, Resize, Resume, Start, Stop
-from gpusched.core.policy import NO_STEP_FITS, TrialView, View
+from gpusched.core.decisions import (
+    NO_STEP_FITS,
+    Decision,
+    Pause,
+    Resize,
+    Resume,
+    Start,
+    Stop,
+    TrialView,
+    View,
+)
 from gpusched.core.trial import NEVER, TrialState
 from gpusched.policies import base
 from gpusched.policies.foresight_beliefs import Beliefs

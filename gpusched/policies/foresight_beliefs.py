@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gpusched.core.policy import TrialView, View
+from gpusched.core.decisions import TrialView, View
 from gpusched.core.trial import NEVER
 from gpusched.policies.foresight_curves import Belief, Curves
 

@@ -20,7 +20,7 @@ from itertools import pairwise, takewhile
 import numpy as np
 from scipy.special import digamma
 
-from gpusched.core.policy import TrialView
+from gpusched.core.decisions import TrialView
 from gpusched.core.speed import RunningMedian
 from gpusched.core.trial import NEVER
 from gpusched.policies.foresight_shapes import USUAL, Array, shapes_at, shapes_between

@@ -27,8 +27,7 @@ from itertools import islice
 
 from sortedcontainers import SortedList
 
-from gpusched.core.decisions import Decision, Pause, Resume, Say, Start
-from gpusched.core.policy import TrialView, View
+from gpusched.core.decisions import Decision, Pause, Resume, Say, Start, TrialView, View
 from gpusched.policies import base
 
 #: Keeps C finite, whatever a script reports.
@@ -177,7 +176,7 @@ class Hermes(base.Policy):
         smallest = view.rules.smallest
         if view.atoms_free >= smallest:
             return None
-        served = view.atoms_coming // smallest if view.rules.version > 1 else 0
+        served = view.atoms_coming // smallest
         new = max(0, min(view.draws_left, self._most(view) - self._under_way(view)))
         if served < new:
             return math.inf

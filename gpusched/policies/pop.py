@@ -29,15 +29,14 @@ from dataclasses import dataclass
 
 from gpusched.core.decisions import (
     AskForecast,
-    Complete,
     Decision,
     Pause,
     Resume,
-    Say,
     Start,
     Stop,
+    TrialView,
+    View,
 )
-from gpusched.core.policy import TrialView, View
 from gpusched.core.rules import Rules
 from gpusched.core.trial import NEVER, TrialState
 from gpusched.policies import base
@@ -53,8 +52,6 @@ class Options(base.Options):
     R: int | None = 81
     atoms: int = 1
     b: int = 10
-    #: Of searches begun before rules version 8; since then POP aims at the recipe's target.
-    target: float | None = None
     #: A metric above that of a trial which has not learnt anything, or has unlearnt it.
     kill_threshold: float | None = None
     #: Below this chance to reach the target a trial is poor.
@@ -78,12 +75,6 @@ class Options(base.Options):
             yield "p_poor", f"must be at least 0 and below 1, not {self.p_poor:g}"
         if not 0 < self.raise_by < 1:
             yield "raise_by", f"must be between 0 and 1, not {self.raise_by:g}"
-        if self.target is not None:
-            yield (
-                "target",
-                f"pop aims at the recipe's target; write target: {self.target:g} beside policy, not in it "
-                f"(gpusched simulate: --target {self.target:g})",
-            )
         yield from bounds_problems(self.metric_min, self.metric_max, needed_by="pop")
         if not self.is_within_bounds(self.kill_threshold):
             yield "kill_threshold", f"must lie within {self.bounds}; it is {self.kill_threshold:g}"
@@ -113,14 +104,12 @@ class Pop(base.Policy):
         self._target: float | None = None
         #: The given target that this was made of.
         self._aimed_at: float | None = None
-        self._reached_by: int | None = None
         #: Whether the last slot went to a new configuration: the next one is for a suspended trial.
         self._gave_to_new = False
         #: Suspended trials, in the order of their turns.
         self._line: deque[int] = deque()
         #: Promising trials that are suspended: they come first, and others make room for them.
         self._urgent: list[int] = []
-        self._ended = 0
         #: Steps a value of the curve, and seconds a step, of each forecast that was asked for: by trial and step.
         self._asked: dict[tuple[int, int], tuple[int, float]] = {}
 
@@ -128,8 +117,6 @@ class Pop(base.Policy):
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         self._note_metric(view, trial)
-        if view.rules.version < 8 and self._has_reached(view, trial):
-            return self._finish(view, trial)
         if view.rules.is_reached_by(trial.curve):
             return base.NOTHING  # the search ends here
         done = base.complete_at(trial, self.options.R)
@@ -145,8 +132,7 @@ class Pop(base.Policy):
     def _judge(self, view: View, trial: TrialView) -> Sequence[Decision]:
         """5.3, OnIterationFinish on an evaluation boundary."""
         threshold = self.options.kill_threshold
-        score = trial.best_score if view.rules.version < 8 else trial.score
-        if threshold is not None and score < threshold * view.rules.sign:
+        if threshold is not None and trial.score < threshold * view.rules.sign:
             why = f"poor: not past {threshold:g} after {trial.step} steps"
             return (Stop(trial.id, why),)
         asked = self._ask(view, trial) if trial.metric is not None else None
@@ -163,22 +149,14 @@ class Pop(base.Policy):
         if left < 1:
             return None
         curve, stride = curve_of(trial, self._scale(view))
-        self._asked[self._key(view, trial, trial.step)] = (stride, step_s)
+        self._asked[trial.id, trial.step] = (stride, step_s)
         ahead = max(1, round(left / stride))
         return AskForecast(trial.id, curve, len(curve) + ahead, self._target)
 
-    def _key(self, view: View, trial: TrialView, step: int) -> tuple[int, int]:
-        return trial.id, step if view.rules.version > 1 else 0
-
     # ------------------------------------------------------------ the target
 
-    def _given(self, view: View) -> float | None:
-        """Return the target of the recipe, or of a person who had the search go on after its end."""
-        given = view.rules.target
-        return self.options.target if given is None else given
-
     def on_reopen(self, view: View) -> Sequence[Decision]:
-        self._reached_by = self._target = None
+        self._target = None
         if self._best > NEVER:
             self._aim(view)
         return base.NOTHING
@@ -195,13 +173,13 @@ class Pop(base.Policy):
         is_best = trial.metric is not None and trial.score > self._best
         if is_best:
             self._best, self._best_trial = trial.score, trial.id
-        if view.rules.version >= 8 and self._aimed_at != self._given(view):
+        if self._aimed_at != view.rules.target:
             self._target = None  # a person has moved the target of a search that goes on
         if is_best or (self._target is None and self._best > NEVER):
             self._aim(view)
 
     def _aim(self, view: View) -> None:
-        scale, given = self._scale(view), self._given(view)
+        scale, given = self._scale(view), view.rules.target
         self._aimed_at = given
         if given is not None:
             self._target = scale.of_metric(given)
@@ -210,29 +188,13 @@ class Pop(base.Policy):
         if self._target is None or best >= self._target:
             self._target = best + self.options.raise_by * (1.0 - best)
 
-    def _has_reached(self, view: View, trial: TrialView) -> bool:
-        target = self._given(view)
-        return target is not None and trial.score >= target * view.rules.sign
-
-    def _finish(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        """The target is reached: nothing is left to search for."""
-        self._reached_by = trial.id
-        reached = f"has reached the target {self._given(view):g}"
-        why = f"trial {trial.id} {reached}"
-        others = [other for other in (*view.live, *view.paused) if other != trial.id]
-        return (
-            Complete(trial.id, reached),
-            *(Stop(other, why) for other in others),
-            Say(f"pop: {why}; the search is over"),
-        )
-
     # ------------------------------------------------------------ forecasts
 
     def on_forecast(
         self, view: View, trial: TrialView, step: int, forecast: Mapping[str, float]
     ) -> Sequence[Decision]:
-        stride, step_s = self._asked.pop(self._key(view, trial, step), (1, 0.0))
-        if trial.is_final or self._reached_by is not None:
+        stride, step_s = self._asked.pop((trial.id, step), (1, 0.0))
+        if trial.is_final:
             return base.NOTHING
         p = forecast.get("reached_by_end")
         if p is not None:
@@ -272,8 +234,7 @@ class Pop(base.Policy):
         slot = view.rules.fit(self.options.atoms)
         if view.atoms_free >= slot:
             return False
-        served = (view.atoms_free + view.atoms_coming) // slot if view.rules.version > 1 else 0
-        return waiting > served
+        return waiting > (view.atoms_free + view.atoms_coming) // slot
 
     def _waiting(self, view: View) -> float:
         """Return how many trials and new configurations would take a slot."""
@@ -285,7 +246,7 @@ class Pop(base.Policy):
 
     def on_capacity(self, view: View) -> Sequence[Decision]:
         atoms = self.options.atoms
-        if self._reached_by is not None or view.atoms_free < view.rules.fit(atoms):
+        if view.atoms_free < view.rules.fit(atoms):
             return base.NOTHING
         while self._urgent:
             trial = self._urgent.pop(0)
@@ -305,8 +266,7 @@ class Pop(base.Policy):
     def _most_new(self, view: View) -> float:
         """Return how many more configurations the options allow."""
         most = self.options.configurations
-        over = self._ended if view.rules.version < 8 else 0
-        return math.inf if most is None else most - len(view.trials) + over
+        return math.inf if most is None else most - len(view.trials)
 
     def _next_in_line(self, view: View) -> int | None:
         """The suspended trial whose turn is next; brought to the head of the line."""
@@ -322,7 +282,6 @@ class Pop(base.Policy):
 
     def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
         if trial.is_final:
-            self._ended += 1
             self.confidence.forget(trial.id)
         elif trial.id not in self._line:
             if not self._line:
@@ -343,7 +302,7 @@ class Pop(base.Policy):
         if self._target is not None:
             target = self._scale(view).metric(self._target)
             lines.append(
-                f"target {target:.4g}" + (" (rising)" if self._given(view) is None else "")
+                f"target {target:.4g}" + (" (rising)" if view.rules.target is None else "")
             )
         if len(self.confidence):
             lines.append(

@@ -10,8 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpusched.core.decisions import Complete, Decision, Pause, Resize, Resume, Start
-from gpusched.core.policy import TrialView, View
+from gpusched.core.decisions import (
+    Complete,
+    Decision,
+    Pause,
+    Resize,
+    Resume,
+    Start,
+    TrialView,
+    View,
+)
 from gpusched.policies import base
 
 

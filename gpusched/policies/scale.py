@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpusched.core.policy import BadOption, TrialView
+from gpusched.core.decisions import BadOption, TrialView
 
 #: Longer curves are thinned to at most this many values before they are extrapolated.
 MAX_CURVE = 256

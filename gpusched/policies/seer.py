@@ -29,9 +29,10 @@ from gpusched.core.decisions import (
     Say,
     Start,
     Stop,
+    TrialView,
+    View,
     WakeAt,
 )
-from gpusched.core.policy import TrialView, View
 from gpusched.core.rules import Rules
 from gpusched.core.trial import TrialState
 from gpusched.policies import base, seer_plan

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
-from gpusched.core.rules import RULES_VERSION
 from gpusched.errors import DamagedState, InputError
 from gpusched.recipe import messages, values
 
@@ -39,8 +38,8 @@ class Key:
 
     ``field``, ``type``, ``default`` (``...``: needed): of the field of ``Recipe``. ``path``: where the key stands, by
     default under the name of the field. ``reader``: turns what people write into the value (None: a value of the
-    type of the field). ``older``: the value in experiments made before there was this key. ``is_found``: where the
-    file has none, the reader of the file finds a value. ``limits``: least and most.
+    type of the field). ``is_found``: where the file has none, the reader of the file finds a value.
+    ``limits``: least and most.
     """
 
     field: str
@@ -50,7 +49,6 @@ class Key:
     meaning: str
     reader: values.Reader | None = None
     example: str = ""
-    older: object = ...
     is_found: bool = False
     limits: tuple[float, float] | None = None
 
@@ -136,7 +134,6 @@ class Recipe:
         "Configurations to begin with; what they leave out is drawn.",
         (),
         reader=values.configurations,
-        older=(),
     )
     policy_name: str = key(
         "The policy's name, or a map of its name and options.",
@@ -154,22 +151,19 @@ class Recipe:
         "The cluster whose nodes the trials run on: auto or HOST:PORT (Ray), ssh:A,B, slurm (the "
         "allocation of this process), local:2 (nodes of this machine); by default this machine alone.",
         None,
-        older=None,
     )
     insecure_cluster: bool = key(
         "Whether a Ray cluster without a token may be used: whoever reaches it can run code on every node.",
         False,
-        older=False,
     )
     span_nodes: bool = key(
         "Whether a trial may run on several nodes of a cluster at once. Its ranks then speak over the network between "
         "the nodes, where torch asks for no password.",
         False,
-        older=False,
     )
     gpus_per_atom: int = key("GPUs in one atom.", 1, limits=(1, 64))
     atoms_per_gpu: int = key(
-        "Atoms of one GPU, for small models: so many trials share it.", 1, older=1, limits=(1, 8)
+        "Atoms of one GPU, for small models: so many trials share it.", 1, limits=(1, 8)
     )
     gpu_ids: Literal["uuid", "index"] = key(
         "What CUDA_VISIBLE_DEVICES holds; index is for scripts that parse it.", "uuid"
@@ -217,7 +211,6 @@ class Recipe:
     prestart: bool = key(
         "Whether a resize sets its new ranks up beside those that train; on GPUs up to the first use of CUDA.",
         True,
-        older=True,
     )
     env: Mapping[str, str | None] = key(
         "Environment variables for the script.", {}, reader=values.environment
@@ -228,15 +221,11 @@ class Recipe:
         DEFAULT_SAMPLER,
         path="sampler.name",
         reader=values.anything,
-        older="independent",
     )
-    sampler_options: Mapping[str, Any] = key(
-        "The options of the sampler.", {}, path="sampler.*", older={}
-    )
+    sampler_options: Mapping[str, Any] = key("The options of the sampler.", {}, path="sampler.*")
     repeats: int = key(
         "How often each configuration of a finite space is tried, each time with another seed.",
         1,
-        older=1,
         limits=(1, 1000),
     )
     log_to: Mapping[str, Any] = key(
@@ -244,13 +233,6 @@ class Recipe:
         {},
         reader=values.anything,
         example="[tensorboard, {mlflow: {uri: sqlite:///mlflow.db}}]",
-        older={},
-    )
-    rules_version: int = key(
-        "Version of the decision rules; a resumed experiment keeps the one it began with.",
-        RULES_VERSION,
-        older=1,
-        limits=(1, RULES_VERSION),
     )
     max_trials: int | None = key(
         "Most configurations to draw; by default no limit.", None, limits=(1, 1_000_000)
@@ -266,7 +248,6 @@ class Recipe:
         300.0,
         path="save_every",
         reader=values.duration,
-        older=300.0,
     )
     startup_limit_s: float | None = key(
         "How long a launch may take to its first report; by default 10 minutes.",
@@ -285,14 +266,12 @@ class Recipe:
         None,
         path="trial_limit",
         reader=values.duration,
-        older=None,
     )
     checkpoints_max_bytes: int | None = key(
         "Most room for all checkpoints: above it those of trials that are over go, the oldest first; by default any.",
         None,
         path="checkpoints_max",
         reader=values.size,
-        older=None,
     )
     target: float | None = key(
         "A metric that is good enough: the search ends when a trial reaches it.",
@@ -303,7 +282,6 @@ class Recipe:
         "For how many reports of a trial in a row the target must be reached.",
         1,
         path="target.for",
-        older=1,
         limits=(1, 1_000_000),
     )
 
@@ -330,10 +308,8 @@ class Recipe:
                 if name == "*":
                     found[about.field] = {k: _tuples(option) for k, option in branch.items()}
                     branch.clear()
-                elif about.older is ... or name in branch:
-                    found[about.field] = about.restored(branch.pop(name))
                 else:
-                    found[about.field] = about.older
+                    found[about.field] = about.restored(branch.pop(name))
             unknown = [name for name, value in left.items() if value or name not in SHORTHANDS]
             if unknown:
                 raise KeyError(*unknown)

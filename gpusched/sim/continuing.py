@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpusched.core.allocation import DeviceState
-from gpusched.core.decisions import Forecast, KeepBest
+from gpusched.core.commands import Forecast, KeepBest
 from gpusched.core.experiment import Experiment
 from gpusched.core.state import WATCH, State
 from gpusched.core.trial import TrialRecord, TrialState

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from gpusched.core import speed
-from gpusched.core.decisions import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
+from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.events import (
     CheckpointSaved,
     DeviceQuarantined,

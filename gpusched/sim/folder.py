@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpusched.core.decisions import Command, Launch
+from gpusched.core.commands import Command, Launch
 from gpusched.core.events import Event, Reported
 from gpusched.driver.assemble import Assembled, fresh_folder, write_recipe
 from gpusched.driver.clock import Beginning

@@ -10,7 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from gpusched import policies
-from gpusched.core.decisions import Yield
+from gpusched.core.commands import Yield
+from gpusched.core.decisions import NO_STEP_FITS, Policy
 from gpusched.core.events import (
     DeadlineMoved,
     DeviceQuarantined,
@@ -18,7 +19,6 @@ from gpusched.core.events import (
     ExperimentStarted,
 )
 from gpusched.core.experiment import Experiment
-from gpusched.core.policy import NO_STEP_FITS, Policy
 from gpusched.core.state import State
 from gpusched.driver.assemble import assemble, read_recipe
 from gpusched.driver.loop import replay

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gpusched import policies
-from gpusched.core.decisions import Forecast, Suggest
+from gpusched.core.commands import Forecast, Suggest
 from gpusched.core.events import ExperimentStarted
 from gpusched.core.experiment import Experiment
 from gpusched.driver.forecaster import InlineForecaster

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpusched.core.decisions import ConfirmRelease, Kill, Launch, Yield
+from gpusched.core.commands import ConfirmRelease, Kill, Launch, Yield
 from gpusched.core.events import (
     CheckpointSaved,
     DeviceQuarantined,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpu_parts.box import Box, Failed, spread
-from gpusched.core.decisions import Kill
+from gpusched.core.commands import Kill
 
 __all__ = ["Failed", "endings", "groups", "resizes", "starts"]
 

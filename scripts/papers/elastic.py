@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpusched import policies
-from gpusched.core.decisions import Complete, Decision, Resize, Start, Stop, WakeAt
-from gpusched.core.policy import TrialView, View
+from gpusched.core.decisions import Complete, Decision, Resize, Start, Stop, TrialView, View, WakeAt
 from gpusched.core.trial import TrialState
 from gpusched.policies import base
 from gpusched.policies.halving.hyperband import brackets

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpusched.core.decisions import Command
+from gpusched.core.commands import Command
 from gpusched.core.events import Event, Reported
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup, recipe

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched import policies
-from gpusched.core.policy import View
+from gpusched.core.decisions import View
 from gpusched.policies.pop import Pop
 from gpusched.sim.setup import Setup, recipe
 from gpusched.sim.single import run

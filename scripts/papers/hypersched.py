@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpusched.core.decisions import Command, Launch
+from gpusched.core.commands import Command, Launch
 from gpusched.core.events import Event, Reported, TrialExited
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup, recipe

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import gpusched
-from gpusched.core.decisions import ConfirmRelease, Kill, Launch, Save, Yield
+from gpusched.core.commands import ConfirmRelease, Kill, Launch, Save, Yield
 from gpusched.core.events import (
     CheckpointSaved,
     DevicesReleased,

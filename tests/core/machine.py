@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from gpusched import policies
 from gpusched.core import events as ev
-from gpusched.core.decisions import Command, Launch
+from gpusched.core.commands import Command, Launch
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.core.trial import TrialState
@@ -434,7 +434,7 @@ class Anything(RuleBasedStateMachine):
         Synchronous halving takes in a trial that could not be asked at its milestone as soon as it can.
         """
         sign, later = self.rules.sign, self.policy_name in ("sha", "hyperband")
-        for rung in self.experiment.policy.rungs(self.experiment.state.view):
+        for rung in self.experiment.policy.rungs(self.experiment.state):
             trials = list(rung.top(len(rung)))
             assert len(trials) == len(set(trials)) == len(rung)
             for trial in trials:

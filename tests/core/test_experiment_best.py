@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from gpusched.core.decisions import ConfirmRelease, KeepBest, Pause, Save, Start, Yield
+from gpusched.core.commands import ConfirmRelease, KeepBest, Save, Yield
+from gpusched.core.decisions import Pause, Start
 from tests.core import stages
 from tests.helpers import Script
 
@@ -128,13 +127,9 @@ def test_a_running_trial_is_saved_every_so_often_though_it_is_not_the_best() -> 
     script.wait(60.0).report(0, 0.1).expect(Save(0, 1))
 
 
-@pytest.mark.parametrize(
-    ("version", "asked"), [(6, [100, 200]), (7, [100, 110, 120, 140, 180, 260, 360])]
-)
-def test_a_save_that_is_refused_is_asked_for_again_less_and_less_often(
-    version: int, asked: list[int]
-) -> None:
-    script = stages.running(save_every_s=100.0, version=version)
+def test_a_save_that_is_refused_is_asked_for_again_less_and_less_often() -> None:
+    asked = [100, 110, 120, 140, 180, 260, 360]
+    script = stages.running(save_every_s=100.0)
     found = [s for s in range(10, 361, 10) if Save(0, 1) in script.wait(10.0).report(0, 0.1).take()]
     assert found[: len(asked)] == asked
 
@@ -149,14 +144,5 @@ def test_a_trial_that_may_be_writing_its_first_checkpoint_is_not_asked_again() -
     script.wait(10.0).report(1, 0.1).expect(Save(1, 1))
 
 
-def test_rules_before_7_ask_exactly_when_they_did() -> None:
-    """103.2 + 100.0 is 203.2, and 203.2 - 103.2 is less than 100.0: a journal must not diverge for want of a bit."""
-    script = stages.running(save_every_s=100.0, version=6)
-    script.wait(103.2 - script.now).report(0, 0.1).expect(Save(0, 1))
-    script.wait(203.2 - script.now).report(0, 0.1)
-    assert (script.now, script.take()) == (203.2, [])
-
-
-@pytest.mark.parametrize("rules", [{"save_every_s": None}, {"version": 2}])
-def test_where_it_is_off_only_the_best_is_saved(rules: dict[str, Any]) -> None:
-    stages.running(**rules).wait(900.0).report(0, 0.1).expect_nothing()
+def test_where_it_is_off_only_the_best_is_saved() -> None:
+    stages.running(save_every_s=None).wait(900.0).report(0, 0.1).expect_nothing()

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpusched.core.decisions import (
-    ConfirmRelease,
-    Finish,
-    Kill,
-    Pause,
-    Resize,
-    Resume,
-    SetTimer,
-    Start,
-    Yield,
-)
+from gpusched.core.commands import ConfirmRelease, Finish, Kill, SetTimer, Yield
+from gpusched.core.decisions import Pause, Resize, Resume, Start
 from gpusched.core.events import DeviceQuarantined, DevicesJoined, ExperimentStarted
 from gpusched.core.trial import TrialState
 from tests.core import stages

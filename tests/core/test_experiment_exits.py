@@ -6,19 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpusched.core.decisions import (
-    ConfirmRelease,
-    Finish,
-    KeepBest,
-    Kill,
-    Launch,
-    Resize,
-    SetTimer,
-    Start,
-    Yield,
-)
+from gpusched.core.commands import ConfirmRelease, Finish, KeepBest, Kill, Launch, SetTimer, Yield
+from gpusched.core.decisions import Resize, Start
 from gpusched.core.events import Outcome
-from gpusched.core.explain import explain
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Script, launch
@@ -214,157 +204,6 @@ def test_a_sampler_that_draws_barred_ones_alone_has_come_to_its_end() -> None:
     assert len(asked) < 1100
 
 
-def crowded(script: Script, trial: int = 0, **about: bool) -> Script:
-    return script.exited(
-        trial, "failed", error="out of memory\ntrace", barred=True, beside=(1,), **about
-    )
-
-
-def test_out_of_memory_beside_another_trial_is_forgiven_once_also_by_a_later_daemon() -> None:
-    script = Script(devices=2).wants(Start(1), Start(1)).start().drop().report(0, 0.1).drop()
-    crowded(script).expect(ConfirmRelease(("d0",))).released("d0").expect(launch(0, 2, "d0"))
-    assert script.trial(0).story[-2][1] == "out of memory; goes on from step 0"
-    assert script.trial(0).infrastructure_faults == 1
-    resumed = Script(devices=2).wants(Start(1), Start(1))
-    for event in script.events:
-        resumed.feed(event).drop()
-    assert crowded(resumed).trial(0).state is S.FAILED
-    assert "this configuration is not tried again" in str(resumed.trial(0).story)
-
-
-def test_forgiven_before_it_is_tried_on_more_atoms() -> None:
-    script = Script(devices=4, splits_batch=True).wants(Start(1), Start(1)).start().drop()
-    crowded(script.report(0, 0.1).drop(), outgrew=True).drop()
-    assert len(script.trial(0).devices) == 1
-    crowded(script.released("d0").drop(), outgrew=True).drop()
-    assert len(script.trial(0).devices) == 2
-
-
-@pytest.mark.parametrize("stage", ["stopping", "pausing"])
-def test_a_trial_that_was_to_leave_is_not_forgiven_but_leaves(stage: str) -> None:
-    script = crowded(stages.STAGES[stage]())
-    assert not script.trial(0).is_forgiven
-    assert script.trial(0).state is not S.STARTING
-
-
-def outgrown(script: Script, trial: int = 0) -> Script:
-    return script.exited(trial, "failed", error="out of memory", barred=True, outgrew=True)
-
-
-def test_a_trial_out_of_memory_is_tried_on_more_atoms_before_it_is_barred() -> None:
-    """From where it was saved, with its devices and a free one; at the most there are it is barred."""
-    script = outgrown(stages.running(splits_batch=True))
-    script.expect(ConfirmRelease(("d0",))).released("d0").expect(launch(0, 2, "d0", "d1"))
-    explained = explain(script.state, script.policy, 0)
-    assert "  needs 2 atoms: it ran out of memory on fewer" in explained.lines()
-    assert outgrown(script).trial(0).state is S.FAILED
-    assert "this configuration is not tried again" in str(script.trial(0).story)
-    script.drop().released("d0", "d1")
-    assert not script.state.kept_for
-
-
-@pytest.mark.parametrize(
-    ("devices", "rules"),
-    [(2, {}), (1, {"splits_batch": True}), (2, {"splits_batch": True, "max_atoms": 1})],
-)
-def test_out_of_memory_where_more_atoms_would_not_help(
-    devices: int, rules: dict[str, object]
-) -> None:
-    script = Script(devices=devices, **rules).wants(Start(1)).start().drop().report(0, 0.1).drop()
-    assert outgrown(script).trial(0).state is S.FAILED
-
-
-def test_the_worst_make_room_for_a_trial_that_needs_more_atoms() -> None:
-    """Atoms were kept for it, idle, for as long as the others trained. (One that starts can leave once it runs.)"""
-    script = Script(devices=4, splits_batch=True).wants(*[Start(1)] * 4).start().drop()
-    outgrown(script.report(0, 0.1).drop()).drop()
-    script.wants(Start(1), Start(1)).released("d0").expect_nothing()
-    for trial in (2, 1, 3):
-        script.report(trial, 0.3).drop()
-    states = [script.trial(trial).state for trial in range(4)]
-    assert states == [S.PAUSED, S.RUNNING, S.YIELDING, S.RUNNING]
-    script.exited(2, "yielded", saved=1).drop().released("d2").expect(launch(0, 2, "d0", "d2"))
-    assert "makes room for trial 0, which needs 2 atoms" in str(script.trial(2).story)
-    script.exited(3, "finished").drop().released("d3").expect(launch(2, 2, "d3"))
-
-
-def test_a_trial_that_was_to_pause_and_runs_out_of_memory_is_tried_again() -> None:
-    """One that was to make room for another failed for good."""
-    script = outgrown(stages.pausing(splits_batch=True))
-    assert (script.trial(0).state, script.trial(0).least_atoms) == (S.PAUSED, 2)
-    assert outgrown(stages.pausing(splits_batch=True, version=7)).trial(0).state is S.FAILED
-
-
-def test_where_no_room_can_be_made_no_atom_is_kept_idle() -> None:
-    """Two that need more atoms would else send each other away for ever."""
-    script = Script(devices=3, splits_batch=True).wants(Start(1), Start(1)).start().drop()
-    outgrown(script.report(0, 0.1).drop()).drop().released("d0").drop()
-    assert script.trial(0).devices == ("d0", "d2")
-    script.wants(Start(1))
-    outgrown(script.report(0, 0.2).drop().report(1, 0.3).drop(), 1).drop()
-    script.released("d1").expect(launch(2, 1, "d1"))
-    assert script.trial(1).state is S.PAUSED
-    assert script.trial(0).state is S.RUNNING
-
-
-def test_by_older_rules_what_comes_free_is_kept_for_a_trial_that_needs_more() -> None:
-    script = Script(devices=3, splits_batch=True, version=7).wants(*[Start(1)] * 3).start().drop()
-    outgrown(script.report(0, 0.1).drop()).drop()
-    assert script.trial(0).state is S.PAUSED
-    explained = explain(script.state, script.policy, 0)
-    assert explained.moves_when == "2 atoms are free (now 0)"
-    script.wants(Start(1), Start(1)).released("d0").expect_nothing()
-    assert script.decides(Resize(1, 2)).report(1, 0.2).drop().trial(1).state is S.RUNNING
-    script.exited(2, "finished").drop().released("d2").expect(launch(0, 2, "d0", "d2"))
-
-
-def test_a_trial_that_was_wanted_before_one_that_needs_more_goes_first() -> None:
-    script = Script(devices=3, splits_batch=True).wants(*[Start(1)] * 4).start().drop()
-    script.up(1).report(1, 0.1).drop().asked("pause", 1).drop().report(1, 0.1).drop()
-    script.exited(1, "yielded", saved=2).drop().released("d1").expect(launch(3, 1, "d1"))
-    script.asked("unpause", 1).expect_nothing()
-    outgrown(script.report(0, 0.1).drop()).drop()
-    script.released("d0").expect(launch(1, 2, "d0"))
-    assert script.state.kept_for is script.trial(0)
-    script.exited(2, "finished").drop().released("d2").expect_nothing()
-    script.exited(3, "finished").drop().released("d1").expect(launch(0, 2, "d1", "d2"))
-
-
-def test_a_trial_that_needed_more_atoms_goes_on_with_no_fewer() -> None:
-    """Also where the policy resumes it with one, and where a device is lost that it needs."""
-    script = outgrown(stages.running(splits_batch=True)).drop().released("d0").drop()
-    script.report(0, 0.6).drop().asked("pause", 0).drop().exited(0, saved=2).drop()
-    script.asked("unpause", 0).drop().released("d0").expect_nothing()
-    script.released("d1").expect(launch(0, 3, "d0", "d1"))
-    script.quarantined("d1").drop().exited(0, "lost").drop().released("d0").drop()
-    assert script.trial(0).devices == ("d0",), "one is all there is"
-
-
-@pytest.mark.parametrize("is_up", [True, False])
-def test_a_trial_that_needs_two_atoms_and_has_lost_one_waits_for_two(is_up: bool) -> None:
-    script = Script(devices=4, splits_batch=True).wants(*[Start(1)] * 3).start().drop()
-    outgrown(script.report(0, 0.1).drop()).drop()
-    assert script.trial(0).devices == ("d0", "d3")
-    if is_up:
-        script.released("d0").drop().quarantined("d3").drop().exited(0, "lost").drop()
-    else:
-        script.quarantined("d3").drop()
-    script.released("d0").expect_nothing()
-    assert script.state.kept_for is script.trial(0)
-    script.exited(1, "finished").drop().released("d1")
-    script.expect(launch(0, 3 if is_up else 2, "d0", "d1"))
-
-
-def test_a_trial_that_fails_on_what_its_memory_needs_goes_back_for_good() -> None:
-    """On as few as it has trained on; where those run out of memory again, it has failed."""
-    script = outgrown(stages.running(splits_batch=True)).drop().released("d0").drop()
-    script.exited(0, "failed", error="no such port").drop()
-    script.released("d0", "d1").expect(launch(0, 3, "d0"))
-    script.asked("pause", 0).drop().exited(0, "killed").drop().released("d0").drop()
-    script.asked("unpause", 0).expect(launch(0, 4, "d0"))
-    assert outgrown(script).trial(0).state is S.FAILED
-
-
 def test_another_failure_bars_nothing() -> None:
     script = Script(devices=1, draw=lambda n: {"batch": 512}).wants(Start(1)).start().drop()
     script.report(0, 0.1).drop().exited(0, "failed", error="unlucky").drop()
@@ -411,24 +250,18 @@ def test_an_exit_without_a_checkpoint_keeps_the_older_one() -> None:
     assert (script.trial(0).step, script.trial(0).saved_step) == (2, 1)
 
 
-def failing_on_two(**rules: int) -> Script:
-    """Trained a step on d0, and fails on d0 and d1 before it reports."""
-    script = stages.waiting(**rules).released("d0").drop().up(0)
-    return script.exited(0, "failed", error="ValueError: not wrapped")
-
-
-def test_a_trial_that_fails_on_more_atoms_goes_back_and_grows_no_more() -> None:
-    script = failing_on_two().drop().released("d0").expect(launch(0, 3, "d0"))
+@pytest.mark.parametrize("is_memory", [False, True])
+def test_a_trial_that_fails_on_more_atoms_goes_back_and_grows_no_more(is_memory: bool) -> None:
+    """It has trained a step on d0, and fails on d0 and d1 before it reports."""
+    script = stages.waiting().released("d0").drop().up(0)
+    script.exited(0, "failed", error="ValueError: not wrapped", barred=is_memory)
+    script.drop().released("d0").expect(launch(0, 3, "d0"))
     assert script.trial(0).error is None
     assert "goes back to 1 and grows no more: ValueError: not wrapped" in str(script.trial(0).story)
     script.up(0).released("d1").drop()
     script.decides(Resize(0, 2)).report(0, 0.6).drop()
     assert script.trial(0).state is S.RUNNING
     assert script.trial(0).atoms == 1
-
-
-def test_under_the_older_rules_such_a_trial_has_failed() -> None:
-    assert failing_on_two(version=2).trial(0).state is S.FAILED
 
 
 def test_a_trial_that_fails_where_it_has_trained_has_failed() -> None:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from gpusched.core.decisions import (
-    AskForecast,
-    Complete,
+from gpusched.core.commands import (
     ConfirmRelease,
     Finish,
     Forecast,
     KeepBest,
     Launch,
+    Save,
+    SetTimer,
+    Yield,
+)
+from gpusched.core.decisions import (
+    AskForecast,
+    Complete,
     Pause,
     Resize,
     Resume,
-    Save,
-    SetTimer,
     Start,
     Stop,
     WakeAt,
-    Yield,
 )
 from gpusched.core.events import DaemonResumed, Forecasted
 from gpusched.core.trial import NEVER, After, TrialState

@@ -6,17 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gpusched.core.decisions import (
-    ConfirmRelease,
-    Finish,
-    Launch,
-    Resume,
-    SetTimer,
-    Start,
-    Stop,
-)
+from gpusched.core.commands import ConfirmRelease, Finish, Launch, SetTimer
+from gpusched.core.decisions import NO_STEP_FITS, Resume, Start, Stop
 from gpusched.core.events import DaemonResumed, DeadlineMoved, TimerFired
-from gpusched.core.policy import NO_STEP_FITS
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Script, launch
@@ -104,25 +96,6 @@ def test_a_trial_that_was_over_before_stays_so(stage: str) -> None:
         script.exited(trial.id).drop()
     script.wants(Start(1)).reopened(checkpoints={0: 1}).take()
     assert script.trial(0).state is state
-
-
-@pytest.mark.parametrize("is_gone", [False, True])
-def test_a_trial_that_made_room_and_was_stopped_stays_stopped(is_gone: bool) -> None:
-    script = Script(devices=4, splits_batch=True).wants(*[Start(1)] * 4).start().drop()
-    script.exited(0, "failed", error="out of memory", outgrew=True).drop().released("d0").drop()
-    for trial in (1, 2, 3):
-        script.report(trial, 0.1 * trial).drop()
-    assert "makes room" in str(script.trial(1).story)
-    if is_gone:
-        script.exited(1, saved=1).drop().asked("stop_trial", 1).drop()
-    else:
-        script.asked("stop_trial", 1).drop().exited(1, saved=1).drop()
-    script.released("d1").drop().asked("stop").drop()
-    for other in list(script.state.live.values()):
-        script.exited(other.id, saved=other.step).drop()
-    script.reopened().take()
-    assert script.trial(1).state is S.STOPPED
-    assert script.trial(2).state is not S.STOPPED, "only the end had stopped it"
 
 
 def test_a_trial_told_to_pause_when_the_end_came_waits_for_the_policy() -> None:

@@ -48,7 +48,6 @@ def test_an_exhausted_space_can_draw_no_more() -> None:
     [
         (3, {}, [3, 2, 1, 0]),
         (3, {"max_trials": 2}, [2, 1, 0]),
-        (3, {"version": 3}, [math.inf, math.inf, math.inf, 0]),
         (500, {}, [math.inf, math.inf]),
         (500, {"max_trials": 2}, [2, 1, 0]),
     ],
@@ -58,7 +57,7 @@ def test_the_configurations_left_are_counted_where_the_end_is_near(
 ) -> None:
     state = State(Rules(deadline_s=1.0, **rules), lambda n: {"n": n} if n < size else None)
     for expected in left:
-        assert state.view.draws_left == expected
+        assert state.draws_left == expected
         if expected:
             state.draw()
 
@@ -66,12 +65,12 @@ def test_the_configurations_left_are_counted_where_the_end_is_near(
 def test_a_barred_configuration_is_not_left() -> None:
     """Two configurations, each tried twice; the first is barred when it has been tried once."""
     state = State(Rules(deadline_s=1.0), lambda n: {"n": n % 2} if n < 4 else None)
-    assert state.view.draws_left == 4
+    assert state.draws_left == 4
     state.configurations.bar(state.draw().hparams)
-    assert state.view.draws_left == 2
+    assert state.draws_left == 2
     state.draw()
     state.draw()
-    assert state.view.draws_left == 0
+    assert state.draws_left == 0
 
 
 def test_asking_twice_draws_once() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpusched.core.decisions import Kill, SetTimer, Start
+from gpusched.core.commands import Kill, SetTimer
+from gpusched.core.decisions import Start
 from gpusched.core.events import DaemonResumed, DevicesReleased
 from gpusched.core.trial import TrialState
 from tests.core import stages

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpusched.core.decisions import (
+from gpusched.core.commands import (
     Command,
     ConfirmRelease,
     Finish,

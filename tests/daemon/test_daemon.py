@@ -31,7 +31,7 @@ def test_a_remark_of_the_executor_as_it_is_made_is_told(
     paths = make_experiment(tmp_path / "runs", load_recipe(source), Beginning.now(), source)
     daemon = Daemon(paths, resuming=False)
     try:
-        (remark,) = daemon.people.view()["warnings"]
+        (remark,) = daemon.clients.view()["warnings"]
     finally:
         daemon.executor.close()
         daemon.hub.close()

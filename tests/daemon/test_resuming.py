@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpusched.core.decisions import Stop
+from gpusched.core.decisions import NO_STEP_FITS, Stop
 from gpusched.core.events import DeviceQuarantined
-from gpusched.core.policy import NO_STEP_FITS
 from gpusched.daemon import resuming
 from gpusched.devices.base import Device
 from gpusched.errors import InputError

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.decisions import Launch, Start
+from gpusched.core.commands import Launch
+from gpusched.core.decisions import Start
 from gpusched.core.events import StorageChanged
 from gpusched.daemon.storage import LOOK_EVERY_S, Storage
 from gpusched.errors import InputError

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from gpusched import policies
-from gpusched.core.decisions import Command
+from gpusched.core.commands import Command
 from gpusched.core.events import Event, TrialExited
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules

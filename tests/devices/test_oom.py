@@ -133,7 +133,6 @@ def test_an_ending_for_want_of_memory_bars_its_configuration(tmp_path: Path) -> 
     assert (ending.outcome, ending.step, ending.barred) == ("failed", 4, True)
     head, _, rest = ending.error.partition("\n")
     assert "on 2 atoms with batch=4096. Smaller batches" in head
-    assert ending.outgrew
     assert rest == f"rank 0: {TORCH}\ntrace"
 
 

@@ -23,7 +23,7 @@ from fake_driver import GIB
 from schedules import LIMIT_S, STEP_S, Schedule
 
 from gpusched.core.allocation import DeviceState
-from gpusched.core.decisions import Command, ConfirmRelease, Kill
+from gpusched.core.commands import Command, ConfirmRelease, Kill
 from gpusched.core.events import (
     DeviceQuarantined,
     DeviceReadmitted,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.decisions import Command, KeepBest
+from gpusched.core.commands import Command, KeepBest
 from gpusched.core.events import ExperimentStarted, TrialExited, UserAsked
 from gpusched.driver.loop import RETRY_EVERY_S, Driver
 from gpusched.journal.log import Journal

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from gpusched.core.decisions import Forecast
+from gpusched.core.commands import Forecast
 from gpusched.core.events import Forecasted
 from gpusched.driver.child import MAX_DEATHS
 from gpusched.driver.forecaster import InlineForecaster, PooledForecaster, make_forecaster

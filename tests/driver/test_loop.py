@@ -6,19 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.decisions import (
-    AskForecast,
-    Command,
-    ConfirmRelease,
-    Finish,
-    Forecast,
-    Launch,
-    Pause,
-    Resize,
-    Start,
-    WakeAt,
-    Yield,
-)
+from gpusched.core.commands import Command, ConfirmRelease, Finish, Forecast, Launch, Yield
+from gpusched.core.decisions import AskForecast, Pause, Resize, Start, WakeAt
 from gpusched.core.events import (
     DeviceQuarantined,
     DevicesReleased,

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.decisions import (
-    AskForecast,
+from gpusched.core.commands import (
     Command,
     ConfirmRelease,
     Forecast,
@@ -15,10 +14,9 @@ from gpusched.core.decisions import (
     Kill,
     Save,
     SetTimer,
-    Start,
-    WakeAt,
     Yield,
 )
+from gpusched.core.decisions import AskForecast, Start, WakeAt
 from gpusched.core.events import (
     DaemonResumed,
     DeviceQuarantined,
@@ -82,7 +80,7 @@ def test_every_stage_implies_what_must_still_happen(stage: str, expected: list[C
 
 
 def test_a_yield_keeps_what_was_said_about_saving() -> None:
-    script = stages.running(version=4).asked("stop").drop()
+    script = stages.stopping()
     assert implied(script) == [Yield(0, 1, save=False)]
     script.report(0, 0.9).expect(Save(0, 1))
     assert implied(script) == [Yield(0, 1, save=True)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpusched.core.decisions import Kill
+from gpusched.core.commands import Kill
 from gpusched.core.events import CheckpointSaved, Suggested, UserAsked
 from gpusched.daemon.session import Client
 from gpusched.daemon.storage import checksums

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.core.decisions import Kill
+from gpusched.core.commands import Kill
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import GpuschedError
 from gpusched.executors.base import Setting

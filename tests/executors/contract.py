@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpusched.core.decisions import ConfirmRelease, Kill, Launch, Save, Yield
+from gpusched.core.commands import ConfirmRelease, Kill, Launch, Save, Yield
 from gpusched.core.events import (
     CheckpointSaved,
     DevicesReleased,

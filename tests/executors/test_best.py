@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.core.decisions import KeepBest
+from gpusched.core.commands import KeepBest
 from gpusched.executors import best
 from gpusched.executors.base import Setting
 from gpusched.executors.best import BestKeeper, keep_best

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.decisions import Launch
+from gpusched.core.commands import Launch
 from gpusched.core.events import Reported
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import send_signal

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.decisions import Kill, Launch
+from gpusched.core.commands import Kill, Launch
 from gpusched.core.events import Reported, TrialExited
 from gpusched.devices.base import Placement
 from gpusched.devices.choose import CpuDevices
@@ -223,7 +223,7 @@ def test_out_of_memory_names_the_trial_beside_it(shared_gpu: Lab) -> None:
     executor.execute(Launch(1, 1, ("GPU-a#2",), greedy))
     event = rig.watch(exit_of(1))[-1]
     assert isinstance(event, TrialExited)
-    assert (event.outcome, event.barred, event.beside) == ("failed", True, (0,))
+    assert (event.outcome, event.barred) == ("failed", True)
     assert "out of GPU memory: 9.00 GiB wanted on 1 atom with " in str(event.error)
     assert " beside trial 0. Smaller batches" in str(event.error)
     executor.execute(Kill(0, 1, 0.0))

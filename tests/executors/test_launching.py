@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.core.decisions import Launch
+from gpusched.core.commands import Launch
 from gpusched.core.events import TrialExited
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import DeviceError

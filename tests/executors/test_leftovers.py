@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.decisions import Launch
+from gpusched.core.commands import Launch
 from gpusched.folder.logcap import FIRST_BYTES, LAST_BYTES, STEP_BYTES, read_from
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import Identity, send_signal, start_time

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.decisions import Launch, Yield
+from gpusched.core.commands import Launch, Yield
 from tests.executors.conftest import Lab, wait_for
 from tests.executors.contract import report_of, steps_of, the_exit
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.decisions import Kill, Launch, Save, Yield
+from gpusched.core.commands import Kill, Launch, Save, Yield
 from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited, TrialUp
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.local.prestart import Stage

@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 import torch
 
-from gpusched.core.decisions import ConfirmRelease
+from gpusched.core.commands import ConfirmRelease
 from gpusched.core.events import DevicesReleased
 from gpusched.devices.base import Placement
 from gpusched.devices.choose import CpuDevices

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.decisions import Launch
+from gpusched.core.commands import Launch
 from gpusched.core.events import Reported, TrialExited
 from tests.executors.conftest import SCRIPT, Lab, listening_addresses, of_trial, wait_for
 from tests.executors.contract import exit_of, steps_of, the_exit

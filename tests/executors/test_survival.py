@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.decisions import Launch, Save
+from gpusched.core.commands import Launch, Save
 from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import InputError

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gpusched.core.decisions import Kill, Launch
+from gpusched.core.commands import Kill, Launch
 from gpusched.core.events import TrialExited
 from gpusched.processes.identity import start_time
 from tests.executors.conftest import Lab, wait_for

@@ -1,4 +1,4 @@
-"""Every released journal can be resumed by today's code: the same commands, and the experiment ends as it did."""
+"""A kept journal can be resumed by today's code: the same commands, and the search ends as it did."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from types import ModuleType
 import pytest
 
 from gpusched.driver.loop import replay
-from gpusched.errors import ReplayDiverged
 from gpusched.journal.log import Journal
-from gpusched.journal.rows import FORMAT
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "tests" / "golden"
-GOLDEN = sorted(FOLDER.glob("journal-v*.db"))
+GOLDEN = ROOT / "tests" / "golden" / "journal.db"
 
 
 @pytest.fixture
@@ -30,15 +27,10 @@ def maker() -> ModuleType:
     return module
 
 
-@pytest.fixture(params=GOLDEN, ids=lambda path: path.stem)
-def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Journal:
-    shutil.copy(request.param, tmp_path / "journal.db")
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    shutil.copy(GOLDEN, tmp_path / "journal.db")
     return Journal.open(tmp_path / "journal.db")
-
-
-def test_there_is_one_of_the_present_format() -> None:
-    names = [path.name for path in GOLDEN]
-    assert f"journal-v{FORMAT}.db" in names, "run scripts/make_golden_journal.py"
 
 
 def test_it_replays_to_the_same_end(journal: Journal, maker: ModuleType) -> None:
@@ -49,26 +41,6 @@ def test_it_replays_to_the_same_end(journal: Journal, maker: ModuleType) -> None
     experiment.check()
     assert experiment.finished
     assert maker.outcome(experiment) == meta["outcome"]
-
-
-@pytest.mark.parametrize(
-    ("version", "name"),
-    [(1, "hermes"), (1, "pop"), (1, "hypersched-sizes"), (7, "pop")],
-)
-def test_a_search_goes_on_under_the_rules_it_began_with(
-    version: int, name: str, maker: ModuleType, tmp_path: Path
-) -> None:
-    """Recorded before rules were mended (``core/rules.py``): under the next ones each would have decided otherwise."""
-    recorded = FOLDER / f"rules-{version}" / f"{name}.db"
-    shutil.copy(recorded, tmp_path / "journal.db")
-    journal = Journal.open(tmp_path / "journal.db")
-    setup, outcome = journal.meta["setup"], journal.meta["outcome"]
-    old = maker.experiment(setup)
-    replay(old, journal.entries())
-    assert maker.outcome(old) == outcome
-    with pytest.raises(ReplayDiverged):
-        replay(maker.experiment(setup, version=version + 1), journal.entries())
-    journal.close()
 
 
 def test_it_is_worth_keeping(journal: Journal) -> None:
@@ -99,11 +71,3 @@ def test_making_it_again_gives_an_experiment_that_can_be_replayed(
     replay(again, journal.entries())
     journal.close()
     assert maker.outcome(again) == maker.outcome(recorded)
-
-
-def test_a_released_journal_is_not_written_over(
-    maker: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["make_golden_journal.py"])
-    assert maker.main() == 1
-    assert "never changed" in capsys.readouterr().err

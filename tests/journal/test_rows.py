@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.core.decisions import COMMAND_TYPES, Command, Forecast, Kill, Launch
+from gpusched.core.commands import COMMAND_TYPES, Command, Forecast, Kill, Launch
 from gpusched.core.events import EVENT_TYPES, Event, ExperimentStarted, TrialExited
 from gpusched.journal import rows
 from gpusched.protocol import Report
@@ -35,8 +35,6 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "by": text,
     "why": text,
     "barred": st.booleans(),
-    "beside": st.lists(numbers, max_size=3).map(tuple),
-    "outgrew": st.booleans(),
     "curve": st.lists(floats, max_size=5).map(tuple),
     "device": text,
     "devices": names,

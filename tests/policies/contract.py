@@ -21,23 +21,24 @@ from typing import Any
 import numpy as np
 
 from gpusched import policies
+from gpusched.core.commands import Command, Forecast
 from gpusched.core.decisions import (
     AskForecast,
-    Command,
     Complete,
     Decision,
-    Forecast,
     Pause,
+    Policy,
     Resize,
     Resume,
     Say,
     Start,
     Stop,
+    TrialView,
+    View,
     WakeAt,
 )
 from gpusched.core.events import DeadlineMoved, Event, ExperimentStarted, Reopened, UserAsked
 from gpusched.core.experiment import Experiment
-from gpusched.core.policy import Policy, TrialView, View
 from gpusched.core.rules import Rules
 from gpusched.driver.forecaster import InlineForecaster
 from gpusched.driver.loop import Driver

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpusched import policies
-from gpusched.core.decisions import (
+from gpusched.core.commands import (
     Command,
     ConfirmRelease,
     Finish,
@@ -42,10 +42,8 @@ from tests.events import reported
 AWAITED = pytest.mark.parametrize(
     ("rules", "left"),
     [
-        ({"version": 1, "max_trials": 3}, []),
-        ({"version": 2, "max_trials": 3}, [1]),
-        ({"version": 3, "configurations": 3}, []),
-        ({"version": 4, "configurations": 3}, [1]),
+        ({"max_trials": 3}, [1]),
+        ({"configurations": 3}, [1]),
     ],
 )
 
@@ -245,11 +243,11 @@ class Hand:
 
     @property
     def notes(self) -> str:
-        return "\n".join(self.policy.notes(self.state.view))
+        return "\n".join(self.policy.notes(self.state))
 
     def explain(self, trial: int) -> list[str]:
         """The policy's own sentences about a trial."""
-        view = self.state.view
+        view = self.state
         return list(self.policy.explain(view, view.trials[trial]))
 
     def launched(self, trial: int) -> list[int]:

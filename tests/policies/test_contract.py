@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpusched import policies
-from gpusched.core.policy import Policy
+from gpusched.core.decisions import Policy
 from gpusched.core.trial import TrialState
 from tests.policies.contract import LONGEST_EXIT_S, VARIANTS, Played, Witness, play
 from tests.policies.hand import Hand
@@ -48,12 +48,12 @@ def _check_ending(played: Played, seed: int) -> None:
     assert state.now <= state.rules.deadline_s + grace_s + 1e-6
     for trial in state.trials.values():
         assert trial.is_final, f"seed {seed}: trial {trial.id} is {trial.state.value}"
-        sentences = played.policy.explain(state.view, state.view.trials[trial.id])
+        sentences = played.policy.explain(state, state.trials[trial.id])
         assert all(isinstance(sentence, str) and sentence for sentence in sentences)
-    assert all(isinstance(note, str) and note for note in played.policy.notes(state.view))
-    milestones = [rung.milestone for rung in played.policy.rungs(state.view)]
+    assert all(isinstance(note, str) and note for note in played.policy.notes(state))
+    milestones = [rung.milestone for rung in played.policy.rungs(state)]
     assert milestones == sorted(milestones)
-    for rung in played.policy.rungs(state.view):
+    for rung in played.policy.rungs(state):
         assert all(trial in state.trials for trial in rung.top(len(rung)))
 
 
@@ -141,7 +141,7 @@ def test_the_witness_catches_nonsense() -> None:
         lambda view: ["start"],  # no decision
     ):
         with pytest.raises(AssertionError):
-            Witness(Broken(answer)).on_capacity(hand.state.view)
+            Witness(Broken(answer)).on_capacity(hand.state)
 
 
 # ---------------------------------------------------------------- docs/policies.md names every policy and option

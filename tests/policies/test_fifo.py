@@ -87,5 +87,5 @@ def test_a_script_that_counts_iterations_is_told_what_R_means(
 ) -> None:
     hand = Hand("fifo", options, atoms=1)
     hand.report(0, 0.5, step=step)
-    told = note_on_steps(hand.policy.options, hand.state.view)
+    told = note_on_steps(hand.policy.options, hand.state)
     assert [note.partition(": ")[0] for note in told] == noted

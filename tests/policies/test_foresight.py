@@ -199,7 +199,7 @@ def test_it_says_what_it_believes() -> None:
     for step, (good, bad) in enumerate(zip(rising(0.9, 20), rising(0.3, 20), strict=True), 1):
         experiment.report(0, good, at=float(step))
         experiment.report(1, bad, at=float(step))
-    view = experiment.state.view
+    view = experiment.state
     first = experiment.policy.explain(view, view.trials[0])
     assert first[0].startswith("forecast 0.")
     assert first[0].endswith("at the deadline")

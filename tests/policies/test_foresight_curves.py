@@ -8,7 +8,6 @@ from random import Random
 
 import pytest
 
-from gpusched.core.policy import TrialView
 from gpusched.core.trial import NEVER, TrialRecord
 from gpusched.policies.foresight_curves import Belief, Curves, expected_excess
 
@@ -20,17 +19,17 @@ class Trained:
 
     def __init__(self, ceiling: float | None = 1.0, sign: float = 1.0) -> None:
         self.curves, self.ceiling, self.sign = Curves(), ceiling, sign
-        self.trials: dict[int, TrialView] = {}
+        self.trials: dict[int, TrialRecord] = {}
 
     def train(self, trial_id: int, metric: Score, steps: int, every: int = 1) -> None:
         trial = TrialRecord(trial_id, {})
-        self.trials[trial_id] = view = TrialView(trial)
+        self.trials[trial_id] = trial
         for step in range(every, steps + 1, every):
             value = metric(step)
             trial.step = step
             trial.score = NEVER if math.isnan(value) else value * self.sign
             trial.curve.add(step, value)
-            self.curves.look(view, self.sign, self.ceiling)
+            self.curves.look(trial, self.sign, self.ceiling)
         self.curves.rescale(self.trials)
         self.curves.learn()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +12,6 @@ import pytest
 
 from gpusched import policies
 from gpusched.driver.assemble import rules
-from gpusched.errors import RecipeError
 from gpusched.recipe.policy import check_policy
 from tests.recipe.conftest import Load
 
@@ -115,12 +113,3 @@ def test_pop_aims_at_the_target_of_the_recipe(load: Load) -> None:
     pop = "policy: {name: pop, metric_min: 0, metric_max: 1}\n"
     recipe = load(pop + "target: {value: 0.9, for: 3}\n")
     assert (rules(recipe).target, rules(recipe).target_for) == (0.9, 3)
-    with pytest.raises(RecipeError, match=r"write target: 0\.8 beside policy, not in it"):
-        load(pop, "policy.target=0.8")
-
-
-def test_a_search_that_began_with_a_target_of_pops_own_keeps_it(load: Load) -> None:
-    recipe = load("policy: {name: pop, metric_min: 0, metric_max: 1}\ntarget: 0.9\n")
-    own = {**recipe.policy_options, "target": 0.8}
-    old = dataclasses.replace(recipe, rules_version=7, policy_options=own)
-    assert rules(old).target is None

@@ -140,9 +140,6 @@ def test_a_target_may_have_to_be_held(load: Load) -> None:
     recipe = load("target: {value: 200, for: 100}\n", "target.for=50")
     assert (recipe.target, recipe.target_for) == (200.0, 50)
     assert recipe.resolved()["target"] == {"value": 200.0, "for": 50}
-    of_an_older_version = {**load("target: 0.9\n").resolved(), "target": 0.9}
-    older = Recipe.from_resolved(of_an_older_version)
-    assert (older.target, older.target_for) == (0.9, 1)
 
 
 def test_worker_settings_are_the_contract(load: Load) -> None:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
-from gpusched.driver.assemble import from_journal, read_recipe
-from gpusched.folder.paths import ExperimentPaths
 from gpusched.samplers import sequence
 from gpusched.samplers.sequence import Sampler
 from gpusched.space.forms import identity
 from gpusched.space.space import parse_space
 from tests.counting import calls_of
-
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "drawn-with-repetition"
 
 #: Name: the space, what is tried first in it, and how many configurations it has.
 SPACES: dict[str, tuple[Mapping[str, object], list[dict[str, object]], int | None]] = {
@@ -181,20 +175,3 @@ def test_what_does_not_go_with_a_space(
     ((where, message),) = sequence.problems(name, parse_space(SPACES[kind][0]), repeats)
     assert where == key
     assert why in message
-
-
-# ------------------------------------------------------------ what older versions drew
-
-
-def test_an_experiment_of_a_version_that_repeated_itself_resumes(tmp_path: Path) -> None:
-    """Its recipe names no sampler; 20 trials were drawn from 6 configurations."""
-    shutil.copytree(GOLDEN, tmp_path / "experiment")
-    paths = ExperimentPaths(tmp_path / "experiment")
-    trials = from_journal(paths).experiment.state.trials
-    drawn = [dict(trial.hparams) for trial in trials.values()]
-    assert len(drawn) == 20
-    assert len({identity(values) for values in drawn}) == 5, "of the six there are"
-    recipe = read_recipe(paths)
-    assert recipe.sampler_name == "independent"
-    assert taken(recipe.configurations(), 20) == drawn
-    assert recipe.resolved()["sampler"] == {"name": "independent"}, "and stays so"

@@ -18,7 +18,7 @@ import pytest
 
 from gpusched import plugins
 from gpusched.cli import main
-from gpusched.core.decisions import Suggest
+from gpusched.core.commands import Suggest
 from gpusched.core.events import Suggested
 from gpusched.driver.assemble import from_journal
 from gpusched.driver.loop import Driver, replay

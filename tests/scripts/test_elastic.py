@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.core.decisions import Command, Launch
+from gpusched.core.commands import Command, Launch
 from gpusched.core.events import Event
 from gpusched.sim.setup import Setup
 from gpusched.sim.single import simulate

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from gpusched import policies
-from gpusched.core.decisions import ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
+from gpusched.core.commands import ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.events import (
     CheckpointSaved,
     DeviceQuarantined,

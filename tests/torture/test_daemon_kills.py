@@ -13,7 +13,7 @@ import pytest
 
 from gpusched import failpoints
 from gpusched.core import decisions
-from gpusched.core.decisions import Launch
+from gpusched.core.commands import Launch
 from gpusched.core.events import TrialExited
 from tests.rig import wait_until
 from tests.torture.bed import Bed, MakeBed, percentile, times

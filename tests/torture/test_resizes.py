@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from gpusched.core.decisions import Launch
+from gpusched.core.commands import Launch
 from gpusched.core.events import Reported, TrialExited
 from tests.torture.bed import SCRIPTS, Bed, times
 

@@ -18,7 +18,7 @@ from concurrent.futures import Executor as Helper
 from contextlib import suppress
 from typing import Any
 
-from gpusched.core.decisions import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
+from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited
 from gpusched.devices.base import Device, Reading
 from gpusched.errors import DeviceError

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import ValidationError, convert, field
 
-from gpusched.core.decisions import COMMAND_TYPES, Command, Launch
+from gpusched.core.commands import COMMAND_TYPES, Command, Launch
 from gpusched.core.events import EVENT_TYPES, Event
 from gpusched.devices.base import Device, Reading
 from gpusched.executors.base import LiveTrial

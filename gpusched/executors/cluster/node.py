@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 import gpusched
-from gpusched.core.decisions import ConfirmRelease, Launch
+from gpusched.core.commands import ConfirmRelease, Launch
 from gpusched.core.events import (
     DeviceQuarantined,
     DeviceReadmitted,

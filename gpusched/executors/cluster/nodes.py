@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from gpusched.core.decisions import Command, ConfirmRelease, Kill, Launch, Save, Yield
+from gpusched.core.commands import Command, ConfirmRelease, Kill, Launch, Save, Yield
 from gpusched.core.events import (
     CheckpointSaved,
     DeviceQuarantined,

@@ -145,8 +145,6 @@ _HOST_MEMORY = re.compile(
     re.VERBOSE | re.MULTILINE,
 )
 
-_KILLED = "(out-of-memory killer)"
-"""Our words for SIGKILL while the kernel was short of memory, which more ranks would only make worse."""
 _WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+ [KMGT]?i?B)|[Uu]nable to allocate ([\d.]+ \w+)")
 _WANTED_BYTES = re.compile(r"tried to allocate (\d+) bytes")
 _TOTAL = re.compile(r"(?:total capacity of|; ) ?([\d.]+ [KMGT]iB)(?: total capacity)?")
@@ -183,14 +181,10 @@ def blame_memory(
     )
     if others:
         return replace(ending, outcome="lost", error=message)
-    on_slots = all(device.startswith("cpu:") for device in incarnation.devices)
-    outgrew = kind == "gpu" or (on_slots and _KILLED not in ending.error)
     return replace(
         ending,
         error=f"{message}\n{ending.error}",
         barred=True,
-        outgrew=outgrew,
-        beside=tuple(beside),
     )
 
 

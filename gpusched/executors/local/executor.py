@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from gpusched.core.decisions import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
+from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.events import Event, Reported, TrialExited
 from gpusched.devices.base import Device, Devices, Reading, gpu_of
 from gpusched.executors.base import LiveBase, LiveTrial, Setting

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gpusched.core.decisions import Launch
+from gpusched.core.commands import Launch
 from gpusched.devices.base import Devices, Placement
 from gpusched.errors import GpuschedError
 from gpusched.executors.local.incarnation import Incarnation, Shared

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 
-from gpusched.core.decisions import Launch
+from gpusched.core.commands import Launch
 from gpusched.core.events import TrialExited
 from gpusched.devices.base import Devices
 from gpusched.errors import GpuschedError

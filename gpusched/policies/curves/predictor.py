@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from gpusched.core.decisions import Forecast
+from gpusched.core.commands import Forecast
 
 Array = NDArray[np.float64]
 

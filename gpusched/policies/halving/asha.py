@@ -13,8 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpusched.core.decisions import Decision, Pause, Resume, Start
-from gpusched.core.policy import TrialView, View
+from gpusched.core.decisions import Decision, Pause, Resume, Start, TrialView, View
 from gpusched.core.rung import Ladder, Rung
 from gpusched.policies import base
 from gpusched.text import ordinal

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gpusched.core.policy import TrialView, View
+from gpusched.core.decisions import TrialView, View
 from gpusched.core.rung import Rung
 from gpusched.core.speed import RunningMedian
 from gpusched.core.trial import NEVER, TrialState

@@ -30,8 +30,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from gpusched.core.decisions import Decision, Pause, Resize, Resume, Start, Stop
-from gpusched.core.policy import NO_STEP_FITS, TrialView, View
+from gpusched.core.decisions import (
+    NO_STEP_FITS,
+    Decision,
+    Pause,
+    Resize,
+    Resume,
+    Start,
+    Stop,
+    TrialView,
+    View,
+)
 from gpusched.core.rung import Ladder, Rung
 from gpusched.policies import base
 from gpusched.policies.halving.asha import explain_rungs, promoted
@@ -210,7 +219,7 @@ class HyperSched(base.Policy):
         rank = view.rank_among_live(trial)
         if self.options.allocation == "top_job":
             return total - (live - 1) if rank == 0 else 1
-        if view.rules.sizes and view.rules.version > 1:
+        if view.rules.sizes:
             return dealt(total, live, view.rules.sizes, view.rules.max_atoms)[rank]
         return total // live + (rank < total % live)
 

@@ -16,8 +16,17 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpusched.core.decisions import Complete, Decision, Pause, Resume, Start, Stop, WakeAt
-from gpusched.core.policy import TrialView, View
+from gpusched.core.decisions import (
+    Complete,
+    Decision,
+    Pause,
+    Resume,
+    Start,
+    Stop,
+    TrialView,
+    View,
+    WakeAt,
+)
 from gpusched.core.rung import Rung, milestones
 from gpusched.policies import base
 from gpusched.policies.halving.bracket import Bracket, Shape, shrinking

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.decisions import ConfirmRelease, Kill, Launch, Yield
+from gpusched.core.commands import ConfirmRelease, Kill, Launch, Yield
 from gpusched.core.events import (
     CheckpointSaved,
     DeviceQuarantined,

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpusched.core.decisions import Launch
+from gpusched.core.commands import Launch
 from gpusched.core.events import Reported, TrialExited
 from gpusched.errors import DeviceError, InputError
 from gpusched.executors.cluster.bootstrap import bootstrap_for

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from gpusched import __version__
-from gpusched.core.decisions import Launch
+from gpusched.core.commands import Launch
 from gpusched.errors import InputError
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.line import Keys, Listener, dial, say_over

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpusched import __version__
-from gpusched.core.decisions import Kill, Launch
+from gpusched.core.commands import Kill, Launch
 from gpusched.core.events import TrialExited
 from gpusched.devices.base import Device
 from gpusched.executors.base import Setting

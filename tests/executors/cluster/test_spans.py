@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpusched.core.decisions import ConfirmRelease, Kill, Launch, Yield
+from gpusched.core.commands import ConfirmRelease, Kill, Launch, Yield
 from gpusched.core.events import (
     CheckpointSaved,
     DeviceQuarantined,

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from gpusched import __version__, policies
-from gpusched.core.decisions import ConfirmRelease, Kill, Launch, Save, Yield
+from gpusched.core.commands import ConfirmRelease, Kill, Launch, Save, Yield
 from gpusched.core.events import (
     CheckpointSaved,
     DeviceReadmitted,

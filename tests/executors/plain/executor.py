@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpusched.core.decisions import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
+from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.events import (
     CheckpointSaved,
     DevicesReleased,

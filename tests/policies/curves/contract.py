@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpusched.core.decisions import Forecast
+from gpusched.core.commands import Forecast
 from gpusched.policies.curves.predictor import CurvePredictor, forecast
 
 Array = NDArray[np.float64]

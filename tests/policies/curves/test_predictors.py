@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gpusched.core.decisions import Forecast
+from gpusched.core.commands import Forecast
 from gpusched.policies.curves.predictor import (
     MAX_STEPS,
     PREDICTORS,

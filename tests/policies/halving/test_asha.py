@@ -9,7 +9,7 @@ from tests.policies.hand import Hand
 
 
 def rungs(hand: Hand) -> list[int]:
-    return [rung.milestone for rung in hand.policy.rungs(hand.state.view)]
+    return [rung.milestone for rung in hand.policy.rungs(hand.state)]
 
 
 def test_milestones_are_r_times_powers_of_eta_below_R() -> None:
@@ -61,7 +61,7 @@ def test_a_trial_is_judged_once_for_each_rung() -> None:
     hand.train(3, [0.9] * 5)
     assert hand.trial(3).step == 7
     assert hand.where(3) == "running"
-    rung = hand.policy.rungs(hand.state.view)[0]
+    rung = hand.policy.rungs(hand.state)[0]
     assert rung.score(3) == 0.8
 
 

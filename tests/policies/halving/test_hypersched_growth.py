@@ -46,17 +46,14 @@ def test_atoms_are_dealt_out_in_allowed_sizes(
     assert dealt(atoms, live, sizes, most) == expected
 
 
-@pytest.mark.parametrize(("version", "held"), [(1, [2, 2, 2]), (2, [4, 2, 2])])
-def test_no_atoms_idle_where_sizes_fit(version: int, held: list[int]) -> None:
+def test_no_atoms_idle_where_sizes_fit() -> None:
     """8 atoms and three live trials: 3, 3, 2 rounded down to 2, 2, 2 left two idle."""
     options = {**PLAIN, "resize": True, "cooldown": 0, "R": None}
-    hand = Hand(
-        "hypersched", options, atoms=8, configurations=3, sizes=SIZES, version=version, max_atoms=8
-    )
+    hand = Hand("hypersched", options, atoms=8, configurations=3, sizes=SIZES, max_atoms=8)
     for n in range(4):
         for trial in range(3):
             hand.report(trial, 0.9, at=1.0 + n)
-    assert [hand.atoms(trial) for trial in range(3)] == held
+    assert [hand.atoms(trial) for trial in range(3)] == [4, 2, 2]
 
 
 def test_top_job_allocation_gives_the_left_over_to_one() -> None:
@@ -195,7 +192,7 @@ def test_cooldown_step_time_and_rungs_count_steps_where_a_report_stands_for_many
         assert hand.launched(0) == [1], "within the cooldown"
     hand.report(0, 0.5, step=300, took_s=1.0)
     assert hand.launched(0) == [1, 2]
-    assert hand.state.view.step_on_one_atom_s == pytest.approx(0.01)
+    assert hand.state.step_on_one_atom_s == pytest.approx(0.01)
     assert "rung 250: 1st of 1" in hand.explain(0)[0]
 
 
@@ -206,4 +203,4 @@ def test_the_first_report_of_a_relaunch_counts_its_steps_from_the_checkpoint() -
     hand.exit(0, "lost", saved_step=200)
     hand.report(0, 0.5, step=400, took_s=2.0)
     assert hand.trial(0).stride == 200
-    assert hand.state.view.step_on_one_atom_s == pytest.approx(0.01)
+    assert hand.state.step_on_one_atom_s == pytest.approx(0.01)

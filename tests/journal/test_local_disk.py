@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from gpusched.errors import DamagedState, InputError
-from gpusched.journal.home import Home, is_on_own_disk
+from gpusched.journal.local_disk import Home, is_on_own_disk
 from gpusched.journal.log import Journal
 from tests.journal_samples import META, read, sample, write
 from tests.rig import wait_until

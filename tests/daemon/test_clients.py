@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpusched.core.allocation import DeviceTable
-from gpusched.daemon.people import named_device
+from gpusched.daemon.clients import named_device
 from gpusched.devices.base import Device
 from gpusched.errors import InputError
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpusched.core.allocation import DeviceState, DeviceTable
-from gpusched.core.decisions import Command
+from gpusched.core.commands import Command
 from gpusched.core.events import DeadlineMoved, Event, Tried, UserAsked
 from gpusched.dashboard import lines as plain
 from gpusched.devices.base import Device
@@ -34,7 +34,7 @@ PAST_LINES = 50
 FAREWELL_S = 1.0
 
 
-class People:
+class Clients:
     """The clients of one daemon: those who ask, those who watch (views) and those who follow (lines)."""
 
     def __init__(

@@ -1,0 +1,107 @@
+"""Commands: what an executor must do, in devices. Imperative verbs.
+
+Every command that names a trial names the incarnation too, so that carrying it out twice does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import get_args
+
+from msgspec import Struct
+
+
+class Launch(Struct, frozen=True, omit_defaults=True):
+    """Start this incarnation on these devices. They are confirmed free. ``seed`` of training; None: the search's."""
+
+    trial: int
+    incarnation: int
+    devices: tuple[str, ...]
+    hparams: Mapping[str, object]
+    seed: int | None = None
+
+
+class Yield(Struct, frozen=True):
+    """Answer the trial's next report with "leave", saving a checkpoint first if ``save``."""
+
+    trial: int
+    incarnation: int
+    save: bool
+
+
+class Save(Struct, frozen=True):
+    """Answer the trial's report with "save a checkpoint"; if it is to leave, it saves before it does."""
+
+    trial: int
+    incarnation: int
+
+
+class Kill(Struct, frozen=True):
+    """End the incarnation: SIGTERM, after ``grace_s`` SIGKILL to the whole tree.
+
+    ``stacks``: it hangs; before that every rank writes down where it is.
+    """
+
+    trial: int
+    incarnation: int
+    grace_s: float
+    stacks: bool = False
+
+
+class ConfirmRelease(Struct, frozen=True):
+    """Find out when nothing of ours is on these devices any more, and say so (or quarantine them)."""
+
+    devices: tuple[str, ...]
+
+
+class SetTimer(Struct, frozen=True):
+    """Fire ``timer`` at this time. A timer set again moves."""
+
+    timer: str
+    at: float
+
+
+class Forecast(Struct, frozen=True):
+    """Extrapolate a learning curve outside the daemon's loop; answer with ``Forecasted``."""
+
+    trial: int
+    step: int
+    curve: tuple[float, ...]
+    horizon: int
+    target: float
+
+
+class Suggest(Struct, frozen=True):
+    """Have the sampler suggest configuration ``n`` of the sequence; answer with ``Suggested``."""
+
+    n: int
+
+
+class KeepBest(Struct, frozen=True):
+    """Make ``best/`` this checkpoint."""
+
+    trial: int
+    step: int
+    metric: float
+
+
+class Finish(Struct, frozen=True):
+    """The experiment is over."""
+
+    reason: str
+
+
+Command = (
+    Launch
+    | Yield
+    | Save
+    | Kill
+    | ConfirmRelease
+    | SetTimer
+    | Forecast
+    | Suggest
+    | KeepBest
+    | Finish
+)
+
+COMMAND_TYPES: dict[str, type] = {kind.__name__: kind for kind in get_args(Command)}
