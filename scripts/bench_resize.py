@@ -107,13 +107,11 @@ def run(
     atoms: int,
     *,
     space: str = "x: {uniform: [0, 1]}",
-    prestart: bool = True,
     deadline: int = 240,
 ) -> Path:
     """Run a trial to its end; its experiment's folder."""
     (folder / "trial.py").write_text(script)
     recipe = RECIPE.format(policy=policy, atoms=atoms, space=space, deadline=deadline)
-    recipe += f"prestart: {str(prestart).lower()}\n"
     (folder / "r.yaml").write_text(recipe)
     done = gpusched(folder, "run", "r.yaml", "--json")
     if done.returncode:
@@ -250,7 +248,7 @@ def launches(sizes: list[int]) -> dict[int, float]:
     with tempfile.TemporaryDirectory() as name:
         policy = f"{{name: profile, sizes: {sizes}, steps: 12}}"
         script = TRIAL.format(rows=1)
-        experiment = run(Path(name), script, policy, max(sizes), prestart=False)
+        experiment = run(Path(name), script, policy, max(sizes))
         launched: dict[int, tuple[float, int]] = {}
         found: dict[int, float] = {}
         for at, kind, event, commands in entries(experiment):

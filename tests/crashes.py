@@ -95,7 +95,6 @@ class FragileExecutor:
         self.now = executor.now
         self.inventory = executor.inventory
         self.close = executor.close
-        self.expect = executor.expect
 
     def execute(self, command: Command) -> None:
         name = type(command).__name__

@@ -177,8 +177,6 @@ class Script:
         seq: int | None = None,
         step_time_s: float | None = 1.0,
         incarnation: int | None = None,
-        stays: bool = False,
-        can_save: bool = False,
     ) -> Self:
         known = self.experiment.state.trials.get(trial)
         event = reported(
@@ -189,8 +187,6 @@ class Script:
             step=step if step is not None else (known.step if known else 0) + 1,
             metric=metric,
             step_time_s=step_time_s,
-            stays=stays,
-            can_save=can_save,
         )
         return self.feed(event)
 

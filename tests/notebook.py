@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpusched.core.commands import Command, Launch
+from gpusched.core.commands import Command
 from gpusched.core.events import Event, Reported
 from gpusched.devices.base import Device
 from gpusched.executors.base import LiveTrial
@@ -34,9 +34,6 @@ class Notebook:
 
     def execute(self, command: Command) -> None:
         self.told.append(command)
-
-    def expect(self, trial: int, launch: Launch | None, interval_s: float) -> None:
-        self.told.append(("expect", trial, launch))
 
     def acknowledge(self, report: Reported) -> None:
         self.told.append(("go on", report.trial, report.seq))

@@ -37,7 +37,6 @@ SAMPLES: list[Frame] = [
     protocol.ShimHello(3, 1, 77, 12345),
     protocol.Exited(protocol.Exit("failed", error=protocol.RankError("\udcff", 0))),
     protocol.StopTree(10.0, stacks=True),
-    protocol.Counts(),
     protocol.LaunchSpec(
         *(
             3,

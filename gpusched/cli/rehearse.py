@@ -164,7 +164,6 @@ def _scripted(
         max_failures=2 * len(first),
         deadline_s=limit_s,
         target=None,
-        prestart=False,  # the ranks before would train on meanwhile, and a quick script might end
         env={**recipe.env, "GPUSCHED_REHEARSAL": "1"},
     )
 

@@ -51,17 +51,11 @@ class TrialUp(Event, kw_only=True):
 
 
 class Reported(Event, kw_only=True):
-    """Rank 0 made this report. ``metric``: the value that the search goes by; None where it was not finite (NaN, inf).
-
-    ``stays``: the trial has been asked to yield for a resize and trains on until its next ranks are ready.
-    ``can_save``: a ``Save`` is obeyed meanwhile (journals up to format 4: it is not).
-    """
+    """Rank 0 made this report. ``metric``: the value that the search goes by; None where it was not finite."""
 
     trial: int
     report: Report
     metric: float | None
-    stays: bool = False
-    can_save: bool = False
 
     @property
     def incarnation(self) -> int:

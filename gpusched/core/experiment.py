@@ -143,8 +143,7 @@ class Experiment:
         trial.record(report, event.metric, stride, state.now)
         state.has_reports = True
         state.set_score(trial, NEVER if event.metric is None else event.metric * rules.sign)
-        stays = event.stays and trial.is_resizing
-        if (trial.state is RUNNING or stays) and trial.doom is None:
+        if trial.state is RUNNING and trial.doom is None:
             decisions = self.policy.on_report(state, trial)
             if decisions:
                 self._enact(decisions)
@@ -154,10 +153,8 @@ class Experiment:
             if limit_s is not None and trial.training_s(state.now) >= limit_s:
                 why = f"complete: has trained for its limit of {show_duration(limit_s)}"
                 self._do.leave(trial.id, After(S.COMPLETED, why))
-        if stays:
-            trial.decided_at = state.now  # the trial trained until now: no overhead
         if state.best is None or trial.score > state.best.score:
-            self._do.saves.ask_if_better(trial, trains_on=stays and event.can_save)
+            self._do.saves.ask_if_better(trial)
         every_s = rules.save_every_s
         if every_s is not None and state.now - trial.last_saved_at >= every_s:
             self._do.saves.ask_if_due(trial)

@@ -6,9 +6,8 @@ Devices reserved for a resize have not been used: they are clean, and stay with 
 from __future__ import annotations
 
 from gpusched.core.allocation import DeviceState
-from gpusched.core.commands import Launch
 from gpusched.core.state import State
-from gpusched.core.trial import TrialRecord, TrialState
+from gpusched.core.trial import TrialRecord
 
 # ---------------------------------------------------------------- how many
 
@@ -71,19 +70,3 @@ def settle_for_less(state: State, trial: TrialRecord) -> None:
     keep = by_readiness[:atoms]
     state.devices.give_back([name for name in trial.devices if name not in keep])
     trial.devices = tuple(keep)
-
-
-def expected_launch(state: State, trial: TrialRecord) -> Launch | None:
-    """Return the launch that ends the resize a trial is in, if nothing comes between; None if it is in none."""
-    if state.stopping is not None:
-        return None
-    if trial.is_resizing and trial.after is not None:
-        kept, clean = _kept(state, trial, trial.after.atoms)
-        devices = kept + clean
-    elif trial.state is TrialState.STARTING and not trial.has_processes:
-        devices = trial.devices
-    else:
-        return None
-    if not devices:
-        return None
-    return Launch(trial.id, trial.next_incarnation, devices, trial.hparams, trial.seed)

@@ -20,19 +20,18 @@ class Saves:
         self._state = state
         self._add = add
 
-    def ask_if_better(self, trial: TrialRecord, *, trains_on: bool = False) -> None:
+    def ask_if_better(self, trial: TrialRecord) -> None:
         """Have a checkpoint saved if this step would be the new best, unless saving eats too much training time.
 
-        A trial that leaves saves in any case; ``trains_on``: this one leaves later, and may end by itself before that.
-        Otherwise a search in which every step is a new best would do nothing but save: so not more often than
-        ``best_every_s``, and not more than ``save_share`` of the trial's time.
+        A trial that leaves saves in any case. Otherwise a search in which every step is a new best would do nothing but
+        save: so not more often than ``best_every_s``, and not more than ``save_share`` of the trial's time.
         """
         state = self._state
         if not state.is_new_best(trial):
             return
         rules = state.rules
         why = "the trial was to save it as it left"
-        if trial.after is not None and not trains_on:
+        if trial.after is not None:
             if not trial.after.save:
                 trial.after = replace(trial.after, save=True)
                 self._add(Save(trial.id, trial.incarnation))

@@ -20,14 +20,12 @@ from gpusched.core.commands import (
     Forecast,
     KeepBest,
     Kill,
-    Launch,
     SetTimer,
     Suggest,
     Yield,
 )
 from gpusched.core.events import DaemonResumed, Event, Reopened, Reported, TimerFired
 from gpusched.core.experiment import Experiment
-from gpusched.core.holdings import expected_launch
 from gpusched.core.trial import InvalidTransition, TrialRecord
 from gpusched.errors import ReplayDiverged
 from gpusched.executors.base import FOREVER, Executor, LiveTrial
@@ -92,8 +90,6 @@ class Driver:
         self._commit_at, self._synced_at = FOREVER, 0.0
         self._effects: list[Command] = []
         self._waiting: list[Reported] = []
-        #: Launches that the executor was told to expect, by trial.
-        self._expected: dict[int, Launch] = {}
         #: Why nothing can be journaled at present; None: all is well.
         self.stalled: str | None = None
 
@@ -143,8 +139,6 @@ class Driver:
                 self.journal.append(event, commands)
             if self._observer is not None:
                 self._observer(event, commands)
-        if self._expected:
-            self._expect_what_is_left()
         if self._effects:
             self._settle()
         elif self.journal is not None and events and self.stalled is None:
@@ -196,32 +190,8 @@ class Driver:
             if (helper := self._helpers.get(type(command))) is not None:
                 helper.submit(command, self.experiment.state.trials.values())
         else:
-            if type(command) is Yield:
-                self._expect(command.trial)
             self.executor.execute(command)
         failpoints.reach(f"{name}.after")
-
-    def _expect(self, number: int) -> None:
-        """Have the executor prepare the launch for which a trial yields, if any."""
-        trial = self.experiment.state.trials[number]
-        launch = expected_launch(self.experiment.state, trial)
-        if launch is not None and self._expected.get(number) != launch:
-            self._expected[number] = launch
-            self.executor.expect(number, launch, trial.usual_interval_s)
-
-    def _expect_what_is_left(self) -> None:
-        """Drop expectations already launched; tell the executor about cancelled or changed ones."""
-        for number, launch in list(self._expected.items()):
-            trial = self.experiment.state.trials[number]
-            if trial.incarnation == launch.incarnation:
-                del self._expected[number]
-                continue
-            now = expected_launch(self.experiment.state, trial)
-            if now is None:
-                del self._expected[number]
-                self.executor.expect(number, None, 0.0)
-            elif now != launch:
-                self._expect(number)
 
     def _due(self, now: float) -> Iterator[Event]:
         for timer, at in sorted(self.timers.items(), key=lambda item: item[1]):

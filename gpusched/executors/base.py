@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpusched.core.commands import Command, Launch
+from gpusched.core.commands import Command
 from gpusched.core.events import Event, Reported
 from gpusched.devices.base import Device, Reading
 from gpusched.executors.best import BestKeeper
@@ -57,14 +57,6 @@ class Executor(Protocol):
 
     def execute(self, command: Command) -> None:
         """Begin to carry out a command; never waits for its outcome. Twice is as good as once."""
-        ...
-
-    def expect(self, trial: int, launch: Launch | None, interval_s: float) -> None:
-        """Learn the next launch of a trial that leaves for a resize, so that it may be set up meanwhile (prestart).
-
-        None: that launch will not come. Called again whenever it changes, until it is executed; an executor may ignore
-        it. The trial reports every ``interval_s`` seconds; it may be answered "go on" until its next ranks are ready.
-        """
         ...
 
     def acknowledge(self, report: Reported) -> None:

@@ -5,7 +5,7 @@ A frame is one JSON object on a line of its own; ``kind`` says which record it i
 
     sender       frames                                                                    answers of the daemon
     rank 0       RankHello, Report, Saved, Remark, Handed, Waits                           Greeting, Answer, Restore
-    shim         ShimHello, Exited                                                         Greeting, StopTree, Counts
+    shim         ShimHello, Exited                                                         Greeting, StopTree
     warm server  Ready, Importing, PreloadFailed, Whole, Launched, LaunchFailed, ShimDied  LaunchSpec
     client       ClientHello, Ask                                                          Done, Refused, Shown, Lines
 
@@ -192,10 +192,6 @@ class StopTree(Frame, tag="stop"):
 
     grace_s: Seconds
     stacks: bool = False
-
-
-class Counts(Frame, tag="counts"):
-    """The prestarted incarnation is launched now: its reports count from here on."""
 
 
 # ---------------------------------------------------------------------- warm server and daemon

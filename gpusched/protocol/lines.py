@@ -65,7 +65,7 @@ from_rank = decoder(
 )
 to_rank = decoder(protocol.Greeting | protocol.Answer | protocol.Restore)
 from_shim = decoder(protocol.Exited)
-to_shim = decoder(protocol.Greeting | protocol.StopTree | protocol.Counts)
+to_shim = decoder(protocol.Greeting | protocol.StopTree)
 FromServer = (
     protocol.Ready
     | protocol.Importing

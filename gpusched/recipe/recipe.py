@@ -208,10 +208,6 @@ class Recipe:
     preload: tuple[str, ...] = key(
         "Modules that the warm interpreter imports once.", (), reader=values.modules
     )
-    prestart: bool = key(
-        "Whether a resize sets its new ranks up beside those that train; on GPUs up to the first use of CUDA.",
-        True,
-    )
     env: Mapping[str, str | None] = key(
         "Environment variables for the script.", {}, reader=values.environment
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpusched.folder.lock import Fence, read_epoch
 from gpusched.folder.paths import TrialPaths, socket_address
-from gpusched.protocol import Counts, Frame, Greeting, LaunchSpec, ShimHello, StopTree
+from gpusched.protocol import Frame, Greeting, LaunchSpec, ShimHello, StopTree
 from gpusched.protocol.lines import BadFrame, Inbox, encode, to_shim
 
 TERM_GRACE_S = 10.0
@@ -63,8 +63,7 @@ class Orders:
     """Wishes of the daemon, and what follows from its silence.
 
     A shim keeps a line to the newest daemon, on which nothing waits: a full or broken one is closed, and made anew
-    later. A prestarted incarnation that does not count yet is ended as soon as its line is gone. One whose ``fence`` is
-    raised is ended at once.
+    later. An incarnation whose ``fence`` is raised is ended at once.
     """
 
     def __init__(self, spec: LaunchSpec, paths: TrialPaths, hello: ShimHello, fence: Fence) -> None:
@@ -73,8 +72,6 @@ class Orders:
         self._fence = fence
         self._next_fence_s = 0.0
         self._tether = Tether(paths.leave(spec.incarnation), spec.tether_s)
-        #: The mark of a prestart, until the incarnation counts.
-        self._waits = paths.waits if "GPUSCHED_WAITS" in spec.env else None
         self._line: socket.socket | None = None
         self._inbox = Inbox(to_shim, is_lenient=True)
         #: The highest epoch of a daemon that is known: an older one's word does not count.
@@ -169,10 +166,8 @@ class Orders:
             self._tether.heard(now)
         elif self._tether.is_over(now):
             self.stop()
-        if self._waits is not None and self._line is None:
-            self.stop(0.0)
 
-    def _heard(self, frame: Greeting | StopTree | Counts) -> None:
+    def _heard(self, frame: Greeting | StopTree) -> None:
         if isinstance(frame, Greeting):
             if frame.epoch < self.epoch:
                 self._hang_up()
@@ -180,14 +175,6 @@ class Orders:
                 self.epoch, self._greet_by_s = frame.epoch, None
         elif self._greet_by_s is not None:
             return
-        elif isinstance(frame, Counts):
-            self._count()
         else:
             self.hangs = frame.stacks
             self.stop(frame.grace_s)
-
-    def _count(self) -> None:
-        if self._waits is not None:
-            with suppress(OSError):
-                self._waits.unlink(missing_ok=True)
-            self._waits = None

@@ -136,9 +136,6 @@ class SimExecutor:
             case _:
                 pass  # timers and forecasts are the driver's; at the end nothing is left to do
 
-    def expect(self, trial: int, launch: Launch | None, interval_s: float) -> None:
-        """Do nothing: the delays include all that a resize takes."""
-
     def acknowledge(self, report: Reported) -> None:
         made = report.report
         run = self._run(report.trial, made.incarnation)

@@ -76,14 +76,6 @@ def test_saving_costs_at_most_its_share_of_the_time() -> None:
     script.wait(0.1).report(0, 0.59).expect(Save(0, 1))
 
 
-def test_a_trial_that_trains_on_before_a_resize_saves_as_any_other() -> None:
-    script = stages.resizing(save_share=0.05).wait(100.0)
-    script.report(0, 0.6, stays=True, can_save=True).expect(Save(0, 1))
-    script.saved(0, 3, save_s=1.0).expect(KeepBest(0, 3, 0.6))
-    script.wait(10.0).report(0, 0.7, stays=True, can_save=True).expect_nothing()
-    script.wait(100.0).report(0, 0.8, stays=True).expect_nothing()  # as in journals of format 4
-
-
 def test_the_best_report_without_a_checkpoint_is_known_with_the_reason() -> None:
     script = stages.starting(save_share=0.05, best_every_s=2.0).report(0, 0.5).drop()
     assert script.state.best_unsaved is script.trial(0)

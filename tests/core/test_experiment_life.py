@@ -25,7 +25,7 @@ from gpusched.core.decisions import (
     WakeAt,
 )
 from gpusched.core.events import DaemonResumed, Forecasted
-from gpusched.core.trial import NEVER, After, TrialState
+from gpusched.core.trial import NEVER, TrialState
 from tests.core import stages
 from tests.helpers import Script, launch
 
@@ -178,33 +178,11 @@ def test_growing_reserves_first_and_launches_when_the_old_devices_are_released()
     assert script.trial(0).steps_since_resize == 1
 
 
-def test_while_its_next_ranks_are_prepared_it_trains_on_and_is_judged() -> None:
-    script = stages.resizing().decides(Resize(0, 2)).wait(1.0).report(0, 0.6, stays=True)
-    script.expect_nothing()  # one resize at a time
-    assert script.policy.reports == [0, 0, 0]
-    script.decides(Pause(0, "falls back")).wait(1.0).report(0, 0.1, stays=True).expect_nothing()
-    assert script.trial(0).after == After(S.PAUSED, "falls back", save=True)
-    script.decides(Stop(0)).wait(1.0).report(0, 0.1, stays=True).expect_nothing()
-    assert script.trial(0).after is not None
-    assert script.trial(0).after.state is S.PAUSED, "from then on it is only waited for"
-    script.drop().exited(0, saved=5).drop()
-    assert script.trial(0).state is S.PAUSED
-
-
 def test_a_report_on_the_way_out_is_not_judged() -> None:
     script = stages.resizing().decides(Pause(0)).wait(1.0).report(0, 0.6).expect_nothing()
     assert script.trial(0).is_resizing
     assert script.policy.reports == [0, 0]
     script.policy.on_next_report.clear()
-
-
-def test_training_until_the_next_ranks_are_ready_is_no_overhead() -> None:
-    script = stages.starting(scaling="auto").wait(2.0).report(0, 0.5, step_time_s=1.5).drop()
-    script.wait(1.0).decides(Resize(0, 2)).report(0, 0.4, step_time_s=1.0).drop()
-    script.wait(7.0).report(0, 0.4, step_time_s=7.0, stays=True).drop()
-    script.exited(0, saved=3).drop().released("d0").drop()
-    script.wait(1.5).report(0, 0.4, step_time_s=1.0).drop()
-    assert script.state.speed.overhead_s == 0.5
 
 
 def test_shrinking_gives_devices_back_when_they_are_released() -> None:

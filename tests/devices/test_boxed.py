@@ -169,27 +169,6 @@ def test_a_lost_gpu_costs_its_trial_a_move_and_comes_back_when_asked_for(boxed: 
     assert {row["standing"]["state"] for row in shown} == {"held", "free"}
 
 
-def test_a_resize_is_prepared_beside_the_ranks_that_have_the_gpu(boxed: MakeBoxed) -> None:
-    """Nobody meets another on a GPU (a rank would say ``collision``), and the time of the imports is not paid."""
-    box = boxed({}, {})
-    policy = {"name": "hypersched", "R": 100000, "cooldown": 2}
-    keys = {"space": {"imports_s": {"choice": [2.0]}}, "max_trials": 1, "policy": policy}
-    box.begin("grows", **keys)
-
-    def has_grown(view: Any) -> bool:
-        exported = box.asks("export", "grows", "--json").out.splitlines()
-        return any(json.loads(line)["atoms"] == 2 for line in exported)
-
-    box.until("grows", has_grown)
-    assert not (box.box / "collision").exists()
-    ranks = box.ranks()
-    (first,) = [rank for rank in ranks if not rank["waited"]]
-    prestarted = [rank for rank in ranks if rank["waited"]]
-    assert len(prestarted) == 2
-    last_step_at = (box.box / f"stepped-{first['pid']}").stat().st_mtime
-    assert max(rank["imported_at"] for rank in prestarted) < last_step_at, "while it trained on"
-
-
 def test_out_of_memory_is_said_with_its_size_and_not_tried_again(boxed: MakeBoxed) -> None:
     box = boxed({}, {})
     view = box.runs_to_its_end(

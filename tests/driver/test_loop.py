@@ -6,17 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.commands import Command, ConfirmRelease, Finish, Forecast, Launch, Yield
-from gpusched.core.decisions import AskForecast, Pause, Resize, Start, WakeAt
+from gpusched.core.commands import Command, ConfirmRelease, Finish, Forecast, Yield
+from gpusched.core.decisions import AskForecast, Pause, Start, WakeAt
 from gpusched.core.events import (
-    DeviceQuarantined,
-    DevicesReleased,
     Event,
     Forecasted,
     TimerFired,
     TrialExited,
     UserAsked,
-    Verb,
 )
 from gpusched.driver.loop import COMMIT_EVERY_S, SYNC_EVERY_S, Driver
 from gpusched.errors import Fenced
@@ -130,40 +127,6 @@ def test_a_daemon_that_was_overtaken_carries_nothing_out() -> None:
     with pytest.raises(Fenced):
         driver.turn()
     assert executor.told == []
-
-
-# ---------------------------------------------------------------- what to expect
-
-
-def test_what_a_resize_will_launch_is_said_before_the_yield_and_comes_so() -> None:
-    script = stages.running().decides(Resize(0, 2))
-    executor = Notebook([[report()]])
-    driver = Driver(script.experiment, executor)
-    driver.turn()
-    launch = Launch(0, 2, ("d0", "d1"), {"n": 0})
-    assert executor.told[:2] == [("expect", 0, launch), Yield(0, 1, save=True)]
-    driver.handle([TrialExited(at=3.0, trial=0, incarnation=1, outcome="yielded", saved_step=2)])
-    driver.handle([DevicesReleased(at=3.0, devices=("d0",))])
-    assert executor.told[-1] == Launch(0, 2, ("d0", "d1"), {"n": 0})
-    assert executor.told.count(("expect", 0, None)) == 0
-
-
-@pytest.mark.parametrize("verb", ["stop", "pause"])
-def test_a_launch_that_will_not_come_is_said_at_once(verb: Verb) -> None:
-    executor = Notebook([[report()]])
-    driver = Driver(stages.running().decides(Resize(0, 2)).experiment, executor)
-    driver.turn()
-    driver.handle([UserAsked(at=2.5, verb=verb, trial=0)])
-    driver.handle([UserAsked(at=2.6, verb=verb, trial=0)])
-    assert executor.told.count(("expect", 0, None)) == 1
-
-
-def test_other_devices_than_expected_are_said() -> None:
-    executor = Notebook([[report()]])
-    driver = Driver(stages.running().decides(Resize(0, 2)).experiment, executor)
-    driver.turn()
-    driver.handle([DeviceQuarantined(at=2.5, device="d1", reason="lost")])
-    assert executor.told[-1] == ("expect", 0, Launch(0, 2, ("d0",), {"n": 0}))
 
 
 # ---------------------------------------------------------------- timers, forecasts, the end

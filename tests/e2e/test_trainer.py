@@ -27,18 +27,15 @@ def run(sandbox: Sandbox, script: str, **recipe: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_a_trainer_of_its_own_goes_on_where_it_was(sandbox: Sandbox) -> None:
-    reports = run(sandbox, "trainer.py", prestart=False)
+    reports = run(sandbox, "trainer.py")
     assert [report["m"]["epoch"] for report in reports] == [report["k"] for report in reports]
     rates = [report["m"]["lr"] for report in reports]
     assert rates == pytest.approx([0.5 * 0.5**k for k in range(1, len(rates) + 1)])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("prestart", [True, False])
-def test_a_trainer_whose_state_is_files_goes_on_where_it_was(
-    sandbox: Sandbox, prestart: bool
-) -> None:
-    reports = run(sandbox, "library.py", prestart=prestart)
+def test_a_trainer_whose_state_is_files_goes_on_where_it_was(sandbox: Sandbox) -> None:
+    reports = run(sandbox, "library.py")
     assert [report["m"]["epochs"] for report in reports] == [report["k"] for report in reports]
     best = gpusched.load(sandbox.experiment)
     assert best.folder is not None
@@ -64,7 +61,7 @@ def test_with_a_private_working_directory_no_trial_finds_files_of_another(
 def test_a_script_that_is_wrong_on_two_ranks_goes_on_at_one_and_is_told_why(
     sandbox: Sandbox,
 ) -> None:
-    reports = run(sandbox, "unwrapped.py", prestart=False)
+    reports = run(sandbox, "unwrapped.py")
     assert len(reports) > 4, "it trained on after the resize that failed"
     assert {report["m"]["ranks"] for report in reports} == {1}
     told = sandbox.gpusched("explain", "0").out

@@ -149,34 +149,6 @@ class ExecutorContract:
         assert [(r.incarnation, r.seq, r.step) for r in reports] == [(2, 3, 3), (2, 4, 4)]
         assert the_exit(events, trial).outcome == "finished"
 
-    def test_a_launch_that_was_expected_goes_on_like_any_other(self, rig: Rig) -> None:
-        trial = rig.new_trial()
-        rig.launch(trial, steps=LONG)
-        events = rig.watch(report_of(trial, 2), hold=True)
-        after = Launch(trial, 2, rig.devices[:2], rig.hparams(LONG))
-        rig.executor.expect(trial, after, 0.001)
-        rig.executor.execute(Yield(trial, 1, save=True))
-        rig.executor.acknowledge(events[-1])
-        ending = the_exit(rig.run(trial), trial)
-        assert ending.outcome == "yielded"
-        assert ending.step == ending.saved_step is not None
-        rig.executor.execute(after)
-        events = rig.watch(report_of(trial, ending.step + 1))
-        assert steps_of(events, trial) == [ending.step + 1]
-        rig.stop(trial, 2)
-
-    def test_a_launch_that_was_expected_and_will_not_come_changes_nothing(self, rig: Rig) -> None:
-        trial, other = rig.new_trial(), rig.new_trial()
-        rig.launch(trial, steps=LONG)
-        events = rig.watch(report_of(trial, 2), hold=True)
-        rig.executor.expect(trial, Launch(trial, 2, rig.devices[:2], rig.hparams(LONG)), 0.001)
-        rig.executor.execute(Yield(trial, 1, save=True))
-        rig.executor.expect(trial, None, 0.0)
-        rig.executor.acknowledge(events[-1])
-        assert the_exit(rig.run(trial), trial).outcome == "yielded"
-        rig.executor.execute(Launch(other, 1, rig.devices[1:2], rig.hparams(2)))
-        assert the_exit(rig.run(other), other).outcome == "finished"
-
     def test_yield_between_reports_is_answered_at_the_next(self, rig: Rig) -> None:
         trial = rig.new_trial()
         rig.launch(trial, steps=50)

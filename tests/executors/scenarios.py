@@ -57,9 +57,6 @@ def carry() -> None:
     trial = gpusched.init()
     import torch
 
-    again = int(os.environ["GPUSCHED_INCARNATION"]) > 1
-    if again and HPARAMS.get("fails_set_up") and os.environ.get("GPUSCHED_WAITS"):
-        raise ValueError("two at once are too many")
     model = trial.wrap(torch.nn.Linear(1, 1, bias=False))
     seen = torch.nn.Linear(1, HPARAMS.get("rows", 1), bias=False)
     seen.weight.data.zero_()
@@ -69,31 +66,6 @@ def carry() -> None:
         optimizer.zero_grad()
         model(torch.ones(1, 1)).sum().backward()
         optimizer.step()
-        seen.weight.data.add_(1)
-        time.sleep(HPARAMS.get("pause_s", 0.01))
-        trial.report(accuracy=float(seen.weight[0, 0]))
-
-
-def on_gpu() -> None:
-    """Set up for ``set_up_s``, touch CUDA (which this torch need not be built for), report the steps."""
-    import torch
-
-    import gpusched
-    from gpusched.worker import handover
-
-    if HPARAMS.get("is_eager") and os.environ.get("GPUSCHED_WAITS"):
-        handover.uses_cuda = lambda: True
-    trial = gpusched.init()
-    time.sleep(HPARAMS.get("set_up_s", 0.0))
-    number = os.environ["GPUSCHED_INCARNATION"]
-    note(f"set-up-{number}-{RANK}", time.monotonic())
-    with suppress(AssertionError):
-        torch.cuda.init()
-    note(f"touched-{number}-{RANK}", time.monotonic())
-    seen = torch.nn.Linear(1, 1, bias=False)
-    seen.weight.data.zero_()
-    trial.track(seen=seen)
-    for _ in trial.steps(HPARAMS["steps"]):
         seen.weight.data.add_(1)
         time.sleep(HPARAMS.get("pause_s", 0.01))
         trial.report(accuracy=float(seen.weight[0, 0]))

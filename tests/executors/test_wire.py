@@ -16,7 +16,6 @@ from gpusched.executors.hub import Hub
 from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.intake import Intake
 from gpusched.executors.local.launching import Launcher
-from gpusched.executors.local.prestart import Prestarts
 from gpusched.executors.local.settings import Limits
 from gpusched.executors.local.stopping import Stopping
 from gpusched.folder.paths import ExperimentPaths
@@ -66,7 +65,7 @@ class Daemon:
         absent: Any = None  # what no frame of these tests needs
         launcher = Launcher(shared, absent, absent)
         stopping = Stopping(shared, absent, launcher, absent)
-        Intake(shared, Prestarts(shared, absent, launcher, stopping, absent), stopping)
+        Intake(shared, stopping)
 
     def _emit(self, event: Event) -> None:
         json.loads(event_body(event), parse_constant=pytest.fail)

@@ -66,8 +66,6 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "unusable": st.dictionaries(text, text, max_size=3),
     "launched": st.dictionaries(text, numbers, max_size=3),
     "stacks": st.booleans(),
-    "stays": st.booleans(),
-    "can_save": st.booleans(),
     "unbegun": st.booleans(),
     "what": text,
     "began": st.dictionaries(text, floats | text, max_size=3),

@@ -94,14 +94,6 @@ class ClusterExecutor(LiveBase):
             case _:
                 pass  # timers, forecasts and the end are the driver's and the daemon's
 
-    def expect(self, trial: int, launch: Launch | None, interval_s: float) -> None:
-        """Pass on the next launch of a trial if it is on the same node: a state in memory does not leave its node."""
-        for node in self._nodes:
-            if trial in node.trials and node.has_all(node.trials[trial].live.devices):
-                if launch is not None and not node.has_all(launch.devices):
-                    launch = None
-                node.send(frames.Expect(trial, launch, interval_s))
-
     def acknowledge(self, report: Reported) -> None:
         node = self._home(report.trial, report.incarnation)
         if node is not None:

@@ -2,7 +2,7 @@
 
     sender  frames
     node    NodeHello, Joined, Cannot, Reconciled, Happened, Said, Answered, Beat
-    daemon  Welcome, Cannot, Reconcile, Do, Expect, Ack, Readmit, LetGo, Beat, Bye
+    daemon  Welcome, Cannot, Reconcile, Do, Ack, Readmit, LetGo, Beat, Bye
 
 Devices have the cluster's names in all of them, ``node/device``. The frames stand here and not in ``protocol`` as
 they carry events, commands and devices, which are above that file.
@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import ValidationError, convert, field
 
-from gpusched.core.commands import COMMAND_TYPES, Command, Launch
+from gpusched.core.commands import COMMAND_TYPES, Command
 from gpusched.core.events import EVENT_TYPES, Event
 from gpusched.devices.base import Device, Reading
 from gpusched.executors.base import LiveTrial
@@ -129,14 +129,6 @@ class Do(Frame, tag="do"):
         return command
 
 
-class Expect(Frame, tag="expect"):
-    """Next launch of a trial that leaves for a resize; None: none comes (``Executor.expect``)."""
-
-    trial: Count
-    launch: Launch | None
-    interval_s: float
-
-
 class Ack(Frame, tag="ack"):
     """A report is dealt with: its rank may be answered."""
 
@@ -163,7 +155,7 @@ class Bye(Frame, tag="bye"):
 
 from_stranger = decoder(NodeHello)
 from_node = decoder(Joined | Cannot | Reconciled | Happened | Said | Answered | Beat)
-to_node = decoder(Welcome | Cannot | Reconcile | Do | Expect | Ack | Readmit | LetGo | Beat | Bye)
+to_node = decoder(Welcome | Cannot | Reconcile | Do | Ack | Readmit | LetGo | Beat | Bye)
 
 
 def _read(kinds: Any, name: str, fields: Any) -> Any:

@@ -253,13 +253,7 @@ class Session:
                     if self._is_fenced(command):
                         self._tell([self._unbegun(command)])
                         return
-                    if self._spans[command.trial] is not None:  # a prestart has no other nodes
-                        executor.expect(command.trial, None, 0.0)
                 executor.execute(command)
-            case frames.Expect(trial=trial, launch=launch, interval_s=interval_s):
-                if launch is not None:
-                    launch = msgspec.structs.replace(launch, devices=self._own(launch.devices))
-                executor.expect(trial, launch, interval_s)
             case frames.Ack(trial=trial, incarnation=incarnation, seq=seq):
                 report = Report(incarnation, seq, 0)
                 executor.acknowledge(Reported(at=0.0, trial=trial, report=report, metric=None))

@@ -30,7 +30,6 @@ from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.intake import Intake
 from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.launching import Launcher
-from gpusched.executors.local.prestart import Prestart, Prestarts
 from gpusched.executors.local.server import Server
 from gpusched.executors.local.settings import Limits, cold_on_slices, devices_of
 from gpusched.executors.local.stopping import Stopping
@@ -61,9 +60,7 @@ class TorchrunExecutor(LiveBase):
         server = self.server = Server(setting, self._server_said, self._server_gone)
         launcher = self._launcher = Launcher(shared, server, devices)
         self.stopping = Stopping(shared, server, launcher, self._inventory)
-        self.prestarts = Prestarts(shared, server, launcher, self.stopping, devices)
-        self.expect = self.prestarts.expect
-        self._intake = Intake(shared, self.prestarts, self.stopping)
+        self._intake = Intake(shared, self.stopping)
         if setting.epoch > 1:  # trials wait for the daemon that comes back: serve first
             timers.after(_WARM_UP_AFTER_S, self.server.want)
         else:
@@ -100,17 +97,16 @@ class TorchrunExecutor(LiveBase):
             incarnation.answer(report.seq)
 
     def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
-        not_due = self.prestarts.find_abandoned({(one.trial, one.incarnation) for one in live})
         for one in live:
-            self._reconcile(one, is_due=(one.trial, one.incarnation) not in not_due)
+            self._reconcile(one)
         # A device counts as held, too, if a process of ours was seen there that is no trial's any more.
         used = {name for left in self.roster.current.values() for name in left.devices}
         self._inventory.drain([one.id for one in self.inventory() if one.id not in used])
         return self._told()
 
     def close(self) -> None:
-        """Let go: trials, shims and (until the last is gone) the warm server live on, and prestarts end themselves."""
-        left = list(self.roster.all())
+        """Let go: trials, shims and (until the last is gone) the warm server live on."""
+        left = list(self.roster.current.values())
         for incarnation in left:
             incarnation.hang_up(self._hub)
         self.server.close(idle=not left)
@@ -134,8 +130,6 @@ class TorchrunExecutor(LiveBase):
         known = self.roster.current.get(command.trial)
         if known is not None and known.number >= command.incarnation:
             return
-        if self.prestarts.take(command):
-            return
         paths = self._paths_of(command.trial)
         incarnation = Incarnation(command.trial, command.incarnation, command.devices, paths)
         self.roster.current[command.trial] = incarnation
@@ -149,11 +143,6 @@ class TorchrunExecutor(LiveBase):
 
     def _end(self, incarnation: Incarnation, ending: TrialExited) -> None:
         """The one place where an incarnation ends: now, or when its GPUs have been examined."""
-        if self.roster.is_prestart(incarnation):
-            self.prestarts.ended(incarnation, ending)
-            return
-        if not incarnation.is_due:
-            ending = incarnation.exited("lost", _UNBEGUN, unbegun=True)
         if incarnation.fault is None:
             ending = endings.blame_memory(
                 incarnation, ending, self._inventory.strangers, self._beside(incarnation)
@@ -186,7 +175,6 @@ class TorchrunExecutor(LiveBase):
         incarnation.hang_up(self._hub)
         del self.roster.current[incarnation.trial]
         self._inventory.drain(incarnation.devices)
-        self.prestarts.left(incarnation, ending.saved_step)
         if incarnation.fault is not None:
             ending = incarnation.exited("failed", incarnation.fault, step=ending.step)
         ending.at = self.now()
@@ -195,7 +183,7 @@ class TorchrunExecutor(LiveBase):
     # ------------------------------------------------------------------ the server
 
     def _server_said(self, frame: FromServer) -> None:
-        named = self.roster.named
+        named = self.roster.find
         match frame:
             case Launched():
                 if (incarnation := named(frame.trial, frame.incarnation)) is not None:
@@ -224,7 +212,6 @@ class TorchrunExecutor(LiveBase):
     def _server_gone(self) -> None:
         """Start another. A launch that no shim has claimed is asked for again."""
         self._say("the warm server ended; starting another")
-        self.prestarts.server_gone()
         for incarnation in self.roster.current.values():
             incarnation.launched_by = None
             if incarnation.shim is None and incarnation.spec is not None:
@@ -236,20 +223,19 @@ class TorchrunExecutor(LiveBase):
 
     # ------------------------------------------------------------------ after a restart of the daemon
 
-    def _reconcile(self, one: LiveTrial, *, is_due: bool) -> None:
-        """Find out what became of an incarnation. ``is_due``: false for a prestart whose shim was not told it was."""
+    def _reconcile(self, one: LiveTrial) -> None:
+        """Find out what became of an incarnation."""
         paths = self._paths_of(one.trial)
         incarnation = Incarnation(one.trial, one.incarnation, one.devices, paths)
         incarnation.last_seq, incarnation.saved_step = one.last_seq, one.saved_step
-        incarnation.prestart = None if is_due else Prestart()
         self.roster.current[one.trial] = incarnation
         if not incarnation.claim_or_forbid():
             self._end(incarnation, incarnation.exited("lost", _UNBEGUN, unbegun=True))
-        elif is_due and (record := incarnation.exit_record()) is not None:
+        elif (record := incarnation.exit_record()) is not None:
             self._end(incarnation, how_it_ended(incarnation, record))
         else:
             self._devices.take(one.devices)
-            if is_due and self._adopt(incarnation):
+            if self._adopt(incarnation):
                 self._intake.catch_up(incarnation)
                 self._intake.catch_up_saved(incarnation)
             else:

@@ -8,9 +8,9 @@ Not to be confused with ``core.trial.TrialRecord`` (the search's) or the shim (w
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpusched.core.events import Event, Outcome, TrialExited, TrialUp
 from gpusched.executors.base import Setting, Timers
@@ -20,10 +20,7 @@ from gpusched.folder.paths import TrialPaths
 from gpusched.processes.claim import Claim, make_claim, read_claim
 from gpusched.processes.identity import Identity, open_pidfd
 from gpusched.processes.outcome import read_exit
-from gpusched.protocol import Answer, Counts, Exit, Go, LaunchSpec, StopTree
-
-if TYPE_CHECKING:
-    from gpusched.executors.local.prestart import Prestart
+from gpusched.protocol import Answer, Exit, Go, LaunchSpec, StopTree
 
 
 @dataclass(slots=True, eq=False)
@@ -54,15 +51,6 @@ class Incarnation:
     pidfd: int | None = None
     #: Pid of the server that forked the shim; None: another daemon's.
     launched_by: int | None = None
-    #: How this one was set up before it was due; None: it was launched when it was due.
-    prestart: Prestart | None = None
-    #: Whether it is answered "go on" instead of to yield, until the ranks of the next one are ready.
-    trains_on: bool = False
-
-    @property
-    def is_due(self) -> bool:
-        """Whether its launch has been executed."""
-        return self.prestart is None or self.prestart.is_due
 
     def exited(self, outcome: Outcome, error: str | None = None, **more: Any) -> TrialExited:
         """Return the event of its end, to be told with the time at which all that it said before is in."""
@@ -79,7 +67,7 @@ class Incarnation:
 
     def reply_to(self, seq: int) -> Answer:
         """Word the answer to a report: what was asked for, or to go on."""
-        if self.yields is not None and not self.trains_on:
+        if self.yields is not None:
             return Answer(seq, "yield" if self.saves else self.yields)
         saves, self.saves = self.saves, False
         return Answer(seq, "save" if saves else "continue")
@@ -123,13 +111,9 @@ class Incarnation:
             self.pidfd = None
 
     def tell_shim(self) -> None:
-        """Pass on a stop that was asked for, and that a prestart is due; a shim without a line hears on connecting."""
-        if self.shim_peer is None:
-            return
-        if self.stop_grace_s is not None:
+        """Pass on a stop that was asked for; a shim without a line hears on connecting."""
+        if self.shim_peer is not None and self.stop_grace_s is not None:
             self.shim_peer.send(StopTree(self.stop_grace_s, self.stacks))
-        if self.prestart is not None and self.prestart.is_due:
-            self.shim_peer.send(Counts())
 
     def hang_up(self, hub: Hub) -> None:
         """Stop watching the shim and close both lines, without a call of ``on_end``."""
@@ -142,39 +126,19 @@ class Incarnation:
 
 
 class Roster:
-    """Every incarnation of which processes may be left: of each trial the current one, and prestarts."""
+    """Every incarnation of which processes may be left: of each trial the current one."""
 
     def __init__(self) -> None:
         self.current: dict[int, Incarnation] = {}
-        #: Set up and not due yet, by trial.
-        self.prestarted: dict[int, Incarnation] = {}
-        #: Prestarts that will not be needed, until nothing is left of them.
-        self.dropped: list[Incarnation] = []
 
     def find(self, trial: int, number: int) -> Incarnation | None:
         """Return the current incarnation if it has this number."""
         incarnation = self.current.get(trial)
         return incarnation if incarnation is not None and incarnation.number == number else None
 
-    def named(self, trial: int, number: int) -> Incarnation | None:
-        """Return the incarnation a frame may name; a prestart with that number takes precedence until it is gone."""
-        for prestart in (*self.prestarted.values(), *self.dropped):
-            if prestart.trial == trial and prestart.number == number:
-                return prestart
-        return self.find(trial, number)
-
-    def is_prestart(self, incarnation: Incarnation) -> bool:
-        """Whether this is a prestart that is not due, or will not be needed."""
-        return self.prestarted.get(incarnation.trial) is incarnation or incarnation in self.dropped
-
     def has(self, incarnation: Incarnation) -> bool:
         """Whether this incarnation has not ended."""
-        return self.current.get(incarnation.trial) is incarnation or self.is_prestart(incarnation)
-
-    def all(self) -> Iterator[Incarnation]:
-        yield from self.current.values()
-        yield from self.prestarted.values()
-        yield from self.dropped
+        return self.current.get(incarnation.trial) is incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +156,7 @@ class Shared:
     roster: Roster = field(default_factory=Roster)
 
     def tell_up(self, incarnation: Incarnation) -> None:
-        """Tell that all ranks of an incarnation, which is due, have joined."""
+        """Tell that all ranks of an incarnation have joined."""
         incarnation.is_up = True
         now, trial = self.timers.now(), incarnation.trial
         self.emit(TrialUp(at=now, trial=trial, incarnation=incarnation.number))

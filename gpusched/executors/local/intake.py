@@ -1,6 +1,6 @@
 """Words of ranks and shims: whose a connection is, and frames of rank 0 as events.
 
-A frame of an incarnation that is not the current one is refused; a prestart (``prestart.py``) may speak as well.
+A frame of an incarnation that is not the current one is refused.
 Reports are taken in order and each once, whichever way they came.
 
 A report comes as a frame, or, where the line to the daemon was broken, is found in the trial's own file when a later
@@ -16,7 +16,6 @@ from gpusched.core.events import CheckpointSaved, Reported
 from gpusched.executors.hub import Peer
 from gpusched.executors.local.endings import how_it_ended
 from gpusched.executors.local.incarnation import Incarnation, Shared
-from gpusched.executors.local.prestart import Prestarts
 from gpusched.executors.local.stopping import Stopping
 from gpusched.folder.reports import reports_after
 from gpusched.processes.identity import Identity
@@ -38,13 +37,12 @@ from gpusched.protocol.lines import from_rank, from_shim
 class Intake:
     """Intake of what rank 0 and the shims say, which becomes events."""
 
-    def __init__(self, shared: Shared, prestarts: Prestarts, stopping: Stopping) -> None:
+    def __init__(self, shared: Shared, stopping: Stopping) -> None:
         setting = shared.setting
         self._shared = shared
         self._roster, self._say, self._emit = shared.roster, setting.say, shared.emit
         self._metric = setting.recipe.metric
         self._now = shared.timers.now
-        self._prestarts = prestarts
         self._stopping = stopping
         self._greeting = Greeting(setting.epoch)
         #: Remarks, and incarnations with a bad frame, that have been told of.
@@ -55,7 +53,7 @@ class Intake:
     # ------------------------------------------------------------------ connections
 
     def _take_rank(self, hello: RankHello, peer: Peer) -> bool:
-        incarnation = self._roster.named(hello.trial, hello.incarnation)
+        incarnation = self._roster.find(hello.trial, hello.incarnation)
         if incarnation is None:
             return False
         if incarnation.rank_peer is not None:
@@ -65,12 +63,12 @@ class Intake:
         peer.send(self._greeting)
         peer.hear(from_rank, partial(self._said, incarnation, peer))
         peer.on_end = partial(self._rank_left, incarnation, peer)
-        if incarnation.is_due and not incarnation.is_up:
+        if not incarnation.is_up:
             self._shared.tell_up(incarnation)
         return True
 
     def _take_shim(self, hello: ShimHello, peer: Peer) -> bool:
-        incarnation = self._roster.named(hello.trial, hello.incarnation)
+        incarnation = self._roster.find(hello.trial, hello.incarnation)
         shim = Identity(hello.pid, hello.start_time)
         if incarnation is None or (incarnation.shim is not None and incarnation.shim != shim):
             return False
@@ -113,12 +111,8 @@ class Intake:
             case Remark():
                 # Each launch of a trial may send it, and each trial of one script.
                 self._say_once(frame.text, f"trial {incarnation.trial}: {frame.text}")
-            case Handed():
-                self._prestarts.handed(incarnation, frame)
-            case Waits(at_gpu=True):
-                self._prestarts.at_gpu(incarnation)
-            case Waits():
-                self._prestarts.ready(incarnation)
+            case _:
+                pass
 
     def catch_up(self, incarnation: Incarnation, before: int | None = None) -> None:
         """Take from the trial's own file the reports that did not come in; the node of rank 0 does so."""
@@ -188,8 +182,5 @@ class Intake:
             return False
         incarnation.last_seq = report.seq
         report.incarnation = incarnation.number
-        self._prestarts.reported(incarnation)
-        event = Reported(at=self._now(), trial=incarnation.trial, report=report, metric=metric)
-        event.stays = event.can_save = incarnation.trains_on
-        self._emit(event)
+        self._emit(Reported(at=self._now(), trial=incarnation.trial, report=report, metric=metric))
         return True

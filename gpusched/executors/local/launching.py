@@ -32,29 +32,18 @@ def seed_of(seed: int, trial: int) -> int:
 
 
 class Launcher:
-    """Launcher of incarnations; holds those that wait for what a dropped prestart still has."""
+    """Launcher of incarnations."""
 
     def __init__(self, shared: Shared, server: Server, devices: Devices) -> None:
         self._setting = shared.setting
         self._recipe = shared.setting.recipe
         self._tether_s = shared.limits.tether_s
-        self._roster = shared.roster
         self._server = server
         self._devices = devices
         self._end = shared.end
-        self._held: list[tuple[Incarnation, Launch]] = []
 
     def launch(self, incarnation: Incarnation, command: Launch) -> None:
-        """Launch now, or as soon as nothing is left of a dropped prestart in the way."""
-        taken = set(incarnation.devices)
-        if any(
-            prestart.trial == incarnation.trial or taken & set(prestart.devices)
-            for prestart in self._roster.dropped
-        ):
-            incarnation.last_seq = last_seq(incarnation.paths.reports)
-            incarnation.saved_step = incarnation.paths.newest_checkpoint()
-            self._held.append((incarnation, command))
-            return
+        """Have the server fork it; one that cannot be launched has ended."""
         try:
             spec = self.prepare(incarnation, command)
             self._devices.take(command.devices)
@@ -63,12 +52,6 @@ class Launcher:
             self._end(incarnation, incarnation.exited("lost", why))
             return
         self._server.launch(spec)
-
-    def release_held(self) -> None:
-        """Launch what was held, now that a dropped prestart is gone; some may have to wait for another."""
-        held, self._held = self._held, []
-        for incarnation, command in held:
-            self.launch(incarnation, command)
 
     def prepare(self, incarnation: Incarnation, command: Launch) -> LaunchSpec:
         """Make folders, ``hparams.json`` and the frame; return the frame.
@@ -91,11 +74,7 @@ class Launcher:
 
     def withdraw(self, incarnation: Incarnation) -> bool:
         """Take back a launch that has not begun. True: it will not begin."""
-        if incarnation.spec is not None:
-            return self._server.withdraw(incarnation.spec)
-        held = [entry for entry in self._held if entry[0] is not incarnation]
-        held, self._held = self._held, held
-        return len(held) > len(self._held)
+        return incarnation.spec is not None and self._server.withdraw(incarnation.spec)
 
     def _hparams(self, command: Launch) -> dict[str, Any]:
         seed = command.seed

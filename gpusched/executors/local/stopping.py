@@ -64,11 +64,8 @@ class Stopping:
         )
 
     def _forbid(self, incarnation: Incarnation) -> bool:
-        """Forbid a launch that the server has not begun: its imports may take minutes. False if a shim has claimed it.
-
-        Not a prestart: the launch that it was to be has the same number.
-        """
-        if incarnation.shim is not None or self._roster.is_prestart(incarnation):
+        """Forbid a launch that the server has not begun, as imports may take minutes. False if a shim claimed it."""
+        if incarnation.shim is not None:
             return False
         with suppress(OSError):  # a full disk
             return not incarnation.claim_or_forbid()

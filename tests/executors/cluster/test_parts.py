@@ -156,23 +156,6 @@ def test_a_last_word_of_rank_0_decides(
     assert (end.outcome, end.step) == ("yielded", LAST_WORD)
 
 
-def test_no_part_of_a_trial_is_told_to_prepare_the_next_launch(
-    spanning: tuple[ClusterExecutor, dict[str, Line]],
-) -> None:
-    """The last one left was taken for a trial of its node alone, and prepared a part of what had gone."""
-    executor, lines = spanning
-    follows = Launch(0, 2, ("c/cpu:0",), {})
-    executor.expect(0, follows, 1.0)
-    lines["a"].ends("yielded", LAST_WORD)
-    lines["b"].ends("yielded", LAST_WORD)
-    executor.expect(0, follows, 1.0)
-    assert not [found for line in lines.values() for found in line.told(frames.Expect)]
-    lines["c"].ends("yielded", LAST_WORD)
-    executor.execute(follows)
-    executor.expect(0, Launch(0, 3, ("a/cpu:0",), {}), 1.0)
-    assert [found.launch for found in lines["c"].told(frames.Expect)] == [None], "another node"
-
-
 def test_a_node_that_is_back_does_not_replace_a_fence(
     spanning: tuple[ClusterExecutor, dict[str, Line]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,19 +72,6 @@ def test_a_rank_that_fails_ends_the_trial_on_all_nodes_with_its_error(bed: Bed, 
         assert not any(map(is_alive, claim.ranks)), "ended before the end is told"
 
 
-def test_a_launch_over_two_nodes_does_not_take_what_was_prestarted_on_one(bed: Bed) -> None:
-    """As large as the part, it trained alone, and the other node's ranks waited for it."""
-    trial = bed.rig.new_trial()
-    launch(bed, trial, 1, WIDE[:1])
-    bed.rig.executor.expect(trial, Launch(trial, 2, WIDE[:2], {"fails_at": -1}), 60.0)
-    bed.rig.watch(lambda _: bed.shim_is_alive(trial, 2))
-    bed.rig.executor.execute(Yield(trial, 1, save=True))
-    assert the_exit(bed.rig.run(trial), trial).outcome == "yielded"
-    launch(bed, trial, 2, WIDE)
-    bed.rig.executor.execute(Kill(trial, 2, 0.0))
-    assert the_exit(bed.rig.run(trial), trial).outcome == "killed"
-
-
 def test_a_trial_spans_nodes_is_resized_by_checkpoint_and_shrinks_as_a_node_is_lost(
     bed: Bed,
 ) -> None:

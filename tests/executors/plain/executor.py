@@ -99,9 +99,6 @@ class PlainExecutor:
                 metric = self._recipe.metric
                 keep_best(self._paths, trial, step, metric=metric, value=value, atoms=None)
 
-    def expect(self, trial: int, launch: Launch | None, interval_s: float) -> None:
-        """Nothing is set up before it is due."""
-
     def acknowledge(self, report: Reported) -> None:
         group = self._group(report.trial, report.incarnation)
         if group is not None and group.unanswered == report.seq and group.peer is not None:
