@@ -22,7 +22,7 @@ ON_TOP = test -x $(1)/bin/python || { $(BIN)/python -m venv $(1) && \
 	"$$($(1)/bin/python -c 'import site; print(site.getsitepackages()[0])')/first.pth"; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs bench pictures torture clean test-integrations test-slow-disk
+.PHONY: help demo test check docs bench pictures torture clean test-integrations test-slow-disk test-wheel
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,14 @@ check: $(CHECK)/.installed ## Lint, formatting, types, and whether every import 
 docs: $(DOCS)/.installed ## Build the documentation site in build/site; a broken link fails
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet && echo "build/site/index.html"
 
+test-wheel: $(CHECK)/.installed ## Build what a release uploads (dist/), install it elsewhere, run the tutorial there
+	@rm -rf dist && $(CHECK)/bin/python -m build --outdir dist . >/dev/null
+	@elsewhere=$$(mktemp -d) && $(BIN)/python -m venv $$elsewhere && \
+		$(BIN)/python -c "import site; print(*site.getsitepackages(), sep='\n')" > \
+		"$$($$elsewhere/bin/python -c 'import site; print(site.getsitepackages()[0])')/dependencies.pth" && \
+		$$elsewhere/bin/python $(PIP) --no-deps --force-reinstall dist/*.whl && \
+		GPUSCHED_INSTALLED=$$elsewhere/bin/python $(BIN)/python -m pytest -q tests/test_tutorial.py && rm -r $$elsewhere
+
 test-integrations: $(LIBRARIES)/.installed ## Run searches with Lightning, transformers, Optuna, MLflow, Ray and others (minutes)
 	@$(LIBRARIES)/bin/python -m pytest -q $(BESIDE) -m "integrations and not slow" \
 		tests/integrations tests/samplers tests/loggers tests/executors/cluster
@@ -65,7 +73,7 @@ torture: $(STAMP) ## Run the long tests: kills, fuzzing, soak (ONLY=sockets: tho
 	@$(BIN)/python -m pytest -q -s -m slow --timeout 3600 $(if $(ONLY),-k "$(ONLY)")
 
 clean: ## Remove the environments, caches and build leftovers; keeps runs/
-	@rm -rf $(VENV) $(CHECK) $(DOCS) $(LIBRARIES) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) $(CHECK) $(DOCS) $(LIBRARIES) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find gpusched tests scripts recipes -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch first and pinned exactly: left to a range, pip may prefer a newer build that brings gigabytes of GPU libraries
@@ -85,7 +93,7 @@ $(STAMP): pyproject.toml constraints.txt
 $(CHECK)/.installed: $(STAMP)
 	@echo "[check] linters and types in $(CHECK)"
 	@$(call ON_TOP,$(CHECK))
-	@$(CHECK)/bin/python $(PIP) ruff mypy types-psutil deptry packaging
+	@$(CHECK)/bin/python $(PIP) ruff mypy types-psutil deptry packaging build
 	@touch $@
 
 $(DOCS)/.installed: $(STAMP)

@@ -1,4 +1,7 @@
-"""The tutorial's files, run as its reader runs them: alone, checked, searched, loaded."""
+"""The tutorial's files, run as its reader runs them: alone, checked, searched, loaded.
+
+``make test-wheel`` runs these with an interpreter that has the wheel installed, and nothing of this folder.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,14 @@ FILES = dict(
 )
 
 
+INSTALLED = os.environ.get("GPUSCHED_INSTALLED", "")
+
+
 def run(folder: Path, *words: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": "" if INSTALLED else str(ROOT)}
     environment.pop("GPUSCHED_RUNS", None)
     done = subprocess.run(
-        [sys.executable, *words],
+        [INSTALLED or sys.executable, *words],
         cwd=folder,
         env=environment,
         capture_output=True,
