@@ -96,7 +96,7 @@ def simulate(args: argparse.Namespace) -> int:
 
     For a seed, every policy meets the same configurations, noise and crashes. Values with commas make a grid:
       gpusched simulate --policy asha,hypersched --atoms 4,8,16 --deadline 15
-      gpusched simulate --set speculation=false --delay 5% --plot delay.html
+      gpusched simulate --set eta=3 --delay 5% --plot delay.html
       gpusched simulate trace:runs/digits-20260101-120000 --policy asha,pop
     """
     from gpusched.sim import plan, study

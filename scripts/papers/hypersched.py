@@ -12,8 +12,8 @@ from gpusched.core.events import Event, Reported, TrialExited
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup, recipe
 from gpusched.sim.single import Result, simulate
-from papers import study
-from papers.study import AS_PRINTED, STEPS, Study, best
+from papers import ablations, study
+from papers.study import STEPS, Study, best
 
 SEEDS = 20
 SCALINGS = ("linear", "sqrt", "none")
@@ -29,7 +29,7 @@ def _each_seed(quick: bool, setups: Iterable[Setup]) -> list[Setup]:
 
 def _setup(label: str, atoms: int, deadline: float, options: dict[str, Any], **more: Any) -> Setup:
     return Setup(
-        policy="hypersched",
+        policy=ablations.NAME,
         label=label,
         atoms=atoms,
         deadline_s=float(deadline),
@@ -46,10 +46,10 @@ def _startup(delay: float) -> Delays:
 # ---------------------------------------------------------------- figure 5: speculation
 
 VARIANTS_5 = {
-    "speculation": AS_PRINTED,
-    "no speculation": {**AS_PRINTED, "speculation": False},
-    "speculation, never idle (default)": {},
-    "no speculation, never idle": {"speculation": False},
+    "speculation": {},
+    "no speculation": {"speculation": False},
+    "speculation, never idle (default)": {"never_idle": True},
+    "no speculation, never idle": {"never_idle": True, "speculation": False},
 }
 
 
@@ -101,9 +101,9 @@ def setups_7(quick: bool) -> list[Setup]:
     grid = []
     for atoms in (4,) if quick else (4, 16):
         for deadline in (10,) if quick else (10, 20, 30):
-            grid.append(_setup("entrance policy", atoms, deadline, AS_PRINTED))
+            grid.append(_setup("entrance policy", atoms, deadline, {}))
             for fraction in FRACTIONS:
-                options = {**AS_PRINTED, "exploration_fraction": fraction}
+                options = {"exploration_fraction": fraction}
                 grid.append(_setup(f"{fraction:g}", atoms, deadline, options))
     return _each_seed(quick, grid)
 
@@ -148,7 +148,7 @@ def draw_7(results: Sequence[Result], folder: Path) -> list[str]:
 
 def setups_8(quick: bool) -> list[Setup]:
     grid = [
-        _setup(label, atoms, 10, {**AS_PRINTED, "resize": label == "resizing"}, scaling=scaling)
+        _setup(label, atoms, 10, {"resize": label == "resizing"}, scaling=scaling)
         for scaling in SCALINGS
         for atoms in ((4,) if quick else (2, 4, 8, 16))
         for label in ("resizing", "no resizing")
@@ -184,7 +184,7 @@ BLIND = {"overhead_aware": False, "assume_linear": True}
 
 def setups_9(quick: bool) -> list[Setup]:
     grid = [
-        _setup(label, 16, 10, {**AS_PRINTED, **options}, scaling="sqrt", delays=_startup(delay))
+        _setup(label, 16, 10, options, scaling="sqrt", delays=_startup(delay))
         for delay in (0.1, 0.5, 1.0)
         for label, options in (("profile", {}), ("no profile", BLIND))
     ]
@@ -218,7 +218,7 @@ def _score(point: Mapping[str, Any]) -> str:
 
 def setups_10(quick: bool) -> list[Setup]:
     grid = [
-        _setup(scaling, 4, 20, AS_PRINTED, scaling=scaling, delays=_startup(20 * share))
+        _setup(scaling, 4, 20, {}, scaling=scaling, delays=_startup(20 * share))
         for scaling in SCALINGS
         for share in ((0.0, 0.2) if quick else (0.0, 0.01, 0.05, 0.10, 0.20))
     ]
@@ -251,7 +251,7 @@ def draw_10(results: Sequence[Result], folder: Path) -> list[str]:
 
 def setups_top(quick: bool) -> list[Setup]:
     grid = [
-        _setup(rule, atoms, deadline, {**AS_PRINTED, "allocation": rule}, scaling=scaling)
+        _setup(rule, atoms, deadline, {"top_job": rule == "top_job"}, scaling=scaling)
         for scaling in SCALINGS[:2]
         for atoms in ((4,) if quick else (4, 8, 16))
         for deadline in ((10,) if quick else (10, 30))
@@ -300,7 +300,7 @@ class Life:
 
 def setups_4(quick: bool) -> list[Setup]:
     """R 2000: with the 500 of the other figures the best trial is complete after a third of this deadline."""
-    return [_setup("", 8, 15 if quick else 60, {**AS_PRINTED, "R": 2000}, seed=0)]
+    return [_setup("", 8, 15 if quick else 60, {"R": 2000}, seed=0)]
 
 
 def live(setup: Setup) -> Life:

@@ -14,13 +14,6 @@ from gpusched.sim.study import Mean
 
 #: What HyperSched's section 6 gives every policy.
 STEPS = {"r": 5, "R": 500, "eta": 4.0}
-#: HyperSched as it is printed, without what is ours.
-AS_PRINTED = {
-    "speculation": True,
-    "last_step_guard": False,
-    "wait_for_more": False,
-    "never_idle": False,
-}
 BOUNDS = {"metric_min": 0.0, "metric_max": 1.0}
 
 Measure = Callable[[Result], float | None]

@@ -104,7 +104,7 @@ class Anything(RuleBasedStateMachine):
 
     def check_entrance(self, live_before: set[int]) -> None:
         """Invariant 8: HyperSched launches nothing new when min(R*Ta, eta*tf) >= time left."""
-        if self.policy_name != "hypersched" or self.options.get("exploration_fraction") is not None:
+        if self.policy_name != "hypersched":
             return
         state, policy = self.experiment.state, self.experiment.policy
         options: Any = policy.options
@@ -112,7 +112,7 @@ class Anything(RuleBasedStateMachine):
         if options.R is not None and state.speed.step_on_one_atom_s is not None:
             needed_s = min(needed_s, options.R * state.speed.step_on_one_atom_s)
         idle = not any(trial in state.live for trial in live_before)
-        assert needed_s < state.time_left_s or (options.never_idle and idle)
+        assert needed_s < state.time_left_s or idle
 
     @property
     def goes_on(self) -> bool:

@@ -62,7 +62,7 @@ def test_a_report_of_rank_0_alone_is_found_at_the_first_growth_and_the_trial_goe
     recipe = sandbox.recipe(
         "misuse.py",
         space={"fault": {"grid": [fault]}, "step_s": 0.05},
-        policy={"name": "hypersched", "R": 40, "cooldown": 0, "wait_for_more": False},
+        policy={"name": "hypersched", "R": 40, "cooldown": 0},
         scaling="linear",
         max_trials=1,
     )

@@ -59,9 +59,7 @@ VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "asha": [{"R": 27, "eta": 3.0}, {"R": None, "eta": 2.0}, {"R": 32, "eta": 2.0, "brackets": 3}],
     "hypersched": [
         {"R": 40, "cooldown": 1},
-        {"R": None, "eta": 2.0, "allocation": "top_job", "cooldown": 0},
-        {"R": 27, "speculation": False, "exploration_fraction": 0.5, "never_idle": False},
-        {"R": 64, "eta": 1.5, "overhead_aware": False, "assume_linear": True},
+        {"R": None, "eta": 2.0, "cooldown": 0},
     ],
     "foresight": [
         {},

@@ -122,7 +122,6 @@ def test_a_run_repeats_exactly_and_in_other_processes():
 
 ORIENTATION = [
     ("hypersched", {}, 0.75),
-    ("hypersched", {"speculation": False, "never_idle": False, "last_step_guard": False}, 0.41),
     ("asha", {}, 0.465),
 ]
 

@@ -11,7 +11,8 @@ Ten lines of Algorithm 3 and what answers them here:
     line 22-25  resize if it pays and the COOLDOWN is over             ``_grow``
 
 Ours in lines 14 to 20: where a single trial trains at a time, the first would be kept at every rung, and be the only
-one ever tried; while new ones may enter and launches are short, arrivals are judged as without speculation there.
+one ever tried; while new ones may enter and launches are short, a trial is judged once there, on arrival, against
+floor(n/eta).
 
 Ours in line 22: where more atoms are about to come free, a trial that may grow waits one report for them, so that atoms
 that come free together are taken in one resize.
@@ -19,8 +20,8 @@ that come free together are taken in one resize.
 The prose of section 4.2 states line 8 the other way round ("will not continue to launch" when it *fits*); Algorithm 3,
 the authors' code and the sense of it agree that a trial enters only if it fits.
 
-Ablations of section 6.1 are options: ``speculation``, ``exploration_fraction``, ``resize``, ``overhead_aware``,
-``assume_linear``. Ours, beyond the paper: ``last_step_guard``, ``never_idle``.
+Ours, beyond the paper: a step that cannot end before the deadline is not begun, its atoms go to the others; and if
+nothing is live and nothing may enter, the best paused trial goes on.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
 
 from gpusched.core.decisions import (
     NO_STEP_FITS,
@@ -57,33 +57,11 @@ class Options(base.HalvingOptions):
 
     #: COOLDOWN of Algorithm 3, in steps since the last launch at another size.
     cooldown: int = 5
-    #: Receiver of the atoms left over: all trials in turn, the best first, or the best alone (section 4.3).
-    allocation: Literal["uniform", "top_job"] = "uniform"
-    #: Ablation (figure 5): off = judged once, on arrival at a rung, against floor(n/eta). Empty: on, but off where one
-    #: trial trains at a time, launches are short (``LAUNCH_MOST``) and new ones may enter: the first to arrive would be
-    #: the only one ever tried.
-    speculation: bool | None = None
-    #: Ablation (figure 7): new trials enter during this share of the deadline instead of by Algorithm 3.
-    exploration_fraction: float | None = None
-    #: Ablation (figure 8): off = every trial keeps one atom.
-    resize: bool = True
-    #: Ablations (figure 9): off = To counts as 0; on = s(a) counts as a.
-    overhead_aware: bool = True
-    assume_linear: bool = False
-    #: Ours: a step that cannot end before the deadline is not begun; the atoms go to the others.
-    last_step_guard: bool = True
-    #: Ours: a trial that may grow lets one report pass where more atoms are coming, for one resize instead of two.
-    wait_for_more: bool = True
-    #: Ours: if nothing is live and nothing may enter, the best paused trial goes on.
-    never_idle: bool = True
 
     def problems(self) -> Iterator[base.BadOption]:
         yield from base.HalvingOptions.problems(self)
         if self.cooldown < 0:
             yield "cooldown", f"must be 0 or more steps, not {self.cooldown}"
-        fraction = self.exploration_fraction
-        if fraction is not None and not 0 <= fraction <= 1:
-            yield "exploration_fraction", f"must be between 0 and 1, not {fraction:g}"
 
 
 @cache
@@ -145,14 +123,13 @@ class HyperSched(base.Policy):
                 else promoted(len(failed), options.eta)
             )
             return (Pause(trial.id, f"pauses: {place}, {bar}"),)
-        if options.last_step_guard and self._too_late(view, trial):
+        if self._too_late(view, trial):
             why = f"leaves at step {trial.step}: {NO_STEP_FITS}"
             return (Stop(trial.id, why),)
         return self._grow(view, trial)
 
     def _speculates(self, view: View) -> bool:
-        if self.options.speculation is not None:
-            return self.options.speculation
+        """Tell whether the first to arrive at a rung goes on (Algorithm 3), and is judged again at every report."""
         trains_one = view.atoms_total < 2 * view.rules.smallest
         # The first launch alone says nothing: what scripts import is loaded in it. Of three the median is another's.
         pays = len(view.trials) < 3 or view.overhead_s <= LAUNCH_MOST * view.rules.deadline_s
@@ -183,16 +160,14 @@ class HyperSched(base.Policy):
     # ------------------------------------------------------------ lines 21 to 25: resize
 
     def _grow(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        options = self.options
         free = view.atoms_free
-        if not free or not options.resize or trial.steps_since_resize <= options.cooldown:
+        if not free or trial.steps_since_resize <= self.options.cooldown:
             return base.NOTHING
         held, share = trial.atoms, self._share(view, trial)
         atoms = view.rules.fit(min(share, held + free))
         if atoms <= held or self._waits_for_more(view, trial, share, atoms):
             return base.NOTHING
-        left_s = view.time_left_s
-        overhead_s = view.overhead_s if options.overhead_aware else 0.0
+        left_s, overhead_s = view.time_left_s, self._overhead_s(view)
         now, then = self._s(view, held), self._s(view, atoms)
         if (left_s - overhead_s) * then <= left_s * now:
             return base.NOTHING
@@ -202,7 +177,7 @@ class HyperSched(base.Policy):
 
     def _waits_for_more(self, view: View, trial: TrialView, share: int, atoms: int) -> bool:
         """Tell whether to let this one report pass for atoms that are coming: one resize instead of two."""
-        if not self.options.wait_for_more or self._waited.get(trial.id) == trial.incarnation:
+        if self._waited.get(trial.id) == trial.incarnation:
             return False
         soon = trial.atoms + view.atoms_free + view.atoms_coming
         if view.rules.fit(min(share, soon)) <= atoms:
@@ -210,15 +185,18 @@ class HyperSched(base.Policy):
         self._waited[trial.id] = trial.incarnation
         return True
 
+    def _overhead_s(self, view: View) -> float:
+        """To, as far as it counts when a growth is weighed."""
+        return view.overhead_s
+
     def _s(self, view: View, atoms: int) -> float:
-        return float(atoms) if self.options.assume_linear else view.speedup(atoms)
+        """s(a), as it is believed when a growth is weighed."""
+        return view.speedup(atoms)
 
     def _share(self, view: View, trial: TrialView) -> int:
         """Line 21: live trials sorted by latest metric, one atom each in turn until all are given out."""
         total, live = view.atoms_total, max(1, len(view.live))
         rank = view.rank_among_live(trial)
-        if self.options.allocation == "top_job":
-            return total - (live - 1) if rank == 0 else 1
         if view.rules.sizes:
             return dealt(total, live, view.rules.sizes, view.rules.max_atoms)[rank]
         return total // live + (rank < total % live)
@@ -243,15 +221,11 @@ class HyperSched(base.Policy):
                 return (Start(1, "a new configuration enters"),)
         elif self._entrance_closed_at is None:
             self._entrance_closed_at = view.now
-        if self.options.never_idle and not view.live:
-            return self._wake_the_best(view)
-        return base.NOTHING
+        return base.NOTHING if view.live else self._wake_the_best(view)
 
     def _may_enter(self, view: View) -> bool:
         """Lines 5 to 9; that atoms are free is why we are asked."""
         options = self.options
-        if options.exploration_fraction is not None:
-            return view.now < options.exploration_fraction * view.rules.deadline_s
         needed_s = options.eta * view.longest_training_s
         step_s = view.step_on_one_atom_s
         if options.R is not None and step_s is not None:
@@ -276,8 +250,6 @@ class HyperSched(base.Policy):
         )
 
     def _too_late_for_anything(self, view: View) -> bool:
-        if not self.options.last_step_guard:
-            return False
         step_s = view.step_on_one_atom_s
         return step_s is not None and view.overhead_s + step_s / 4 > view.time_left_s
 

@@ -1,0 +1,87 @@
+"""HyperSched with the switches of its ablations (SoCC'19, section 6.1): a policy of one's own, in a file.
+
+``gpusched simulate --policy scripts/papers/ablations.py:Ablated --set speculation=false``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpusched.policies import BadOption, Decision, TrialView, View, base
+from gpusched.policies.halving import hypersched
+
+#: The name of the policy, for a ``Setup`` or a recipe.
+NAME = f"{__file__}:Ablated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(hypersched.Options):
+    """HyperSched's parameters, and what can be switched. The defaults are HyperSched as it is printed."""
+
+    #: Figure 5: off = judged once, on arrival at a rung, against floor(n/eta).
+    speculation: bool = True
+    #: Figure 7: new trials enter during this share of the deadline instead of by Algorithm 3.
+    exploration_fraction: float | None = None
+    #: Figure 8: off = every trial keeps one atom.
+    resize: bool = True
+    #: Figure 9: off = To counts as 0; on = s(a) counts as a.
+    overhead_aware: bool = True
+    assume_linear: bool = False
+    #: Section 4.3: the atoms left over go to the best alone.
+    top_job: bool = False
+    #: gpusched's, beyond the paper: see ``gpusched.policies.halving.hypersched``.
+    last_step_guard: bool = False
+    wait_for_more: bool = False
+    never_idle: bool = False
+
+    def problems(self) -> Iterator[BadOption]:
+        yield from hypersched.Options.problems(self)
+        fraction = self.exploration_fraction
+        if fraction is not None and not 0 <= fraction <= 1:
+            yield "exploration_fraction", f"must be between 0 and 1, not {fraction:g}"
+
+
+class Ablated(hypersched.HyperSched):
+    """HyperSched as printed, or without a part of it."""
+
+    name = "hypersched"
+    options_type = Options
+    options: Options
+
+    def _speculates(self, view: View) -> bool:
+        return self.options.speculation
+
+    def _may_enter(self, view: View) -> bool:
+        fraction = self.options.exploration_fraction
+        if fraction is None:
+            return super()._may_enter(view)
+        return view.now < fraction * view.rules.deadline_s
+
+    def _grow(self, view: View, trial: TrialView) -> Sequence[Decision]:
+        return super()._grow(view, trial) if self.options.resize else base.NOTHING
+
+    def _overhead_s(self, view: View) -> float:
+        return super()._overhead_s(view) if self.options.overhead_aware else 0.0
+
+    def _s(self, view: View, atoms: int) -> float:
+        return float(atoms) if self.options.assume_linear else super()._s(view, atoms)
+
+    def _share(self, view: View, trial: TrialView) -> int:
+        if not self.options.top_job:
+            return super()._share(view, trial)
+        others = max(1, len(view.live)) - 1
+        return view.atoms_total - others if view.rank_among_live(trial) == 0 else 1
+
+    def _too_late(self, view: View, trial: TrialView) -> bool:
+        return self.options.last_step_guard and super()._too_late(view, trial)
+
+    def _too_late_for_anything(self, view: View) -> bool:
+        return self.options.last_step_guard and super()._too_late_for_anything(view)
+
+    def _waits_for_more(self, view: View, trial: TrialView, share: int, atoms: int) -> bool:
+        wanted = self.options.wait_for_more
+        return wanted and super()._waits_for_more(view, trial, share, atoms)
+
+    def _wake_the_best(self, view: View) -> Sequence[Decision]:
+        return super()._wake_the_best(view) if self.options.never_idle else base.NOTHING
