@@ -6,9 +6,8 @@ Trials are started in order, one after the other on each atom (``fifo``). At eve
 
 The rule multiplies metrics, so it means something for positive ones only:
 
-* ``metric_min`` and ``metric_max`` given: metrics are first normalised to 0..1 (HyperDrive 6.3, equation 4).
-* Not given, and a metric below 0 turns up: the same with the lowest and highest metric seen so far ("the lower bound
-  range is determined empirically by observing a small number of poor performing runs"), which is said once.
+* If a metric below 0 turns up, metrics are normalised to 0..1 between the lowest and highest seen so far (HyperDrive
+  6.3, equation 4: "the lower bound range is determined empirically"), which is said once.
 * Lower is better (a loss): the mirror image, globalBest * (1 + eps) > jobBest.
 
 The trial that has the best metric of all always goes on; with a best metric of 0 the rule as printed would stop it.
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from gpusched.core.decisions import Decision, Say, Stop, TrialView, View
 from gpusched.core.trial import NEVER
 from gpusched.policies import base, fifo
-from gpusched.policies.scale import Scale, bounds_problems
+from gpusched.policies.scale import Scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +31,6 @@ class Options(fifo.Options):
 
     b: int = 10
     eps: float = 0.5
-    #: The values that the metric can have; needed only where it can be negative.
-    metric_min: float | None = None
-    metric_max: float | None = None
 
     def problems(self) -> Iterator[base.BadOption]:
         yield from fifo.Options.problems(self)
@@ -42,7 +38,6 @@ class Options(fifo.Options):
             yield "b", f"must be at least 1 step, not {self.b}"
         if not 0 <= self.eps < math.inf:
             yield "eps", f"must be 0 or more, not {self.eps:g}"
-        yield from bounds_problems(self.metric_min, self.metric_max)
 
 
 class Bandit(fifo.Fifo):
@@ -94,24 +89,18 @@ class Bandit(fifo.Fifo):
 
     def _scale(self, sign: float) -> Scale | None:
         """Return the scale to normalise by; None: metrics are positive and compared as they are."""
-        low, high = self.options.metric_min, self.options.metric_max
-        if low is not None and high is not None:
-            return Scale(low, high, sign)
         if self._lowest < 0 and self._highest > self._lowest:
             return Scale(self._lowest, self._highest, sign)
         return None
 
     def _say_how_it_compares(self) -> Sequence[Decision]:
-        if self._has_said or self.options.metric_min is not None or self._lowest >= 0:
+        if self._has_said or self._lowest >= 0:
             return base.NOTHING
         self._has_said = True
         return (Say(f"bandit: {self._comparison()}"),)
 
     def _comparison(self) -> str:
-        return (
-            "the metric is negative at times, so it is compared on a scale from the lowest to the highest "
-            "seen so far; metric_min and metric_max would fix that scale"
-        )
+        return "the metric is negative at times: it is compared on a scale from the lowest to the highest seen so far"
 
     def notes(self, view: View) -> Sequence[str]:
         return (self._comparison(),) if self._has_said else ()

@@ -48,7 +48,7 @@ class Options(fifo.Options):
             yield "b", f"must be at least 1 step, not {self.b}"
         if not 0 < self.delta < 1:
             yield "delta", f"must be between 0 and 1, not {self.delta:g}"
-        yield from bounds_problems(self.metric_min, self.metric_max, needed_by="earlyterm")
+        yield from bounds_problems(self.metric_min, self.metric_max, "earlyterm")
 
 
 class EarlyTerm(fifo.Fifo):

@@ -5,7 +5,7 @@ The yardstick: no trial is ever paused or resized, and the deadline is not looke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpusched.core.decisions import Decision, Start, TrialView, View
@@ -14,15 +14,9 @@ from gpusched.policies import base
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(base.Options):
-    """``R`` steps a trial; ``atoms`` a trial."""
+    """``R`` steps a trial."""
 
     R: int | None = 81
-    atoms: int = 1
-
-    def problems(self) -> Iterator[base.BadOption]:
-        yield from base.Options.problems(self)
-        if self.atoms < 1:
-            yield "atoms", f"must be at least 1, not {self.atoms}"
 
 
 class Fifo(base.Policy):
@@ -35,10 +29,7 @@ class Fifo(base.Policy):
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         return base.complete_at(trial, self.options.R)
 
-    def on_tried(self, view: View) -> Sequence[Decision]:
-        return (Start(self.options.atoms, "a person asked for it"),)
-
     def on_capacity(self, view: View) -> Sequence[Decision]:
-        if view.can_draw and view.atoms_free >= view.rules.fit(self.options.atoms):
-            return (Start(self.options.atoms, "next in line"),)
+        if view.can_draw and view.atoms_free >= view.rules.smallest:
+            return (Start(1, "next in line"),)
         return base.NOTHING

@@ -39,6 +39,8 @@ REFRESH = 0.01
 AT_ONCE = 32
 #: A newcomer is judged after it has trained this share of what its launch took.
 LOOK = 0.25
+#: Share of the deadline that scouts train for: what later octaves bring is seen before anybody is judged.
+SCOUTING = 0.1
 #: Steps after a launch before the incumbent is resized: its speed is known by then.
 COOLDOWN = 3
 
@@ -50,13 +52,9 @@ class Options(base.Options):
     #: The best possible metric, where it is known: forecasts are better (1 for an accuracy, 0 for a loss).
     metric_max: float | None = None
     metric_min: float | None = None
-    #: Share of the deadline that scouts train for: what later octaves bring is seen before anybody is judged.
-    scouting: float = 0.1
 
     def problems(self) -> Iterator[base.BadOption]:
         yield from base.Options.problems(self)
-        if not 0 <= self.scouting <= 1:
-            yield "scouting", f"must be between 0 and 1, not {self.scouting:g}"
         low, high = self.metric_min, self.metric_max
         if low is not None and high is not None and not low < high:
             yield "metric_max", f"must be above metric_min = {low:g}, not {high:g}"
@@ -176,7 +174,7 @@ class Foresight(base.Policy):
         """Tell whether the trial is one of the first, and its time is not over."""
         if trial.id >= view.atoms_total:
             return False
-        return trial.training_s(view.now) < self.options.scouting * view.rules.deadline_s
+        return trial.training_s(view.now) < SCOUTING * view.rules.deadline_s
 
     def _lead(self, view: View, trial: TrialView) -> Sequence[Decision]:
         """Rest, or grow into free atoms, as far as that pays; let some reports pass where more are wanted."""

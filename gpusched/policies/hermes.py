@@ -30,6 +30,8 @@ from sortedcontainers import SortedList
 from gpusched.core.decisions import Decision, Pause, Resume, Say, Start, TrialView, View
 from gpusched.policies import base
 
+#: Factor of a quantum at each milestone.
+GROWTH = 2.0
 #: Keeps C finite, whatever a script reports.
 _MOST = 1e300
 
@@ -41,9 +43,8 @@ class Options(base.Options):
     R: int | None = 81
     quantum_s: float = 10.0
     trials_per_device: int = 4
-    #: Shares of its first value by which the loss must have fallen for the quantum to grow, and the factor.
+    #: Shares of its first value by which the loss must have fallen for the quantum to double.
     milestones: tuple[float, ...] = (0.5, 0.75, 0.9)
-    growth: float = 2.0
     #: The best possible metric, where more is better: what is missing to it counts as the loss.
     metric_max: float = 1.0
 
@@ -53,8 +54,6 @@ class Options(base.Options):
             yield "quantum_s", f"must be more than 0 s, not {self.quantum_s:g}; the paper has 10"
         if self.trials_per_device < 1:
             yield "trials_per_device", f"must be at least 1, not {self.trials_per_device}"
-        if not 1 <= self.growth < math.inf:
-            yield "growth", f"must be at least 1, not {self.growth:g}"
         rising = list(self.milestones) == sorted(set(self.milestones))
         if not rising or not all(0 < share < 1 for share in self.milestones):
             yield (
@@ -91,14 +90,14 @@ class Job:
         self._count += 1
         self._low, self._high = min(self._low, loss), max(self._high, loss)
 
-    def grow(self, loss: float | None, milestones: Sequence[float], growth: float) -> None:
+    def grow(self, loss: float | None, milestones: Sequence[float]) -> None:
         """ "The milestones are set by the user as the percentage decrease of the loss"."""
         if loss is None or self._first is None or self._first <= 0:
             return
         fallen = (self._first - loss) / self._first
         while self.passed < len(milestones) and fallen >= milestones[self.passed]:
             self.passed += 1
-            self.quantum_s *= growth
+            self.quantum_s *= GROWTH
 
     def is_over(self, now_s: float, at_least_s: float) -> bool:
         """Tell whether the present quantum is over, and long enough to say something."""
@@ -151,7 +150,7 @@ class Hermes(base.Policy):
         if job.began_s is None:
             job.began_s = trial.up_at if trial.up_at is not None else view.now
         job.saw(loss)
-        job.grow(loss, options.milestones, options.growth)
+        job.grow(loss, options.milestones)
         handover_s = view.overhead_s + trial.save_s
         if not job.is_over(view.now, handover_s):
             return base.NOTHING

@@ -9,15 +9,13 @@
     promising trials (the first S_effective by p) keep their atoms; the other trials take turns: after b steps an
         opportunistic trial is suspended and the next one in line runs         ``on_capacity``      (3.2, 5.3)
 
-A *slot* is ``atoms`` atoms. At most ``configurations`` are tried in all, and new ones come before suspended ones ("we
-suspend it and start a new job", 5.3). Without that limit the suspended would starve: they get every other slot. The
-target is the recipe's. Without one it rises: it lies ``raise_by`` of the way from the best metric so far to the best
-possible one, and moves on when it is reached (section 9 names such a "dynamic target approach" without details). The
-trial with the best metric so far has a chance, whatever p says: its model would be kept. The kill threshold judges the
-present: a reward may fall to that of a trial that has learnt nothing ("learning-crash", 6.3).
-
-Before rules version 8 POP had a target of its own, at which it ended the search, judged the best metric by the kill
-threshold, limited the configurations under way at a time, and started new ones as long as there were any.
+A *slot* is the least number of atoms of a trial. Where ``configurations`` limits how many are tried, new ones come
+before suspended ones ("we suspend it and start a new job", 5.3); without a limit the suspended would starve, and get
+every other slot. The target is the recipe's. Without one it rises: it lies ``RAISE_BY`` of the way from the best metric
+so far to the best possible one, and moves on when it is reached (section 9 names such a "dynamic target approach"
+without details). The trial with the best metric so far has a chance, whatever p says: its model would be kept. The kill
+threshold judges the present: a reward may fall to that of a trial that has learnt nothing ("learning-crash", 6.3).
+Ours: M ends at ``R``; curves are extrapolated by a tempered posterior (``curves/mcmc.py``).
 """
 
 from __future__ import annotations
@@ -40,26 +38,26 @@ from gpusched.core.decisions import (
 from gpusched.core.rules import Rules
 from gpusched.core.trial import NEVER, TrialState
 from gpusched.policies import base
-from gpusched.policies.confidence import Confidence
 from gpusched.policies.earlyterm import PredictorName
+from gpusched.policies.pop_promising import Confidence
 from gpusched.policies.scale import Scale, bounds_problems, curve_of
+
+#: Below this chance to reach the target a trial is poor (5.3).
+P_POOR = 0.05
+#: Distance of a rising target beyond the best metric, as a share of what is still possible.
+RAISE_BY = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(base.Options):
-    """``R`` most steps of a trial; ``atoms`` a slot; ``b`` steps between two judgements."""
+    """``R`` most steps of a trial; ``b`` steps between two judgements."""
 
     R: int | None = 81
-    atoms: int = 1
     b: int = 10
     #: A metric above that of a trial which has not learnt anything, or has unlearnt it.
     kill_threshold: float | None = None
-    #: Below this chance to reach the target a trial is poor.
-    p_poor: float = 0.05
-    #: Distance of a rising target beyond the best metric, as a share of what is still possible.
-    raise_by: float = 0.1
     #: Most configurations in all (None: no limit, and suspended trials do not wait for the last of them).
-    configurations: int | None = 100
+    configurations: int | None = None
     predictor: PredictorName = "mcmc"
     #: The values that the metric can have.
     metric_min: float | None = None
@@ -67,15 +65,11 @@ class Options(base.Options):
 
     def problems(self) -> Iterator[base.BadOption]:
         yield from base.Options.problems(self)
-        for name in ("atoms", "b", "configurations"):
+        for name in ("b", "configurations"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 yield name, f"must be at least 1, not {value}"
-        if not 0 <= self.p_poor < 1:
-            yield "p_poor", f"must be at least 0 and below 1, not {self.p_poor:g}"
-        if not 0 < self.raise_by < 1:
-            yield "raise_by", f"must be between 0 and 1, not {self.raise_by:g}"
-        yield from bounds_problems(self.metric_min, self.metric_max, needed_by="pop")
+        yield from bounds_problems(self.metric_min, self.metric_max, "pop")
         if not self.is_within_bounds(self.kill_threshold):
             yield "kill_threshold", f"must lie within {self.bounds}; it is {self.kill_threshold:g}"
 
@@ -186,7 +180,7 @@ class Pop(base.Policy):
             return
         best = scale.of_score(self._best)
         if self._target is None or best >= self._target:
-            self._target = best + self.options.raise_by * (1.0 - best)
+            self._target = best + RAISE_BY * (1.0 - best)
 
     # ------------------------------------------------------------ forecasts
 
@@ -201,7 +195,7 @@ class Pop(base.Policy):
             # Equation 3, and "set ERT = Tmax - Tpass" where it would be more.
             ert_s = min(forecast["remaining_steps"] * stride * step_s, view.time_left_s)
             self.confidence.set(trial.id, p, ert_s, step)
-            if p < self.options.p_poor and trial.id != self._best_trial:
+            if p < P_POOR and trial.id != self._best_trial:
                 return (Stop(trial.id, f"poor: reaches the target with p = {p:.2g}"),)
             self._classify(view)
         return self._take_turns(view, trial)
@@ -216,7 +210,7 @@ class Pop(base.Policy):
         ]
 
     def _slots(self, view: View) -> int:
-        return max(1, view.atoms_total // view.rules.fit(self.options.atoms))
+        return max(1, view.atoms_total // view.rules.smallest)
 
     def _is_promising(self, trial: int) -> bool:
         return self.confidence.is_promising(trial)
@@ -231,7 +225,7 @@ class Pop(base.Policy):
 
     def _must_make_room(self, view: View, waiting: float) -> bool:
         """Tell whether one of so many that wait gets no slot, free or coming, unless another trial leaves."""
-        slot = view.rules.fit(self.options.atoms)
+        slot = view.rules.smallest
         if view.atoms_free >= slot:
             return False
         return waiting > (view.atoms_free + view.atoms_coming) // slot
@@ -245,14 +239,13 @@ class Pop(base.Policy):
     # ------------------------------------------------------------ atoms
 
     def on_capacity(self, view: View) -> Sequence[Decision]:
-        atoms = self.options.atoms
-        if view.atoms_free < view.rules.fit(atoms):
+        if view.atoms_free < view.rules.smallest:
             return base.NOTHING
         while self._urgent:
             trial = self._urgent.pop(0)
             if trial in view.paused and not view.trials[trial].held_by_user:
                 p = self.confidence.of(trial)
-                return (Resume(trial, atoms, f"promising: p = {p:.2f}"),)
+                return (Resume(trial, 1, f"promising: p = {p:.2f}"),)
         may_begin = view.can_draw and self._most_new(view) > 0
         alternates = self.options.configurations is None
         is_turn_of_new = may_begin and not (self._gave_to_new and alternates)
@@ -260,8 +253,8 @@ class Pop(base.Policy):
         self._gave_to_new = may_begin and suspended is None
         if suspended is not None:
             self._line.popleft()
-            return (Resume(suspended, atoms, "its turn again"),)
-        return (Start(atoms, "a new configuration"),) if may_begin else base.NOTHING
+            return (Resume(suspended, 1, "its turn again"),)
+        return (Start(1, "a new configuration"),) if may_begin else base.NOTHING
 
     def _most_new(self, view: View) -> float:
         """Return how many more configurations the options allow."""

@@ -40,16 +40,15 @@ class Scale:
 
 
 def bounds_problems(
-    metric_min: float | None, metric_max: float | None, *, needed_by: str | None = None
+    metric_min: float | None, metric_max: float | None, policy: str
 ) -> Iterator[BadOption]:
-    """Yield what is wrong with the bounds of a metric. ``needed_by``: the policy that cannot do without."""
+    """Yield what is wrong with the bounds of a metric, which ``policy`` cannot do without."""
     if metric_min is None and metric_max is None:
-        if needed_by is not None:
-            yield (
-                "metric_min",
-                f"{needed_by} needs a bounded metric: give metric_min and metric_max, the values it can have "
-                "(0 and 1 for an accuracy)",
-            )
+        yield (
+            "metric_min",
+            f"{policy} needs a bounded metric: give metric_min and metric_max, the values it can have "
+            "(0 and 1 for an accuracy)",
+        )
         return
     if metric_min is None or metric_max is None:
         missing = "metric_min" if metric_min is None else "metric_max"

@@ -12,8 +12,7 @@ Line 9 is printed as "remove the lowest floor(N[i] / eta^k)"; the text ("only (1
 forward") and the sizes of the next round mean what is done here, and for the paper's eta = 2 both are the same.
 
 The paper buys atoms as it needs them. A box has what it has: the plan is cut to the largest budget whose first stage,
-the widest, fits, and that is said before it starts. Ours, ``use_rest``: what the plan leaves of time and budget goes to
-the winner.
+the widest, fits, and that is said before it starts. Ours: what the plan leaves of time and budget goes to the winner.
 """
 
 from __future__ import annotations
@@ -37,30 +36,27 @@ from gpusched.core.rules import Rules
 from gpusched.core.trial import TrialState
 from gpusched.policies import base, seer_plan
 from gpusched.policies.seer_plan import Arguments, Plan
+from gpusched.text import count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(base.Options):
-    """SEER's arguments, in minutes and atom-minutes as in the paper."""
+    """SEER's arguments, in minutes and atom-minutes as in the paper.
 
-    #: Deadline in minutes (None: the experiment's).
-    T: float | None = None
+    T is the search's deadline, P_min and P_max are the recipe's ``sizes`` and ``max_atoms``.
+    """
+
     #: Budget in atom-minutes (None: all atoms for all of the time).
     B: float | None = None
     eta: float = 4.0
     nu: float = 2.0
-    #: Least and most atoms of a trial (None: the recipe's max_atoms, or all there are).
-    p_min: int = 1
-    p_max: int | None = None
     #: Minutes before a trial may be eliminated, about two steps (None: 1, or a tenth of a shorter deadline, or longer
     #: where the plan is cut to the box and would otherwise end early).
     t_min: float | None = None
-    #: Ours: the winner trains on with what is left of time and budget.
-    use_rest: bool = True
 
     def problems(self) -> Iterator[base.BadOption]:
         yield from base.Options.problems(self)
-        for name in ("T", "B", "t_min"):
+        for name in ("B", "t_min"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 yield name, f"must be more than 0, not {value:g}"
@@ -68,22 +64,18 @@ class Options(base.Options):
             yield "eta", f"must be more than 1, not {self.eta:g}; 4 is the usual choice"
         if not self.nu > 1:
             yield "nu", f"must be more than 1, not {self.nu:g}; 2 is the usual choice"
-        if self.p_min < 1:
-            yield "p_min", f"must be at least 1 atom, not {self.p_min}"
-        if self.p_max is not None and self.p_max < self.p_min:
-            yield "p_max", f"must be at least p_min = {self.p_min}, not {self.p_max}"
 
     def arguments(self, rules: Rules, atoms: int, time_left_s: float) -> Arguments:
         """Return what the planner is asked, with options that were left open filled in."""
-        deadline = min(self.T or float("inf"), time_left_s / 60.0)
+        deadline = time_left_s / 60.0
         most = min(atoms, rules.max_atoms or atoms)
         return Arguments(
             deadline=deadline,
             budget=self.B if self.B is not None else deadline * atoms,
             eta=self.eta,
             nu=self.nu,
-            p_min=max(self.p_min, rules.smallest),
-            p_max=most if self.p_max is None else min(self.p_max, most),
+            p_min=rules.smallest,
+            p_max=most,
             t_min=self.t_min if self.t_min is not None else min(1.0, deadline / 10.0),
         )
 
@@ -148,10 +140,7 @@ class Seer(base.Policy):
 
     def _why_none(self, given: Arguments, atoms: int) -> base.BadOption:
         if given.p_min > (given.p_max or atoms):
-            return (
-                "p_min",
-                f"a trial must have p_min = {given.p_min} atoms, but may have {given.p_max} at most",
-            )
+            return "B", f"a trial has at least {given.p_min} atoms, and there are {atoms}"
         if given.deadline < given.t_min:
             return (
                 "t_min",
@@ -167,8 +156,8 @@ class Seer(base.Policy):
         return (
             "B",
             f"the budget of {given.budget:.3g} atom-minutes is too small for one trial, which needs "
-            f"p_min * t_min = {given.p_min} * {given.t_min:g} = {given.p_min * given.t_min:.3g}; "
-            "raise B or lower t_min",
+            f"{count(given.p_min, 'atom')} for t_min = {given.t_min:g} min: {given.p_min * given.t_min:.3g}; raise B "
+            "or lower t_min",
         )
 
     def problems(self, rules: Rules, atoms: int) -> Iterator[base.BadOption]:
@@ -329,7 +318,7 @@ class Seer(base.Policy):
         atoms = self._atoms_of(view, winner)
         rest_s = min(60.0 * (self._budget(view) - plan.used_budget) / atoms, view.time_left_s)
         out = [Stop(trial, "the last stage is over: another trial is the best") for trial in others]
-        if self._winner is None and self.options.use_rest and rest_s > 1e-6:
+        if self._winner is None and rest_s > 1e-6:
             self._winner = winner
             place = self._bracket_of[winner]
             self._bracket_of = {winner: place}

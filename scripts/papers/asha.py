@@ -28,7 +28,8 @@ def setups(quick: bool) -> list[Setup]:
     return [
         Setup(
             policy="asha",
-            options={"r": 1, "R": R, "eta": ETA, "s": rate},
+            # Bracket s has its first rung at r * eta^s.
+            options={"r": int(ETA**rate), "R": R, "eta": ETA},
             atoms=20 if quick else 100,
             deadline_s=(2 if quick else MULTIPLES[-1]) * UNIT,
             seed=seed,

@@ -26,7 +26,7 @@ TMAX_S = 72 * 3600.0
 DELAYS = Delays(launch_s=5.0, resize_s=5.0, save_s=0.2, exit_s=0.5, release_s=0.5)
 PREDICTED = {**BOUNDS, "predictor": "least_squares"}
 POLICIES: dict[str, dict[str, Any]] = {
-    "pop": {"b": 10, "kill_threshold": 0.15, **PREDICTED},
+    "pop": {"b": 10, "configurations": 100, "kill_threshold": 0.15, **PREDICTED},
     "bandit": {"b": 10, "eps": 0.5},
     "earlyterm": {"b": 30, "delta": 0.05, **PREDICTED},
     "fifo": {},

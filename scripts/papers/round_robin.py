@@ -18,7 +18,7 @@ class Options(hermes.Options):
     """A quantum of 30 s that does not grow."""
 
     quantum_s: float = 30.0
-    growth: float = 1.0
+    milestones: tuple[float, ...] = ()
 
 
 class _Job(hermes.Job):

@@ -66,26 +66,21 @@ def setups(quick: bool) -> list[Setup]:
 
 def _policies(atoms: int, minutes: int, common: dict[str, Any]) -> list[Setup]:
     """The pool is as large as SEER's plan ever needs: it buys atoms when it needs them."""
-    budget: dict[str, Any] = {
-        "B": float(atoms * minutes),
-        "eta": 4.0,
-        "p_min": 1,
-        "p_max": 4,
-        "t_min": 1.0,
-    }
-    rules = Rules(deadline_s=60.0 * minutes)
+    budget: dict[str, Any] = {"B": float(atoms * minutes), "eta": 4.0, "t_min": 1.0}
+    rules = Rules(deadline_s=60.0 * minutes, max_atoms=4)
     plan, words = Seer(SeerOptions(**budget)).plan_for(rules, UNLIMITED, rules.deadline_s)
     assert plan is not None, words
     peaks = {"seer": plan.peak}
-    options = {name: budget[name] for name in ("B", "p_min", "p_max", "t_min")} | {"T": minutes}
+    options = {"B": budget["B"], "p_min": 1, "p_max": 4, "t_min": 1.0, "T": minutes}
     for policy in ("e_grid", "e_hyperband"):
         peaks[policy] = elastic.peak(elastic.Options(**options).plan(policy))
-    one = {"R": None, "atoms": atoms}
+    one = {"R": None}
     named = {"label": f"{atoms}"}
     ideal = [
         Setup(
             policy=policy,
             options=budget if policy == "seer" else options,
+            max_atoms=4,
             # Where instances are rented whole, the last one may not be full.
             atoms=-(-peak // 4) * 4,
             elastic=True,
@@ -98,7 +93,15 @@ def _policies(atoms: int, minutes: int, common: dict[str, Any]) -> list[Setup]:
     return [
         *ideal,
         *(replace(setup, **RENTED, label=f"{atoms} rented") for setup in ideal),
-        Setup(policy="fifo", options=one, atoms=atoms, max_trials=1, **common, **named),
+        Setup(
+            policy="fifo",
+            options=one,
+            atoms=atoms,
+            sizes=(atoms,),
+            max_trials=1,
+            **common,
+            **named,
+        ),
         *(
             Setup(policy=policy, options=MINUTE_STEPS, atoms=atoms, **common, **named)
             for policy in ("asha", "hyperband", "hypersched")

@@ -406,8 +406,7 @@ class Anything(RuleBasedStateMachine):
         if state.stopping is not None or state.room() < self.rules.smallest:
             return
         assert not state.wanted or state.live, "a trial that is to go on waits for nothing"
-        in_the_way = self.options.get("atoms", 1) > 1
-        if self.policy_name in ("fifo", "asha") and not in_the_way:
+        if self.policy_name in ("fifo", "asha"):
             assert not state.can_draw, "an atom is free and a configuration is left"
 
     @invariant()

@@ -29,7 +29,8 @@ def test_every_fault_is_told_in_its_own_words(sandbox: Sandbox) -> None:
     recipe = sandbox.recipe(
         "bad.py",
         space={"fault": {"grid": faults}},
-        policy={"name": "fifo", "R": 10, "atoms": 2},
+        policy={"name": "fifo", "R": 10},
+        sizes=[2],
         devices="cpu:4",
         max_trials=len(faults),
         max_failures=len(faults),

@@ -26,7 +26,8 @@ def test_every_misuse_is_named_with_its_line(sandbox: Sandbox) -> None:
     recipe = sandbox.recipe(
         "misuse.py",
         space={"fault": {"grid": ["none", *TOLD]}},
-        policy={"name": "fifo", "R": 3, "atoms": 2},
+        policy={"name": "fifo", "R": 3},
+        sizes=[2],
         max_trials=1 + len(TOLD),
     )
     result = sandbox.gpusched("run", recipe)

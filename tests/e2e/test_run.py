@@ -37,7 +37,7 @@ def test_a_search_ends_with_the_best_model_on_disk(sandbox: Sandbox) -> None:
 
 
 def test_what_is_told_of_a_search_of_two_ranks_a_trial(sandbox: Sandbox) -> None:
-    recipe = sandbox.recipe("good.py", policy={"name": "fifo", "R": 3, "atoms": 2})
+    recipe = sandbox.recipe("good.py", policy={"name": "fifo", "R": 3}, sizes=[2])
     result = sandbox.gpusched("run", recipe, "--json")
     assert result.code == 0, result.text + sandbox.log()
     objects = [json.loads(line) for line in result.out.splitlines()]

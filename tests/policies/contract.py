@@ -55,7 +55,7 @@ LONGEST_EXIT_S = 0.1
 BOUNDS: Mapping[str, Any] = {"metric_min": 0.0, "metric_max": 1.0}
 #: Options for the contract, for policies that cannot run without or whose defaults need days. Others run with ``{}``.
 VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
-    "fifo": [{"R": 20}, {"R": 15, "atoms": 2}],
+    "fifo": [{"R": 20}],
     "asha": [{"R": 27, "eta": 3.0}, {"R": None, "eta": 2.0}, {"R": 32, "eta": 2.0, "brackets": 3}],
     "hypersched": [
         {"R": 40, "cooldown": 1},
@@ -63,27 +63,19 @@ VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     ],
     "foresight": [
         {},
-        {"R": 40, "metric_min": 0.0, "metric_max": 1.0, "scouting": 0.0},
+        {"R": 40, "metric_min": 0.0, "metric_max": 1.0},
     ],
-    "sha": [{"R": 27, "eta": 3.0}, {"R": 8, "eta": 2.0, "overlap": True, "patience": 1.5}],
-    "hyperband": [{"R": 9, "eta": 3.0}, {"R": 16, "r": 2, "eta": 2.0, "overlap": True}],
-    "bandit": [{"R": 30, "b": 3}, {"R": 20, "b": 2, "eps": 0.1, **BOUNDS}],
+    "sha": [{"R": 27, "eta": 3.0}, {"R": 8, "eta": 2.0}],
+    "hyperband": [{"R": 9, "eta": 3.0}, {"R": 16, "r": 2, "eta": 2.0}],
+    "bandit": [{"R": 30, "b": 3}, {"R": 20, "b": 2, "eps": 0.1}],
     "pop": [
         {"R": 40, "b": 4, "predictor": "least_squares", "configurations": 10, **BOUNDS},
         {"R": None, "b": 3, "predictor": "least_squares", "kill_threshold": 0.1, **BOUNDS},
-        {
-            "R": 30,
-            "b": 5,
-            "predictor": "least_squares",
-            "configurations": None,
-            "atoms": 2,
-            **BOUNDS,
-        },
     ],
-    "seer": [{"t_min": 0.02}, {"R": 30, "eta": 2.0, "nu": 1.5, "t_min": 0.05, "use_rest": False}],
+    "seer": [{"t_min": 0.02}, {"R": 30, "eta": 2.0, "nu": 1.5, "t_min": 0.05}],
     "hermes": [
         {"R": 40, "quantum_s": 5.0},
-        {"R": None, "quantum_s": 0.5, "trials_per_device": 2, "milestones": (0.1,), "growth": 1.5},
+        {"R": None, "quantum_s": 0.5, "trials_per_device": 2, "milestones": (0.1,)},
     ],
     "earlyterm": [{"R": 30, "b": 5, "predictor": "least_squares", **BOUNDS}],
 }

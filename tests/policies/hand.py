@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import pytest
-
 from gpusched import policies
 from gpusched.core.commands import (
     Command,
@@ -37,15 +35,6 @@ from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.core.trial import TrialRecord
 from tests.events import reported
-
-#: Rules on two devices where one trial waits and has an atom coming: who leaves for it all the same.
-AWAITED = pytest.mark.parametrize(
-    ("rules", "left"),
-    [
-        ({"max_trials": 3}, [1]),
-        ({"configurations": 3}, [1]),
-    ],
-)
 
 
 class Hand:

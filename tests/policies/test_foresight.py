@@ -40,7 +40,7 @@ def rising(end: float, steps: int, tau: float = 10.0) -> list[float]:
 
 
 def test_scouts_run_on_whatever_their_rank() -> None:
-    experiment = hand({"scouting": 0.1}, atoms=2, deadline_s=1000.0)
+    experiment = hand(atoms=2, deadline_s=1000.0)
     for step, (good, bad) in enumerate(zip(rising(0.9, 50), rising(0.1, 50), strict=True), 1):
         experiment.report(0, good, at=float(step))
         experiment.report(1, bad, at=float(step))
@@ -49,7 +49,7 @@ def test_scouts_run_on_whatever_their_rank() -> None:
 
 
 def test_a_hopeless_trial_makes_room_once_its_time_as_a_scout_is_over() -> None:
-    experiment = hand({"scouting": 0.0}, atoms=2, deadline_s=1000.0)
+    experiment = hand(atoms=2, deadline_s=100.0)
     for step, (good, bad) in enumerate(zip(rising(0.9, 40), [0.1] * 40, strict=True), 1):
         for trial, score in ((0, good), (1, bad)):
             if experiment.trial(trial).is_live:
@@ -59,7 +59,7 @@ def test_a_hopeless_trial_makes_room_once_its_time_as_a_scout_is_over() -> None:
 
 
 def test_no_atom_is_idle_while_there_is_something_to_train() -> None:
-    experiment = hand({"scouting": 0.0}, atoms=4, configurations=6, deadline_s=300.0)
+    experiment = hand(atoms=4, configurations=6, deadline_s=300.0)
     idle = 0
     for step in range(1, 40):
         for trial in list(experiment.state.live):
@@ -224,6 +224,6 @@ def test_without_a_trial_that_may_train_no_trial_is_said_to_lead() -> None:
 
 def test_options_that_make_no_sense_are_refused() -> None:
     kind = options_type("foresight")
-    wrong = kind(scouting=1.5, metric_min=2.0, metric_max=1.0, R=0)
-    assert {option for option, _ in wrong.problems()} == {"scouting", "metric_max", "R"}
+    wrong = kind(metric_min=2.0, metric_max=1.0, R=0)
+    assert {option for option, _ in wrong.problems()} == {"metric_max", "R"}
     assert len(Foresight.options_type.__dataclass_fields__) <= 6

@@ -9,8 +9,8 @@ import pytest
 
 from gpusched.core.events import Forecasted, Reopened
 from gpusched.core.rules import Rules
-from gpusched.policies.pop import Options, Pop
-from tests.policies.hand import AWAITED, Hand
+from gpusched.policies.pop import P_POOR, Options, Pop
+from tests.policies.hand import Hand
 
 SMALL: dict[str, Any] = {"b": 2, "R": 40, "metric_min": 0.0, "metric_max": 1.0}
 
@@ -45,9 +45,8 @@ def boundary(hand: Hand, trial: int, value: float = 0.5, p: float | None = None)
 
 
 def test_the_defaults_are_the_papers() -> None:
-    """5.3: b = 10 for supervised learning, the lower bound of p 0.05; 6.1: 100 configurations."""
-    options = Options()
-    assert (options.b, options.p_poor, options.configurations) == (10, 0.05, 100)
+    """5.3: b = 10 for supervised learning, the lower bound of p 0.05; a search has no end of its own."""
+    assert (Options().b, P_POOR, Options().configurations) == (10, 0.05, None)
 
 
 def test_the_horizon_is_what_the_time_left_allows() -> None:
@@ -160,7 +159,7 @@ def test_suspended_trials_and_new_ones_take_turns(most: int | None, turns: list[
     assert found == turns
 
 
-def test_there_are_100_configurations_in_all_and_then_the_search_is_over() -> None:
+def test_with_a_limit_of_configurations_the_search_is_over_after_them() -> None:
     hand = pop(4, configurations=3, kill_threshold=0.15)
     assert hand.live == [0, 1, 2]
     for trial in range(3):
@@ -212,17 +211,14 @@ def test_others_make_room_for_a_promising_trial_that_waits() -> None:
     assert "gives its atoms to a promising trial" in hand.said
 
 
-@AWAITED
-def test_nobody_gives_way_to_a_trial_that_has_an_atom_coming(
-    rules: dict[str, int], left: list[int]
-) -> None:
+def test_nobody_gives_way_to_a_trial_that_has_an_atom_coming() -> None:
     """Two slots, one configuration that waits: it gets that of the trial that ended."""
-    hand = Hand("pop", SMALL, atoms=2, **rules)
+    hand = pop(2, trials=3)
     hand.releases = False
     hand.exit(0, "finished")
     boundary(hand, 1, p=0.2)
     hand.report(1, 0.5)
-    assert hand.live == left
+    assert hand.live == [1]
 
 
 def test_two_outstanding_forecasts_of_a_trial_are_told_apart() -> None:
@@ -247,8 +243,8 @@ def test_two_outstanding_forecasts_of_a_trial_are_told_apart() -> None:
         assert (known.step, known.ert_s) == (asked.step, pytest.approx(ert_s))
 
 
-def test_slots_may_be_several_atoms() -> None:
-    hand = pop(4, atoms=2)
+def test_a_slot_is_the_least_size_that_the_recipe_allows() -> None:
+    hand = pop(4, sizes=(2,))
     assert [hand.atoms(n) for n in hand.live] == [2, 2]
 
 
@@ -304,7 +300,7 @@ def test_for_a_loss_the_target_is_reached_from_above() -> None:
 
 def test_without_a_target_it_rises_when_it_is_reached() -> None:
     """Section 9: "gradually increasing the target once it is reached"; here by a tenth of what is still possible."""
-    hand = pop(1, target=None, raise_by=0.1, trials=1)
+    hand = pop(1, target=None, trials=1)
     targets = []
     for value in (0.5, 0.54, 0.6, 0.5):
         hand.report(0, value)
@@ -337,10 +333,7 @@ def test_without_bounds_there_is_one_clear_message() -> None:
     ("options", "named"),
     [
         ({"b": 0}, "b"),
-        ({"atoms": 0}, "atoms"),
         ({"configurations": 0}, "configurations"),
-        ({"p_poor": 1.0}, "p_poor"),
-        ({"raise_by": 0.0}, "raise_by"),
         ({"kill_threshold": -1.0}, "kill_threshold"),
         ({"metric_max": -1.0}, "metric_max"),
     ],

@@ -95,7 +95,7 @@ def test_every_key_is_read(load: Load) -> None:
     recipe = load(whole=EVERYTHING)
     assert recipe.args == ("--data", "./d", "3", "0.5")
     assert recipe.deadline_s == 5400.0
-    assert recipe.policy_options == {"r": 2, "R": 64, "eta": 3.0, "brackets": 2, "s": None}
+    assert recipe.policy_options == {"r": 2, "R": 64, "eta": 3.0, "brackets": 2}
     assert recipe.scaling == {1: 1.0, 2: 1.9, 4: 3.5}
     assert (recipe.lr_power, recipe.lr_warmup_epochs, recipe.lr_ramp) == (0.5, 2.5, "ten_percent")
     assert recipe.env == {"TOKENS": "5", "NAME": "yes"}

@@ -109,8 +109,8 @@ def test_policies_that_cannot_take_over_say_why(recorded, other, why):
 
 
 def test_a_policy_answers_as_it_did_while_another_one_watches():
-    """Also where a person asked for a configuration: ``fifo`` starts it on its own number of atoms."""
-    hand = Hand("fifo", {"atoms": 2}, atoms=4, configurations=1)
+    """Also where a person asked for a configuration: ``fifo`` starts it."""
+    hand = Hand("fifo", atoms=4, configurations=1, sizes=(2,))
     let_watch(hand.policy, policies.make("asha", {}))
     hand.send(Tried(at=0.0, hparams={"n": 9}))
     assert [hand.atoms(trial) for trial in hand.live] == [2, 2]

@@ -82,7 +82,7 @@ def open_bed() -> Iterator[Bed]:
     """In a folder that everybody may enter: what protects an experiment must be its own."""
     root = Path(tempfile.mkdtemp(prefix="gpusched-others-"))
     root.chmod(0o755)
-    bed = Bed(root, {"devices": "cpu:2", "policy": {"name": "fifo", "R": 100_000, "atoms": 2}})
+    bed = Bed(root, {"devices": "cpu:2", "sizes": [2], "policy": {"name": "fifo", "R": 100_000}})
     yield bed
     bed.end()
     shutil.rmtree(root)

@@ -138,7 +138,8 @@ def settled(bed: Bed, number: int, _incarnation: int) -> bool:
 def bed_of_pairs(make_bed: MakeBed, **keys: Any) -> Bed:
     bed = make_bed(
         devices="cpu:4",
-        policy={"name": "fifo", "R": 100_000, "atoms": 2},
+        policy={"name": "fifo", "R": 100_000},
+        sizes=[2],
         space={"x": {"uniform": [0, 1]}, "step_s": 0.1},
         grace="1s",
         **keys,

@@ -21,25 +21,20 @@ from gpusched.text import ordinal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(base.HalvingOptions):
-    """``brackets``: how many early-stopping rates s = 0, 1, .. to use; ``s``: use this single one instead."""
+    """``brackets``: how many early-stopping rates s = 0, 1, .. to use."""
 
     brackets: int = 1
-    s: int | None = None
 
     def problems(self) -> Iterator[base.BadOption]:
         yield from base.HalvingOptions.problems(self)
         if self.brackets < 1:
             yield "brackets", f"must be at least 1, not {self.brackets}"
-        if self.s is not None and self.s < 0:
-            yield "s", f"must be 0 or more, not {self.s}"
-        highest = self.s if self.s is not None else self.brackets - 1
-        if self.R is not None and self.eta > 1 and 0 < highest < 64:
-            first = self.r * self.eta**highest
+        elif self.R is not None and self.eta > 1 and self.brackets < 64:
+            first = self.r * self.eta ** (self.brackets - 1)
             if first > self.R:
-                option = "s" if self.s is not None else "brackets"
                 yield (
-                    option,
-                    f"bracket {highest} would have its first rung at r*eta^s = {first:g} steps, beyond R = {self.R}",
+                    "brackets",
+                    f"the last bracket would have its first rung at {first:g} steps, beyond R = {self.R}",
                 )
 
 
@@ -52,7 +47,7 @@ class Asha(base.Policy):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        rates = [options.s] if options.s is not None else range(options.brackets)
+        rates = range(options.brackets)
         self.ladders = [Ladder(options.r, options.R, options.eta, rate) for rate in rates]
         self._entered = [0] * len(self.ladders)
         self._bracket_of: dict[int, int] = {}

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator
 
 from gpusched.policies.halving.bracket import Shape, shrinking
-from gpusched.policies.halving.sha import Synchronous, SynchronousOptions
+from gpusched.policies.halving.sha import Synchronous
 
 
 def brackets(r: int, R: int, eta: float) -> Iterator[Shape]:
@@ -30,7 +30,6 @@ class Hyperband(Synchronous):
     """All brackets from the most to the least aggressive, again and again."""
 
     name = "hyperband"
-    options_type = SynchronousOptions
 
     def _shapes(self) -> Iterator[Shape]:
         options = self.options

@@ -3,8 +3,7 @@
 "81 trials x 1 resource per trial in the first halving iteration, 27 x 3 per trial in the second, 9 x 9, 3 x 27, and
 finally, 1 trial x 81 resources in the last": with r = 1, R = 81, eta = 3. In general the milestones are those of
 ``asha`` (r * eta^k below R, then R), and as many trials begin as leave one for R. Trials have one atom each. When a
-bracket is over the next one begins, until the deadline, which is not looked at; with ``overlap`` the next one begins
-as soon as atoms are idle.
+bracket is over the next one begins, until the deadline, which is not looked at.
 
 Synchronous means to wait: "every trial within a halving iteration must complete consuming its resource". What keeps
 a straggler or a dropped job from blocking a halving for ever is said in ``bracket``.
@@ -32,42 +31,27 @@ from gpusched.policies import base
 from gpusched.policies.halving.bracket import Bracket, Shape, shrinking
 from gpusched.text import ordinal
 
+#: A halving continues without a trial that takes this many times the median time of the others.
+PATIENCE = 5.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SynchronousOptions(base.HalvingOptions):
-    """Options that ``sha`` and ``hyperband`` share."""
-
-    #: Begin the next bracket on atoms that the present one leaves idle.
-    overlap: bool = False
-    #: A halving goes on without a trial that takes this many times the median time of the others (None: it waits).
-    patience: float | None = 5.0
+class Options(base.HalvingOptions):
+    """Options of synchronous halving: those of all halving, and R must be given."""
 
     def problems(self) -> Iterator[base.BadOption]:
         yield from base.HalvingOptions.problems(self)
         if self.R is None:
             yield "R", "synchronous halving needs an end: give R, the most steps a trial may have"
-        if self.patience is not None and not 1 < self.patience < math.inf:
-            yield "patience", f"must be more than 1, not {self.patience:g}; leave it out to wait"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options(SynchronousOptions):
-    """``trials``: how many begin a bracket (None: as many as leave one for R)."""
-
-    trials: int | None = None
-
-    def problems(self) -> Iterator[base.BadOption]:
-        yield from SynchronousOptions.problems(self)
-        if self.trials is not None and self.trials < 1:
-            yield "trials", f"must be at least 1, not {self.trials}"
 
 
 class Synchronous(base.Policy):
     """Brackets of successive halving, one after the other; ``_shapes`` says which."""
 
-    options: SynchronousOptions
+    options_type = Options
+    options: Options
 
-    def __init__(self, options: SynchronousOptions) -> None:
+    def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._next_shape = self._shapes()
         self._brackets: list[Bracket] = []
@@ -132,7 +116,7 @@ class Synchronous(base.Policy):
             if out or bracket.has_waiting:
                 decision = self._next_of(view, bracket)
                 return (*out, decision) if decision is not None else out
-        if (not self._brackets or self.options.overlap) and view.can_draw:
+        if not self._brackets and view.can_draw:
             return (self._start(self._begin()),)
         return base.NOTHING if view.wake_at is not None else self._look_after_stragglers(view)
 
@@ -185,13 +169,10 @@ class Synchronous(base.Policy):
         return self._look_after_stragglers(view)
 
     def _look_after_stragglers(self, view: View) -> Sequence[Decision]:
-        patience = self.options.patience
-        if patience is None:
-            return base.NOTHING
         decisions: list[Decision] = []
         next_at: float | None = None
         for bracket in list(self._brackets):
-            late, bracket_next_at = bracket.stragglers(view, patience)
+            late, bracket_next_at = bracket.stragglers(view, PATIENCE)
             for trial in late:
                 bracket.drop(trial)
                 why = f"a straggler: the others had {bracket.milestone} steps in a fraction of its time"
@@ -233,14 +214,12 @@ class Sha(Synchronous):
     """Successive halving from r steps up, again and again."""
 
     name = "sha"
-    options_type = Options
-    options: Options
 
     def _shapes(self) -> Iterator[Shape]:
         options = self.options
         assert options.R is not None
         steps = (*milestones(options.r, options.R, options.eta), options.R)
-        first = options.trials or math.ceil(options.eta ** (len(steps) - 1) - 1e-9)
+        first = math.ceil(options.eta ** (len(steps) - 1) - 1e-9)
         sizes = tuple(shrinking(first, options.eta, len(steps)))
         number = 0
         while True:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpusched.policies.halving.hyperband import brackets
-from gpusched.policies.halving.sha import SynchronousOptions as Options
+from gpusched.policies.halving.sha import Options
 from tests.policies.hand import Hand
 
 

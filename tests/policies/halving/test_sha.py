@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpusched.policies.halving import sha
 from gpusched.policies.halving.sha import Options, Sha
 from tests.policies.hand import Hand
 
@@ -39,10 +40,6 @@ def test_the_example_of_section_3_2() -> None:
 
 def test_milestones_are_those_of_asha_and_then_R() -> None:
     assert plan(Hand("sha", {"r": 2, "R": 20, "eta": 4.0})) == ((16, 4, 1), (2, 8, 20))
-
-
-def test_fewer_trials_may_begin() -> None:
-    assert plan(Hand("sha", {**NINE, "trials": 5})) == ((5, 1, 1), (1, 3, 9))
 
 
 def test_a_halving_waits_until_all_are_in() -> None:
@@ -85,15 +82,6 @@ def test_idle_atoms_stay_idle_until_the_halving_is_over() -> None:
     assert hand.live == [8]
     assert hand.count == 9
     assert hand.state.atoms_free == 3
-
-
-def test_with_overlap_idle_atoms_begin_the_next_bracket() -> None:
-    hand = Hand("sha", {**NINE, "overlap": True}, atoms=4)
-    round_of(hand, {n: 0.1 * n for n in range(8)})
-    assert hand.live == [8, 9, 10, 11]
-    assert "bracket 2, 3 of 9" in hand.said
-    hand.report(8, 0.05)  # the first bracket goes on as soon as an atom is free
-    assert hand.live == [7, 9, 10, 11]
 
 
 def test_another_bracket_follows() -> None:
@@ -152,18 +140,21 @@ def test_trials_without_a_finite_metric_do_not_go_on() -> None:
     assert hand.paused == []
 
 
-def straggling(**options: Any) -> Hand:
+@pytest.fixture
+def straggling(monkeypatch: pytest.MonkeyPatch) -> Hand:
     """Eight of nine are in, half a second after each other; trial 2 has had its atom since 0.5 s."""
-    hand = Hand("sha", {**NINE, **options}, atoms=2)
+    monkeypatch.setattr(sha, "PATIENCE", 50.0)
+    hand = Hand("sha", NINE, atoms=2)
     for trial in (0, 1, 3, 4, 5, 6, 7, 8):
         hand.report(trial, 0.1 * trial, at=hand.now + 0.5)
     return hand
 
 
-def test_a_straggler_is_left_out_after_patience_times_the_median() -> None:
-    hand = straggling(patience=50.0)
+def test_a_straggler_is_left_out_after_patience_times_the_median(straggling: Hand) -> None:
+    hand = straggling
     assert hand.live == [2]
     due = hand.state.timers["wake"]
+    assert due == pytest.approx(0.5 + 50 * 0.5)
     hand.advance(due - 0.01)
     assert sorted([*hand.live, *hand.paused]) == [0, 1, 2, 3, 4, 5, 6, 7, 8]
     hand.advance(due)
@@ -174,21 +165,8 @@ def test_a_straggler_is_left_out_after_patience_times_the_median() -> None:
     assert hand.where(2) == "stopped"
 
 
-def test_patience_is_a_multiple_of_the_median_time() -> None:
-    quick, slow = straggling(patience=50.0), straggling(patience=100.0)
-    assert quick.state.timers["wake"] == pytest.approx(0.5 + 50 * 0.5)
-    assert slow.state.timers["wake"] == pytest.approx(0.5 + 100 * 0.5)
-
-
-def test_without_patience_it_waits() -> None:
-    hand = straggling(patience=None)
-    assert "wake" not in hand.state.timers
-    hand.advance(900.0)
-    assert hand.live == [2]
-
-
-def test_a_straggler_that_comes_in_time_takes_part_and_the_timer_goes() -> None:
-    hand = straggling(patience=50.0)
+def test_a_straggler_that_comes_in_time_takes_part_and_the_timer_goes(straggling: Hand) -> None:
+    hand = straggling
     hand.report(2, 0.99)
     assert hand.where(2) == "running"
     hand.advance(hand.now)
@@ -266,8 +244,6 @@ def test_explanation_and_notes() -> None:
     ("options", "named"),
     [
         ({"R": None}, "R"),
-        ({"patience": 1.0}, "patience"),
-        ({"trials": 0}, "trials"),
         ({"eta": 1.0}, "eta"),
     ],
 )

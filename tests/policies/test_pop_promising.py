@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from gpusched.core.trial import TrialRecord
-from gpusched.policies.confidence import Confidence
+from gpusched.policies.pop_promising import Confidence
 from gpusched.policies.scale import MAX_CURVE, Scale, bounds_problems, curve_of
 
 
