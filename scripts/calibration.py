@@ -8,7 +8,7 @@ the 90 % interval?
 * ``recorded``: validation accuracy of 240 small networks on handwritten digits (``docs/figures/recorded-curves.jsonl``,
   made by ``--record``; 60 epochs each; random learning rate, batch size, width, momentum, weight decay, label noise).
 
-The constants of the predictors (``TEMPER``, ``DRIFT``, ``DOUBT``) were chosen on other synthetic curves and on the
+``TEMPER`` was chosen on other synthetic curves and on the
 first half of the recorded ones. Judged is on the second half. Writes calibration.json and calibration.png.
 
     python scripts/calibration.py            about ten minutes on two cores, nearly all of it for mcmc

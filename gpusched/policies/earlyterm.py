@@ -20,7 +20,7 @@ from gpusched.core.trial import NEVER
 from gpusched.policies import base, fifo
 from gpusched.policies.scale import Scale, bounds_problems, curve_of
 
-PredictorName = Literal["mcmc", "least_squares"]
+PredictorName = Literal["mcmc", "shapes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,11 +106,10 @@ class Foresight(base.Policy):
 
     def _bid(self, view: View, belief: Belief, unpaid: float, launch_s: float) -> float:
         """Return the most that training on for some more looks, or all of the way, may bring an atom-second."""
-        step_s, deviation = self.beliefs.step_s(view), self.beliefs.curves.unlike * belief.deviation
-        bids = []
+        step_s, bids = self.beliefs.step_s(view), []
         for further, share in zip(AHEAD, belief.tells, strict=True):
             steps = unpaid + max(1.0, min((further - 1.0) * belief.step, belief.steps))
-            excess = expected_excess(belief.mean, share * deviation, self.beliefs.to_beat)
+            excess = expected_excess(belief.mean, share * belief.deviation, self.beliefs.to_beat)
             bids.append(excess / (steps * step_s + launch_s))
         return max(bids)
 
@@ -128,11 +127,17 @@ class Foresight(base.Policy):
         return sum(bids) / len(bids) if bids else math.inf
 
     def _wanted(self, view: View, against: float, most: float = math.inf) -> int:
-        """Return the atoms (0: it rests) for the incumbent if an atom-second is worth ``against`` elsewhere."""
-        if self.beliefs.incumbent is None or against == math.inf:
+        """Return the atoms for the incumbent if an atom-second is worth ``against`` elsewhere.
+
+        0, it rests, only where nothing else could train beside it.
+        """
+        if self.beliefs.incumbent is None:
             return 0
         on, worth = self.beliefs.on, max(0.0, against)
-        sizes = (size for size in on if size <= most)
+        least = 0 if view.atoms_total < 2 * view.rules.smallest else 1
+        sizes = [size for size in on if least <= size <= most]
+        if against == math.inf or not sizes:
+            return min(sizes, default=0)
         return max(sizes, key=lambda size: (on[size].score - worth * on[size].atom_s, -size))
 
     def _best(self, view: View) -> TrialView | None:

@@ -86,12 +86,12 @@ class Beliefs:
         return list(fresh)
 
     def _choose_incumbent(self, view: View, among: list[int]) -> None:
-        """Take the best forecast, less half its deviation; in doubt the incumbent stays, longer if trials are alike."""
-        before, doubt = self.incumbent, 0.5 / self.curves.unlike
+        """Take the best forecast, less half its deviation; in doubt an incumbent that trains stays."""
+        before = self.incumbent if self.incumbent in view.live else None
 
         def merit(i: int) -> tuple[float, int]:
             belief = self.of[i]
-            return belief.mean - (0.0 if i == before else doubt * belief.deviation), -i
+            return belief.mean - (0.0 if i == before else 0.5 * belief.deviation), -i
 
         self.incumbent = max(among, key=merit, default=None)
         self.to_beat, self.on = self.over, {}

@@ -15,15 +15,46 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise, takewhile
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import digamma
 
 from gpusched.core.decisions import TrialView
 from gpusched.core.speed import RunningMedian
 from gpusched.core.trial import NEVER
-from gpusched.policies.foresight_shapes import USUAL, Array, shapes_at, shapes_between
+
+Array = NDArray[Any]
+
+#: Scales of the shapes, in steps.
+SCALES: Array = 2.0 ** np.arange(0, 13)
+#: How likely each shape is before any curve was seen; the scales of a family are equally likely.
+USUAL: Array = np.concatenate(
+    [
+        np.full(count, share / count)
+        for share, count in ((0.3, 13), (0.15, 13), (0.15, 13), (0.15, 13), (0.15, 13), (0.1, 9))
+    ]
+)
+#: Points of an octave at which shapes are tabulated.
+FINE = 16
+
+
+def shapes(steps: Array) -> Array:
+    """Return each shape (a row) at each step (a column)."""
+    x = steps[None, :] / SCALES[:, None]
+    families = (
+        1 - np.exp(-x),
+        1 - np.exp(-np.sqrt(x)),
+        1 - (1 + x) ** -0.5,
+        x / (1 + x),
+        1 / (1 + x**-3.0),
+        np.exp(-0.12 * np.log(x[2:-2]) ** 2),
+    )
+    return np.concatenate(families)
+
 
 #: Steps at which curves are looked at, two an octave.
 LOOKS: tuple[int, ...] = tuple(sorted({2**p for p in range(1, 40)} | {3 * 2**p for p in range(39)}))
@@ -42,8 +73,6 @@ JUDGED = 8
 AHEAD = (1.5, 2.0, 4.0, math.inf)
 #: Trials that vote on shapes, spread over all; and newcomers that the promise of another one is taken from: the latest.
 VOTERS, FRESH = 256, 64
-#: Rises that differ by less than this share of themselves count as alike; looks at unlike ones, before any was seen.
-ALIKE, UNLIKE = 0.25, 0.05
 #: A score farther from 0 counts as this one, and no scale is finer than one over it: the squares are numbers still.
 FARTHEST = 1e60
 
@@ -55,8 +84,6 @@ class SeenCurve:
     bin: int = -1
     step: int = 0
     level: float = NEVER
-    #: The score at the first look, and its variance.
-    start: tuple[float, float] | None = None
     #: By shape: start, amplitude, their variances and covariance; and the logarithm of how well it explains the curve.
     fit: Array = field(default_factory=lambda: np.zeros((6, 0)))
     #: Fading sums over looks, by shape: of 1, s, s*s, y, s*y.
@@ -102,8 +129,6 @@ class Curves:
         self.bound = math.inf
         #: How much wider errors of forecasts a look ahead are than forecast.
         self.doubt = 1.0
-        #: How much trials differ (0: they are alike; 1: as much as usual).
-        self.unlike = 1.0
         self._errors, self._count = 2.0, 2.0
         self._given: float | None = None
         self._low, self._high = math.inf, -math.inf
@@ -115,10 +140,8 @@ class Curves:
         #: Belief in each shape, in trials; logarithm of how likely it is here; weight, sum and sum of squares of
         #: known amplitudes.
         self.counts: Array = SHAPES_PRIOR * USUAL
-        self._likely: Array = np.log(USUAL)
+        self.likely: Array = np.log(USUAL)
         self._amplitudes: Array = np.zeros(3)
-        #: By look: trials, and sums of their rises since their first look, of the squares, and of the noise in them.
-        self._rises: Array = np.zeros((4, len(LOOKS)))
         self.first.clear()
 
     # ------------------------------------------------------------ looking
@@ -202,11 +225,6 @@ class Curves:
         variance = noise + self.misfit_var
         if seen.is_fitted:
             self._compare(seen.fit, shape, y, variance)
-        if seen.start is None:
-            seen.start = y, noise
-        else:
-            rise = y - seen.start[0]
-            self._rises[:, at] += (1.0, rise, rise * rise, noise + seen.start[1])
         seen.level, ones = y, np.ones_like(shape)
         # A misfit grows as a curve goes on, noise does not: early looks at a noisy curve still count.
         kept = MOST_KEPT + self._missed * (LEAST_KEPT - MOST_KEPT)
@@ -232,7 +250,7 @@ class Curves:
     def _compare(self, fit: Array, shape: Array, y: float, variance: float) -> None:
         """Hold the forecast of a look against what came."""
         start, height, start_var, height_var, cov, explained = fit
-        weight = _weights(explained + self._likely)
+        weight = weights(explained + self.likely)
         score = start + height * shape
         mean = weight @ score
         spread = start_var + shape * (2 * cov + shape * height_var) + (score - mean) ** 2
@@ -261,8 +279,8 @@ class Curves:
         is_first = not seen.is_fitted
         seen.fit = np.stack((start, height, c / det, a / det, -b / det, explained))
         if is_first:
-            self.first.append(SeenCurve(seen.bin, seen.step, seen.level, seen.start, seen.fit))
-        weight = _weights(explained + self._likely)
+            self.first.append(SeenCurve(seen.bin, seen.step, seen.level, seen.fit))
+        weight = weights(explained + self.likely)
         mean = float(weight @ height)
         spread = float(weight @ (a / det + (height - mean) ** 2))
         known = 1 / (1 + spread / (0.2 * self.range) ** 2)
@@ -271,8 +289,7 @@ class Curves:
         self._amplitudes += seen.tally
 
     def learn(self) -> None:
-        """Learn which shapes are likely here, those that explain the curves so far, and how trials differ."""
-        self.unlike = min(1.0, self._difference() / ALIKE)
+        """Learn which shapes are likely here: those that explain the curves so far."""
         known = [seen for seen in self.seen.values() if seen.is_fitted]
         known = known[:: 1 + len(known) // VOTERS]
         if not known:
@@ -280,20 +297,9 @@ class Curves:
         explained = np.stack([seen.fit[5] for seen in known])
         votes = np.array([min(1.0, seen.bin / JUDGED) for seen in known])
         for _ in range(3):
-            self.counts = SHAPES_PRIOR * USUAL + votes @ _weights(explained + self._likely)
-            self._likely = digamma(self.counts)
-            self._likely -= self._likely.max()
-
-    def _difference(self) -> float:
-        """Return by how much trials differ in their rise until the same look, as a share of that rise."""
-        count, total, squares, noise = self._rises[:, self._rises[0] > 1]
-        mean = total / count
-        rose = mean * mean
-        unknown = UNLIKE * rose.max(initial=0.0)
-        if not unknown:
-            return 1.0
-        spread = np.maximum(0.0, squares - count * rose - noise * (count - 1) / count)
-        return float(np.sqrt((unknown + spread.sum()) / (unknown + (count - 1) @ rose)))
+            self.counts = SHAPES_PRIOR * USUAL + votes @ weights(explained + self.likely)
+            self.likely = digamma(self.counts)
+            self.likely -= self.likely.max()
 
     # ------------------------------------------------------------ forecasting
 
@@ -303,7 +309,7 @@ class Curves:
             return []
         fits = np.stack([seen.fit for seen in trials], axis=1)
         start, height, start_var, height_var, cov, explained = fits
-        weight = _weights(explained + self._likely)
+        weight = weights(explained + self.likely)
         ends = np.maximum(1.0, np.asarray(horizons, dtype=float))
         steps = np.array([seen.step for seen in trials], dtype=float)
         level = np.array([seen.level for seen in trials])
@@ -349,11 +355,37 @@ class Curves:
         return self.forecast(list(self.first), [horizon] * len(self.first))
 
 
+TABLE: Array = shapes(2.0 ** (np.arange(0, 24 * FINE) / FINE)).T.copy()
+
+
+def shapes_at(steps: Array) -> Array:
+    """Return each shape (a column) at each step (a row), to a sixteenth of an octave."""
+    place = np.rint(np.log2(np.maximum(1.0, steps)) * FINE).astype(int)
+    found: Array = TABLE[np.minimum(place, len(TABLE) - 1)]
+    return found
+
+
+@cache
+def shapes_between(low: int, high: int) -> Array:
+    """Return the mean of each shape over the steps after ``low``, up to ``high``."""
+    count = min(high - low, 64)
+    found: Array = shapes(high - (high - low) * np.arange(count) / count).mean(axis=1)
+    return found
+
+
+def shape_at(shape: int, step: int) -> float:
+    """Return one shape at a step, between the points at which it is tabulated."""
+    place = min(math.log2(max(1, step)) * FINE, len(TABLE) - 1.001)
+    below = int(place)
+    low, high = float(TABLE[below, shape]), float(TABLE[below + 1, shape])
+    return low + (place - below) * (high - low)
+
+
 def _bounded(score: float) -> float:
     return min(max(score, -FARTHEST), FARTHEST)
 
 
-def _weights(logs: Array) -> Array:
+def weights(logs: Array) -> Array:
     """Return weights that add up to 1 along the last axis."""
     weight: Array = np.exp(logs - logs.max(axis=-1, keepdims=True))
     weight /= weight.sum(axis=-1, keepdims=True)

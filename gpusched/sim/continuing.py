@@ -26,7 +26,7 @@ from gpusched.core.trial import TrialRecord, TrialState
 from gpusched.devices.base import Device
 from gpusched.driver.loop import Driver, Helper
 from gpusched.policies import foresight_curves
-from gpusched.policies.foresight_shapes import shape_at
+from gpusched.policies.foresight_curves import shape_at
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.machine import Run, Story
 from gpusched.sim.physics import NEVER_STEP, Delays

@@ -236,7 +236,7 @@ class AskedSearch:
 
     def _end_of(self, search: Experiment, workload: Workload, end_s: float = math.inf) -> float:
         predicts = getattr(search.policy.options, "predictor", None)
-        forecaster = InlineForecaster("least_squares") if predicts else None
+        forecaster = InlineForecaster("shapes") if predicts else None
         gc.disable()
         go_on(search, workload, self.recorded.delays, forecaster, end_s)
         best = search.state.best

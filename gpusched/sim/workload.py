@@ -73,7 +73,7 @@ class Synthetic:
         # A score lies between 0 and 1; the cheap predictor, since a search extrapolates hundreds of curves.
         "metric_min": 0.0,
         "metric_max": 1.0,
-        "predictor": "least_squares",
+        "predictor": "shapes",
     }
 
     def __init__(self, step_time_s: float = 0.1) -> None:

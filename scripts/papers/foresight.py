@@ -30,7 +30,7 @@ RIVALS: dict[str, dict[str, Any]] = {
     "hypersched": {},
     "asha": {},
     "fifo": {},
-    "pop": {"predictor": "least_squares", **BOUNDS},
+    "pop": {"predictor": "shapes", **BOUNDS},
     "seer": {},
     "hermes": {},
 }

@@ -24,7 +24,7 @@ ORDERS = 25
 MACHINES = (5, 10, 15, 20, 25)
 TMAX_S = 72 * 3600.0
 DELAYS = Delays(launch_s=5.0, resize_s=5.0, save_s=0.2, exit_s=0.5, release_s=0.5)
-PREDICTED = {**BOUNDS, "predictor": "least_squares"}
+PREDICTED = {**BOUNDS, "predictor": "shapes"}
 POLICIES: dict[str, dict[str, Any]] = {
     "pop": {"b": 10, "configurations": 100, "kill_threshold": 0.15, **PREDICTED},
     "bandit": {"b": 10, "eps": 0.5},

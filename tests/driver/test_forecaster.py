@@ -29,7 +29,7 @@ def ask(trial: int = 3, step: int = 20) -> Forecast:
 
 @pytest.fixture
 def pool() -> Iterator[PooledForecaster]:
-    made = PooledForecaster("least_squares", seed=7)
+    made = PooledForecaster("shapes", seed=7)
     yield made
     made.close()
 
@@ -57,7 +57,7 @@ def test_the_answer_is_an_event_and_the_same_as_in_a_simulation(pool: PooledFore
     pool.submit(ask())
     (event,) = wait(pool, 1)
     assert (event.at, event.trial, event.step) == (12.5, 3, 20)
-    inline = InlineForecaster("least_squares", seed=7)
+    inline = InlineForecaster("shapes", seed=7)
     inline.submit(ask())
     (expected,) = inline.poll(12.5)
     assert event == expected
@@ -78,7 +78,7 @@ def test_asking_does_not_wait(pool: PooledForecaster) -> None:
 
 
 def test_no_process_before_the_first_question_and_none_afterwards() -> None:
-    pool = PooledForecaster("least_squares", seed=7, workers=2)
+    pool = PooledForecaster("shapes", seed=7, workers=2)
     assert children() == []
     for trial in range(4):
         pool.submit(ask(trial))
@@ -94,7 +94,7 @@ def test_it_ends_with_the_daemon() -> None:
         "from gpusched.driver.forecaster import PooledForecaster\n"
         "from gpusched.core.decisions import Forecast\n"
         "from gpusched.processes.identity import start_time\n"
-        "pool = PooledForecaster('least_squares', 0)\n"
+        "pool = PooledForecaster('shapes', 0)\n"
         "curve = tuple(0.8 - 0.5 * 0.9 ** step for step in range(20))\n"
         "pool.submit(Forecast(0, 20, curve, 40, 0.9))\n"
         "while not pool.poll(0.0): time.sleep(0.01)\n"
@@ -154,7 +154,7 @@ def test_what_cannot_be_fitted_is_answered_empty_and_said(pool: PooledForecaster
 
 
 def test_an_inline_answer_may_come_late() -> None:
-    inline = InlineForecaster("least_squares", delay_s=5.0)
+    inline = InlineForecaster("shapes", delay_s=5.0)
     inline.poll(10.0)
     inline.submit(ask())
     assert inline.poll(14.9) == []

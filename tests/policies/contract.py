@@ -69,15 +69,15 @@ VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "hyperband": [{"R": 9, "eta": 3.0}, {"R": 16, "r": 2, "eta": 2.0}],
     "bandit": [{"R": 30, "b": 3}, {"R": 20, "b": 2, "eps": 0.1}],
     "pop": [
-        {"R": 40, "b": 4, "predictor": "least_squares", "configurations": 10, **BOUNDS},
-        {"R": None, "b": 3, "predictor": "least_squares", "kill_threshold": 0.1, **BOUNDS},
+        {"R": 40, "b": 4, "predictor": "shapes", "configurations": 10, **BOUNDS},
+        {"R": None, "b": 3, "predictor": "shapes", "kill_threshold": 0.1, **BOUNDS},
     ],
     "seer": [{"t_min": 0.02}, {"R": 30, "eta": 2.0, "nu": 1.5, "t_min": 0.05}],
     "hermes": [
         {"R": 40, "quantum_s": 5.0},
         {"R": None, "quantum_s": 0.5, "trials_per_device": 2, "milestones": (0.1,)},
     ],
-    "earlyterm": [{"R": 30, "b": 5, "predictor": "least_squares", **BOUNDS}],
+    "earlyterm": [{"R": 30, "b": 5, "predictor": "shapes", **BOUNDS}],
 }
 
 

@@ -119,7 +119,7 @@ def test_the_real_predictor_ends_a_flat_trial_and_keeps_a_rising_one() -> None:
     from gpusched.driver.forecaster import InlineForecaster
 
     hand = Hand("earlyterm", {**SMALL, "b": 10, "R": 40}, atoms=3)
-    forecaster = InlineForecaster("least_squares")
+    forecaster = InlineForecaster("shapes")
     hand.train(0, [0.9 - 0.8 * 0.8**step for step in range(20)])
     hand.train(1, [0.1 + 0.001 * (step % 2) for step in range(10)])
     hand.train(2, [0.95 - 0.85 * 0.9**step for step in range(10)])

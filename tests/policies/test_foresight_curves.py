@@ -115,19 +115,6 @@ def test_forecasts_that_fail_widen_deviations() -> None:
     assert trained.curves.doubt > 1.0
 
 
-@pytest.mark.parametrize(("ends", "alike"), [((0.9, 0.9, 0.9), True), ((0.9, 0.5, 0.3), False)])
-def test_trials_that_rise_alike_are_not_expected_to_part(
-    ends: tuple[float, ...], alike: bool
-) -> None:
-    random = Random(2)
-    trained = Trained()
-    for trial, end in enumerate(ends):
-        trained.train(
-            trial, lambda step, end=end: saturating(end, 60)(step) + random.gauss(0, 0.003), 32
-        )
-    assert (trained.curves.unlike < 0.5) == alike
-
-
 def test_noise_is_not_taken_for_a_rise() -> None:
     random = Random(1)
     trained = Trained()
@@ -154,16 +141,8 @@ def test_scores_of_any_size_have_a_finite_forecast(size: float, sign: float) -> 
     trained.train(3, lambda step: 1.0 if step < 6 else size, 12)
     for trial in range(4):
         belief = trained.belief(trial, 100)
-        numbers = (belief.mean, belief.deviation, belief.rise, *belief.tells, trained.curves.unlike)
+        numbers = (belief.mean, belief.deviation, belief.rise, *belief.tells)
         assert all(map(math.isfinite, numbers))
-
-
-def test_trials_differ_by_something_where_squares_of_their_rises_vanish() -> None:
-    """Doubt about an incumbent is divided by how much trials differ."""
-    trained = Trained(ceiling=None)
-    for trial in range(3):
-        trained.train(trial, lambda step: 1e-162 * step, 6)
-    assert trained.curves.unlike > 0
 
 
 def test_reports_that_skip_steps_are_looked_at() -> None:

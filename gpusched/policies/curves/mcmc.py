@@ -21,7 +21,7 @@ import emcee
 import numpy as np
 from scipy import optimize
 
-from gpusched.policies.curves.predictor import TEMPER, Array, Prediction
+from gpusched.policies.curves.predictor import Array, Prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,9 @@ DRAWS = 400
 MAX_POINTS = 100
 NOISE_LOW, NOISE_HIGH = 0.001, 0.3
 SLACK = 0.02
+#: Power of the likelihood. Neighbouring steps err alike, and no curve is quite like those fitted: n steps tell less
+#: than n times as much. 1 is the paper's and too sure of itself (scripts/calibration.py).
+TEMPER = 0.3
 
 
 class McmcPredictor:

@@ -34,13 +34,8 @@ Array = NDArray[np.float64]
 #: name -> (module, class)
 PREDICTORS: Mapping[str, tuple[str, str]] = {
     "mcmc": ("gpusched.policies.curves.mcmc", "McmcPredictor"),
-    "least_squares": ("gpusched.policies.curves.ensemble", "EnsemblePredictor"),
+    "shapes": ("gpusched.policies.curves.shapes", "ShapesPredictor"),
 }
-
-
-#: Power of the likelihood, in both predictors. Neighbouring steps err alike, and no curve is quite like those fitted:
-#: n steps tell less than n times as much. 1 is the paper's and too sure of itself (scripts/calibration.py).
-TEMPER = 0.3
 
 
 @dataclass(frozen=True, slots=True)

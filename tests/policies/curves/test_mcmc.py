@@ -18,7 +18,7 @@ from gpusched.policies.curves.mcmc import (
     Posterior,
     evaluate,
 )
-from gpusched.policies.curves.predictor import TEMPER
+from gpusched.policies.curves.mcmc import TEMPER
 from tests.policies.curves.contract import Array, rising
 
 

@@ -113,8 +113,8 @@ def check_calibration(predictor: CurvePredictor, curves: int) -> None:
     assert brier < 0.5 * blind * (1 - blind), "hardly better than the share of all that reach it"
 
 
-def test_the_probabilities_of_the_ensemble_mean_something() -> None:
-    check_calibration(make_predictor("least_squares"), curves=60)
+def test_the_probabilities_of_shapes_mean_something() -> None:
+    check_calibration(make_predictor("shapes"), curves=60)
 
 
 @pytest.mark.slow
@@ -190,5 +190,5 @@ def test_too_little_to_say_anything_is_an_empty_answer(asked: Forecast) -> None:
 
 
 def test_an_answer_is_plain_numbers() -> None:
-    found = forecast(ask(30, 0.5), make_predictor("least_squares"), seed=0)
+    found = forecast(ask(30, 0.5), make_predictor("shapes"), seed=0)
     assert {type(value) for value in found.values()} == {float}
