@@ -16,7 +16,7 @@ from gpusched.doctor.rehearsal import Finding, RehearsedLaunch, RehearsedTrial, 
 from gpusched.driver.clock import Beginning
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.journal import timeline
-from gpusched.policies import profile as policy
+from gpusched.policies import rehearsal as policy
 from gpusched.recipe.recipe import Recipe
 from gpusched.text import count, show_duration, show_hparams
 
@@ -154,7 +154,7 @@ def _scripted(
     first = [found for n in range(configurations) if (found := drawn.sample(n)) is not None]
     return replace(
         recipe,
-        policy_name=f"{policy.__file__}:Rehearsal",
+        policy_name=policy.REHEARSAL,
         policy_options=asdict(policy.Options(sizes=sizes, steps=2)),
         sampler_name="independent",
         sampler_options={},

@@ -78,7 +78,6 @@ REGISTRY: Mapping[str, tuple[str, str]] = {
     "pop": ("gpusched.policies.pop", "Pop"),
     "seer": ("gpusched.policies.seer", "Seer"),
     "hermes": ("gpusched.policies.hermes", "Hermes"),
-    "profile": ("gpusched.policies.profile", "Profile"),
 }
 
 

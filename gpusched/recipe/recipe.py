@@ -377,9 +377,6 @@ class Recipe:
             yield ("sizes",), f"{smallest}; {there_are}: add a smaller size"
         elif self.max_atoms is not None and self.max_atoms > total:
             yield ("max_atoms",), f"{self.max_atoms} {fewer}"
-        wanted = self.policy_options.get("atoms")
-        if isinstance(wanted, int) and wanted > max(total, 1):
-            yield ("policy", "atoms"), f"{wanted} {fewer}"
 
     def require_atoms(self, total: int) -> None:
         """Raise InputError if the recipe asks for more atoms than the ``total`` that were found."""

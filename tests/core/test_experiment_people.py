@@ -398,7 +398,7 @@ def test_a_relaunch_has_the_same_seed() -> None:
     assert launch(0, 1, "d0").seed is None
 
 
-@pytest.mark.parametrize("name", [name for name in policies.names() if name != "profile"])
+@pytest.mark.parametrize("name", policies.names())
 def test_every_policy_starts_it(name: str) -> None:
     hand = Hand(name, VARIANTS.get(name, [{}])[0], atoms=4, deadline_s=1000.0)
     hand.report(0, 0.5)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import gpusched
+from gpusched.policies.rehearsal import WALK
 from tests.e2e.sandbox import Sandbox
 
 STEPS = 12
@@ -37,7 +38,7 @@ def weight(sandbox: Sandbox) -> float:
     ids=["", "process groups taken down"],
 )
 def test_a_loop_of_several_ranks_that_ends_leaves_its_best(sandbox: Sandbox, groups: bool) -> None:
-    policy = {"name": "profile", "steps": 100, "sizes": [2], "R": 200}
+    policy = {"name": WALK, "steps": 100, "sizes": [2], "R": 200}
     best = search(sandbox, policy=policy, groups=groups)
     assert (best["atoms"], best["step"], best["best_unsaved"]) == (2, STEPS, None)
     assert weight(sandbox) == STEPS

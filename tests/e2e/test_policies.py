@@ -24,7 +24,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "pop": {"R": 12, "b": 4, "predictor": "shapes", **BOUNDS},
     "seer": {"t_min": 0.02, "eta": 2},
     "hermes": {"R": 12, "quantum_s": 0.2, "trials_per_device": 2},
-    "profile": {"sizes": [1, 2], "steps": 3},
 }
 
 

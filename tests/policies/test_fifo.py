@@ -1,10 +1,10 @@
-"""``fifo``: HyperDrive's Default policy (Middleware'17, section 4.2); and ``profile``."""
+"""``fifo``: HyperDrive's Default policy (Middleware'17, section 4.2); and the rehearsal's."""
 
 from __future__ import annotations
 
 import pytest
 
-from gpusched.policies import profile
+from gpusched.policies import rehearsal
 from gpusched.policies.base import note_on_steps
 from gpusched.policies.fifo import Options
 from tests.policies.hand import Hand
@@ -54,13 +54,13 @@ def test_bad_options_are_named() -> None:
     assert [name for name, _ in Options(R=0).problems()] == ["R"]
 
 
-# ---------------------------------------------------------------- profile: one trial through a list of sizes
+# ---------------------------------------------------------------- one trial through a list of sizes
 
 
 def test_a_rehearsal_waits_for_atoms_that_are_not_released_yet() -> None:
     """On GPUs a release takes longer than two quick steps: the growth would be left out."""
     options = {"sizes": (1, 1, 2, 1), "steps": 2}
-    hand = Hand(f"{profile.__file__}:Rehearsal", options, atoms=2, max_trials=2)
+    hand = Hand(rehearsal.REHEARSAL, options, atoms=2, max_trials=2)
     hand.releases = False
     hand.train(0, [0.5] * 6)
     assert (hand.launched(0), hand.where(0)) == ([1, 1], "running")

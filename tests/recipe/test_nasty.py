@@ -108,7 +108,7 @@ policy: {r: true} => policy.r: should be a whole number, not true
 policy: {R: 1.5} => policy.R: should be a whole number, not 1.5
 policy: {name: fifo, eta: 4} => policy.eta: is an option of sha, hyperband, asha, hypersched and seer, not of fifo
 policy: {coolown: 3} => policy.coolown: unknown option of hypersched; did you mean cooldown?
-policy: {allocation: best} => policy.allocation: should be uniform or top_job, not 'best'
+policy: {name: pop, predictor: best} => policy.predictor: should be mcmc or shapes, not 'best'
 policy: {eta: } => policy.eta: no value; should be a number
 space: {} => space: empty
 space:  => space: empty
@@ -224,11 +224,6 @@ WHOLE = [
         "6: max_atoms: 4 atoms for one trial; there are 2",
     ),
     more("smallest", "devices: cpu:2\nsizes: [4, 8]\n", "6: sizes: the smallest trial has 4 atoms"),
-    more(
-        "fifo",
-        "devices: cpu:1\npolicy: {name: fifo, atoms: 2}\n",
-        "6: policy.atoms: 2 atoms for one trial; there is 1",
-    ),
     more(
         "both sizes",
         "devices: cuda\ngpus_per_atom: 2\natoms_per_gpu: 2\n",

@@ -13,6 +13,7 @@ import pytest
 
 from gpusched.core.commands import Launch
 from gpusched.core.events import Reported, TrialExited
+from gpusched.policies.rehearsal import WALK
 from tests.torture.bed import SCRIPTS, Bed, times
 
 KEYS = {
@@ -21,7 +22,7 @@ KEYS = {
     "max_trials": 1,
     "max_failures": 1_000_000,
     "space": {"step_s": 0.03},
-    "policy": {"name": "profile", "sizes": [1, 2, 3, 2] * 500, "steps": 3},
+    "policy": {"name": WALK, "sizes": [1, 2, 3, 2] * 500, "steps": 3},
 }
 
 

@@ -22,6 +22,7 @@ from gpusched.driver.clock import Beginning
 from gpusched.executors.base import LiveTrial, Setting, make
 from gpusched.executors.hub import Hub
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.policies.rehearsal import WALK
 from gpusched.recipe.load import load_recipe
 from tests.executors.contract import ExecutorContract, Rig
 from tests.journal_samples import read
@@ -69,7 +70,7 @@ def test_a_whole_search_with_pauses_and_two_ranks(tmp_path: Path) -> None:
     recipe = {
         **{"script": str(SCRIPT), "metric": "accuracy", "deadline": "1h", "devices": "cpu:4"},
         "space": {"scenario": "carry", "steps": 6, "pause_s": {"choice": [0.01, 0.02, 0.03]}},
-        **{"policy": {"name": "profile", "sizes": [1, 2], "steps": 3}, "max_trials": 1},
+        **{"policy": {"name": WALK, "sizes": [1, 2], "steps": 3}, "max_trials": 1},
     }
     file.write_text(json.dumps(recipe))
     loaded = load_recipe(file)

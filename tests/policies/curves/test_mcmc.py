@@ -14,11 +14,11 @@ from gpusched.policies.curves.mcmc import (
     LOWS,
     MODELS,
     SIZE,
+    TEMPER,
     McmcPredictor,
     Posterior,
     evaluate,
 )
-from gpusched.policies.curves.mcmc import TEMPER
 from tests.policies.curves.contract import Array, rising
 
 

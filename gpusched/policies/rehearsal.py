@@ -1,13 +1,12 @@
-"""Policies that lead one trial through a list of sizes, some steps at each: no search.
+"""Policies that lead a trial through a list of sizes, some steps at each: no search, and named by no recipe.
 
-``profile``: for measurements. ``Rehearsal``: for ``gpusched validate --rehearse``, which no recipe names. Its trials
-come in pairs: the first
-is paused and resumed, grown and shrunk; the second has the same configuration and is left alone for as many steps.
+``Rehearsal`` is for ``gpusched validate --rehearse``: its trials come in pairs. The first is paused and resumed, grown
+and shrunk; the second has the same configuration and is left alone for as many steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpusched.core.decisions import (
@@ -22,6 +21,8 @@ from gpusched.core.decisions import (
 )
 from gpusched.policies import base
 
+WALK, REHEARSAL = f"{__file__}:Walk", f"{__file__}:Rehearsal"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(base.Options):
@@ -30,20 +31,10 @@ class Options(base.Options):
     sizes: tuple[int, ...] = (1, 2)
     steps: int = 5
 
-    def problems(self) -> Iterator[base.BadOption]:
-        yield from base.Options.problems(self)
-        if not self.sizes or min(self.sizes) < 1:
-            yield "sizes", "must be a list of at least one number of atoms, each at least 1"
-        if any(a == b for a, b in zip(self.sizes, self.sizes[1:], strict=False)):
-            yield "sizes", "the same size twice in a row is not a resize"
-        if self.steps < 1:
-            yield "steps", f"must be at least 1, not {self.steps}"
 
-
-class Profile(base.Policy):
+class Walk(base.Policy):
     """Walks one trial through the sizes."""
 
-    name = "profile"
     options_type = Options
     options: Options
 
@@ -75,7 +66,7 @@ class Profile(base.Policy):
         return (Start(atoms, f"a random configuration at {atoms} atoms"),)
 
 
-class Rehearsal(Profile):
+class Rehearsal(Walk):
     """Leads every other trial through the sizes; the same size twice in a row stands for a pause."""
 
     name = "rehearsal"
