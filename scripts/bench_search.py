@@ -51,7 +51,7 @@ STEPS = {"charlm": {"r": 4, "R": 256, "eta": 4}, "digits": {}}
 
 
 def one(task: str, policy: str, sampler: str, seed: int, overrides: list[str]) -> dict[str, Any]:
-    from gpusched.recipe.policy import option_names
+    from gpusched.recipe.classes import option_names
 
     name, _, options = policy.partition(":")
     known = option_names(name)

@@ -150,7 +150,7 @@ def live(args: argparse.Namespace, runs: Path, seed: int) -> Path:
 
 
 def _known(policy: str) -> dict[str, Any]:
-    from gpusched.recipe.policy import option_names
+    from gpusched.recipe.classes import option_names
 
     return {key: value for key, value in OPTIONS.items() if key in option_names(policy)}
 

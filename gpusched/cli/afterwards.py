@@ -145,9 +145,7 @@ def _write_study(paths: ExperimentPaths, file: Path) -> int:
                 notes={"launches": trial.launches, "most atoms": most_atoms},
             )
         )
-    study.write(
-        file, paths.root.name, recipe.mode, parse_space(recipe.space, was_checked=True), exported
-    )
+    study.write(file, paths.root.name, recipe.mode, parse_space(recipe.space), exported)
     print(f"{file}: study {paths.root.name}, {len(exported)} trials")
     return 0
 

@@ -17,7 +17,7 @@ from gpusched.driver.clock import Beginning
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.journal import timeline
 from gpusched.policies import rehearsal as policy
-from gpusched.recipe.recipe import Recipe
+from gpusched.recipe.recipe import DEFAULT_SAMPLER, Recipe
 from gpusched.text import count, show_duration, show_hparams
 
 
@@ -156,10 +156,9 @@ def _scripted(
         recipe,
         policy_name=policy.REHEARSAL,
         policy_options=asdict(policy.Options(sizes=sizes, steps=2)),
-        sampler_name="independent",
+        sampler_name=DEFAULT_SAMPLER,
         sampler_options={},
         try_first=tuple(one for one in first for _ in range(2)),
-        repeats=1,
         max_trials=2 * len(first),
         max_failures=2 * len(first),
         deadline_s=limit_s,

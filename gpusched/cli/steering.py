@@ -185,7 +185,7 @@ def complete(
     paths: ExperimentPaths, values: Mapping[str, Any], *, may_be_outside: bool = False
 ) -> dict[str, Any]:
     """Return a whole configuration with these values. Raises InputError with the bounds of each that is outside."""
-    space = parse_space(read_recipe(paths).space, was_checked=True)
+    space = parse_space(read_recipe(paths).space)
     try:
         return fill_in(space, values, f"try {time.time_ns()}", may_be_outside=may_be_outside)
     except InputError as error:

@@ -37,7 +37,7 @@ class _PrintSchema(argparse.Action):
     """An option that needs no recipe beside it, like ``--help``."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from gpusched.recipe.schema import json_schema
+        from gpusched.recipe.editors import json_schema
 
         print(json.dumps(json_schema(), indent=1, ensure_ascii=False))
         parser.exit()

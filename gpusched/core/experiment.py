@@ -20,8 +20,7 @@ from gpusched.core.decisions import Decision, Policy, Resume, Start
 from gpusched.core.rules import Rules
 from gpusched.core.state import DEADLINE, LAST_CALL, NOTHING_LEFT, WAKE, WATCH, State
 from gpusched.core.transitions import Transitions
-from gpusched.core.trial import NEVER, RUNNING, After, TrialRecord, TrialState
-from gpusched.text import show_duration
+from gpusched.core.trial import NEVER, RUNNING, TrialRecord, TrialState
 
 S = TrialState
 
@@ -149,10 +148,6 @@ class Experiment:
                 self._enact(decisions)
             if rules.target is not None and state.stopping is None:
                 self._end_at_target(trial)
-            limit_s = rules.trial_limit_s
-            if limit_s is not None and trial.training_s(state.now) >= limit_s:
-                why = f"complete: has trained for its limit of {show_duration(limit_s)}"
-                self._do.leave(trial.id, After(S.COMPLETED, why))
         if state.best is None or trial.score > state.best.score:
             self._do.saves.ask_if_better(trial)
         every_s = rules.save_every_s

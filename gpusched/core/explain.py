@@ -70,7 +70,7 @@ class Explanation:
                 f"  checkpoint: of step {self.saved_step}, {behind} behind, {show_duration(self.saved_age_s)} old"
             )
         elif self.step:
-            out.append("  checkpoint: none yet (see save_every in the recipe)")
+            out.append("  checkpoint: none yet")
         if self.moves_when:
             out.append(f"  next change: when {self.moves_when}")
         out += ["", "story:"]

@@ -40,8 +40,6 @@ class Rules:
     #: model on disk is replaced while its trial trains on.
     save_share: float = 0.03
     best_every_s: float = 1.0
-    #: Most training time of one trial; None: any.
-    trial_limit_s: float | None = None
     #: A running trial is saved at the latest after this much training (None: only what may be the best).
     save_every_s: float | None = 300.0
 

@@ -95,7 +95,7 @@ class Daemon:
         # After a reboot the wall clock may be wrong: time goes on where the journal ends.
         self.clock = ExperimentClock(self._began, at_least_s=self.experiment.state.now)
         self.hub = Hub(paths.socket)
-        self.storage = Storage(paths, checkpoints_max_bytes=recipe.checkpoints_max_bytes)
+        self.storage = Storage(paths)
         kind = executor or ("cluster" if recipe.cluster is not None else "local")
         with self._left_whole():
             self.executor = executors.make(kind, self._setting(recipe))

@@ -27,7 +27,6 @@ from gpusched.processes.claim import read_claim
 #: How often the disk, and the daemon's and the warm server's logs, are looked at.
 LOOK_EVERY_S = 5.0
 MAKE_ROOM_EVERY_S = 60.0
-SIZES_EVERY_S = 15.0
 KEEP = 2
 TRASH = ".trash-"
 
@@ -51,17 +50,10 @@ def require_unchanged(paths: ExperimentPaths, meta: Mapping[str, Any]) -> None:
 class Storage:
     """The disk of one experiment's folder. ``room`` is how much there is; a parameter for tests."""
 
-    def __init__(
-        self,
-        paths: ExperimentPaths,
-        room: Callable[[Path], Room] = Room.of,
-        *,
-        checkpoints_max_bytes: int | None = None,
-    ) -> None:
+    def __init__(self, paths: ExperimentPaths, room: Callable[[Path], Room] = Room.of) -> None:
         self.reserve = Reserve(paths.reserve)
         self.next_at = 0.0
-        self._make_room_at = self._look_at_sizes_at = 0.0
-        self._checkpoints_max_bytes = checkpoints_max_bytes
+        self._make_room_at = 0.0
         #: The trouble in words; None: there is room.
         self.warning: str | None = None
         self._paths = paths
@@ -83,9 +75,6 @@ class Storage:
             return None
         self.next_at = now + LOOK_EVERY_S
         self._logs.look(now)
-        if self._checkpoints_max_bytes is not None and now >= self._look_at_sizes_at:
-            self._look_at_sizes_at = now + SIZES_EVERY_S
-            self._remove(above(self._paths, state, self._checkpoints_max_bytes))
         try:
             room = self._room(self._paths.root)
         except OSError:
@@ -151,28 +140,6 @@ def unneeded(paths: ExperimentPaths, state: State, only_final: bool = False) -> 
         needed = not trial.is_final or _holds_the_best(paths, state, number)
         keep = of_trial.committed_checkpoints()[-KEEP:] if needed else ()
         found += [entry for entry in there if entry not in keep]
-    return found
-
-
-def above(paths: ExperimentPaths, state: State, most_bytes: int) -> list[Path]:
-    """List checkpoints to remove so that all together take ``most_bytes``: of ended trials, the oldest first.
-
-    What the best model or a trial that may go on needs stays, even if that is more.
-    """
-    folders = [paths.trial(number).checkpoints for number in paths.trial_numbers]
-    total_bytes = sum(map(size_of, folders))
-    if total_bytes <= most_bytes:
-        return []
-    ages = []
-    for entry in unneeded(paths, state, only_final=True):
-        with suppress(OSError):
-            ages.append((entry.stat().st_mtime, entry))
-    found = []
-    for _, entry in sorted(ages):
-        if total_bytes <= most_bytes:
-            break
-        found.append(entry)
-        total_bytes -= size_of(entry)
     return found
 
 

@@ -123,11 +123,10 @@ def rules(recipe: Recipe) -> Rules:
         kill_grace_s=recipe.grace_s,
         hang_limit_s=recipe.hang_limit_s,
         save_every_s=recipe.save_every_s,
-        trial_limit_s=recipe.trial_limit_s,
     )
-    if recipe.startup_limit_s is None:
+    if recipe.hang_limit_s is None:
         return known
-    return replace(known, startup_limit_s=recipe.startup_limit_s)
+    return replace(known, startup_limit_s=max(known.startup_limit_s, recipe.hang_limit_s))
 
 
 def make_experiment(recipe: Recipe, obeyed: Rules) -> Experiment:

@@ -139,7 +139,7 @@ def _sampler(about: Mapping[str, Any]) -> Callable[[Answer], Mapping[str, object
     from gpusched.samplers import memory
     from gpusched.space.space import parse_space
 
-    space = parse_space(about["space"], was_checked=True)
+    space = parse_space(about["space"])
     made = memory.make(about["name"], space, about["options"])
     return functools.partial(memory.answer, made)
 

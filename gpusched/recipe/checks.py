@@ -16,9 +16,6 @@ from pathlib import Path as FilePath
 from gpusched.recipe.yaml import Finding
 from gpusched.text import nearest, show
 
-MAX_SCRIPT_BYTES = 10 << 20
-
-
 # ------------------------------------------------------------ files and modules
 
 
@@ -49,8 +46,6 @@ def _read(script: FilePath) -> tuple[bytes, str]:
             return b"", f"no such file: {script}" + (f"; did you mean {meant}?" if meant else "")
         if not script.is_file():
             return b"", f"{script} is not a regular file"
-        if script.stat().st_size > MAX_SCRIPT_BYTES:
-            return b"", f"{script} is larger than {MAX_SCRIPT_BYTES >> 20} MiB; is it a script?"
         return script.read_bytes(), ""
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error

@@ -16,8 +16,8 @@ from typing import Any
 from gpusched import plugins, policies
 from gpusched.errors import RecipeError
 from gpusched.recipe import checks
+from gpusched.recipe.classes import check_log_to, check_policy, check_sampler, option_names
 from gpusched.recipe.messages import ELSEWHERE, Path, unknown_key
-from gpusched.recipe.policy import check_log_to, check_policy, check_sampler, option_names
 from gpusched.recipe.recipe import SHORTHANDS, Recipe, in_full, keys
 from gpusched.recipe.yaml import (
     Document,
@@ -32,7 +32,6 @@ from gpusched.space import arguments
 from gpusched.space.space import Space, SpaceError, check_first, parse_space
 from gpusched.text import nearest, show
 
-MAX_PROBLEMS = 50
 _MEANT = re.compile(r"unknown key; (?:did you mean|here it is) (\w+)")
 #: In the place of needed keys that are wrong, so that the others can be checked.
 _STAND_INS: Mapping[str, Any] = {"script": "-", "deadline_s": 1.0, "metric": "-", "space": {}}
@@ -96,12 +95,9 @@ def _read(path: FilePath) -> Document:
 
 
 def _lines(problems: list[Problem]) -> list[str]:
-    """Return problems in the order of the file, the command line's last; not too many."""
+    """Return problems in the order of the file, the command line's last."""
     ordered = sorted(problems, key=lambda problem: problem.place.line or 1 << 30)
-    lines = list(dict.fromkeys(map(str, ordered)))
-    if len(lines) > MAX_PROBLEMS:
-        lines[MAX_PROBLEMS:] = [f"... and {len(lines) - MAX_PROBLEMS} more problems"]
-    return lines
+    return list(dict.fromkeys(map(str, ordered)))
 
 
 # ------------------------------------------------------------ overrides
@@ -202,9 +198,7 @@ def _unknown_keys(data: Mapping[str, Any]) -> list[Finding]:
         if path in known or path[0] in _NAMED:
             continue
         beside = [path_of[-1] for path_of in known if path_of[:-1] == path[:-1]]
-        if len(findings) > MAX_PROBLEMS:  # problems beyond are only counted
-            findings.append((path, "unknown key"))
-        elif len(path) == 1:
+        if len(path) == 1:
             name = str(path[0])
             findings.append((path, _misplaced(name, data) or unknown_key(name, tops)))
         else:
@@ -279,9 +273,7 @@ def _check_values(
         why = f"less {draft.metric} sounds better, but without mode more counts as better"
         findings.append((("metric",), f"{why}; write mode: min, or mode: max"))
     sampler = good.get("sampler", draft.sampler_name)
-    found["sampler_name"], found["sampler_options"], wrong = check_sampler(
-        sampler, folder, space, draft.repeats
-    )
+    found["sampler_name"], found["sampler_options"], wrong = check_sampler(sampler, folder, space)
     findings += wrong
     policy = good.get("policy", draft.policy_name)
     found["policy_name"], found["policy_options"], wrong = check_policy(policy, folder)

@@ -1,9 +1,8 @@
 """The recipe: the one list of its keys, and a user's values for them, checked and complete.
 
 ``Recipe`` needs no YAML, so that the daemon, which reads ``resolved.json``, does not pay for it. The reader of recipe
-files (``load``) and the schema for editors (``schema``) go by this list, and ``docs/recipe.md`` is compared with it.
-``resolved`` writes every key out, defaults included: a resumed experiment must not change with a newer version's
-defaults.
+files (``load``) and the schema for editors (``editors``) go by this list, and ``docs/recipe.md`` is compared with it.
+``resolved`` writes every key out, defaults included.
 """
 
 # ruff: noqa: RUF009 - ``key`` is ``dataclasses.field`` with more to say
@@ -189,11 +188,6 @@ class Recipe:
         path="lr_scaling.warmup_epochs",
         limits=(0, 1000),
     )
-    lr_ramp: Literal["warmup", "ten_percent"] = key(
-        "Gradual warm-up, or at most 10% an epoch (HyperSched 6.3).",
-        "warmup",
-        path="lr_scaling.ramp",
-    )
     scaling: str | Mapping[int, float] = key(
         "Throughput on a atoms, s(a): learnt (auto), a formula, or a table.",
         "auto",
@@ -219,11 +213,6 @@ class Recipe:
         reader=values.anything,
     )
     sampler_options: Mapping[str, Any] = key("The options of the sampler.", {}, path="sampler.*")
-    repeats: int = key(
-        "How often each configuration of a finite space is tried, each time with another seed.",
-        1,
-        limits=(1, 1000),
-    )
     log_to: Mapping[str, Any] = key(
         "Other tools that show each trial as a run, live: names, or maps of name and options.",
         {},
@@ -237,37 +226,17 @@ class Recipe:
         "Failed trials, before any reported, that end the search.", 3, limits=(1, 1_000_000)
     )
     grace_s: float = key("From SIGTERM to SIGKILL.", 5.0, path="grace", reader=values.duration)
-    keep_checkpoints: int = key("Checkpoints kept for each trial.", 2, limits=(1, 1000))
     save_every_s: float = key(
-        "Most training that a trial loses when the machine dies: at the latest then it is saved, within the 3% of its "
-        "time that saves may cost.",
+        "Most training that a trial loses when the machine dies, within the 3% of its time that saves may cost.",
         300.0,
         path="save_every",
         reader=values.duration,
     )
-    startup_limit_s: float | None = key(
-        "How long a launch may take to its first report; by default 10 minutes.",
-        None,
-        path="startup_limit",
-        reader=values.duration,
-    )
     hang_limit_s: float | None = key(
-        "How long a trial may be silent; by default 60 s or five of its steps.",
+        "How long a trial may be silent; by default 60 s or five of its steps, and 10 minutes to its first report.",
         None,
         path="hang_limit",
         reader=values.duration,
-    )
-    trial_limit_s: float | None = key(
-        "Most training time of one trial, which is complete then; by default any.",
-        None,
-        path="trial_limit",
-        reader=values.duration,
-    )
-    checkpoints_max_bytes: int | None = key(
-        "Most room for all checkpoints: above it those of trials that are over go, the oldest first; by default any.",
-        None,
-        path="checkpoints_max",
-        reader=values.size,
     )
     target: float | None = key(
         "A metric that is good enough: the search ends when a trial reaches it.",
@@ -328,11 +297,10 @@ class Recipe:
 
     def worker_settings(self) -> dict[str, Any]:
         """Return ``worker.json``: the part of the recipe that a worker needs (docs/contracts.md)."""
-        names = ("metric", "mode", "seed", "batch", "lr_power", "lr_warmup_epochs", "lr_ramp")
+        names = ("metric", "mode", "seed", "batch", "lr_power", "lr_warmup_epochs")
         return {
             **{name: getattr(self, name) for name in names},
             "max_steps": self.policy_options.get("R"),
-            "keep_checkpoints": self.keep_checkpoints,
         }
 
     @property
@@ -348,8 +316,8 @@ class Recipe:
         from gpusched.space.space import parse_space
 
         name = DEFAULT_SAMPLER if self.has_memory else self.sampler_name
-        space = parse_space(self.space, was_checked=True)
-        return sequence.make(name, space, self.seed, self.try_first, self.repeats)
+        space = parse_space(self.space)
+        return sequence.make(name, space, self.seed, self.try_first)
 
     @property
     def atoms_named(self) -> int | None:

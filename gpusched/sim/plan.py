@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from gpusched import plugins, policies
 from gpusched.errors import InputError
-from gpusched.recipe.policy import check_policy, check_sampler, option_names
+from gpusched.recipe.classes import check_policy, check_sampler, option_names
 from gpusched.recipe.recipe import DEFAULT_SAMPLER
 from gpusched.recipe.values import duration
 from gpusched.recipe.yaml import Unreadable, read_yaml
@@ -90,7 +90,7 @@ def plan(request: Request) -> list[Setup]:
             problems.lines.append(f"--{name} must be {least:g} or more")
     if request.seeds < 1:
         problems.lines.append(f"--seeds must be at least 1, not {request.seeds}")
-    sampler, sampler_options, found = check_sampler(request.sampler, Path.cwd(), None, 1)
+    sampler, sampler_options, found = check_sampler(request.sampler, Path.cwd(), None)
     problems.lines += [f"--sampler: {message}" for _, message in found]
     problems.stop_if_any()
     setups: list[Setup] = []

@@ -12,7 +12,6 @@ import math
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
-from random import Random
 from typing import Any, Literal
 
 from gpusched.core.speed import Speed
@@ -81,9 +80,7 @@ class Trace:
         )
 
     def space(self, seed: int) -> Mapping[str, Any]:
-        order = sorted(self._trials)
-        Random(f"{seed}/order").shuffle(order)
-        return {KEY: {"grid": [_option(self._trials[number]) for number in order]}}
+        return {KEY: {"choice": [_option(trial) for _, trial in sorted(self._trials.items())]}}
 
     def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
         recorded = self._trials[int(hparams[KEY]["trial"])]
@@ -106,7 +103,7 @@ class Trace:
 
 
 def _option(recorded: TrialTimeline) -> dict[str, Any]:
-    """A recorded configuration as a value of the grid; one level lower if a key of it reads like a form of a space."""
+    """A recorded configuration as a choice; one level lower if a key of it reads like a form of a space."""
     hparams = dict(recorded.hparams)
     if "trial" in hparams or any(name in hparams for name in NAMES):
         return {"trial": recorded.id, "hparams": hparams}

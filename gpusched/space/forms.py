@@ -20,7 +20,6 @@ from gpusched.text import show
 
 BITS = 128
 INT_LIMIT = 2**63 - 1
-MAX_OPTIONS = 10_000
 
 # Correctly rounded ln and exp, twice the digits of a float: the float nearest to the result is the same everywhere.
 _EXACT = decimal.Context(prec=40, Emin=-999_999, Emax=999_999)
@@ -105,14 +104,6 @@ class Choice(Form):
 
 
 @dataclass(frozen=True, slots=True)
-class Grid(Choice):
-    """Each of the values in turn; the sampler chooses which one, not ``draw``."""
-
-    def __str__(self) -> str:
-        return "each of " + _shown(self.values)
-
-
-@dataclass(frozen=True, slots=True)
 class Range(Form):
     """Any number between the bounds; ``logarithmic``: even in the logarithm."""
 
@@ -188,8 +179,7 @@ def _log_between(low: Decimal, high: Decimal, bits: int) -> Decimal:
 # ------------------------------------------------------------ reading them
 
 RANGES = ("uniform", "loguniform", "int", "logint")
-LISTS = ("choice", "grid")
-NAMES = ("choice", "uniform", "loguniform", "int", "logint", "grid", "const")
+NAMES = ("choice", *RANGES, "const")
 
 
 class FormError(ValueError):
@@ -202,8 +192,8 @@ def read(name: str, argument: object, quantum: object = None) -> Form:
         raise FormError(f"q goes with {', '.join(RANGES)} only, not with {name}")
     if name == "const":
         return Const(plain(argument))
-    if name in LISTS:
-        return _read_options(name, argument)
+    if name == "choice":
+        return _read_options(argument)
     return _read_range(name, argument, quantum)
 
 
@@ -222,27 +212,16 @@ def plain(value: object) -> object:
     raise FormError(f"a {type(value).__name__} is not a value for a hyperparameter")
 
 
-def _read_options(name: str, argument: object) -> Form:
+def _read_options(argument: object) -> Form:
     if not isinstance(argument, list | tuple):
-        raise FormError(f"{name} needs a list, as in {{{name}: [1, 2]}}; this is {show(argument)}")
+        raise FormError(f"choice needs a list, as in {{choice: [1, 2]}}; this is {show(argument)}")
     if not argument:
-        raise FormError(f"{name} is empty; give it at least one value")
-    if len(argument) > MAX_OPTIONS:
-        raise FormError(f"{name} has {len(argument)} values; at most {MAX_OPTIONS}")
+        raise FormError("choice is empty; give it at least one value")
     for option in argument:
         inner = [key for key in NAMES if isinstance(option, Mapping) and key in option]
         if inner:
-            raise FormError(f"{inner[0]} inside {name}: give it a key of its own, with when:")
-    options = tuple(plain(option) for option in argument)
-    if name == "choice":
-        return Choice(options)
-    seen: set[str] = set()
-    for option in options:
-        key = identity(option)
-        if key in seen:
-            raise FormError(f"{show(option)} is in the grid twice")
-        seen.add(key)
-    return Grid(options)
+            raise FormError(f"{inner[0]} inside choice: give it a key of its own, with when:")
+    return Choice(tuple(plain(option) for option in argument))
 
 
 def _read_range(name: str, argument: object, quantum: object) -> Form:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpusched.space import forms
-from gpusched.space.forms import Const, Form, FormError, Grid
+from gpusched.space.forms import Form, FormError
 from gpusched.text import did_you_mean, nearest, show
 
 Path = tuple[str, ...]
@@ -35,13 +35,9 @@ class Leaf:
 
 
 class Reader:
-    """Collects ``leaves`` and ``problems``: ``read`` first, then ``resolve``.
+    """Collects ``leaves`` and ``problems``: ``read`` first, then ``resolve``."""
 
-    ``was_checked``: a recorded space, which an older version may have taken literally; so it is read again.
-    """
-
-    def __init__(self, *, was_checked: bool = False) -> None:
-        self._was_checked = was_checked
+    def __init__(self) -> None:
         self.leaves: dict[Path, Leaf] = {}
         self.groups: set[Path] = set()
         self.problems: list[Finding] = []
@@ -73,7 +69,7 @@ class Reader:
                 self._read_form(here, value, whens)
             elif not value or set(value) == {"when"}:
                 self.complain(here, "empty; give it a form, as in {choice: [1, 2]}, or keys")
-            elif not self._was_checked and (hint := _bounds(value)):
+            elif hint := _bounds(value):
                 self.complain(here, hint)
             else:
                 self._read_group(here, value, whens)
@@ -87,7 +83,7 @@ class Reader:
             hint = f"did you mean the form {meant}? " if meant else ""
             choices = "{choice: [..]} to draw one item or {const: [..]} to pass the list on"
             self.complain(path, f"a list is not a value; {hint}write {choices}")
-        elif not self._was_checked and (meant := _call(value)):
+        elif meant := _call(value):
             self.complain(path, meant)
         else:
             self._add(path, "const", value, None, whens)
@@ -137,25 +133,7 @@ class Reader:
             why = f"the conditions go in a circle: {story}; remove one of them"
             self.complain((*circle[0], "when"), why)
             return []
-        self._check_grid(order)
         return order
-
-    def _check_grid(self, order: list[Path]) -> None:
-        """Check that the cells of a grid do not depend on drawn keys."""
-        drawn: set[Path] = set()
-        cells = 1
-        for path in order:
-            leaf = self.leaves[path]
-            causes = [".".join(to) for to, _ in leaf.conditions if to in drawn]
-            if isinstance(leaf.form, Grid):
-                cells *= len(leaf.form.values)
-                if causes:
-                    message = f"a grid cannot depend on {causes[0]}, which is drawn"
-                    self._once((*path, "when"), f"{message}; make that a grid too")
-            if causes or not isinstance(leaf.form, Grid | Const):
-                drawn.add(path)
-        if cells > MAX_GRID:
-            self.complain((), f"the grid has {cells} configurations; at most {MAX_GRID}")
 
     def _bind(self, leaf: Leaf, place: Path, name: str, values: object) -> None:
         where = (*place, "when", name)
@@ -205,12 +183,12 @@ _CALL = re.compile(r"\s*(?:[A-Za-z_]+\.)*(?:suggest_|q|)([A-Za-z_]+)\s*\(")
 _CALLS = {
     **{name: name for name in forms.NAMES},
     **{"qlog": "loguniform", "log_uniform": "loguniform", "float": "uniform"},
-    **{"randint": "int", "lograndint": "logint", "categorical": "choice", "grid_search": "grid"},
+    **{"randint": "int", "lograndint": "logint", "categorical": "choice", "grid_search": "choice"},
 }
 _OPTIONS = {"step": "q", "log": "loguniform or logint"}
 _BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"), ("minval", "maxval"))
 _BESIDE = {"distribution", "type", "log", "scale", "q", "step", "name", "count", "base"}
-_LISTS = ("values", "categories", "choices", "vals", "_value")
+_LISTS = ("values", "categories", "choices", "vals", "_value", "grid", "grid_search")
 
 
 def _call(value: object) -> str:
@@ -219,7 +197,7 @@ def _call(value: object) -> str:
     form = _CALLS.get(found[1].lower()) if found else None
     if form is None:
         return ""
-    example = f"{{{form}: [1, 2, 3]}}" if form in forms.LISTS else f"{{{form}: [1, 10]}}"
+    example = f"{{{form}: [1, 2, 3]}}" if form == "choice" else f"{{{form}: [1, 10]}}"
     return f"{show(value)} is text here, not a range; write {example}, or {{const: ..}} if text is meant"
 
 
@@ -240,5 +218,6 @@ def _bounds(value: Mapping[str, object]) -> str:
                 )
     for name in _LISTS:
         if isinstance(value.get(name), list | tuple) and set(value) <= {name, "_type", *_BESIDE}:
-            return f"{name} is not a form; write {{choice: {show(value[name])}}}"
+            also = ", and sampler: grid for each in turn" if name.startswith("grid") else ""
+            return f"{name} is not a form; write {{choice: {show(value[name])}}}{also}"
     return ""

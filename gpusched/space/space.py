@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 
 from gpusched.errors import InputError
 from gpusched.space import forms
-from gpusched.space.forms import Const, Form, Grid, Range, Steps, same
+from gpusched.space.forms import Const, Form, Range, Steps, same
 from gpusched.space.reader import MAX_GRID, Finding, Leaf, Path, Reader
 from gpusched.text import nearest, show
 
@@ -56,24 +56,11 @@ class Space:
         return self.nested(values)
 
     @functools.cached_property
-    def grid(self) -> list[Values] | None:
-        """Every combination of the keys that are a ``grid``; None without such a key."""
-        grids = {path for path, leaf in self.leaves.items() if isinstance(leaf.form, Grid)}
-        return self._combine(grids) if grids else None
-
-    @functools.cached_property
     def configurations(self) -> list[dict[str, object]] | None:
-        """Every configuration; None if there are more than ``MAX_GRID``, or no end of them."""
-        found = self._combine(self.leaves)
-        return None if found is None else [self.nested(values) for values in found]
-
-    def _combine(self, keys: Collection[Path]) -> list[Values] | None:
-        """Return every combination of ``keys`` and constants, ordered by the keys' names, the last one fastest."""
+        """Every configuration, ordered by the keys' names, the last one fastest; None if more than ``MAX_GRID``."""
         found: list[tuple[dict[Path, int], Values]] = [({}, {})]
         for path in self._order:
             leaf = self.leaves[path]
-            if path not in keys and not isinstance(leaf.form, Const):
-                continue
             options = None if leaf.form is None else leaf.form.options(MAX_GRID)
             if options is None:
                 return None
@@ -87,9 +74,9 @@ class Space:
             if len(more) > MAX_GRID:
                 return None
             found = more
-        names = sorted(keys)
+        names = sorted(self.leaves)
         found.sort(key=lambda pair: [pair[0].get(path, 0) for path in names])
-        return [values for _, values in found]
+        return [self.nested(values) for _, values in found]
 
     def nested(self, values: Mapping[Path, object]) -> dict[str, object]:
         """Return values as nested maps, in the order of the recipe."""
@@ -127,12 +114,9 @@ def _bits(seed: int, name: str, path: Path) -> int:
     return int.from_bytes(digest[: forms.BITS // 8], "big")
 
 
-def parse_space(raw: object, *, was_checked: bool = False) -> Space:
-    """Read a search space from plain maps and lists. Raises SpaceError with all its problems.
-
-    ``was_checked``: by the version that recorded the experiment; literals that look like ranges stay literals.
-    """
-    reader = Reader(was_checked=was_checked)
+def parse_space(raw: object) -> Space:
+    """Read a search space from plain maps and lists. Raises SpaceError with all its problems."""
+    reader = Reader()
     reader.read(raw)
     order = reader.resolve()
     if reader.problems:

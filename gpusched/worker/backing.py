@@ -39,7 +39,7 @@ class Backing:
         self.saver: Saver | None = None
         self.successor: Successor | None = None
         self.onlooker: Onlooker | None = None
-        word, keep, capture = None, context.settings.keep_checkpoints, training.capture
+        word, keep, capture = None, 2, training.capture
         if context.paths is not None and context.experiment is not None:
             paths, number = context.paths, context.incarnation
             fence = Fence(context.fence, number)

@@ -35,9 +35,7 @@ class Settings:
     batch: str = "per_atom"
     lr_power: float = 1.0
     lr_warmup_epochs: float = 5.0
-    lr_ramp: str = "warmup"
     max_steps: int | None = None
-    keep_checkpoints: int = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

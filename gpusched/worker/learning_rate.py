@@ -2,12 +2,10 @@
 
 Effective rate = base rate x factor, target factor = (global batch / base batch)^p = atoms^p (p 1: Goyal et al. 2017,
 "linear scaling rule"; p 0.5: HyperSched section 6.3; p 0: off; auto: 0.5 for optimizers that divide by the size of
-gradients, such as Adam (Malladi et al. 2022), and 1 for others). A larger target is reached by a ramp:
+gradients, such as Adam (Malladi et al. 2022), and 1 for others). A larger target is reached by
+Goyal's gradual warm-up, linear in the samples trained on, over ``warmup_epochs`` epochs.
 
-* ``warmup``: Goyal's gradual warm-up, linear in the samples trained on, over ``warmup_epochs`` epochs;
-* ``ten_percent``: at most 10% more than the epoch before (HyperSched section 6.3), in small steps.
-
-A smaller target is reached at 10% less an optimizer step whichever the ramp is: from 4 atoms to 1 in 15 steps. That is
+A smaller target is reached at 10% less an optimizer step: from 4 atoms to 1 in 15 steps. That is
 ours: both papers speak of rates that go up alone, and on the way down a warm-up over epochs would have a small batch
 trained for epochs at a rate meant for a large one, which can diverge. Without a warm-up (``warmup_epochs`` 0) every
 target is reached at once.
@@ -54,16 +52,12 @@ class Ramp:
     began: float = 0.0
     steps: int = 0
 
-    def factor(self, epochs: float, kind: str, warmup_epochs: float) -> float:
+    def factor(self, epochs: float, warmup_epochs: float) -> float:
         """Return the factor for the optimizer step before which ``epochs`` epochs were trained on."""
-        if kind == "warmup" and warmup_epochs <= 0:
+        if warmup_epochs <= 0:
             return self.target
-        change = TEN_PERCENT ** min(self.steps, 1000)
         if self.target <= self.start:
-            return max(self.target, self.start / change)
-        if kind == "ten_percent":
-            growth: float = TEN_PERCENT ** min(epochs - self.began, 1000.0)
-            return min(self.target, self.start * growth)
+            return max(self.target, self.start / TEN_PERCENT ** min(self.steps, 1000))
         done = min(1.0, max(0.0, (epochs - self.began) / warmup_epochs))
         return self.start + (self.target - self.start) * done
 
@@ -126,14 +120,12 @@ class RateScaler:
         optimizer: Any,
         *,
         target: float,
-        kind: str,
         warmup_epochs: float,
         clock: Clock,
         momentum_correction: bool = True,
     ) -> None:
         optimizer = bare_optimizer(optimizer)
         self._optimizer = optimizer
-        self._kind = kind
         self._warmup_epochs = warmup_epochs
         self._clock = clock
         self._momentum_correction = momentum_correction
@@ -158,7 +150,7 @@ class RateScaler:
     @property
     def factor(self) -> float:
         """Factor of the rates at the next optimizer step."""
-        return self._ramp.factor(self._epochs, self._kind, self._warmup_epochs)
+        return self._ramp.factor(self._epochs, self._warmup_epochs)
 
     def state_dict(self) -> dict[str, Any]:
         return {"ramp": asdict(self._ramp), "factor": self.factor, "epochs": self._epochs}

@@ -157,7 +157,7 @@ class TrialSetup(ABC):
     def scale_lr(self, optimizer: Any, *, momentum_correction: bool = True) -> None:
         """Scale this optimizer's rates with the global batch, reached gradually after a resize.
 
-        Effective rate = base rate x (atoms)^p while ``optimizer.step()`` runs, with p and the ramp from the recipe's
+        Effective rate = base rate x (atoms)^p while ``optimizer.step()`` runs, with p and the warm-up from the recipe's
         ``lr_scaling`` (``learning_rate.py`` has the rule and its sources); schedulers and checkpoints see the base
         rate.
         Nothing is scaled with ``batch: global``, after ``local_batch``, and where ``lr`` is None (Adafactor).
@@ -175,7 +175,6 @@ class TrialSetup(ABC):
         scaler = RateScaler(
             optimizer,
             target=self._training.target_factor(power_for(optimizer, settings.lr_power)),
-            kind=settings.lr_ramp,
             warmup_epochs=settings.lr_warmup_epochs,
             clock=self._training.clock,
             momentum_correction=momentum_correction,

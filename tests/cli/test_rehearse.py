@@ -164,7 +164,7 @@ def rehearse(folder: Path, names: list[str]) -> dict[str, Any]:
         (folder / f"{name}.py").write_text(script)
     recipe: dict[str, Any] = {"script": "play.py", "metric": "loss", "mode": "min"}
     recipe |= {"deadline": "1m", "devices": "cpu:1", "policy": {"name": "asha", "R": 27}}
-    recipe |= {"space": {"file": {"grid": [f"{name}.py" for name in names]}}}
+    recipe |= {"space": {"file": {"choice": [f"{name}.py" for name in names]}}, "sampler": "grid"}
     (folder / "recipe.yaml").write_text(json.dumps(recipe))
     words = ["validate", "recipe.yaml", "--rehearse", "250s", "--json"]
     done = subprocess.run(

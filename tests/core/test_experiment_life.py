@@ -365,12 +365,3 @@ def test_in_mode_min_the_target_is_reached_from_above() -> None:
     script = Script(mode="min", target=0.1).wants(Start(1)).start().drop()
     assert script.report(0, 0.2).drop().state.stopping is None
     assert script.report(0, 0.1).state.stopping == "trial 0 reached the target 0.1"
-
-
-def test_a_trial_is_complete_when_it_has_trained_for_its_limit() -> None:
-    script = Script(trial_limit_s=10.0).wants(Start(1)).start().drop().up(0).drop()
-    script.wait(9.9).report(0, 0.5).drop().wait(0.1).report(0, 0.4)
-    script.expect(Yield(0, 1, save=True))
-    assert "trained for its limit of 10 s" in script.trial(0).story[-1][1]
-    script.exited(0).drop()
-    assert script.trial(0).state is S.COMPLETED

@@ -117,22 +117,6 @@ def test_what_cannot_be_removed_stays_and_the_rest_goes(paths: ExperimentPaths) 
     assert list(folder.iterdir()) == []
 
 
-def test_above_the_most_the_oldest_of_trials_that_are_over_go(paths: ExperimentPaths) -> None:
-    save(paths, 0, 1)
-    keep(paths)
-    save(paths, 0, 2, 3)
-    save(paths, 1, 7, 8)
-    state = script("stopped", "paused").state
-    for step, age_s in ((2, 50.0), (3, 100.0)):
-        folder = paths.trial(0).checkpoint(step)
-        os.utime(folder, (1e9 - age_s, 1e9 - age_s))
-    sizes = {entry: storage.size_of(entry) for entry in paths.trials.glob("*/checkpoints/step-*")}
-    total = sum(sizes.values())
-    assert storage.above(paths, state, total) == []
-    assert names(storage.above(paths, state, total - 1)) == ["0000/step-00000003"]
-    assert {name[:4] for name in names(storage.above(paths, state, 1))} == {"0000"}, "1 needs its"
-
-
 def test_every_moment_of_a_removal_leaves_what_is_needed(paths: ExperimentPaths) -> None:
     """A crash anywhere in it: what is left is found, and still not what a resume needs."""
     save(paths, 1, 1, 2, 3)

@@ -142,9 +142,9 @@ class Scene:
             metric=self.metric,
             folder="/data/runs/digits-0714-1532",
             now=now,
-            rungs=policy.rungs(state.view),
+            rungs=policy.rungs(state),
             eta=getattr(policy.options, "eta", None),
-            notes=policy.notes(state.view),
+            notes=policy.notes(state),
             **more,
         )
 

@@ -26,7 +26,8 @@ def line_of(fault: str) -> int:
 def test_every_misuse_is_named_with_its_line(sandbox: Sandbox) -> None:
     recipe = sandbox.recipe(
         "misuse.py",
-        space={"fault": {"grid": ["none", *TOLD]}},
+        space={"fault": {"choice": ["none", *TOLD]}},
+        sampler="grid",
         policy={"name": "fifo", "R": 3},
         sizes=[2],
         max_trials=1 + len(TOLD),
@@ -63,7 +64,7 @@ def test_a_report_of_rank_0_alone_is_found_at_the_first_growth_and_the_trial_goe
 ) -> None:
     recipe = sandbox.recipe(
         "misuse.py",
-        space={"fault": {"grid": [fault]}, "step_s": 0.05},
+        space={"fault": {"choice": [fault]}, "step_s": 0.05},
         policy={"name": "hypersched", "R": 40, "cooldown": 0},
         scaling="linear",
         max_trials=1,
@@ -105,7 +106,7 @@ def test_out_of_memory(sandbox: Sandbox) -> None:
         "batch": "global",
         "policy": {"name": "fifo", "R": 2},
     }
-    recipe = sandbox.recipe("greedy.py", space=space, repeats=10, max_trials=12, **size)
+    recipe = sandbox.recipe("greedy.py", space=space, max_trials=12, **size)
     result = sandbox.gpusched("run", recipe, "--seed", "3")
     assert result.code == 0, result.text + sandbox.log()
     trials = sandbox.view()["trials"]

@@ -56,7 +56,8 @@ def test_a_policy_of_ones_own_runs_live_and_is_replayed(sandbox: Sandbox, tmp_pa
         "counted.py",
         policy={"name": f"{tmp_path}/mine.py:Median", "R": 6, "patience": 2},
         # One after the other, the best first: side by side, each might be the first at every step and never judged.
-        space={"x": {"grid": [3, 2, 1]}},
+        space={"x": {"choice": [3, 2, 1]}},
+        sampler="grid",
         devices="cpu:1",
         max_trials=3,
     )

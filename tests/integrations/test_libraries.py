@@ -55,7 +55,8 @@ def search(
         "deadline": "1h",
         "devices": "cpu:2",
         "policy": {"name": f"{SCRIPTS / 'policies.py'}:Seesaw", "R": 40},
-        "space": {**space, "place": {"grid": ["moved", "alone"][: 1 + alone]}},
+        "space": {**space, "place": {"choice": ["moved", "alone"][: 1 + alone]}},
+        "sampler": "grid",
         "preload": ["vision_ops", library],
     }
     (folder / "recipe.yaml").write_text(json.dumps(recipe))
@@ -247,7 +248,8 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "deadline": "1h",
         "devices": "cpu:1",
         "policy": {"name": "asha", "R": 40},
-        "space": {**space, "file": {"grid": [f"{name}.py" for name in MISTAKES]}},
+        "space": {**space, "file": {"choice": [f"{name}.py" for name in MISTAKES]}},
+        "sampler": "grid",
         "preload": ["vision_ops", "lightning", "transformers", "accelerate"],
     }
     (folder / "recipe.yaml").write_text(json.dumps(recipe))

@@ -60,7 +60,8 @@ def rehearsed(
         "policy": {"name": "asha", "R": 27},
         "devices": "cpu:1",
         "sizes": request.param,
-        "space": {"lr": 0.1, "file": {"grid": [str(SCRIPTS / name) for name in names]}},
+        "space": {"lr": 0.1, "file": {"choice": [str(SCRIPTS / name) for name in names]}},
+        "sampler": "grid",
     }
     (folder / "recipe.yaml").write_text(json.dumps(recipe))
     words = ["validate", "recipe.yaml", "--rehearse", "100s", "--configurations=9", "--json"]

@@ -56,7 +56,7 @@ def make(root: Path) -> ExperimentPaths:
         log.append(Report(0, 0, step, 0.5, {"accuracy": step / 64, "loss": 1 / step}))
     paths.resolved.write_text('{"seed": 5, "deadline": 600}')
     paths.began.write_text('{"wall_s": 1700000000.5, "boottime_s": 4.5, "boot_id": "a-b"}')
-    paths.worker.write_text('{"metric": "accuracy", "keep_checkpoints": 2}')
+    paths.worker.write_text('{"metric": "accuracy", "seed": 2}')
     return paths
 
 

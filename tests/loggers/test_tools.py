@@ -27,7 +27,7 @@ from gpusched.cli import main
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.loggers.children import Loggers
-from gpusched.recipe.policy import check_log_to
+from gpusched.recipe.classes import check_log_to
 from gpusched.sim.folder import simulate_into
 from gpusched.sim.setup import Setup
 from tests.helpers import children_of

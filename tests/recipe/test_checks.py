@@ -64,13 +64,6 @@ def test_a_script_that_is_neither_python_nor_a_program(folder: Path, problems: P
     )
 
 
-def test_a_script_that_is_too_large(folder: Path, problems: Problems) -> None:
-    with (folder / "train.py").open("wb") as file:
-        file.truncate(11 << 20)
-    [found] = problems()
-    assert "larger than 10 MiB" in found
-
-
 def test_another_interpreter_by_path_keeps_its_link(folder: Path, load: Load) -> None:
     """A venv's python is a link; following it would leave the venv."""
     (folder / "python").symlink_to(sys.executable)

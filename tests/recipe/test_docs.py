@@ -11,16 +11,18 @@ from typing import Literal
 import pytest
 
 from gpusched import policies
+from gpusched.recipe.editors import json_schema
 from gpusched.recipe.load import load_recipe
 from gpusched.recipe.recipe import SHORTHANDS, Recipe, keys
-from gpusched.recipe.schema import json_schema
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "recipe.md").read_text()
 #: Key: type, default, meaning.
 TABLE = {
     found[1]: found[2].split(" | ", 2)
-    for found in re.finditer(r"^\| `([a-z_.]+)` \| (.*) \|$", PAGE, re.MULTILINE)
+    for found in re.finditer(
+        r"^\| `([a-z_.]+)` \| (.* \| .*) \|$", PAGE.partition("## Other tools")[0], re.MULTILINE
+    )
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpusched import policies
 from gpusched.driver.assemble import rules
-from gpusched.recipe.policy import check_policy
+from gpusched.recipe.classes import check_policy
 from tests.recipe.conftest import Load
 
 

@@ -13,7 +13,6 @@ import pytest
 from gpusched.errors import DamagedState, InputError
 from gpusched.recipe.load import load_recipe
 from gpusched.recipe.recipe import Recipe
-from gpusched.space.space import SpaceError, parse_space
 from tests.recipe.conftest import GOOD, Load, Problems
 
 EVERYTHING = """\
@@ -34,7 +33,7 @@ devices: cpu:4
 max_atoms: 4
 sizes: [1, 2, 4]
 batch: global
-lr_scaling: {power: sqrt, warmup_epochs: 2.5, ramp: ten_percent}
+lr_scaling: {power: sqrt, warmup_epochs: 2.5}
 scaling: {1: 1, 2: 1.9, 4: 3.5}
 launch: warm
 preload: [json.decoder, train]
@@ -43,9 +42,6 @@ seed: 7
 max_trials: 40
 max_failures: 2
 grace: 3s
-keep_checkpoints: 3
-save_every: 90s
-startup_limit: 2m
 hang_limit: 90
 target: 0.98
 """
@@ -72,7 +68,6 @@ def test_the_least_recipe_has_every_default(load: Load, folder: Path) -> None:
         batch="per_atom",
         lr_power=1.0,
         lr_warmup_epochs=5,
-        lr_ramp="warmup",
         scaling="auto",
         launch="warm",
         python=None,
@@ -82,9 +77,7 @@ def test_the_least_recipe_has_every_default(load: Load, folder: Path) -> None:
         max_trials=None,
         max_failures=3,
         grace_s=5.0,
-        keep_checkpoints=2,
         save_every_s=300.0,
-        startup_limit_s=None,
         hang_limit_s=None,
         target=None,
     )
@@ -97,9 +90,9 @@ def test_every_key_is_read(load: Load) -> None:
     assert recipe.deadline_s == 5400.0
     assert recipe.policy_options == {"r": 2, "R": 64, "eta": 3.0, "brackets": 2}
     assert recipe.scaling == {1: 1.0, 2: 1.9, 4: 3.5}
-    assert (recipe.lr_power, recipe.lr_warmup_epochs, recipe.lr_ramp) == (0.5, 2.5, "ten_percent")
+    assert (recipe.lr_power, recipe.lr_warmup_epochs) == (0.5, 2.5)
     assert recipe.env == {"TOKENS": "5", "NAME": "yes"}
-    assert (recipe.grace_s, recipe.startup_limit_s, recipe.hang_limit_s) == (3.0, 120.0, 90.0)
+    assert (recipe.grace_s, recipe.hang_limit_s) == (3.0, 90.0)
     assert recipe.configurations().sample(0) == recipe.configurations().sample(0)
 
 
@@ -150,9 +143,7 @@ def test_worker_settings_are_the_contract(load: Load) -> None:
         "batch": "global",
         "lr_power": 0.5,
         "lr_warmup_epochs": 2.5,
-        "lr_ramp": "ten_percent",
         "max_steps": 64,
-        "keep_checkpoints": 3,
     }
 
 
@@ -161,11 +152,11 @@ def test_worker_settings_are_the_contract(load: Load) -> None:
 
 def test_overrides_are_yaml_values(load: Load) -> None:
     recipe = load(
-        "", "policy.R=27", "space.lr=0.5", "sizes=[1, 2]", "lr_scaling.ramp=ten_percent", "mode=min"
+        "", "policy.R=27", "space.lr=0.5", "sizes=[1, 2]", "lr_scaling.power=sqrt", "mode=min"
     )
     assert (recipe.policy_name, recipe.policy_options["R"]) == ("hypersched", 27)
     assert recipe.space == {"lr": 0.5}
-    assert (recipe.sizes, recipe.lr_ramp, recipe.mode) == ((1, 2), "ten_percent", "min")
+    assert (recipe.sizes, recipe.lr_power, recipe.mode) == ((1, 2), 0.5, "min")
 
 
 def test_an_override_reaches_into_a_shorthand(load: Load) -> None:
@@ -254,9 +245,6 @@ def test_a_recipe_by_relative_path_resolves_to_absolute_paths(
         ("digit.yaml", "no such file; did you mean"),
         ("nowhere/x.yaml", "no such file"),
         (".", "is a folder; name the recipe inside it"),
-        ("pipe", "is not a regular file"),
-        ("big.yaml", "larger than 256 KiB"),
-        ("utf16.yaml", "is UTF-16; save it as UTF-8"),
         ("latin1.yaml", ":2: not UTF-8 text (byte 6)"),
         ("n\0l.yaml", "cannot be read"),
         ("x" * 300, "cannot be read: File name too long"),
@@ -265,9 +253,6 @@ def test_a_recipe_by_relative_path_resolves_to_absolute_paths(
 )
 def test_what_is_no_recipe_file(name: str, message: str, load: Load, folder: Path) -> None:
     load()
-    os.mkfifo(folder / "pipe")
-    (folder / "big.yaml").write_bytes(b"# " + b"x" * (1 << 20))
-    (folder / "utf16.yaml").write_bytes("script: x".encode("utf-16"))
     (folder / "latin1.yaml").write_bytes(b"# ok\na\xe9: 1\n")
     with pytest.raises(InputError) as caught:
         load_recipe(folder / name)
@@ -321,13 +306,3 @@ def test_the_resolved_recipe_needs_no_yaml(load: Load) -> None:
         [sys.executable, "-c", program], input=data, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_a_recorded_space_is_read_as_it_was_when_more_is_refused_now(load: Load) -> None:
-    """Older versions took these for groups of constants and for text, and so do the searches that began with them."""
-    resolved = load("").resolved()
-    resolved["space"] = {"lr": {"value": 0.1}, "width": {"min": 1, "max": 2}, "opt": "choice(1)"}
-    with pytest.raises(SpaceError, match="lr: value would be a key of its own"):
-        parse_space(resolved["space"])
-    drawn = Recipe.from_resolved(resolved).configurations().sample(0)
-    assert drawn == resolved["space"]

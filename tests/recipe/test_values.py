@@ -149,20 +149,6 @@ def test_no_deadlines(written: object, told: str) -> None:
         values.deadline(written, NOON)
 
 
-@pytest.mark.parametrize(
-    ("written", "size"),
-    [("50GB", 50e9), ("500 mb", 5e8), ("1.5TiB", 1.5 * 2**40), ("2k", 2000), (7, 7), ("9", 9)],
-)
-def test_sizes_on_disk(written: object, size: float) -> None:
-    assert values.size(written) == size
-
-
-@pytest.mark.parametrize("written", ["much", "", "5PB", -1, 0, "0GB", True, None, "9e9GB", 1e30])
-def test_no_sizes_on_disk(written: object) -> None:
-    with pytest.raises(ValueError, match=r"is not a size|must be at least 1 byte"):
-        values.size(written)
-
-
 # ---------------------------------------------------------------- env: what may stand on the disk
 
 

@@ -1,4 +1,4 @@
-"""Samplers with a memory: asked one ahead, never waited for, journaled; the example of docs/recipe.md; Optuna's."""
+"""Samplers with a memory: asked one ahead, never waited for, journaled; the example of docs/samplers.md; Optuna's."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from gpusched.space.space import parse_space
 from tests.helpers import children_of
 from tests.rig import wait_until
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "recipe.md").read_text()
-SECTION = PAGE.partition("##### A sampler of your own\n")[2]
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "samplers.md").read_text()
+SECTION = PAGE.partition("## A sampler of your own\n")[2]
 EXAMPLE = re.search(r"^```python\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)[1]
 ONE = parse_space({"lr": {"loguniform": [1e-4, 1]}})
 ODD = """
@@ -137,7 +137,6 @@ def test_validate_names_the_sampler(folder: Path, capsys: pytest.CaptureFixture[
         ("tpee", "", "sampler: unknown sampler 'tpee'; did you mean tpe?"),
         ("{name: mine.py:NearTheBest, chanc: 1}", "", "unknown option; there are chance"),
         ("{name: mine.py:NearTheBest, startup: -1}", "", "sampler.startup: should be a number"),
-        ("mine.py:NearTheBest", "repeats: 2\n", "repeats: goes with sampler: random or grid only"),
         ("mine.py:Nearest", "", "has no class Nearest; it has NearTheBest"),
         ("train.py:X", "", "train.py has no class X"),
         ("odd.py:Needy", "", "sampler.licence: is needed"),

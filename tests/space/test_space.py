@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.samplers.sequence import Independent
+from gpusched.samplers import sequence
 from gpusched.space.space import SpaceError, check_first, parse_space
 
 SPACE = {
@@ -25,9 +24,8 @@ SPACE = {
 
 
 def draws(raw: object, count: int, seed: int = 0) -> list[dict[str, object]]:
-    sampler = Independent(parse_space(raw), seed)
-    found = [sampler.sample(n) for n in range(count)]
-    return [sample for sample in found if sample is not None]
+    space = parse_space(raw)
+    return [space.draw(seed, str(n), {}) for n in range(count)]
 
 
 def problems(raw: object) -> list[str]:
@@ -141,7 +139,7 @@ def test_choice_draws_each_kind_of_value() -> None:
 
 def test_constants_and_nested_maps() -> None:
     space = {"a": 1, "b": {"c": "no", "d": {"const": [1, [2]]}}, "e": {"const": None}}
-    assert draws(space, 3) == [{"a": 1, "b": {"c": "no", "d": [1, [2]]}, "e": None}]
+    assert draws(space, 1) == [{"a": 1, "b": {"c": "no", "d": [1, [2]]}, "e": None}]
 
 
 # ------------------------------------------------------------ conditions
@@ -185,38 +183,6 @@ def test_one_is_not_true() -> None:
     assert problems(space) == ["y.when.x: x is never true; it is one of 1, 2"]
 
 
-# ------------------------------------------------------------ grids
-
-
-def test_a_grid_is_enumerated_in_order_and_ends() -> None:
-    samples = draws({"b": {"grid": [1, 2, 3]}, "a": {"grid": ["x", "y"]}}, 99)
-    found = [(sample["a"], sample["b"]) for sample in samples]
-    assert found == list(itertools.product(["x", "y"], [1, 2, 3]))
-
-
-def test_random_keys_are_drawn_beside_a_grid() -> None:
-    samples = draws({"g": {"grid": [1, 2, 3]}, "lr": {"uniform": [0, 1]}}, 99)
-    assert [sample["g"] for sample in samples] == [1, 2, 3]
-    assert len({sample["lr"] for sample in samples}) == 3
-
-
-def test_a_conditional_grid_names_no_configuration_twice() -> None:
-    space = {
-        "opt": {"grid": ["adam", "sgd"]},
-        "momentum": {"grid": [0, 0.9], "when": {"opt": "sgd"}},
-    }
-    assert draws(space, 99) == [
-        {"opt": "adam"},
-        {"opt": "sgd", "momentum": 0},
-        {"opt": "sgd", "momentum": 0.9},
-    ]
-
-
-def test_constants_alone_are_one_configuration() -> None:
-    assert draws({"lr": 0.1}, 5) == [{"lr": 0.1}]
-    assert draws({"lr": {"choice": [1]}}, 5) == [{"lr": 1}] * 5
-
-
 # ------------------------------------------------------------ what is refused
 
 REFUSED = [
@@ -231,9 +197,6 @@ REFUSED = [
     ({"x": {"choice": 3}}, "x: choice needs a list"),
     ({"x": {"choice": {"a": 1}}}, "x: choice needs a list"),
     ({"x": {"choice": [{"uniform": [0, 1]}]}}, "x: uniform inside choice"),
-    ({"x": {"grid": [1, 1.0]}}, "x: 1 is in the grid twice"),
-    ({"x": {"grid": []}}, "x: grid is empty"),
-    ({"x": {"grid": [True, True]}}, "x: true is in the grid twice"),
     ({"x": {"uniform": [1]}}, "x: uniform needs [lowest, highest]"),
     ({"x": {"uniform": [1, 2, 3]}}, "x: uniform needs [lowest, highest]"),
     ({"x": {"uniform": "1, 2"}}, "x: uniform needs [lowest, highest]"),
@@ -296,11 +259,6 @@ REFUSED = [
         "x.when.p: p is drawn from 0 to 1; a condition needs single values",
     ),
     ({"g": {"h": 1}, "x": {"const": 1, "when": {"g": 1}}}, "x.when.g: g is a group of keys"),
-    (
-        {"opt": {"choice": ["a"]}, "x": {"grid": [1, 2], "when": {"opt": "a"}}},
-        "x.when: a grid cannot depend on opt, which is drawn; make that a grid too",
-    ),
-    ({f"k{n}": {"grid": [1, 2, 3, 4]} for n in range(20)}, "space: the grid has 1099511627776"),
 ]
 
 
@@ -376,18 +334,12 @@ NETS = {
 
 def test_what_is_tried_first_comes_first_and_moves_nothing() -> None:
     first = [{"lr": 0.1, "opt": "sgd", "momentum": 0.9}, {"net": {"width": 3}}]
-    space, plain = Independent(parse_space(NETS), 7, first), Independent(parse_space(NETS), 7)
+    nets = parse_space(NETS)
+    space, plain = (sequence.make("random", nets, 7, given) for given in (first, ()))
     begun = space.sample(0)
     assert (begun["lr"], begun["opt"], begun["momentum"]) == (0.1, "sgd", 0.9)
     assert set(begun) == {"lr", "opt", "momentum", "net"}, "the rest is drawn"
     assert [space.sample(n + 2) for n in range(5)] == [plain.sample(n) for n in range(5)]
-
-
-def test_a_grid_has_what_is_tried_first_beside_it() -> None:
-    raw = {"a": {"grid": [1, 2]}, "b": {"uniform": [0, 1]}}
-    space = Independent(parse_space(raw), 0, [{"b": 0.5}])
-    assert space.size == 3
-    assert [(space.sample(n) or {}).get("a") for n in range(1, 4)] == [1, 2, None]
 
 
 @pytest.mark.parametrize(
@@ -418,6 +370,7 @@ def test_what_cannot_be_tried_first(
         ({"min": 0.1, "max": 1}, "{uniform: [0.1, 1]}"),
         ({"low": 1, "high": 9, "log": True, "type": "int"}, "{int: [1, 9]}"),
         ({"values": [1, 2]}, "{choice: [1, 2]}"),
+        ({"grid": [1, 2]}, "{choice: [1, 2]}, and sampler: grid"),
         ({"value": 3}, "write 3 alone"),
     ],
 )

@@ -126,7 +126,7 @@ def option_names(policy: str) -> list[str]:
 # ------------------------------------------------------------ the sampler
 
 
-def check_sampler(raw: object, folder: Path, space: Space | None, repeats: int) -> Named:
+def check_sampler(raw: object, folder: Path, space: Space | None) -> Named:
     """Return the name and the complete options of the sampler, and their problems.
 
     ``folder``: where a file such as that of ``mine.py:MySampler`` is looked for. ``space``: None if it has problems.
@@ -137,17 +137,15 @@ def check_sampler(raw: object, folder: Path, space: Space | None, repeats: int) 
             why = f"{name} has no options; leave it out"
             findings: list[Finding] = [(("sampler", key), why) for key in options]
             if space is not None:
-                findings += [((key,), why) for key, why in sequence.problems(name, space, repeats)]
+                findings += [((key,), why) for key, why in sequence.problems(name, space)]
             return name, {}, findings
         kind = _loaded("sampler", name, memory.load, memory.names())
     except BadValue as error:
         return DEFAULT_SAMPLER, {}, [(("sampler", *error.path), str(error))]
-    return name, {"startup": kind.startup, **options}, list(_check_memory(kind, options, repeats))
+    return name, {"startup": kind.startup, **options}, list(_check_memory(kind, options))
 
 
-def _check_memory(
-    kind: type[memory.Suggester], options: Mapping[str, Any], repeats: int
-) -> Iterator[Finding]:
+def _check_memory(kind: type[memory.Suggester], options: Mapping[str, Any]) -> Iterator[Finding]:
     startup = options.get("startup", 0)
     if not isinstance(startup, int) or isinstance(startup, bool) or startup < 0:
         why = "should be a number of configurations to draw at random first"
@@ -155,8 +153,6 @@ def _check_memory(
     own = {key: value for key, value in options.items() if key != "startup"}
     for key, why in plugins.option_problems(kind, own):
         yield ("sampler", key), why
-    if repeats > 1:
-        yield ("repeats",), "goes with sampler: random or grid only"
 
 
 # ------------------------------------------------------------ the loggers

@@ -16,7 +16,6 @@ _BOUNDS = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItem
 _OPTIONS = {"type": "array", "minItems": 1}
 _FORMS: dict[str, tuple[dict[str, Any], str]] = {
     "choice": (_OPTIONS, "One of these values."),
-    "grid": (_OPTIONS, "Each of these values in turn."),
     "uniform": (_BOUNDS, "A number between these bounds."),
     "loguniform": (_BOUNDS, "A number between these bounds, even in the logarithm."),
     "int": (_BOUNDS, "A whole number between these bounds, both included."),
