@@ -8,7 +8,6 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -17,29 +16,19 @@ from msgspec import Struct, structs
 from gpusched.cli import common
 from gpusched.cli.common import argument
 from gpusched.daemon import session
-from gpusched.errors import GpuschedError, InputError
+from gpusched.errors import InputError
 from gpusched.folder import find
 from gpusched.folder.files import read_json
 from gpusched.folder.lock import Lock
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.journal.timeline import Timeline
-from gpusched.loggers import base as loggers
-from gpusched.loggers import follow
-from gpusched.text import count, first_line, flat, show, show_bytes
+from gpusched.text import count, flat, show_bytes
 
 if TYPE_CHECKING:
     from gpusched.report.page import SearchData
 
 # ---------------------------------------------------------------- export
-
-#: Tools that take a search as runs: the option of the logger that an argument fills.
-_TOOLS = {
-    "tensorboard": ("dir", "event files under DIR"),
-    "mlflow": ("uri", "to a server or sqlite:///FILE"),
-    "wandb": ("dir", "offline runs under DIR, for 'wandb sync'"),
-    "trackio": ("dir", "in the folder DIR, for 'TRACKIO_DIR=DIR trackio show'"),
-}
 
 
 class ExportRow(Struct):
@@ -50,20 +39,12 @@ class ExportRow(Struct):
     atoms: int
 
 
-_STUDY = "a new study of Optuna in FILE: SQLite if FILE ends in .db, else a journal"
-
-
 @common.command(
     common.EXPERIMENT,
     common.one_of(
         argument("--csv", "comma-separated values (the default)"),
         argument("--json", "one JSON object a line"),
         argument("--parquet", "Parquet; needs pyarrow and --output"),
-        *(
-            argument(f"--{name} {option.upper()}", f"hand the trials over as runs, {where}")
-            for name, (option, where) in _TOOLS.items()
-        ),
-        argument("--optuna FILE", _STUDY, type=Path),
     ),
     argument("--trials", "one row a trial, not one a report"),
     argument("-o, --output FILE", "write to FILE instead of standard output"),
@@ -71,18 +52,13 @@ _STUDY = "a new study of Optuna in FILE: SQLite if FILE ends in .db, else a jour
     json=False,
 )
 def export(args: argparse.Namespace) -> int:
-    """Write the reports of an experiment as CSV, JSON lines or Parquet, one row a report; or hand it to another tool.
+    """Write the reports of a search as CSV, JSON lines or Parquet, one row a report.
 
     With --trials there is one row a trial: state, steps, metrics and hyperparameters.
 
-    Works while the experiment runs, too.
+    Works while the search runs, too. A recipe's log_to shows a search in other tools.
     """
     paths = common.experiment(args)
-    for name, (option, _) in _TOOLS.items():
-        if (where := getattr(args, name)) is not None:
-            return _hand_over(paths, name, {option: where})
-    if args.optuna is not None:
-        return _write_study(paths, args.optuna)
     if args.trials:
         rows = [_of_trial(trial) for trial in session.view(paths)["trials"]]
         rows.sort(key=lambda row: row["trial"])
@@ -100,53 +76,11 @@ def export(args: argparse.Namespace) -> int:
     except OSError as error:
         why = f"the export cannot be written there ({error.strerror or error})"
         raise InputError(f"{args.output}: {why}") from None
-    return 0
-
-
-def _hand_over(paths: ExperimentPaths, name: str, options: dict[str, Any]) -> int:
-    kind: Any = loggers.load(name)
-    try:
-        follow.send_all(paths, lambda search: kind(search, **options))
-    except GpuschedError:
-        raise
-    except Exception as error:
-        why = first_line(f"{type(error).__name__}: {error}")
-        tool = f"{name} {show(*options.values())}"
-        raise InputError(f"{tool} did not take the search: {why}") from error
-    return 0
-
-
-def _write_study(paths: ExperimentPaths, file: Path) -> int:
-    if find_spec("optuna") is None:
-        raise InputError("--optuna needs Optuna; install it with: pip install 'gpusched[optuna]'")
-    from gpusched.driver.assemble import read_recipe
-    from gpusched.driver.clock import Beginning
-    from gpusched.samplers import study
-    from gpusched.space.space import parse_space
-
-    recipe, view = read_recipe(paths), session.view(paths)
-    began_s = Beginning.from_json(json.loads(paths.began.read_bytes())).wall_s
-    states = {trial["id"]: trial["state"] for trial in view["trials"]}
-    exported = []
-    for number, trial in sorted(timeline.read(paths.journal).trials.items()):
-        reported = [step for _, step in trial.steps()]
-        curve = {s.report.step: s.metric for s in reported if s.metric is not None}
-        last = trial.incarnations[-1]
-        most_atoms = max(len(incarnation.devices) for incarnation in trial.incarnations)
-        ended_s = last.exited_at if last.exited_at is not None else view["now_s"]
-        exported.append(
-            study.Exported(
-                trial=number,
-                hparams=trial.hparams,
-                state=states.get(number, "stopped"),
-                curve=sorted(curve.items()),
-                began_s=began_s + trial.incarnations[0].launched_at,
-                ended_s=began_s + ended_s,
-                notes={"launches": trial.launches, "most atoms": most_atoms},
-            )
-        )
-    study.write(file, paths.root.name, recipe.mode, parse_space(recipe.space), exported)
-    print(f"{file}: study {paths.root.name}, {len(exported)} trials")
+    reader = "parquet" if args.parquet else "json" if args.json else "csv"
+    lines = ", lines=True" if args.json else ""
+    common.note(
+        f"{count(len(rows), 'row')} in {args.output}; in Python: pandas.read_{reader}({args.output!r}{lines})"
+    )
     return 0
 
 
@@ -282,20 +216,20 @@ def _drawn(search: SearchData) -> dict[str, Any]:
 
 
 class Removed(Struct):
-    """Checkpoints that were removed, as folders, and their size. ``dry_run``: the folders are still there."""
+    """Checkpoints that nothing needs, as folders, and their size. ``removed``: False where they are still there."""
 
-    removed: list[str]
+    checkpoints: list[str]
     bytes: int
-    dry_run: bool
+    removed: bool
 
 
 @common.command(
     common.EXPERIMENT,
-    argument("--dry-run", "only say what would be removed"),
+    argument("--yes", "remove them unasked; without a terminal nothing is removed otherwise"),
     prints=[Removed],
 )
 def gc(args: argparse.Namespace) -> int:
-    """Remove checkpoints that nothing needs any more.
+    """List checkpoints that nothing needs any more, ask, and remove them.
 
     Kept are the best model and, of an experiment that may go on, the newest checkpoints of every trial that is not
     over. Of a finished experiment only ``best/`` stays. A running experiment cleans up by itself when the disk has too
@@ -312,12 +246,24 @@ def gc(args: argparse.Namespace) -> int:
     # A daemon must not begin to resume from a checkpoint that is being removed; the lock ends with this process.
     lock = Lock.take(paths.lock)
     victims = storage.unneeded(paths, from_journal(paths).experiment.state)
-    number, size_bytes = len(victims), sum(map(storage.size_of, victims))
-    if not args.dry_run:
-        number, size_bytes = storage.remove(victims)
+    size_bytes = sum(map(storage.size_of, victims))
+    found = f"{count(len(victims), 'checkpoint')}, {show_bytes(size_bytes)}"
+    removes = bool(victims) and (args.yes or _agrees(args, paths, found))
+    if removes:
+        _, size_bytes = storage.remove(victims)
     lock.release()
-    verb = "would remove" if args.dry_run else "removed"
-    told = f"{verb} {count(number, 'checkpoint')}, {show_bytes(size_bytes)}"
-    gone = Removed([str(victim) for victim in victims], size_bytes, args.dry_run)
-    nothing = "nothing to remove: every checkpoint is needed"
-    return common.tell(args, gone, told if number else nothing)
+    if not victims:
+        told = "nothing to remove: every checkpoint is needed"
+    else:
+        told = f"removed {found}" if removes else f"not removed: {found}; --yes removes them"
+    return common.tell(args, Removed([*map(str, victims)], size_bytes, removes), told)
+
+
+def _agrees(args: argparse.Namespace, paths: ExperimentPaths, found: str) -> bool:
+    """Ask a person at a terminal."""
+    if args.json or not sys.stdin.isatty():
+        return False
+    return input(f"{paths.root.name}: remove {found} that nothing needs? [y/N] ").lower() in (
+        "y",
+        "yes",
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shlex
 import signal
 import sys
@@ -110,10 +111,14 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool, steers: bool = 
         if interrupts is not None:
             interrupts()
         stays = interrupts is not None and _stay(stream, paths, as_json, interrupts, steers)
+    except BrokenPipeError:  # ``gpusched run | head``
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        stays, as_json = False, False
     if not stays and find.has_daemon(paths):
         if not as_json:
+            name = paths.root.name
             common.note(
-                f"detached; {paths.root.name} goes on. 'gpusched watch' shows it, 'gpusched stop' ends it"
+                f"detached; {name} continues. 'gpusched watch' shows it, 'gpusched stop' ends it"
             )
         return 0
     return conclude(paths, as_json=as_json, interrupted=bool(interrupts and interrupts.count))

@@ -216,7 +216,8 @@ def _best_lines(paths: ExperimentPaths, best: BestModel) -> list[str]:
     out += [f"  {key} = {value}" for key, value in flat(best.hparams)]
     if best.code is not None and (words := provenance.in_words(best.code)):
         out.append(f"code:       {words}")
-    out += [f"            now {line}" for line in best.differs_now]
+    if best.differs_now:
+        out.append(f"            now: {'; '.join(best.differs_now)}")
     checkpoint = paths.best / "checkpoint"
     part = "folder" if (checkpoint / "files").is_dir() else "state"
     return [
@@ -260,7 +261,7 @@ def summary(view: Standing) -> str:
     if view.best is None:
         lines = [_outcome(view), "", *_no_winner(view)]
     else:
-        lines = [_outcome(view), "", *_winner(view, view.best), *failures(view)]
+        lines = [_outcome(view), *failures(view), "", *_winner(view, view.best)]
     return "\n".join(lines)
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from gpusched import policies
 from gpusched.cli import attach, common
 from gpusched.cli.common import argument
-from gpusched.daemon import provenance, session
+from gpusched.daemon import session
 from gpusched.daemon import start as launchpad
 from gpusched.driver.assemble import read_recipe
 from gpusched.driver.clock import Beginning
@@ -236,8 +236,7 @@ def rerun(args: argparse.Namespace) -> int:
     """Train a trial's configuration again, with the same seed unless --seed gives another.
 
     Within the search where it is running: the next trial to start. Alone otherwise, or with --alone: an experiment of
-    this one trial, for as long as the recipe's deadline. Differences from the code and the packages that the search
-    began with are told.
+    this one trial, for as long as the recipe's deadline.
     """
     paths = common.experiment(args)
     number = session.trial_number(args.trial)
@@ -252,8 +251,6 @@ def rerun(args: argparse.Namespace) -> int:
         hparams = complete(paths, changed, may_be_outside=args.outside)
     seed = known["seed"] if args.seed is None else args.seed
     recipe = read_recipe(paths)
-    for told in provenance.differences(paths, Path(recipe.script)):
-        common.note(f"note: {told}")
     if find.has_daemon(paths) and not args.alone:
         queue(args, paths, hparams, seed)
         return 0

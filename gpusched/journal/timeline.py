@@ -244,10 +244,14 @@ class _Reader:
 
 
 class JournalTail:
-    """A journal that is read on from where it was left, beside the daemon that writes it."""
+    """A journal that is read on from where it was left, beside the daemon that writes it.
 
-    def __init__(self, path: Path) -> None:
+    ``keeps``: False where steps are wanted as news alone, not in the timeline.
+    """
+
+    def __init__(self, path: Path, *, keeps: bool = True) -> None:
         self._path = path
+        self._keeps = keeps
         self._cursor = Cursor()
         self._reader = _Reader()
 
@@ -256,6 +260,9 @@ class JournalTail:
         for entry in rows.read(self._path, _WANTED, self._cursor):
             self._reader.take(entry)
         news, self._reader.news = self._reader.news, []
+        if not self._keeps:
+            for _, incarnation, _ in news:
+                del incarnation.steps[:-1]  # the last one tells how long the next took
         return news
 
     def finish(self) -> Timeline:

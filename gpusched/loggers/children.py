@@ -107,5 +107,5 @@ class Loggers:
                 log = self._paths.logger_log(child.name).name
                 self.complaints.append(
                     f"log_to {child.name}: not everything was handed over, see {log}; "
-                    "'gpusched export' hands over the whole search again (see --help)"
+                    "the journal still has the whole search"
                 )

@@ -34,19 +34,23 @@ class Follower:
 
     def __init__(self, paths: ExperimentPaths, make: Callable[[Search], Logger]) -> None:
         self._paths = paths
-        self._tail = JournalTail(paths.journal)
+        self._tail = JournalTail(paths.journal, keeps=False)
         self._logger = make(search_of(paths))
         #: Of each trial whose run is open: the last step of each value in the tool, and the last that was sent.
         self._has: dict[int, Callable[[str], int]] = {}
         self._sent: dict[int, int] = {}
+        self._best: dict[int, float] = {}
 
     def send_news(self) -> None:
         """Hand on what the journal has more than before."""
         found: dict[int, list[Point]] = {}
+        better = min if self._logger.search.mode == "min" else max
         for trial, incarnation, step in self._tail.read():
             has = self._has.get(trial.id)
             if has is None:
                 has = self._has[trial.id] = self._logger.begin(trial.id, trial.hparams)
+            if step.metric is not None:
+                self._best[trial.id] = better(step.metric, self._best.get(trial.id, step.metric))
             # A step that was trained again, after a crash, is logged as it was the first time.
             if step.report.step > self._sent.get(trial.id, -1):
                 self._sent[trial.id] = step.report.step
@@ -61,12 +65,9 @@ class Follower:
     def finish(self) -> None:
         """Hand on the rest, tell the state of each trial if the search is over, and let go of the tool."""
         self.send_news()
-        told = self._tail.finish()
-        sign = -1.0 if self._logger.search.mode == "min" else 1.0
         for trial in (read_json(self._paths.final_view, limit_bytes=-1) or {}).get("trials", ()):
             if trial["id"] in self._has:
-                best = told.trials[trial["id"]].best(sign)
-                self._logger.end(trial["id"], trial["state"], best)
+                self._logger.end(trial["id"], trial["state"], self._best.get(trial["id"]))
         self._logger.flush()
         self._logger.close()
 
@@ -90,11 +91,6 @@ def search_of(paths: ExperimentPaths) -> Search:
     return Search(
         recipe["name"], paths.root, recipe["metric"], recipe["mode"], float(began["wall_s"])
     )
-
-
-def send_all(paths: ExperimentPaths, make: Callable[[Search], Logger]) -> None:
-    """Hand on a whole search, once."""
-    Follower(paths, make).finish()
 
 
 # ---------------------------------------------------------------- the process

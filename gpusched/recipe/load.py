@@ -270,8 +270,8 @@ def _check_values(
         space, wrong = _check_space(draft)
         findings += wrong
     if "mode" not in fields and checks.better_mode(draft.metric) == "min":
-        why = f"less {draft.metric} sounds better, but without mode more counts as better"
-        findings.append((("metric",), f"{why}; write mode: min, or mode: max"))
+        why = f"{draft.metric} looks like a loss, but mode is max: add mode: min"
+        findings.append((("metric",), f"{why} (or mode: max, if more of it is better)"))
     sampler = good.get("sampler", draft.sampler_name)
     found["sampler_name"], found["sampler_options"], wrong = check_sampler(sampler, folder, space)
     findings += wrong

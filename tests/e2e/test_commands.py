@@ -57,6 +57,8 @@ def test_help_lists_every_command_and_each_has_its_own(finished: Sandbox) -> Non
     ("words", "said"),
     [
         (["stauts"], "did you mean status?"),
+        (["help", "stauts"], "did you mean status?"),
+        (["deadline", "-10m"], "-10m: write +30m (more), 45m (from now on) or 18:30"),
         (["status", "--jsn"], "--jsn"),
         (["status", "nonsense"], "nonsense"),
         (["status", "--exp", "nonsense"], "no experiment is called 'nonsense'"),
@@ -90,18 +92,21 @@ def test_export_has_a_row_a_report(finished: Sandbox) -> None:
     assert len(rows) == 6
     assert {row["trial"] for row in rows} == {"0", "1"}
     assert {row["hparams.net.width"] for row in rows} == {"8"}
+    written = finished.call("export", "-o", "rows.csv").err
+    assert written == "6 rows in rows.csv; in Python: pandas.read_csv('rows.csv')\n"
     lines = finished.call("export", "--json").out.splitlines()
     assert [json.loads(line)["step"] for line in lines] == [int(row["step"]) for row in rows]
 
 
 def test_gc_keeps_the_best_model_and_nothing_else(finished: Sandbox) -> None:
     before = finished.call("best", "--json").json()
-    dry = finished.call("gc", "--dry-run", "--json").json()
-    assert dry["removed"]
-    assert all(Path(folder).exists() for folder in dry["removed"])
-    done = finished.call("gc", "--json").json()
-    assert done["removed"] == dry["removed"]
-    assert not any(Path(folder).exists() for folder in done["removed"])
+    asked = finished.call("gc", "--json").json()
+    assert (bool(asked["checkpoints"]), asked["removed"]) == (True, False)
+    assert "--yes removes them" in finished.call("gc").out
+    assert all(Path(folder).exists() for folder in asked["checkpoints"])
+    done = finished.call("gc", "--yes", "--json").json()
+    assert (done["checkpoints"], done["removed"]) == (asked["checkpoints"], True)
+    assert not any(Path(folder).exists() for folder in done["checkpoints"])
     assert finished.call("best", "--json").json() == before
     assert (Path(before["checkpoint"]) / "manifest.json").exists()
     assert "nothing to remove" in finished.call("gc").out

@@ -23,7 +23,6 @@ from typing import Any
 
 import pytest
 
-from gpusched.cli import main
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.loggers.children import Loggers
@@ -214,10 +213,12 @@ def test_hyperparameters_and_states_are_with_the_runs(
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     uri = f"sqlite:///{tmp_path / 'm.db'}"
+    log_to = {"mlflow": {"uri": uri}, "tensorboard": {"dir": str(tmp_path)}}
     # As left by a kill while the database was made.
     (tmp_path / "m.db.unfinished").write_bytes(b"half a database")
-    assert main(["export", str(search.root), "--mlflow", uri]) == 0
-    assert main(["export", str(search.root), "--tensorboard", str(tmp_path)]) == 0
+    loggers = Loggers(search, log_to, tmp_path)
+    loggers.look()
+    loggers.finish(limit_s=5 * PATIENCE_S)
     states = {t["id"]: t["state"] for t in json.loads(search.final_view.read_bytes())["trials"]}
     told = timeline.read(search.journal)
     client = MlflowClient(uri)
@@ -247,14 +248,23 @@ def test_a_process_that_keeps_failing_is_given_up_and_said_so(
     assert not children_of("gpusched.loggers.follow")
 
 
-def test_a_tool_that_is_not_installed_is_named(
-    search: ExperimentPaths, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tool_that_is_not_installed_is_named(tmp_path: Path) -> None:
     missing = next((n for n in ("wandb", "mlflow") if find_spec(n) is None), None)
     if missing is None:
         pytest.skip("every tool is installed here")
-    assert main(["export", str(search.root), f"--{missing}", "x"]) == 2
-    assert f"pip install 'gpusched[{missing}]'" in capsys.readouterr().err
+    (_, why), *_ = check_log_to(missing, tmp_path)[1]
+    assert f"pip install 'gpusched[{missing}]'" in why
+
+
+def test_a_logger_keeps_no_report_it_has_sent(search: ExperimentPaths) -> None:
+    tail = timeline.JournalTail(search.journal, keeps=False)
+    assert len(tail.read()) > 40
+    kept = [
+        incarnation.steps
+        for trial in tail.finish().trials.values()
+        for incarnation in trial.incarnations
+    ]
+    assert max(map(len, kept)) <= 1
 
 
 @pytest.mark.parametrize(

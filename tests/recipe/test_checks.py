@@ -139,7 +139,10 @@ def test_a_key_under_another_name_is_not_missing_as_well(problems: Problems) -> 
 
 def test_a_loss_is_not_searched_for_its_most_unasked(load: Load, problems: Problems) -> None:
     worse = GOOD.replace("accuracy", "val_loss")
-    assert "metric: less val_loss sounds better" in problems(whole=worse)[0]
+    assert (
+        "metric: val_loss looks like a loss, but mode is max: add mode: min"
+        in problems(whole=worse)[0]
+    )
     assert load(whole=worse + "mode: max\n").mode == "max"
 
 

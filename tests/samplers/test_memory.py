@@ -31,7 +31,6 @@ from gpusched.recipe.recipe import Recipe
 from gpusched.samplers import memory
 from gpusched.samplers.memory import Seen
 from gpusched.sim.folder import simulate_into
-from gpusched.sim.physics import Faults
 from gpusched.sim.setup import Setup, experiment, machine, recipe
 from gpusched.sim.single import simulate, start
 from gpusched.space.space import parse_space
@@ -428,51 +427,6 @@ def test_gp_is_fitted_to_the_best_and_the_newest() -> None:
     ]
     Watched(space).suggest(len(seen), seen, Random(1))
     assert told == [*best, *range(2 * MOST - MOST // 2, 2 * MOST)]
-
-
-@pytest.mark.integrations
-@needs_optuna
-@pytest.mark.parametrize("file", ["study.db", "study.log"])
-def test_a_search_is_exported_to_a_study(
-    folder: Path, file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import optuna
-
-    workload = folder / "workload.py"
-    workload.write_text(
-        f"SPACE = {SPACE!r}\nMODE = 'min'\n"
-        "def train(hp, step):\n    return 1 / (hp['lr'] * step) if hp['width'] < 300 or step < 3 else float('nan')\n"
-    )
-    of = Setup(
-        policy="asha",
-        options={"R": 9, "eta": 3.0},
-        workload=f"{workload}:train",
-        atoms=4,
-        deadline_s=60.0,
-        faults=Faults(crash=0.03),
-    )
-    result, root = simulate_into(folder / "runs", of)
-    assert main(["export", str(root), "--optuna", str(folder / file)]) == 0
-    assert f"{result.trials} trials" in capsys.readouterr().out
-    storage: Any = f"sqlite:///{folder / file}"
-    if file.endswith("log"):
-        backend = optuna.storages.journal.JournalFileBackend(str(folder / file))
-        storage = optuna.storages.JournalStorage(backend)
-    study = optuna.load_study(study_name=root.name, storage=storage)
-    trials = from_journal(ExperimentPaths(root)).experiment.state.trials
-    states = Counter(trial.state.value for trial in trials.values())
-    found = Counter(trial.state.name for trial in study.trials)
-    assert found["FAIL"] == states["failed"] > 0
-    assert found["COMPLETE"] == states["completed"] > 0
-    assert found["PRUNED"] == states["paused"] + states["stopped"] > 0
-    for mine, theirs in zip(trials.values(), study.trials, strict=True):
-        assert theirs.params["lr"] == mine.hparams["lr"]
-        assert ("momentum" in theirs.params) == (mine.hparams["opt"] == "sgd")
-        curve = {step: metric for step, metric in mine.curve if metric == metric}
-        assert theirs.intermediate_values == curve
-    assert study.best_value == min(t.value for t in study.trials if t.value is not None)
-    assert main(["export", str(root), "--optuna", str(folder / file)]) == 2
-    assert "is in it already" in capsys.readouterr().err
 
 
 def vars_of(trial: Seen) -> dict[str, object]:
