@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from types import ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gpusched
 from gpusched import protocol
 from gpusched.protocol import Frame, Report, lines
 from gpusched.protocol.lines import BadFrame, Inbox, encode
@@ -53,7 +50,6 @@ SAMPLES: list[Frame] = [
         *([[0], [1]], "python"),
     ),
     protocol.Ready(),
-    protocol.Importing("torchvision"),
     protocol.PreloadFailed("x", "no", tainted=True),
     protocol.Whole(),
     protocol.Launched(3, 1, 77, None),
@@ -100,38 +96,6 @@ def test_each_record_comes_back_on_the_lines_that_carry_it(sample: Frame) -> Non
     )
 
 
-# ---------------------------------------------------------------- without msgspec
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[ModuleType]:
-    """``protocol.lines`` as an interpreter loads it that has no msgspec, with its own records."""
-    names = [name for name in sys.modules if name.startswith(("msgspec", "gpusched.protocol"))]
-    with pytest.MonkeyPatch.context() as ours:
-        ours.setattr(gpusched, "protocol", protocol)
-        for name in names:
-            ours.delitem(sys.modules, name)
-        with pytest.MonkeyPatch.context() as missing:
-            missing.setitem(sys.modules, "msgspec", None)
-            module = importlib.import_module("gpusched.protocol.lines")
-        yield module
-
-
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
-def test_the_stand_in_writes_and_reads_the_same_lines(sample: Frame, plain: ModuleType) -> None:
-    kind = getattr(plain.protocol, type(sample).__name__)
-    line = encode(sample)
-    decoders = [getattr(plain, name) for name in vars(lines) if getattr(lines, name) in DECODERS]
-    found = []
-    for decode in decoders:
-        with suppress(plain.BadFrame):
-            found.append(decode(line))
-    assert found
-    assert type(found[0]) is kind
-    assert json.loads(plain.encode(found[0])) == json.loads(line)
-    assert dataclasses.is_dataclass(found[0]), "msgspec's are none"
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -149,11 +113,18 @@ def test_the_stand_in_writes_and_reads_the_same_lines(sample: Frame, plain: Modu
         b'{"kind":"answer","seq":NaN,"go":"save"}',
     ],
 )
-def test_what_is_no_frame_is_a_bad_frame(line: bytes, plain: ModuleType) -> None:
+def test_what_is_no_frame_is_a_bad_frame(line: bytes) -> None:
     with pytest.raises(BadFrame):
         lines.to_rank(line)
-    with pytest.raises(plain.BadFrame):
-        plain.to_rank(line)
+
+
+def test_an_interpreter_without_msgspec_is_told_what_to_install() -> None:
+    program = "import sys; sys.modules['msgspec'] = None; import gpusched.protocol"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: gpusched needs msgspec in the interpreter that `python` of the recipe names: "
+        f"{sys.executable} -m pip install msgspec"
+    )
 
 
 # ---------------------------------------------------------------- anything at all

@@ -6,7 +6,7 @@ A frame is one JSON object on a line of its own; ``kind`` says which record it i
     sender       frames                                                                    answers of the daemon
     rank 0       RankHello, Report, Saved, Remark, Handed, Waits                           Greeting, Answer, Restore
     shim         ShimHello, Exited                                                         Greeting, StopTree
-    warm server  Ready, Importing, PreloadFailed, Whole, Launched, LaunchFailed, ShimDied  LaunchSpec
+    warm server  Ready, PreloadFailed, Whole, Launched, LaunchFailed, ShimDied  LaunchSpec
     client       ClientHello, Ask                                                          Done, Refused, Shown, Lines
 
 * Numbers are bounded and finite; a metric that is not finite is one of three strings. A field that a record does not
@@ -16,22 +16,22 @@ A frame is one JSON object on a line of its own; ``kind`` says which record it i
   and closes where a frame does not end.
 * ``Report`` is one record for worker, wire, ``reports.jsonl``, journal, simulator and dashboard.
 
-msgspec decodes a report four times faster than ``json`` and checks it on the way. The other interpreter of ``launch:
-cold`` may lack it; ``without_msgspec`` stands in there.
+msgspec decodes a report four times faster than ``json`` and checks it on the way.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+import sys
+from typing import Annotated, Any, Literal
 
-if TYPE_CHECKING:
+try:
     from msgspec import Meta, Struct, field
-else:
-    try:
-        from msgspec import Meta, Struct, field
-    except ImportError:
-        from gpusched.protocol.without_msgspec import Meta, Struct, field
+except ImportError as missing:
+    raise ImportError(
+        f"gpusched needs msgspec in the interpreter that `python` of the recipe names: "
+        f"{sys.executable} -m pip install msgspec"
+    ) from missing
 
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Number = Annotated[int, Meta(ge=1, lt=1 << 53)]
@@ -239,14 +239,8 @@ class Ready(Frame, tag="ready"):
     """The server can fork."""
 
 
-class Importing(Frame, tag="importing"):
-    """The server is about to import this module of ``preload``, which may end it."""
-
-    module: str
-
-
 class PreloadFailed(Frame, tag="preload_failed"):
-    """A module of ``preload`` was not imported. ``tainted``: it touches CUDA, so this server launches nothing more."""
+    """A module of ``preload`` was not imported. ``tainted``: what importing it did ends the search."""
 
     module: str
     message: str

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
+
+from msgspec import DecodeError, Struct, convert, to_builtins
+from msgspec.json import Decoder, Encoder
 
 from gpusched import protocol
-
-if TYPE_CHECKING:
-    from msgspec import DecodeError, Struct, convert, to_builtins
-    from msgspec.json import Decoder, Encoder
-else:
-    try:
-        from msgspec import DecodeError, Struct, convert, to_builtins
-        from msgspec.json import Decoder, Encoder
-    except ImportError:
-        from gpusched.protocol.without_msgspec import (
-            DecodeError,
-            Decoder,
-            Encoder,
-            Struct,
-            convert,
-            to_builtins,
-        )
 
 WORKER_FRAME_BYTES = 64 << 10
 """The longest frame of a rank or a shim."""
@@ -68,7 +54,6 @@ from_shim = decoder(protocol.Exited)
 to_shim = decoder(protocol.Greeting | protocol.StopTree)
 FromServer = (
     protocol.Ready
-    | protocol.Importing
     | protocol.PreloadFailed
     | protocol.Whole
     | protocol.Launched
@@ -77,7 +62,7 @@ FromServer = (
 )
 from_server = decoder(FromServer)
 to_server = decoder(protocol.LaunchSpec)
-to_unborn = decoder(protocol.Begin)
+to_forked = decoder(protocol.Begin)
 from_client = decoder(protocol.Ask)
 to_client = decoder(protocol.Done | protocol.Refused | protocol.Shown | protocol.Lines)
 report_from = decoder(protocol.Report)

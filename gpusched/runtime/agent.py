@@ -26,7 +26,7 @@ from torch.distributed.elastic.multiprocessing.api import (
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from gpusched.folder.lock import write_note
-from gpusched.runtime.birth import fork_ranks
+from gpusched.runtime.forked import fork_ranks
 from gpusched.runtime.rendezvous import LOOPBACK, LoopbackRendezvous
 from gpusched.runtime.shim import FAILURE_GRACE_S, LEFTOVER_GRACE_S, Shim
 
@@ -73,14 +73,14 @@ class ForkedRanks(PContext):
         self._start()
 
     def _start(self) -> None:
-        for rank, unborn in enumerate(self._shim.unborn):
+        for rank, forked in enumerate(self._shim.forked):
             environment = {
                 **self._shim.spec.env,
                 **self.envs[rank],
                 **self._shim.spec.rank_env[rank],
             }
-            unborn.begin(environment, (self.stdouts[rank], self.stderrs[rank]))
-            self._pids[rank] = unborn.pid
+            forked.begin(environment, (self.stdouts[rank], self.stderrs[rank]))
+            self._pids[rank] = forked.pid
         store = self._rendezvous.serve()
         if (span := self._shim.spec.span) is not None and not span.part:
             where = f"{self._shim.incarnation} {span.host} {store.port}"

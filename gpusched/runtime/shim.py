@@ -4,7 +4,7 @@ It is a session leader and a subreaper, so whatever the trial starts (double for
 descendant, and "no child left" (``ECHILD``) means the tree is empty. It outlives the daemon and never waits for it.
 
 This file knows nothing of torch. How ranks are started is the business of ``agent.py`` (torchrun's elastic agent in
-this process) or ``agentless.py`` (torchrun in a process of its own, or one rank). Either starts ranks, then calls
+this process) or ``torchrun.py`` (torchrun in a process of its own). Either starts ranks, then calls
 ``Shim.watch`` until there is news and ``Shim.end`` when the ranks are to go.
 
 When ranks go: once the last word is committed nothing they still do matters, so those that linger get
@@ -32,7 +32,7 @@ from gpusched.folder.lock import Fence, read_epoch
 from gpusched.folder.logcap import LogCap
 from gpusched.folder.paths import TrialPaths
 from gpusched.processes import outcome, stacks
-from gpusched.processes.claim import Segments, add_ranks, make_claim
+from gpusched.processes.claim import add_ranks, make_claim, sweep_shared_memory
 from gpusched.processes.identity import (
     Identity,
     become_subreaper,
@@ -48,8 +48,8 @@ from gpusched.processes.identity import (
 )
 from gpusched.protocol import Exited, LaunchSpec, RankError, ShimHello, Word
 from gpusched.protocol.lines import encode
-from gpusched.runtime.birth import Unborn, put_mark, put_title, redirect
-from gpusched.runtime.link import Orders
+from gpusched.runtime.forked import ForkedRank, put_mark, put_title, redirect
+from gpusched.runtime.orders import Orders
 
 News = Literal["running", "left", "failed", "stop", "overdue"]
 
@@ -64,11 +64,11 @@ EXIT_BROKEN = 70
 
 
 class Shim:
-    """One incarnation's processes. ``spec``: what the daemon asked for; ``unborn``: ranks that are forked already."""
+    """One incarnation's processes. ``spec``: what the daemon asked for; ``forked``: ranks that are forked already."""
 
-    def __init__(self, spec: LaunchSpec, unborn: Sequence[Unborn] = ()) -> None:
+    def __init__(self, spec: LaunchSpec, forked: Sequence[ForkedRank] = ()) -> None:
         self.spec = spec
-        self.unborn = unborn
+        self.forked = forked
         self.trial = spec.trial
         self.incarnation = spec.incarnation
         self.size = spec.ranks
@@ -90,7 +90,7 @@ class Shim:
         hello = ShimHello(self.trial, self.incarnation, self.me.pid, self.me.start_time)
         self._orders = Orders(spec, self.paths, hello, self._fence)
         self._bell, self._wake = socket.socketpair()
-        self._segments = Segments()
+        self._began_s = time.time()
         self._logs: LogCap | None = None
 
     @property
@@ -222,7 +222,6 @@ class Shim:
 
         def note(pid: int, status: int) -> None:
             rank = self._rank_of.get(pid)
-            self._segments.reaped(pid)
             if rank is not None:
                 self.codes[rank] = os.waitstatus_to_exitcode(status)
 
@@ -234,7 +233,6 @@ class Shim:
         """Send SIGTERM to the ranks' sessions, after ``grace_s`` SIGKILL to the tree; return when the tree is empty."""
         if self._reap():
             return
-        self._segments.note(self.me.pid)
         if self._orders.hangs:
             self._look_where_it_hangs()
         began = time.monotonic()
@@ -268,7 +266,6 @@ class Shim:
 
     def _kill_tree(self) -> None:
         """Kill until the tree is empty: fast forkers are met in the next round, the uninterruptible are waited for."""
-        self._segments.note(self.me.pid)
         pause_s = 0.01
         while not self._reap():
             kill_each(identify(descendants(self.me.pid)))
@@ -280,7 +277,7 @@ class Shim:
         try:
             if self._logs is not None:
                 self._logs.close()
-            for name in self._segments.remove():
+            for name in sweep_shared_memory(self._began_s):
                 print(f"removed /dev/shm/{name}, which the trial left behind", flush=True)
         except Exception:
             traceback.print_exc()
@@ -336,9 +333,9 @@ def _oom_kills() -> int:
     return 0
 
 
-def run_shim(spec: LaunchSpec, run: Callable[[Shim], None], unborn: Sequence[Unborn]) -> int:
+def run_shim(spec: LaunchSpec, run: Callable[[Shim], None], forked: Sequence[ForkedRank]) -> int:
     """Be the shim of ``spec`` until no process is left; return the exit status. ``run`` starts the ranks."""
-    shim = Shim(spec, unborn)
+    shim = Shim(spec, forked)
     try:
         if not shim.prepare():
             return EXIT_FENCED

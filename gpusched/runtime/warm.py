@@ -5,9 +5,7 @@ Speaks with the daemon on the socket pair whose descriptor it is given (frames: 
 * Single-threaded whenever it forks; never touches CUDA (a forked child could not use it any more).
 * It says ``ready`` as soon as torchrun's elastic agent is imported. What DDP and optimizers import lazily, and the
   recipe's ``preload:``, follows module by module; launches wait for it, as each of their ranks would pay for those
-  imports itself. Last, while nobody asks for anything, its memory goes into huge pages (``imports.py``).
-* ``--light``, for scripts that do not use torch: it is ready without torch, and imports the agent when a launch of
-  several ranks is asked for, which have to agree through a process group.
+  imports itself.
 * It is a subreaper. A shim that dies before its tree is empty leaves its processes to this server, which kills them
   before it says that the shim is dead.
 * It lives until the daemon's end is closed *and* the last shim is gone; after that end is closed it launches nothing.
@@ -25,12 +23,15 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
+import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
-from gpusched.processes.claim import Segments
+from gpusched.processes.claim import sweep_shared_memory
 from gpusched.processes.identity import (
     become_subreaper,
     children,
@@ -43,49 +44,64 @@ from gpusched.processes.identity import (
 )
 from gpusched.protocol import (
     Frame,
-    Importing,
     Launched,
     LaunchFailed,
     LaunchSpec,
+    PreloadFailed,
     Ready,
     ShimDied,
     Whole,
 )
 from gpusched.protocol.lines import CLIENT_FRAME_BYTES, BadFrame, Inbox, encode, to_server
-from gpusched.runtime.birth import fork_ranks, put_title
-from gpusched.runtime.imports import (
-    HEAVY,
-    LIGHT,
-    Imports,
-    huge_page_pieces,
-    import_agent,
-    settle,
-    use_huge_pages,
+from gpusched.runtime.forked import fork_ranks, openblas_controls, put_title
+from gpusched.worker.context import uses_cuda
+
+NEEDED = (
+    "gpusched.runtime.agent",
+    "gpusched.worker.start",
+    "gpusched.worker.loader",
+    "gpusched.worker.state",
 )
+"""Needed before any launch: torchrun's agent, and what ``gpusched.init`` and a trial's methods import."""
+
+HEAVY = (
+    "sympy",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.distributed.tensor",
+    "torch.distributed.fsdp",
+    "torch._inductor",
+    "torch._dynamo",
+    "torch.nn.parallel",
+    "torch.utils.serialization.config",
+)
+"""Imported by DDP, FSDP and every torch optimizer at first use, in pieces that each take a fraction of a second."""
 
 _STRAY_PATIENCE_S = 0.02
 _READ_BYTES = 1 << 20
-_TIDY_EVERY = 64
-"""Launches after which memory is tidied again: what the server writes while forks share it breaks huge pages up."""
+
+
+class _Shim(NamedTuple):
+    """A shim that was forked, at ``began_s`` of the wall clock."""
+
+    spec: LaunchSpec
+    began_s: float
 
 
 class WarmServer:
-    """``imports``: what is still to be imported; ``light``: without torch until several ranks are asked for."""
+    """``preload``: modules of the recipe that are still to be imported, after those of torch."""
 
-    def __init__(self, line: socket.socket, imports: Imports, *, cold: bool, light: bool) -> None:
+    def __init__(self, line: socket.socket, preload: Sequence[str], *, is_cold: bool) -> None:
         self._line: socket.socket | None = line
         self._inbox = Inbox(to_server, CLIENT_FRAME_BYTES)
-        self._imports = imports
-        self._pieces: Iterator[tuple[int, int]] | None = None
-        self._cold = cold
-        self._light = light
+        self._preload = frozenset(preload)
+        self._imports = deque(() if is_cold else (*HEAVY, *preload))
+        self._is_cold = is_cold
+        #: A module of ``preload`` has done what no forked rank can live with.
+        self._is_tainted = False
         self._asked: deque[LaunchSpec] = deque()
-        self._shims: dict[int, LaunchSpec] = {}
+        self._shims: dict[int, _Shim] = {}
         self._dead: dict[int, int] = {}
-        #: By shim: the shared memory that its trial may leave behind.
-        self._segments: dict[int, Segments] = {}
-        self._orphans: list[int] = []
-        self._launches = 0
+        self._has_orphans = False
         self._bell, self._wake = socket.socketpair()
 
     def serve(self) -> None:
@@ -97,18 +113,18 @@ class WarmServer:
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._say(Ready())
+        if not self._imports:
+            self._say(Whole())
         while True:
             self._reap()
             if self._line is None and not self._shims and not self._dead:
                 return
-            unfinished = self._asked or self._imports.are_due or self._pieces is not None
+            unfinished = self._asked or self._imports
             self._listen(_STRAY_PATIENCE_S if self._dead else 0.0 if unfinished else None)
-            if self._imports.are_due:
+            if self._imports:
                 self._import_next()
             elif self._asked:
                 self._launch_next()
-            elif self._pieces is not None:
-                self._tidy_next(self._pieces)
 
     # ------------------------------------------------------------------ the daemon's line
 
@@ -140,8 +156,7 @@ class WarmServer:
             self._line.close()
         self._line = None
         self._asked.clear()
-        self._imports.forget()
-        self._pieces = None
+        self._imports.clear()
 
     def _say(self, frame: Frame) -> None:
         if self._line is not None:
@@ -153,40 +168,33 @@ class WarmServer:
     # ------------------------------------------------------------------ imports
 
     def _import_next(self) -> None:
-        if self._imports.wanted is not None:
-            self._say(Importing(self._imports.wanted))
-        missed = self._imports.next()
-        if missed is not None:
-            self._say(missed)
-        if not self._imports.are_due:
+        """Import the next module, and say so if one of ``preload`` failed; any of torch's may be missing."""
+        module = self._imports.popleft()
+        if module in self._preload:
+            print(
+                f"importing {module} of `preload`", flush=True
+            )  # the last line if it ends this process
+        try:
+            importlib.import_module(module)
+        except BaseException as problem:
+            if module in self._preload:
+                self._say(PreloadFailed(module, f"{type(problem).__name__}: {problem}"))
+        if uses_cuda():
+            self._is_tainted = True
+            self._imports.clear()
+            why = "importing it initialises CUDA, which forked ranks could then not use"
+            self._say(PreloadFailed(module, why, tainted=True))
+        elif not self._imports:
             settle()
-            self._pieces = huge_page_pieces()
             self._say(Whole())
-
-    def _tidy_next(self, pieces: Iterator[tuple[int, int]]) -> None:
-        piece = next(pieces, None)
-        if piece is None:
-            self._pieces = None
-        else:
-            use_huge_pages(*piece)
 
     # ------------------------------------------------------------------ launching
 
     def _launch_next(self) -> None:
         spec = self._asked.popleft()
         self._listen(0.0)  # a launch for a daemon that has gone meanwhile must not begin
-        if self._line is None or self._imports.taint:
+        if self._line is None or self._is_tainted:
             return
-        if self._light and (spec.ranks > 1 or spec.span is not None):
-            self._light = False
-            try:
-                import_agent()
-            except BaseException as problem:
-                self._light = True
-                why = f"several ranks need torch: {type(problem).__name__}: {problem}"
-                self._say(LaunchFailed(spec.trial, spec.incarnation, why))
-                return
-            settle()
         # Text that an import printed must not end up in every rank's log.
         sys.stdout.flush()
         sys.stderr.flush()
@@ -197,10 +205,7 @@ class WarmServer:
             return
         if pid == 0:
             self._be_shim(spec)
-        self._shims[pid], self._segments[pid] = spec, Segments()
-        self._launches += 1
-        if self._launches % _TIDY_EVERY == 0:
-            self._pieces = huge_page_pieces()
+        self._shims[pid] = _Shim(spec, time.time())
         self._say(Launched(spec.trial, spec.incarnation, pid, start_time(pid)))
 
     def _be_shim(self, spec: LaunchSpec) -> None:
@@ -212,7 +217,7 @@ class WarmServer:
             for thing in (self._line, self._bell, self._wake):
                 if thing is not None:
                     thing.close()
-            status = _run(spec, cold=self._cold, light=self._light)
+            status = _run_cold(spec) if self._is_cold else _run_forked(spec)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -229,27 +234,20 @@ class WarmServer:
             if pid in self._shims:
                 self._dead[pid] = status
             else:
-                self._orphans.append(pid)
+                self._has_orphans = True
 
         reap_all(note)
         if not self._dead or self._kill_strays():
             return
         reap_all(note)
         for pid, status in self._dead.items():
-            segments = self._segments.pop(pid)
-            if status or self._orphans:
-                self._remove(segments)
-            spec = self._shims.pop(pid)
+            spec, began_s = self._shims.pop(pid)
+            if status or self._has_orphans:
+                for name in sweep_shared_memory(began_s):
+                    print(f"removed /dev/shm/{name}, which a killed trial left behind", flush=True)
             self._say(ShimDied(spec.trial, spec.incarnation, pid, status))
         self._dead.clear()
-        self._orphans.clear()
-
-    def _remove(self, segments: Segments) -> None:
-        """Remove what a killed shim's tree left in shared memory."""
-        for pid in self._orphans:
-            segments.reaped(pid)
-        for name in segments.remove():
-            print(f"removed /dev/shm/{name}, which a killed trial left behind", flush=True)
+        self._has_orphans = False
 
     def _kill_strays(self) -> int:
         """Kill children whose shim is dead, as a live shim keeps its tree. Return the count."""
@@ -257,28 +255,48 @@ class WarmServer:
             pid for pid in children(os.getpid()) if pid not in self._shims or pid in self._dead
         ]
         below = [pid for stray in strays for pid in (stray, *descendants(stray))]
-        if below:
-            for pid in self._dead:
-                self._segments[pid].note_all(lambda: below)
         return kill_each(identify(below))
 
 
-def _run(spec: LaunchSpec, *, cold: bool, light: bool) -> int:
+def _run_forked(spec: LaunchSpec) -> int:
     """Be the shim of an incarnation; return the exit status.
 
     Ranks are forked before anything else: what a process writes is no longer shared with the warm image, and has to be
     copied at every fork from then on. And the ranks set themselves up while the shim does.
     """
-    unborn = [] if cold else fork_ranks(spec)
+    forked = fork_ranks(spec)
+    from gpusched.runtime.agent import run_agent
     from gpusched.runtime.shim import run_shim
 
-    if cold or light:
-        from gpusched.runtime import agentless
+    return run_shim(spec, run_agent, forked)
 
-        return run_shim(spec, agentless.run_torchrun if cold else agentless.run_alone, unborn)
-    from gpusched.runtime.agent import run_agent
 
-    return run_shim(spec, run_agent, unborn)
+def _run_cold(spec: LaunchSpec) -> int:
+    from gpusched.runtime.shim import run_shim
+    from gpusched.runtime.torchrun import run_torchrun
+
+    return run_shim(spec, run_torchrun, ())
+
+
+def import_agent() -> None:
+    """Import what a launch needs. OpenBLAS starts threads as it is loaded; a shim is forked without any."""
+    alone = "OPENBLAS_NUM_THREADS" not in os.environ
+    if alone:
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    for module in NEEDED:
+        importlib.import_module(module)
+    openblas_controls()
+    if alone:
+        del os.environ["OPENBLAS_NUM_THREADS"]
+
+
+def settle() -> None:
+    """Make forks cheap to leave. Call before the first fork, and again after further imports."""
+    # There is no public way to ask for all finalizers; those of torch's own libraries cost 7 ms at every exit.
+    for finalizer in list(getattr(weakref.finalize, "_registry", ())):
+        finalizer.atexit = False
+    gc.freeze()
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
@@ -287,9 +305,6 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--preload", default="", help="comma-separated modules to import once")
     parser.add_argument(
         "--path", default="", help="the script's folder: preloaded modules may lie there"
-    )
-    parser.add_argument(
-        "--light", action="store_true", help="without torch until several ranks are asked for"
     )
     parser.add_argument("--cold", action="store_true", help="without torch: shims run torchrun")
     return parser.parse_args(words)
@@ -301,19 +316,15 @@ def main(words: Sequence[str] | None = None) -> int:
     end_with_parent(True)
     line = socket.socket(fileno=given.descriptor)
     line.set_inheritable(False)
-    preload = [name for name in given.preload.split(",") if name]
     gc.disable()
-    if given.light:
-        for module in LIGHT:
-            importlib.import_module(module)
-    elif not given.cold:
+    if not given.cold:
         import_agent()
     settle()
     put_title(f"gpusched: {'cold' if given.cold else 'warm'} server")
     if given.path:
         sys.path.insert(0, given.path)
-    lazy = [] if given.cold else [*([] if given.light else HEAVY), *preload]
-    WarmServer(line, Imports(lazy, preload), cold=given.cold, light=given.light).serve()
+    preload = [name for name in given.preload.split(",") if name]
+    WarmServer(line, preload, is_cold=given.cold).serve()
     return 0
 
 

@@ -53,7 +53,7 @@ class Channel:
     def __init__(
         self, folder: Path, trial: int, incarnation: int, leave: Path | None = None
     ) -> None:
-        """``leave``: without a daemon this file says that the trial is to save and leave (``runtime/link.py``)."""
+        """``leave``: without a daemon this file says that the trial is to save and leave (``runtime/orders.py``)."""
         self._leave = leave
         self._folder = folder
         self._hello = encode(RankHello(trial, incarnation))

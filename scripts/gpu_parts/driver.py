@@ -56,7 +56,7 @@ _QUESTIONS: tuple[tuple[str, tuple[object, ...]], ...] = (
 
 _WARM = """
 import importlib, os
-from gpusched.runtime.imports import HEAVY
+from gpusched.runtime.warm import HEAVY
 for name in HEAVY:
     try:
         importlib.import_module(name)

@@ -5,19 +5,14 @@ from __future__ import annotations
 import faulthandler
 import re
 import signal
-import tempfile
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
 
 from gpusched.core.commands import Kill, Launch
-from gpusched.core.events import Reported, TrialExited
-from gpusched.devices.base import Placement
-from gpusched.devices.choose import CpuDevices
+from gpusched.core.events import Reported
 from gpusched.processes.stacks import Whereabouts, describe, place_of
-from tests.executors.conftest import Lab, train, wait_for
-from tests.executors.contract import exit_of, report_of, steps_of, the_exit
+from tests.executors.conftest import Lab, wait_for
+from tests.executors.contract import report_of, steps_of, the_exit
 from tests.executors.test_ranks import play
 from tests.executors.test_trees import begin
 
@@ -195,36 +190,3 @@ BUSY = Whereabouts("train.py:5 in load")
 )
 def test_in_words(places: dict[int, Whereabouts], expected: str) -> None:
     assert describe(places) == expected
-
-
-# ---------------------------------------------------------------- out of memory on a shared GPU
-
-
-class Shares(CpuDevices):
-    """CPU slots under the names of a GPU's shares."""
-
-    def place(self, devices: Sequence[str]) -> Placement:
-        return super().place([f"cpu:{name.rpartition('#')[2]}" for name in devices])
-
-
-@pytest.fixture
-def shared_gpu() -> Iterator[Lab]:
-    lab = Lab(Path(tempfile.mkdtemp(prefix="gpusched-lab-")), Shares(4))
-    yield lab
-    lab.clean()
-
-
-def test_out_of_memory_names_the_trial_beside_it(shared_gpu: Lab) -> None:
-    rig, executor = shared_gpu.rig, shared_gpu.executor
-    executor.execute(Launch(0, 1, ("GPU-a#1",), train(10**6, pause_s=0.05)))
-    rig.watch(report_of(0, 1))
-    greedy = train(9, fails_at=2, error="CUDA out of memory. Tried to allocate 9.00 GiB")
-
-    executor.execute(Launch(1, 1, ("GPU-a#2",), greedy))
-    event = rig.watch(exit_of(1))[-1]
-    assert isinstance(event, TrialExited)
-    assert (event.outcome, event.barred) == ("failed", True)
-    assert "out of GPU memory: 9.00 GiB wanted on 1 atom with " in str(event.error)
-    assert " beside trial 0. Smaller batches" in str(event.error)
-    executor.execute(Kill(0, 1, 0.0))
-    rig.watch(exit_of(0))

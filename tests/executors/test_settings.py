@@ -1,4 +1,4 @@
-"""What of our environment reaches a trial, and which scripts wait for all of torch."""
+"""What of our environment reaches a trial, and which devices a recipe names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from gpusched.executors.local.settings import (
     cold_on_slices,
     devices_of,
     environment_for_trials,
-    uses_torch,
 )
 from tests.executors.conftest import recipe
 
@@ -44,39 +43,6 @@ def test_what_would_confuse_a_trial_is_left_out(monkeypatch: pytest.MonkeyPatch)
     assert environment["HOME_SWEET_HOME"] == environment["GPUSCHED_DEBUG"] == "1"
     assert "NOT_GIVEN" not in environment
     assert (environment["LR_NOTE"], environment["RANKING"]) == ("x", "2")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("import torch\n", True),
-        ("from torchvision import models\n", True),
-        ("import time\nimport gpusched\n", False),
-        ("    import model\n", True),
-        ("from model import net\n", True),
-        ("import plain\n", False),
-        ("import train\n", False),
-        ("import numpy, sklearn.svm as svm\n", False),
-        ("import numpy, somebodys_package\n", True),
-        ("from . import plain\n", False),
-        ("import importlib\nnet = importlib.import_module(name)\n", True),
-        ("import gpusched\ntrial = gpusched.init()\ntrial.track(state=thing)\n", True),
-        (
-            "import gpusched\ntrial = gpusched.init()\ntrial.track()  # the step is all there is\n",
-            False,
-        ),
-        ("def (:\n", True),
-    ],
-)
-def test_scripts_that_may_use_torch(tmp_path: Path, text: str, expected: bool) -> None:
-    (tmp_path / "train.py").write_text(text)
-    (tmp_path / "model.py").write_text("import torch.nn as nn\n")
-    (tmp_path / "plain.py").write_text("x = 1\n")
-    assert uses_torch(tmp_path / "train.py") is expected
-
-
-def test_a_script_that_cannot_be_read_may_use_anything(tmp_path: Path) -> None:
-    assert uses_torch(tmp_path / "absent.py")
 
 
 def test_seeds_depend_on_experiment_and_trial_alone() -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from gpusched.runtime.imports import HEAVY
 from gpusched.runtime.rank import run_file
+from gpusched.runtime.warm import HEAVY
 from tests.recipes import made
 from tests.worker.fakes import Answer, Bench, Ended, daemon, run_ranks
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpusched.protocol import LaunchSpec, Report
-from gpusched.runtime.link import HARD_FACTOR, Tether
+from gpusched.runtime.orders import HARD_FACTOR, Tether
 from gpusched.runtime.rank import run_file
 from gpusched.worker.channel import Channel
 from tests.worker.fakes import Bench, Ended, run_ranks

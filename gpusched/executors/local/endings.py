@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from msgspec.structs import replace
@@ -109,141 +109,53 @@ def with_blame(ending: TrialExited, fault: str) -> TrialExited:
 
 # ---------------------------------------------------------------- out of memory
 
-MemoryKind = Literal["gpu", "host"]
-
 _GPU_MEMORY = re.compile(
-    r"""
-      CUDA\ out\ of\ memory                          # torch's caching allocator
-    | torch\.(cuda\.)?OutOfMemoryError
-    | CUDA\ (driver\ )?error:\ out\ of\ memory       # any call, through torch
-    | Triton\ Error\ \[CUDA\]:\ out\ of\ memory      # a compiled kernel's launch
-    | cudaErrorMemoryAllocation
-    | CUDA_ERROR_OUT_OF_MEMORY                       # driver API: triton, cupy, numba
-    | CUBLAS_STATUS_ALLOC_FAILED
-    | CUDNN_STATUS_(INTERNAL_ERROR_DEVICE_)?ALLOC(ATION)?_FAILED    # before cuDNN 9, and since
-    | CUFFT_ALLOC_FAILED
-    | CUSPARSE_STATUS_ALLOC_FAILED
-    | CUSOLVER_STATUS_ALLOC_FAILED
-    | Cuda\ failure\ (2\ )?'out\ of\ memory'         # nccl,
-    | Failed\ to\ CUDA\ calloc                       # whose last word may be what it wanted the memory for
-    | RESOURCE_EXHAUSTED:\ Out\ of\ memory           # XLA
-    | cupy\.cuda\.memory\.OutOfMemoryError
-    | HIP\ out\ of\ memory
-    """,
-    re.VERBOSE | re.IGNORECASE,
+    r"CUDA.*out of memory|OutOfMemoryError|CU\w+_ALLOC(ATION)?_FAILED|_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
 )
 _HOST_MEMORY = re.compile(
-    r"""
-      \(out-of-memory\ killer\)                      # our words for SIGKILL while the kernel was short of memory
-    | DefaultCPUAllocator                            # torch on the CPU
-    | (^|:\ )MemoryError\b
-    | _ArrayMemoryError\b                            # numpy
-    | \[Errno\ 12\]                                  # ENOMEM: fork, mmap
-    | CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED
-    | Failed\ to\ CUDA\ host\ alloc                  # nccl: memory that is pinned
-    """,
-    re.VERBOSE | re.MULTILINE,
+    r"\(out-of-memory killer\)|DefaultCPUAllocator|\b_?\w*MemoryError\b(?<!OutOfMemoryError)"
 )
-
-_WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+ [KMGT]?i?B)|[Uu]nable to allocate ([\d.]+ \w+)")
-_WANTED_BYTES = re.compile(r"tried to allocate (\d+) bytes")
-_TOTAL = re.compile(r"(?:total capacity of|; ) ?([\d.]+ [KMGT]iB)(?: total capacity)?")
-_FREE = re.compile(r"of which ([\d.]+ [KMGT]?i?B) is free|([\d.]+ [KMGT]iB) free")
+_HPARAMS_SHOWN = 6
 
 
 def blame_memory(
     incarnation: Incarnation,
     ending: TrialExited,
     strangers: Callable[[Sequence[str]], Sequence[str]],
-    beside: Sequence[int] = (),
 ) -> TrialExited:
     """Say with its size that a trial failed for want of memory; return any other ending as it is.
 
     The same configuration would fail again, so it is barred; but where ``strangers`` names others on its GPUs the
-    memory may have been theirs: then the trial is lost, and goes on from its checkpoint (reliability F12). ``beside``:
-    other trials on its GPUs.
+    memory may have been theirs: then the trial is lost, and goes on from its checkpoint (reliability F12).
     """
-    if ending.outcome != "failed" or not ending.error:
-        return ending
-    kind = memory_fault(ending.error)
+    kind = memory_fault(ending.error or "") if ending.outcome == "failed" else None
     if kind is None:
         return ending
-    beside = beside if kind == "gpu" else ()
-    others = tuple(strangers(incarnation.devices)) if kind == "gpu" else ()
     hparams = (read_json(incarnation.paths.hparams) or {}).get("hparams")
-    message = memory_message(
-        kind,
-        ending.error,
-        atoms=len(incarnation.devices),
-        hparams=hparams if isinstance(hparams, dict) else None,
-        strangers=others,
-        beside=beside,
-    )
-    if others:
-        return replace(ending, outcome="lost", error=message)
-    return replace(
-        ending,
-        error=f"{message}\n{ending.error}",
-        barred=True,
-    )
+    atoms = len(incarnation.devices)
+    size = f"{atoms} {'atom' if atoms == 1 else 'atoms'}"
+    if isinstance(hparams, dict) and hparams:
+        shown = [f"{name}={value}" for name, value in list(hparams.items())[:_HPARAMS_SHOWN]]
+        size += f" with {', '.join(shown)}" + (", …" if len(hparams) > len(shown) else "")
+    if kind == "host":
+        said = (
+            f"out of the machine's memory on {size}. Trials that run at a time share it: "
+            f"smaller data, fewer loader workers or fewer atoms avoid it"
+        )
+    elif others := strangers(incarnation.devices):
+        said = f"out of GPU memory on {size}; others were on its GPUs: {', '.join(others[:3])}"
+        return replace(ending, outcome="lost", error=said)
+    else:
+        said = (
+            f"out of GPU memory on {size}. Smaller batches or models in the search space avoid it"
+        )
+    return replace(ending, error=f"{said}\n{ending.error}", barred=True)
 
 
-def memory_fault(error_text: str) -> MemoryKind | None:
+def memory_fault(error_text: str) -> Literal["gpu", "host"] | None:
     """Return which memory a rank's error is about, if any: the first that is named."""
     told = _told(error_text)
     gpu, host = _GPU_MEMORY.search(told), _HOST_MEMORY.search(told)
     if gpu is not None and (host is None or gpu.start() < host.start()):
         return "gpu"
     return None if host is None else "host"
-
-
-def memory_message(
-    kind: MemoryKind,
-    error_text: str,
-    *,
-    atoms: int,
-    hparams: Mapping[str, object] | None = None,
-    strangers: Sequence[str] = (),
-    beside: Sequence[int] = (),
-) -> str:
-    """Say in one line what a trial wanted, what there was, at which size, and what to do.
-
-    ``strangers``, ``beside``: others on its devices, in words, and trials.
-    """
-    at = f" with {_few(hparams)}" if hparams else ""
-    size = f"{atoms} {'atom' if atoms == 1 else 'atoms'}{at}"
-    if kind == "host":
-        return (
-            f"out of the machine's memory{_host_figures(error_text)} on {size}. Trials that run at a time share it: "
-            f"smaller data, fewer loader workers or fewer atoms avoid it"
-        )
-    shared = f" beside trial {', '.join(map(str, beside))}" if beside else ""
-    said = f"out of GPU memory{_gpu_figures(error_text)} on {size}{shared}"
-    if strangers:
-        return f"{said}; others were on its GPUs: {', '.join(strangers[:3])}"
-    return f"{said}. Smaller batches or models in the search space avoid it"
-
-
-def _gpu_figures(text: str) -> str:
-    sizes = []
-    if wanted := _WANTED.search(text):
-        sizes.append(f"{wanted[1] or wanted[2]} wanted")
-    if free := _FREE.search(text):
-        sizes.append(f"{free[1] or free[2]} free")
-    if total := _TOTAL.search(text):
-        sizes.append(f"of {total[1]}")
-    return f": {', '.join(sizes[:2])}{' ' + sizes[2] if len(sizes) > 2 else ''}" if sizes else ""
-
-
-def _host_figures(text: str) -> str:
-    there = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / (1 << 30):.1f} GiB"
-    if found := _WANTED_BYTES.search(text):
-        return f": {int(found[1]) / (1 << 30):.2f} GiB wanted of {there}"
-    if found := _WANTED.search(text):
-        return f": {found[1] or found[2]} wanted of {there}"
-    return f" ({there})"
-
-
-def _few(hparams: Mapping[str, object], most: int = 6) -> str:
-    shown = [f"{name}={value}" for name, value in list(hparams.items())[:most]]
-    return ", ".join(shown) + (", …" if len(hparams) > most else "")

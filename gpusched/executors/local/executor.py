@@ -22,7 +22,7 @@ from functools import partial
 
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.events import Event, Reported, TrialExited
-from gpusched.devices.base import Device, Devices, Reading, gpu_of
+from gpusched.devices.base import Device, Devices, Reading
 from gpusched.executors.base import LiveBase, LiveTrial, Setting
 from gpusched.executors.local import endings
 from gpusched.executors.local.endings import how_it_ended
@@ -144,9 +144,7 @@ class TorchrunExecutor(LiveBase):
     def _end(self, incarnation: Incarnation, ending: TrialExited) -> None:
         """The one place where an incarnation ends: now, or when its GPUs have been examined."""
         if incarnation.fault is None:
-            ending = endings.blame_memory(
-                incarnation, ending, self._inventory.strangers, self._beside(incarnation)
-            )
+            ending = endings.blame_memory(incarnation, ending, self._inventory.strangers)
             if endings.may_be_the_gpus(ending):
                 self._inventory.examine(
                     incarnation.devices,
@@ -154,15 +152,6 @@ class TorchrunExecutor(LiveBase):
                 )
                 return
         self._tell_end(incarnation, ending)
-
-    def _beside(self, incarnation: Incarnation) -> list[int]:
-        """Return the other trials that share GPUs with an incarnation."""
-        gpus = {gpu_of(device) for device in incarnation.devices}
-        return [
-            other.trial
-            for other in self.roster.current.values()
-            if other is not incarnation and gpus & {gpu_of(device) for device in other.devices}
-        ]
 
     def _tell_end(self, incarnation: Incarnation, ending: TrialExited) -> None:
         """Tell all that the incarnation has said, then its end."""

@@ -17,10 +17,10 @@ import gpusched
 from gpusched.errors import InputError
 from gpusched.executors.base import Setting
 from gpusched.executors.hub import Peer
-from gpusched.executors.local.settings import environment_for_trials, uses_torch
+from gpusched.executors.local.settings import environment_for_trials
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
 from gpusched.processes.outcome import last_line
-from gpusched.protocol import Importing, LaunchSpec, PreloadFailed, Ready, Whole
+from gpusched.protocol import LaunchSpec, PreloadFailed, Ready, Whole
 from gpusched.protocol.lines import FromServer, from_server
 
 MOST_FALSE_STARTS = 3
@@ -48,16 +48,12 @@ class Server:
         self._say = setting.say
         self._on_frame = on_frame
         self._on_gone = on_gone
-        #: Modules of ``preload`` that have turned out not to be preloadable.
-        self._without: set[str] = set()
         #: Launches that no process has been asked for, by trial.
         self._unsent: dict[int, LaunchSpec] = {}
         self._peer: Peer | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._old: list[subprocess.Popen[bytes]] = []
         self._false_starts = 0
-        #: The module of ``preload`` that the server is importing now.
-        self._importing: str | None = None
         self._is_whole = False
         self.ready = False
         #: How long to wait before ``want_again`` after a death.
@@ -99,12 +95,8 @@ class Server:
         words = [sys.executable, "-P", "-c", _START.format(root=root), str(line.fileno())]
         if recipe.launch == "cold":
             words.append("--cold")
-        elif not uses_torch(script):
-            words.append("--light")
         words += ["--path", str(script.parent)]
-        preload = [name for name in recipe.preload if name not in self._without]
-        if preload:
-            words += ["--preload", ",".join(preload)]
+        words += ["--preload", ",".join(recipe.preload)]
         environment = environment_for_trials(recipe)
         environment[MARK] = " " * MARK_WIDTH_BYTES
         environment["GPUSCHED_DIR"] = str(self._root)
@@ -140,14 +132,6 @@ class Server:
             if self.ready and self._peer is not None and self._peer.send(spec):
                 del self._unsent[trial]
 
-    def _not_preloaded(self, failed: PreloadFailed) -> None:
-        """Preload a module no more. A server that is tainted by it is replaced, and ends with its last shim."""
-        self._say(f"preload: {failed.module} is not preloaded: {failed.message}")
-        self._without.add(failed.module)
-        if failed.tainted and self._peer is not None:
-            self._is_whole = True  # an end after this is not a false start
-            self._peer.close()
-
     def close(self, *, idle: bool = False) -> None:
         """Let go. The server lives on until its last shim is gone; ``idle`` says that no shim is left, so the
         server ends at once, even while importing.
@@ -169,29 +153,24 @@ class Server:
             case Ready():
                 self.ready = True
                 self._send()
-            case Importing():
-                self._importing = frame.module
             case Whole():
-                self._is_whole, self._importing, self._false_starts = True, None, 0
+                self._is_whole, self._false_starts = True, 0
+            case PreloadFailed(tainted=True):
+                raise InputError(
+                    f"`preload` of the recipe: {frame.module} cannot be preloaded: {frame.message}; leave it out"
+                )
             case PreloadFailed():
-                self._not_preloaded(frame)
+                self._say(f"preload: {frame.module} is not preloaded: {frame.message}")
             case _:
                 self._on_frame(frame)
 
     def _ended(self) -> None:
         was_ready, self.ready = self.ready, False
-        culprit, self._importing = self._importing, None
         self._peer = None
         if self._process is not None:
             self._old.append(self._process)
             self._process = None
         if self._is_whole:
-            self.pause_s = 0.0
-        elif culprit is not None:
-            why = (
-                "importing it ended the warm server (it crashed, or the machine ran out of memory)"
-            )
-            self._not_preloaded(PreloadFailed(culprit, why))
             self.pause_s = 0.0
         else:
             self._false_starts += 1

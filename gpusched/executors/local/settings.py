@@ -1,13 +1,12 @@
-"""Settings read off the recipe: devices, environment, whether the script needs torch; and the limits of an executor."""
+"""Settings read off the recipe: devices and environment; and the limits of an executor."""
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,29 +14,13 @@ from typing import Any
 
 from gpusched.devices.base import Devices
 from gpusched.devices.choose import parse_devices
-from gpusched.devices.witness import DRIVER, Witness
+from gpusched.devices.witness import Witness
 from gpusched.recipe.recipe import Recipe
 
 _FOREIGN = re.compile(
     r"PET_.*|TORCHELASTIC_.*|(GROUP_|LOCAL_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|GPUSCHED_(?!DEBUG$).*"
 )
 """Variables of a torchrun (``PET_*`` are its defaults) or a trial around us that must not reach a trial."""
-
-_USES_TORCH = re.compile(
-    r"\b(torch\w*|import_module|__import__)\b|\.(wrap|prepare|loader|eval_loader|scale_lr)\s*\(|\.track\s*\((?!\s*\))"
-)
-"""Torch itself, modules that we cannot see, and the methods of a trial that need torch.
-
-``track()`` alone says that the step is all the state there is, which needs no torch.
-"""
-
-_WITHOUT_TORCH = frozenset(
-    (
-        *("gpusched", "catboost", "joblib", "lightgbm", "matplotlib", "numpy", "pandas", "PIL"),
-        *("polars", "scipy", "sklearn", "statsmodels", "tqdm", "xgboost", "yaml"),
-    )
-)
-"""Packages beside the standard library of which it is known that they do not import torch."""
 
 TETHER_S = 120.0
 """Time for which a trial goes on without a daemon; ``GPUSCHED_TETHER_S`` overrides it (for tests, mostly)."""
@@ -87,15 +70,13 @@ def cold_on_slices(recipe: Recipe, environ: Mapping[str, str]) -> Recipe:
 
 
 def witness_for(recipe: Recipe, uuids: Sequence[str]) -> Witness:
-    """Have CUDA tried on these GPUs by the torch that the recipe's script uses, or else by the driver's library."""
-    if not uses_torch(recipe.cwd / recipe.script):
-        return Witness(sys.executable, uuids, time.monotonic, DRIVER)
+    """Have CUDA tried on these GPUs by the torch that the recipe's script uses."""
     return Witness(str(recipe.python or sys.executable), uuids, time.monotonic)
 
 
 def why_no_gpu(recipe: Recipe) -> str:
     """Why the recipe's script can use no GPU, whatever the machine has; empty if it can."""
-    ours = recipe.python is None and uses_torch(recipe.cwd / recipe.script)
+    ours = recipe.python is None
     from gpusched.doctor import machine  # asks for psutil and NVML's library
 
     return machine.why_no_gpu() if ours else ""
@@ -105,39 +86,3 @@ def environment_for_trials(recipe: Recipe) -> dict[str, str]:
     """Ours without what would confuse a trial, with what the recipe sets."""
     ours = {name: value for name, value in os.environ.items() if not _FOREIGN.fullmatch(name)}
     return {**ours, **given_env(recipe)}
-
-
-def uses_torch(script: Path) -> bool:
-    """Whether the script, or a module beside it that it imports, may use torch: whatever we do not know may.
-
-    Where it may, the warm server imports torch with all that it loads lazily before it launches anything: each rank
-    would pay for that itself, and most at once. A script that does not is launched a second and a half earlier.
-    """
-    seen: set[Path] = set()
-    left = [script]
-    while left:
-        file = left.pop()
-        seen.add(file)
-        try:
-            text = file.read_text("utf-8")
-            names = set(_imported(ast.parse(text)))
-        except (OSError, ValueError, SyntaxError, RecursionError):
-            return True
-        if _USES_TORCH.search(text):
-            return True
-        for name in names:
-            beside = file.with_name(f"{name}.py")
-            if beside.is_file():
-                left += [] if beside in seen else [beside]
-            elif name not in sys.stdlib_module_names and name not in _WITHOUT_TORCH:
-                return True
-    return False
-
-
-def _imported(tree: ast.AST) -> Iterator[str]:
-    """The first names of all modules that are imported anywhere in it."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield (node.module or "").partition(".")[0] or node.names[0].name

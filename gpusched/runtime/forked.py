@@ -28,7 +28,7 @@ from gpusched.folder.lock import read_note
 from gpusched.folder.paths import TrialPaths
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES, mark_of, read_file
 from gpusched.protocol import Begin, LaunchSpec
-from gpusched.protocol.lines import encode, to_unborn
+from gpusched.protocol.lines import encode, to_forked
 from gpusched.runtime.rank import run_file
 
 _PR_SET_NAME = 15
@@ -40,7 +40,7 @@ _OPENBLAS_NAMES = tuple(
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
-class Unborn:
+class ForkedRank:
     """A rank that was forked and set up, and waits for ``Begin``."""
 
     def __init__(self, pid: int, line: int) -> None:
@@ -53,9 +53,9 @@ class Unborn:
             line.write(encode(Begin(dict(environment), *streams)))
 
 
-def fork_ranks(spec: LaunchSpec) -> list[Unborn]:
+def fork_ranks(spec: LaunchSpec) -> list[ForkedRank]:
     """Fork the ranks of ``spec``; each ends at once if this process ends before ``begin``."""
-    unborn: list[Unborn] = []
+    forked: list[ForkedRank] = []
     lines: list[int] = []
     for rank in range(spec.ranks):
         theirs, ours = os.pipe()
@@ -66,8 +66,8 @@ def fork_ranks(spec: LaunchSpec) -> list[Unborn]:
             _live(spec, rank, theirs)
         os.close(theirs)
         lines.append(ours)
-        unborn.append(Unborn(pid, ours))
-    return unborn
+        forked.append(ForkedRank(pid, ours))
+    return forked
 
 
 def _live(spec: LaunchSpec, local_rank: int, line: int) -> NoReturn:
@@ -78,7 +78,7 @@ def _live(spec: LaunchSpec, local_rank: int, line: int) -> NoReturn:
         with os.fdopen(line, "rb") as told:
             text = told.read()
         if text:
-            _enter(to_unborn(text))
+            _enter(to_forked(text))
             if spec.span is not None and spec.span.part:
                 _find_meeting(spec)
             code = _run(spec)

@@ -1,6 +1,4 @@
-"""Shims without an agent in their own process, and so without torch.
-
-``launch: cold``: plain ``torchrun`` as a process of its own, perhaps with another interpreter.
+"""``launch: cold``: plain ``torchrun`` as a process of its own below a shim, perhaps with another interpreter.
 
     shim ──▶ PYTHON -m gpusched.runtime.cold ──▶ PYTHON cold.py ──exec──▶ PYTHON SCRIPT ARGS     (per rank)
 
@@ -8,17 +6,12 @@ The first is ``torchrun`` with the loopback rendezvous registered; the second gi
 variables and then becomes ``python script``: the script runs as under torchrun itself, in an interpreter that has
 imported nothing. No torch is imported here; the other interpreter finds ``gpusched`` (and nothing else of ours) through
 a folder of the experiment that holds one link.
-
-A script that does not use torch and has one atom: its rank has no others for the agent to agree with, and importing
-torch, which the agent is part of, is most of the cost of a start. The rank is forked as under the agent, and finds the
-same environment, files and endings.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -117,41 +110,3 @@ def _take_codes(shim: Shim, path: Path) -> None:
     elif not shim.codes:
         last = outcome.last_line(shim.paths.shim_log(shim.incarnation))
         shim.launch_error = f"torchrun ended with code {code}: {last or 'it said nothing'}"
-
-
-# ---------------------------------------------------------------- one rank, without an agent
-
-
-_LOOPBACK = "127.0.0.1"
-
-
-def run_alone(shim: Shim) -> None:
-    """Have the only rank run, and look after it until the rank has gone or is to go."""
-    (rank,) = shim.unborn
-    paths, incarnation = shim.paths, shim.incarnation
-    contract = torchrun_environment(shim.trial, incarnation)
-    contract["TORCHELASTIC_ERROR_FILE"] = str(paths.error_file(incarnation, 0))
-    streams = (str(paths.log(incarnation, 0, "out")), str(paths.log(incarnation, 0, "err")))
-    rank.begin({**shim.spec.env, **contract, **shim.spec.rank_env[0]}, streams)
-    shim.started({0: rank.pid})
-    shim.watch_to_the_end()
-
-
-def torchrun_environment(trial: int, incarnation: int) -> dict[str, str]:
-    """Return the variables that torchrun's agent gives the only rank of a node."""
-    with socket.socket() as free:
-        free.bind((_LOOPBACK, 0))
-        port = free.getsockname()[1]
-    return {
-        **dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"), "0"),
-        **dict.fromkeys(
-            ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"), "1"
-        ),
-        "ROLE_NAME": "trial",
-        "MASTER_ADDR": _LOOPBACK,
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_RUN_ID": f"gpusched-{trial}-{incarnation}",
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-    }

@@ -15,7 +15,7 @@ from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
 
 PROBE = """
 import json, os, subprocess, sys
-from gpusched.runtime.birth import put_mark, put_title
+from gpusched.runtime.forked import put_mark, put_title
 read, write = os.pipe()
 if os.fork() == 0:
     put = put_mark(sys.argv[1])
