@@ -1,22 +1,21 @@
 """What a cluster costs, beside one machine in the same run: reports, launches, a node's death, and a large cluster.
 
-One JSON line a figure. Nodes are processes of this machine (``local:2x16`` and so on), so they share its cores; with
-``--ray ADDRESS`` the nodes of a Ray cluster are measured too, and Ray Tune's own launches on them (``ray[tune]``).
+One JSON line a figure. Nodes are processes of this machine (``local:2x16`` and so on), so they share its cores.
 
-    python scripts/bench_cluster.py reports launches deaths simulated
-    python scripts/bench_cluster.py launches --ray auto
+    python scripts/bench_cluster.py reports launches deaths
+    python scripts/bench_cluster.py simulated --nodes 256 --interval-s 60
 
 ``reports``: 32 trials that report ten times a second: what ``trial.report`` takes, and the CPU of daemon and nodes.
 ``launches``: trials of three reports one after the other, on one slot a node: from a trial's last report to the next
 one's first. ``deaths``: every process of a node is killed, or stopped: until its trials' first new step.
-``simulated``: 512 trials on 64 nodes of eight devices, played by one process; the daemon is the real one.
+``simulated``: nodes of eight devices, played by one process, whose trials wait for the answer to each report; the
+daemon is the real one.
 """
 
 from __future__ import annotations
 
 import argparse
 import array
-import itertools
 import json
 import os
 import signal
@@ -51,26 +50,6 @@ for _ in trial.steps():
     finally:
         with open(f"{folder}/{os.getpid()}", "ab") as told:
             array.array("d", [time.perf_counter() - began]).tofile(told)
-"""
-
-
-TUNE = """\
-import json, os, sys, time
-import ray
-from ray import tune
-
-def train(config):
-    for _ in range(3):
-        tune.report({"score": config["x"], "at": time.time()})
-
-ray.init(sys.argv[1], log_to_driver=False, logging_level="ERROR")
-found = tune.Tuner(
-    tune.with_resources(train, {"cpu": 1}),
-    param_space={"x": tune.uniform(0, 1)},
-    tune_config=tune.TuneConfig(num_samples=int(sys.argv[2]), max_concurrent_trials=2),
-    run_config=tune.RunConfig(storage_path=os.getcwd(), verbose=0),
-).fit()
-print(json.dumps([list(one.metrics_dataframe["at"]) for one in found]))
 """
 
 
@@ -167,7 +146,7 @@ def node_processes(folder: Path, *words: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         given = process.info["cmdline"] or []
-        is_node = {"node", "--join", *words} <= set(given)
+        is_node = {"gpusched.executors.cluster.node", *words} <= set(given)
         if is_node and any(word.startswith(str(folder)) for word in given):
             found.append(process)
     return found
@@ -178,28 +157,12 @@ def launches(place: str, trials: int = 24) -> None:
     with scratch() as folder:
         search = Search(folder, place, 0.0, deadline="5m", **fifo)
         search.end()
-        say_gaps(place, list(reports_of(search.experiment).values()))
-
-
-def say_gaps(place: str, times: list[list[float]]) -> None:
-    """Pair each trial's end with the begin of the trial that took its slot; ``times``: of two slots."""
+        times = list(reports_of(search.experiment).values())
+    # Pair each trial's end with the begin of the trial that took its slot, of two.
     ends = sorted(at[-1] for at in times)[:-2]
     begins = sorted(at[0] for at in times)[2:]
     gaps = sorted(begin - end for end, begin in zip(ends, begins, strict=True))
     say("launches", place, n=len(gaps), median_s=statistics.median(gaps), p90_s=quantile(gaps, 0.9))
-
-
-def tune_launches(address: str, trials: int = 24) -> None:
-    """Measure Ray Tune's launches of such trials on the same cluster, with the cluster's interpreter."""
-    from gpusched.executors.cluster.ray import find_cluster
-
-    address, python = find_cluster(address)
-    with scratch() as folder:
-        (folder / "tune.py").write_text(TUNE)
-        command = [python, str(folder / "tune.py"), address, str(trials)]
-        environ = {**os.environ, "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "token")}
-        done = subprocess.run(command, env=environ, cwd=folder, stdout=subprocess.PIPE, check=True)
-    say_gaps("Ray Tune", json.loads(done.stdout.splitlines()[-1]))
 
 
 def deaths(place: str, repeat: int = 3) -> None:
@@ -216,7 +179,7 @@ def deaths(place: str, repeat: int = 3) -> None:
 def one_death(place: str, signal_: signal.Signals) -> list[float]:
     with scratch() as folder:
         fifo = {"policy": {"name": "fifo", "R": None}, "max_trials": 4}
-        search = Search(folder, place, 0.05, deadline="60s", save_every="1s", **fifo)
+        search = Search(folder, place, 0.05, deadline="90s", save_every="1s", **fifo)
         took = death(search, signal_)
         search.process.send_signal(signal.SIGINT)
         search.end()
@@ -266,13 +229,13 @@ def wait(is_over: Any, limit_s: float = 60.0) -> None:
         time.sleep(0.01)
 
 
-def simulated(policy: str, nodes: int = 64, devices: int = 8, seconds: float = 60.0) -> None:
-    """One report a second from a trial on each device."""
+def simulated(policy: str, nodes: int, interval_s: float, seconds: float = 60.0) -> None:
+    """A trial on each of eight devices of a node."""
     from gpusched.daemon.start import make_experiment
     from gpusched.driver.clock import Beginning
     from gpusched.recipe.load import load_recipe
 
-    given = {"nodes": nodes, "devices": devices, "interval_s": 1.0}
+    given = {"nodes": nodes, "devices": 8, "interval_s": interval_s}
     with scratch() as folder:
         (folder / "train.py").write_text(TRAIN)
         recipe = {"script": "train.py", "metric": "score", "deadline": f"{seconds}s"}
@@ -297,7 +260,7 @@ def simulated(policy: str, nodes: int = 64, devices: int = 8, seconds: float = 6
     span = sorted(at for trial in times.values() for at in trial)
     say(
         "simulated",
-        f"{nodes}x{devices} {policy}",
+        f"{nodes}x8 {policy}",
         trials=len(times),
         reports_a_second=len(span) / (max(span) - min(span)),
         daemon_cpu=daemon_s / seconds,
@@ -317,18 +280,17 @@ def main(argv: Iterable[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("figures", nargs="*", default=[*PLACES, "simulated"])
-    parser.add_argument("--ray", metavar="ADDRESS", help="measure the nodes of this cluster too")
+    parser.add_argument("--nodes", type=int, default=64, help="of simulated")
+    parser.add_argument("--interval-s", type=float, default=1.0, help="between two reports of one")
     args = parser.parse_args(argv)
     measure = {"reports": reports, "launches": launches, "deaths": deaths}
     for figure in args.figures:
         if figure == "simulated":
-            simulated("fifo")
-            simulated("hypersched")
-            continue
-        for place in itertools.chain(PLACES[figure], [args.ray] if args.ray else []):
-            measure[figure](place)
-        if figure == "launches" and args.ray:
-            tune_launches(args.ray)
+            simulated("fifo", args.nodes, args.interval_s)
+            simulated("hypersched", args.nodes, args.interval_s)
+        else:
+            for place in PLACES[figure]:
+                measure[figure](place)
 
 
 if __name__ == "__main__":

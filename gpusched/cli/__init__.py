@@ -55,7 +55,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "gc": ("afterwards", "remove checkpoints that nothing needs any more"),
     },
     "this machine": {
-        "node": ("cluster", "have this machine join a search on a cluster"),
         "doctor": ("machine", "check driver, memory, limits and disk"),
         "gpus": ("machine", "GPUs, their state and who holds them"),
         "simulate": ("simulate", "compare policies in virtual time, without any GPU"),

@@ -130,10 +130,7 @@ RECIPE = together(
     _RECIPE,
     _DEADLINE,
     _DEVICES,
-    argument(
-        "--cluster ADDRESS",
-        "the nodes of a cluster: auto or HOST:PORT (Ray), ssh:A,B, slurm, local:2, local:1@HOST",
-    ),
+    argument("--cluster ADDRESS", "the nodes of a Ray cluster: auto, or HOST:PORT"),
     argument("--policy P", "another policy than the recipe's"),
     argument("--seed N", "seed of the configurations and of training"),
     argument("--insecure-cluster", "accept a Ray cluster that has no token"),

@@ -211,8 +211,12 @@ class Driver:
         """
         numbers = {str(trial): incarnation for trial, incarnation in (launched or {}).items()}
         resumed = DaemonResumed(at=self.executor.now(), epoch=epoch, launched=numbers)
-        self.handle([resumed, *lost])
-        self.handle(self.executor.reconcile(list(live_trials(self.experiment))))
+        live = {one.trial: one for one in live_trials(self.experiment)}
+        self.handle(
+            [resumed, *lost]
+        )  # takes lost devices away from trials whose ends are still to be found out
+        now = {one.trial: one for one in live_trials(self.experiment)}
+        self.handle(self.executor.reconcile([*(now | live).values()]))
         failpoints.reach("resume.reconciled")
         self._effects += outstanding(self.experiment)
         self._settle()

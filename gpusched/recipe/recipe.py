@@ -147,13 +147,21 @@ class Recipe:
         reader=values.devices,
     )
     cluster: str | None = key(
-        "The cluster whose nodes the trials run on: auto or HOST:PORT (Ray), ssh:A,B, slurm (the "
-        "allocation of this process), local:2 (nodes of this machine); by default this machine alone.",
+        "The Ray cluster whose nodes the trials run on: auto or HOST:PORT; by default this machine alone.",
         None,
     )
     insecure_cluster: bool = key(
         "Whether a Ray cluster without a token may be used: whoever reaches it can run code on every node.",
         False,
+    )
+    max_nodes: int | None = key(
+        "Most nodes to take of the cluster; by default all.", None, limits=(1, 10_000)
+    )
+    node_patience_s: float = key(
+        "How long a node may be silent before its trials are begun elsewhere, from their newest checkpoints.",
+        20.0,
+        path="node_patience",
+        reader=values.duration,
     )
     span_nodes: bool = key(
         "Whether a trial may run on several nodes of a cluster at once. Its ranks then speak over the network between "
@@ -343,7 +351,7 @@ class Recipe:
         elif self.sizes and min(self.sizes) > total:
             smallest = f"the smallest trial has {min(self.sizes)} atoms"
             yield ("sizes",), f"{smallest}; {there_are}: add a smaller size"
-        elif self.max_atoms is not None and self.max_atoms > total:
+        elif self.max_atoms is not None and self.max_atoms > total and self.cluster is None:
             yield ("max_atoms",), f"{self.max_atoms} {fewer}"
 
     def require_atoms(self, total: int) -> None:

@@ -53,15 +53,13 @@ class Bootstrap:
         self._process: subprocess.Popen[bytes] | None = None
 
     def nodes(self) -> list[NodeOffer]:
+        if self._process is None:
+            command = [sys.executable, "-m", "scripts.simulated_nodes.executor", str(self._shared)]
+            self._process = subprocess.Popen(command)
         return [
             NodeOffer(f"n{number:03}", "127.0.0.1", "cpu")
             for number in range(json.loads(os.environ[VARIABLE])["nodes"])
         ]
-
-    def start(self, name: str, argv: list[str], env: dict[str, str]) -> None:
-        if self._process is None:
-            command = [sys.executable, "-m", "scripts.simulated_nodes.executor", str(self._shared)]
-            self._process = subprocess.Popen(command)
 
     def interrupt(self) -> None:
         """Do nothing: no call takes long."""
@@ -79,9 +77,8 @@ class Node:
         self._keys = Keys(shared)
         self._given = json.loads(os.environ[VARIABLE])
         self._running: dict[int, dict[str, Any]] = {}
-        self._silenced = False
-        line = dial(self._keys)
-        assert line is not None
+        while (line := dial(self._keys)) is None:
+            time.sleep(0.1)
         self.peer: Peer = hub.adopt(line)
         self.peer.hear(frames.to_node, self._said)
         self.peer.send(frames.NodeHello(name, version=gpusched.__version__))
@@ -100,6 +97,9 @@ class Node:
                 self.peer.send(frames.Reconciled())
             case frames.Do():
                 self._do(frame.read())
+            case frames.Ack(trial=trial, incarnation=incarnation):
+                interval_s = self._given["interval_s"]
+                self._timers.after(interval_s, partial(self._report, trial, incarnation))
             case frames.Bye():
                 self.peer.close()
             case _:
@@ -151,8 +151,6 @@ class Node:
                 told.append(CheckpointSaved(at=0.0, step=step, save_s=0.1, **saved))
             told.append(TrialExited(at=0.0, outcome="yielded", step=step, saved_step=step, **saved))
             one["incarnation"] = -1
-        else:
-            self._timers.after(self._given["interval_s"], partial(self._report, trial, incarnation))
         self._happened(*told)
 
 

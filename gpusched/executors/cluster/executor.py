@@ -6,6 +6,9 @@
 * Devices are called ``node/device``, and a node is an island. A trial is on one node, or with ``span_nodes`` has a part
   on each of several. The node of its rank 0 speaks for it, and its end is told when no part is left: a part that ends
   badly has the others killed.
+* A node that is about to end has its trials save and leave; they continue elsewhere.
+* A node on which nothing ever reported and whose trials fail is taken out of use by its name: the failures are not the
+  script's, unless other nodes that have not reported fail as well.
 * The trials of a node that is given up (``members.py``) are lost. A fence is raised for each of them first, so that no
   process of theirs writes any more (``folder/lock.py``); while that fails, the trial is not told of, as it would be
   launched beside one that may still write.
@@ -25,7 +28,7 @@ from gpusched.errors import DeviceError
 from gpusched.executors.base import LiveBase, LiveTrial, Setting
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import Bootstrap, bootstrap_for
-from gpusched.executors.cluster.members import BEAT_S, LOOK_EVERY_S, LOST_AFTER_S, Members
+from gpusched.executors.cluster.members import BEAT_S, LOOK_EVERY_S, Members
 from gpusched.executors.cluster.nodes import JoinedNode, node_of, on_node
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import write_fence
@@ -36,6 +39,8 @@ PART_GRACE_S = 2.0
 WELL = ("yielded", "finished")
 GRAVEST_FIRST = ("lost", "failed", "killed", *WELL)
 """Ends of parts: the node's before the trial's own, and that before what was done about it."""
+BAD_AFTER = 2
+"""Failures of trials on a node without a report after which the node is out of use."""
 
 
 class ClusterExecutor(LiveBase):
@@ -45,7 +50,6 @@ class ClusterExecutor(LiveBase):
         self,
         setting: Setting,
         bootstrap: Bootstrap,
-        lost_after_s: float = LOST_AFTER_S,
         look_every_s: float = LOOK_EVERY_S,
         helper: Helper | None = None,
     ) -> None:
@@ -57,7 +61,6 @@ class ClusterExecutor(LiveBase):
             emit=self._events.append,
             heard=self._heard,
             lost=self._lost,
-            lost_after_s=lost_after_s,
             look_every_s=look_every_s,
             helper=helper,
         )
@@ -215,15 +218,49 @@ class ClusterExecutor(LiveBase):
             case frames.Happened() if node.state != "lost":
                 for event in node.take(frame, self.now()):
                     if isinstance(event, TrialExited):
-                        part = node.trials.pop(event.trial)
-                        self._ended(event, is_first=node.leads(part.live))
+                        self._part_ended(node, event)
                     else:
                         self._events.append(event)
+                if node.barred:
+                    self.members.give_nothing_new(node, node.barred)
+                    self._let_leave(node)
+            case frames.Leaving():
+                node.is_leaving = True
+                for trial in node.trials.values():
+                    if node.leads(live := trial.live):
+                        node.ask(Yield(live.trial, live.incarnation, save=True))
+                self._let_leave(node)
             case frames.Answered(device=device, why=why):
                 for answered in node.answers.pop(device, []):
                     answered(why)
             case _:
                 pass
+
+    def _part_ended(self, node: JoinedNode, event: TrialExited) -> None:
+        live = node.trials.pop(event.trial).live
+        is_bad = event.outcome == "failed" and self._is_nodes_fault(node, live)
+        if is_bad:
+            event.outcome = "lost"
+            event.error = f"failed on node {node.name}, where no trial has reported: {event.error}"
+        self._ended(event, is_first=node.leads(live))
+        if is_bad and node.failures >= BAD_AFTER:
+            first = (event.error or "").partition("\n")[0]
+            self.members.bar(node, f"{node.failures} trials {first}")
+
+    def _is_nodes_fault(self, node: JoinedNode, live: LiveTrial) -> bool:
+        """Whether a failure is to be laid on a node: other nodes do better, or none has been seen to do worse."""
+        if node.has_reported or not node.has_all(live.devices):
+            return False
+        node.failures += 1
+        others = [other for other in self._nodes if other is not node and other.state == "up"]
+        if any(other.has_reported for other in others):
+            return True
+        return bool(others) and not any(other.failures for other in others)
+
+    def _let_leave(self, node: JoinedNode) -> None:
+        """Have the process of a node that is about to end do so, once no trial is on it."""
+        if node.is_leaving and not node.trials and node.peer is not None:
+            node.peer.send(frames.Bye())
 
     def _lost(self, node: JoinedNode) -> None:
         """Give up the trials of a node."""
@@ -285,7 +322,4 @@ def _has_last_word(end: TrialExited) -> bool:
 
 def make(setting: Setting) -> ClusterExecutor:
     """Make the executor for the cluster that the recipe names. Raises GpuschedError."""
-    recipe = setting.recipe
-    assert recipe.cluster is not None
-    bootstrap = bootstrap_for(recipe.cluster, setting.paths.root, insecure=recipe.insecure_cluster)
-    return ClusterExecutor(setting, bootstrap)
+    return ClusterExecutor(setting, bootstrap_for(setting.recipe, setting.paths.root, setting.say))

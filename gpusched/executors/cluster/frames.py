@@ -1,7 +1,7 @@
 """Frames between the daemon and a node's process; each is a line of JSON on the TLS connection of ``line.py``.
 
     sender  frames
-    node    NodeHello, Joined, Cannot, Reconciled, Happened, Said, Answered, Beat
+    node    NodeHello, Joined, Cannot, Reconciled, Happened, Said, Answered, Beat, Leaving
     daemon  Welcome, Cannot, Reconcile, Do, Ack, Readmit, LetGo, Beat, Bye
 
 Devices have the cluster's names in all of them, ``node/device``. The frames stand here and not in ``protocol`` as
@@ -28,25 +28,17 @@ EVENTS_MAX = CLIENT_FRAME_BYTES // (2 * REPORT_LIMIT_BYTES)
 
 
 class NodeHello(Frame, tag="node"):
-    """First frame of a node's process.
-
-    ``process``: a number of its own, drawn at its start; ``version``: of its gpusched.
-    """
+    """First frame of a node's process. ``version``: of its gpusched."""
 
     node: str
-    process: str = ""
     version: str = ""
 
 
 class Joined(Frame, tag="joined"):
-    """Devices of the node, which are open. ``proof``: the text of the file that the node wrote into the shared folder.
-
-    ``slowest_s``: how long that folder took over one operation.
-    """
+    """Devices of the node, which are open. ``proof``: the text of the file that it wrote into the shared folder."""
 
     devices: list[Device]
     proof: str
-    slowest_s: float = 0.0
 
 
 class Cannot(Frame, tag="cannot"):
@@ -149,12 +141,18 @@ class LetGo(Frame, tag="let_go"):
     device: str
 
 
+class Leaving(Frame, tag="leaving"):
+    """The machine is about to end; its trials are to save and leave."""
+
+
 class Bye(Frame, tag="bye"):
-    """End of the search, and of the node's process."""
+    """End of the node's process: the search is over, or (``ends_trials``) the node is the search's no more."""
+
+    ends_trials: bool = False
 
 
 from_stranger = decoder(NodeHello)
-from_node = decoder(Joined | Cannot | Reconciled | Happened | Said | Answered | Beat)
+from_node = decoder(Joined | Cannot | Reconciled | Happened | Said | Answered | Beat | Leaving)
 to_node = decoder(Welcome | Cannot | Reconcile | Do | Ack | Readmit | LetGo | Beat | Bye)
 
 

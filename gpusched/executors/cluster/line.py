@@ -14,7 +14,6 @@ import secrets
 import socket
 import ssl
 import tempfile
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -52,17 +51,16 @@ class Keys:
     def key(self) -> Path:
         return self.folder / "line.key"
 
-    def prove(self, node: str) -> tuple[str, float]:
+    def prove(self, node: str) -> str:
         """Write, link and rename in the shared folder, as a node's trials will.
 
-        Return the text that the daemon finds there too if the folder is the same, and the longest step's time. Raises
-        InputError where that cannot be.
+        Return the text that the daemon finds there too if the folder is the same. Raises InputError where that cannot
+        be.
         """
         proof, path = secrets.token_hex(8), self.proof(node)
         aside, linked = path.with_suffix(".tmp"), path.with_suffix(".link")
         shared = self.folder.parent
         probe = ExperimentPaths(shared).trials / f".probe-{node}"
-        slowest_s = 0.0
         for step, act in (
             ("written", lambda: write_durably(probe, b"")),
             ("written", lambda: aside.write_text(proof)),
@@ -72,7 +70,6 @@ class Keys:
             ("removed", lambda: linked.unlink()),
             ("removed", lambda: probe.unlink()),
         ):
-            began_s = time.monotonic()
             try:
                 act()
             except OSError as error:
@@ -80,8 +77,7 @@ class Keys:
                     f"{shared}: files cannot be {step} here ({error.strerror}): all nodes need to write in the "
                     f"experiment's folder; look at how it is mounted, or choose another with --dir"
                 ) from None
-            slowest_s = max(slowest_s, time.monotonic() - began_s)
-        return proof, slowest_s
+        return proof
 
     def disproof(self, node: str, proof: str) -> str:
         """Say why the folder is not the same here and where a node has written ``proof``; nothing where it is."""
@@ -216,8 +212,8 @@ def say_over(keys: Keys) -> None:
 
 
 def is_over(keys: Keys) -> bool:
-    """Whether the search is over, or its folder is gone."""
-    return bool((read_json(keys.address) or {"over": not keys.folder.exists()}).get("over"))
+    """Whether a daemon has said that the search is over; a folder that is away for a while says nothing."""
+    return bool((read_json(keys.address) or {}).get("over"))
 
 
 def dial(keys: Keys) -> ssl.SSLSocket | None:

@@ -1,26 +1,24 @@
-"""The nodes of a search: how they are started, join, fall silent, and come back.
+"""The nodes of a search: how they join, fall silent, and come back.
 
-* A line that is lost changes nothing for ``LOST_AFTER_S``: the node dials again, and finds out what became of its
-  trials, as after the death of a daemon. A node that is silent for longer is given up: its devices are quarantined.
-* A node that comes back after that ends what it finds of trials that are not its own any more, and has its devices
-  proven clean, before any is used.
+* A node that is silent for ``SILENT_S`` gets nothing new: its free devices are out of use until it is heard again. Its
+  trials may be well, so nothing else happens until it is given up: after the recipe's ``node_patience``, or at once
+  where the cluster says that the node is gone.
+* A node that comes back ends what it finds of trials that are not its own any more, and has its devices proven clean,
+  before any is used. One that the cluster calls gone is told to end its trials and to leave: its devices may be another
+  job's.
 * The bootstrap may take seconds, so it is called in a thread of its own.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor as Helper
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gpusched
-from gpusched.core.events import DeviceQuarantined, DevicesJoined, Event
+from gpusched.core.events import DeviceQuarantined, DeviceReadmitted, DevicesJoined, Event
 from gpusched.devices.base import Device
 from gpusched.errors import DeviceError
 from gpusched.executors.base import Setting, Timers
@@ -31,14 +29,10 @@ from gpusched.executors.cluster.nodes import JoinedNode, node_of
 from gpusched.executors.hub import Peer
 
 BEAT_S = 1.0
-LOST_AFTER_S = float(os.environ.get("GPUSCHED_NODE_LOST_S", "3"))
-"""Silence after which a node is given up; ``GPUSCHED_NODE_LOST_S`` overrides it."""
-SLOW_S, SLOW_STEPS = 0.5, 4
-"""A folder that takes longer over one operation is slow: a node may be silent for as many of them more."""
+SILENT_S = 3.0
+"""Silence after which a node gets nothing new."""
 JOIN_LIMIT_S = 60.0
 """Time that nodes have to join at the beginning, and one that said hello to open its devices."""
-RETURN_LIMIT_S = 15.0
-"""Time that nodes have to come back to a daemon that takes over."""
 LOOK_EVERY_S = 5.0
 """Time between two questions to the bootstrap: which nodes are there now?"""
 
@@ -60,19 +54,18 @@ class Members:
         emit: Callable[[Event], None],
         heard: Callable[[JoinedNode, Any], None],
         lost: Callable[[JoinedNode], None],
-        lost_after_s: float,
         look_every_s: float,
         helper: Helper | None,
     ) -> None:
         self.nodes: dict[str, JoinedNode] = {}
         self._setting = setting
-        self._root = setting.paths.root
-        self._keys = Keys(self._root)
+        self._keys = Keys(setting.paths.root)
         self._bootstrap = bootstrap
         self._timers = timers
         self._now = timers.now
         self._emit, self._heard, self._lost = emit, heard, lost
-        self._lost_after_s, self._look_every_s = lost_after_s, look_every_s
+        self._patience_s = setting.recipe.node_patience_s
+        self._look_every_s = look_every_s
         #: Devices that the search knows; those of nodes that join after ``open`` are new.
         self._known: set[str] = set(setting.devices)
         self._is_open = False
@@ -81,33 +74,31 @@ class Members:
         self._offers: dict[str, NodeOffer] = {}
         self._complaints: set[str] = set()
         self._helper = helper or ThreadPoolExecutor(1, "gpusched-bootstrap")
-        #: Calls of the bootstrap, in order, and takers of their results.
-        self._calls: deque[tuple[Future[Any], Callable[[Any], None], Callable[[str], None]]] = (
-            deque()
-        )
+        self._call: Future[list[NodeOffer]] | None = None
         self._listener: Listener | None = None
         self._beat_at = 0.0
 
     def open(self, wait: Wait) -> tuple[Device, ...]:
-        """Start the nodes and wait for them; return their devices. Raises DeviceError where none joins."""
+        """Wait for the nodes to join; return their devices. Raises DeviceError where none joins."""
         self._keys.make()
-        self._offers = offers = {offer.name: offer for offer in self._bootstrap.nodes()}
+        call = self._call = self._helper.submit(self._bootstrap.nodes)
+        call.add_done_callback(lambda _call: self._setting.hub.wake())
+        wait(float("inf"), call.done)
+        offers = call.result()
         if not offers:
             raise DeviceError("the cluster has no node that could be used")
         self._setting.hub.register(frames.NodeHello, self._hello)
-        host = interface_towards([offer.address for offer in offers.values()])
+        host = interface_towards([offer.address for offer in offers])
         self._listener = Listener(self._keys, host, self._setting.hub, frames.from_stranger)
-        self._take_results()
+        takes_over = bool(self._setting.devices)
         for device in self._setting.devices:
             self.node(node_of(device))
-        for name in offers:
-            self.node(name)
-            self._start(name)
-        takes_over = bool(self._setting.devices)
-        limit_s = RETURN_LIMIT_S if takes_over else JOIN_LIMIT_S
-        wanted = list(self.nodes.values())
+        self._look()
+        limit_s = self._patience_s if takes_over else JOIN_LIMIT_S
+        wanted = [node for node in self.nodes.values() if node.name in self._offers]
+        names = ", ".join(sorted(node.name for node in wanted))
+        self._setting.say(f"waiting for the nodes of the cluster: {names}")
         joined = "joining" if takes_over else "up"
-        self._timers.after(self._look_every_s, self._look)
         wait(
             limit_s,
             lambda: all((node.devices and node.state == joined) or node.why_not for node in wanted),
@@ -168,58 +159,42 @@ class Members:
         self.stop_listening()
         say_over(self._keys)
         self._helper.shutdown(wait=False, cancel_futures=True)
-        if not all(called.done() for called, *_ in self._calls):
+        if self._call is not None and not self._call.done():
             self._bootstrap.interrupt()
         self._helper.shutdown(wait=True)
         self._bootstrap.close()
 
     # ------------------------------------------------------------------ the bootstrap
 
-    def _start(self, name: str) -> None:
-        """Have a node's process started; where there is one already, the new one ends itself."""
-        offer = self._offers.get(name)
-        if offer is None:
-            return  # a person started it
-        words = [sys.executable, "-m", "gpusched", "node", "--join", str(self._root)]
-        words += ["--name", name, "--devices", offer.devices]
-        environment = {"PYTHONPATH": str(Path(gpusched.__file__).parent.parent)}
-        start = partial(self._bootstrap.start, name, words, environment)
-        self._call(start, lambda _nothing: None, partial(self._not_started, self.node(name)))
-
-    def _not_started(self, node: JoinedNode, why: str) -> None:
-        self.complain(f"node {node.name} cannot be started: {why}")
-        if node.peer is None:
-            node.why_not = why
-
     def _look(self) -> None:
-        """Ask which nodes there are, and have those started that have no line: they are new, or they are back."""
-        if not self._calls:  # a node that is down may keep each call waiting for longer than the time between two looks
-            self._call(
-                self._bootstrap.nodes,
-                self._offered,
-                lambda why: self.complain(f"the cluster: {why}"),
-            )
+        """Ask which nodes there are; a question may take longer than the time between two."""
+        self._take_answer()
+        if self._call is None:
+            self._call = self._helper.submit(self._bootstrap.nodes)
         self._timers.after(self._look_every_s, self._look)
 
-    def _offered(self, offers: list[NodeOffer]) -> None:
+    def _take_answer(self) -> None:
+        if self._call is not None and self._call.done():
+            called, self._call = self._call, None
+            if (problem := called.exception()) is not None:
+                self.complain(f"the cluster: {problem}")
+            else:
+                self._offered(called.result())
+
+    def _offered(self, offers: Iterable[NodeOffer]) -> None:
         self._offers = {offer.name: offer for offer in offers}
         for name in self._offers:
-            if self.node(name).peer is None:
-                self._start(name)
+            self.node(name)
+        for node in self.nodes.values():
+            if node.name not in self._offers:
+                self._dismiss(node.peer)
+                if self._is_open:
+                    self._lose(node, "the cluster says that it is gone")
 
-    def _call(
-        self, call: Callable[[], Any], then: Callable[[Any], None], fail: Callable[[str], None]
-    ) -> None:
-        self._calls.append((self._helper.submit(call), then, fail))
-
-    def _take_results(self) -> None:
-        self._timers.after(BEAT_S, self._take_results)
-        while self._calls and self._calls[0][0].done():
-            called, then, fail = self._calls.popleft()
-            if (problem := called.exception()) is None:
-                then(called.result())
-            else:
-                fail(str(problem))
+    def _dismiss(self, peer: Peer | None) -> None:
+        """Have a node end its trials and leave: the cluster may have given its devices to another job."""
+        if peer is not None:
+            peer.send(frames.Bye(ends_trials=True))
 
     def complain(self, text: str) -> None:
         """Say something once."""
@@ -231,36 +206,34 @@ class Members:
 
     def _hello(self, hello: frames.NodeHello, peer: Peer) -> bool:
         node = self.node(hello.node)
-        if why := self._why_refused(node, hello):
+        if node.name not in self._offers:
+            self._dismiss(peer)
+            return False
+        if hello.version != gpusched.__version__:
+            why = (
+                f"gpusched {hello.version or 'of an older version'} runs there, {gpusched.__version__} on the "
+                f"daemon's machine: install the same version on both"
+            )
             peer.send(frames.Cannot(why))
             self.complain(f"node {node.name} was refused: {why}")
             return False
         node.hang_up()
         peer.be_client()
-        node.peer, node.process = peer, hello.process
+        node.peer = peer
         node.state, node.heard_at = "joining", self._now()
         node.devices, node.why_not = (), ""
+        node.barred, node.is_leaving = "", False
         peer.hear(frames.from_node, partial(self._said, node))
         peer.on_end = partial(self._hung_up, node)
         peer.send(frames.Welcome(self._setting.recipe.resolved()))
         return True
-
-    def _why_refused(self, node: JoinedNode, hello: frames.NodeHello) -> str:
-        if hello.version != gpusched.__version__:
-            return (
-                f"gpusched {hello.version or 'of an older version'} runs there, {gpusched.__version__} on the "
-                f"daemon's machine: install the same version on both"
-            )
-        if node.peer is not None and node.process != hello.process:
-            # Two processes of one name would push each other out for ever.
-            return f"another machine is node {node.name} already; give this one a name of its own: --name"
-        return ""
 
     def _said(self, node: JoinedNode, frame: Any) -> None:
         node.heard_at = self._now()
         match frame:
             case frames.Beat(readings=readings):
                 node.readings = tuple(readings)
+                self._use_again(node)
             case frames.Joined():
                 self._joined(node, frame)
             case frames.Reconciled():
@@ -269,6 +242,10 @@ class Members:
                 self._setting.say(f"node {node.name}: {text}")
             case frames.Cannot(why=why):
                 self._cannot(node, why)
+            case frames.Leaving():
+                self._setting.say(f"node {node.name} is about to end: its trials save and leave")
+                self.bar(node, "it is about to end")
+                self._heard(node, frame)
             case _:
                 self._heard(node, frame)
 
@@ -283,12 +260,6 @@ class Members:
             self._cannot(node, why)
             return
         node.devices = tuple(frame.devices)
-        if frame.slowest_s > SLOW_S:
-            node.patience_s = SLOW_STEPS * frame.slowest_s
-            self.complain(
-                f"node {node.name}: {self._root} takes {frame.slowest_s:.1f} s to write there, so the node is given up "
-                f"after {self._lost_after_s + node.patience_s:.0f} s of silence, not {self._lost_after_s:g}"
-            )
         there = {device.id: device.why_not for device in node.devices}
         for name in self._devices_of(node):
             why = there.get(name, "it was not there any more when its node came back")
@@ -303,6 +274,7 @@ class Members:
 
     def _reconciled(self, node: JoinedNode) -> None:
         node.state = "up"
+        self._use_again(node)
         new = [device for device in node.devices if device.id not in self._known]
         if new and self._is_open:
             self._take_up(new)
@@ -319,30 +291,53 @@ class Members:
                 self._quarantine(device.id, device.why_not)
 
     def _hung_up(self, node: JoinedNode) -> None:
-        """Have a node whose line is gone started again, in case its process has died; else the node dials by itself."""
+        """Wait for the node to dial again, or for its next process."""
         node.peer = None
         if node.state != "lost":
             node.state = "away"
-            self._start(node.name)
 
     # ------------------------------------------------------------------ silence
 
     def _beat(self) -> None:
-        """Give a sign of life to every node, and give up those that give none."""
+        """Give a sign of life to every node, and look for those that give none."""
         now = self._now()
-        if now - self._beat_at > BEAT_S + self._lost_after_s / 2:
+        if now - self._beat_at > 2 * BEAT_S:
             for node in self.nodes.values():  # this daemon was suspended: no node was heard
                 node.heard_at = max(node.heard_at, now - BEAT_S)
         self._beat_at = now
+        self._take_answer()
         for node in self.nodes.values():
             if node.peer is not None:
                 node.peer.send(frames.Beat())
-            limit_s = self._lost_after_s + node.patience_s
-            if node.state == "joining":
-                limit_s = JOIN_LIMIT_S
-            if now - node.heard_at > limit_s:
-                self._lose(node, f"no sign of life for {now - node.heard_at:.1f} s")
+            if node.state == "absent":
+                continue
+            silent_s = now - node.heard_at
+            if silent_s > (JOIN_LIMIT_S if node.state == "joining" else self._patience_s):
+                self._lose(node, f"it has been silent for {silent_s:.0f} s")
+            elif silent_s > SILENT_S and node.state in ("up", "away"):
+                self.give_nothing_new(node, "it is silent")
         self._timers.after(BEAT_S, self._beat)
+
+    def bar(self, node: JoinedNode, why: str) -> None:
+        """Give a node nothing new until its next process joins."""
+        node.barred = why
+        self.give_nothing_new(node, why)
+
+    def give_nothing_new(self, node: JoinedNode, why: str) -> None:
+        """Take the devices of a node out of use on which no trial is; those in use stay their trials'."""
+        busy = {name for trial in node.trials.values() for name in trial.live.devices}
+        busy |= node.releasing | node.resting | node.kept_out.keys()
+        for name in self._devices_of(node):
+            if name not in busy:
+                node.resting.add(name)
+                self._quarantine(name, f"node {node.name} gets no trial: {why}")
+
+    def _use_again(self, node: JoinedNode) -> None:
+        """Use the devices of a silent node again, now that it is heard."""
+        if node.state == "up" and not node.barred:
+            for name in sorted(node.resting):
+                self._emit(DeviceReadmitted(at=self._now(), device=name))
+            node.resting.clear()
 
     def _lose(self, node: JoinedNode, why: str) -> None:
         """Give a node up: its devices are out of use, and its trials are lost."""
@@ -353,6 +348,7 @@ class Members:
         if self._is_open:
             self._setting.say(f"node {node.name} is given up: {why}")
         node.releasing.clear()
+        node.resting.clear()
         reason = f"node {node.name} was lost: {why}"
         for device in self._devices_of(node):
             node.kept_out.setdefault(device, reason)

@@ -1,9 +1,11 @@
 """The process of one node: this machine's local executor behind the line to the daemon.
 
-``gpusched node --join SHARED`` runs it, for a person and for a bootstrap. ``SHARED`` is the experiment's folder, which
-all nodes share. What must be on this machine's own disk lies in a folder of the node (``line.home_of``): socket, epoch,
-logs; the folder of trials, ``worker.json`` and the notes of written paths are links to the shared ones there, so that a
-trial finds all in ``GPUSCHED_DIR``. Devices are called ``node/device`` on the line, by their own names in the executor.
+    python -m gpusched.executors.cluster.node SHARED NAME DEVICES
+
+``SHARED`` is the experiment's folder, which all nodes share. What must be on this machine's own disk lies in a folder
+of the node (``line.home_of``): socket, epoch, logs; the folder of trials, ``worker.json`` and notes of written paths
+are links to the shared ones there, so that a trial finds all in ``GPUSCHED_DIR``. Devices are called ``node/device`` on
+the line, by their own names in the executor.
 
 A lost line is to a node what the daemon's death is on one machine: the executor is closed, trials go on, the newest
 daemon is dialled (``cluster.json``), and another executor adopts what is left.
@@ -12,11 +14,12 @@ daemon is dialled (``cluster.json``), and another executor adopts what is left.
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
+import signal
+import sys
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -52,14 +55,14 @@ from gpusched.protocol import Report, Span
 from gpusched.recipe.recipe import Recipe
 
 BEAT_S = 1.0
-SILENT_S = float(os.environ.get("GPUSCHED_NODE_LOST_S", "3")) * 3
-"""Silence after which a line is given up. Longer than the daemon's limit: a new line costs a new warm server."""
+WELCOME_S = 60.0
+"""Time for the daemon's first word; after that the recipe's ``node_patience`` counts."""
 PAUSE_S = 0.5
 """Least time from one dialling to the next."""
 CANNOT_PAUSE_S = 5.0
 """The same for a node that could run no trial."""
-LEAVE_AFTER_S = 900.0
-"""Time without any daemon after which a node's process ends; its trials have left before."""
+LEAVE_AFTER_S = 60.0
+"""Time without any daemon after which a node's process ends, if no trial is left: trials leave some time before."""
 LEAVING_S = 10.0
 """Time for shims to leave that have told of the end of their trials: they sync that to disk meanwhile."""
 HUNT_S = 30.0
@@ -69,36 +72,34 @@ LINKS = ("trials", "worker.json", "written")
 
 
 class NodeProcess:
-    """Node of a search: the machine of this process. ``devices``: those that it may use, as a recipe names them.
+    """Node of a search: the machine of this process. ``devices``: those that it may use, as a recipe names them."""
 
-    Raises InputError where a process of this node is there already.
-    """
-
-    def __init__(self, shared: Path, name: str, devices: str = "auto") -> None:
+    def __init__(self, shared: Path, name: str, devices: str) -> None:
         self.shared = ExperimentPaths(shared)
         self.name = name
         self.devices = devices
         self.keys = Keys(shared)
-        self.process = secrets.token_hex(8)
         self.paths = ExperimentPaths(home_of(shared, name))
-        try:
-            self._lock = Lock.take(self.paths.lock)
-        except InputError:
-            raise InputError(
-                f"node {name} takes part in {shared.name} already: another process of this machine is that node; give "
-                f"this one a name of its own (--name), or end that one"
-            ) from None
         self.is_over = False
-        private_folder(self.shared.written)
-        for link in LINKS:
-            with suppress(FileExistsError):
-                (self.paths.root / link).symlink_to(shared / link)
+        #: Told to end: by a cluster that takes the machine back, or by a person.
+        self.is_leaving = False
+        self._lock: Lock | None = None
 
     def run(self) -> None:
         """Serve one daemon after the other, until one says that the search is over."""
-        os.umask(0o077)
+        while self._lock is None:
+            try:
+                self._lock = Lock.take(self.paths.lock)
+            except InputError:  # the process before this one has not ended yet
+                if is_over(self.keys) or self.is_leaving:
+                    return
+                time.sleep(PAUSE_S)
+        private_folder(self.shared.written)
+        for link in LINKS:
+            with suppress(FileExistsError):
+                (self.paths.root / link).symlink_to(self.shared.root / link)
         heard_s = time.monotonic()
-        while not self.is_over and time.monotonic() - heard_s < LEAVE_AFTER_S:
+        while not self.is_over and not self.is_leaving and not self._is_forgotten(heard_s):
             began_s, pause_s, line = time.monotonic(), PAUSE_S, dial(self.keys)
             if line is not None:
                 session = Session(self, line)
@@ -113,6 +114,18 @@ class NodeProcess:
                 self.is_over = is_over(self.keys)
         if self.is_over:
             self._remove_home()
+
+    def _is_forgotten(self, heard_s: float) -> bool:
+        is_late = time.monotonic() - heard_s > LEAVE_AFTER_S
+        return is_late and not incarnations_left(self.paths.root)
+
+    def end_trials(self, but: Collection[tuple[int, int]] = ()) -> None:
+        """Kill all incarnations but these. Raises GpuschedError where one cannot be killed."""
+        for trial, incarnation in incarnations_left(self.paths.root) - {*but}:
+            _, left = Hunt(self.paths, trial, incarnation).end(HUNT_S)
+            if left:
+                raise GpuschedError(f"{left} of trial {trial} cannot be killed")
+            print(f"ended what was left of trial {trial}, launch {incarnation}", flush=True)
 
     def _remove_home(self) -> None:
         """Remove the node's folder, once the last shims, which have told of their ends, have left; trials keep it."""
@@ -130,8 +143,10 @@ class NodeProcess:
             raise InputError(
                 f"{script} is not there: put the script into a folder that all nodes share"
             )
-        if isinstance(recipe.devices, str) and recipe.devices.startswith("cpu"):
-            return recipe  # so many slots on each node
+        if recipe.devices == "cuda" and self.devices.startswith("cpu"):
+            raise InputError(
+                "the recipe asks for GPUs (devices: cuda), and this node gives CPU slots"
+            )
         return replace(recipe, devices=self.devices)
 
 
@@ -152,6 +167,8 @@ class Session:
         self._seqs: dict[int, int] = {}
         self._spans: dict[int, Span | None] = {}
         self._heard_s = self._looked_s = self._beat_s = 0.0
+        self._patience_s = WELCOME_S
+        self._has_told_leaving = False
         #: Why this node can run no trial; empty where it can.
         self.why_not = ""
 
@@ -161,8 +178,7 @@ class Session:
 
     def run(self) -> None:
         """Serve until the line is lost, or silent."""
-        hello = frames.NodeHello(self._node.name, self._node.process, gpusched.__version__)
-        self._peer.send(hello)
+        self._peer.send(frames.NodeHello(self._node.name, gpusched.__version__))
         try:
             while not self._peer.closed and not self._is_silent():
                 self._turn()
@@ -180,7 +196,7 @@ class Session:
         self._looked_s = now
         if now - looked_s > 2 * BEAT_S:
             self._heard_s = now
-        return now - self._heard_s > SILENT_S
+        return now - self._heard_s > self._patience_s
 
     def _turn(self) -> None:
         if self._executor is None:
@@ -190,6 +206,9 @@ class Session:
         self._tell(events)
         if self.now() >= self._beat_s + BEAT_S:
             self._beat_s = self.now()
+            if self._node.is_leaving and not self._has_told_leaving:
+                self._has_told_leaving = True
+                self._peer.send(frames.Leaving())
             shown = [
                 replace(one, device=self._shown(one.device), label=self._shown(one.label))
                 for one in self._executor.readings()
@@ -234,6 +253,8 @@ class Session:
             self._peer.close()
         elif isinstance(frame, frames.Bye):
             self._node.is_over = True
+            if frame.ends_trials:
+                self._node.end_trials()
             self._peer.close()
         elif self._executor is not None:
             self._obey(self._executor, frame)
@@ -292,7 +313,8 @@ class Session:
         node = self._node
         recipe = node.recipe_here(welcome.recipe)
         self._gpus_per_atom = recipe.gpus_per_atom
-        proof, slowest_s = node.keys.prove(node.name)
+        self._patience_s = recipe.node_patience_s
+        proof = node.keys.prove(node.name)
         setting = Setting(
             paths=node.paths,
             recipe=recipe,
@@ -312,16 +334,11 @@ class Session:
             )
             for device in self._executor.inventory()
         ]
-        self._peer.send(frames.Joined(devices, proof, slowest_s))
+        self._peer.send(frames.Joined(devices, proof))
 
     def _reconcile(self, executor: TorchrunExecutor, frame: frames.Reconcile) -> None:
         """End what should not be here, find out about what should, and have devices proven clean."""
-        live = {(one.trial, one.incarnation) for one in frame.live}
-        for trial, incarnation in incarnations_left(self._node.paths.root) - live:
-            _, left = Hunt(self._node.paths, trial, incarnation).end(HUNT_S)
-            if left:
-                raise GpuschedError(f"{left} of trial {trial} cannot be killed")
-            self._say(f"ended what was left of trial {trial}, launch {incarnation}")
+        self._node.end_trials(but={(one.trial, one.incarnation) for one in frame.live})
         for one in frame.live:
             self._seqs[one.trial] = one.last_seq
             self._spans[one.trial] = self._span(one.devices)
@@ -343,3 +360,19 @@ class Session:
                     pass
         for frame in frames.Happened.of(events):
             self._peer.send(frame)
+
+
+def main(shared: str, name: str, devices: str) -> None:
+    os.umask(0o077)
+    node = NodeProcess(Path(shared), name, devices)
+
+    def leave(_number: int, _frame: object) -> None:
+        node.is_leaving = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave)
+    node.run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,7 +1,7 @@
 """A node as the daemon sees it: its line, its devices, the trials on it, and what was asked of it and not answered.
 
     absent ──hello──▶ joining ──reconciled──▶ up ──line lost──▶ away ──hello within the limit──▶ joining
-                                               └────────────── no sign of life ──────────────▶ lost ──hello──▶ joining
+                                               └──── silent for too long, or called gone ────▶ lost ──hello──▶ joining
 
 A command is kept until it is answered, and sent again when the node is back: carried out twice is as good as once.
 """
@@ -48,17 +48,23 @@ class JoinedNode:
     name: str
     state: NodeState = "absent"
     peer: Peer | None = None
-    #: The process behind the line, by its hello.
-    process: str = ""
     #: Why it can run no trial; empty where it can.
     why_not: str = ""
     heard_at: float = 0.0
-    #: How long the node may be silent for the sake of a slow disk.
-    patience_s: float = 0.0
+    #: Why it gets no trial though it is heard; empty: it may have some.
+    barred: str = ""
+    #: Whether its machine is about to end.
+    is_leaving: bool = False
+    #: Whether a trial has reported here; until then a failure may be the node's.
+    has_reported: bool = False
+    #: Trials that failed before that.
+    failures: int = 0
     devices: tuple[Device, ...] = ()
     readings: tuple[Reading, ...] = ()
     trials: dict[int, NodeTrial] = field(default_factory=dict)
     releasing: set[str] = field(default_factory=set)
+    #: Devices that get nothing new while the node is silent.
+    resting: set[str] = field(default_factory=set)
     #: Devices in quarantine for a reason that may pass, and the reason.
     kept_out: dict[str, str] = field(default_factory=dict)
     answers: dict[str, list[Callable[[str], None]]] = field(default_factory=dict)
@@ -131,6 +137,7 @@ class JoinedNode:
                     self.releasing.difference_update(devices)
                 case DeviceQuarantined(device=device):
                     self.releasing.discard(device)
+                    self.resting.discard(device)
                     if event.passing:
                         self.kept_out[device] = event.reason
                 case DeviceReadmitted(device=device):
@@ -149,6 +156,7 @@ class JoinedNode:
             return False  # rank 0's node tells all but the end of its part
         match event:
             case Reported():
+                self.has_reported = True
                 if event.seq <= trial.live.last_seq:
                     return False
                 trial.live = replace(trial.live, last_seq=event.seq)

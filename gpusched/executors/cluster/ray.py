@@ -23,15 +23,16 @@ import msgspec
 import psutil
 
 from gpusched.errors import DeviceError, InputError
-from gpusched.executors.cluster.bootstrap import NodeOffer
+from gpusched.executors.cluster.bootstrap import NodeOffer, node_command, node_environment
 from gpusched.folder.files import private_folder
+from gpusched.recipe.recipe import Recipe
 
 JOIN_S = 120.0
 """Time for a bridge to import Ray, twice, and to join the cluster."""
 CALL_S = 150.0
 """Time for a call: a node's first includes the start of an anchor."""
-LEASE_S = 600.0
-"""Time after which an anchor gives a node back on which no process of the experiment lives."""
+LEASE_S = 30.0
+"""Time after which an anchor gives a node back whose process has left."""
 CLOSE_S = 20.0
 """Time for a call that gives everything back: a person waits for the end."""
 AGAIN_S = 15.0
@@ -48,8 +49,7 @@ _ADDRESS = re.compile(r"[^\s:/]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
 class NodeLook(msgspec.Struct, frozen=True):
     """A node's own description, for ``gpusched doctor``.
 
-    ``ray_gpus``: as Ray counts them; ``shared``: why the folder is not shared, empty if it is; ``skew_s``: clock of the
-    node less the clock here.
+    ``ray_gpus``: as Ray counts them; ``shared``: why the folder is not shared, empty if it is.
     """
 
     name: str
@@ -58,29 +58,58 @@ class NodeLook(msgspec.Struct, frozen=True):
     cpus: int
     ray: str = ""
     python: str = ""
-    interface: str = ""
     shared: str = ""
     gpusched: str = ""
     trouble: str = ""
-    skew_s: float = 0.0
     gpus: tuple[dict[str, str], ...] = ()
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Devices to reserve. ``kind``: GPU or CPU, or empty: GPUs, unless no node has one; ``most``: of each node."""
+
+    kind: str = ""
+    most: int | None = None
+    max_nodes: int | None = None
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Wanted:
+        """Return what a recipe asks for. Raises InputError where it names single GPUs."""
+        if not isinstance(recipe.devices, str) or recipe.devices.startswith("cuda:"):
+            raise InputError(
+                "devices: Ray chooses the GPUs of each node: write cuda for all that are free, cpu:N, or auto"
+            )
+        kind, _, most = recipe.devices.partition(":")
+        kinds = {"cuda": "GPU", "cpu": "CPU"}
+        return cls(kinds.get(kind, ""), int(most) if most else None, recipe.max_nodes)
 
 
 class RayBootstrap:
     """Nodes of the Ray cluster at ``address``: ``HOST:PORT`` of its GCS, or ``auto`` for the one of this machine.
 
-    ``insecure``: accept a cluster without a token. Raises InputError, or DeviceError where it cannot be used.
+    ``insecure``: accept a cluster without a token. ``python``: the interpreter that speaks with Ray. Raises InputError,
+    or DeviceError where the cluster cannot be used.
     """
 
     def __init__(
-        self, address: str, shared: Path, *, insecure: bool = False, lease_s: float = LEASE_S
+        self,
+        address: str,
+        shared: Path,
+        *,
+        insecure: bool = False,
+        wanted: Wanted | None = None,
+        lease_s: float = LEASE_S,
     ) -> None:
-        self._address, self._python = find_cluster(address)
+        self.address, self.python = find_cluster(address)
         self._shared = shared.resolve()
-        self._lease_s = lease_s
         whole = f"{os.getuid()} {self._shared}"
         #: Namespace, the same at a resume.
         self._experiment = "gpusched-" + hashlib.sha256(whole.encode()).hexdigest()[:12]
+        self._given = {
+            **msgspec.to_builtins(wanted or Wanted()),
+            "lease_s": lease_s,
+            "command": node_command(self._shared, "", "")[:-2],
+            "env": node_environment(),
+        }
         #: False: whoever reaches the cluster can run code on every node.
         self.has_token = False
         self._offers: list[NodeOffer] = []
@@ -89,37 +118,33 @@ class RayBootstrap:
         if not self.has_token and not insecure:
             self.leave()
             raise DeviceError(
-                f"the Ray cluster at {self._address} has no token: whoever reaches it can run code on every node; "
+                f"the Ray cluster at {self.address} has no token: whoever reaches it can run code on every node; "
                 f"{HOW_TO_GUARD}, or accept it with --insecure-cluster"
             )
 
     def nodes(self) -> list[NodeOffer]:
-        """List the nodes whose share is reserved; as before while Ray is silent, which says nothing about them.
+        """See ``Bootstrap``; the nodes as before while Ray is silent, which says nothing about them.
 
         Raises DeviceError where none ever was.
         """
         if self._offers and self._bridge is None and time.monotonic() < self._join_at:
             return self._offers
         try:
-            self._offers = self._call("reserve", {"lease_s": self._lease_s}, list[NodeOffer])
+            self._offers = self._call("reserve", self._given, list[NodeOffer])
         except DeviceError:
             if not self._offers:
                 raise
         return self._offers
 
-    def start(self, name: str, argv: list[str], env: dict[str, str]) -> None:
-        self._call("start", {"name": name, "argv": argv, "env": env}, type(None))
-
     def look(self, argv: Sequence[str]) -> tuple[NodeLook, ...]:
-        """Have every node describe itself: ``argv``, given its address, prints gpusched's version and its interface."""
-        return self._call("look", {"argv": list(argv)}, tuple[NodeLook, ...])
+        """Have every node describe itself: ``argv`` prints gpusched's version. Raises DeviceError."""
+        return self._call("look", {"argv": [*argv]}, tuple[NodeLook, ...])
 
     def interrupt(self) -> None:
         if (bridge := self._bridge) is not None:
             bridge.interrupt()
 
     def close(self) -> None:
-        """Remove all anchors and groups: other jobs have the devices. Those out of reach go when their lease ends."""
         with contextlib.suppress(DeviceError):
             self._call("close", {}, type(None), CLOSE_S)
         self.leave()
@@ -140,19 +165,19 @@ class RayBootstrap:
         except BridgeEnded as error:
             self.leave()
             self._join_at = time.monotonic() + AGAIN_S
-            raise DeviceError(f"the Ray cluster at {self._address} is silent: {error}") from None
+            raise DeviceError(f"the Ray cluster at {self.address} is silent: {error}") from None
         if "error" in answer:
-            raise DeviceError(f"the Ray cluster at {self._address}: {answer['error']}")
+            raise DeviceError(f"the Ray cluster at {self.address}: {answer['error']}")
         return msgspec.convert(answer["result"], form)
 
     def _join(self, limit_s: float) -> _Bridge:
         log = private_folder(self._shared / "cluster") / "ray.log"
-        words = [self._address, self._experiment, str(self._shared)]
-        bridge = _Bridge(self._python, words, log)
+        words = [self.address, self._experiment, str(self._shared)]
+        bridge = _Bridge(self.python, words, log)
         try:
             answer = bridge.ask(None, limit_s)
         except BridgeEnded as error:
-            answer = {"error": f"the Ray cluster at {self._address} was not joined: {error}"}
+            answer = {"error": f"the Ray cluster at {self.address} was not joined: {error}"}
         if "error" in answer:
             bridge.end()
             raise DeviceError(answer["error"])
@@ -254,11 +279,16 @@ def find_cluster(address: str) -> tuple[str, str]:
 
 
 def ray_nodes_here() -> dict[str, str]:
-    """Find the raylets of this machine: the address of each one's cluster, and the interpreter of its workers."""
+    """Find the raylets of this machine: the address of each one's cluster, and the interpreter of its workers.
+
+    That interpreter is run, so only raylets of this user and of root count: any user can call a process raylet.
+    """
     found = {}
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
+    for process in psutil.process_iter(["cmdline", "uids"]):
+        words, uids = process.info["cmdline"] or [], process.info["uids"]
         if not words or Path(words[0]).name != "raylet":
+            continue
+        if uids is None or not {*uids} <= {0, os.getuid()}:
             continue
         given = dict(word[2:].split("=", 1) for word in words if word[:2] == "--" and "=" in word)
         workers = shlex.split(given.get("python_worker_command", ""))

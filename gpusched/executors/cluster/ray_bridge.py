@@ -4,8 +4,8 @@
 
 Ray wants equal patch versions of Ray and Python from its drivers, so this file needs ray and the standard library of
 Python 3.10 alone. On every node an *anchor*, a detached actor in a detached placement group, reserves the node's GPUs
-(its CPUs where no node has a GPU), and starts processes that do not die with Ray. A later bridge finds the anchors by
-name.
+(its CPUs where no node has a GPU), and has the node's process run, which does not die with Ray. A later bridge finds
+the anchors by name.
 """
 
 from __future__ import annotations
@@ -40,11 +40,13 @@ RESERVE_S = 6.0
 """Time for a placement group to be placed; longer means that another job has the devices."""
 ANCHOR_S = 60.0
 """Time for an anchor to start or answer: a cold import of Ray from a shared folder takes tens of seconds."""
-TURN_S = 5.0
-"""Time between two looks of an anchor at its lease."""
+TURN_S = 1.0
+"""Time between two looks of an anchor at its raylet and its node's process."""
 RAYS = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
 """Variables that Ray sets for its workers, beside RAY_*."""
 DETACH = "import os, sys\nif not os.fork(): os.setsid(); os.execvp(sys.argv[1], sys.argv[1:])"
+KEEP = 'while :; do "$@"; [ $? -eq 0 ] && exit; sleep 1; done'
+"""Runs a node's process, and again until it has left."""
 Json = dict[str, Any]
 
 
@@ -60,53 +62,72 @@ class Guarded(Exception):
 
 
 class Anchor:
-    """An experiment's share of one node.
+    """An experiment's share of one node, and the process of the node in it.
 
-    The share is given back when no process of ``start`` has lived for ``lease_s``: nobody came to close the
-    experiment. A process is known by a lock that it inherits, which outlives an anchor that Ray starts anew.
+    The share is given back ``lease_s`` after the process has left: the search is over, or nobody came back to it. The
+    process is known by a lock that it inherits, which outlives an anchor that Ray starts anew.
     """
 
-    def __init__(self, name: str, lease_s: float) -> None:
-        self._path = Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}.lock"
-        self._lease = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        if os.fstat(self._lease).st_uid != os.getuid():
+    def __init__(self, about: Json) -> None:
+        self._about = about
+        self._path = Path(tempfile.gettempdir()) / f"{about['name']}-{os.getuid()}.lock"
+        self._lock = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        if os.fstat(self._lock).st_uid != os.getuid():
             raise PermissionError(f"{self._path} belongs to another user")
-        self._lease_s = lease_s
-        threading.Thread(target=self._keep_lease, daemon=True).start()
+        self._raylet = os.getppid()
+        self.start()
+        threading.Thread(target=self._keep, daemon=True).start()
 
-    def gpus(self) -> list[str]:
+    def start(self) -> str:
+        """See to it that the node's process runs; return the reserved devices, as a recipe names them."""
+        devices = f"cpu:{self._about['cpus']}"
+        if gpus := self._gpus():
+            devices = "cuda:" + ",".join(gpus)
+        if not self._is_running():
+            self._spawn(gpus, [*self._about["command"], self._about["node"], devices])
+        return devices
+
+    def _gpus(self) -> list[str]:
         """Name the reserved GPUs by UUID, where the driver says them; Ray counts within CUDA_VISIBLE_DEVICES."""
         ids = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
         known = {gpu["index"]: gpu["uuid"] for gpu in driver_gpus()}
         return [known.get(gpu, gpu) for gpu in sorted(ids, key=lambda gpu: (len(gpu), gpu))]
 
-    def start(self, argv: list[str], env: dict[str, str], log: str) -> None:
+    def _spawn(self, gpus: list[str], argv: list[str]) -> None:
         """Start a process outside Ray's tree, which sees the reserved GPUs and none of Ray's variables."""
         own = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k not in RAYS}
-        own["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus())
-        out_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        with self._path.open("rb") as lease, os.fdopen(os.open(log, out_flags, 0o600), "ab") as out:
-            fcntl.flock(lease, fcntl.LOCK_SH)
+        own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        out = os.open(self._about["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with self._path.open("rb") as lock, os.fdopen(out, "ab"):
+            fcntl.flock(lock, fcntl.LOCK_SH)
             subprocess.run(
-                [sys.executable, "-I", "-S", "-c", DETACH, *argv],
+                [sys.executable, "-I", "-S", "-c", DETACH, "sh", "-c", KEEP, "sh", *argv],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env={**own, **env},
+                env={**own, **self._about["env"]},
                 cwd="/",
-                pass_fds=[lease.fileno()],
+                pass_fds=[lock.fileno()],
                 check=True,
                 timeout=ANCHOR_S,
             )
 
-    def _keep_lease(self) -> None:
+    def _is_running(self) -> bool:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+        return False
+
+    def _keep(self) -> None:
+        """Give the share back when the process has left, and end with the raylet."""
         seen_at_s = time.monotonic()
-        while time.monotonic() - seen_at_s < self._lease_s:
-            time.sleep(min(TURN_S, self._lease_s / 4))
-            try:
-                fcntl.flock(self._lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                fcntl.flock(self._lease, fcntl.LOCK_UN)
-            except BlockingIOError:
+        while time.monotonic() - seen_at_s < self._about["lease_s"]:
+            time.sleep(TURN_S)
+            if os.getppid() != self._raylet:
+                os._exit(1)
+            if self._is_running():
                 seen_at_s = time.monotonic()
         ray.util.remove_placement_group(ray.util.get_current_placement_group())
 
@@ -122,7 +143,7 @@ def driver_gpus() -> list[dict[str, str]]:
     return [{"index": index, "uuid": uuid, "name": name} for index, uuid, name in lines]
 
 
-def describe_node(address: str, mark: str, argv: list[str]) -> Json:
+def describe_node(mark: str, argv: list[str]) -> Json:
     """Describe the node that this runs on; ``mark``: a file that every node can read, with room beside it."""
     found: Json = {"ray": ray.__version__, "python": sys.version.split()[0], "gpus": driver_gpus()}
     own = Path(f"{mark}-{ray.get_runtime_context().get_node_id()}")
@@ -135,13 +156,12 @@ def describe_node(address: str, mark: str, argv: list[str]) -> Json:
         found["shared"] = f"{own.parent}: {error.strerror}"
     try:
         said = subprocess.run(
-            [*argv, address], capture_output=True, text=True, timeout=ANCHOR_S, cwd="/", check=False
+            argv, capture_output=True, text=True, timeout=ANCHOR_S, cwd="/", check=False
         )
-        found["gpusched"], _, found["interface"] = said.stdout.strip().partition(" ")
+        found["gpusched"] = said.stdout.strip()
         found["trouble"] = "\n".join(said.stderr.strip().splitlines()[-1:])
     except (OSError, subprocess.SubprocessError) as error:
         found["trouble"] = str(error)
-    found["clock_s"] = time.time()
     return found
 
 
@@ -161,23 +181,33 @@ class Bridge:
             _, name, node = group["name"].split("/")
             self._names[node] = name
 
-    def reserve(self, lease_s: float) -> list[Json]:
-        """Reserve the devices of new nodes; return the offers of all. Raises RayRefused where no node is free."""
+    def reserve(self, **wanted: Any) -> list[Json]:
+        """Reserve devices of new nodes, start their processes, and return the offers of all.
+
+        ``wanted``: as ``ray.Wanted``, the command of a node's process, its variables and its lease. Raises RayRefused
+        where no node is free.
+        """
         alive = {row["NodeID"]: row for row in ray.nodes() if row["Alive"]}
         for node in self._offers.keys() - alive.keys():
             del self._offers[node]
             self._remove(self._group_name(node))
-        kind = "GPU" if any(row["Resources"].get("GPU") for row in alive.values()) else "CPU"
+        has_gpus = any(row["Resources"].get("GPU") for row in alive.values())
+        kind = wanted["kind"] or ("GPU" if has_gpus else "CPU")
         new = [
             row
             for node, row in sorted(alive.items())
             if node not in self._offers and row["Resources"].get(kind, 0) >= 1
         ]
+        if wanted["max_nodes"] is not None:
+            new.sort(
+                key=lambda row: row["NodeID"] not in self._names
+            )  # a resume takes the same nodes
+            new = new[: max(0, wanted["max_nodes"] - len(self._offers))]
         for row in new:
             self._name(row, alive)
         waiting = {}
         with ThreadPoolExecutor(16) as side_by_side:
-            tries = [(row, side_by_side.submit(self._reserve, row, kind, lease_s)) for row in new]
+            tries = [(row, side_by_side.submit(self._reserve, row, kind, wanted)) for row in new]
         for row, tried in tries:
             try:
                 self._offers[row["NodeID"]] = tried.result()
@@ -195,11 +225,14 @@ class Bridge:
         name = host if hosts.count(host) == 1 else f"{host}-{row['NodeID'][:6]}"
         self._names.setdefault(row["NodeID"], name)
 
-    def _reserve(self, row: Json, kind: str, lease_s: float) -> Json:
+    def _reserve(self, row: Json, kind: str, wanted: Json) -> Json:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        name = self._names[row["NodeID"]]
-        group, count = self._group(row["NodeID"], kind, int(row["Resources"][kind]))
+        name, total = self._names[row["NodeID"]], int(row["Resources"][kind])
+        group, count = self._group(row["NodeID"], kind, min(total, wanted["most"] or total))
+        about = {key: wanted[key] for key in ("command", "env", "lease_s")}
+        about.update(name=f"{self._experiment}-{name}", node=name, cpus=count)
+        about["log"] = str(self._folder / "cluster" / f"{name}.log")
         anchor = (
             ray.remote(Anchor)
             .options(
@@ -213,14 +246,13 @@ class Bridge:
                 num_gpus=count if kind == "GPU" else 0,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0),
             )
-            .remote(f"{self._experiment}-{name}", lease_s)
+            .remote(about)
         )
-        gpus = ray.get(anchor.gpus.remote(), timeout=ANCHOR_S)
-        devices = "cuda:" + ",".join(gpus) if gpus else f"cpu:{count}"
+        devices = ray.get(anchor.start.remote(), timeout=ANCHOR_S)
         return {"name": name, "address": row["NodeManagerAddress"], "devices": devices}
 
-    def _group(self, node: str, kind: str, total: int) -> tuple[Any, int]:
-        """Return the placement group on a node and its size: all devices that no other job has, if it is new."""
+    def _group(self, node: str, kind: str, most: int) -> tuple[Any, int]:
+        """Return the placement group on a node and its size: up to ``most`` that no other job has, if it is new."""
         from ray._private.state import available_resources_per_node
 
         name = self._group_name(node)
@@ -228,11 +260,12 @@ class Bridge:
             if known["name"] == name:
                 return ray.util.get_placement_group(name), int(known["bundles"][0][kind])
         until_s, free = time.monotonic() + RESERVE_S, 0
-        while free < total and time.monotonic() < until_s:  # Ray sees late what a job gave back
+        while free < most and time.monotonic() < until_s:  # Ray sees late what a job gave back
             free = int(available_resources_per_node().get(node, {}).get(kind, 0))
             time.sleep(0.1)
+        free = min(free, most)
         if not free:
-            raise RayRefused(f"other jobs of the Ray cluster have its {total} {kind}s")
+            raise RayRefused(f"other jobs of the Ray cluster have its {kind}s")
         there = [{"ray.io/node-id": node}]
         group = ray.util.placement_group(
             [{kind: free}], name=name, lifetime="detached", bundle_label_selector=there
@@ -258,11 +291,6 @@ class Bridge:
         with contextlib.suppress(ValueError):  # no actor of this name
             ray.util.remove_placement_group(ray.util.get_placement_group(group))
 
-    def start(self, name: str, argv: list[str], env: dict[str, str]) -> None:
-        anchor = ray.get_actor(name, namespace=self._experiment)
-        log = str(self._folder / "cluster" / f"{name}.log")
-        ray.get(anchor.start.remote(argv, env, log), timeout=ANCHOR_S)
-
     def close(self) -> None:
         """Remove all groups of the experiment, and their anchors with them, whichever bridge made them."""
         self._offers.clear()
@@ -273,7 +301,7 @@ class Bridge:
             time.sleep(0.05)
 
     def look(self, argv: list[str]) -> list[Json]:
-        """Have every node describe itself, side by side; ``skew_s``: its clock less this one's."""
+        """Have every node describe itself, side by side."""
         mark = self._folder / f".gpusched-probe-{os.getpid()}"
         mark.write_text(self._experiment)
         alive = {row["NodeID"]: row for row in ray.nodes() if row["Alive"]}
@@ -297,9 +325,8 @@ class Bridge:
         here = NodeAffinitySchedulingStrategy(row["NodeID"], soft=False)
         describe = ray.remote(num_cpus=0, scheduling_strategy=here)(describe_node)
         try:
-            looked = describe.remote(told["address"], str(mark), argv)
+            looked = describe.remote(str(mark), argv)
             told.update(ray.get(looked, timeout=2 * ANCHOR_S))
-            told["skew_s"] = told.pop("clock_s") - time.time()  # off by the way of the answer
             if "shared" not in told and not Path(f"{mark}-{row['NodeID']}").exists():
                 told["shared"] = f"{mark.parent}: a file that this node wrote is not seen here"
         except Exception as error:

@@ -7,8 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -65,9 +63,9 @@ class Bed:
     ) -> None:
         self.paths = ExperimentPaths(folder)
         self.address = address
-        self.lost_s = lost_s
         (folder / "train.py").write_text(script)
         recipe = {"script": "train.py", "metric": "accuracy", "deadline": "1h", "cluster": address}
+        recipe["node_patience"] = f"{lost_s}s"
         recipe["policy"] = {"name": "asha", "R": 1_000_000}  # no trial ends by itself
         recipe["space"] = {name: {"uniform": [0, 1]} for name in train(1)}
         (folder / "recipe.in.yaml").write_text(json.dumps(recipe))
@@ -103,25 +101,12 @@ class Bed:
         )
         self.rig = Rig(
             made := ClusterExecutor(
-                setting, bootstrap_for(self.address, self.paths.root), self.lost_s, 0.5
+                setting, bootstrap_for(self.recipe, self.paths.root, self.said.append), 0.5
             ),
             lambda: next(self.numbers),
             train,
         )
         return made
-
-    def join_by_hand(self, name: str) -> subprocess.Popen[bytes]:
-        words = [
-            "node",
-            "--join",
-            str(self.paths.root),
-            "--name",
-            name,
-            "--devices",
-            "cpu:1",
-            "--json",
-        ]
-        return subprocess.Popen([sys.executable, "-m", "gpusched", *words], stdout=subprocess.PIPE)
 
     def node(self, name: str) -> JoinedNode:
         return self.executor.members.nodes[name]
@@ -183,14 +168,16 @@ class Bed:
         self.hub.close()
         self._crashed.append(self.executor)
 
-    def resume(self, *live: LiveTrial, joined: tuple[str, ...] = ()) -> list[Any]:
-        """A daemon that takes over. ``joined``: devices that came after the beginning."""
+    def resume(self, *live: LiveTrial) -> list[Any]:
+        """A daemon that takes over."""
         devices = tuple(device.id for device in self.executor.inventory())
-        self.executor = self.build(devices + joined)
+        self.executor = self.build(devices)
         self.executor.inventory()
         return list(self.executor.reconcile(live))
 
     def close(self) -> None:
+        for node in self.executor.members.nodes:  # a node waits for trials that live
+            self.signal(marked(self.home(node)), signal.SIGKILL)
         self.executor.close()
         self.hub.close()
         for node in self.executor.members.nodes:

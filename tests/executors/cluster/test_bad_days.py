@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,12 +18,10 @@ from gpusched.core.events import (
     CheckpointSaved,
     DeviceQuarantined,
     DeviceReadmitted,
-    DevicesJoined,
     DevicesReleased,
     Event,
     Reported,
     TrialExited,
-    TrialUp,
 )
 from gpusched.errors import DeviceError
 from gpusched.executors.base import LiveTrial
@@ -176,52 +171,6 @@ def test_a_daemon_that_takes_over_late_reads_all_reports(bed: Bed) -> None:
     assert the_exit(events, trial).outcome == "lost"
 
 
-def test_a_node_that_joins_by_hand_is_taken_up_and_hears_of_the_end(bed: Bed) -> None:
-    """Also by the next daemon, which knows its devices, and used to wait for the nodes alone that it starts."""
-    process = bed.join_by_hand("third")
-    joined = bed.rig.watch(lambda event: isinstance(event, DevicesJoined))[-1]
-    assert joined.devices == ("third/cpu:0",)
-    assert len(set(joined.islands.values()) | {d.island for d in bed.rig.executor.inventory()}) == 3
-    (trial,) = start(bed, "third/cpu:0")
-    live = LiveTrial(trial, 1, joined.devices, reports_of(bed, trial)[-1][1])
-    bed.crash()
-    pids = bed.node_pids("third")
-    bed.signal(pids, signal.SIGSTOP)
-    threading.Timer(1.0, bed.signal, (pids, signal.SIGCONT)).start()
-    events = bed.resume(live, joined=joined.devices)
-    assert {type(event) for event in events} <= {TrialUp, Reported, CheckpointSaved}
-    assert the_exit(bed.rig.stop(trial), trial).outcome == "killed"
-    bed.executor.close()
-    out, _ = process.communicate()
-    assert json.loads(out) == {"node": "third", "over": True}
-
-
-@pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
-@pytest.mark.parametrize("slow_ms", [300, pytest.param(2000, marks=pytest.mark.slow)])
-def test_a_slow_folder_costs_patience_and_no_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow_ms: int
-) -> None:
-    """A node that waited for its disk took the daemon for silent, and hung up, for ever."""
-    library = tmp_path / "slow_disk.so"
-    source = Path(__file__).parents[2] / "slow_disk.c"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    with monkeypatch.context() as environment:
-        environment.setenv("LD_PRELOAD", str(library))
-        environment.setenv("SLOW_DISK_MS", str(slow_ms))
-        environment.setenv("GPUSCHED_NODE_LOST_S", str(slow_ms / 1000))
-        bed = Bed(tmp_path, "local:1x2", slow_ms / 1000)
-    try:
-        if not bed.node("node0").patience_s:
-            pytest.skip("this disk is memory")
-        assert any(f"{tmp_path} takes" in text for text in bed.said)
-        for trial in start(bed, "node0/cpu:0", "node0/cpu:1"):
-            train_to(bed, trial, 20)
-        for event in bed.rig.seen:
-            assert not isinstance(event, DeviceQuarantined | TrialExited), event
-    finally:
-        bed.close()
-
-
 @pytest.mark.parametrize(
     ("file", "step"),
     [("trials/.probe-node0", "written"), ("cluster/node0.link", "removed")],
@@ -255,7 +204,7 @@ def test_a_node_leaves_no_folder_behind_a_shim_that_is_about_to_leave(
     """A shim on a slow disk was still syncing its last file when the search ended; a trial that lives on has it all."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "own"))
     monkeypatch.setattr(node, "LEAVING_S", 30.0 if lives_s < 1 else 0.2)
-    member = node.NodeProcess(tmp_path / "shared", "node0")
+    member = node.NodeProcess(tmp_path / "shared", "node0", "cpu:1")
     marked = {"GPUSCHED_MARK": mark_of(member.paths.root, 0, 1)}
     with subprocess.Popen(["sleep", str(lives_s)], env={**os.environ, **marked}) as shim:
         member.is_over = True

@@ -22,7 +22,6 @@ import pytest
 
 from gpusched import __version__
 from gpusched.core.commands import Launch
-from gpusched.errors import InputError
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.line import Keys, Listener, dial, say_over
 from gpusched.executors.cluster.node import NodeProcess
@@ -178,31 +177,17 @@ def test_a_recorded_line_played_again_is_refused(bed: Bed, address: tuple[str, i
     ("hello", "told"),
     [
         (
-            frames.NodeHello("node0", "another", __version__),
-            "another machine is node node0 already; give this one a name of its own: --name",
-        ),
-        (
-            frames.NodeHello("node7", "another", "0.0.1"),
+            frames.NodeHello("node0", "0.0.1"),
             f"gpusched 0.0.1 runs there, {__version__} on the daemon's machine: install the same version on both",
         ),
-        (frames.NodeHello("node7"), "gpusched of an older version runs there"),
+        (frames.NodeHello("node0"), "gpusched of an older version runs there"),
     ],
 )
 def test_a_node_that_cannot_take_part_is_told_why(
     bed: Bed, hello: frames.NodeHello, told: str
 ) -> None:
-    """Two machines of one name used to end each other's lines, as fast as both could dial."""
     first = bed.node("node0").peer
-    said: list[Any] = []
-    hub = Hub(bed.paths.root / "second.sock")
-    line = dial_while(bed)
-    peer = hub.adopt(line)
-    peer.hear(frames.to_node, said.append)
-    peer.send(hello)
-    while not peer.closed:
-        bed.executor.poll(bed.executor.now() + 0.01)
-        hub.turn(0.01)
-    hub.close()
+    said = answers(bed, hello)
     assert [type(frame) for frame in said] == [frames.Cannot]
     assert said[0].why.startswith(told)
     assert f"node {hello.node} was refused: {said[0].why}" in bed.said
@@ -210,9 +195,25 @@ def test_a_node_that_cannot_take_part_is_told_why(
     assert is_well(bed)
 
 
-def test_a_second_process_of_a_node_is_refused(bed: Bed) -> None:
-    with pytest.raises(InputError, match=r"^node node0 takes part in .* already: .*--name"):
-        NodeProcess(bed.paths.root, "node0")
+def answers(bed: Bed, hello: frames.NodeHello) -> list[Any]:
+    """Say hello to the daemon; return what it says until it hangs up."""
+    said: list[Any] = []
+    hub = Hub(bed.paths.root / "second.sock")
+    peer = hub.adopt(dial_while(bed))
+    peer.hear(frames.to_node, said.append)
+    peer.send(hello)
+    while not peer.closed:
+        bed.executor.poll(bed.executor.now() + 0.01)
+        hub.turn(0.01)
+    hub.close()
+    return said
+
+
+def test_a_node_that_the_cluster_does_not_list_is_sent_away(bed: Bed) -> None:
+    """Its trials end: the cluster may have given its devices to another job."""
+    said = answers(bed, frames.NodeHello("node7", __version__))
+    assert [(type(frame), frame.ends_trials) for frame in said] == [(frames.Bye, True)]
+    assert is_well(bed)
 
 
 def test_a_node_that_is_always_hung_up_on_dials_in_peace(
@@ -224,7 +225,7 @@ def test_a_node_that_is_always_hung_up_on_dials_in_peace(
     keys.make()
     hub.register(frames.NodeHello, lambda hello, _peer: dialled.append(hello))
     listener = Listener(keys, "127.0.0.1", hub, frames.from_stranger)
-    node = threading.Thread(target=NodeProcess(tmp_path, "node0").run)
+    node = threading.Thread(target=NodeProcess(tmp_path, "node0", "cpu:1").run)
     node.start()
     until_s = time.monotonic() + 1.2
     while time.monotonic() < until_s:

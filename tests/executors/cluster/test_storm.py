@@ -374,10 +374,10 @@ class PlayedCluster:
         self._nodes = nodes
 
     def nodes(self) -> list[NodeOffer]:
+        for node in self._nodes.values():
+            if node.line is None:
+                node.start()
         return [NodeOffer(name, "127.0.0.1", "cpu:2") for name in self._nodes]
-
-    def start(self, name: str, argv: list[str], env: dict[str, str]) -> None:
-        self._nodes[name].start()
 
     def interrupt(self) -> None: ...
 
@@ -388,6 +388,7 @@ class Recipe:
     """The part of a recipe that the executor reads."""
 
     metric = "m"
+    node_patience_s = 6.0
 
     def resolved(self) -> dict[str, Any]:
         return {}
@@ -428,7 +429,7 @@ def test_two_hundred_faults(
         spare=lambda: False,
     )
     helper: Any = AtOnce()
-    executor = ClusterExecutor(setting, PlayedCluster(nodes), 3.0, 5.0, helper)
+    executor = ClusterExecutor(setting, PlayedCluster(nodes), 5.0, helper)
     rules = Rules(
         deadline_s=100_000.0,
         max_trials=120 // atoms,
