@@ -17,7 +17,7 @@ from pathlib import Path
 from gpusched.core.events import ExperimentStarted, Reported
 from gpusched.driver.loop import Driver, replay
 from gpusched.journal.log import Journal
-from gpusched.sim.setup import Setup, experiment, machine, recipe
+from gpusched.sim.setup import Setup, experiment, recipe
 
 ATOMS = 50
 
@@ -36,7 +36,7 @@ def setup(policy: str, trials: int, reports: int) -> Setup:
 def record(of: Setup, path: Path) -> None:
     """Run the experiment, with a journal."""
     journal = Journal.create(path, {})
-    executor = machine(of)
+    executor = of.machine()
     driver = Driver(experiment(of, recipe(of)), executor, journal)
     devices = tuple(device.id for device in executor.inventory())
     driver.handle([ExperimentStarted(at=0.0, devices=devices)])

@@ -27,8 +27,8 @@ from typing import Any
 
 from gpusched.driver.loop import Driver
 from gpusched.sim.physics import Noise
-from gpusched.sim.setup import Setup, experiment, machine, recipe
-from gpusched.sim.single import start, without_collector
+from gpusched.sim.setup import Setup, experiment, recipe
+from gpusched.sim.study import start, without_collector
 
 FOREVER_S = 1e9
 DEADLINE_S = 20.0
@@ -47,7 +47,7 @@ def prepare(policy: str, atoms: int, deadline_s: float = FOREVER_S, seed: int = 
         seed=seed,
         noise=Noise(step_time=0.1),
     )
-    search, executor = experiment(setup, recipe(setup)), machine(setup)
+    search, executor = experiment(setup, recipe(setup)), setup.machine()
     driver = Driver(search, executor)
     start(driver, executor)
     return driver, executor, search

@@ -61,7 +61,8 @@ def main() -> int:
 
 def simulated(runs: Path, policy: str) -> Path:
     """The folder of a new simulated experiment."""
-    from gpusched.sim.folder import simulate_into
+    from kept import simulate_into
+
     from gpusched.sim.setup import Setup
 
     return simulate_into(runs, Setup(policy=policy, atoms=8, deadline_s=60.0, scaling="sqrt"))[1]

@@ -32,7 +32,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup
-from gpusched.sim.single import simulate
+from gpusched.sim.study import simulate
 from gpusched.sim.trace import Record
 from gpusched.sim.workload import Synthetic
 

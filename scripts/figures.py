@@ -27,7 +27,7 @@ from papers import (
 )
 from papers.study import Study
 
-from gpusched.sim.study import map_all, run_one
+from gpusched.sim.study import map_all, simulate
 
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 STUDIES: list[Study] = [
@@ -51,7 +51,7 @@ def run(study: Study, out: Path, *, quick: bool, jobs: int | None) -> None:
         if sys.stderr.isatty():
             print(f"\r{study.name}: {done} of {len(setups)} runs", end="", file=sys.stderr)
 
-    results = map_all(study.work or run_one, setups, jobs=jobs, on_done=on_done)
+    results = map_all(study.work or simulate, setups, jobs=jobs, on_done=on_done)
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)
     said = study.draw(results, out)

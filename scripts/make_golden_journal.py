@@ -22,9 +22,12 @@ from gpusched.core.rules import Rules
 from gpusched.driver.loop import Driver
 from gpusched.journal.log import Journal
 from gpusched.policies import make
-from gpusched.sim.executor import SimExecutor
-from gpusched.sim.physics import Delays, Faults, Incident, Noise
+from gpusched.sim.physics import Delays, Noise
 from gpusched.sim.workload import Synthetic
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.faults import Faults, FaultyExecutor, Incident
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "golden"
 
@@ -92,7 +95,7 @@ def outcome(of: Experiment) -> dict[str, Any]:
 def record(path: Path) -> Experiment:
     """Simulate it into a journal."""
     delays = Delays(launch_s=0.08, resize_s=0.06, save_s=0.01, exit_s=0.02, release_s=0.05)
-    executor = SimExecutor(
+    executor = FaultyExecutor(
         Synthetic(),
         4,
         delays=delays,

@@ -32,7 +32,7 @@ from gpusched.journal.log import Journal
 from gpusched.recipe.recipe import Recipe
 from gpusched.samplers import memory
 from gpusched.sim.executor import SimExecutor
-from gpusched.sim.setup import Setup, experiment, machine, recipe
+from gpusched.sim.setup import Setup, experiment, recipe
 from gpusched.space.space import parse_space
 from tests.helpers import snapshot
 
@@ -179,7 +179,7 @@ class Daemons:
         self.reopenings = reopenings
         self.path = path
         self.points = points
-        self.machine = machine(setup)
+        self.machine = setup.machine()
         self.facts = Facts()
         self.epoch = 1
         self.experiment = self.fresh()

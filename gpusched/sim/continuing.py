@@ -29,7 +29,7 @@ from gpusched.policies import foresight_curves
 from gpusched.policies.foresight_curves import shape_at
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.machine import Run, Story
-from gpusched.sim.physics import NEVER_STEP, Delays
+from gpusched.sim.physics import Delays
 from gpusched.sim.workload import SimulatedCurve, Workload
 
 Array = NDArray[np.float64]
@@ -212,9 +212,6 @@ class Midway(SimExecutor):
         self._now = state.now
         draining = [slot.id for slot in slots if slot.state is DeviceState.DRAINING]
         self._pool.soil(draining, self._now + delays.release_s)
-        for slot in slots:
-            if slot.state is DeviceState.QUARANTINED:
-                self._pool.break_down(slot.id)
         if state.best is not None:
             self.kept = KeepBest(state.best.trial, state.best.step, state.best.metric)
         for trial in state.trials.values():
@@ -222,7 +219,7 @@ class Midway(SimExecutor):
 
     def _take_over(self, trial: TrialRecord) -> None:
         curve = self.workload.curve(trial.id, trial.hparams, self._seed)
-        story = self.stories[trial.id] = Story(trial.id, curve, NEVER_STEP)
+        story = self.stories[trial.id] = Story(trial.id, curve)
         story.seq, story.saved = trial.seq, (trial.saved_step,)
         story.log = [(0, 0, 0.0)] * trial.seq
         self._best_score = max(self._best_score, trial.best_score)

@@ -21,8 +21,6 @@ from gpusched.core import speed
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.events import (
     CheckpointSaved,
-    DeviceQuarantined,
-    DeviceReadmitted,
     DevicesReleased,
     Event,
     Outcome,
@@ -34,14 +32,12 @@ from gpusched.core.speed import Scaling
 from gpusched.devices.base import Device
 from gpusched.executors.base import FOREVER, LiveTrial
 from gpusched.protocol import Metric, Report, as_metric
-from gpusched.sim.machine import Instances, Pool, Run, Story, simulated
-from gpusched.sim.physics import Delays, Faults, Incident, Noise
+from gpusched.sim.machine import Pool, Run, Story, simulated
+from gpusched.sim.physics import Delays, Noise
 from gpusched.sim.workload import Workload, with_noise
 
-Kind = Literal["report", "up", "saved", "exit", "release", "readmit", "incident"]
+Kind = Literal["report", "up", "saved", "exit", "release"]
 _INFINITE = math.inf
-#: A device that cannot be readmitted yet is looked at again after this time.
-_LOOK_AGAIN_S = 1.0
 
 
 class Stalled(Exception):
@@ -59,12 +55,8 @@ class SimExecutor:
         scaling: Scaling = speed.linear,
         delays: Delays | None = None,
         noise: Noise | None = None,
-        faults: Faults | None = None,
-        incidents: Sequence[Incident] = (),
         seed: int = 0,
-        instance: int | None = None,
     ) -> None:
-        """``instance``: devices of an elastic pool that are rented together; None: all are there from the start."""
         self.workload = workload
         self.reports = 0
         self.launches = 0
@@ -74,7 +66,6 @@ class SimExecutor:
         self.kept: KeepBest | None = None
         self._delays = delays or Delays()
         self._noise = noise or Noise()
-        self._faults = faults or Faults()
         self._seed = seed
         self._sign = 1.0 if workload.mode == "max" else -1.0
         self._best_score = -math.inf
@@ -87,25 +78,13 @@ class SimExecutor:
         self.stories: dict[int, Story] = {}
         if isinstance(devices, int):
             devices = simulated(devices)
-        self._pool = Pool(devices, self._delays.release_s, self._faults, seed)
-        self._instances: Instances | None = None
-        if instance is not None:
-            self._instances = Instances(self._pool.devices, instance, self._delays.provision_s)
+        self._pool = Pool(devices, self._delays.release_s)
         self._confirming: dict[str, float] = {}
-        for incident in incidents:
-            self._push(incident.at, "incident", incident)
 
     @property
     def device_s(self) -> float:
         """Device-seconds used by launches that are over."""
         return self._pool.used_s
-
-    @property
-    def paid_s(self) -> float:
-        """Device-seconds to pay for: of a fixed machine all until now, of an elastic pool those of rented instances."""
-        if self._instances is None:
-            return len(self._pool.devices) * self._now
-        return self._instances.paid_s
 
     # ------------------------------------------------------------ the seam
 
@@ -127,8 +106,7 @@ class SimExecutor:
             case Kill():
                 run = self._run(command.trial, command.incarnation)
                 if run is not None:
-                    stubborn_s = command.grace_s if run.hung else 0.0
-                    self._cut(run, "killed", None, after_s=stubborn_s)
+                    self._cut(run, "killed", None)
             case ConfirmRelease():
                 self._confirm(command.devices)
             case KeepBest():
@@ -211,19 +189,16 @@ class SimExecutor:
         speedup = self._speedup.setdefault(atoms, self._scaling(atoms))
         run = Run(story, command.incarnation, command.devices, self._now, speedup)
         self._pool.occupy(run, self._now)
-        run.meet(self._faults, self._seed)
         story.run = run
         self.launches += 1
         up_at = self._now + self._delays.launch(command.incarnation, atoms)
-        if self._instances is not None:
-            up_at += self._instances.occupy(run.devices, self._now) - self._now
         self._push(up_at, "up", run)
         self._go_on(run, up_at)
 
     def _new_story(self, trial: int, hparams: Mapping[str, object]) -> Story:
         curve = self.workload.curve(trial, hparams, self._seed)
         curve = with_noise(curve, self._noise, self._seed, trial)
-        story = Story(trial, curve, self._faults.crash_step(self._seed, trial))
+        story = Story(trial, curve)
         self.stories[trial] = story
         return story
 
@@ -239,12 +214,9 @@ class SimExecutor:
 
     def _step_ended(self, run: Run) -> Reported | None:
         """Return the report of a step, unless something happened instead."""
-        if run.leaving or run.hung:
+        if run.leaving:
             return None
         run.step = step = run.step + 1
-        if step >= run.trouble_step:
-            self._go_wrong(run, run.trouble, f"simulated {run.trouble} in step {step}")
-            return None
         story, now = run.story, self._now
         story.seq += 1
         story.log.append((run.incarnation, step, run.step_time_s))
@@ -305,20 +277,12 @@ class SimExecutor:
         exit_at = self._now + after_s + self._delays.exit_s
         self._push(exit_at, "exit", (run, outcome, None, error))
 
-    def _go_wrong(self, run: Run, how: str, why: str) -> None:
-        if how == "hang":
-            run.hung, run.waiting = True, False
-        else:
-            self._cut(run, "failed" if how == "crash" else "lost", why)
-
     def _exited(
         self, run: Run, outcome: Outcome, saved_step: int | None, error: str | None
     ) -> Event:
         story = run.story
         run.gone = True
         self._pool.vacate(run, self._now)
-        if self._instances is not None:
-            self._instances.vacate(run.devices, self._now + self._delays.release_s)
         story.exit = TrialExited(
             at=self._now,
             trial=story.trial,
@@ -348,10 +312,6 @@ class SimExecutor:
                 yield self._exited(*what)
             case "release":
                 yield from self._released(what)
-            case "readmit":
-                yield from self._readmit(what)
-            case "incident":
-                yield from self._strike(what)
             case _:
                 raise AssertionError(f"nothing is called {kind}")
 
@@ -381,31 +341,6 @@ class SimExecutor:
         for name in names:
             if confirming.get(name, _INFINITE) <= now:
                 del confirming[name]
-        clean = self._pool.clean(names, now)
-        stuck = list(self._pool.stuck(clean))
-        free = tuple([name for name in clean if name not in stuck]) if stuck else clean
+        free = self._pool.clean(names, now)
         if free:
             yield DevicesReleased(at=self._now, devices=free)
-        for name in stuck:
-            yield DeviceQuarantined(at=self._now, device=name, reason="simulated: not released")
-            if self._faults.readmit_s is not None:
-                self._push(self._now + self._faults.readmit_s, "readmit", name)
-
-    def _readmit(self, name: str) -> Iterator[Event]:
-        if not self._pool.is_clean(name, self._now):
-            self._push(self._now + _LOOK_AGAIN_S, "readmit", name)
-        elif self._pool.mend(name):
-            yield DeviceReadmitted(at=self._now, device=name)
-
-    def _strike(self, incident: Incident) -> Iterator[Event]:
-        if incident.kind == "quarantine":
-            if self._pool.break_down(incident.device):
-                reason = incident.reason
-                yield DeviceQuarantined(at=self._now, device=incident.device, reason=reason)
-        elif incident.kind == "readmit":
-            yield from self._readmit(incident.device)
-        else:
-            story = self.stories.get(incident.trial)
-            run = story.run if story is not None else None
-            if run is not None and not run.leaving:
-                self._go_wrong(run, incident.kind, incident.reason)

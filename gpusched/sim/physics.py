@@ -1,16 +1,10 @@
-"""The simulated machine's delays, noise, faults and scaling. Times in (virtual) seconds.
-
-Random numbers are keyed by what they are about (seed, trial, incarnation), never by the order in which things happen:
-every policy meets the same noise and the same crashes on the same configuration.
-"""
+"""The simulated machine's delays, noise and scaling. Times in (virtual) seconds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from random import Random
-from typing import Literal
 
 from gpusched.core import speed
 from gpusched.core.speed import Scaling
@@ -43,18 +37,11 @@ class Delays:
     exit_s: float = 0.0
     #: From the end of its processes until the devices are confirmed free.
     release_s: float = 0.0
-    #: Of an elastic pool: from renting an instance until a trial can be launched on it.
-    provision_s: float = 0.0
 
     def launch(self, incarnation: int, atoms: int) -> float:
         """Return the time from the command to the first training step."""
         start_s = self.launch_s if incarnation <= 1 else self.resize_s
         return start_s + self.launch_per_atom_s * (atoms - 1)
-
-    @property
-    def handover_s(self) -> float:
-        """Time from the word to leave to the first step of the next trial on that atom, which has run before."""
-        return self.save_s + self.exit_s + self.release_s + self.resize_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,63 +60,6 @@ class Noise:
             if not (math.isfinite(value) and value >= 0):
                 name = field.name.replace("_", " ")
                 yield f"noise of the {name} must be 0 or more, not {value:g}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
-    """Chances of something going wrong.
-
-    ``crash``: in each step, through the configuration's own fault. ``lost``, ``hang``: in each step, through the
-    machine's. ``quarantine``: for each device at each release. ``readmit_s``: after which it is clean again
-    (None: never).
-    """
-
-    crash: float = 0.0
-    lost: float = 0.0
-    hang: float = 0.0
-    quarantine: float = 0.0
-    readmit_s: float | None = None
-
-    def problems(self) -> Iterator[str]:
-        for name in ("crash", "lost", "hang", "quarantine"):
-            value = getattr(self, name)
-            if not 0 <= value < 1:
-                yield f"chance of {name} must be at least 0 and below 1, not {value:g}"
-        if self.readmit_s is not None and not self.readmit_s >= 0:
-            yield f"readmit must be 0 s or more, not {self.readmit_s:g}"
-
-    def crash_step(self, seed: int, trial: int) -> int:
-        """The step in which this configuration crashes, whenever it gets there."""
-        return _first(self.crash, f"{seed}/crash/{trial}")
-
-    def fault_steps(self, seed: int, trial: int, incarnation: int) -> tuple[int, int]:
-        """In which step of its own the incarnation is lost, and in which it hangs."""
-        key = f"{seed}/{trial}/{incarnation}"
-        return _first(self.lost, f"lost/{key}"), _first(self.hang, f"hang/{key}")
-
-    def is_stuck(self, seed: int, device: str, release: int) -> bool:
-        """Tell whether a device does not come back from its n-th release."""
-        if not self.quarantine:
-            return False
-        return Random(f"{seed}/stuck/{device}/{release}").random() < self.quarantine
-
-
-def _first(chance: float, key: str) -> int:
-    """Draw the first time that something happens which has this chance each time."""
-    if chance <= 0:
-        return NEVER_STEP
-    return 1 + int(math.log1p(-Random(key).random()) / math.log1p(-chance))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incident:
-    """Something that goes wrong at a given time: for tests, and to ask "what if"."""
-
-    at: float
-    kind: Literal["crash", "lost", "hang", "quarantine", "readmit"]
-    trial: int = 0
-    device: str = ""
-    reason: str = "simulated"
 
 
 def parse_scaling(text: str) -> tuple[str | dict[int, float], Scaling]:

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpusched.sim.setup import Setup
-from gpusched.sim.single import Result
-from gpusched.sim.study import Mean
+from gpusched.sim.study import Mean, Result
 from papers import study
 from papers.study import Study
 

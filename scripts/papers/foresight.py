@@ -19,8 +19,7 @@ from typing import Any
 
 from gpusched.sim.physics import Delays, Noise, parse_scaling
 from gpusched.sim.setup import Setup, recipe
-from gpusched.sim.single import Result, simulate
-from gpusched.sim.study import Mean
+from gpusched.sim.study import Mean, Result, simulate
 from papers import study
 from papers.study import BOUNDS, Study
 

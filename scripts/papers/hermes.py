@@ -17,8 +17,7 @@ from gpusched.core.commands import Command
 from gpusched.core.events import Event, Reported
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup, recipe
-from gpusched.sim.single import run
-from gpusched.sim.study import Mean
+from gpusched.sim.study import Mean, run
 from gpusched.sim.trace import KEY
 from papers import round_robin, study
 from papers.curves_bins import FIRST_LOSS, JOBS, STEPS, final_loss

@@ -14,8 +14,7 @@ from typing import Any
 
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup, recipe
-from gpusched.sim.single import run
-from gpusched.sim.study import Mean
+from gpusched.sim.study import Mean, run
 from papers import curves_cifar, curves_recorded, study
 from papers.recorded import record
 from papers.study import BOUNDS, Study

@@ -15,8 +15,7 @@ from gpusched import policies
 from gpusched.core.decisions import View
 from gpusched.policies.pop import Pop
 from gpusched.sim.setup import Setup, recipe
-from gpusched.sim.single import run
-from gpusched.sim.study import Mean
+from gpusched.sim.study import Mean, run
 from papers import hyperdrive, study
 from papers.study import Study
 

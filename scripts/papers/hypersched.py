@@ -11,7 +11,7 @@ from gpusched.core.commands import Command, Launch
 from gpusched.core.events import Event, Reported, TrialExited
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup, recipe
-from gpusched.sim.single import Result, simulate
+from gpusched.sim.study import Result, simulate
 from papers import ablations, study
 from papers.study import STEPS, Study, best
 

@@ -11,7 +11,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from gpusched.sim.folder import simulate_into
+from kept import simulate_into
+
 from gpusched.sim.setup import Setup
 
 FOREVER_S = 30 * 86_400.0

@@ -14,8 +14,7 @@ from typing import Any
 
 from gpusched.sim.physics import Delays, parse_scaling
 from gpusched.sim.setup import Setup, recipe
-from gpusched.sim.single import Result
-from gpusched.sim.study import Mean
+from gpusched.sim.study import Mean, Result
 from papers import study
 from papers.study import BOUNDS, STEPS, Study, best
 

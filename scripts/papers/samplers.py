@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.sim.setup import Setup
-from gpusched.sim.single import Result, simulate
+from gpusched.sim.study import Result, simulate
 from papers import study
 from papers.study import Study
 

@@ -3,13 +3,12 @@
 The workload is HyperSched's Score(k) with steps of 0.1 minutes, a resize takes ten seconds, and training scales as in
 HyperSched's Table 3. A fixed cluster has budget / deadline atoms all the time; SEER, elastic grid search and elastic
 Hyperband pay for what they use. As in the paper p_min is 1, p_max 4, eta 4 and t_min a minute. The pool rents single
-atoms that are there at once, or (``rented``) p3.8xlarge instances of four, a minute after they are asked for.
+atoms that are there at once; what is paid for is the time they are used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from gpusched.policies.seer import Options as SeerOptions
 from gpusched.policies.seer import Seer
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup
-from gpusched.sim.single import Result
+from gpusched.sim.study import Result
 from papers import elastic, study
 from papers.study import Study, best
 
@@ -29,15 +28,23 @@ MINUTE_STEPS = {"r": 10, "R": 500, "eta": 4.0}
 MODELS = ("resnet18", "resnet50")
 #: Of an instance of four V100 an hour, in dollars: p3.8xlarge, on demand, us-east-1.
 PRICE = 12.24
-RENTED = {"instance": 4, "price": PRICE, "delays": replace(DELAYS, provision_s=60.0)}
 #: More than any plan needs.
 UNLIMITED = 10**9
 KEYS = ("label", "atoms", "deadline", "scaling")
+ELASTIC = ("seer", "e_grid", "e_hyperband")
+
+
+def _paid_s(result: Result) -> float:
+    """Atom-seconds to pay for: of an elastic pool those that were used, of a fixed cluster all."""
+    used = result.policy in ELASTIC
+    return result.device_s if used else result.atoms * result.ended_at_s
+
+
 MEASURES = {
     "score": best,
     "trials": lambda result: float(result.trials),
-    "cost_min": lambda result: result.cost_s / 60.0,
-    "dollars": lambda result: result.cost_s / 3600.0 * PRICE / 4,
+    "cost_min": lambda result: _paid_s(result) / 60.0,
+    "dollars": lambda result: _paid_s(result) / 3600.0 * PRICE / 4,
 }
 
 
@@ -81,10 +88,7 @@ def _policies(atoms: int, minutes: int, common: dict[str, Any]) -> list[Setup]:
             policy=policy,
             options=budget if policy == "seer" else options,
             max_atoms=4,
-            # Where instances are rented whole, the last one may not be full.
-            atoms=-(-peak // 4) * 4,
-            elastic=True,
-            price=PRICE / 4,
+            atoms=peak,
             **common,
             **named,
         )
@@ -92,7 +96,6 @@ def _policies(atoms: int, minutes: int, common: dict[str, Any]) -> list[Setup]:
     ]
     return [
         *ideal,
-        *(replace(setup, **RENTED, label=f"{atoms} rented") for setup in ideal),
         Setup(
             policy="fifo",
             options=one,
@@ -118,8 +121,6 @@ def draw(results: Sequence[Result], folder: Path) -> list[str]:
     found = study.points(results, MEASURES, ("policy", "label", "deadline", "scaling"))
     study.write(folder, name, title, found)
     models = list(dict.fromkeys(point["scaling"] for point in found))
-    rented = [point for point in found if point["label"].endswith("rented")]
-    found = [point for point in found if point not in rented]
     figure, axes = study.panels(2 * len(models))
     for place, model in enumerate(models):
         here = [point for point in found if point["scaling"] == model]
@@ -140,7 +141,7 @@ def draw(results: Sequence[Result], folder: Path) -> list[str]:
     axes[0].set_ylabel("score")
     axes[-1].legend(fontsize="x-small")
     study.save(figure, folder, name, title)
-    return [*_said(found), "rented in instances of four, a minute each:", *_said(rented)]
+    return _said(found)
 
 
 def _said(found: Sequence[dict[str, object]]) -> list[str]:

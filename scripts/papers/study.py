@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.sim.setup import Setup
-from gpusched.sim.single import Result
-from gpusched.sim.study import Mean
+from gpusched.sim.study import Mean, Result
 
 #: What HyperSched's section 6 gives every policy.
 STEPS = {"r": 5, "R": 500, "eta": 4.0}

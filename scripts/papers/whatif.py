@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kept import simulate_into
+
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.sim.folder import simulate_into
 from gpusched.sim.physics import Noise
 from gpusched.sim.recorded import Question, Recorded
 from gpusched.sim.setup import Setup

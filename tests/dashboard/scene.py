@@ -22,10 +22,10 @@ from gpusched.dashboard import view as views
 from gpusched.dashboard.model import Standing, from_json
 from gpusched.devices.base import Device, Reading
 from gpusched.driver.loop import Driver
-from gpusched.sim.executor import SimExecutor
-from gpusched.sim.physics import Delays, Incident
-from gpusched.sim.single import start
+from gpusched.sim.physics import Delays
+from gpusched.sim.study import start
 from gpusched.sim.workload import SimulatedCurve
+from tests.faults import FaultyExecutor, Incident
 
 VIEWS = Path(__file__).with_name("golden") / "views"
 DELAYS = Delays(launch_s=0.2, resize_s=0.2, save_s=0.002, exit_s=0.1, release_s=0.25)
@@ -62,7 +62,7 @@ class Training:
         return SimulatedCurve(shown, lambda step: step_s)
 
 
-class Machine(SimExecutor):
+class Machine(FaultyExecutor):
     """The simulated machine, where a script fails with words of its own."""
 
     def poll(self, until: float) -> Sequence[Event]:

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
-from gpusched.sim.folder import simulate_into
 from gpusched.sim.setup import Setup
+from scripts.kept import simulate_into
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -18,9 +18,9 @@ from gpusched.core.events import (
 )
 from gpusched.dashboard import lines
 from gpusched.dashboard import view as views
-from gpusched.sim.physics import Incident
 from tests.core import stages
 from tests.dashboard.scene import Scene
+from tests.faults import Incident
 from tests.helpers import Script
 
 

@@ -38,11 +38,11 @@ from gpusched.driver.loop import Driver
 from gpusched.executors.base import LiveTrial, Timers
 from gpusched.executors.local.endings import may_be_the_gpus, with_blame
 from gpusched.executors.local.inventory import Inventory
-from gpusched.sim.executor import SimExecutor
 from gpusched.sim.machine import Run
-from gpusched.sim.physics import Delays, Faults
+from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup, experiment, recipe
 from tests.events import exited
+from tests.faults import Faults, FaultyExecutor, FaultySetup
 
 DEADLINE_S = 40.0
 RELEASED_WITHIN_S = 3.0
@@ -96,10 +96,10 @@ class Seats:
             whole.driver.table[pid].ends = max(whole.driver.table[pid].ends, whole.now)
 
 
-class Trials(SimExecutor):
+class Trials(FaultyExecutor):
     """The simulated trials, on seats; a GPU that is lost takes them along."""
 
-    def __init__(self, setup: Setup, seats: Seats) -> None:
+    def __init__(self, setup: FaultySetup, seats: Seats) -> None:
         given = {"delays": setup.delays, "faults": setup.faults, "seed": setup.seed}
         super().__init__(setup.load(), seats.devices, **given)
         self._pool = seats
@@ -200,7 +200,7 @@ class Whole(Schedule):
         rng = random.Random(f"experiment {seed}")
         self.policy = rng.choice(list(POLICIES))
         mig = any(gpu.mig for gpu in self.driver.gpus)
-        self.setup = Setup(
+        self.setup = FaultySetup(
             policy=self.policy,
             options=POLICIES[self.policy],
             workload=f"synthetic:{rng.choice([0.4, 1.0, 2.5])}",
@@ -265,7 +265,7 @@ class Whole(Schedule):
                 if self.rng.random() < 0.8:
                     executor.sim.strike(run, self.rng.uniform(0, 0.3))
                 else:
-                    run.hung, run.waiting = True, False
+                    executor.sim._go_wrong(run, "hang", "")
         self._ask_back(executor)
         self._check_waiting()
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.sim.physics import Delays, Faults, Incident
+from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup
 from tests.crashes import Crash, Daemons, Failpoints
+from tests.faults import Faults, FaultySetup, Incident
 
 DELAYS = Delays(launch_s=0.05, resize_s=0.04, save_s=0.01, exit_s=0.02, release_s=0.03)
 BAD_DAYS = (
@@ -22,7 +23,7 @@ BAD_DAYS = (
     Incident(at=1.2, kind="hang", trial=1),
     Incident(at=1.6, kind="readmit", device="sim:0"),
 )
-ASHA = Setup(
+ASHA = FaultySetup(
     policy="asha",
     options={"r": 1, "R": 27, "eta": 3.0},
     atoms=2,
@@ -47,7 +48,7 @@ SETUPS = {
     "fifo": replace(
         ASHA,
         policy="fifo",
-        options={"R": 6, "atoms": 2},
+        options={"R": 6},
         atoms=5,
         faults=Faults(crash=0.02, lost=0.02),
         incidents=BAD_DAYS,

@@ -18,18 +18,18 @@ from gpusched.core.commands import Command, KeepBest
 from gpusched.core.events import ExperimentStarted, TrialExited, UserAsked
 from gpusched.driver.loop import RETRY_EVERY_S, Driver
 from gpusched.journal.log import Journal
-from gpusched.sim.executor import SimExecutor
-from gpusched.sim.setup import Setup, experiment, machine, recipe
+from gpusched.sim.setup import Setup, experiment, recipe
 from tests.core import stages
 from tests.crashes import Daemons, Failpoints
 from tests.driver.test_crashes import SETUPS
+from tests.faults import FaultyExecutor
 from tests.journal_samples import ROOT
 from tests.notebook import Notebook, report
 
 SETUP = SETUPS["hypersched"]
 
 
-class Watched(SimExecutor):
+class Watched(FaultyExecutor):
     """Notes when commands are carried out."""
 
     carried_out_at: list[float]
@@ -40,7 +40,7 @@ class Watched(SimExecutor):
 
 
 def watched(setup: Setup) -> Watched:
-    made = machine(setup)
+    made = setup.machine()
     made.__class__ = Watched
     assert isinstance(made, Watched)
     made.carried_out_at = []

@@ -27,8 +27,8 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.loggers.children import Loggers
 from gpusched.recipe.classes import check_log_to
-from gpusched.sim.folder import simulate_into
 from gpusched.sim.setup import Setup
+from scripts.kept import simulate_into
 from tests.helpers import children_of
 from tests.rig import PATIENCE_S
 

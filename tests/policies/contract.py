@@ -44,8 +44,9 @@ from gpusched.driver.forecaster import InlineForecaster
 from gpusched.driver.loop import Driver
 from gpusched.policies.curves.predictor import Prediction
 from gpusched.sim.executor import SimExecutor
-from gpusched.sim.physics import Delays, Faults, Incident
+from gpusched.sim.physics import Delays
 from gpusched.sim.workload import SimulatedCurve
+from tests.faults import Faults, FaultyExecutor, Incident
 
 #: More events than this in one experiment: it does not end.
 MAX_EVENTS = 60_000
@@ -314,7 +315,7 @@ def _executor(random: Random, seed: int, rules: Rules, atoms: int) -> SimExecuto
         lost=random.choice([0.0, 0.01]),
         hang=random.choice([0.0, 0.003]),
     )
-    return SimExecutor(
+    return FaultyExecutor(
         RandomWorkload(seed, rules.mode),
         atoms,
         delays=delays,

@@ -14,7 +14,7 @@ from gpusched.policies import options_type
 from gpusched.policies.foresight import Foresight
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup
-from gpusched.sim.single import simulate
+from gpusched.sim.study import simulate
 from tests.policies.hand import Hand
 
 HARD = Path(__file__).resolve().parents[2] / "scripts" / "papers" / "hard.py"

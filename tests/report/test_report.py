@@ -30,8 +30,8 @@ from gpusched.protocol import Report
 from gpusched.report import figures, measures, page
 from gpusched.report.measures import importance
 from gpusched.report.page import SearchData, differences
-from gpusched.sim.folder import simulate_into
 from gpusched.sim.setup import Setup
+from scripts.kept import simulate_into
 from tests.journal_samples import EVIL, story
 
 VIEW: dict[str, Any] = {

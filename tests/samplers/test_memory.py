@@ -30,10 +30,10 @@ from gpusched.recipe.load import load_recipe
 from gpusched.recipe.recipe import Recipe
 from gpusched.samplers import memory
 from gpusched.samplers.memory import Seen
-from gpusched.sim.folder import simulate_into
-from gpusched.sim.setup import Setup, experiment, machine, recipe
-from gpusched.sim.single import simulate, start
+from gpusched.sim.setup import Setup, experiment, recipe
+from gpusched.sim.study import simulate, start
 from gpusched.space.space import parse_space
+from scripts.kept import simulate_into
 from tests.helpers import children_of
 from tests.rig import wait_until
 
@@ -253,7 +253,7 @@ def test_a_daemon_that_dies_between_question_and_answer_asks_again(
     folder: Path, tmp_path: Path
 ) -> None:
     of = setup(folder, "mine.py:NearTheBest", sampler_options={"startup": 2})
-    made, executor = recipe(of), machine(of)
+    made, executor = recipe(of), of.machine()
     journal = Journal.create(tmp_path / "journal.db", {})
     suggester = ChildSuggester(made, is_patient=True)
     driver = Driver(experiment(of, made), executor, journal, helpers={Suggest: suggester})

@@ -12,7 +12,7 @@ import pytest
 from gpusched.core.commands import Command, Launch
 from gpusched.core.events import Event
 from gpusched.sim.setup import Setup
-from gpusched.sim.single import simulate
+from gpusched.sim.study import simulate
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
@@ -51,8 +51,8 @@ def test_the_best_of_the_grid_trains_on_more_atoms(elastic: Any) -> None:
         launched.extend((event.at, atoms) for atoms in sizes)
 
     options = {"T": 1.0, "B": 6.0, "p_min": 1, "p_max": 4, "R": None}
-    setup = Setup(policy="e_grid", options=options, atoms=8, deadline_s=60.0, elastic=True)
+    setup = Setup(policy="e_grid", options=options, atoms=8, deadline_s=60.0)
     result = simulate(setup, observer=observer, check=True)
     assert [atoms for at, atoms in launched if at < 30.0] == [1] * 8
     assert [atoms for at, atoms in launched if at >= 30.0] == [4]
-    assert result.cost_s == pytest.approx(8 * 30 + 4 * 30, rel=0.02)
+    assert result.device_s == pytest.approx(8 * 30 + 4 * 30, rel=0.02)

@@ -50,7 +50,7 @@ def test_options_are_those_of_the_policies(study: Any) -> None:
 
 def test_the_table_counts_cells_and_the_gap_to_the_best_other(study: Any) -> None:
     from gpusched.sim.setup import Setup
-    from gpusched.sim.single import simulate
+    from gpusched.sim.study import simulate
 
     situation = study.situations(study.KINDS["digits"])[0]
     results = [

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
-import sqlite3
 
 import pytest
 
 from gpusched.cli import main
+from gpusched.sim.setup import Setup
+from scripts.kept import simulate_into
 
 SHORT = ["--deadline", "4", "--seeds", "2", "--jobs", "1"]
 
@@ -53,41 +53,8 @@ def test_several_processes_give_the_same_table(capsys):
     assert one == two
 
 
-@pytest.mark.parametrize(
-    ("varied", "axis", "lines"),
-    [
-        ([], "time (s)", 2),  # a band and a line
-        (["--atoms", "2,4"], "atoms", 1),
-        (["--scaling", "linear,none"], "scaling", 1),
-    ],
-)
-def test_a_plot_is_a_page_that_needs_nothing(capsys, tmp_path, varied, axis, lines):
-    file = tmp_path / "plot.html"
-    assert simulate(capsys, "--plot", str(file), *varied, *SHORT)[0] == 0
-    text = file.read_text()
-    assert not re.search(r"https?://|url\(", text)
-    found = re.search(r"<script type='application/json' id='plots'>(.*?)</script>", text)
-    (plot,) = json.loads(found[1]).values()
-    assert plot["layout"]["xaxis"]["title"]["text"] == axis
-    assert len(plot["data"]) == lines
-    assert all(y is not None for trace in plot["data"] for y in trace["y"])
-
-
-def test_kept_runs_can_be_read_and_replayed(capsys, tmp_path):
-    code, *_ = simulate(capsys, "--journal", str(tmp_path), "--seeds", "1", "--deadline", "4")
-    assert code == 0
-    (folder,) = tmp_path.iterdir()
-    with sqlite3.connect(folder / "journal.db") as journal:
-        assert journal.execute("SELECT count(*) FROM events").fetchone()[0] > 100
-    assert main(["ls", "--dir", str(tmp_path), "--json"]) == 0
-    assert '"finished"' in capsys.readouterr().out
-    assert main(["watch", str(folder)]) == 0
-    said = capsys.readouterr().out
-    assert "is over" in said
-    assert "checkpoint" not in said
-    assert main(["best", str(folder)]) == 3
-    assert "it was simulated and has no model" in capsys.readouterr().err
-    journal.close()
+def test_a_recorded_run_can_be_replayed(capsys, tmp_path):
+    _, folder = simulate_into(tmp_path, Setup(deadline_s=4.0))
     code, out, err = simulate(capsys, f"trace:{folder}", "--policy", "fifo", *SHORT)
     assert code == 0
     assert "recorded trials end before" in err
@@ -110,12 +77,8 @@ def test_a_running_experiment_is_not_replayed(capsys, tmp_path):
         (["--policy", "hipersched"], "did you mean hypersched?"),
         (["--polcy", "asha"], "--polcy; did you mean --policy?"),
         (["--nothing-like-it"], "unknown option --nothing-like-it\n"),
-        (["--plot", "picture.bmp"], "must end in"),
-        (["--plot", "/nowhere/picture.html"], "does not exist"),
-        (["--plot", "picture.png"], "must end in .html"),
         (["--jobs", "0"], "--jobs must be at least 1"),
         (["--sizes", "1,x"], "numbers of atoms such as 1,2,4"),
-        (["--policy", "pop", "--set", "pop.target=0.9"], "simulate: --target 0.9"),
         (["--policy", "pop", "--target", "7"], "the target 7 must lie within the metric's bounds"),
         (["--seeds", "many"], "is not a whole number"),
         (["trace:/nowhere"], "/nowhere is not an experiment"),
@@ -137,6 +100,6 @@ def test_a_function_that_fails_in_another_process(capsys, tmp_path):
 
 
 def test_no_model_at_all_is_exit_code_3(capsys):
-    code, out, _ = simulate(capsys, "--launch-delay", "100", *SHORT)
+    code, out, _ = simulate(capsys, "--delay", "100", *SHORT)
     assert code == 3
     assert out

@@ -24,9 +24,10 @@ from gpusched.driver.loop import Driver, replay
 from gpusched.executors.base import FOREVER, LiveTrial
 from gpusched.journal.log import Journal
 from gpusched.sim.executor import SimExecutor, Stalled
-from gpusched.sim.physics import Delays, Faults, Incident, Noise
-from gpusched.sim.single import start
+from gpusched.sim.physics import Delays, Noise
+from gpusched.sim.study import start
 from gpusched.sim.workload import SimulatedCurve, Synthetic
+from tests.faults import Faults, FaultyExecutor, Incident
 
 HPARAMS = {"b0_quantile": 0.5, "b1": 0.5, "b2": 0.5}
 
@@ -47,7 +48,7 @@ class Flat:
 
 
 def machine(atoms=2, *, length=None, **more):
-    return SimExecutor(Flat(length), atoms, **more)
+    return FaultyExecutor(Flat(length), atoms, **more)
 
 
 def launch(executor, trial=0, devices=("sim:0",), incarnation=1):

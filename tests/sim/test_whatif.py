@@ -19,12 +19,13 @@ from gpusched.errors import InputError
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.sim.continuing import Future, Resampled, SeenTrial, TrialCurves
-from gpusched.sim.folder import simulate_into
-from gpusched.sim.physics import Delays, Incident
+from gpusched.sim.physics import Delays
 from gpusched.sim.recorded import NO_CHANGE, Question, Recorded, let_watch
 from gpusched.sim.setup import Setup
 from gpusched.sim.whatif import AskedSearch, Interval, Miss, miss, next_miss
 from gpusched.sim.workload import Synthetic
+from scripts.kept import simulate_into
+from tests.faults import FaultySetup, Incident
 from tests.policies.hand import Hand
 
 DEADLINE_S = 6.0
@@ -35,7 +36,7 @@ DELAYS = Delays(launch_s=0.1, resize_s=0.2, save_s=0.05, exit_s=0.03, release_s=
 def recorded(tmp_path_factory):
     """A search with every kind of delay, four atoms and a device that breaks."""
     incidents = (Incident(at=2.0, kind="quarantine", device="sim:3"),)
-    setup = Setup(atoms=4, deadline_s=DEADLINE_S, delays=DELAYS, incidents=incidents, seed=3)
+    setup = FaultySetup(atoms=4, deadline_s=DEADLINE_S, delays=DELAYS, incidents=incidents, seed=3)
     result, folder = simulate_into(tmp_path_factory.mktemp("runs"), setup)
     return result, folder
 
@@ -202,7 +203,7 @@ def test_an_answer_has_no_nan_where_no_checkpoint_has_been_saved_yet(tmp_path, d
     workload.write_text(LATE)
     crashes = tuple(Incident(at=0.42, kind="lost", trial=trial) for trial in range(4))
     more = {"atoms": 4, "deadline_s": deadline_s, "delays": Delays(save_s=0.1)}
-    setup = Setup(workload=f"{workload}:late", policy="fifo", incidents=crashes, **more)
+    setup = FaultySetup(workload=f"{workload}:late", policy="fifo", incidents=crashes, **more)
     _, folder = simulate_into(tmp_path, setup)
     cut = AskedSearch(Recorded(ExperimentPaths(folder)).until(0.45), looks_back=())
     assert cut.state.best is None

@@ -15,12 +15,13 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.folder.reports import reports_after
 from gpusched.journal.log import Journal
 from gpusched.recipe.recipe import Recipe
-from gpusched.sim.folder import simulate_into
-from gpusched.sim.physics import Delays, Faults, Noise
+from gpusched.sim.physics import Delays, Noise
 from gpusched.sim.setup import Setup, experiment, recipe
-from gpusched.sim.single import simulate
+from gpusched.sim.study import simulate
 from gpusched.sim.trace import Record, Trace
 from gpusched.sim.workload import load_workload
+from scripts.kept import simulate_into
+from tests.faults import Faults, FaultySetup
 
 DELAYS = Delays(launch_s=0.5, resize_s=0.8, save_s=0.05, exit_s=0.1, release_s=0.2)
 
@@ -28,7 +29,7 @@ DELAYS = Delays(launch_s=0.5, resize_s=0.8, save_s=0.05, exit_s=0.1, release_s=0
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     """A kept run with everything in it that a live one may have."""
-    setup = Setup(
+    setup = FaultySetup(
         policy="hypersched",
         options={"r": 5, "R": 100, "eta": 4.0},
         deadline_s=15.0,

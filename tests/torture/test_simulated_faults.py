@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.sim.physics import Delays, Faults, Incident
-from gpusched.sim.setup import Setup
+from gpusched.sim.physics import Delays
 from tests.crashes import Daemons, Failpoints
+from tests.faults import Faults, FaultySetup, Incident
 from tests.helpers import snapshot
 from tests.torture.bed import times
 
@@ -33,7 +33,7 @@ POLICIES = {
 }
 
 
-def setup_of(seed: int) -> Setup:
+def setup_of(seed: int) -> FaultySetup:
     rng = random.Random(f"setup {seed}")
     policy = rng.choice(list(POLICIES))
     atoms = rng.randint(1, 6)
@@ -42,7 +42,7 @@ def setup_of(seed: int) -> Setup:
     def chance(most: float) -> float:
         return rng.choice([0.0, rng.uniform(0, most)])
 
-    return Setup(
+    return FaultySetup(
         policy=policy,
         options=POLICIES[policy],
         atoms=atoms,

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpusched.sim.physics import Delays, Faults, Incident, Noise
+from gpusched.sim.physics import Delays, Noise
 from gpusched.sim.setup import Setup
-from gpusched.sim.single import simulate
-from gpusched.sim.study import run_all
+from gpusched.sim.study import run_all, simulate
 from gpusched.sim.workload import Synthetic
+from tests.faults import Faults, FaultySetup, Incident
 
 STEADY = """
 SPACE = {"level": {"uniform": [0, 1]}}
@@ -89,7 +89,8 @@ def test_scaling_divides_the_step_time(steady):
     for scaling, steps in (("linear", 201), ("sqrt", 101), ("none", 50), ("4:3.2", 161)):
         setup = Setup(
             policy="fifo",
-            options={"R": 1000, "atoms": 4},
+            options={"R": 1000},
+            sizes=(4,),
             workload=steady,
             atoms=4,
             scaling=scaling,
@@ -144,7 +145,7 @@ FAULTS = Faults(crash=0.002, lost=0.01, hang=0.002, quarantine=0.01, readmit_s=2
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("policy", ["fifo", "asha", "hypersched"])
 def test_faults_of_every_kind_do_not_end_a_search(policy, seed):
-    setup = Setup(
+    setup = FaultySetup(
         policy=policy,
         options={"r": 5, "R": 100, "eta": 4.0},
         deadline_s=30.0,
@@ -161,7 +162,7 @@ def test_faults_of_every_kind_do_not_end_a_search(policy, seed):
 
 def alone(workload, incident, *, R, deadline_s):
     """One trial of R steps on one atom, to which this happens."""
-    setup = Setup(
+    setup = FaultySetup(
         policy="fifo",
         options={"R": R},
         workload=workload,
@@ -194,34 +195,3 @@ def test_target_and_history():
     assert dict(result.history)[result.time_to_target_s] >= 0.6
     assert result.ended_at_s == pytest.approx(result.time_to_target_s)  # as a live search does
     assert simulate(Setup(deadline_s=1.0, target=0.99)).time_to_target_s is None
-
-
-def test_an_elastic_pool_is_paid_for_by_use():
-    options = {"R": 10}
-    fixed = simulate(Setup(policy="fifo", options=options, deadline_s=10.0, max_trials=4))
-    elastic = simulate(
-        Setup(policy="fifo", options=options, deadline_s=10.0, max_trials=4, elastic=True)
-    )
-    assert elastic.cost_s == pytest.approx(4 * 10 * 0.1)
-    assert elastic.cost == 0.0
-    assert fixed.cost_s == pytest.approx(8 * 10 * 0.1)  # it ends when nothing is left to run
-
-
-def test_an_instance_is_paid_for_from_its_request_until_no_trial_is_on_it(steady):
-    """Six trials of 20 s on instances of four atoms: the second instance is rented for one trial, and given back."""
-    setup = Setup(
-        policy="fifo",
-        options={"R": 10},
-        workload=steady,
-        atoms=5,
-        deadline_s=100.0,
-        max_trials=6,
-        elastic=True,
-        instance=4,
-        price=36.0,
-        delays=Delays(provision_s=30.0, release_s=1.0),
-    )
-    result = simulate(setup, check=True)
-    # The first instance: a trial after the other; the second, of the pool's last atom: until its trial's release.
-    assert result.cost_s == pytest.approx(4 * (30 + 20 + 1 + 20 + 1) + 1 * (30 + 20 + 1))
-    assert result.cost == pytest.approx(result.cost_s / 3600 / 4 * 36.0)

@@ -23,7 +23,7 @@ from gpusched.folder.reports import line_of
 from gpusched.journal.log import Journal
 from gpusched.policies import label
 from gpusched.sim.setup import Setup, quiet, recipe
-from gpusched.sim.single import Result, run
+from gpusched.sim.study import Result, run
 
 #: Events are written to the journal in batches of this size.
 _BATCH = 5000

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from gpusched.errors import InputError
-from gpusched.sim.physics import Delays, Faults, Noise, parse_scaling
-from gpusched.sim.plan import Request, forewords, plan
+from gpusched.sim.physics import Noise, parse_scaling
+from gpusched.sim.setup import Request, forewords, plan
 from gpusched.sim.study import Mean, student_t
 
 
@@ -52,11 +52,6 @@ def test_options_come_from_the_workload_and_from_set():
     assert "eta" not in fifo
 
 
-def test_delays_by_name_are_added():
-    (setup,) = plan(Request(delay="1", delays={"save_s": 0.5, "resize_s": 2.0}, seeds=1))
-    assert setup.delays == Delays(launch_s=1.0, resize_s=2.0, save_s=0.5)
-
-
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
@@ -76,13 +71,9 @@ def test_delays_by_name_are_added():
         ({"scaling": "2:-1"}, "must be above 0"),
         ({"delay": "-1"}, "must be 0 or more"),
         ({"delay": "fast"}, "is not a delay"),
-        ({"delays": {"save_s": -1.0}}, "--save-delay must be 0 or more"),
-        ({"delays": {"launch_s": math.inf}}, "--launch-delay must be 0 or more, not inf"),
         ({"noise": Noise(metric=-1.0)}, "noise of the metric"),
         ({"noise": Noise(step_time=math.nan)}, "noise of the step time"),
-        ({"faults": Faults(crash=1.5)}, "chance of crash"),
         ({"seeds": 0}, "--seeds must be at least 1"),
-        ({"more": {"assumed": "magic"}}, "magic: unknown"),
         ({"more": {"sizes": (16,)}}, "the smallest trial has 16 atoms"),
         ({"workload": "synthtic"}, "did you mean synthetic?"),
         ({"policies": ["seer"], "overrides": ["B=0.01"]}, "too small for one trial"),
