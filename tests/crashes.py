@@ -138,11 +138,14 @@ class InProcess:
         self._sampler = kind(parse_space(of.space), **options)
         self._answer: Answer | None = None
         self.job: int | None = None
-        self.is_usable = True
+        self.is_usable = self.is_fresh = True
+        self._known: dict[int, memory.Seen] = {}
         self.complaints: list[str] = []
 
     def ask(self, job: int, question: Mapping[str, object]) -> None:
-        self.job, self._answer = job, memory.answer(self._sampler, json.loads(json.dumps(question)))
+        told = json.loads(json.dumps(question))
+        self.job, self._answer = job, memory.answer(self._sampler, self._known, told)
+        self.is_fresh = False
 
     def answers(self) -> list[tuple[int, Answer | None]]:
         found = [] if self.job is None else [(self.job, self._answer)]

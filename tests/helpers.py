@@ -224,6 +224,7 @@ class Script:
         return self.feed(ev.DeviceReadmitted(at=self.now, device=device))
 
     def timer(self, name: str) -> Self:
+        self.now = max(self.now, self.state.timers.get(name, 0.0))
         return self.feed(ev.TimerFired(at=self.now, timer=name))
 
     def asked(self, verb: ev.Verb, trial: int | None = None) -> Self:

@@ -23,6 +23,9 @@ class Configurations:
 
     def __init__(self, draw: Draw | None) -> None:
         self._draw = draw
+        self.learns = draw is None
+        #: Trials that have started from the sequence.
+        self.started = 0
         #: Configurations that a person asked for, each with the seed of its training.
         self.given: deque[tuple[Hparams, int | None]] = deque()
         #: The answers of a sampler with a memory by their number, and the number it has been asked for.
@@ -48,6 +51,11 @@ class Configurations:
             self._next = self._next_that_may_work()
         return self._next is not None
 
+    def may_have_next(self, most: float) -> bool:
+        """Tell whether there is another configuration, or a sampler with a memory may suggest one."""
+        is_open = self.learns and most > 0 and None not in self.suggested.values()
+        return is_open or self.has_next(most)
+
     def left(self, most: float) -> float:
         """Count those that can still be started, as far as is known; infinite where no end is near."""
         if not self._has_own(most):
@@ -69,6 +77,7 @@ class Configurations:
             return self.given.popleft()
         assert self._next is not None
         hparams, self._next, self._used = self._next, None, self._drawn
+        self.started += 1
         return hparams, None
 
     def bar(self, hparams: Hparams) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from gpusched.core import events, invariants, requests
 from gpusched.core.allocation import DeviceState, DeviceTable
 from gpusched.core.commands import Command, Finish, Suggest
-from gpusched.core.configurations import Configurations, Draw
+from gpusched.core.configurations import Draw
 from gpusched.core.decisions import Decision, Policy, Resume, Start
 from gpusched.core.rules import Rules
 from gpusched.core.state import DEADLINE, LAST_CALL, NOTHING_LEFT, WAKE, WATCH, State
@@ -23,6 +23,9 @@ from gpusched.core.transitions import Transitions
 from gpusched.core.trial import NEVER, RUNNING, TrialRecord, TrialState
 
 S = TrialState
+
+#: A trial that trains and has reported so often without a finite metric counts as one that has failed.
+SENSELESS_REPORTS = 3
 
 
 class Experiment:
@@ -32,7 +35,6 @@ class Experiment:
         """``draw``: the sequence of configurations; None: a sampler with a memory is asked by ``Suggest``."""
         self.state = State(rules, draw)
         self.policy = policy
-        self._asks_sampler = draw is None
         self._do = Transitions(self.state)
         self._touched: TrialRecord | None = None
         self._checks = invariants.Checks()
@@ -76,18 +78,19 @@ class Experiment:
         self._handlers[type(event)](event)
         if state.rested:
             self._tell_of_rest()
-        if state.devices.free and state.stopping is None and not state.storage_low:
-            self._fill()
-        if self._asks_sampler and state.stopping is None:
-            self._ask_sampler(state.configurations)
+        if state.stopping is None:
+            self._ask_sampler()  # first: a policy must know that a configuration is coming
+            if state.devices.free and not state.storage_low:
+                self._fill()
         if not state.live:
             self._finish_if_over()
         self._checks.after_event(state, self._touched)
         return self._do.take()
 
-    def _ask_sampler(self, of: Configurations) -> None:
+    def _ask_sampler(self) -> None:
         """Ask a sampler with a memory for the next configuration, if it is time."""
-        if (n := of.to_suggest(self.state.starts_left)) is not None:
+        of = self.state.configurations
+        if of.learns and (n := of.to_suggest(self.state.starts_left)) is not None:
             of.asked_for = n
             self._do.add(Suggest(n))
 
@@ -140,7 +143,6 @@ class Experiment:
         trial.stride = stride = max(1, report.step - before)
         state.speed.learn(trial, report.step_time_s, stride, state.now)
         trial.record(report, event.metric, stride, state.now)
-        state.has_reports = True
         state.set_score(trial, NEVER if event.metric is None else event.metric * rules.sign)
         if trial.state is RUNNING and trial.doom is None:
             decisions = self.policy.on_report(state, trial)
@@ -148,6 +150,10 @@ class Experiment:
                 self._enact(decisions)
             if rules.target is not None and state.stopping is None:
                 self._end_at_target(trial)
+        if event.metric is None:
+            self._give_up_if_hopeless()
+        elif not state.has_finite:
+            state.has_finite = True
         if state.best is None or trial.score > state.best.score:
             self._do.saves.ask_if_better(trial)
         every_s = rules.save_every_s
@@ -233,7 +239,10 @@ class Experiment:
 
     def _timer_fired(self, event: events.TimerFired) -> None:
         state = self.state
-        due = state.timers.pop(event.timer, event.at)
+        due = state.timers.get(event.timer)
+        if due is None or event.at < due:
+            return  # moved meanwhile, and the disk is too full for that to have been carried out
+        del state.timers[event.timer]
         if event.timer == DEADLINE:
             self._do.end("deadline")
         elif event.timer == LAST_CALL and state.stopping is not None:
@@ -285,6 +294,7 @@ class Experiment:
                 acted = True
                 if type(decision) is Start:
                     self.policy.on_start(view, view.trials[len(view.trials) - 1])
+                    self._ask_sampler()
         return acted
 
     def _fill(self) -> None:
@@ -311,12 +321,22 @@ class Experiment:
                 state.untold[trial.id] = trial
 
     def _give_up_if_hopeless(self) -> None:
+        """End a search of which no trial has reported a finite metric, after ``max_failures`` of them."""
         state = self.state
-        if (
-            state.stopping is None
-            and state.failures >= state.rules.max_failures
-            and not state.has_reports
-        ):
+        if state.stopping is not None or state.has_finite:
+            return
+        reported = sum(
+            len(trial.curve) >= SENSELESS_REPORTS or not (trial.is_live or trial.state is S.FAILED)
+            for trial in state.trials.values()
+            if trial.curve and trial.state is not S.FAILED
+        )
+        if state.failures + reported < state.rules.max_failures:
+            return
+        if reported:
+            self._do.end(
+                f"no finite metric after {state.failures + reported} trials: NaN or infinite in every report"
+            )
+        else:
             self._do.end(f"the first {state.failures} trials failed")
 
     def _finish_if_over(self) -> None:

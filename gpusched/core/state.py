@@ -96,7 +96,8 @@ class State:
         #: The longest that a checkpoint of any trial took.
         self.longest_save_s = 0.0
         self.failures = 0
-        self.has_reports = False
+        #: Whether any trial has reported a finite metric.
+        self.has_finite = False
         #: Trials that go on as soon as atoms are free, whatever the policy thinks, in the order asked: a person
         #: unpaused them, they lost their devices while they were to train, or the search goes on after its end.
         self.wanted: list[int] = []
@@ -185,18 +186,19 @@ class State:
     @property
     def starts_left(self) -> float:
         """Number of trials that may still start from the sequence; those that a person gave do not count."""
-        most = self.rules.max_trials
-        return math.inf if most is None else most - len(self.trials)
+        return self._left(self.rules.max_trials)
+
+    def _left(self, max_trials: int | None) -> float:
+        return math.inf if max_trials is None else max_trials - self.configurations.started
 
     @property
     def can_draw(self) -> bool:
         """Whether there is another configuration to start."""
-        return self.can_draw_up_to(self.rules.max_trials)
+        return self.configurations.has_next(self.starts_left)
 
     def can_draw_up_to(self, max_trials: int | None) -> bool:
-        """Tell whether there would be another configuration to start with this limit."""
-        left = math.inf if max_trials is None else max_trials - len(self.trials)
-        return self.configurations.has_next(left)
+        """Tell whether there would be, or may come, another configuration to start with this limit."""
+        return self.configurations.may_have_next(self._left(max_trials))
 
     @property
     def draws_left(self) -> float:

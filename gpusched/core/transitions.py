@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpusched.core import holdings
+from gpusched.core import exits
 from gpusched.core.allocation import DeviceState
 from gpusched.core.commands import Command, ConfirmRelease, Forecast, Kill, Launch, SetTimer, Yield
 from gpusched.core.decisions import (
@@ -25,7 +25,6 @@ from gpusched.core.decisions import (
     WakeAt,
 )
 from gpusched.core.events import TrialExited
-from gpusched.core.exits import after_exit
 from gpusched.core.saving import Saves
 from gpusched.core.state import LAST_CALL, WAKE, WATCH, State
 from gpusched.core.trial import After, Doom, TrialRecord, TrialState
@@ -95,7 +94,7 @@ class Transitions:
 
     def _start(self, decision: Start) -> bool:
         state = self._state
-        atoms = holdings.within_room(state, state.rules.fit(decision.atoms))
+        atoms = exits.within_room(state, state.rules.fit(decision.atoms))
         if not atoms or not state.can_draw:
             return False
         trial = state.draw(decision.tag)
@@ -105,7 +104,7 @@ class Transitions:
     def _resume(self, decision: Resume) -> bool:
         state = self._state
         trial = state.trials[decision.trial]
-        atoms = holdings.within_room(state, holdings.fit(state, trial, decision.atoms))
+        atoms = exits.within_room(state, exits.fit(state, trial, decision.atoms))
         if trial.state is not S.PAUSED or trial.held_by_user:
             return False
         if not atoms:
@@ -151,9 +150,9 @@ class Transitions:
     def _resize(self, decision: Resize) -> bool:
         state = self._state
         trial = state.trials[decision.trial]
-        atoms, room = holdings.fit(state, trial, decision.atoms), state.room(trial.devices)
+        atoms, room = exits.fit(state, trial, decision.atoms), state.room(trial.devices)
         if atoms > trial.atoms + room and state.rules.islands_apart:
-            atoms = max(trial.atoms, holdings.fit(state, trial, trial.atoms + room))
+            atoms = max(trial.atoms, exits.fit(state, trial, trial.atoms + room))
         more = atoms - trial.atoms
         if trial.state is not S.RUNNING or trial.doom or more == 0 or more > room:
             return False
@@ -307,12 +306,12 @@ class Transitions:
     def exited(self, trial: TrialRecord, event: TrialExited) -> None:
         """Move a trial to where it goes now that nothing of its incarnation is left."""
         state, told = self._state, trial.after
-        after = after_exit(state, trial, event)
+        after = exits.after_exit(state, trial, event)
         trial.after = None
         trial.gone, trial.doom = trial.incarnation, None
         if trial.atoms and trial.step_time_s is not None and after.is_resize:
             trial.step_time_before_s = (trial.atoms, trial.step_time_s)
-        if used := holdings.drain(state, trial, after.atoms if after.is_resize else 0):
+        if used := exits.drain(state, trial, after.atoms if after.is_resize else 0):
             self.add(ConfirmRelease(used))
         if after.state is not S.STOPPED and after != told:
             trial.cut_atoms = None  # the script came to an end of its own
@@ -333,7 +332,7 @@ class Transitions:
         trial.devices = tuple(name for name in trial.devices if name != device)
         trial.reserved = tuple(name for name in trial.reserved if name != device)
         if not trial.has_processes:
-            holdings.settle_for_less(self._state, trial)
+            exits.settle_for_less(self._state, trial)
             self.launch_if_ready(trial)
         elif is_used:  # the incarnation cannot go on
             self.kill(trial, grace_s=0.0, why=f"{device} was lost: {reason}")

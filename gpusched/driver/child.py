@@ -40,6 +40,8 @@ class Child(Generic[Job]):
         self._read = b""
         self._deaths = 0
         self._lost: list[Job] = []
+        #: Questions so far: each has a number, which its answer repeats.
+        self._asked = 0
         #: The question without an answer yet.
         self.job: Job | None = None
         #: Problems, for the daemon's log.
@@ -49,10 +51,19 @@ class Child(Generic[Job]):
     def is_usable(self) -> bool:
         return self._deaths < MAX_DEATHS
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the next question is the first of its process."""
+        return self._process is None
+
     def ask(self, job: Job, question: Mapping[str, object]) -> None:
-        """Send a question. Call only without a ``job``."""
+        """Send a question, unless this one waits for its answer already. Call only without another ``job``."""
+        if job == self.job:
+            return
+        assert self.job is None, f"{job} asked while {self.job} waits for its answer"
         self.job = job
-        self._unsent = json.dumps(question).encode() + b"\n"
+        self._asked += 1
+        self._unsent = json.dumps([self._asked, question]).encode() + b"\n"
         if self._process is None and not self._start():
             self._died("could not be started")
         else:
@@ -134,9 +145,9 @@ class Child(Generic[Job]):
         self._read += chunk
         if not self._read.endswith(b"\n"):
             return None
-        line, self._read = self._read, b""
-        answer: Answer = json.loads(line)
-        return answer
+        lines, self._read = self._read.splitlines(), b""
+        found: Mapping[int, Answer] = dict(map(json.loads, lines))
+        return found.get(self._asked)
 
     def _died(self, how: str) -> None:
         self._deaths += 1
@@ -159,14 +170,15 @@ def serve(make: Callable[[], Callable[[Answer], Mapping[str, object]]]) -> None:
     function: Callable[[Answer], Mapping[str, object]] | None = None
     for line in sys.stdin.buffer:
         try:
+            number, question = json.loads(line)
             function = function or make()
-            found = function(json.loads(line))
+            found = function(question)
         except InputError as error:  # a user's class, and the line
             found = {"failed": str(error).partition("\n")[0]}
         except Exception as error:
             traceback.print_exc()
             found = {"failed": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(found).encode() + b"\n")
+        answers.write(json.dumps([number, found]).encode() + b"\n")
         if function is None:
             return
 

@@ -147,6 +147,7 @@ class Driver:
     def _settle(self) -> None:
         """Sync the journal, then carry out what waits for it."""
         if not self._commit():
+            self._kill_unsynced()
             return
         if self._fence is not None and self._effects:
             self._fence()  # raises Fenced: another daemon carries them out
@@ -156,6 +157,13 @@ class Driver:
             self._execute(command)
         for report in waiting:
             self.executor.acknowledge(report)
+
+    def _kill_unsynced(self) -> None:
+        """End what is to die also where the disk is full: a daemon that dies now finds those trials gone, no more."""
+        kills = [command for command in self._effects if type(command) is Kill]
+        self._effects = [command for command in self._effects if type(command) is not Kill]
+        for command in kills:
+            self._execute(command)
 
     def _commit(self) -> bool:
         """Commit the journal; False if the disk is full, to be tried again. Any other failure to write is fatal.
@@ -203,20 +211,18 @@ class Driver:
     # ------------------------------------------------------------ resume
 
     def resume(
-        self, epoch: int, *, launched: Mapping[int, int] | None = None, lost: Sequence[Event] = ()
+        self, epoch: int, *, launched: Mapping[int, int] | None = None, news: Sequence[Event] = ()
     ) -> None:
-        """Go on after ``replay``: find out what happened meanwhile and issue again what the state implies.
+        """Continue after ``replay``: ask the outside anew, and issue again what the state implies.
 
-        ``launched``: incarnations that the journal knows nothing of, by trial; ``lost``: what became of devices.
+        ``launched``: incarnations that the journal knows nothing of, by trial; ``news``: where disk and devices differ
+        from what the journal remembers. What became of the trials is found out first, so that nothing that follows
+        from the news is taken for something the last daemon had begun.
         """
         numbers = {str(trial): incarnation for trial, incarnation in (launched or {}).items()}
         resumed = DaemonResumed(at=self.executor.now(), epoch=epoch, launched=numbers)
-        live = {one.trial: one for one in live_trials(self.experiment)}
-        self.handle(
-            [resumed, *lost]
-        )  # takes lost devices away from trials whose ends are still to be found out
-        now = {one.trial: one for one in live_trials(self.experiment)}
-        self.handle(self.executor.reconcile([*(now | live).values()]))
+        found = self.executor.reconcile(list(live_trials(self.experiment)))
+        self.handle([resumed, *news, *found])
         failpoints.reach("resume.reconciled")
         self._effects += outstanding(self.experiment)
         self._settle()

@@ -1,6 +1,6 @@
 """Suggestions of a sampler with a memory: ``Suggest`` commands in, ``Suggested`` events out; the daemon never waits.
 
-A child process is told every trial so far with every question (``samplers.memory``). Nothing ever waits for it: each
+A child process is told what is new of the trials with every question (``samplers.memory``). Nothing waits for it: each
 configuration is asked for one trial ahead; the first ``startup`` ones are drawn at random, and so is one that is not
 suggested in time, cannot be made, or has been tried before. What was suggested is journaled, so that replay is exact.
 """
@@ -13,7 +13,7 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpusched.core.commands import Suggest
@@ -48,24 +48,40 @@ class ChildSuggester:
         self._is_patient = is_patient
         self._limit_s = limit_s
         self._asked_at_s = 0.0
+        #: Configurations that were tried, of the first so many trials.
         self._tried: set[str] = set()
+        self._counted = 0
+        #: State and number of reports of each trial, as the process was told last.
+        self._told: dict[int, tuple[str, int]] = {}
         self._done: deque[Suggested] = deque()
         #: Problems, for the daemon's log.
         self.complaints: deque[str] = deque(maxlen=20)
 
     def submit(self, command: Suggest, trials: Iterable[TrialRecord]) -> None:
         """Have configuration ``command.n`` suggested."""
+        if self._child.job == command.n:
+            return  # asked again by a resume
         trials = list(trials)
-        self._tried = {identity(trial.hparams) for trial in trials}
+        self._tried.update(identity(trial.hparams) for trial in trials[self._counted :])
+        self._counted = len(trials)
         if command.n < self._startup:
             self._draw(command.n)
         elif not self._child.is_usable:
             self._draw(command.n, f"the process of {self._name} died too often")
         else:
             self._asked_at_s = time.monotonic()
-            seen = [_seen(trial, self._sign) for trial in trials]
-            question = {"n": command.n, "seed": self._seed, "seen": seen}
-            self._child.ask(command.n, question)
+            seen = [_seen(trial, self._sign) for trial in self._news(trials)]
+            self._child.ask(command.n, {"n": command.n, "seed": self._seed, "new": seen})
+
+    def _news(self, trials: Iterable[TrialRecord]) -> Iterator[TrialRecord]:
+        """Yield the trials that the process does not know as they are now."""
+        if self._child.is_fresh:
+            self._told.clear()
+        for trial in trials:
+            known = (trial.state.value, len(trial.curve))
+            if self._told.get(trial.id) != known:
+                self._told[trial.id] = known
+                yield trial
 
     def poll(self, now: float) -> Sequence[Event]:
         """Return the suggestions that are done."""
@@ -141,7 +157,7 @@ def _sampler(about: Mapping[str, Any]) -> Callable[[Answer], Mapping[str, object
 
     space = parse_space(about["space"])
     made = memory.make(about["name"], space, about["options"])
-    return functools.partial(memory.answer, made)
+    return functools.partial(memory.answer, made, {})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Samplers with a memory: what they suggest depends on how earlier trials went.
 
-They run in a child process of the daemon (``driver.suggester``), which is told everything with every question and keeps
-nothing, so that it may die at any time. A sampler of your own is a class in a file of yours, named
+They run in a child process of the daemon (``driver.suggester``), which is told what is new with every question, and
+everything after its death, so that it may die at any time. A sampler of your own is a class in a file of yours, named
 in the recipe as ``sampler: mine.py:MySampler``, or an entry point of a package in the group ``gpusched.samplers``.
 """
 
@@ -101,13 +101,18 @@ def _checked(found: Any, *_: Any, **_named: Any) -> Any:
     return found
 
 
-def answer(sampler: Suggester, question: Mapping[str, Any]) -> dict[str, object]:
-    """Answer one question: complete the suggestion by drawing what it leaves out, and check it against the space."""
+def answer(
+    sampler: Suggester, known: dict[int, Seen], question: Mapping[str, Any]
+) -> dict[str, object]:
+    """Answer one question: complete the suggestion by drawing what it leaves out, and check it against the space.
+
+    ``known``: the trials by number; what is new of them comes with the question.
+    """
     n, seed, space = question["n"], question["seed"], sampler.space
-    seen = [
-        Seen(**{**trial, "curve": [(step, score) for step, score in trial["curve"]]})
-        for trial in question["seen"]
-    ]
+    for new in question["new"]:
+        curve = [(step, score) for step, score in new["curve"]]
+        known[new["trial"]] = Seen(**{**new, "curve": curve})
+    seen = [known[number] for number in sorted(known)]
     found = sampler.suggest(n, seen, random.Random(f"{seed}/suggest/{n}"))
     if found is None:
         return {"hparams": None}

@@ -267,3 +267,32 @@ def test_a_trial_that_fails_on_more_atoms_goes_back_and_grows_no_more(is_memory:
 def test_a_trial_that_fails_where_it_has_trained_has_failed() -> None:
     script = stages.waiting().released("d0").drop().up(0).report(0, 0.5).exited(0, "failed")
     assert script.trial(0).state is S.FAILED
+
+
+# ---------------------------------------------------------------- nothing but NaN
+
+
+def test_a_search_without_one_finite_metric_ends() -> None:
+    """It burnt its whole deadline, and even grew."""
+    script = Script(devices=2, max_failures=2).wants(Start(1), Start(1)).start().drop()
+    for trial in (0, 0, 0, 1, 1):
+        script.report(trial, None).drop()
+    assert script.state.stopping is None
+    script.report(1, None).drop()
+    assert (
+        script.state.stopping == "no finite metric after 2 trials: NaN or infinite in every report"
+    )
+
+
+def test_trials_that_fail_and_trials_that_report_nan_count_together() -> None:
+    script = Script(devices=1, max_failures=2).wants(Start(1), Start(1)).start().drop()
+    script.report(0, None).drop().exited(0, "finished").drop().released("d0").drop()
+    script.exited(1, "failed").drop()
+    assert "no finite metric after 2 trials" in script.state.stopping
+
+
+def test_one_finite_report_keeps_a_search_of_nan_going() -> None:
+    script = Script(devices=1, max_failures=1).wants(Start(1)).start().drop().report(0, 0.5).drop()
+    for _ in range(5):
+        script.report(0, None).drop()
+    assert script.state.stopping is None

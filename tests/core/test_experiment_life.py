@@ -107,7 +107,7 @@ def test_in_mode_min_less_scores_more() -> None:
 def test_a_metric_that_is_not_finite_scores_worst_and_is_never_the_best() -> None:
     script = stages.starting().report(0, None).expect_nothing()
     assert (script.trial(0).score, script.trial(0).metric) == (NEVER, None)
-    assert script.state.has_reports
+    assert not script.state.has_finite
     script.saved(0, 1).expect_nothing()
     assert script.state.best is None
     assert script.trial(0).saved_step == 1

@@ -19,7 +19,7 @@ from gpusched.core.commands import (
     Yield,
 )
 from gpusched.core.decisions import Pause, Resume, Start
-from gpusched.core.events import DeadlineMoved, Tried, Verb
+from gpusched.core.events import DeadlineMoved, TimerFired, Tried, Verb
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Script, launch
@@ -412,3 +412,13 @@ def test_every_policy_starts_it(name: str) -> None:
     hand.experiment.check()
     (mine,) = [t for t in hand.state.trials.values() if t.hparams == {"mine": 1}]
     assert mine.incarnation == 1
+
+
+def test_a_timer_that_was_moved_and_fires_all_the_same_is_not_heard() -> None:
+    """On a full disk a moved deadline waits with every other command."""
+    script = stages.running(deadline_s=100.0)
+    script.feed(DeadlineMoved(at=50.0, deadline_s=500.0)).drop()
+    script.feed(TimerFired(at=100.0, timer="deadline")).expect_nothing()
+    assert script.state.stopping is None
+    script.feed(TimerFired(at=500.0, timer="deadline")).drop()
+    assert script.state.stopping == "deadline"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.commands import Command, KeepBest
+from gpusched.core.commands import Command, KeepBest, Kill
 from gpusched.core.events import ExperimentStarted, TrialExited, UserAsked
 from gpusched.driver.loop import RETRY_EVERY_S, Driver
 from gpusched.journal.log import Journal
@@ -30,12 +30,16 @@ SETUP = SETUPS["hypersched"]
 
 
 class Watched(FaultyExecutor):
-    """Notes when commands are carried out."""
+    """Notes when commands are carried out; kills, which do not wait for the disk, on their own."""
 
     carried_out_at: list[float]
+    kills: list[Kill]
 
     def execute(self, command: Command) -> None:
-        self.carried_out_at.append(self.now())
+        if isinstance(command, Kill):
+            self.kills.append(command)
+        else:
+            self.carried_out_at.append(self.now())
         super().execute(command)
 
 
@@ -43,7 +47,7 @@ def watched(setup: Setup) -> Watched:
     made = setup.machine()
     made.__class__ = Watched
     assert isinstance(made, Watched)
-    made.carried_out_at = []
+    made.carried_out_at, made.kills = [], []
     return made
 
 
@@ -110,6 +114,9 @@ def test_it_ends_only_when_its_end_is_on_disk(tmp_path: Path) -> None:
         driver.handle([UserAsked(at=0.0, verb="unpause", trial=99)] * 20)
         driver._settle()
     driver.handle([UserAsked(at=0.0, verb="cancel")])
+    assert len(executor.kills) == executor.launches > 0, (
+        "whoever ends a search on a full disk ends it"
+    )
     for trial in list(driver.experiment.state.live.values()):
         gone = TrialExited(at=0.0, trial=trial.id, incarnation=trial.incarnation, outcome="killed")
         driver.handle([gone])

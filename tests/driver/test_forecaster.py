@@ -92,7 +92,7 @@ def test_it_ends_with_the_daemon() -> None:
     program = (
         "import os, signal, time\n"
         "from gpusched.driver.forecaster import PooledForecaster\n"
-        "from gpusched.core.decisions import Forecast\n"
+        "from gpusched.core.commands import Forecast\n"
         "from gpusched.processes.identity import start_time\n"
         "pool = PooledForecaster('shapes', 0)\n"
         "curve = tuple(0.8 - 0.5 * 0.9 ** step for step in range(20))\n"

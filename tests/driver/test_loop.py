@@ -154,7 +154,7 @@ def test_timers_fire_at_their_time_and_in_their_order() -> None:
 
 def test_a_timer_of_the_past_fires_at_once() -> None:
     executor = Notebook(clock=50.0)
-    driver = Driver(stages.running().experiment, executor)
+    driver = Driver(stages.running(deadline_s=40.0).experiment, executor)
     driver.set_timer("deadline", 40.0)
     driver.turn()
     assert executor.clock == 50.0

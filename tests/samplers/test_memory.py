@@ -220,15 +220,15 @@ def test_a_mistake_in_a_sampler_is_said_with_its_place(
 ) -> None:
     head = "from gpusched.samplers.memory import Suggester\n\nclass Mine(Suggester):\n"
     (tmp_path / "mine.py").write_text(f"{head}    {body}\n")
-    question = {"n": 0, "seed": 0, "seen": []}
+    question = {"n": 0, "seed": 0, "new": []}
     with pytest.raises(InputError, match=re.escape(told)):
-        memory.answer(memory.make(f"{tmp_path}/mine.py:Mine", ONE, {}), question)
+        memory.answer(memory.make(f"{tmp_path}/mine.py:Mine", ONE, {}), {}, question)
 
 
 def test_a_sampler_may_leave_its_parents_init_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(EXAMPLE.replace("        super().__init__(space)\n", ""))
     made = memory.make(f"{tmp_path}/mine.py:NearTheBest", ONE, {})
-    assert memory.answer(made, {"n": 0, "seed": 0, "seen": []})["hparams"].keys() == {"lr"}
+    assert memory.answer(made, {}, {"n": 0, "seed": 0, "new": []})["hparams"].keys() == {"lr"}
 
 
 @pytest.mark.parametrize(
@@ -389,11 +389,11 @@ def test_optuna_s_samplers_stay_in_the_space_repeat_and_learn(name: str) -> None
     for n in range(30):
         values = space.draw(1, str(n), {}) if n < 10 else None
         if values is None:
-            question = {"n": n, "seed": 3, "seen": [vars_of(trial) for trial in seen]}
-            values = memory.answer(sampler, question)["hparams"]
+            question = {"n": n, "seed": 3, "new": [vars_of(trial) for trial in seen]}
+            values = memory.answer(sampler, {}, question)["hparams"]
             assert isinstance(values, dict)
             if n == 10:
-                assert memory.answer(sampler, question)["hparams"] == values
+                assert memory.answer(sampler, {}, question)["hparams"] == values
         assert ("momentum" in values) == (values["opt"] == "sgd")
         state = ("completed", "stopped", "running")[n % 3]
         seen.append(Seen(trial=n, hparams=values, state=state, curve=[(1, score(values))]))

@@ -133,7 +133,7 @@ def test_a_bracket_of_failures_makes_room_for_the_next() -> None:
 
 
 def test_trials_without_a_finite_metric_do_not_go_on() -> None:
-    hand = Hand("sha", NINE, atoms=1)
+    hand = Hand("sha", NINE, atoms=1, max_failures=99)
     round_of(hand, dict.fromkeys(range(8)))
     hand.report(8, -7.0)
     assert hand.live == [8]

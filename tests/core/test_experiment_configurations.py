@@ -1,0 +1,71 @@
+"""Where configurations come from: a sampler that learns is asked in time, and a person's own are not counted."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gpusched import policies
+from gpusched.core.commands import Command, Launch, Suggest
+from gpusched.core.decisions import Start
+from gpusched.core.events import Event, ExperimentStarted, Suggested, Tried
+from gpusched.core.experiment import Experiment
+from gpusched.core.rules import Rules
+from tests.helpers import Script
+
+
+class Learning:
+    """A search under a sampler that learns; each question is answered at once, or when ``answer`` is called."""
+
+    def __init__(self, policy: str, atoms: int = 8, **rules: int) -> None:
+        made = policies.make(policy, {})
+        self.experiment = Experiment(
+            Rules(deadline_s=1000.0, watch=False, scaling="linear", **rules), made, None
+        )
+        self.launched: list[Launch] = []
+        self.asked: list[int] = []
+        self.feed(ExperimentStarted(at=0.0, devices=tuple(f"d{n}" for n in range(atoms))))
+
+    def feed(self, event: Event) -> list[Command]:
+        commands = self.experiment.handle(event)
+        self.experiment.check()
+        self.launched += [command for command in commands if isinstance(command, Launch)]
+        self.asked += [command.n for command in commands if isinstance(command, Suggest)]
+        return commands
+
+    def answer(self) -> None:
+        n = self.asked.pop()
+        self.feed(Suggested(at=0.0, n=n, hparams={"n": n}, by="tpe"))
+
+
+@pytest.mark.parametrize("policy", ["sha", "hyperband", "asha", "hypersched", "fifo"])
+def test_every_atom_trains_under_a_sampler_that_learns(policy: str) -> None:
+    """The first bracket of successive halving closed before its first configuration had been asked for."""
+    search = Learning(policy)
+    while search.asked and len(search.launched) < 8:
+        search.answer()
+    assert [launch.trial for launch in search.launched] == list(range(8))
+
+
+def test_a_sampler_that_learns_may_be_asked_for_more_once_the_limit_is_raised() -> None:
+    search = Learning("fifo", atoms=1, max_trials=1)
+    search.answer()
+    state = search.experiment.state
+    assert not state.can_draw
+    assert state.can_draw_up_to(2)
+    assert not state.can_draw_up_to(1)
+    state.configurations.suggested[1] = None
+    assert not state.can_draw_up_to(2), "it has said that there is none"
+
+
+def test_configurations_that_a_person_tried_are_not_counted_as_drawn() -> None:
+    """With three allowed, a ``try`` left room for two."""
+    script = Script(devices=1, max_trials=3).wants(Start(1)).start().drop()
+    script.feed(Tried(at=0.0, hparams={"lr": 0.5})).drop()
+    for trial in range(4):
+        script.wants(Start(1)).report(trial, 0.5).drop()
+        script.exited(trial, "finished").drop().released("d0").drop()
+    assert len(script.state.trials) == 4
+    assert not script.state.can_draw
+    assert script.state.starts_left == 0 < math.inf
