@@ -245,7 +245,7 @@ def gc(args: argparse.Namespace) -> int:
         )
     # A daemon must not begin to resume from a checkpoint that is being removed; the lock ends with this process.
     lock = Lock.take(paths.lock)
-    victims = storage.unneeded(paths, from_journal(paths).experiment.state)
+    victims = storage.unneeded(paths, storage.Needs.of(from_journal(paths).experiment.state))
     size_bytes = sum(map(storage.size_of, victims))
     found = f"{count(len(victims), 'checkpoint')}, {show_bytes(size_bytes)}"
     removes = bool(victims) and (args.yes or _agrees(args, paths, found))

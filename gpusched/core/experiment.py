@@ -326,7 +326,7 @@ class Experiment:
         if state.stopping is not None or state.has_finite:
             return
         reported = sum(
-            len(trial.curve) >= SENSELESS_REPORTS or not (trial.is_live or trial.state is S.FAILED)
+            len(trial.curve) >= SENSELESS_REPORTS or not trial.is_live
             for trial in state.trials.values()
             if trial.curve and trial.state is not S.FAILED
         )

@@ -72,7 +72,7 @@ def reopen(state: State, do: Transitions, event: Reopened) -> bool:
         max_trials=event.max_trials,
     )
     if was_over:
-        state.stopping, state.finished, state.storage_low = None, False, False
+        state.stopping, state.finished = None, False
         state.watched_since, state.failures = state.now, 0
     state.say(None, f"the search goes on; {show_duration(state.time_left_s)} left")
     do.set_timer(DEADLINE, state.rules.deadline_s)

@@ -193,8 +193,9 @@ class Daemon:
     def _start(self) -> None:
         inventory = self.executor.inventory()
         if self._resuming and self.experiment.state.devices.total:
+            there = {device.id for device in inventory}
             for slot in self.experiment.state.devices.slots.values():
-                if slot.passing:
+                if slot.passing and slot.id in there:
                     self.executor.keep_out(slot.id, slot.reason)
             self._resume(inventory)
             self._go_on()
@@ -248,8 +249,8 @@ class Daemon:
                 f"salvage: {unknown.killed} processes that the journal knows nothing of were ended; "
                 f"{len(unknown.aside)} folders of unknown trials were put aside"
             )
-        lost = list(resuming.lost_devices(state, inventory, self.clock()))
-        self.driver.resume(self.epoch.number, launched=launched, lost=lost)
+        news = list(resuming.news(state, inventory, self.storage, self.clock()))
+        self.driver.resume(self.epoch.number, launched=launched, news=news)
 
     # ------------------------------------------------------------ the loop
 

@@ -3,7 +3,7 @@
 Repairs are of rare cases, each left by a death at a bad instant:
 
 * The experiment was over in the journal, but the last commands were not carried out: ``complete``.
-* Devices have gone bad, or are gone, while no daemon looked: ``lost_devices``.
+* The disk or devices have changed while no daemon looked: ``news``.
 * After a salvage the journal knows less than happened. Process trees that it knows nothing of are ended, folders of
   trials that it knows nothing of are put aside, and numbers of incarnations are not used again: ``forget_the_unknown``.
 
@@ -22,6 +22,7 @@ from typing import Any
 from gpusched.core.events import DeadlineMoved, DeviceQuarantined, Event, Reopened
 from gpusched.core.state import DEADLINE, NOTHING_LEFT, State
 from gpusched.core.trial import TrialRecord
+from gpusched.daemon.storage import Storage
 from gpusched.devices.base import Device
 from gpusched.driver.assemble import Assembled, read_recipe
 from gpusched.driver.clock import Beginning
@@ -35,6 +36,7 @@ from gpusched.text import count
 
 #: How long process trees that nobody knows may take to die of SIGKILL.
 HUNT_S = 30.0
+NOT_THERE = "it was not there any more when the daemon came back"
 
 
 def complete(assembled: Assembled) -> None:
@@ -54,18 +56,22 @@ def complete(assembled: Assembled) -> None:
         write_durably(paths.final_view, json.dumps(assembled.view()).encode())
 
 
-def lost_devices(
-    state: State, inventory: Sequence[Device], now: float
-) -> Iterator[DeviceQuarantined]:
-    """List the devices that the journal takes for good and that cannot be used now, or are gone."""
+def news(
+    state: State, inventory: Sequence[Device], storage: Storage, now: float
+) -> Iterator[Event]:
+    """Say where the outside is not as the journal remembers: the room on the disk, and each device.
+
+    Quarantines pass: a device that is not there comes back when it is seen again.
+    """
+    if (change := storage.ask(now, state)) is not None:
+        yield change
     there = {device.id: device for device in inventory}
     for name, slot in state.devices.slots.items():
         if slot.state.value == "quarantined":
             continue
         device = there.get(name)
         if device is None:
-            why = "it was not there any more when the daemon came back"
-            yield DeviceQuarantined(at=now, device=name, reason=why)
+            yield DeviceQuarantined(at=now, device=name, reason=NOT_THERE, passing=True)
         elif not device.usable:
             yield DeviceQuarantined(at=now, device=name, reason=device.why_not, passing=True)
 

@@ -13,6 +13,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import read_claim
 
 #: How often the disk, and the daemon's and the warm server's logs, are looked at.
-LOOK_EVERY_S = 5.0
+LOOK_EVERY_S = 2.5
 MAKE_ROOM_EVERY_S = 60.0
 KEEP = 2
 TRASH = ".trash-"
@@ -47,10 +48,37 @@ def require_unchanged(paths: ExperimentPaths, meta: Mapping[str, Any]) -> None:
             )
 
 
-class Storage:
-    """The disk of one experiment's folder. ``room`` is how much there is; a parameter for tests."""
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Trials that are over, and trial and step of the best model: which checkpoints are needed."""
 
-    def __init__(self, paths: ExperimentPaths, room: Callable[[Path], Room] = Room.of) -> None:
+    is_final: Mapping[int, bool]
+    best: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, state: State) -> Needs:
+        best = (state.best.trial, state.best.step) if state.best is not None else None
+        return cls({number: trial.is_final for number, trial in state.trials.items()}, best)
+
+
+def _in_a_thread(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="gpusched-storage", daemon=True).start()
+
+
+class Storage:
+    """The disk of one experiment's folder. It is looked at beside the loop, as a disk may take its time.
+
+    What the disk is like is compared with what the search believes, at each look: nothing told before is remembered
+    here. ``room`` (how much there is) and ``beside`` (what does the work) are parameters for tests.
+    """
+
+    def __init__(
+        self,
+        paths: ExperimentPaths,
+        room: Callable[[Path], Room] = Room.of,
+        *,
+        beside: Callable[[Callable[[], None]], None] = _in_a_thread,
+    ) -> None:
         self.reserve = Reserve(paths.reserve)
         self.next_at = 0.0
         self._make_room_at = 0.0
@@ -58,6 +86,9 @@ class Storage:
         self.warning: str | None = None
         self._paths = paths
         self._room = room
+        self._beside = beside
+        self._is_looking = False
+        self._seen: Room | None = None
         self._logs = LogCap(paths.root, watched=False)
 
     def require_room(self) -> None:
@@ -69,39 +100,54 @@ class Storage:
                     f"{self._paths.root.parent}: {room}; make room, or choose another disk with --dir"
                 )
 
+    def ask(self, now: float, state: State) -> StorageChanged | None:
+        """Look at the room at once: for a resume, before anything is begun."""
+        self._measure()
+        return self._change(now, state)
+
     def look(self, now: float, state: State) -> StorageChanged | None:
-        """Return what has changed since the last look, if a look is due; cut logs, and make room where it is low."""
+        """Return what the last look found to be otherwise than the search believes, and begin another, if it is due."""
         if now < self.next_at:
             return None
         self.next_at = now + LOOK_EVERY_S
-        self._logs.look(now)
-        try:
-            room = self._room(self._paths.root)
-        except OSError:
+        change = self._change(now, state)
+        if not self._is_looking:
+            self._is_looking, needs = True, Needs.of(state)
+            self._beside(lambda: self._look(now, needs))
+        return change
+
+    def _change(self, now: float, state: State) -> StorageChanged | None:
+        room, self._seen = self._seen, None
+        if room is None:
             return None
-        if room.is_low and now >= self._make_room_at:
-            self._make_room_at = now + MAKE_ROOM_EVERY_S
-            self._make_room(state)
-        if self.warning is None and room.is_low:
+        if room.is_low:
             self.warning = f"{room}: no trial is begun until there is room; those that run go on"
-            return StorageChanged(at=now, low=True, what=self.warning)
-        if room.is_clear:
-            with suppress(OSError):
-                self.reserve.fill()
-            if self.warning is not None:
-                self.warning = None
+            if not state.storage_low:
+                return StorageChanged(at=now, low=True, what=self.warning)
+        elif room.is_clear:
+            self.warning = None
+            if state.storage_low:
                 return StorageChanged(at=now, low=False, what="there is room on the disk again")
         return None
 
-    def _make_room(self, state: State) -> None:
-        """Remove the checkpoints of trials that are over, but the best model's, beside the loop."""
-        self._remove(unneeded(self._paths, state, only_final=True))
+    def _measure(self) -> None:
+        with suppress(OSError):
+            self._seen = self._room(self._paths.root)
 
-    def _remove(self, victims: list[Path]) -> None:
-        if victims:
-            threading.Thread(
-                target=remove, args=(victims,), name="gpusched-garbage", daemon=True
-            ).start()
+    def _look(self, now: float, needs: Needs) -> None:
+        """Beside the loop: cut logs, read the room, and make some where it is low."""
+        try:
+            self._logs.look(now)
+            self._measure()
+            room = self._seen
+            if room is not None and room.is_low and now >= self._make_room_at:
+                self._make_room_at = now + MAKE_ROOM_EVERY_S
+                remove(unneeded(self._paths, needs, only_final=True))
+            elif room is not None and room.is_clear:
+                with suppress(OSError):
+                    self.reserve.fill()
+        finally:
+            self._is_looking = False
 
     def write(self, path: Path, data: bytes) -> None:
         """Write a file durably, from the reserve where the disk is full. Raises OSError."""
@@ -121,14 +167,14 @@ class Storage:
 # ---------------------------------------------------------------- checkpoints
 
 
-def unneeded(paths: ExperimentPaths, state: State, only_final: bool = False) -> list[Path]:
+def unneeded(paths: ExperimentPaths, needs: Needs, only_final: bool = False) -> list[Path]:
     """List checkpoint folders that neither the best model nor a resume needs; ``only_final``: of ended trials alone."""
     found: list[Path] = []
     for number in paths.trial_numbers:
-        trial = state.trials.get(number)
-        if trial is None:
+        is_final = needs.is_final.get(number)
+        if is_final is None:
             continue  # the journal knows nothing of it; a salvage may have lost that
-        if only_final and not trial.is_final:
+        if only_final and not is_final:
             continue
         of_trial = paths.trial(number)
         try:
@@ -137,7 +183,7 @@ def unneeded(paths: ExperimentPaths, state: State, only_final: bool = False) -> 
             continue
         if _is_alive(paths, number):
             continue
-        needed = not trial.is_final or _holds_the_best(paths, state, number)
+        needed = not is_final or _holds_the_best(paths, needs, number)
         keep = of_trial.committed_checkpoints()[-KEEP:] if needed else ()
         found += [entry for entry in there if entry not in keep]
     return found
@@ -172,13 +218,12 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def _holds_the_best(paths: ExperimentPaths, state: State, number: int) -> bool:
+def _holds_the_best(paths: ExperimentPaths, needs: Needs, number: int) -> bool:
     """Whether the best model is this trial's and is not in ``best/`` yet."""
-    best = state.best
-    if best is None or best.trial != number:
+    if needs.best is None or needs.best[0] != number:
         return False
     kept = read_json(paths.best / "metric.json")
-    return kept is None or (kept.get("trial"), kept.get("step")) != (best.trial, best.step)
+    return kept is None or (kept.get("trial"), kept.get("step")) != needs.best
 
 
 def _is_alive(paths: ExperimentPaths, number: int) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from gpusched.core.decisions import Start
 from gpusched.daemon import storage
+from gpusched.daemon.storage import Needs
 from gpusched.executors.best import keep_best
 from gpusched.folder.files import private_folder
 from gpusched.folder.paths import ExperimentPaths
@@ -61,19 +62,21 @@ def test_a_paused_trial_keeps_its_newest_two(paths: ExperimentPaths) -> None:
     save(paths, 1, 1, 2, 3, 12)
     (paths.trial(1).checkpoints / "step-00000099").mkdir()
     state = script("stopped", "paused").state
-    assert names(storage.unneeded(paths, state)) == [
+    assert names(storage.unneeded(paths, Needs.of(state))) == [
         "0000/step-00000001",
         *("0001/step-00000001", "0001/step-00000002", "0001/step-00000099"),
     ]
-    assert names(storage.unneeded(paths, state, only_final=True)) == ["0000/step-00000001"]
+    assert names(storage.unneeded(paths, Needs.of(state), only_final=True)) == [
+        "0000/step-00000001"
+    ]
 
 
 def test_the_best_models_checkpoint_stays_until_best_holds_it(paths: ExperimentPaths) -> None:
     save(paths, 0, 1)
     state = script("stopped", "paused").state
-    assert storage.unneeded(paths, state) == []
+    assert storage.unneeded(paths, Needs.of(state)) == []
     keep(paths)
-    victims = storage.unneeded(paths, state)
+    victims = storage.unneeded(paths, Needs.of(state))
     assert names(victims) == ["0000/step-00000001"]
     assert storage.remove(victims)[0] == 1
     assert (paths.best / "checkpoint" / "state.pt").stat().st_size == 1000
@@ -88,9 +91,9 @@ def test_a_trial_that_lives_without_a_daemon_is_left_alone(paths: ExperimentPath
     assert make_claim(shim, Identity(os.getpid(), start_time(os.getpid()) or 0))
     (paths.trial(0).checkpoints / ".staged-00000002").mkdir()
     state = script("stopped").state
-    assert storage.unneeded(paths, state) == []
+    assert storage.unneeded(paths, Needs.of(state)) == []
     (logs / "exit.json").write_text("{}")
-    assert len(storage.unneeded(paths, state)) == 2
+    assert len(storage.unneeded(paths, Needs.of(state))) == 2
 
 
 def test_one_that_was_being_replaced_counts(paths: ExperimentPaths) -> None:
@@ -99,7 +102,7 @@ def test_one_that_was_being_replaced_counts(paths: ExperimentPaths) -> None:
     folder = paths.trial(1).checkpoints
     (folder / "step-00000005").rename(folder / ".replaced-step-00000005")
     state = script("running", "paused").state
-    assert storage.unneeded(paths, state) == []
+    assert storage.unneeded(paths, Needs.of(state)) == []
     found = CheckpointStore(folder).newest()
     assert found.step == 5
 
@@ -121,11 +124,11 @@ def test_every_moment_of_a_removal_leaves_what_is_needed(paths: ExperimentPaths)
     """A crash anywhere in it: what is left is found, and still not what a resume needs."""
     save(paths, 1, 1, 2, 3)
     state = script("running", "paused").state
-    (victim,) = storage.unneeded(paths, state)
+    (victim,) = storage.unneeded(paths, Needs.of(state))
     victim.rename(victim.with_name(f".trash-{victim.name}"))
-    (left,) = storage.unneeded(paths, state)
+    (left,) = storage.unneeded(paths, Needs.of(state))
     (left / "manifest.json").unlink()
-    storage.remove(storage.unneeded(paths, state))
+    storage.remove(storage.unneeded(paths, Needs.of(state)))
     found = CheckpointStore(paths.trial(1).checkpoints).newest()
     assert found.step == 3
     assert json.loads((found.folder / "manifest.json").read_text())["step"] == 3
@@ -137,5 +140,5 @@ def test_of_many_trials_the_cost_grows_with_their_number(paths: ExperimentPaths)
     for number in range(300):
         private_folder(paths.trial(number).checkpoints)
         if number + 1 in (30, 300):
-            calls[number + 1] = calls_of(lambda: storage.unneeded(paths, state))
+            calls[number + 1] = calls_of(lambda: storage.unneeded(paths, Needs.of(state)))
     assert calls[300] < 12 * calls[30]

@@ -37,7 +37,8 @@ def test_what_can_be_written_is() -> None:
 def test_a_log_keeps_its_first_and_last_part(tmp_path: Path) -> None:
     log = tmp_path / "daemon.log"
     size = FIRST_BYTES + LAST_BYTES + STEP_BYTES
-    storage, state = Storage(ExperimentPaths(tmp_path)), Script().state
+    storage = Storage(ExperimentPaths(tmp_path), beside=lambda work: work())
+    state = Script().state
     log.write_bytes(b"first" + bytes(size - 9) + b"last")
     storage.look(0.0, state)
     blocks = log.stat().st_blocks * 512

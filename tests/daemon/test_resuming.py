@@ -9,38 +9,44 @@ from typing import Any
 import pytest
 
 from gpusched.core.decisions import NO_STEP_FITS, Stop
-from gpusched.core.events import DeviceQuarantined
+from gpusched.core.events import DeviceQuarantined, Event
 from gpusched.daemon import resuming
 from gpusched.devices.base import Device
 from gpusched.errors import InputError
 from gpusched.folder.lock import read_fence, write_fence
 from gpusched.folder.paths import ExperimentPaths
 from tests.core import stages
+from tests.helpers import Script
+
+
+def news(script: Script, there: list[Device], now: float) -> list[Event]:
+    roomy = SimpleNamespace(ask=lambda _now, _state: None)
+    return list(resuming.news(script.state, there, roomy, now))
 
 
 def test_devices_that_went_bad_while_nobody_looked() -> None:
     script = stages.running()
     there = [Device("d0", "GPU 0", usable=False, why_not="Xid 79")]
-    found = list(resuming.lost_devices(script.state, there, 9.0))
+    found = news(script, there, 9.0)
     gone = "it was not there any more when the daemon came back"
     assert found == [
         DeviceQuarantined(at=9.0, device="d0", reason="Xid 79", passing=True),
-        DeviceQuarantined(at=9.0, device="d1", reason=gone),
+        DeviceQuarantined(at=9.0, device="d1", reason=gone, passing=True),
     ]
     for event in found:
         script.feed(event).drop()
-    assert list(resuming.lost_devices(script.state, there, 10.0)) == [], "said once"
+    assert news(script, there, 10.0) == [], "said once"
 
 
 def test_devices_that_are_well_are_not_spoken_of() -> None:
     script = stages.running()
     there = [Device(name, name) for name in script.state.devices.slots]
-    assert list(resuming.lost_devices(script.state, there, 9.0)) == []
+    assert news(script, there, 9.0) == []
 
 
 def test_a_trial_on_a_lost_device_goes_on_elsewhere() -> None:
     script = stages.running()
-    (lost,) = resuming.lost_devices(script.state, [Device("d1", "GPU 1")], script.now)
+    (lost,) = news(script, [Device("d1", "GPU 1")], script.now)
     script.feed(lost).drop()
     script.exited(0, "killed").drop()
     assert script.trial(0).devices == ("d1",)

@@ -18,6 +18,7 @@ from gpusched.folder import files
 from gpusched.folder.files import MIB, SLICES, Reserve, Room
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import DiskFull, Journal
+from tests.core import stages
 from tests.helpers import Script
 from tests.journal_samples import META, read, sample
 
@@ -51,8 +52,6 @@ def test_a_reserve_that_cannot_be_had_does_no_harm(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- the marks
 
-STATE = Script(devices=1).start().state
-
 
 def room(free: int, size: int = 100 << 30) -> Room:
     return Room(free, min(files.LOW_BYTES, int(size * files.LOW_SHARE)))
@@ -66,25 +65,40 @@ def test_the_mark_is_a_share_of_a_small_disk() -> None:
     assert not room(513 * MIB).is_clear
 
 
-def test_a_look_tells_each_change_once(tmp_path: Path) -> None:
-    free = 10 << 30
-    storage = Storage(ExperimentPaths(tmp_path), room=lambda _folder: room(free))
+def test_a_look_tells_each_change_once_and_what_a_daemon_before_had_not_seen(
+    tmp_path: Path,
+) -> None:
+    """A search resumed after a full disk began nothing any more: what it remembers is compared at every look."""
+    script, free = stages.running(), 10 << 30
+    state = script.state
+
+    def fresh() -> Storage:
+        return Storage(
+            ExperimentPaths(tmp_path), room=lambda _folder: room(free), beside=lambda work: work()
+        )
+
+    storage = fresh()
     storage.require_room()
-    assert storage.look(0.0, STATE) is None
+    assert storage.look(0.0, state) is None
     free = 100 * MIB
-    assert storage.look(LOOK_EVERY_S / 2, STATE) is None, "not yet"
-    low = storage.look(LOOK_EVERY_S, STATE)
+    assert storage.look(LOOK_EVERY_S / 2, state) is None, "not yet"
+    assert storage.look(LOOK_EVERY_S, state) is None, "that is what the look before has found"
+    low = storage.look(2 * LOOK_EVERY_S, state)
     assert low.low
+    script.feed(low).drop()
     assert "100 MiB free on the disk, fewer than 512: no trial is begun" in low.what
     assert storage.warning == low.what
     with pytest.raises(InputError, match="100 MiB free on the disk"):
         storage.require_room()
     storage.reserve.give()
     free = 520 * MIB
-    assert storage.look(20.0, STATE) is None, "above the mark, but not by enough"
-    free = 700 * MIB
-    clear = storage.look(30.0, STATE)
+    assert [storage.look(at, state) for at in (20.0, 30.0)] == [None, None], "not by enough"
+    free = 50 << 30
+    storage = fresh()
+    clear = storage.ask(40.0, state)
     assert not clear.low
+    script.feed(clear).drop()
+    assert [storage.look(at, state) for at in (50.0, 60.0)] == [None, None]
     assert storage.warning is None
     assert storage.reserve.slices == SLICES, "it was filled again"
     storage.release()

@@ -114,7 +114,7 @@ def test_it_ends_only_when_its_end_is_on_disk(tmp_path: Path) -> None:
         driver.handle([UserAsked(at=0.0, verb="unpause", trial=99)] * 20)
         driver._settle()
     driver.handle([UserAsked(at=0.0, verb="cancel")])
-    assert len(executor.kills) == executor.launches > 0, (
+    assert len({kill.trial for kill in executor.kills}) == executor.launches > 0, (
         "whoever ends a search on a full disk ends it"
     )
     for trial in list(driver.experiment.state.live.values()):
