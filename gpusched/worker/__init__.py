@@ -6,7 +6,7 @@
   (with or without a save), ``endings`` (the last word, or in which line it failed)
 * what is wrong with a script: ``usage`` (which call is wrong or missing), ``forgotten`` (state that nothing saves)
   and ``averages`` (of weights, kept by hand), ``files`` (which path two trials write)
-* what a trial trains on: ``data`` (who gets which sample), ``loader``, ``stream``, ``shard``, ``foreign`` (loaders
+* what a trial trains on: ``data`` (who gets which sample), ``loader``, ``stream``, ``foreign`` (loaders
   and samplers of the script's own); ``weights`` and ``learning_rate`` keep gradients, rates and schedules right
   whatever the number of ranks
 * what survives a launch: ``training`` (what was set up), ``state``, ``sharded`` and ``rng`` (what a checkpoint holds),

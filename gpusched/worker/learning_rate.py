@@ -13,10 +13,6 @@ target is reached at once.
 The factor is put on only while ``optimizer.step()`` runs, by the optimizer's own hooks. So whatever else reads or
 writes the rates (any scheduler of ``torch.optim.lr_scheduler``, a checkpoint, a log) sees the base rate alone.
 ``GradScaler`` that skips a step and gradient accumulation need no care: the ramp moves when the optimizer does.
-
-Momentum: torch's optimizers keep momentum apart from the rate (equation 9 of Goyal et al.), which is what their
-remark 2 ("momentum correction") restores for those that do not. ``momentum_correction=False`` gives the other
-behaviour: the velocity, rate x momentum, stays what it was when the rate changes.
 """
 
 from __future__ import annotations
@@ -122,18 +118,15 @@ class RateScaler:
         target: float,
         warmup_epochs: float,
         clock: Clock,
-        momentum_correction: bool = True,
     ) -> None:
         optimizer = bare_optimizer(optimizer)
         self._optimizer = optimizer
         self._warmup_epochs = warmup_epochs
         self._clock = clock
-        self._momentum_correction = momentum_correction
         self._ramp = Ramp(1.0, target)
         self._applied: list[Any] | None = None
         self._told = False
         self._epochs = 0.0  # trained on before the next optimizer step
-        self._last_factor: float | None = None
         for name in ("register_step_pre_hook", "register_step_post_hook", "param_groups"):
             if not hasattr(optimizer, name):
                 raise TypeError(
@@ -160,7 +153,6 @@ class RateScaler:
         saved = Ramp(**state["ramp"])
         target = self._ramp.target
         self._epochs = state["epochs"]
-        self._last_factor = state["factor"]
         if saved.target == target:
             self._ramp = saved
         else:
@@ -171,10 +163,6 @@ class RateScaler:
         if self._clock.frozen:
             return
         factor = self.factor
-        if not self._momentum_correction and self._last_factor not in (None, factor):
-            assert self._last_factor is not None
-            self._scale_momentum(self._last_factor / factor)
-        self._last_factor = factor
         self._applied = []
         for group in optimizer.param_groups:
             rate = group["lr"]
@@ -216,12 +204,6 @@ class RateScaler:
             else:
                 group["lr"] = rate
         self._applied = None
-
-    def _scale_momentum(self, ratio: float) -> None:
-        for state in self._optimizer.state.values():
-            buffer = state.get("momentum_buffer")
-            if buffer is not None:
-                buffer.mul_(ratio)
 
 
 # ---------------------------------------------------------------- schedules by step

@@ -17,17 +17,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from gpusched.worker.data import Layout, derive_seed, epoch_order, share, stretches
 from gpusched.worker.foreign import draw, own_sampler, refuse_foreign_options
 from gpusched.worker.state import Stateful, portable, unportable
-from gpusched.worker.weights import BatchWeight, each_part, tagged
+from gpusched.worker.weights import BatchWeight, each_part
 
 
 @dataclass(slots=True)
 class Position:
-    """Position of training: ``consumed`` samples of epoch ``epoch``; ``places``: of each shard of a stream."""
+    """Position of training: ``consumed`` samples of epoch ``epoch``; ``places``: in each worker's part of a stream."""
 
     epoch: int = 0
     consumed: int = 0
@@ -138,7 +138,7 @@ class BaseLoader(ABC):
             return
         self._position = Position(epoch + 1)
         self._running = False
-        self._weight.value = 1.0
+        self._weight.end(self)
 
 
 class TrainingLoader(BaseLoader):
@@ -193,8 +193,8 @@ class TrainingLoader(BaseLoader):
                 if self._position.epoch != where.epoch:
                     raise RuntimeError("trial.loader: an older iteration outlived a newer one")
                 self._position.consumed = part.end
-                self._weight.value = part.weight
-                yield tagged(place_batch(batch, self._device), part.weight)
+                self._weight.hand_out(self, part.weight)
+                yield place_batch(batch, self._device)
         finally:
             self._end(where.epoch)
 
@@ -270,7 +270,7 @@ class _Lists:
 
 
 class EvaluationLoader:
-    """Every sample exactly once over all ranks, in order, nothing padded."""
+    """Every sample exactly once over the ranks of ``layout`` (of one rank: all on each), in order, nothing padded."""
 
     def __init__(
         self, dataset: Any, batch_size: int, layout: Layout, device: torch.device, **options: Any
@@ -279,12 +279,9 @@ class EvaluationLoader:
         self.dataset = dataset
         self._device = device
         options.setdefault("pin_memory", device.type == "cuda")
-        if isinstance(dataset, IterableDataset):
-            options["batch_size"] = batch_size
-        else:
-            mine = range(layout.rank, len(dataset), layout.world_size)
-            lists = [list(mine[i : i + batch_size]) for i in range(0, len(mine), batch_size)]
-            options["batch_sampler"] = _Lists(lambda: lists)
+        mine = range(layout.rank, len(dataset), layout.world_size)
+        lists = [list(mine[i : i + batch_size]) for i in range(0, len(mine), batch_size)]
+        options["batch_sampler"] = _Lists(lambda: lists)
         self._loader: DataLoader[Any] = DataLoader(
             dataset, generator=torch.Generator().manual_seed(0), **options
         )

@@ -5,20 +5,24 @@ So ``seed_everything`` seeds all ranks alike, and ``diverge`` gives every rank b
 over. Rank 0 keeps its stream, so a trial on one atom draws what the plain script would.
 
 Only generators of libraries that are loaded are touched; nothing is imported. A library that the script imports later,
-after ``from gpusched import trial``, is seeded as it is imported.
+after ``from gpusched import trial``, is seeded when the script first asks for its hyperparameters or its device.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 from gpusched.worker.data import derive_seed
+
+_LIBRARIES: dict[str, Callable[[Any, int], object]] = {
+    "numpy": lambda numpy, seed: numpy.random.seed(seed % (1 << 32)),
+    "torch": lambda torch, seed: torch.manual_seed(seed),
+}
+_TORCH_DEFAULT = 67280421310721
+_seeded: set[str] = set()
 
 
 def seed_everything(seed: int) -> None:
@@ -27,40 +31,20 @@ def seed_everything(seed: int) -> None:
     for name, seed_library in _LIBRARIES.items():
         if (library := sys.modules.get(name)) is not None:
             seed_library(library, seed)
+            _seeded.add(name)
 
 
-def seed_later_imports(seed: int) -> None:
-    """Seed numpy and torch when they are imported, if they are not loaded yet."""
-    if not _LIBRARIES.keys() <= sys.modules.keys():
-        sys.meta_path.insert(0, _SeedAtImport(seed))
-
-
-_LIBRARIES: dict[str, Callable[[Any, int], object]] = {
-    "numpy": lambda numpy, seed: numpy.random.seed(seed % (1 << 32)),
-    "torch": lambda torch, seed: torch.manual_seed(seed),
-}
-
-
-class _SeedAtImport(MetaPathFinder):
-    """Finds the libraries as Python does, and has them seeded when they are there."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        found = PathFinder.find_spec(name, path) if name in _LIBRARIES else None
-        if found is None or found.loader is None:
-            return None
-        load = found.loader.exec_module
-
-        def load_and_seed(module: ModuleType) -> None:
-            load(module)
-            _LIBRARIES[name](module, self._seed)
-
-        found.loader.exec_module = load_and_seed  # type: ignore[method-assign]
-        return found
+def seed_newcomers(seed: int) -> None:
+    """Seed libraries that were imported since ``seed_everything``, unless the script has seeded torch itself."""
+    if len(_seeded) == len(_LIBRARIES):
+        return
+    new = [name for name in _LIBRARIES if name in sys.modules and name not in _seeded]
+    _seeded.update(new)
+    torch = sys.modules.get("torch")
+    if "torch" in new and torch is not None and torch.initial_seed() != _TORCH_DEFAULT:
+        return
+    for name in new:
+        _LIBRARIES[name](sys.modules[name], seed)
 
 
 def diverge(seed: int, rank: int, step: int) -> None:

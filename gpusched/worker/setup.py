@@ -10,6 +10,7 @@ import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from gpusched.worker import rng
 from gpusched.worker.backing import Backing
 from gpusched.worker.context import Context, take_gpu
 from gpusched.worker.group import Group
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from gpusched.worker.learning_rate import Schedule
     from gpusched.worker.loader import EvaluationLoader, TrainingLoader
-    from gpusched.worker.stream import StreamLoader
+    from gpusched.worker.stream import EvaluationStream, StreamLoader
 
 
 class TrialSetup(ABC):
@@ -45,6 +46,7 @@ class TrialSetup(ABC):
     @property
     def hparams(self) -> HParams:
         """The configuration: ``hp.lr``, ``hp["lr"]``, nested ``hp.opt.momentum``; read-only."""
+        rng.seed_newcomers(self._context.seed)
         return self._context.hparams
 
     @property
@@ -72,6 +74,8 @@ class TrialSetup(ABC):
         """Device on which this rank computes. A CUDA device is made the current one at the first call."""
         if self._device is None:
             import torch
+
+            rng.seed_newcomers(self._context.seed)
 
             kind = self._context.device_kind
             if kind is None:
@@ -144,17 +148,17 @@ class TrialSetup(ABC):
             return model
         if shard:
             sharded.shard(model, self.device, self.world_size)
-            weights.weigh_outputs(model, self._batch_weight())
+            weights.weigh_sharded(model, self._batch_weight())
             return model
         from torch.nn.parallel import DistributedDataParallel
 
         if self.device.type == "cuda":
             ddp_options.setdefault("device_ids", [self.device.index])
         wrapped = DistributedDataParallel(model, **ddp_options)
-        weights.weigh_outputs(wrapped, self._batch_weight())
+        weights.weigh_gradients(wrapped.parameters(), self._batch_weight())
         return wrapped
 
-    def scale_lr(self, optimizer: Any, *, momentum_correction: bool = True) -> None:
+    def scale_lr(self, optimizer: Any) -> None:
         """Scale this optimizer's rates with the global batch, reached gradually after a resize.
 
         Effective rate = base rate x (atoms)^p while ``optimizer.step()`` runs, with p and the warm-up from the recipe's
@@ -164,7 +168,6 @@ class TrialSetup(ABC):
 
         Args:
             optimizer: Of ``torch.optim``, or with its hooks and ``param_groups``.
-            momentum_correction: Keep momentum apart from the rate (Goyal et al. 2017, remark 2).
 
         Raises:
             TypeError: Not an optimizer of torch.
@@ -177,7 +180,6 @@ class TrialSetup(ABC):
             target=self._training.target_factor(power_for(optimizer, settings.lr_power)),
             warmup_epochs=settings.lr_warmup_epochs,
             clock=self._training.clock,
-            momentum_correction=momentum_correction,
         )
         self._training.add_scaler(scaler)
 
@@ -188,7 +190,6 @@ class TrialSetup(ABC):
         *,
         shuffle: bool = True,
         drop_last: bool = False,
-        shards: int = 1,
         **options: Any,
     ) -> TrainingLoader | StreamLoader:
         """Batches of this rank's share of ``dataset``, on its device; one iteration is (what is left of) one epoch.
@@ -199,13 +200,11 @@ class TrialSetup(ABC):
         Args:
             dataset: Map-style, or an ``IterableDataset`` that yields the same stream on every rank: gpusched deals the
                 samples to the ranks, also over a resize in mid-epoch. A data set (or its iterator) with ``state_dict``
-                and ``load_state_dict`` is asked for its state; any other stream is read again up to where it was.
+                and ``load_state_dict`` is asked for its state; any other stream is read again up to where it was. With
+                ``num_workers`` a stream that splits itself by ``get_worker_info()`` is read in as many parts.
             batch_size: Samples per atom, or of the global batch where the recipe says ``batch: global``.
             shuffle: Visit the samples in a random order.
             drop_last: Leave the samples out that do not fill a global batch.
-            shards: For an iterable data set that splits itself by ``torch.utils.data.get_worker_info()``: the number of
-                logical shards, each of which one rank reads (1: every rank reads the whole stream and keeps its share).
-                The same in every launch; at least the number of ranks; its number of files, say.
             options: Go to ``torch.utils.data.DataLoader``. A ``sampler`` of your own that yields indices (weighted, a
                 subset) is asked for the list of each epoch under a seed, and the ranks share that list.
 
@@ -222,7 +221,6 @@ class TrialSetup(ABC):
         options["drop_last"] = drop_last
         made: TrainingLoader | StreamLoader
         if isinstance(dataset, IterableDataset):
-            options["shards"] = shards
             made = StreamLoader(terms, dataset, batch_size, group=self._group, **options)
         else:
             made = TrainingLoader(terms, dataset, batch_size, shuffle=shuffle, **options)
@@ -230,11 +228,17 @@ class TrialSetup(ABC):
         self._training.add_loader(made)
         return made
 
-    def eval_loader(self, dataset: Any, batch_size: int = 256, **options: Any) -> EvaluationLoader:
+    def eval_loader(
+        self, dataset: Any, batch_size: int = 256, **options: Any
+    ) -> EvaluationLoader | EvaluationStream:
         """Batches for evaluation: every sample on exactly one rank, in order, nothing padded. See ``mean``."""
-        from gpusched.worker.loader import EvaluationLoader
+        from torch.utils.data import IterableDataset
 
-        return EvaluationLoader(dataset, batch_size, self._training.layout, self.device, **options)
+        from gpusched.worker.loader import EvaluationLoader
+        from gpusched.worker.stream import EvaluationStream
+
+        kind = EvaluationStream if isinstance(dataset, IterableDataset) else EvaluationLoader
+        return kind(dataset, batch_size, self._training.layout, self.device, **options)
 
     def steps_per_epoch(self, loader: Any) -> int:
         """Count the optimizer steps of one epoch on one atom: the length to give to a scheduler by step.

@@ -1,5 +1,4 @@
-"""Models that are sharded over the ranks (``fully_shard``, FSDP2; ``FullyShardedDataParallel``, FSDP1), saved whole and
-sharded anew.
+"""Models that are sharded over the ranks (``fully_shard``, FSDP2), saved whole and sharded anew.
 
 A checkpoint holds whole tensors under their plain names, so any number of ranks can go on with it; torch's
 ``torch.distributed.checkpoint.state_dict`` gathers and reshards them. Rank 0's memory (not its device's) must hold the
@@ -22,15 +21,8 @@ from torch.optim import Optimizer
 _MARK = "__gpusched_whole__"
 
 
-def is_sharded(value: Any, models: Iterable[Any] = ()) -> bool:
-    """Tell whether a model, or the model (one of ``models``) of an optimizer, is sharded, by FSDP1 or FSDP2."""
-    if isinstance(value, Optimizer):
-        wanted = {id(parameter) for parameter in _parameters(value)}
-        ours = [each for each in models if is_fsdp1(each)]
-        if any(wanted & {id(each) for each in _parameters(model)} for model in ours):
-            return True
-    if is_fsdp1(value):
-        return True
+def is_sharded(value: Any) -> bool:
+    """Tell whether a model, or the model of an optimizer, is sharded."""
     if "torch.distributed.tensor" not in sys.modules:
         return False
     from torch.distributed.tensor import DTensor
@@ -38,13 +30,13 @@ def is_sharded(value: Any, models: Iterable[Any] = ()) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in _parameters(value))
 
 
-def is_fsdp1(value: Any) -> bool:
-    """Tell whether a model is, or holds, a ``FullyShardedDataParallel``."""
-    if "torch.distributed.fsdp" not in sys.modules or not isinstance(value, nn.Module):
+def is_fsdp1(model: nn.Module) -> bool:
+    """Tell whether a model is, or holds, a ``FullyShardedDataParallel``, which a trial cannot save."""
+    if "torch.distributed.fsdp" not in sys.modules:
         return False
     from torch.distributed.fsdp import FullyShardedDataParallel
 
-    return any(isinstance(part, FullyShardedDataParallel) for part in value.modules())
+    return any(isinstance(part, FullyShardedDataParallel) for part in model.modules())
 
 
 def gathered(tensor: torch.Tensor) -> torch.Tensor:
@@ -86,11 +78,7 @@ def save(value: Any, models: Iterable[Any]) -> dict[str, Any]:
     from torch.distributed.checkpoint import state_dict as dcp
 
     model = _plain(_owner(value, models) if isinstance(value, Optimizer) else value)
-    # FSDP1 frees the whole parameter that it has "moved" to the CPU: on the CPU that is the same memory, and the
-    # process dies (torch 2.13, SIGSEGV in state_dict). Of one rank it moves nothing at all.
-    is_on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
-    moves = not is_fsdp1(model) or not (is_on_cpu or torch.distributed.get_world_size() == 1)
-    options = dcp.StateDictOptions(full_state_dict=True, cpu_offload=moves)
+    options = dcp.StateDictOptions(full_state_dict=True, cpu_offload=True)
     if isinstance(value, Optimizer):
         return {_MARK: dcp.get_optimizer_state_dict(model, value, options=options)}
     return {_MARK: dcp.get_model_state_dict(model, options=options)}
@@ -143,15 +131,7 @@ def _owner(optimizer: Optimizer, models: Iterable[Any]) -> nn.Module:
 
 def _by_name(state: Mapping[str, Any], optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
     """Return an optimizer's state by numbers of parameters as one by their names."""
-    if any(name.endswith("_flat_param") for name, _ in model.named_parameters()):
-        raise RuntimeError(
-            "FullyShardedDataParallel (FSDP1) has joined its parameters into flat ones, which a launch without it does "
-            "not know: write FullyShardedDataParallel(..., use_orig_params=True), or shard with fully_shard"
-        )
-    names = {
-        id(parameter): name.replace("_fsdp_wrapped_module.", "")
-        for name, parameter in model.named_parameters()
-    }
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = []
     numbered: dict[Any, str] = {}
     for saved, group in zip(state["param_groups"], optimizer.param_groups, strict=True):

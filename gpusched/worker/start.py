@@ -66,7 +66,6 @@ def _start(defaults: Mapping[str, object] | None) -> Trial:
     if context.launcher == "torchrun" and context.world_size > 1:
         atexit.register(_let_gloo_finish)
     rng.seed_everything(context.seed)
-    rng.seed_later_imports(context.seed)
     trial = Trial(context, group)
     select_gpu(trial, context)
     trial.begin()

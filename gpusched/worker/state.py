@@ -43,6 +43,12 @@ def refuse_stateless(name: str, value: object) -> None:
             f"load_state_dict(); track a model, an optimizer, a scheduler, or an object of your own "
             f"that has both; for others write trial.track({name}=gpusched.pickled(...)), for plain values trial.state"
         )
+    if isinstance(value, nn.Module) and sharded.is_fsdp1(value):
+        raise TypeError(
+            f"trial.track({name}=...): a FullyShardedDataParallel (FSDP1) model, whose shards a launch on other ranks "
+            f"could not read: write model = trial.wrap(model, shard=True), or shard it with "
+            f"torch.distributed.fsdp.fully_shard (FSDP2)"
+        )
 
 
 def save_object(name: str, value: Stateful, others: Iterable[Any] = ()) -> Any:
@@ -52,16 +58,9 @@ def save_object(name: str, value: Stateful, others: Iterable[Any] = ()) -> Any:
         TypeError: It holds something a checkpoint cannot hold; the message says where.
     """
     others = list(others)
-    if sharded.is_sharded(value, others):
+    if sharded.is_sharded(value):
         return portable(sharded.save(value, others), name)
     state = value.state_dict()
-    is_known = isinstance(value, nn.Module | torch.optim.Optimizer)
-    if not is_known and _has_tensors(state) and any(map(sharded.is_fsdp1, others)):
-        raise TypeError(
-            f"trial.track({name}=...): tensors in an object of the script's own cannot be told from rank 0's shard of "
-            f"a FullyShardedDataParallel (FSDP1) model: shard the model with torch.distributed.fsdp.fully_shard, or "
-            f"model = trial.wrap(model, shard=True)"
-        )
     if isinstance(value, nn.Module):
         wrappers = _wrappers(value)
         state = {_canonical(key, wrappers): entry for key, entry in state.items()}
@@ -79,7 +78,7 @@ def load_object(
     state = unportable(saved)
     try:
         others = list(others)
-        if sharded.is_whole(state) or sharded.is_sharded(value, others):
+        if sharded.is_whole(state) or sharded.is_sharded(value):
             sharded.load(value, state, others)
         elif isinstance(value, nn.Module):
             wrappers = _wrappers(value)

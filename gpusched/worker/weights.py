@@ -1,30 +1,61 @@
 """The gradient of an uneven global batch: each sample counts once, whichever rank had it.
 
 DDP takes the plain mean over the ranks of each rank's mean gradient. Where ranks have different numbers of samples that
-is not the mean over the samples. So the gradient that flows back into a wrapped model's outputs is multiplied by the
-rank's weight, world_size * share / global batch. This is exact for losses that are a mean over the batch, under
-gradient accumulation too, and leaves penalties on the parameters themselves (which every rank computes alike) as they
-are.
+is not the mean over the samples. So each gradient that reaches a parameter is multiplied by the rank's weight,
+world_size * share / global batch, before the ranks take their mean. This is exact for losses that are a mean over the
+batch, whatever models they pass through (a GAN; an encoder and a head), under gradient accumulation too, and leaves
+penalties on the parameters themselves (which every rank computes alike) as they are.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
-_TAG = "_gpusched_weight"
-
 
 class BatchWeight:
-    """The weight of the batch that was handed out last; for inputs that do not say which batch they are of."""
+    """The weight of the batch that is being trained on: that of the batch handed out last."""
 
     def __init__(self) -> None:
-        self.value = 1.0
+        #: The last weight of each loader that is in an epoch; the latest is last.
+        self._live: dict[int, float] = {}
+        #: Loaders and weights of batches that were handed out since the last gradient.
+        self._pending: set[tuple[int, float]] = set()
+        self._is_used = False
+
+    @property
+    def value(self) -> float:
+        """Factor for the gradients that come now.
+
+        Raises:
+            RuntimeError: They are of several batches that were handed out, with different weights.
+        """
+        self._is_used = True
+        if len({weight for _, weight in self._pending}) > 1:
+            raise RuntimeError(
+                "one backward() for several batches of trial.loader whose samples the ranks share unevenly: their "
+                "gradients need different weights. Write trial.loader(..., drop_last=True) with a batch_size that "
+                "divides by the number of ranks, or call backward() after each batch"
+            )
+        return next(reversed(self._live.values()), 1.0)
+
+    def hand_out(self, loader: object, weight: float) -> None:
+        """Note that ``loader`` hands out a batch of this weight."""
+        if self._is_used:
+            self._pending.clear()
+            self._is_used = False
+        self._pending.add((id(loader), weight))
+        self._live.pop(id(loader), None)
+        self._live[id(loader)] = weight
+
+    def end(self, loader: object) -> None:
+        """Note that an epoch of ``loader`` is over."""
+        self._live.pop(id(loader), None)
+        self._pending = {each for each in self._pending if each[0] != id(loader)}
 
 
 def each_part(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -42,59 +73,28 @@ def each_part(value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
-def tagged(batch: Any, weight: float) -> Any:
-    """Return ``batch``, each of whose tensors says the weight of its batch: there may be several loaders."""
-    for tensor in _tensors(batch):
-        setattr(tensor, _TAG, weight)
-    return batch
+def weigh_gradients(parameters: Iterable[nn.Parameter], weight: BatchWeight) -> None:
+    """Have gradients multiplied by the weight of the batch that is being trained on."""
+
+    def weighted(gradient: torch.Tensor) -> torch.Tensor | None:
+        factor = weight.value
+        return None if factor == 1.0 else gradient * factor
+
+    for parameter in parameters:
+        if parameter.requires_grad:
+            parameter.register_hook(weighted)
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _tensors(part)
-    elif isinstance(value, dict):
-        yield from _tensors(tuple(value.values()))
+def weigh_sharded(model: nn.Module, weight: BatchWeight) -> None:
+    """``weigh_gradients`` for a model of ``fully_shard``, whose whole parameters there are only while it runs."""
+    known: set[int] = set()
 
+    def found(module: nn.Module, arguments: Any) -> None:
+        new = [each for each in module.parameters() if each.requires_grad and id(each) not in known]
+        whole = [each for each in new if not hasattr(each, "device_mesh")]
+        known.update(map(id, whole))
+        weigh_gradients(whole, weight)
 
-class _ScaleGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, tensor: torch.Tensor, factor: float) -> torch.Tensor:
-        context.factor = factor
-        return tensor.clone()  # not a view: the script may change it in place
-
-    @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return gradient * context.factor, None
-
-
-def scale_gradient(output: Any, factor: float) -> Any:
-    """Return ``output`` with the gradient of every tensor in it (in dataclasses too) times ``factor``."""
-
-    def scaled(part: Any) -> Any:
-        if dataclasses.is_dataclass(part) and not isinstance(part, type):
-            changes = {
-                field.name: scale_gradient(getattr(part, field.name), factor)
-                for field in dataclasses.fields(part)
-                if field.init
-            }
-            return dataclasses.replace(part, **changes)
-        is_trained = isinstance(part, torch.Tensor) and part.requires_grad
-        return _ScaleGradient.apply(part, factor) if is_trained else part
-
-    return each_part(output, scaled)
-
-
-def weigh_outputs(model: nn.Module, weight: BatchWeight) -> None:
-    """Have the gradient of ``model``'s outputs multiplied by the weight of the batch that is being trained on."""
-
-    def hook(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return None
-        tags = (getattr(tensor, _TAG, None) for tensor in _tensors((arguments, keywords)))
-        value = next((tag for tag in tags if tag is not None), weight.value)
-        return None if value == 1.0 else scale_gradient(output, value)
-
-    model.register_forward_hook(hook, with_kwargs=True)
+    for module in model.modules():
+        if any(True for _ in module.parameters(recurse=False)):
+            module.register_forward_pre_hook(found)

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gpusched.worker.data import Layout, Share, derive_seed, epoch_order, share, stretches
-from gpusched.worker.weights import BatchWeight, scale_gradient, weigh_outputs
+from gpusched.worker.weights import BatchWeight, weigh_gradients
 
 
 def layouts(world_size: int, *, exact: bool = False) -> list[Layout]:
@@ -151,92 +149,29 @@ def test_seeds_from_near_numbers_are_far_apart() -> None:
 # ---------------------------------------------------------------- weights
 
 
-class Pair(NamedTuple):
-    logits: torch.Tensor
-    loss: torch.Tensor
-
-
-@dataclass
-class Output:
-    logits: torch.Tensor
-    extra: Any = None
-
-
-def gradient(build: Any, pick: Any, factor: float = 3.0) -> float:
-    """d pick(output) / dx at x = 2 with the output's gradient scaled."""
-    x = torch.tensor(2.0, requires_grad=True)
-    output = scale_gradient(build(x * 1.0), factor)
-    pick(output).backward()
-    return x.grad.item()
-
-
-@pytest.mark.parametrize(
-    ("build", "pick"),
-    [
-        (lambda x: x, lambda o: o),
-        (lambda x: (x, "text"), lambda o: o[0]),
-        (lambda x: [1, x], lambda o: o[1]),
-        (lambda x: {"a": {"b": x}}, lambda o: o["a"]["b"]),
-        (lambda x: OrderedDict(a=x), lambda o: o["a"]),
-        (lambda x: Pair(x, x), lambda o: o.logits),
-        (lambda x: Output(x, extra=(x,)), lambda o: o.extra[0]),
-    ],
-)
-def test_the_gradient_is_scaled_in_any_structure(build: Any, pick: Any) -> None:
-    assert gradient(build, pick) == 3.0
-    x = torch.tensor(2.0, requires_grad=True)
-    assert type(scale_gradient(build(x * 1.0), 3.0)) is type(build(x))
-
-
-def test_an_output_that_depends_on_another_is_scaled_once() -> None:
-    """A model that returns its loss beside its logits: the loss's gradient passes the logits inside the model."""
-
-    def build(x: torch.Tensor) -> Pair:
-        logits = x * 5
-        return Pair(logits, logits * 2)
-
-    assert gradient(build, lambda o: o.loss) == 30.0
-    assert gradient(build, lambda o: o.loss + o.logits) == 45.0
-
-
-def test_outputs_may_be_changed_in_place() -> None:
-    assert gradient(lambda x: x, lambda o: o.mul_(2)) == 6.0
-
-
-def test_what_has_no_gradient_is_left_alone() -> None:
-    tensor = torch.ones(2)
-    assert scale_gradient(tensor, 3.0) is tensor
-    assert scale_gradient(None, 3.0) is None
-    assert scale_gradient(Output, 3.0) is Output
-
-
-def test_a_model_passes_back_the_weight_of_its_batch_under_accumulation() -> None:
-    """Two uneven batches on one parameter: gradients add up with a weight each, a penalty on the parameter is not
-    weighted."""
+def test_gradients_have_the_weight_of_their_batch_under_accumulation() -> None:
+    """Two uneven batches on one parameter: gradients add up with a weight each; a compiled model is no different."""
     model = nn.Linear(1, 1, bias=False)
     weight = BatchWeight()
-    weigh_outputs(model, weight)
-    with torch.no_grad():
-        model.weight.fill_(1.0)
-    for value, factor in ((3.0, 0.5), (4.0, 1.25)):
-        weight.value = factor
-        loss = model(torch.tensor([[value]])).mean() + model.weight.sum()
-        loss.backward()
-    assert model.weight.grad.item() == pytest.approx(3 * 0.5 + 4 * 1.25 + 2)
-    with torch.no_grad():
-        plain = model(torch.ones(1, 1))
-    assert not plain.requires_grad
-
-
-def test_a_compiled_model_passes_back_the_weight_too() -> None:
-    model = nn.Linear(1, 1, bias=False)
-    weight = BatchWeight()
-    weigh_outputs(model, weight)
-    compiled = torch.compile(model, backend="eager")
-    gradients = []
-    for factor in (1.0, 0.5, 1.25, 1.0):
-        weight.value = factor
+    weigh_gradients(model.parameters(), weight)
+    for run in (model, torch.compile(model, backend="eager")):
         model.weight.grad = None
-        compiled(torch.tensor([[3.0]])).mean().backward()
-        gradients.append(model.weight.grad.item())
-    assert gradients == pytest.approx([3.0, 1.5, 3.75, 3.0])
+        for value, factor in ((3.0, 0.5), (4.0, 1.25)):
+            weight.hand_out(model, factor)
+            run(torch.tensor([[value]])).mean().backward()
+        assert model.weight.grad.item() == pytest.approx(3 * 0.5 + 4 * 1.25)
+
+
+def test_one_gradient_of_several_weights_is_refused() -> None:
+    weight, one, other = BatchWeight(), object(), object()
+    weight.hand_out(one, 1.0)
+    weight.hand_out(other, 1.0)
+    assert weight.value == 1.0
+    weight.hand_out(one, 1.0)
+    weight.hand_out(other, 0.5)
+    with pytest.raises(RuntimeError, match="drop_last=True"):
+        _ = weight.value
+    weight.hand_out(other, 0.5)
+    assert weight.value == 0.5
+    weight.end(other)
+    assert weight.value == 1.0, "that of the loader around it"

@@ -87,7 +87,10 @@ def test_only_a_good_ending_is_called_finished(
 
 
 def test_a_library_that_is_imported_after_the_trial_is_seeded_too(bench: Bench) -> None:
-    script = "from gpusched import trial\nimport random, numpy as np\nprint(np.random.rand(), random.random())"
+    script = (
+        "from gpusched import trial\nimport random, numpy as np\n"
+        "trial.hparams\nprint(np.random.rand(), random.random())"
+    )
     drawn = set()
     for seed in (1, 1, 2):
         bench.seed = seed

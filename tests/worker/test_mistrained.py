@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -171,23 +172,50 @@ def test_two_loaders_have_orders_of_their_own(bench: Bench) -> None:
     assert one != two
 
 
-def two_weights() -> list[float]:
-    """Gradients of two loaders with unequal shares: 3 samples and 5 over two ranks."""
+def losses(kind: str, x: Any, y: Any, encoder: Any, head: Any, other: Any) -> Iterator[Any]:
+    if kind == "encoder and head":
+        yield nn.functional.mse_loss(head(torch.tanh(encoder(x))), y)
+        return
+    with torch.no_grad():  # a GAN: the critic's step, then the generator's through the critic
+        made = torch.tanh(other(y))
+    yield head(made).mean() - head(encoder(x)).square().mean()
+    yield -head(torch.tanh(other(y))).square().mean()
+
+
+def chained(kind: str) -> list[float]:
+    """Weights after two epochs of 7 samples, at most 5 a step: as pairs of models that were wrapped each for itself."""
     trial = gpusched.init()
-    model = trial.wrap(nn.Linear(1, 1, bias=False).double())
-    with torch.no_grad():
-        model.module.weight.fill_(1.0)
-    one = trial.loader(TensorDataset(torch.arange(3.0).double().reshape(-1, 1)), 3, shuffle=False)
-    two = trial.loader(TensorDataset(torch.arange(5.0).double().reshape(-1, 1)), 5, shuffle=False)
-    for (x,), (y,) in zip(one, two, strict=True):
-        (model(x).mean() + 10 * model(y).mean()).backward()
-    return [float(model.module.weight.grad)]
+    torch.manual_seed(0)
+    parts = [nn.Linear(2, 3), nn.Linear(3, 1), nn.Linear(1, 3)]
+    encoder, head, other = (trial.wrap(part.double()) for part in parts)
+    optimizers = [
+        torch.optim.SGD(part.parameters(), lr=0.1, momentum=0.5) for part in (encoder, head, other)
+    ]
+    data = torch.randn(7, 2, generator=torch.Generator().manual_seed(1)).double()
+    loader = trial.loader(TensorDataset(data, data.sum(1, keepdim=True)), batch_size=5)
+    trial.track(encoder=encoder, head=head, other=other)
+    for _ in range(2):
+        for x, y in loader:
+            for loss in losses(kind, x, y, encoder, head, other):
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+                loss.backward()
+                for optimizer in optimizers:
+                    optimizer.step()
+    return torch.cat(
+        [p.flatten() for part in (encoder, head, other) for p in part.parameters()]
+    ).tolist()
 
 
-def test_gradients_of_two_loaders_are_weighted_each_by_its_own(bench: Bench) -> None:
+@pytest.mark.parametrize("kind", ["encoder and head", "GAN"])
+def test_uneven_batches_of_chained_models_train_as_one_process_does(
+    bench: Bench, kind: str
+) -> None:
     bench.prepare(batch="global")
-    for (gradient,) in values(run_ranks(two_weights, 2, bench)):
-        assert gradient == pytest.approx(1.0 + 10 * 2.0)
+    (alone,) = values(run_ranks(chained, 1, bench, arguments=(kind,)))
+    for ranks in (2, 3):
+        for weights in values(run_ranks(chained, ranks, bench, ranks, (kind,))):
+            assert weights == pytest.approx(alone, rel=1e-12)
 
 
 def accumulating(every: int) -> tuple[list[list[float]], int]:

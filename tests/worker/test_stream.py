@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +14,6 @@ from torch import nn
 from torch.utils.data import IterableDataset, get_worker_info
 
 import gpusched
-from gpusched.worker.data import Layout
-from gpusched.worker.group import Group
-from gpusched.worker.loader import ShareTerms
-from gpusched.worker.stream import StreamLoader
-from gpusched.worker.weights import BatchWeight
 from tests.worker.fakes import Bench, at_step, daemon, run_ranks
 from tests.worker.test_ranks import values
 
@@ -58,22 +54,27 @@ class Stateful(Plain):
         self.begin = state["next"]
 
 
-class Sharded(Plain):
-    """Splits itself among workers, as torch's documentation has it; shards of unequal length, in a random order."""
+class Splitting(Plain):
+    """Splits itself among workers, as torch's documentation has it; parts of unequal length, in a random order."""
 
     def __iter__(self) -> Iterator[int]:
-        info = get_worker_info()
-        own = [1000 * self.epoch + n for n in range(LENGTH) if n * n % info.num_workers == info.id]
+        number, workers = (info.id, info.num_workers) if (info := get_worker_info()) else (0, 1)
+        own = [1000 * self.epoch + n for n in range(LENGTH) if n * n % workers == number]
         random.shuffle(own)
         yield from own
 
 
-class Unequal(IterableDataset[int]):
-    """Two shards: four samples, and twelve."""
+class Labelled(IterableDataset[Any]):
+    """Pairs with labels of no dimension; says in a file what it makes."""
 
-    def __iter__(self) -> Iterator[int]:
-        info = get_worker_info()
-        yield from range(4, 16) if info.id else range(4)
+    def __init__(self, log: str) -> None:
+        self.log = log
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(16):
+            with Path(self.log).open("a") as log:
+                log.write(f"{number}\n")
+            yield torch.ones(2), torch.tensor(number)
 
 
 class ByRank(IterableDataset[int]):
@@ -89,7 +90,7 @@ class ByRank(IterableDataset[int]):
 def make(kind: str, trial: gpusched.Trial) -> Any:
     if kind == "by rank":
         return ByRank(trial.rank, trial.world_size)
-    return {"stateful": Stateful, "sharded": Sharded}.get(kind, Plain)()
+    return {"stateful": Stateful, "splitting": Splitting}.get(kind, Plain)()
 
 
 def consume(kind: str, options: dict[str, Any], epochs: int = 2) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def consume(kind: str, options: dict[str, Any], epochs: int = 2) -> dict[str, An
         for batch in loader:
             torch.rand(3)  # the training draws too
             optimizer.step()
-            weights.append(batch._gpusched_weight)
+            weights.append(trial._weight.value)
             steps.append(batch.tolist() if weights[-1] else [])
             if len(steps) % 2 == 0:
                 try:
@@ -142,8 +143,7 @@ CASES = [
     ("plain", {"num_workers": 2}),
     ("stateful", {}),
     ("stateful", {"num_workers": 1}),
-    ("sharded", {"shards": 5}),
-    ("sharded", {"shards": 5, "num_workers": 2}),
+    ("splitting", {"num_workers": 2}),
 ]
 
 
@@ -178,37 +178,47 @@ def test_what_does_not_fill_a_batch_is_left_out_on_wish(bench: Bench) -> None:
     assert [len(step) for step in one["steps"]] == [4] * 11
 
 
-@pytest.mark.parametrize("drop_last", [True, False])
-def test_a_shard_that_ends_leaves_the_rest_of_its_batch_to_the_others(
-    bench: Bench, drop_last: bool
+def another_number_of_workers() -> None:
+    trial = gpusched.init()
+    loader = trial.loader(Splitting(), batch_size=4, num_workers=trial.world_size)
+    model = nn.Linear(1, 1)
+    trial.track(model=model)
+    for number, _ in enumerate(loader):
+        if number == 1:
+            trial.report(accuracy=0)
+
+
+def test_a_stream_that_is_read_in_other_parts_in_mid_epoch_is_refused(bench: Bench) -> None:
+    with daemon(bench, at_step(**{"yield": 1})):
+        values(run_ranks(another_number_of_workers, 1, bench, 1))
+    for rank in run_ranks(another_number_of_workers, 2, bench, 2):
+        assert "num_workers must be the same in every launch" in rank.error
+
+
+def labelled(log: str) -> tuple[list[int], list[int]]:
+    trial = gpusched.init()
+    options: dict[str, Any] = {"batch_size": 3, "num_workers": 2}
+    loader = trial.loader(Labelled(f"{log}.{trial.rank}"), **options)
+    seen = [label for _, labels in loader for label in labels.tolist()]
+    evaluation = trial.eval_loader(Labelled(f"{log}.eval"), **options)
+    return seen, [label for _, labels in evaluation for label in labels.tolist()]
+
+
+def test_31_a_stream_with_labels_of_no_dimension_is_decoded_once_a_rank(
+    bench: Bench, tmp_path: Path
 ) -> None:
-    """Five shards of 45 samples: two are empty, three end one after another."""
-    options = {"shards": 5, "drop_last": drop_last}
-    (one,) = values(run_ranks(consume, 1, bench, arguments=("sharded", options, 1)))
-    assert [len(step) for step in one["steps"]] == [4] * 11 + [1] * (not drop_last)
-
-
-@pytest.mark.parametrize("drop_last", [True, False])
-def test_a_worker_process_with_nothing_left_does_not_end_the_epoch(drop_last: bool) -> None:
-    def loader() -> StreamLoader:
-        terms = ShareTerms(Layout(0, 1, 1, exact=False), 0, BatchWeight(), torch.device("cpu"))
-        options: dict[str, Any] = {"num_workers": 2, "shards": 2, "drop_last": drop_last}
-        return StreamLoader(terms, Unequal(), 4, group=Group(0, 1), **options)
-
-    begun, goes_on = loader(), loader()
-    batches = iter(begun)
-    assert next(batches).tolist() == [0, 1, 2, 3], "the whole first shard"
-    goes_on.load_state_dict(begun.state_dict())
-    assert [n for batch in goes_on for n in batch.tolist()] == list(range(4, 16))
+    """One sample more is looked at by the second worker, which finds that the stream does not split itself."""
+    found = values(run_ranks(labelled, 2, bench, arguments=(str(tmp_path / "log"),)))
+    for part in range(2):  # training, and evaluation in shares
+        assert sorted(label for rank in found for label in rank[part]) == list(range(16))
+    for rank in range(2):
+        assert len((tmp_path / f"log.{rank}").read_text().split()) == 16 + 1
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "told"),
     [
         ("by rank", {}, "yields other samples on other ranks"),
-        ("plain", {"shards": 4}, "does not ask torch.utils.data.get_worker_info()"),
-        ("sharded", {"shards": 2}, "3 ranks cannot share them"),
-        ("sharded", {"shards": 5, "batch_size": 2}, "gives no sample to some of 3 ranks"),
         ("plain", {"drop_last": True, "batch_size": 46}, "does not fill one global batch of 46"),
     ],
 )
