@@ -65,7 +65,7 @@ def doctor(args: argparse.Namespace) -> int:
 
 
 class GpuRow(Struct):
-    """A GPU or MIG slice as the driver reports it. ``standing``: state, trial, reason and load in its experiment."""
+    """A GPU as the driver reports it. ``standing``: state, trial, reason and load in its experiment."""
 
     uuid: str
     index: int
@@ -78,34 +78,31 @@ class GpuRow(Struct):
 
 
 class OfDevice(Struct):
-    """The answer of an experiment that was asked to let a device go, or to use it again."""
+    """The answer of a search that was asked to use a device again."""
 
     device: str
     answer: str
 
 
 _READMIT = "use this quarantined device of EXP again, if the device is clean"
-_LET_GO = "close this device of EXP for the driver, so that `nvidia-smi --gpu-reset` finds it free"
 
 
 @common.command(
     common.argument("--readmit DEVICE", _READMIT),
-    common.argument("--let-go DEVICE", _LET_GO),
     common.EXPERIMENT_OPTION,
     prints=[GpuRow, OfDevice],
     lines="GPU",
 )
 def gpus(args: argparse.Namespace) -> int:
-    """Show the GPUs of this machine, their state and their holders; close one for a reset, use a quarantined one again.
+    """Show the GPUs of this machine, their state and their holders; use a quarantined one again.
 
     Below a GPU that cannot be used stands the reason: a foreign process (pid and user; never touched), a lease of
     another experiment, or a fault.
     """
-    for verb, device in (("let_go", args.let_go), ("readmit", args.readmit)):
-        if device is not None:
-            answer = session.ask(common.experiment(args), verb, device=device)
-            return common.tell(args, OfDevice(device, answer), answer)
-    from gpusched.devices.gpus import gpu_states
+    if args.readmit is not None:
+        answer = session.ask(common.experiment(args), "readmit", device=args.readmit)
+        return common.tell(args, OfDevice(args.readmit, answer), answer)
+    from gpusched.devices.cuda import gpu_states
 
     states, notes = gpu_states()
     rows = [state.to_json() for state in states]
@@ -141,8 +138,8 @@ def _standings(folders: set[str]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _standing(uuid: str, devices: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return state, trial, reason and load of the last minute; a GPU may be one of several in a device."""
-    found = [one for one in devices if uuid in one["id"].partition("#")[0].split("+")]
+    """Return state, trial, reason and load of the last minute."""
+    found = [one for one in devices if uuid == one["id"].partition("#")[0]]
     found.sort(key=lambda device: device["state"] == "free")  # of a shared GPU, a share in use
     keys = ("state", "trial", "reason", "history")
     return {key: found[0].get(key) for key in keys} if found else None

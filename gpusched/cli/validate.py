@@ -180,5 +180,4 @@ def _options(recipe: Recipe) -> str:
 def _atoms(recipe: Recipe) -> str:
     sizes = ", ".join(map(str, recipe.sizes)) or "any number"
     most = f", at most {recipe.max_atoms}" if recipe.max_atoms else ""
-    bundle = f"; an atom is {recipe.gpus_per_atom} GPUs" if recipe.gpus_per_atom > 1 else ""
-    return f"{sizes} for a trial{most}{bundle}"
+    return f"{sizes} for a trial{most}"

@@ -105,8 +105,6 @@ class Clients:
 
     def _answer(self, request: Ask, client: Peer) -> Any:
         match request.verb:
-            case "let_go":
-                return self._let_go(str(request.device))
             case "view":
                 return self.view()
             case "watch":
@@ -187,12 +185,6 @@ class Clients:
                 client.send(Done(f"{device} is in use again"))
 
         self._executor.readmit(device, answer)
-
-    def _let_go(self, wanted: str) -> str:
-        devices = self._assembled.experiment.state.devices
-        device = named_device(wanted, devices, self._executor.inventory(), quarantined=False)
-        self._executor.let_go(device)
-        return f"{device} is let go: reset it, then `gpusched gpus --readmit {wanted}`"
 
     # ------------------------------------------------------------ what they are shown
 

@@ -1,6 +1,6 @@
 """The seam to a kind of device: which devices exist, what ranks need to use them, whether they are free and well.
 
-What the core calls a *device* is one atom: a CPU slot, a GPU, or a bundle of ``gpus_per_atom`` GPUs under one name.
+A *device* is one atom: a CPU slot, a GPU, or one of ``atoms_per_gpu`` shares of a GPU.
 """
 
 from __future__ import annotations
@@ -100,23 +100,13 @@ class Strangers:
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
-    """The answer to ``examine``. ``fault``: why one of the devices is to blame; empty: none is."""
-
-    devices: tuple[str, ...]
-    fault: str
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceRemark:
     """A fact about the devices to be said once, to the log and the dashboard."""
 
     text: str
 
 
-DeviceEvent = (
-    Released | Quarantined | Readmitted | ReadmitRefused | Strangers | Examined | DeviceRemark
-)
+DeviceEvent = Released | Quarantined | Readmitted | ReadmitRefused | Strangers | DeviceRemark
 
 
 class Host(Protocol):
@@ -179,19 +169,8 @@ class Devices(Protocol):
         """Look anew at a quarantined device, forgetting its past faults: ``Readmitted`` or soon ``ReadmitRefused``."""
         ...
 
-    def let_go(self, device: str) -> None:
-        """Close the device for the driver, so that a person can reset it: ``Quarantined`` until ``readmit``.
-
-        Raises DeviceError where a trial has it, or nothing is to be let go.
-        """
-        ...
-
     def keep_out(self, device: str, reason: str) -> None:
         """Take up a quarantine that an earlier daemon ended with: ``Readmitted`` once its passing reason is over."""
-        ...
-
-    def examine(self, devices: Sequence[str]) -> None:
-        """Find out whether a trial that failed on these did so because of one of them: ``Examined``, within seconds."""
         ...
 
     def readings(self) -> tuple[Reading, ...]:
@@ -214,5 +193,5 @@ def require_sizes(inventory: Sequence[Device], atoms_max: int) -> None:
     if alone is not None and atoms_max > 1:
         raise DeviceError(
             f"max_atoms: {atoms_max}: {alone.label} is {alone.alone}, so a trial can have one atom. Set max_atoms: 1, "
-            f"or make whole GPUs atoms (atoms_per_gpu: 1, MIG off: `sudo nvidia-smi -mig 0`)"
+            f"or make whole GPUs atoms (atoms_per_gpu: 1)"
         )

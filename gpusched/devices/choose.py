@@ -1,4 +1,9 @@
-"""CPU slots as devices, and the choice of the kind of devices.
+"""Which devices: the kind, the GPUs that a recipe names, and CPU slots.
+
+*Visible* GPUs: the inherited ``CUDA_VISIBLE_DEVICES`` cut down by the recipe's ``devices:``. The variable is read as
+CUDA reads it (indices in PCI order, UUIDs or unambiguous beginnings of them; the first entry that names nothing ends
+the list), but hidden GPUs are named. ``cuda:0,2`` counts within that list, as ``torch.device`` does; UUIDs must be in
+it.
 
 One slot is one atom of a machine without GPUs: by default one a core this process may use. More slots than cores are
 allowed, for demonstrations and tests; then several slots share a core and each rank gets one thread.
@@ -11,14 +16,13 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpusched.devices.base import (
     Device,
     DeviceRemark,
     Devices,
-    Examined,
     Host,
     Placement,
     Reading,
@@ -29,7 +33,9 @@ from gpusched.errors import DeviceError, InputError
 
 if TYPE_CHECKING:
     from gpusched.devices.helper import World
+    from gpusched.devices.nvml import Gpu
 
+_ALL = {"auto", "cuda", "gpu", ""}
 _MOST_SLOTS = 4096
 _SYNTAX = 'use "auto", "cpu", "cpu:4", "cuda", "cuda:0,2,3" or GPU UUIDs separated by commas'
 
@@ -103,16 +109,9 @@ class CpuDevices:
     def readmit(self, device: str) -> None:
         self._host.emit(Readmitted(device))
 
-    def let_go(self, device: str) -> None:
-        raise DeviceError(f"{device} is a CPU slot: no driver has it open")
-
     def keep_out(self, device: str, reason: str) -> None:
         """Give the slot back at once: a core has nothing that could be in the way."""
         self._host.emit(Readmitted(device))
-
-    def examine(self, devices: Sequence[str]) -> None:
-        """Answer that no core is to blame."""
-        self._host.emit(Examined(tuple(devices), ""))
 
     def readings(self) -> tuple[Reading, ...]:
         return tuple(Reading(device=slot, label=self._label(slot)) for slot in self._core_of)
@@ -123,7 +122,6 @@ class CpuDevices:
 
 def parse_devices(
     text: str,
-    gpus_per_atom: int = 1,
     *,
     why_no_gpu: Callable[[], str] = lambda: "",
     **cuda_options: Any,
@@ -146,19 +144,15 @@ def parse_devices(
             )
         kind, rest = spec, ""
     if kind == "cpu":
-        if gpus_per_atom != 1:
-            raise InputError(
-                "gpus_per_atom: CPU slots cannot be bundled; leave it at 1, or use GPUs"
-            )
         if spec == "cpu":
             return CpuDevices(note=note)
         if re.fullmatch(r"[0-9]{1,6}", rest):
             return CpuDevices(int(rest))
         raise InputError(f"devices: {text!r}: after cpu: comes the number of slots; {_SYNTAX}")
-    if kind == "cuda" or re.match(r"(GPU|MIG)-", spec):
+    if kind == "cuda" or spec.startswith(("GPU-", "MIG-")):
         from gpusched.devices.cuda import CudaDevices
 
-        return CudaDevices(spec, gpus_per_atom=gpus_per_atom, **cuda_options)
+        return CudaDevices(spec, **cuda_options)
     raise InputError(f"devices: {text!r} is not known; {_SYNTAX}")
 
 
@@ -170,18 +164,114 @@ def gpus_here(world: World | None = None) -> bool:
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES", "?").strip() in ("", "-1", "NoDevFiles"):
         return False
-    from gpusched.devices.helper import ThisMachine
-    from gpusched.devices.holders import Processes
+    from gpusched.devices.helper import Driver, ThisMachine
     from gpusched.devices.machine import which_driver
     from gpusched.devices.nvml import NvmlAbsent, has_library
+    from gpusched.devices.release import Processes
 
     if not has_library():
         return False
-    world = world or ThisMachine()
-    helper = world.start(Processes())
+    driver = Driver(world or ThisMachine(), Processes())
     try:
-        return which_driver(world, helper).gpus > 0
+        return which_driver(driver).gpus > 0
     except NvmlAbsent:
         return False
     finally:
-        helper.kill()
+        driver.close()
+
+
+# ---------------------------------------------------------------- the GPUs that a recipe names
+
+
+def chosen(
+    machine: Sequence[Gpu],
+    islands: Mapping[str, int],
+    spec: str,
+    environ: Mapping[str, str],
+) -> tuple[list[Gpu], list[str]]:
+    """Return the GPUs that ``devices:`` names, island by island, and remarks on that. Raises DeviceError.
+
+    ``machine``: all GPUs, in PCI order.
+    """
+    variable = environ.get("CUDA_VISIBLE_DEVICES")
+    pool, notes = visible(machine, variable)
+    if not pool:
+        raise DeviceError(
+            f"CUDA_VISIBLE_DEVICES={variable} leaves no GPU. The GPUs are:\n{listing(machine)}"
+        )
+    gpus = choose(pool, spec, variable)
+    cards = sorted({gpu.name for gpu in gpus})
+    if len(cards) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        notes.append(
+            f"the cards differ ({', '.join(cards)}): in a shell CUDA numbers them by speed unless "
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID is set; gpusched and its trials number them as nvidia-smi does"
+        )
+    places = {gpu: place for place, gpu in enumerate(machine)}
+
+    def near(gpu: Gpu) -> tuple[int, int, int]:
+        node = -1 if gpu.numa_node is None else gpu.numa_node
+        return islands.get(gpu.uuid, 0), node, places[gpu]
+
+    return sorted(gpus, key=near), notes
+
+
+def visible(machine: Sequence[Gpu], variable: str | None) -> tuple[list[Gpu], list[str]]:
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in the variable's order, and remarks on that."""
+    if variable is None:
+        return list(machine), []
+    pool: list[Gpu] = []
+    for text in (item.strip() for item in variable.split(",")):
+        gpu = _find(machine, text)
+        if isinstance(gpu, str):
+            sentinel = text in ("", "-1", "NoDevFiles") or text.lower() == "none"
+            note = f"CUDA_VISIBLE_DEVICES={variable}: {gpu}; CUDA ignores it and what follows"
+            return pool, [] if sentinel else [note]
+        if gpu in pool:
+            return pool, [f"CUDA_VISIBLE_DEVICES={variable}: {text} is named twice"]
+        pool.append(gpu)
+    return pool, []
+
+
+def choose(pool: Sequence[Gpu], spec: str, variable: str | None = None) -> list[Gpu]:
+    """Return the GPUs that ``devices: spec`` names. Raises DeviceError with all problems and the GPUs there are."""
+    text = spec.strip()
+    if text.lower() in _ALL:
+        return list(pool)
+    body = text[5:] if text.lower().startswith("cuda:") else text
+    found: list[Gpu] = []
+    problems = []
+    for item in (item.strip() for item in body.split(",")):
+        gpu = _find(pool, item)
+        if isinstance(gpu, str):
+            problems.append(gpu)
+        elif gpu in found:
+            problems.append(f"{item} is named twice")
+        else:
+            found.append(gpu)
+    if problems:
+        inside = "" if variable is None else f" (inside CUDA_VISIBLE_DEVICES={variable})"
+        raise DeviceError(
+            f"devices: {spec}: {'; '.join(problems)}{inside}. The GPUs are:\n{listing(pool)}"
+        )
+    return found
+
+
+def _find(gpus: Sequence[Gpu], text: str) -> Gpu | str:
+    """Find the GPU that an index, a UUID or the beginning of one names; what is wrong with it, if none."""
+    if text.isdecimal():
+        place = int(text)
+        return gpus[place] if place < len(gpus) else f"GPU {text} was not found"
+    if text.upper().startswith("MIG-"):
+        return f"{text} is a MIG slice, which gpusched does not use: name whole GPUs"
+    if not text.upper().startswith("GPU-") or len(text) < 5:
+        return f"{text!r} is neither an index nor a UUID"
+    matches = [gpu for gpu in gpus if gpu.uuid.lower().startswith(text.lower())]
+    if len(matches) > 1:
+        return f"{text} is the beginning of {len(matches)} UUIDs"
+    return matches[0] if matches else f"{text} was not found"
+
+
+def listing(pool: Sequence[Gpu]) -> str:
+    """List the GPUs there are, a line each."""
+    lines = [f"  cuda:{place}  {gpu.uuid}  {gpu.name}" for place, gpu in enumerate(pool)]
+    return "\n".join(lines) or "  no GPU"

@@ -1,8 +1,7 @@
 """NVIDIA GPUs as devices: leased, watched through NVML, given out by UUID, and taken back only when proven empty.
 
-``CudaDevices`` judges the readings of ``watch.py``; nothing here waits for a driver once ``open`` has returned. A
-*device* is an atom: one GPU, one MIG slice, a bundle of ``gpus_per_atom`` GPUs, or one of ``atoms_per_gpu`` shares of a
-GPU. Ranks are one a GPU.
+``CudaDevices`` judges the readings of ``helper.py`` by the rule of ``release.py``; nothing here waits for a driver once
+``open`` has returned. A device is a GPU, or one of ``atoms_per_gpu`` shares of one; ranks are one a device.
 """
 
 from __future__ import annotations
@@ -10,57 +9,55 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from gpusched.devices.atoms import Atom, Release, find_atoms
 from gpusched.devices.base import (
     Device,
     DeviceRemark,
-    Examined,
     Host,
     Placement,
     Quarantined,
     Reading,
     ReadmitRefused,
+    Readmitted,
     Released,
     Strangers,
 )
-from gpusched.devices.gpus import read_atom
-from gpusched.devices.health import is_unknown
-from gpusched.devices.helper import ThisMachine, World
-from gpusched.devices.holders import Processes, processes_here
-from gpusched.devices.leases import Leases, lease_folder, state_home
-from gpusched.devices.machine import find_machine
-from gpusched.devices.opening import Opening
-from gpusched.devices.placing import place
-from gpusched.devices.unit import Doing, Unit
-from gpusched.devices.watch import Watch
-from gpusched.devices.witness import EXAMINE_PATIENCE_S, CallWitness, Examination
+from gpusched.devices.choose import chosen
+from gpusched.devices.helper import Board, ThisMachine, World
+from gpusched.devices.leases import Leases, lease_folder, lease_holder
+from gpusched.devices.machine import Machine, find_machine, place
+from gpusched.devices.nvml import Gpu
+from gpusched.devices.release import Processes, processes_here
+from gpusched.devices.unit import SHARE, Doing, Unit
 from gpusched.errors import DeviceError
 
 LOOK_EVERY_S = 1.0
 ANSWER_S = 0.05
 QUICK_ANSWER_S = 0.005
-"""Time that a helper has to answer before the answer is looked for; one that comes later is found at the next look."""
+"""Time after which the helper's answer is looked for; the short one while a release is waited for."""
 LEASE_RETRY_S = 5.0
 READMIT_EVERY_S = 0.1
 READMIT_PATIENCE_S = 4.0
 """Time a requested device may take to prove that it is clean and well."""
+FIRST_READING_TIMEOUT_S = 30.0
+LEAVING_TIMEOUT_S = 10.0
+"""Time to wait for processes that have ended and whose contexts the driver is still taking down."""
 
 
 class CudaDevices:
-    """The GPUs of one experiment. See ``base.Devices`` for the requests."""
+    """The GPUs of one search. See ``base.Devices`` for the requests."""
 
     kind: Literal["cpu", "cuda"] = "cuda"
 
     def __init__(
         self,
         spec: str = "cuda",
-        gpus_per_atom: int = 1,
-        gpu_ids: str = "uuid",
         *,
         atoms_per_gpu: int = 1,
         experiment: Path | None = None,
@@ -68,72 +65,117 @@ class CudaDevices:
         environ: Mapping[str, str] = os.environ,
         world: World | None = None,
         processes: Processes | None = None,
-        call_witness: CallWitness | None = None,
     ) -> None:
         """Find the GPUs that ``spec`` (``auto``, ``cuda``, ``cuda:0,2``, UUIDs) names within CUDA_VISIBLE_DEVICES.
 
         ``experiment``: its folder; processes whose GPUSCHED_DIR is that folder are ours. ``known``: the device ids of
-        an experiment that goes on, which then replace ``spec``; those that are gone are listed as unusable.
-        ``call_witness``: has CUDA tried before the first launch, and when a trial fails at once. May take seconds, and
-        at most about two minutes with a driver that hangs. Raises DeviceError.
+        a search that is resumed, which then replace ``spec``; those that are gone are listed as unusable. May take
+        seconds, and at most some minutes with a driver that hangs. Raises DeviceError.
         """
         self._world = world or ThisMachine()
         self._now = self._world.now
         self._processes = processes or processes_here(experiment)
-        self._gpu_ids = gpu_ids
-        self._call_witness = call_witness
-        self._machine = find_machine(self._processes, self._world, state_home(environ))
+        self._machine = find_machine(self._processes, self._world)
+        self._is_resumed = known is not None
         try:
-            sizes = (gpus_per_atom, atoms_per_gpu, gpu_ids)
-            atoms = find_atoms(self._machine, spec, known, *sizes, environ)
-            owner = str(experiment or f"of pid {os.getpid()}")
-            self._leases = Leases(lease_folder(environ), owner)
+            if known is None:
+                gpus, notes = chosen(self._machine.gpus, self._machine.islands, spec, environ)
+                self._machine.notes += notes
+                units = [u for gpu in gpus for u in self._units_of_gpu(gpu, atoms_per_gpu)]
+            else:
+                units = self._known_units(known)
+            self._leases = Leases(lease_folder(environ), str(experiment or f"of pid {os.getpid()}"))
         except DeviceError:
-            self._machine.close()
+            self._machine.driver.close()
             raise
-        self._atoms = {atom.id: atom for atom in atoms}
-        self._units = [unit for atom in atoms for unit in atom.units]
-        self._units_of_watch: dict[Watch, list[Unit]] = {}
-        for unit in self._units:
-            self._units_of_watch.setdefault(unit.watch, []).append(unit)
+        self._units = {unit.id: unit for unit in units}
+        self._machine.driver.boards = list(dict.fromkeys(unit.board for unit in units))
         self._leases_due = self._now() + LEASE_RETRY_S
-        self._examinations: list[Examination] = []
-        self._said: set[str] = set()
+        self._told_strangers: dict[str, tuple[str, ...]] = {}
         self._planned_at = math.inf
-        self._is_quick = False
         self._closed = False
         self._host: Host
+
+    def _units_of_gpu(self, gpu: Gpu, shares: int) -> list[Unit]:
+        given = (Board(gpu), self._machine.islands.get(gpu.uuid, 0), self._now)
+        sees = self._processes.visible
+        if shares == 1:
+            return [Unit(*given, sees_others=sees)]
+        units = [Unit(*given, sees_others=sees, share=n) for n in range(shares)]
+        for unit in units:
+            unit.neighbours = tuple(other for other in units if other is not unit)
+        return units
+
+    def _known_units(self, ids: Sequence[str]) -> list[Unit]:
+        """Return the devices of a search that is resumed, in the journal's order."""
+        gpus = {gpu.uuid: gpu for gpu in self._machine.gpus}
+        counts = Counter(name.partition(SHARE)[0] for name in ids)
+        made = {
+            unit.id: unit
+            for uuid, shares in counts.items()
+            for unit in self._units_of_gpu(gpus.get(uuid, Gpu(uuid, name="")), shares)
+        }
+        return [made[name] for name in ids]
 
     # ---------------------------------------------------------------- opening
 
     def open(self, host: Host) -> tuple[Device, ...]:
-        """Take the leases, learn the idle baselines, list the devices. Raises DeviceError where none can be used now.
-
-        Waits for a first reading of each GPU (a fraction of a second, 30 s at most) and for the witness.
-        """
+        """Take the leases, read every GPU once, list the devices. Raises DeviceError where none can be used now."""
         self._host = host
         for note in self._machine.notes:
-            self._say(note)
-        self._take_leases(self._units, patient=True)
-        for watch in self._machine.watches.values():
-            if watch not in self._units_of_watch:
-                watch.close()
-        Opening(self._units, self._processes, self._world, self._say, self._call_witness).run()
-        self._keep_baselines()
-        devices = tuple(atom.as_device() for atom in self._atoms.values())
+            host.emit(DeviceRemark(note))
+        units = list(self._units.values())
+        self._take_leases(units, patient=True)
+        self._read_first(units)
+        for unit in units:
+            self._judge_first(unit)
+        devices = tuple(unit.as_device() for unit in units)
         if not any(device.usable for device in devices):
             reasons = "\n".join(f"  {device.why_not}" for device in devices)
             raise DeviceError(f"no GPU can be used now:\n{reasons}")
-        for unit in self._units:
-            if unit.out is not None:
-                unit.out.is_told = True  # with the list
         self._plan(LOOK_EVERY_S)
         return devices
+
+    def _read_first(self, units: Sequence[Unit]) -> None:
+        """Wait for a reading of each GPU, and for what is left of a search that has just ended."""
+        driver = self._machine.driver
+        began = self._now()
+        while (waited_s := self._now() - began) < FIRST_READING_TIMEOUT_S:
+            driver.turn()
+            unread = any(u.board.usage is None and not u.board.gone for u in units)
+            leaving = not self._is_resumed and waited_s < LEAVING_TIMEOUT_S
+            if not unread and not (leaving and any(map(_is_leaving, units))):
+                break
+            driver.wait(ANSWER_S)
+
+    def _judge_first(self, unit: Unit) -> None:
+        usage = unit.board.usage
+        told_apart = self._processes.visible and (usage is None or usage.processes is not None)
+        if unit.neighbours and not unit.board.gone and not told_apart:
+            unit.take_out(
+                f"{unit.gpu.label} cannot be shared: the processes on it cannot be told apart here (in a container "
+                "--pid=host may help); set atoms_per_gpu: 1",
+                passing=False,
+            )
+        verdict = unit.verdict()
+        is_in_use = usage is not None and not verdict.is_free and unit.out is None
+        is_a_strangers = bool(verdict.holders) and all(
+            holder.whose == "foreign" for holder in verdict.holders
+        )
+        if is_in_use and self._is_resumed and not is_a_strangers:
+            for one in (unit, *unit.neighbours):
+                one.be_left()
+        unit.learn()
+        unit.fault()
+        if usage is None and unit.out is None:
+            unit.take_out(verdict.why, passing=True)
+        if unit.out is not None:
+            unit.out.is_told = True  # with the list
 
     # ---------------------------------------------------------------- leases
 
     def _take_leases(self, units: Sequence[Unit], *, patient: bool = False) -> None:
-        """Take the leases of these; a unit whose lease another experiment has is out of use."""
+        """Take the leases of these; a device whose lease another search has is out of use."""
         for unit in units:
             try:
                 holder = self._leases.take(unit.gpu.uuid, patient=patient)
@@ -143,76 +185,50 @@ class CudaDevices:
             if problem:
                 unit.take_out(problem, passing=True, leased=True)
             elif unit.out is not None and unit.out.leased:
-                unit.take_out("was leased by another experiment", passing=True)
+                unit.take_out("was leased by another search", passing=True)
 
     # ---------------------------------------------------------------- requests
 
     def place(self, devices: Sequence[str]) -> Placement:
-        """Return environment and cores of each rank, one rank a GPU."""
-        return place(self._units_of(devices), self._machine, self._gpu_ids)
+        """Return environment and cores of each rank, one rank a device."""
+        units = [self._unit(name) for name in devices]
+        shares = [(unit.gpu, 1 + len(unit.neighbours), unit.share) for unit in units]
+        return place(shares, self._machine)
 
     def take(self, devices: Sequence[str]) -> None:
-        for unit in self._units_of(devices):
-            unit.hold()
+        for name in devices:
+            self._unit(name).hold()
         self._tell_strangers()
 
     def drain(self, devices: Sequence[str]) -> None:
-        for unit in self._units_of(devices):
-            if unit.doing is Doing.HELD:
-                unit.drain()
+        for name in devices:
+            self._unit(name).drain()
 
     def confirm_release(self, devices: Sequence[str], limit_s: float) -> None:
-        now = self._now()
-        for atom in [self._atom(name) for name in devices]:
-            if atom.release is None:
-                atom.release = Release(now, now + limit_s)
-                for unit in atom.units:
-                    unit.drain()
+        for name in devices:
+            self._unit(name).wait_for_release(limit_s)
         self._turn()
 
     def readmit(self, device: str) -> None:
-        atom = self._atom(device)
-        if busy := atom.why_not_asked_for():
-            self._host.emit(ReadmitRefused(device, busy))
-        elif atom.answer_due is None:
-            atom.answer_due = self._now() + READMIT_PATIENCE_S
-            self._hear()  # errors from before the request
-            for unit in atom.units:
-                unit.ask_back()
+        unit = self._unit(device)
+        if unit.answer_due is None:
+            unit.ask_back(READMIT_PATIENCE_S)
             self._turn()
 
-    def let_go(self, device: str) -> None:
-        boards = {unit.watch for unit in self._atom(device).units}
-        for unit in self._units:
-            is_used = unit.doing is Doing.HELD and (unit.out is None or unit.out.passing)
-            if unit.watch in boards and is_used:
-                raise DeviceError(f"{unit.gpu.label} cannot be let go: a trial is using it")
-        for watch in boards:
-            watch.let_go("let go on request, so that it can be reset")
-        self._turn()
-
     def keep_out(self, device: str, reason: str) -> None:
-        for unit in self._atom(device).units:
-            unit.keep_out(reason)
-
-    def examine(self, devices: Sequence[str]) -> None:
-        units = tuple(self._units_of(devices))
-        until = self._now() + EXAMINE_PATIENCE_S
-        self._examinations.append(Examination(tuple(devices), units, until, self._call_witness))
-        for unit in units:
-            unit.inquire()
-        self._turn()
+        unit = self._unit(device)
+        if unit.out is None:
+            unit.take_out(reason, passing=True)
+        if unit.out is not None:
+            unit.out.is_told = True
 
     def readings(self) -> tuple[Reading, ...]:
-        return tuple(read_atom(atom) for atom in self._atoms.values())
+        return tuple(unit.reading() for unit in self._units.values())
 
     def close(self) -> None:
-        """Give the leases back and end the helpers."""
+        """Give the leases back and end the helper."""
         self._closed = True
-        for examination in self._examinations:
-            examination.close()
-        self._machine.close()
-        self._keep_baselines()
+        self._machine.driver.close()
         self._leases.close()
 
     # ---------------------------------------------------------------- the loop
@@ -230,130 +246,173 @@ class CudaDevices:
             self._turn()
 
     def _turn(self) -> None:
-        """Take the answers of the helpers, tell what follows from them, ask anew, and plan the next turn."""
+        """Take the answers of the helper, tell what follows from them, ask anew, and plan the next turn."""
         if self._closed:
             return
-        was_asked = self._hear()
-        self._tell_examinations()  # first: a trial that failed is told why, not killed for its GPU
-        self._tell_faults()
-        self._tell_releases()
-        self._tell_recoveries()
-        self._tell_readmissions()
+        driver, units = self._machine.driver, list(self._units.values())
+        driver.turn(self._paces(units))
+        self._tell_faults(units)
+        self._tell_releases(units)
+        self._tell_recoveries(units)
+        self._tell_answers([unit for unit in units if unit.answer_due is not None])
         self._tell_strangers()
-        for unit in self._units:
+        for unit in units:
             unit.learn()
-        self._is_quick = was_asked and not self._is_quick  # else GPUs that take turns asked each
-        self._plan(self._pause_s())
+        self._plan(self._pause_s(units))
 
-    def _pause_s(self) -> float:
-        """Return the time until the next turn: short while somebody waits for a helper's answer."""
-        atoms = self._atoms.values()
-        releases = [atom.release for atom in atoms if atom.release is not None]
-        if self._is_quick:
+    def _paces(self, units: Sequence[Unit]) -> dict[Board, float]:
+        """Return how often the GPUs are to be read that somebody waits for."""
+        paces: dict[Board, float] = {}
+        for unit in units:
+            if unit.release_until is not None:
+                since, pace_s = unit.changed_at, unit.pause_s()
+            elif unit.answer_due is not None:
+                since, pace_s = unit.asked_back_at, READMIT_EVERY_S
+            else:
+                continue
+            pace_s = 0.0 if unit.board.last_at <= since else pace_s
+            paces[unit.board] = min(pace_s, paces.get(unit.board, pace_s))
+        return paces
+
+    def _pause_s(self, units: Sequence[Unit]) -> float:
+        """Return the time until the next turn: short while somebody waits for the helper's answer."""
+        releases = [unit for unit in units if unit.release_until is not None]
+        if self._machine.driver.is_waiting:
             return QUICK_ANSWER_S if releases else ANSWER_S
-        pauses = [LOOK_EVERY_S - ANSWER_S]
-        pauses += [release.pause_s(self._now()) for release in releases]
-        if any(atom.answer_due is not None for atom in atoms):
+        pauses = [LOOK_EVERY_S - ANSWER_S, *(unit.pause_s() for unit in releases)]
+        if any(unit.answer_due is not None for unit in units):
             pauses.append(READMIT_EVERY_S)
-        if self._examinations or any(unit.xids for unit in self._units):
-            pauses.append(ANSWER_S)
         return min(pauses)
 
-    def _tell_faults(self) -> None:
-        """Tell of devices that went bad.
-
-        The free ones first, then those that drain: who has to leave another one must not be sent there.
-        """
-        atoms = sorted(self._atoms.values(), key=lambda atom: atom.order)
-        for atom, fault in [(atom, atom.fault()) for atom in atoms]:
+    def _tell_faults(self, units: Sequence[Unit]) -> None:
+        """Tell of devices that went bad: the free ones first, or who leaves another one would be sent there."""
+        order = (Doing.FREE, Doing.DRAINING, Doing.HELD)
+        for fault in [u.fault() for u in sorted(units, key=lambda u: order.index(u.doing))]:
             if fault is not None:
-                atom.release = None
                 self._host.emit(fault)
+        for unit in units:
+            if unit.out is not None and all(one.is_over for one in (unit, *unit.neighbours)):
+                self._machine.driver.leave(unit.board, unit.out.reason)
 
-    def _tell_releases(self) -> None:
+    def _tell_releases(self, units: Sequence[Unit]) -> None:
         """Tell of devices that are free again, and of those that should be by now."""
-        now = self._now()
-        ended = [atom.end_release(now) for atom in self._atoms.values()]
-        for fault in ended:
+        ended = {unit.id: unit.end_release() for unit in units}
+        for fault in ended.values():
             if isinstance(fault, Quarantined):
                 self._host.emit(fault)
-        if released := tuple(name for name in ended if isinstance(name, str)):
+        if released := tuple(name for name, end in ended.items() if end is True):
             self._host.emit(Released(released))
 
-    def _tell_recoveries(self) -> None:
+    def _tell_recoveries(self, units: Sequence[Unit]) -> None:
         """Tell of devices whose reason has passed (a stranger left, memory came back), proven clean."""
         now = self._now()
         if now >= self._leases_due:
             self._leases_due = now + LEASE_RETRY_S
-            self._take_leases([unit for unit in self._units if unit.out and unit.out.leased])
-        for atom in [atom for atom in self._atoms.values() if atom.can_recover()]:
-            self._back_in_use(atom)
+            self._take_leases([unit for unit in units if unit.out and unit.out.leased])
+        for unit in [unit for unit in units if unit.can_recover()]:
+            unit.back_in_use()
+            self._host.emit(Readmitted(unit.id))
 
-    def _tell_readmissions(self) -> None:
+    def _tell_answers(self, asked: Sequence[Unit]) -> None:
         """Answer those who ask for a device: when it is proven clean and well, or when time is over."""
-        for atom in [atom for atom in self._atoms.values() if atom.answer_due is not None]:
-            self._take_leases(atom.units)
-            why = atom.why_not_readmitted()
+        for unit in asked:
+            self._take_leases([unit])
+            why, due = unit.why_not_back(), unit.answer_due
             if not why:
-                self._back_in_use(atom)
-            elif atom.answer_due is not None and self._now() >= atom.answer_due:
-                atom.answer_due = None
-                self._host.emit(ReadmitRefused(atom.id, why))
-
-    def _back_in_use(self, atom: Atom) -> None:
-        for event in [*atom.back_in_use(self._now())]:
-            self._host.emit(event)
-
-    def _tell_examinations(self) -> None:
-        for examination in list(self._examinations):
-            if (fault := examination.fault(self._now())) is not None:
-                self._examinations.remove(examination)
-                self._host.emit(Examined(examination.devices, fault))
+                unit.back_in_use()
+                self._host.emit(Readmitted(unit.id))
+            elif due is not None and self._now() >= due:
+                unit.answer_due = None
+                self._host.emit(ReadmitRefused(unit.id, why))
 
     def _tell_strangers(self) -> None:
-        for atom in self._atoms.values():
-            who = tuple(str(one) for unit in atom.units for one in unit.strangers.values())
-            if who != atom.strangers:
-                atom.strangers = who
-                self._host.emit(Strangers(atom.id, who))
+        for unit in self._units.values():
+            who = tuple(map(str, unit.strangers))
+            if who != self._told_strangers.get(unit.id, ()):
+                self._told_strangers[unit.id] = who
+                self._host.emit(Strangers(unit.id, who))
 
-    # ---------------------------------------------------------------- inside
+    def _unit(self, name: str) -> Unit:
+        unit = self._units.get(name)
+        if unit is None:
+            raise DeviceError(f"device {name} is not part of this search")
+        return unit
 
-    def _units_of(self, devices: Sequence[str]) -> list[Unit]:
-        return [unit for name in devices for unit in self._atom(name).units]
 
-    def _atom(self, name: str) -> Atom:
-        atom = self._atoms.get(name)
-        if atom is None:
-            raise DeviceError(f"device {name} is not part of this experiment")
-        return atom
+def _is_leaving(unit: Unit) -> bool:
+    """Tell whether a GPU is not free only for processes that have ended, or for memory that nobody is named for."""
+    verdict = unit.verdict()
+    has_read = unit.board.usage is not None and not unit.board.gone
+    return has_read and not verdict.is_free and all(h.whose == "gone" for h in verdict.holders)
 
-    def _keep_baselines(self) -> None:
-        """Write the baselines to disk. Losing one only means learning it again."""
-        for unit in self._units:
-            if unit.baseline is not None:
-                with contextlib.suppress(OSError):
-                    self._machine.baselines.write(unit.gpu, unit.baseline)
 
-    def _hear(self) -> bool:
-        """Take what the helpers have answered, and ask them again where that is due; whether one was asked."""
-        was_asked = False
-        for watch, units in self._units_of_watch.items():
-            draining = [unit for unit in units if unit.doing is Doing.DRAINING]
-            was_asked |= watch.turn({unit.gpu.uuid: unit.ceiling_bytes() for unit in draining})
-            for number in watch.take_xids():
-                if is_unknown(number):
-                    what = "see NVIDIA's XID catalogue; noted, nothing follows from it"
-                    self._say(f"{watch.gpu.label}: XID {number}: {what}")
-                for unit in units:
-                    unit.xid(number)
-            if watch.deaf:
-                why = f"{watch.gpu.label}: no GPU error events ({watch.deaf})"
-                self._say(f"{why}: faults are found by polling alone")
-        return was_asked
+# ---------------------------------------------------------------- for people, without a search or a lease
 
-    def _say(self, note: str) -> None:
-        """Emit a remark, once."""
-        if note not in self._said:
-            self._said.add(note)
-            self._host.emit(DeviceRemark(note))
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuState(Reading):
+    """A GPU of the machine, for people.
+
+    ``leased_by``: the search that has the lease, in words; ``experiment``: that search's folder, if known; ``busy``:
+    why no other search could use the GPU now.
+    """
+
+    index: int
+    place: str
+    name: str
+    numa_node: int | None
+    island: int
+    leased_by: str
+    busy: str
+    experiment: str
+
+    def to_json(self) -> dict[str, Any]:
+        told = asdict(self)
+        del told["history"]
+        return {"uuid": told.pop("device"), **told}
+
+
+def gpu_states(
+    environ: Mapping[str, str] | None = None,
+    world: World | None = None,
+    processes: Processes | None = None,
+) -> tuple[list[GpuState], list[str]]:
+    """Return every GPU of the machine, and remarks about them. Takes seconds at most; raises DeviceError."""
+    world = world or ThisMachine()
+    processes = processes or processes_here()
+    machine = find_machine(processes, world)
+    driver = machine.driver
+    try:
+        driver.boards = [Board(gpu) for gpu in machine.gpus]
+        until = world.now() + LEAVING_TIMEOUT_S
+        while world.now() < until and any(not b.usage and not b.gone for b in driver.boards):
+            driver.turn()
+            driver.wait(ANSWER_S)
+        return [_state(b, machine, environ, world, processes) for b in driver.boards], machine.notes
+    finally:
+        driver.close()
+
+
+def _state(
+    board: Board,
+    machine: Machine,
+    environ: Mapping[str, str] | None,
+    world: World,
+    processes: Processes,
+) -> GpuState:
+    gpu, lease = board.gpu, None
+    unit = Unit(board, machine.islands.get(gpu.uuid, 0), world.now, sees_others=processes.visible)
+    unit.fault()
+    with contextlib.suppress(DeviceError):
+        lease = lease_holder(lease_folder(environ), gpu.uuid)
+    return GpuState(
+        **asdict(unit.reading()),
+        index=gpu.index,
+        place=str(gpu.index),
+        name=gpu.name,
+        numa_node=gpu.numa_node,
+        island=unit.island,
+        leased_by=str(lease) if lease else "",
+        busy=unit.out.reason if unit.out else unit.verdict().why,
+        experiment=lease.experiment if lease else "",
+    )

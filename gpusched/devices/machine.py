@@ -1,233 +1,127 @@
-"""All GPUs of the machine, found out once: a watch each, their facts, and how they are joined.
-
-Finding out may take seconds (a driver without persistence mode wakes its GPUs up) and may hang on a sick GPU, so every
-board is looked up by a helper of its own, and one that does not answer in time is left out and named.
+"""The GPUs of this machine, found out once: how they are joined, which cores are next to them, how ranks use them.
 
 *Islands*: GPUs joined by NVLink (directly or through NVSwitch); where there is no NVLink, GPUs of one NUMA node. A
 trial on one island exchanges gradients at the speed of the fast links.
 
-*Visible* GPUs: the inherited ``CUDA_VISIBLE_DEVICES`` cut down by the recipe's ``devices:``. The variable is read as
-CUDA reads it (indices in PCI order, UUIDs or unambiguous beginnings of them, MIG slices; the first entry that names
-nothing ends the list), but hidden GPUs are named. ``cuda:0,2`` counts within that list, as ``torch.device`` does; UUIDs
-must be in it. A GPU cut by MIG stands for all of its slices. Every error lists the GPUs there are.
+Every rank sees all GPUs of its trial (nccl wants to), by UUID, which stays right in any order of counting. The cores of
+a GPU's NUMA node are shared out evenly over *all* GPUs of that node, not just over ours, so that two searches on one
+machine, or a GPU that comes and goes, never end up on the same cores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 import pynvml
 
-from gpusched.devices.gpu import Gpu
+from gpusched.devices.base import Placement
 from gpusched.devices.helper import (
+    Counted,
+    Driver,
     DriverFound,
     Facts,
     Found,
-    GpuHelper,
     Numbers,
     WhichDriver,
     World,
-    answer_of,
-    ask_once,
 )
-from gpusched.devices.holders import Processes
-from gpusched.devices.leases import state_home
-from gpusched.devices.nvml import NvmlError
-from gpusched.devices.release import BaselineFile
-from gpusched.devices.watch import Watch
+from gpusched.devices.nvml import Gpu, NvmlError
+from gpusched.devices.release import Processes
 from gpusched.errors import DeviceError
-from gpusched.processes.identity import boot_id
-
-ALL = {"auto", "cuda", "gpu", ""}
-
-
-@dataclass(frozen=True, slots=True)
-class VisibleGpu:
-    """A place of the list: ``cuda:N``. ``units`` is the GPU itself, or slices of it."""
-
-    gpu: Gpu
-    units: tuple[Gpu, ...]
-
-
-def entry_of(gpu: Gpu, slices: Sequence[Gpu]) -> VisibleGpu:
-    """Make the entry of a whole GPU, or of all slices of one that MIG has cut."""
-    return VisibleGpu(gpu, tuple(slices) if gpu.mig else (gpu,))
-
-
-def visible(
-    machine: Sequence[VisibleGpu], variable: str | None
-) -> tuple[list[VisibleGpu], list[str]]:
-    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in the variable's order, and remarks on that."""
-    if variable is None:
-        return list(machine), []
-    found: list[VisibleGpu] = []
-    for text in (item.strip() for item in variable.split(",")):
-        entry = _find(machine, text)
-        if isinstance(entry, str):
-            sentinel = text in ("", "-1", "NoDevFiles") or text.lower() == "none"
-            note = f"CUDA_VISIBLE_DEVICES={variable}: {entry}; CUDA ignores it and what follows"
-            return found, [] if sentinel else [note]
-        if any(unit in known.units for known in found for unit in entry.units):
-            return found, [f"CUDA_VISIBLE_DEVICES={variable}: {text} is named twice"]
-        found.append(entry)
-    return found, []
-
-
-def choose(pool: Sequence[VisibleGpu], spec: str, variable: str | None = None) -> list[Gpu]:
-    """Return the GPUs and slices that ``devices: spec`` names. Raises DeviceError."""
-    inside = "" if variable is None else f" (inside CUDA_VISIBLE_DEVICES={variable})"
-    if not pool:
-        raise DeviceError(f"no GPU may be used here{inside}")
-    text = spec.strip()
-    if text.lower() in ALL:
-        return [unit for entry in pool for unit in entry.units]
-    body = text[5:] if text.lower().startswith("cuda:") else text
-    chosen: list[Gpu] = []
-    problems = []
-    for item in (item.strip() for item in body.split(",")):
-        entry = _find(pool, item)
-        if isinstance(entry, str):
-            problems.append(entry)
-        elif any(unit in chosen for unit in entry.units):
-            problems.append(f"{item} is named twice")
-        else:
-            chosen.extend(entry.units)
-    if problems:
-        raise DeviceError(
-            f"devices: {spec}: {'; '.join(problems)}{inside}. The GPUs are:\n{listing(pool)}"
-        )
-    return chosen
-
-
-def _find(entries: Sequence[VisibleGpu], text: str) -> VisibleGpu | str:
-    """Find the entry that an index, a UUID or the beginning of one names; what is wrong with it, if none."""
-    if text.isdecimal():
-        place = int(text)
-        return entries[place] if place < len(entries) else f"GPU {text} was not found"
-    if not text.upper().startswith(("GPU-", "MIG-")) or len(text) < 5:
-        return f"{text!r} is neither an index nor a UUID"
-    wanted = text.lower()
-    matches: list[VisibleGpu] = []
-    for entry in entries:
-        if entry.gpu.uuid.lower().startswith(wanted):
-            matches.append(entry)
-        elif entry.units != (entry.gpu,):
-            slices = [unit for unit in entry.units if unit.uuid.lower().startswith(wanted)]
-            matches.extend(VisibleGpu(entry.gpu, (unit,)) for unit in slices)
-    if len(matches) > 1:
-        return f"{text} is the beginning of {len(matches)} UUIDs"
-    return matches[0] if matches else f"{text} was not found"
-
-
-def listing(pool: Sequence[VisibleGpu]) -> str:
-    """List the GPUs there are, a line each."""
-    lines = []
-    for place, entry in enumerate(pool):
-        for unit in entry.units:
-            lines.append(f"  cuda:{place}  {unit.uuid}  {unit.name}")
-    return "\n".join(lines) or "  no GPU"
-
 
 START_TIMEOUT_S = 60.0
-FIND_TIMEOUT_S = 60.0
+FACTS_TIMEOUT_S = 10.0
 TOPOLOGY_TIMEOUT_S = 20.0
+LOADER_WORKERS_MAX = 16
+CPU_FOLDER = Path("/sys/devices/system/cpu")
+NODE_FOLDER = Path("/sys/devices/system/node")
+
+COMMON = {
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    "GPUSCHED_DEVICE": "cuda",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "GLOO_SOCKET_IFNAME": "lo",
+    # torchelastic would set 1, whose abort can itself hang; 3 tears the process down without it.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
+}
 
 
 @dataclass
 class Machine:
-    """``entries``: the GPUs in PCI order, which is CUDA's under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``."""
+    """``gpus``: in PCI order, which is CUDA's under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``."""
 
-    entries: list[VisibleGpu] = field(default_factory=list)
-    watches: dict[str, Watch] = field(default_factory=dict)
+    driver: Driver
+    gpus: list[Gpu] = field(default_factory=list)
     islands: dict[str, int] = field(default_factory=dict)
-    driver: str = ""
+    version: str = ""
     cuda: int = 0
     notes: list[str] = field(default_factory=list)
-    state_dir: Path | None = None
-    #: Of each GPU and slice; worked out by ``placing.py`` when first needed.
+    #: Of each GPU; worked out when first needed.
     cores: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
-    @cached_property
-    def baselines(self) -> BaselineFile:
-        return BaselineFile(self.state_dir or state_home(), self.driver, boot_id())
 
-    def close(self) -> None:
-        for watch in self.watches.values():
-            watch.close()
+def find_machine(processes: Processes, world: World) -> Machine:
+    """Look for all GPUs; one that does not answer in time is left out and named.
 
-
-def find_machine(processes: Processes, world: World, state_dir: Path | None = None) -> Machine:
-    """Look for all GPUs. ``state_dir``: the place of the baselines.
-
-    Raises DeviceError without a driver, a GPU or an answer.
+    May take seconds: a driver without persistence mode wakes its GPUs up. Raises DeviceError without a driver, a GPU or
+    an answer.
     """
-    helper = world.start(processes)
+    machine = Machine(Driver(world, processes))
     try:
-        driver = which_driver(world, helper)
-        machine = Machine(driver=driver.version, cuda=driver.cuda, state_dir=state_dir)
-        _find_boards(machine, driver.gpus, processes, world)
-        if not machine.watches:
+        found = which_driver(machine.driver)
+        machine.version, machine.cuda = found.version, found.cuda
+        for index in range(found.gpus):
+            try:
+                answer: Found = machine.driver.answer(Facts(index), FACTS_TIMEOUT_S)
+                machine.gpus.append(answer.gpu)
+            except (TimeoutError, NvmlError) as error:
+                machine.notes.append(f"GPU {index} is left out: {error}")
+        if not machine.gpus:
             why = "; ".join(machine.notes) or "the NVIDIA driver sees no GPU"
             raise DeviceError(f"no GPU can be used here: {why}")
-        _join(machine, helper, world)
-        return machine
-    finally:
-        helper.kill()  # this helper has opened all GPUs
+        machine.gpus.sort(key=lambda gpu: (gpu.pci_bus_id.lower(), gpu.index))
+        _join(machine)
+    except DeviceError:
+        machine.driver.close()
+        raise
+    return machine
 
 
-def which_driver(world: World, helper: GpuHelper) -> DriverFound:
+def which_driver(driver: Driver) -> DriverFound:
     """Ask for the driver and the number of its GPUs. Raises NvmlError, and DeviceError if it hangs."""
     try:
-        driver: DriverFound = ask_once(world, helper, WhichDriver(), START_TIMEOUT_S)
+        found: DriverFound = driver.answer(WhichDriver(), START_TIMEOUT_S)
     except TimeoutError:
         raise DeviceError(
             f"the NVIDIA driver did not answer within {START_TIMEOUT_S:.0f} s; does `nvidia-smi` hang too?"
         ) from None
-    return driver
+    return found
 
 
-def _find_boards(machine: Machine, count: int, processes: Processes, world: World) -> None:
-    """Look each GPU up by a helper of its own, all at the same time, and list them in PCI order."""
-    helpers = [world.start(processes) for _ in range(count)]
-    for index, helper in enumerate(helpers):
-        helper.ask(Facts(index))
-    deadline = world.now() + FIND_TIMEOUT_S
-    found = []
-    for index, helper in enumerate(helpers):
-        try:
-            answer: Found = answer_of(world, helper, deadline)
-        except (TimeoutError, NvmlError) as error:
-            machine.notes.append(f"GPU {index} is left out: {error}")
-            helper.kill()
-            continue
-        machine.watches[answer.gpu.uuid] = Watch(answer.gpu, helper, processes, world)
-        found.append((answer.gpu, answer.slices))
-    found.sort(key=lambda pair: (pair[0].pci_bus_id.lower(), pair[0].index))
-    machine.entries = [entry_of(gpu, slices) for gpu, slices in found]
-
-
-def _join(machine: Machine, helper: GpuHelper, world: World) -> None:
+def _join(machine: Machine) -> None:
     """Find out which GPUs are neighbours."""
-    gpus = [entry.gpu for entry in machine.entries]
-    machine.islands = dict.fromkeys(machine.watches, 0)
-    if len(gpus) < 2:
-        return
+    gpus = machine.gpus
+    machine.islands = dict.fromkeys((gpu.uuid for gpu in gpus), 0)
     pairs = [(a, b) for place, a in enumerate(gpus) for b in gpus[place + 1 :]]
+    if not pairs:
+        return
     links = [
         ("nvmlDeviceGetP2PStatus", pair, (pynvml.NVML_P2P_CAPS_INDEX_NVLINK,)) for pair in pairs
     ]
     ancestors = [("nvmlDeviceGetTopologyCommonAncestor", pair, ()) for pair in pairs]
     try:
         asked = Numbers((*links, *ancestors))
-        answers = ask_once(world, helper, asked, TOPOLOGY_TIMEOUT_S).numbers
+        answer: Counted = machine.driver.answer(asked, TOPOLOGY_TIMEOUT_S)
     except (TimeoutError, NvmlError):
         machine.notes.append(
             "NVML did not say how the GPUs are joined: each counts as a neighbour of all others"
         )
         return
+    answers = answer.numbers
     linked, near = {}, {}
     for (a, b), link, level in zip(
         pairs, answers[: len(pairs)], answers[len(pairs) :], strict=True
@@ -262,3 +156,132 @@ def islands(
             found[member] = number
             island += [b for b in uuids if b not in (*found, *island) and joined(member, b)]
     return found
+
+
+# ---------------------------------------------------------------- how ranks use them
+
+
+@functools.cache
+def core_siblings(cpu: int, folder: Path = CPU_FOLDER) -> tuple[int, ...]:
+    """Return the hyperthreads of a core, the core itself included."""
+    try:
+        text = (folder / f"cpu{cpu}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return (cpu,)
+    return parse_cpu_list(text) or (cpu,)
+
+
+def place(
+    shares: Sequence[tuple[Gpu, int, int]],
+    machine: Machine,
+    siblings: Callable[[int], tuple[int, ...]] = core_siblings,
+) -> Placement:
+    """Return one entry a rank, in the order of ``shares``: GPU, number of its shares, which of them."""
+    if not machine.cores:
+        allowed = os.sched_getaffinity(0)
+        machine.cores = share_cores(machine.gpus, allowed, siblings, node_distances())
+    cores = [split(machine.cores[gpu.uuid], parts, part) for gpu, parts, part in shares]
+    threads = min((threads_of(share, siblings) for share in cores), default=1)
+    visible = ",".join(gpu.uuid for gpu, _, _ in shares)
+    rank_env = tuple(
+        {
+            **COMMON,
+            "CUDA_VISIBLE_DEVICES": visible,
+            "OMP_NUM_THREADS": str(threads),
+            "GPUSCHED_LOADER_WORKERS": str(loader_workers(share)),
+        }
+        for share in cores
+    )
+    return Placement("cuda", rank_env, tuple(cores) if all(cores) else None, threads)
+
+
+def node_distances(folder: Path = NODE_FOLDER) -> dict[int, tuple[int, dict[int, int]]]:
+    """Return of each core its NUMA node, and how far that is from each node; empty where the kernel does not say."""
+    found: dict[int, tuple[int, dict[int, int]]] = {}
+    places = sorted(folder.glob("node[0-9]*"), key=lambda path: int(path.name[4:]))
+    for place in places:
+        try:
+            far = [int(word) for word in (place / "distance").read_text().split()]
+            cores = parse_cpu_list((place / "cpulist").read_text())
+        except (OSError, ValueError):
+            return {}
+        numbers = [int(path.name[4:]) for path in places]
+        found.update(
+            dict.fromkeys(cores, (int(place.name[4:]), dict(zip(numbers, far, strict=False))))
+        )
+    return found
+
+
+def with_orphans(
+    groups: dict[tuple[int, ...], list[Gpu]],
+    usable: Iterable[int],
+    nodes: Mapping[int, tuple[int, Mapping[int, int]]],
+) -> dict[tuple[int, ...], list[Gpu]]:
+    """Give cores of nodes without a GPU to the nearest group: an HGX A100's GPUs sit on nodes 3, 1, 7, 5 of 8."""
+    grown = {near: list(near) for near in groups}
+    taken = {core for near in groups for core in near}
+    for core in (core for core in usable if core not in taken and core in nodes):
+        distance = nodes[core][1]
+        near = min(
+            groups,
+            key=lambda g: (
+                min((distance.get(nodes[c][0], 255) for c in g if c in nodes), default=255),
+                len(grown[g]),
+            ),
+        )
+        grown[near].append(core)
+    return {tuple(sorted(grown[near])): group for near, group in groups.items()}
+
+
+def share_cores(
+    boards: Iterable[Gpu],
+    allowed: Iterable[int],
+    siblings: Callable[[int], tuple[int, ...]],
+    nodes: Mapping[int, tuple[int, Mapping[int, int]]] | None = None,
+) -> dict[str, tuple[int, ...]]:
+    """Share out the cores of each board (by UUID) among ``allowed``: even, contiguous shares of its node's cores.
+
+    ``nodes``: as ``node_distances`` returns them. Hyperthreads of one core stay together. Boards without known cores
+    share all; where a node has fewer cores than boards, they double up.
+    """
+    usable = sorted(set(allowed))
+    by_cores: dict[tuple[int, ...], list[Gpu]] = {}
+    for gpu in boards:
+        near = tuple(c for c in usable if c in gpu.cpus) or tuple(usable)
+        by_cores.setdefault(near, []).append(gpu)
+    if nodes and len(by_cores) > 1:
+        by_cores = with_orphans(by_cores, usable, nodes)
+    shares: dict[str, tuple[int, ...]] = {}
+    for near, group in by_cores.items():
+        cores = sorted({tuple(s for s in siblings(c) if s in near) or (c,) for c in near})
+        for place, gpu in enumerate(group):
+            first, last = place * len(cores) // len(group), (place + 1) * len(cores) // len(group)
+            mine = cores[first:last] or [cores[place % len(cores)]] if cores else []
+            shares[gpu.uuid] = tuple(sorted(cpu for core in mine for cpu in core))
+    return shares
+
+
+def split(cores: Sequence[int], parts: int, part: int) -> tuple[int, ...]:
+    """Return the cores of one of ``parts`` shares of a GPU; never empty if there are cores."""
+    share = cores[part * len(cores) // parts : (part + 1) * len(cores) // parts]
+    return tuple(share or cores[part % len(cores) :][:1]) if cores else ()
+
+
+def parse_cpu_list(text: str) -> tuple[int, ...]:
+    """Read ``0-2,8`` as (0, 1, 2, 8)."""
+    found: list[int] = []
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal():
+            found.extend(range(int(first), int(last if last.isdecimal() else first) + 1))
+    return tuple(found)
+
+
+def threads_of(cores: Sequence[int], siblings: Callable[[int], tuple[int, ...]]) -> int:
+    """Count the threads of arithmetic these cores carry: one a physical core."""
+    return max(1, len({siblings(cpu)[0] for cpu in cores}))
+
+
+def loader_workers(cores: Sequence[int]) -> int:
+    """Return a hint for ``DataLoader(num_workers=...)``: all cores of the rank but the one its main thread runs on."""
+    return max(1, min(LOADER_WORKERS_MAX, len(cores) - 1))

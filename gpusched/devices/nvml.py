@@ -1,15 +1,17 @@
-"""The one door to NVML: every call goes through ``ask``, NVML's errors become ours; and the driver's error events.
+"""The boundary to the NVIDIA driver: every call goes through ``ask``, and its answers become plain values.
 
-Rules: ``nvmlInit`` is called once and lasts as long as the process. A call may block for as long as a sick GPU pleases,
-so nothing here is called by the daemon: ``helper.py`` calls it in processes of their own.
-
-The names are those of ``nvidia-ml-py`` (``import pynvml``), which are those of the C library.
+``nvmlInit`` is called once and lasts as long as the process. A call may block for as long as a sick GPU pleases, so
+nothing here is called by the daemon: ``helper.py`` calls it in a process of its own. What a driver cannot say is None,
+never a guess. The names are those of ``nvidia-ml-py`` (``import pynvml``), which are those of the C library.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -28,23 +30,11 @@ class NvmlError(DeviceError):
 
 
 class NvmlUnsupported(NvmlError):
-    """A question that this driver or this GPU never answers."""
-
-
-class NvmlDenied(NvmlError):
-    """A question that is not answered to this user."""
-
-
-class NvmlNotFound(NvmlError):
-    """No GPU at that index or under that name."""
+    """A question that this driver or this GPU never answers, or not to this user."""
 
 
 class NvmlLost(NvmlError):
     """A GPU that is gone from the bus, or must be reset before anything else."""
-
-
-class NvmlTimeout(NvmlError):
-    """The end of the time given to a waiting call. Nothing is wrong."""
 
 
 class NvmlAbsent(NvmlError):
@@ -57,12 +47,11 @@ _KINDS: dict[int, type[NvmlError]] = {
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: NvmlUnsupported,
     pynvml.NVML_ERROR_DEPRECATED: NvmlUnsupported,
     pynvml.NVML_ERROR_VGPU_ECC_NOT_SUPPORTED: NvmlUnsupported,
-    pynvml.NVML_ERROR_NO_PERMISSION: NvmlDenied,
-    pynvml.NVML_ERROR_NOT_FOUND: NvmlNotFound,
+    pynvml.NVML_ERROR_NO_PERMISSION: NvmlUnsupported,
+    pynvml.NVML_ERROR_NOT_FOUND: NvmlLost,
     pynvml.NVML_ERROR_GPU_IS_LOST: NvmlLost,
     pynvml.NVML_ERROR_RESET_REQUIRED: NvmlLost,
     pynvml.NVML_ERROR_GPU_NOT_FOUND: NvmlLost,
-    pynvml.NVML_ERROR_TIMEOUT: NvmlTimeout,
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: NvmlAbsent,
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: NvmlAbsent,
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: NvmlAbsent,
@@ -83,14 +72,7 @@ _ADVICE = {
     ),
 }
 
-XIDS_MAX = 1000
-"""Events of a storm that are read in one round."""
-FAILURES_MAX = 3
-"""Failures in a row after which ``deaf`` says why no error events come."""
-WANTED = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
-DOUBLE_BIT_XID = 48
-"""The XID that goes with a double-bit error event, which carries none."""
-
+SYS = Path("/sys")
 started = False
 
 
@@ -141,47 +123,218 @@ def ask_if_supported(function: str, *arguments: object) -> Any | None:
         return None
 
 
-class ErrorEvents:
-    """Critical errors (XIDs) as the driver reports them for one GPU. ``deaf``: why none come; empty where they do."""
+# ---------------------------------------------------------------- facts, read once
 
-    def __init__(self) -> None:
-        self.deaf = ""
-        self._events: Any = None
-        self._failures = 0
 
-    def take(self, board: Any, *, retry: bool) -> tuple[int, ...]:
-        """Return each error that has come since the last call once, registering first; a lost GPU is noticed elsewhere.
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU that the driver shows. ``mig``: the GPU is cut into slices."""
 
-        ``retry``: register again after a failure.
-        """
-        heard: set[int] = set()
-        if self._events is None and self._failures and not retry:
-            return ()
-        try:
-            if self._events is None:
-                self._register(board)
-            for _ in range(XIDS_MAX):
-                event = ask("nvmlEventSetWait_v2", self._events, 0)
-                is_xid = event.eventType == pynvml.nvmlEventTypeXidCriticalError
-                heard.add(int(event.eventData) if is_xid else DOUBLE_BIT_XID)
-        except NvmlTimeout:
-            self._failures = 0
-        except NvmlError as error:
-            self._failures += 1
-            if isinstance(error, NvmlUnsupported) or self._failures >= FAILURES_MAX:
-                self.deaf = error.text
-            if self._events is not None:
-                with contextlib.suppress(NvmlError):
-                    ask("nvmlEventSetFree", self._events)
-            self._events = None
-        return tuple(sorted(heard))
+    uuid: str
+    index: int = 0
+    name: str = "NVIDIA GPU"
+    pci_bus_id: str = ""
+    memory_total_bytes: int | None = None
+    numa_node: int | None = None
+    cpus: frozenset[int] = frozenset()
+    mig: bool = False
 
-    def _register(self, board: Any) -> None:
-        # Asking for an event that a card does not have would refuse the whole request.
-        wanted = WANTED & int(ask("nvmlDeviceGetSupportedEventTypes", board))
-        if not wanted & pynvml.nvmlEventTypeXidCriticalError:
-            code = pynvml.NVML_ERROR_NOT_SUPPORTED
-            raise NvmlUnsupported("nvmlDeviceGetSupportedEventTypes", code, "not supported")
-        self._events = ask("nvmlEventSetCreate")
-        ask("nvmlDeviceRegisterEvents", board, wanted, self._events)
-        self.deaf = ""
+    @property
+    def label(self) -> str:
+        return f"GPU {self.index}"
+
+
+def read_gpu(index: int) -> Gpu:
+    """Read the GPU at NVML's ``index``."""
+    handle = ask("nvmlDeviceGetHandleByIndex", index)
+    pci = ask_if_supported("nvmlDeviceGetPciInfo", handle)
+    bus_id = str(pci.busId) if pci else ""
+    mig = ask_if_supported("nvmlDeviceGetMigMode", handle)
+    memory = ask_if_supported("nvmlDeviceGetMemoryInfo", handle)
+    return Gpu(
+        uuid=ask("nvmlDeviceGetUUID", handle),
+        index=index,
+        name=ask_if_supported("nvmlDeviceGetName", handle) or "NVIDIA GPU",
+        pci_bus_id=bus_id,
+        memory_total_bytes=None if memory is None else int(memory.total),
+        numa_node=_numa_node(bus_id),
+        cpus=_cpus(handle),
+        mig=bool(mig and mig[0]),
+    )
+
+
+def handle_of(gpu: Gpu) -> Any:
+    """Return NVML's handle of a GPU; raises NvmlLost where the GPU, or another one, is not in its place.
+
+    By the bus: NVML attaches to the GPU of that place alone, while it may attach to all when it looks for a UUID.
+    """
+    handle = ask("nvmlDeviceGetHandleByPciBusId", gpu.pci_bus_id)
+    if ask("nvmlDeviceGetUUID", handle) != gpu.uuid:
+        code = pynvml.NVML_ERROR_GPU_NOT_FOUND
+        raise NvmlLost("nvmlDeviceGetUUID", code, "another GPU is in its place")
+    return handle
+
+
+def _cpus(handle: Any) -> frozenset[int]:
+    """Return the cores next to the GPU; empty where the driver does not say."""
+    words = (max(os.cpu_count() or 1, 64) + 63) // 64
+    mask = ask_if_supported("nvmlDeviceGetCpuAffinity", handle, words)
+    if mask is None:
+        return frozenset()
+    return frozenset(64 * w + bit for w in range(words) for bit in range(64) if mask[w] >> bit & 1)
+
+
+def _numa_node(bus_id: str) -> int | None:
+    """Read the GPU's node from sysfs. (``nvmlDeviceGetNumaNodeId`` is the node that a GPU's own memory forms.)"""
+    domain, _, rest = bus_id.lower().partition(":")
+    path = SYS / "bus/pci/devices" / f"{domain[-4:]}:{rest}" / "numa_node"
+    with contextlib.suppress(OSError, ValueError):
+        node = int(path.read_text())
+        return node if node >= 0 else None
+    return None
+
+
+# ---------------------------------------------------------------- usage, read often
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process with a context on the GPU, by the pid that NVML gives. ``draws``: on the list of those that draw."""
+
+    pid: int
+    memory_bytes: int | None
+    draws: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUsage:
+    """Processes on a GPU and memory in use, at one moment.
+
+    ``at``: a time before which this reading was not begun. ``processes``: None where compute processes are not listed.
+    ``memory_bytes`` leaves out what the driver reserves for itself. ``error``: why the reading is incomplete in a way
+    that a later one may not be.
+    """
+
+    at: float
+    processes: tuple[GpuProcess, ...] | None = None
+    memory_bytes: int | None = None
+    error: str = ""
+
+
+def read_usage(handle: Any, at: float) -> GpuUsage:
+    """Read processes, then memory. Raises NvmlLost alone."""
+    errors: list[str] = []
+    processes = _processes(handle, errors)
+    return GpuUsage(at, processes, _used(handle, errors), "; ".join(errors))
+
+
+def _used(handle: Any, errors: list[str]) -> int | None:
+    """Return the memory in use without the driver's reserve (version 2 of the question: from driver 510 on)."""
+    memory = _try(errors, "nvmlDeviceGetMemoryInfo", handle, pynvml.nvmlMemory_v2)
+    return None if memory is None else int(memory.used)
+
+
+def _processes(handle: Any, errors: list[str]) -> tuple[GpuProcess, ...] | None:
+    """Return every process with a context; None where compute processes are not listed (``errors``: just now)."""
+    compute = _try(errors, "nvmlDeviceGetComputeRunningProcesses_v3", handle)
+    if compute is None:
+        return None
+    drawing = _try(errors, "nvmlDeviceGetGraphicsRunningProcesses_v3", handle) or ()
+    found: dict[int, GpuProcess] = {}
+    for item in compute:
+        used = None if item.usedGpuMemory is None else int(item.usedGpuMemory)
+        found[int(item.pid)] = GpuProcess(int(item.pid), used)
+    for item in drawing:
+        used = None if item.usedGpuMemory is None else int(item.usedGpuMemory)
+        known = found.get(int(item.pid), GpuProcess(int(item.pid), used))
+        found[int(item.pid)] = replace(known, draws=True)
+    return tuple(found.values())
+
+
+def _try(errors: list[str], function: str, *arguments: object) -> Any | None:
+    try:
+        return ask(function, *arguments)
+    except (NvmlLost, NvmlAbsent):
+        raise
+    except NvmlUnsupported:
+        return None
+    except NvmlError as error:
+        errors.append(str(error))
+        return None
+
+
+# ---------------------------------------------------------------- vitals, read now and then
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """Health and load of a GPU. ``throttle``: NVML's bits of what slows the clocks; ``recovery``: the action wanted.
+
+    ``prohibited``: its compute mode allows no context. ``fabric_missing``: nobody has set up its NVLink fabric.
+    """
+
+    at: float
+    utilisation: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    throttle: int = 0
+    recovery: int | None = None
+    rows_pending: bool = False
+    rows_failed: bool = False
+    ecc_uncorrected: int | None = None
+    prohibited: bool = False
+    fabric_missing: bool = False
+
+
+def read_vitals(handle: Any, at: float) -> Vitals:
+    """Read all that the driver gives about a GPU's health and load. Raises NvmlLost alone."""
+    load = ask_if_supported("nvmlDeviceGetUtilizationRates", handle)
+    heat = ask_if_supported("nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU)
+    power = ask_if_supported("nvmlDeviceGetPowerUsage", handle)
+    slowed = ask_if_supported("nvmlDeviceGetCurrentClocksEventReasons", handle)
+    if slowed is None:  # the constant's name until driver 535
+        slowed = ask_if_supported("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    rows = ask_if_supported("nvmlDeviceGetRemappedRows", handle)
+    ecc = ask_if_supported(
+        "nvmlDeviceGetTotalEccErrors",
+        handle,
+        pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+        pynvml.NVML_VOLATILE_ECC,
+    )
+    action = [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
+    fields = ask_if_supported("nvmlDeviceGetFieldValues", handle, action)
+    mode = ask_if_supported("nvmlDeviceGetComputeMode", handle)
+    return Vitals(
+        at=at,
+        utilisation=None if load is None else load.gpu / 100,
+        temperature_c=None if heat is None else float(heat),
+        power_w=None if power is None else power / 1000,
+        throttle=int(slowed or 0),
+        recovery=None if fields is None else _recovery_action(fields[0]),
+        rows_pending=bool(rows and rows[2]),
+        rows_failed=bool(rows and rows[3]),
+        ecc_uncorrected=ecc,
+        prohibited=mode == pynvml.NVML_COMPUTEMODE_PROHIBITED,
+        fabric_missing=_fabric_missing(handle),
+    )
+
+
+def _fabric_missing(handle: Any) -> bool:
+    """Tell whether CUDA would refuse the GPU (error 802) since the fabric manager has not registered it."""
+    info = pynvml.c_nvmlGpuFabricInfo_t()
+    if ask_if_supported("nvmlDeviceGetGpuFabricInfo", handle, ctypes.byref(info)) is None:
+        return False
+    return info.state in (
+        pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED,
+        pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS,
+    )
+
+
+def _recovery_action(field: Any) -> int | None:
+    if field.nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    wide = field.valueType in (
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG,
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG,
+    )
+    return int(field.value.ullVal if wide else field.value.uiVal)

@@ -1,43 +1,45 @@
-"""A GPU or MIG slice of this experiment: what a trial does with it, and whether it may be used.
+"""A device: one GPU, or one of several shares of it. What a trial does with it, and whether it may be used.
 
-    FREE ──hold──▶ HELD ──drain──▶ DRAINING ──released: all signals agree──▶ FREE
+    FREE ──hold──▶ HELD ──drain──▶ DRAINING ──release confirmed──▶ FREE
 
-and, whatever it is doing, it may be *out*: taken out of use, with a reason. ``passing`` reasons (a stranger on it,
-another experiment's lease, a driver that does not answer) end by themselves (``can_recover``); the others (a lost GPU,
-a fatal XID, a pending reset) end only on request (``can_readmit``). Nothing here blocks: it looks at the readings of
-``watch.py``.
+and, whatever it is doing, it may be *out*: taken out of use, with a reason. ``passing`` reasons (a stranger, another
+search's lease, a late release, a driver that does not answer) end by themselves; the others (a lost GPU, a pending
+reset) end only on request. Nothing here blocks: it looks at the newest readings. A device's id is its GPU's UUID, a
+share's has ``#`` and a number behind it, so a search that is resumed finds its devices by its journal.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from gpusched.devices import health
-from gpusched.devices.gpu import Gpu, GpuUsage
-from gpusched.devices.holders import Holder
+from gpusched.devices.base import Device, Quarantined, Reading
+from gpusched.devices.helper import Board
+from gpusched.devices.nvml import Gpu
 from gpusched.devices.release import (
+    IDLE_LIMIT_BYTES,
+    UNSEEN_LIMIT_BYTES,
     WAITING,
-    Baseline,
-    Means,
+    Holder,
     Verdict,
-    assumed,
     judge,
     learn,
-    strangers,
 )
-from gpusched.devices.watch import Watch
 
+SHARE = "#"
 SILENCE_SAID_S = 2.0
 SILENCE_MAX_S = 5.0
 """A free GPU whose driver does not answer for so long is not known to be free any more."""
-SILENCE_NOTICED_S = 0.4
 ERRORS_MAX = 3
-FOREIGN_GRACE_S = 5.0
-"""A release in which only strangers are in the way turns into a busy GPU after that."""
 CLEAN_FOR_S = 3.0
-"""A stranger must have been gone for so long: jobs often come in rows."""
+"""A passing reason must have been gone for so long: jobs often come in rows."""
+UNASKED_S = 5.0
+"""A device that a trial has left and whose release nobody asked for is judged as a free one after this."""
+PAUSE_MIN_S, PAUSE_MAX_S = 0.02, 0.25
+"""Between two looks at a release: at first often, then more slowly."""
 NEVER = -math.inf
 
 
@@ -49,7 +51,7 @@ class Doing(enum.Enum):
 
 @dataclass(slots=True)
 class Out:
-    """A reason why a GPU is out of use, since when, and whether that can pass by itself. ``is_told``: people know."""
+    """A reason why a device is out of use, and whether that can pass by itself. ``is_told``: people know."""
 
     reason: str
     since: float
@@ -59,280 +61,244 @@ class Out:
 
 
 class Unit:
-    """The state of one GPU, or of one share of it. Readings come from ``watch``; see the module for the states."""
+    """The state of one device. ``sees_others``: NVML's pids are those of this pid namespace."""
 
-    def __init__(self, gpu: Gpu, watch: Watch, baseline: Baseline | None, share: int = 0) -> None:
-        self.gpu = gpu
-        self.watch = watch
-        self.baseline = baseline
-        self.share = share
+    def __init__(
+        self,
+        board: Board,
+        island: int,
+        now: Callable[[], float],
+        *,
+        sees_others: bool,
+        share: int | None = None,
+    ) -> None:
+        self.board = board
+        self.island = island
+        self._now = now
+        self.share = share or 0
+        gpu = board.gpu
+        self.id = gpu.uuid if share is None else f"{gpu.uuid}{SHARE}{share + 1}"
+        self.label = gpu.label if share is None else f"{gpu.label} {SHARE}{share + 1}"
         #: The other shares of the same GPU.
         self.neighbours: tuple[Unit, ...] = ()
-        self.means = Means()
         self.doing = Doing.FREE
         #: The time at which a trial got it, or at which the trial's process tree was empty.
         self.changed_at = NEVER
         self.out: Out | None = None
-        self.strangers: dict[int, Holder] = {}
-        #: Why it was not released when that was last looked at.
-        self.held_by = ""
-        #: The release has taken too long, and is waited for no more.
-        self.is_given_up = False
-        self._now = watch.now
-        self._born = self._now()
-        #: A reading has shown the GPU clean: no trial of an earlier daemon is on this share.
-        self._was_clean = False
+        self.strangers: tuple[Holder, ...] = ()
+        #: Until when a release must be complete, and since when it is waited for.
+        self.release_until: float | None = None
+        self.release_since = NEVER
+        #: Until when an answer is due to somebody who asks for the device back, and since when.
+        self.answer_due: float | None = None
+        self.asked_back_at = NEVER
+        #: Memory in use when nobody is on the GPU; None: nobody has seen it so.
+        self.idle_bytes: int | None = None
+        self._limit_bytes = IDLE_LIMIT_BYTES if sees_others else UNSEEN_LIMIT_BYTES
         self._clean_since: float | None = None
-        #: Errors that only vitals read after them can judge.
-        self.xids = health.Xids()
-        self._silent_from: float | None = None
-        self._hurt = ""
-        self._inquired_at = NEVER
 
     # ---------------------------------------------------------------- readings
 
     @property
-    def usage(self) -> GpuUsage | None:
-        return self.watch.usage.get(self.gpu.uuid)
+    def gpu(self) -> Gpu:
+        return self.board.gpu
 
-    def has_read_since(self, at: float) -> bool:
-        """Tell whether the newest reading was begun at ``at`` or later."""
-        return self.usage is not None and self.usage.at >= at
-
-    def verdict(self, since: float = NEVER, *, lenient: bool = True) -> Verdict:
-        """Judge the newest reading, if it was begun at ``since`` or later. ``lenient``: see ``assumed``."""
-        if self.watch.lost is not None:
-            return Verdict(False, self.watch.lost)
-        usage = self.usage
-        if usage is None or usage.at < since:
-            silent_s = self.silent_s()
-            return Verdict(False, _silence(silent_s) if silent_s > SILENCE_SAID_S else WAITING)
-        self.means = self.means.with_reading(self.gpu, usage)
-        known = self.baseline or assumed(lenient=lenient, contained=self.watch.is_contained)
-        verdict = judge(
-            self.gpu,
+    def verdict(self, since: float = NEVER) -> Verdict:
+        """Judge the newest reading, if it was begun after ``since``."""
+        board, usage = self.board, self.board.usage
+        if board.gone:
+            return Verdict(False, board.gone)
+        if usage is None or usage.at <= since:
+            return Verdict(False, self._silence(SILENCE_SAID_S) or WAITING)
+        return judge(
             usage,
-            known,
-            self.means,
-            self.watch.who,
-            any(unit.doing is Doing.HELD for unit in self.neighbours),
-            self._is_beside_remains(),
+            self._limit_bytes if self.idle_bytes is None else self.idle_bytes,
+            board.who,
+            is_beside_trial=any(unit.doing is Doing.HELD for unit in self.neighbours),
+            is_beside_release=self.doing is Doing.FREE
+            and any(unit.doing is Doing.DRAINING and not unit.out for unit in self.neighbours),
         )
-        self._was_clean |= verdict.clean
-        return verdict
-
-    def fit_for_use(self, since: float = NEVER, *, lenient: bool = True) -> Verdict:
-        """Judge whether nothing is on the GPU, and the GPU is well."""
-        verdict = self.verdict(since, lenient=lenient)
-        ill = self.watch.unwell() if verdict.clean else ""
-        return Verdict(False, ill) if ill else verdict
-
-    def _is_beside_remains(self) -> bool:
-        """Tell whether this share was free before another one's trial ended, which is being released."""
-        draining = [unit for unit in self.neighbours if unit.doing is Doing.DRAINING]
-        if not draining or any(unit.out is not None or unit.is_given_up for unit in draining):
-            return False
-        return self.doing is Doing.FREE and self._was_clean
-
-    def silent_s(self) -> float:
-        """Return the age of the newest reading: about a second at most unless the driver hangs."""
-        usage = self.usage
-        return self._now() - (self._born if usage is None else usage.at)
 
     def learn(self) -> None:
-        """Take the newest reading into the baseline if the GPU is idle."""
-        watch, usage = self.watch, self.usage
-        is_free = all(unit.doing is Doing.FREE for unit in (self, *self.neighbours))
-        if usage is not None and is_free:
-            known, contained = self.baseline, watch.is_contained
-            self.baseline = learn(usage, known, self.means, watch.who, contained=contained)
+        """Take the newest reading into what the GPU has in use when nobody is on it."""
+        usage, shares = self.board.usage, (self, *self.neighbours)
+        if usage is not None and all(unit.doing is Doing.FREE for unit in shares):
+            self.idle_bytes = learn(usage, self.idle_bytes, self._limit_bytes, self.board.who)
+
+    def _silence(self, beyond_s: float) -> str:
+        """Say that the driver has not answered a question about the GPU for so long; empty if it has."""
+        asked_at = self.board.asked_at
+        silent_s = 0.0 if asked_at is None else self._now() - asked_at
+        return f"NVML has not answered for {silent_s:.0f} s" if silent_s > beyond_s else ""
 
     # ---------------------------------------------------------------- a trial's use of it
 
     def hold(self) -> None:
-        """Give the GPU to a trial."""
-        self.doing, self.changed_at = Doing.HELD, self._now()
-        self.strangers = {}
-        self._hurt = ""
+        """Give the device to a trial."""
+        self.doing, self.changed_at, self.strangers = Doing.HELD, self._now(), ()
+
+    def be_left(self) -> None:
+        """Take the device for one on which a trial of ours may live, until the executor says otherwise."""
+        self.doing, self._limit_bytes = Doing.HELD, UNSEEN_LIMIT_BYTES
 
     def drain(self) -> None:
-        """Begin a release: the trial's process tree is empty now."""
-        if self.doing is Doing.HELD or self.changed_at == NEVER:
-            self.doing, self.changed_at = Doing.DRAINING, self.watch.request()
-            self.is_given_up = False
+        """Note that the trial's process tree is empty: readings begun from now on tell whether the device is free."""
+        if self.doing is Doing.HELD:
+            self.doing, self.changed_at = Doing.DRAINING, self._now()
 
-    def released(self) -> Verdict:
-        """Judge whether the GPU is free again since the release has begun. Out of use is not released."""
-        self.examine()
+    def wait_for_release(self, limit_s: float) -> None:
+        """Begin to wait; a wait that has begun continues as it was. A device that is out comes back by that alone."""
         if self.out is not None:
-            verdict = Verdict(False, self.out.reason)
-        else:
-            verdict = self.fit_for_use(self.changed_at, lenient=False)
-            self.doing = Doing.FREE if verdict.clean else Doing.DRAINING
-        self.held_by = verdict.why
-        return verdict
+            self.drain()
+        elif self.release_until is None:
+            now = self._now()
+            self.doing, self.changed_at = Doing.DRAINING, max(self.changed_at, now)
+            self.release_since, self.release_until = now, now + limit_s
 
-    def ceiling_bytes(self) -> int | None:
-        """Return the memory in use above which the GPU is not free, whoever is on it; None where that is unknown."""
-        is_alone = all(unit.doing is Doing.DRAINING for unit in self.neighbours)
-        if self.usage is None or not is_alone or self.gpu.is_numa_node:
-            return None
-        return (self.baseline or assumed(lenient=False)).ceiling_bytes(self.usage)
+    def pause_s(self) -> float:
+        """Return the time until the next look at a release, which is not after the limit."""
+        now = self._now()
+        pause_s = min(PAUSE_MAX_S, PAUSE_MIN_S + (now - self.release_since) / 4)
+        return min(pause_s, max(0.001, (self.release_until or now) - now))
 
-    def inquire(self) -> None:
-        """Ask for the reading and the vitals by which ``blamed`` and ``can_readmit`` judge."""
-        self._inquired_at = self.watch.request(vitals=True)
+    def end_release(self) -> bool | Quarantined:
+        """End the release that is waited for: True if it is complete, or that it is late; False: wait on."""
+        if self.release_until is None:
+            return False
+        verdict = self.verdict(self.changed_at)
+        if verdict.is_free:
+            self._be_free()
+            return True
+        if self._now() < self.release_until:
+            return False
+        waited_s = self._now() - self.release_since
+        self.take_out(f"not released after {waited_s:.0f} s: {verdict.why}", passing=True)
+        return self._tell()
 
-    def blamed(self) -> str | None:
-        """Say why the GPU is to blame for its trial's failure; empty: it is not; None: not known yet."""
-        self.examine()
-        if self.out is not None and not self.out.passing:
-            return self.out.reason
-        if said := self._hurt or self.watch.illness():
-            return said
-        usage, vitals = self.usage, self.watch.vitals
-        if usage is None or usage.at < self._inquired_at or usage.error:
-            return None
-        if vitals is None or vitals.at < self._inquired_at or vitals.error or self.xids:
-            return None
-        return ""
+    def _be_free(self) -> None:
+        self.doing, self.release_until, self._clean_since = Doing.FREE, None, None
 
     # ---------------------------------------------------------------- out of use and back
 
+    @property
+    def is_over(self) -> bool:
+        """The device is out of use until somebody asks for it back, and no trial is on it."""
+        is_asked_for = self.doing is Doing.HELD or self.answer_due is not None
+        return self.out is not None and not self.out.passing and not is_asked_for
+
     def take_out(self, reason: str, *, passing: bool, leased: bool = False) -> None:
-        """Take the GPU out of use. Told anew where a passing reason was told: this one ends only on request."""
+        """Take the device out of use. Told anew where a passing reason was told and this one ends only on request."""
         was = self.out
         is_known = was is not None and was.is_told and (passing or not was.passing)
         self.out = Out(reason, self._now(), passing, leased, is_told=is_known)
+        self.release_until = self._clean_since = None
 
-    def condemn(self, reason: str) -> None:
-        """Take the GPU out of use until somebody asks for it, if there is a reason."""
-        if reason and (self.out is None or self.out.passing):
-            self.take_out(reason, passing=False)
+    def fault(self) -> Quarantined | None:
+        """Return why the device must not be used any more, once; None if nothing is new."""
+        ill = self.board.illness(at_once=self.doing is Doing.HELD)
+        if ill and (self.out is None or self.out.passing):
+            self.take_out(ill, passing=False)
+        elif not ill and self.out is None and (busy := self._busy()):
+            self.take_out(busy, passing=True)
+        return None if self.out is None or self.out.is_told else self._tell()
 
-    def keep_out(self, reason: str) -> None:
-        """Take up a quarantine that an earlier daemon ended with, and that is known."""
-        if self.out is None:
-            self.take_out(reason, passing=True)
-        if self.out is not None:
-            self.out.is_told = True
+    def _tell(self) -> Quarantined:
+        assert self.out is not None
+        self.out.is_told = True
+        return Quarantined(self.id, self.out.reason, self.out.passing)
 
-    def news(self) -> str:
-        """Say why the GPU must not be used any more, once; empty if nothing is new.
-
-        A trial of ours that outlived the last daemon may finish though the lease is another experiment's.
-        """
-        self.examine()
-        out = self.out
-        if out is None or out.is_told:
+    def _busy(self) -> str:
+        """Say why a device that should be free is not known to be; take note of strangers beside a trial."""
+        usage = self.board.usage
+        if self.doing is Doing.HELD:
+            named = [(p, self.board.who(p.pid)) for p in usage.processes or ()] if usage else []
+            self.strangers = tuple(
+                replace(holder, memory_bytes=process.memory_bytes)
+                for process, holder in named
+                if holder.whose == "foreign" and not process.draws
+            )
             return ""
-        if out.leased and any(holder.whose == "ours" for holder in self.verdict().holders):
+        if self.doing is Doing.DRAINING:
+            if self.release_until is not None or self._now() - self.changed_at < UNASKED_S:
+                return ""
+            if self.verdict(self.changed_at).is_free:
+                self._be_free()
+        if silence := self._silence(SILENCE_MAX_S):
+            return silence
+        if usage is None or (usage.error and self.board.errors_in_a_row < ERRORS_MAX):
             return ""
-        out.is_told = True
-        return out.reason
+        shares = (self, *self.neighbours)
+        if any(usage.at <= unit.changed_at for unit in shares if unit.doing is not Doing.HELD):
+            return ""
+        return self.verdict().why
 
     def can_recover(self) -> bool:
-        """Tell whether a passing reason has passed, or a release that is waited for no more is complete."""
-        usage, is_fresh = self.usage, self.silent_s() <= SILENCE_MAX_S
-        is_idle = is_fresh and self.doing is not Doing.HELD
-        if self.out is None:  # another GPU of its atom is out
-            return is_idle and self.fit_for_use(self.changed_at).clean
-        if not self.out.passing or self.out.leased:
+        """Tell whether a passing reason has passed: the device has been clean for a while."""
+        out, usage = self.out, self.board.usage
+        if out is None or not out.passing or out.leased or self.doing is Doing.HELD:
             return False
-        is_new = is_idle and usage is not None and usage.at > self.out.since
-        if usage is None or not is_new or not self.fit_for_use(self.changed_at).clean:
+        is_clean = self.verdict(max(out.since, self.changed_at)).is_free
+        if usage is None or not is_clean or self.board.illness():
             self._clean_since = None
             return False
         self._clean_since = usage.at if self._clean_since is None else self._clean_since
         return usage.at - self._clean_since >= CLEAN_FOR_S
 
-    def ask_back(self) -> None:
-        """Look the GPU up anew: somebody asks for it, and its past errors count no more."""
-        self.xids.clear()
-        if self.out is not None and not self.out.passing:
-            self.watch.rebind()
-        else:
-            self.watch.forget()
-        self.inquire()
+    def ask_back(self, patience_s: float) -> None:
+        """Look the GPU up anew: somebody asks for the device, and its past errors count no more."""
+        self.asked_back_at = self._now()
+        self.answer_due = self.asked_back_at + patience_s
+        if self.board.gone:
+            self.board.reopen()
 
-    def can_readmit(self) -> Verdict:
-        """Judge a GPU that was asked back."""
-        self.examine()
-        if self.out is not None and not self.out.passing and self.out.since >= self._inquired_at:
-            return Verdict(False, self.out.reason)
-        if self.doing is Doing.HELD:  # a trial that dies of it may not have opened its context yet
-            return Verdict(False, "the trial on it has not ended yet")
-        if self.xids:
-            return Verdict(False, WAITING)
-        since = max(self._inquired_at, self.changed_at)
-        verdict, vitals = self.fit_for_use(since), self.watch.vitals
-        if verdict.clean and (vitals is None or vitals.at < self._inquired_at):
-            return Verdict(False, WAITING)
-        return verdict
+    def why_not_back(self) -> str:
+        """Say why a device that was asked back stays as it is; empty if it need not."""
+        if self.out is not None and self.out.leased:
+            return self.out.reason
+        if self.doing is Doing.HELD:
+            return "the trial on it has not ended yet" if self.out else "a trial is using it"
+        if self.release_until is not None:
+            return "it is being released"
+        verdict, vitals = self.verdict(max(self.asked_back_at, self.changed_at)), self.board.vitals
+        if verdict.is_free and (vitals is None or vitals.at <= self.asked_back_at):
+            return WAITING
+        return self.board.illness() if verdict.is_free else verdict.why
 
     def back_in_use(self) -> None:
-        """Make a GPU that can recover or be readmitted FREE again."""
-        self.out = self._clean_since = None
-        self.doing = Doing.FREE
+        """Make a device that can recover or was asked back FREE again."""
+        self.out = self.answer_due = None
+        self._be_free()
         self.learn()
 
-    # ---------------------------------------------------------------- what is wrong
+    # ---------------------------------------------------------------- for others
 
-    def xid(self, number: int) -> None:
-        """Take note of an XID that the driver reported for the board."""
-        self.xids.note(number, self._now())
-        self.watch.request(vitals=True)
-        if number in health.HURTING_XIDS:
-            self._hurt = f"XID {number}: {health.RECORDED_XIDS[number]}"
+    def as_device(self) -> Device:
+        """Describe the unit as the core's device."""
+        alone = "a share of a GPU, and nccl takes one rank a GPU" if self.neighbours else ""
+        why = f"{self.label}: {self.out.reason}" if self.out else ""
+        return Device(self.id, self.label, self.island, not why, why, alone)
 
-    def examine(self) -> None:
-        """Take the GPU out of use if there is a reason to."""
-        now, watch = self._now(), self.watch
-        ill = self.watch.illness(at_once=self.doing is Doing.HELD)
-        hit = self.xids.judge(self.gpu.index, now, watch.vitals, watch.first_vitals)
-        if hit:
-            self.take_out(ill or hit, passing=False)
-        elif ill:
-            self.condemn(ill)
-        elif self.out is None and (busy := self._busy(now)):
-            self.take_out(busy, passing=True)
-            self._clean_since = None
-
-    def _busy(self, now: float) -> str:
-        """Say why a GPU that should be free is not known to be, or a release turned out to wait for strangers."""
-        if self._is_silent(now):
-            return _silence(self.silent_s()) if self.doing is Doing.FREE else ""
-        usage = self.usage
-        if usage is None:
-            return ""
-        if self.doing is Doing.FREE and self.watch.ill_read_in_a_row >= ERRORS_MAX:
-            return self.watch.unwell()
-        if usage.error:
-            tired = self.doing is Doing.FREE and self.watch.errors_in_a_row >= ERRORS_MAX
-            return f"the GPU cannot be read: {usage.error}" if tired else ""
+    def reading(self) -> Reading:
+        """Describe the device for people."""
+        board, usage, vitals = self.board, self.board.usage, self.board.vitals
+        notes = [self.out.reason] if self.out else []
+        notes += health.notes(vitals) if vitals else ()
+        if self.release_until is not None:
+            notes.append(f"not released yet: {self.verdict(self.changed_at).why}")
         if self.doing is Doing.HELD:
-            contained = self.watch.is_contained
-            self.strangers |= strangers(usage, self.baseline, self.watch.who, contained=contained)
-            return ""
-        verdict, shares = self.verdict(), (self, *self.neighbours)
-        if verdict.clean or any(usage.at < unit.changed_at for unit in shares):
-            return ""
-        if self.doing is Doing.FREE:
-            is_new = all(unit.changed_at == NEVER for unit in shares)
-            if is_new and any(holder.whose == "ours" for holder in verdict.holders):
-                for unit in shares:  # a trial that outlived the last daemon
-                    unit.hold()
-                return ""
-            return verdict.why
-        is_overdue = now - self.changed_at > FOREIGN_GRACE_S
-        return verdict.why if verdict.foreign_only and is_overdue else ""
-
-    def _is_silent(self, now: float) -> bool:
-        """Tell whether the silence was noticed twice: a daemon that was stopped must give its helpers a moment."""
-        is_silent = self.silent_s() > SILENCE_MAX_S
-        self._silent_from = (self._silent_from or now) if is_silent else None
-        return self._silent_from is not None and now - self._silent_from >= SILENCE_NOTICED_S
-
-
-def _silence(silent_s: float) -> str:
-    return f"NVML has not answered for {silent_s:.0f} s"
+            notes += [f"shared with {holder}" for holder in self.strangers]
+        listed = [p for p in (usage.processes if usage else None) or () if not p.draws]
+        return Reading(
+            device=self.id,
+            label=f"{self.label} {self.gpu.name}",
+            utilisation=vitals.utilisation if vitals else None,
+            memory_used_bytes=usage.memory_bytes if usage else None,
+            memory_total_bytes=self.gpu.memory_total_bytes,
+            temperature_c=vitals.temperature_c if vitals else None,
+            power_w=vitals.power_w if vitals else None,
+            holders=tuple(
+                str(replace(board.who(p.pid), memory_bytes=p.memory_bytes)) for p in listed
+            ),
+            notes=tuple(notes),
+            history=tuple(board.loads),
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +10,15 @@ from typing import Literal
 
 import pynvml
 
-from gpusched.devices.gpu import Gpu
-from gpusched.devices.gpus import GpuState, gpu_states
-from gpusched.devices.helper import Numbers, ThisMachine, World, ask_once
-from gpusched.devices.holders import Processes
+from gpusched.devices.cuda import GpuState, gpu_states
+from gpusched.devices.helper import Counted, Numbers, ThisMachine, World
 from gpusched.devices.machine import Machine, find_machine
-from gpusched.devices.nvml import NvmlError
-from gpusched.devices.witness import Testimony, Witness
+from gpusched.devices.nvml import Gpu, NvmlError
+from gpusched.devices.release import Processes
 from gpusched.errors import DeviceError
 from gpusched.text import count
 
 ASK_TIMEOUT_S = 10.0
-WITNESS_POLL_S = 0.1
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
@@ -79,14 +75,14 @@ def driver_checks(
         return
     try:
         yield driver_check(machine, torch_cuda)
-        names = ", ".join(entry.gpu.name for entry in machine.entries)
-        yield ok("NVML", f"{count(len(machine.entries), 'GPU')}: {names}")
+        names = ", ".join(gpu.name for gpu in machine.gpus)
+        yield ok("NVML", f"{count(len(machine.gpus), 'GPU')}: {names}")
         for note in machine.notes:
             yield warn("NVML", note, "look at `nvidia-smi` and `dmesg`; reset or reboot")
-        yield from _asked_once(machine, world, processes)
+        yield from _asked_once(machine)
     finally:
-        machine.close()
-    yield from _state_checks(environ, world, processes, torch_cuda)
+        machine.driver.close()
+    yield from _state_checks(environ, world, processes)
 
 
 def nvidia_cards(folder: Path = PCI_DEVICES) -> int:
@@ -109,7 +105,7 @@ def absent_check(why: str, cards: int) -> Check:
 def driver_check(machine: Machine, torch_cuda: tuple[str, str] | None) -> Check:
     """Check that the driver's CUDA is of torch's major version or newer."""
     major, minor = machine.cuda // 1000, machine.cuda % 1000 // 10
-    detail = f"{machine.driver}, for CUDA up to {major}.{minor}"
+    detail = f"{machine.version}, for CUDA up to {major}.{minor}"
     built_for = (torch_cuda or ("", ""))[1]
     wanted = built_for.partition(".")[0]
     if wanted.isdecimal() and int(wanted) > major:
@@ -124,26 +120,21 @@ def driver_check(machine: Machine, torch_cuda: tuple[str, str] | None) -> Check:
 # ---------------------------------------------------------------- asked once
 
 
-def _asked_once(machine: Machine, world: World, processes: Processes) -> list[Check]:
-    gpus = [entry.gpu for entry in machine.entries]
+def _asked_once(machine: Machine) -> list[Check]:
+    gpus = machine.gpus
     pairs = [(a, b) for place, a in enumerate(gpus) for b in gpus[place + 1 :]]
     modes = [("nvmlDeviceGetPersistenceMode", (gpu,), ()) for gpu in gpus]
     peers = [("nvmlDeviceGetP2PStatus", pair, (P2P_READ,)) for pair in pairs]
-    helper = world.start(processes)
     try:
-        answers = ask_once(world, helper, Numbers((*modes, *peers)), ASK_TIMEOUT_S).numbers
+        asked = Numbers((*modes, *peers))
+        answer: Counted = machine.driver.answer(asked, ASK_TIMEOUT_S)
     except (TimeoutError, NvmlError):
         mend = "look at `nvidia-smi` and `dmesg`; reboot"
         return [fail("NVML", "a call to the driver hangs", mend)]
-    finally:
-        helper.kill()
+    answers = answer.numbers
     checks = [_persistence(gpus, answers[: len(gpus)])]
     if pairs:
         checks.append(_peers(pairs, answers[len(gpus) :]))
-    slices = sum(len(entry.units) for entry in machine.entries if entry.gpu.mig)
-    if slices or any(gpu.mig for gpu in gpus):
-        alone = f"{slices} slices: each serves trials of one atom only"
-        checks.append(warn("MIG", alone, "`sudo nvidia-smi -mig 0` switches MIG off"))
     return checks
 
 
@@ -183,7 +174,6 @@ def _state_checks(
     environ: Mapping[str, str] | None,
     world: World,
     processes: Processes,
-    torch_cuda: tuple[str, str] | None,
 ) -> Iterator[Check]:
     try:
         states, _ = gpu_states(environ, world, processes)
@@ -192,25 +182,6 @@ def _state_checks(
         return
     for state in states:
         yield gpu_check(state)
-    free = [state.device for state in states if not state.busy and not state.leased_by]
-    if free and torch_cuda and torch_cuda[1]:
-        yield cuda_check(Witness(sys.executable, free, world.now), world, len(free))
-
-
-def cuda_check(witness: Testimony, world: World, free: int) -> Check:
-    """Check that torch can compute on the GPUs that are free: NVML may be well where CUDA is not."""
-    while (said := witness.said()) is None:
-        world.wait([], WITNESS_POLL_S)
-    witness.close()
-    wrong = sorted({text for text in said.values() if text})
-    if not wrong:
-        return ok("CUDA", f"torch computes on the {free} free GPUs")
-    return fail(
-        "CUDA",
-        "; ".join(wrong),
-        "compare driver, torch's CUDA build and the card; on HGX and DGX start nvidia-fabricmanager; a container that "
-        "has lost its devices is made anew",
-    )
 
 
 def gpu_check(state: GpuState) -> Check:

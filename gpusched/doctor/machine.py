@@ -15,8 +15,8 @@ from importlib import metadata, util
 from pathlib import Path
 
 from gpusched.devices.helper import World
-from gpusched.devices.holders import Processes, in_initial_pid_namespace
 from gpusched.devices.leases import lease_folder
+from gpusched.devices.release import Processes, in_initial_pid_namespace
 from gpusched.doctor.gpus import Check, driver_checks, fail, ok, warn
 from gpusched.errors import DeviceError
 from gpusched.text import show_bytes
@@ -112,9 +112,8 @@ def namespace_check(initial: bool) -> Check:
         return ok("pid namespace", "the machine's own: NVML's pids mean the same here")
     return warn(
         "pid namespace",
-        "inside a container: NVML may name processes by other pids, or this container's alone (newer "
-        "drivers). It is tested at the start of an experiment; releases are confirmed by the process tree and "
-        "memory, and a stranger shows by the memory that no process of ours explains",
+        "inside a container, where NVML's pids may mean something else: releases are confirmed by the process tree and "
+        "memory, and a stranger on a GPU shows by its memory alone",
         "start the container with --pid=host",
     )
 

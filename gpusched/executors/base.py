@@ -95,10 +95,6 @@ class LiveExecutor(Executor, Protocol):
         """Ask for a quarantined device back; ``answered`` gets why it stays there, or an empty text, within seconds."""
         ...
 
-    def let_go(self, device: str) -> None:
-        """Close a device for its driver, so that a person can reset it. Raises DeviceError where a trial has it."""
-        ...
-
     def readings(self) -> Sequence[Reading]:
         """Return what each device looks like now, for people."""
         ...

@@ -321,12 +321,7 @@ def _check_together(recipe: Recipe) -> Iterator[Finding]:
         below = f"{recipe.max_atoms} is below the smallest of sizes, {min(recipe.sizes)}"
         yield ("max_atoms",), f"{below}; raise max_atoms or add a smaller size"
     on_cpu = isinstance(recipe.devices, str) and recipe.devices.startswith("cpu")
-    if on_cpu and recipe.gpus_per_atom > 1:
-        yield ("gpus_per_atom",), "an atom on the CPU is one slot; leave gpus_per_atom out"
-    elif on_cpu and recipe.atoms_per_gpu > 1:
+    if on_cpu and recipe.atoms_per_gpu > 1:
         yield ("atoms_per_gpu",), "an atom on the CPU is one slot; leave atoms_per_gpu out"
-    elif recipe.gpus_per_atom > 1 and recipe.atoms_per_gpu > 1:
-        why = "an atom is several GPUs or a share of one; leave one of the two out"
-        yield ("atoms_per_gpu",), why
     elif recipe.atoms_named is not None:
         yield from recipe.too_many_atoms(recipe.atoms_named)

@@ -111,7 +111,7 @@ ELSEWHERE = _by_name("""
     policy: scheduler pruner early_terminate early_stop assessor
     sampler or policy: searcher search_alg method tuner
     devices: gpus num_gpus resources
-    sizes or max_atoms: gpus_per_trial resources_per_trial slots_per_trial
+    sizes or max_atoms: gpus_per_atom gpus_per_trial resources_per_trial slots_per_trial
     try_first: points_to_evaluate enqueue_trial initial_points
     metric: objective metric_name monitor
     target: stop stopping_criterion metric_threshold

@@ -168,12 +168,8 @@ class Recipe:
         "the nodes, where torch asks for no password.",
         False,
     )
-    gpus_per_atom: int = key("GPUs in one atom.", 1, limits=(1, 64))
     atoms_per_gpu: int = key(
         "Atoms of one GPU, for small models: so many trials share it.", 1, limits=(1, 8)
-    )
-    gpu_ids: Literal["uuid", "index"] = key(
-        "What CUDA_VISIBLE_DEVICES holds; index is for scripts that parse it.", "uuid"
     )
     max_atoms: int | None = key(
         "Most atoms a trial may have; by default all.", None, limits=(1, 65536)
@@ -331,13 +327,13 @@ class Recipe:
     def atoms_named(self) -> int | None:
         """Number of atoms that ``devices`` names; None where that depends on the machine."""
         if isinstance(self.devices, tuple):
-            return len(self.devices) * self.atoms_per_gpu // self.gpus_per_atom
+            return len(self.devices) * self.atoms_per_gpu
         kind, _, rest = self.devices.partition(":")
         if kind == "cpu" and rest:
             return int(rest)
         if not rest:
             return None
-        return len(rest.split(",")) * self.atoms_per_gpu // self.gpus_per_atom
+        return len(rest.split(",")) * self.atoms_per_gpu
 
     def too_many_atoms(self, total: int) -> Iterator[tuple[tuple[str, ...], str]]:
         """Yield the keys that ask for more atoms than there are, each with a message."""
@@ -345,10 +341,7 @@ class Recipe:
         if self.cluster is not None and not self.span_nodes:
             there_are = f"a trial runs on one node, and the largest has {total}"
         fewer = f"atoms for one trial; {there_are}: ask for fewer"
-        if total < 1:
-            atom = f"no atom of {self.gpus_per_atom} GPUs"
-            yield ("gpus_per_atom",), f"{atom} can be made of these devices: ask for fewer"
-        elif self.sizes and min(self.sizes) > total:
+        if self.sizes and min(self.sizes) > total:
             smallest = f"the smallest trial has {min(self.sizes)} atoms"
             yield ("sizes",), f"{smallest}; {there_are}: add a smaller size"
         elif self.max_atoms is not None and self.max_atoms > total and self.cluster is None:

@@ -44,16 +44,6 @@ def gpu(index: int, **more: Any) -> FakeGpu:
     return FakeGpu(f"GPU-{index}a00-beef", **given)
 
 
-def with_slices(board: FakeGpu, count: int) -> FakeGpu:
-    """The same GPU, cut by MIG."""
-    board.mig = True
-    board.slices = [
-        FakeGpu(f"MIG-{i}c-{board.uuid}", name=f"{board.name} MIG 1g.10gb", total=10 << 30, idle=0)
-        for i in range(count)
-    ]
-    return board
-
-
 class Watched:
     """Devices, their host in virtual time, and what they have told."""
 
@@ -169,10 +159,10 @@ class Box:
     def gpus(self) -> list[FakeGpu]:
         return self.driver.gpus
 
-    def devices(self, spec: str = "cuda", gpus_per_atom: int = 1, **more: Any) -> Watched:
+    def devices(self, spec: str = "cuda", **more: Any) -> Watched:
         environ = {"XDG_STATE_HOME": str(self.home), **more.pop("environ", {})}
         given = {"world": self.clock, "processes": self.processes, **more}
-        devices = CudaDevices(spec, gpus_per_atom, environ=environ, **given)
+        devices = CudaDevices(spec, environ=environ, **given)
         self.made.append(Watched(devices, self.clock))
         return self.made[-1]
 
@@ -211,7 +201,7 @@ def begin(box: Box, spec: str = "cuda", **more: object) -> tuple[Watched, list[s
 
 def run_trial(box: Box, devices: Watched, name: str, pid: int, memory: int = 10 << 30) -> None:
     devices.take([name])
-    board = next(g for g in box.driver.everything() if g.uuid == gpu_of(name))
+    board = next(g for g in box.gpus if g.uuid == gpu_of(name))
     box.driver.start(board, pid, memory)
     box.clock.advance(2.0)
     assert devices.told(Quarantined) == []

@@ -1,19 +1,18 @@
 """What a scripted NVIDIA driver and the machine around it do, as a function of the clock's time. See ``fake_nvml.py``.
 
 Contexts that appear and linger, memory that comes back late or never, calls that hang, fail or are not supported, GPUs
-that are lost, events, processes of us and of others.
+that are lost, processes of us and of others.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pynvml
 
-from gpusched.devices.holders import DESKTOP, RESIDENTS, Holder, Processes
+from gpusched.devices.release import Holder, Processes
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -39,7 +38,6 @@ class Context:
     graphics: bool = False
     #: Computes and draws: on both lists.
     both: bool = False
-    mps: bool = False
 
 
 @dataclass
@@ -53,7 +51,6 @@ class FakeGpu:
     minor: int = 0
     cpus: int = 0b1111
     mig: bool = False
-    slices: list[FakeGpu] = field(default_factory=list)
     contexts: list[Context] = field(default_factory=list)
     #: C functions this GPU does not support.
     unsupported: set[str] = field(default_factory=set)
@@ -70,14 +67,10 @@ class FakeGpu:
     recovery: int = 0
     remapped: tuple[int, int, int, int] = (0, 0, 0, 0)
     ecc_uncorrected: int = 0
-    pages_pending: int = 0
     compute_mode: int = 0
     persistence: int = 1
-    #: The NUMA node that its memory is, on a GH200.
-    memory_node: int = -1
     #: State of the NVLink fabric, as NVML numbers them; 0: has none.
     fabric: int = 0
-    event_types: int = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
     nvlinked: set[str] = field(default_factory=set)
     no_peer: set[str] = field(default_factory=set)
     address: int = 0
@@ -112,22 +105,11 @@ class FakeDriver:
         self.inits = 0
         #: Filled by ``installed``.
         self.addresses: dict[int, FakeGpu] = {}
-        self.boards: dict[int, FakeGpu] = {}
-        self.events: list[tuple[FakeGpu, int, int]] = []
-        #: The GPUs of each set of events.
-        self.heard: dict[int, list[FakeGpu]] = {}
-        self.event_failure = 0
         self.table: dict[int, FakeProcess] = {}
         self.calls: dict[str, int] = {}
 
-    def everything(self) -> list[FakeGpu]:
-        return [g for one in self.gpus for g in (one, *one.slices)]
-
     def at(self, address: int) -> FakeGpu | None:
         return self.addresses.get(address)
-
-    def board(self, gpu: FakeGpu) -> FakeGpu:
-        return self.boards[id(gpu)]
 
     def start(self, gpu: FakeGpu, pid: int, memory: int, **process: Any) -> Context:
         """A process opens a context now."""
@@ -140,23 +122,18 @@ class FakeDriver:
         """A process ends now; the driver takes its time to notice."""
         now = self.time.now()
         self.table[pid].ends = min(self.table[pid].ends, now)
-        for gpu in self.everything():
+        for gpu in self.gpus:
             for context in gpu.contexts:
                 if context.pid == pid:
                     context.listed_until = min(context.listed_until, now + listed_s)
                     context.memory_until = min(context.memory_until, now + memory_s)
-
-    def xid(self, gpu: FakeGpu, number: int) -> None:
-        self.events.append((gpu, pynvml.nvmlEventTypeXidCriticalError, number))
 
 
 class FakeProcesses(Processes):
     """The machine's processes, from the driver's table instead of ``/proc``."""
 
     def __init__(self, driver: FakeDriver, *, visible: bool = True) -> None:
-        super().__init__(None)
-        self.visible = visible
-        self.contained = not visible
+        super().__init__(visible=visible)
         self._driver = driver
 
     def _alive(self, pid: int) -> FakeProcess | None:
@@ -169,43 +146,7 @@ class FakeProcesses(Processes):
         process = self._alive(pid)
         if process is None:
             return Holder(pid, "gone")
-        if process.command in DESKTOP:
-            return Holder(pid, "desktop", process.user, process.command)
-        if process.command in RESIDENTS:
-            return Holder(pid, "resident", process.user, process.command)
         return Holder(pid, "ours" if process.ours else "foreign", process.user, process.command)
-
-    def looks_ours(self, pid: int) -> bool:
-        process = self._alive(pid)
-        return process is not None and process.ours
-
-
-@dataclass
-class FakeWitness:
-    """A witness in the script's world: after ``takes_s`` seconds ``faults`` are wrong; it has contexts until closed."""
-
-    driver: FakeDriver
-    takes_s: float = 0.0
-    faults: dict[str, str] = field(default_factory=dict)
-    called: list[tuple[str, ...]] = field(default_factory=list)
-    pid: int = 0
-    until: float = 0.0
-
-    def __call__(self, uuids: Sequence[str]) -> FakeWitness:
-        self.called.append(tuple(uuids))
-        pid = 50_000 + len(self.called)
-        for gpu in self.driver.everything():
-            if gpu.uuid in uuids:
-                self.driver.start(gpu, pid, GIB // 2)
-        return replace(self, pid=pid, until=self.driver.time.now() + self.takes_s)
-
-    def said(self) -> dict[str, str] | None:
-        if self.driver.time.now() < self.until:
-            return None
-        return {uuid: self.faults.get(uuid, "") for uuid in self.called[-1]}
-
-    def close(self) -> None:
-        self.driver.end(self.pid, listed_s=0.3, memory_s=0.5)
 
 
 class RealTime:

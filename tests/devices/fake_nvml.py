@@ -68,17 +68,16 @@ class FakeFunctions:
         self._driver = driver
 
     def sick(self, gpu: FakeGpu, name: str) -> int:
-        board = self._driver.board(gpu)
         time = self._driver.time
-        for begin, end in board.hangs:
+        for begin, end in gpu.hangs:
             if begin <= time.now() < end:
                 time.block(end)
         now = time.now()
-        if board.lost_from <= now < board.lost_until:
+        if gpu.lost_from <= now < gpu.lost_until:
             return pynvml.NVML_ERROR_GPU_IS_LOST
-        if name in gpu.unsupported or name in board.unsupported:
+        if name in gpu.unsupported:
             return pynvml.NVML_ERROR_NOT_SUPPORTED
-        for begin, end, function, code in board.failures:
+        for begin, end, function, code in gpu.failures:
             if begin <= now < end and function in ("", name):
                 return code
         return pynvml.NVML_SUCCESS
@@ -132,7 +131,7 @@ class FakeFunctions:
 
     def nvmlDeviceGetHandleByUUID(self, uuid: Any, reference: Any) -> int:
         wanted = uuid.value.decode()
-        for gpu in self._driver.everything():
+        for gpu in self._driver.gpus:
             if gpu.uuid == wanted:
                 code = self.sick(gpu, "nvmlDeviceGetHandleByUUID")
                 _set_pointer(reference, gpu.address)
@@ -141,17 +140,6 @@ class FakeFunctions:
 
     def nvmlDeviceGetMigMode(self, handle: Any, current: Any, pending: Any) -> int:
         _target(current).value = _target(pending).value = int(self._gpu(handle).mig)
-        return 0
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle: Any, count: Any) -> int:
-        _target(count).value = 7
-        return 0
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, index: Any, reference: Any) -> int:
-        slices = self._gpu(handle).slices
-        if _number(index) >= len(slices):
-            return pynvml.NVML_ERROR_NOT_FOUND
-        _set_pointer(reference, slices[_number(index)].address)
         return 0
 
     # ------------------------------------------------------------ facts
@@ -173,7 +161,7 @@ class FakeFunctions:
         return 0
 
     def nvmlDeviceGetCpuAffinity(self, handle: Any, words: Any, reference: Any) -> int:
-        mask = self._driver.board(self._gpu(handle)).cpus
+        mask = self._gpu(handle).cpus
         for word in range(_number(words)):
             _target(reference)[word] = mask >> (64 * word) & (2**64 - 1)
         return 0
@@ -181,11 +169,6 @@ class FakeFunctions:
     def nvmlDeviceGetComputeMode(self, handle: Any, reference: Any) -> int:
         _target(reference).value = self._gpu(handle).compute_mode
         return 0
-
-    def nvmlDeviceGetNumaNodeId(self, handle: Any, reference: Any) -> int:
-        node = self._gpu(handle).memory_node
-        _target(reference).value = max(node, 0)
-        return pynvml.NVML_ERROR_NOT_SUPPORTED if node < 0 else pynvml.NVML_SUCCESS
 
     def nvmlDeviceGetGpuFabricInfo(self, handle: Any, reference: Any) -> int:
         _target(reference).state = self._gpu(handle).fabric
@@ -240,13 +223,7 @@ class FakeFunctions:
 
     def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, array: Any) -> int:
         listed = self._gpu(handle).listed(self._driver.time.now())
-        return self._list([c for c in listed if not c.graphics and not c.mps], count, array)
-
-    def nvmlDeviceGetMPSComputeRunningProcesses_v3(
-        self, handle: Any, count: Any, array: Any
-    ) -> int:
-        listed = self._gpu(handle).listed(self._driver.time.now())
-        return self._list([c for c in listed if c.mps], count, array)
+        return self._list([c for c in listed if not c.graphics], count, array)
 
     def nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: Any, count: Any, array: Any) -> int:
         listed = self._gpu(handle).listed(self._driver.time.now())
@@ -281,10 +258,6 @@ class FakeFunctions:
         _target(count).value = self._gpu(handle).ecc_uncorrected
         return 0
 
-    def nvmlDeviceGetRetiredPagesPendingStatus(self, handle: Any, reference: Any) -> int:
-        _target(reference).value = self._gpu(handle).pages_pending
-        return 0
-
     def nvmlDeviceGetFieldValues(self, handle: Any, count: Any, reference: Any) -> int:
         for item in _target(reference):
             known = item.fieldId == pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
@@ -294,52 +267,11 @@ class FakeFunctions:
             item.value.uiVal = self._gpu(handle).recovery
         return 0
 
-    # ------------------------------------------------------------ events
-
-    def nvmlEventSetCreate(self, reference: Any) -> int:
-        name = 0x9000 + len(self._driver.heard)
-        _set_pointer(reference, name)
-        self._driver.heard[name] = []
-        return self._driver.event_failure
-
-    def nvmlEventSetFree(self, events: Any) -> int:
-        return 0
-
-    def nvmlDeviceGetSupportedEventTypes(self, handle: Any, reference: Any) -> int:
-        _target(reference).value = self._gpu(handle).event_types
-        return 0
-
-    def nvmlDeviceRegisterEvents(self, handle: Any, types: Any, events: Any) -> int:
-        wanted = _number(types)
-        if wanted & self._gpu(handle).event_types != wanted:
-            return pynvml.NVML_ERROR_NOT_SUPPORTED
-        self._driver.heard[_address(events)].append(self._gpu(handle))
-        return 0
-
-    def nvmlEventSetWait_v2(self, events: Any, reference: Any, timeout_ms: Any) -> int:
-        driver, heard = self._driver, self._driver.heard[_address(events)]
-
-        def mine() -> list[tuple[FakeGpu, int, int]]:
-            return [one for one in driver.events if any(one[0] is gpu for gpu in heard)]
-
-        assert _number(timeout_ms) == 0, "nobody waits for events"
-        now = driver.time.now()
-        if any(gpu.lost_from <= now < gpu.lost_until for gpu in heard):
-            return pynvml.NVML_ERROR_GPU_IS_LOST  # of the whole set
-        if waiting := mine():
-            gpu, kind, number = waiting[0]
-            driver.events.remove(waiting[0])
-            ctypes.c_void_p.from_buffer(_target(reference)).value = gpu.address
-            _target(reference).eventType, _target(reference).eventData = kind, number
-            return 0
-        return pynvml.NVML_ERROR_TIMEOUT
-
 
 @contextlib.contextmanager
 def installed(driver: FakeDriver) -> Iterator[FakeDriver]:
     """The fake instead of the C library, for the whole process."""
-    driver.addresses = {0x1000 + 16 * place: gpu for place, gpu in enumerate(driver.everything())}
-    driver.boards = {id(unit): gpu for gpu in driver.gpus for unit in (gpu, *gpu.slices)}
+    driver.addresses = {0x1000 + 16 * place: gpu for place, gpu in enumerate(driver.gpus)}
     for address, gpu in driver.addresses.items():
         gpu.address = address
     before = pynvml.nvmlLib, nvml.started

@@ -10,10 +10,10 @@ import random
 from collections import Counter
 
 import pynvml
-from fake_driver import GIB, LIST, MEMORY, MIB, FakeDriver, FakeGpu
+from fake_driver import GIB, LIST, MIB, FakeDriver, FakeGpu
 from virtual_time import VirtualClock
 
-from gpusched.devices.health import FATAL_XIDS, IGNORED_XIDS
+from gpusched.devices.helper import START_MAX_S
 from gpusched.devices.release import tolerance_bytes
 
 SICK_S = 9.0
@@ -26,17 +26,15 @@ class World:
         self.counts: Counter[str] = Counter()
         self.rng = random.Random(seed)
         self.clock = VirtualClock()
-        self.lists, self.memory = True, True
-        self.gpus_per_atom = self.atoms_per_gpu = 1
+        #: Whether processes are listed, and whether NVML's pids mean anything here.
+        self.lists, self.pids = True, True
+        self.atoms_per_gpu = 1
         self.driver = self._driver()
-        self.units = [g for one in self.driver.gpus for g in (one.slices or [one])]
         self.foreign: dict[int, FakeGpu] = {}
         self.next_pid = 1000
         self.sick_until: dict[str, float] = {}
         self.bad_since: dict[str, float] = {}
-        self.condemned: set[str] = set()
         self.calm_until = 0.0
-        self.heard: dict[tuple[str, int | None], float] = {}
 
     # ------------------------------------------------------------ the world
 
@@ -60,38 +58,18 @@ class World:
         kind = rng.random()
         for gpu in gpus:
             if kind < 0.08:
-                gpu.unsupported.add(MEMORY)
-                self.memory = False
-            elif kind < 0.14:
                 gpu.unsupported.add(LIST)
                 self.lists = False
-            elif kind < 0.24:
-                gpu.mig, gpu.slices = True, self._slices(gpu)
             if rng.random() < 0.2:
                 gpu.unsupported |= {"recovery", "nvmlDeviceGetRemappedRows"}
-            if rng.random() < 0.2:
-                gpu.event_types = 0
         if driver.pids == "absent":
             self.lists = False
-        if not self.memory and not self.lists:  # refused, and tested elsewhere
-            driver.pids, self.lists = "same", True
-        if count >= 2 and not any(gpu.mig for gpu in gpus) and rng.random() < 0.3:
-            self.gpus_per_atom = 2
+        self.pids = driver.pids == "same" and self.lists
         return driver
-
-    def _slices(self, gpu: FakeGpu) -> list[FakeGpu]:
-        number = self.rng.choice([2, 3])
-        return [
-            FakeGpu(f"MIG-{i}-{gpu.uuid}", total=gpu.total // number, idle=2 * MIB, bus_id="")
-            for i in range(number)
-        ]
 
     @property
     def now(self) -> float:
         return self.clock.now()
-
-    def _board(self, gpu: FakeGpu) -> FakeGpu:
-        return self.driver.board(gpu)
 
     # ------------------------------------------------------------ the truth
 
@@ -108,11 +86,11 @@ class World:
                 continue  # what is on the screen is nobody's leak, where it can be told apart
             if context.pid in self.neighbours(share):
                 continue
-            if self.lists and now < context.listed_until:
+            if self.pids and now < context.listed_until:
                 return f"pid {context.pid} is listed"
             if now < context.memory_until:
                 memory += context.memory
-        if self.memory and memory > tolerance_bytes():
+        if memory > tolerance_bytes():
             return f"{memory >> 20} MiB are in use"
         return ""
 
@@ -121,32 +99,28 @@ class World:
         return set()
 
     def ill(self, gpu: FakeGpu) -> str:
-        board = self._board(gpu)
-        if board.lost_from <= self.now < board.lost_until:
+        if gpu.lost_from <= self.now < gpu.lost_until:
             return "lost"
-        if board.recovery or board.remapped[3]:
-            return "asks for recovery"
-        return "had a fatal XID" if board.uuid in self.condemned else ""
+        return "asks for recovery" if gpu.recovery or gpu.remapped[3] else ""
 
     def hangs_for(self, gpu: FakeGpu) -> float:
         """For how long its driver has not answered."""
-        begun = [a for a, b in self._board(gpu).hangs if a <= self.now < b]
+        begun = [a for a, b in gpu.hangs if a <= self.now < b]
         return self.now - min(begun, default=self.now)
 
     def sick(self, gpu: FakeGpu) -> bool:
         """Its driver hangs or fails, or did a moment ago."""
-        return self.now < self.sick_until.get(self._board(gpu).uuid, -1.0)
+        return self.now < self.sick_until.get(gpu.uuid, -1.0)
 
     # ------------------------------------------------------------ what happens
 
     def _happen(self) -> None:
         if self.rng.random() > 0.012:
             return
-        gpu = self.rng.choice(self.units)
-        board = self._board(gpu)
+        board = gpu = self.rng.choice(self.driver.gpus)
         happening = self.rng.choice(
             ["stranger"] * 3
-            + ["lost", "hang", "hang", "error", "xid", "xid", "storm"]
+            + ["lost", "hang", "hang", "error"]
             + ["recovery", "rows", "ecc", "display", "throttle", "calm", "calm"]
         )
         self.counts[happening] += 1
@@ -161,16 +135,13 @@ class World:
             if self.rng.random() < 0.3:  # nobody comes meanwhile: it is free while it hangs
                 self.calm_until = max(self.calm_until, self.now + 10.0)
             self._sick(board, until)
+            for other in self.driver.gpus:  # one helper asks about all, until it is found to hang
+                self._sick(other, self.now + START_MAX_S)
         elif happening == "error":
             until = self.now + self.rng.choice([0.5, 4.0, 15.0])
             function = self.rng.choice(["", LIST])
             board.failures.append((self.now, until, function, pynvml.NVML_ERROR_UNKNOWN))
             self._sick(board, until)
-        elif happening == "xid":
-            self._xid(board, self.rng.choice([*FATAL_XIDS, *IGNORED_XIDS, 63, 94, 154, 999]))
-        elif happening == "storm":
-            for _ in range(self.rng.choice([50, 300])):
-                self._xid(board, self.rng.choice([31, 13, 45, 79]))
         elif happening == "recovery":
             if "recovery" not in board.unsupported:
                 board.recovery = self.rng.randint(1, 7)
@@ -192,17 +163,6 @@ class World:
             self.calm_until = self.now + self.rng.uniform(3.0, 15.0)
         else:
             board.throttle = pynvml.nvmlClocksEventReasonHwThermalSlowdown
-
-    def _xid(self, board: FakeGpu, number: int) -> None:
-        contained = {48: 94, 94: 48}.get(number)
-        if self.now - self.heard.get((board.uuid, contained), -100.0) < 15.0:
-            return  # 48 with 94 is another story
-        self.heard[board.uuid, number] = self.now
-        self.driver.xid(board, number)
-        judged = "recovery" not in board.unsupported and number != 79
-        if board.event_types and number in FATAL_XIDS and not judged:
-            self.condemned.add(board.uuid)
-            self._bad(board)
 
     def _bad(self, board: FakeGpu) -> None:
         self.bad_since.setdefault(board.uuid, self.now)
@@ -237,7 +197,7 @@ class World:
             if everything or self.rng.random() < 0.7:
                 board.lost_until = self.now
                 board.recovery, board.remapped = 0, (0, 0, 0, 0)
-        for gpu in self.units:
+        for gpu in self.driver.gpus:
             for context in gpu.contexts:
                 if everything or self.rng.random() < 0.7:
                     context.listed_until = min(context.listed_until, self.now)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fake_driver import GIB, LIST, MEMORY, NEVER, FakeGpu, FakeProcesses, FakeWitness
+from fake_driver import GIB, LIST, NEVER, FakeGpu, FakeProcesses
 from fake_nvml import installed
 from schedule_world import SICK_S, World
 
@@ -70,8 +70,8 @@ class Schedule(World):
     def run(self) -> Counter[str]:
         with installed(self.driver):
             # (By memory alone a stranger that was there first cannot be told from what an idle driver takes.)
-            if self.driver.pids == "same" and self.lists and self.rng.random() < 0.2:
-                self._stranger(self.rng.choice(self.units))
+            if self.pids and self.rng.random() < 0.2:
+                self._stranger(self.rng.choice(self.driver.gpus))
             self.devices = self._open()
             try:
                 self._play()
@@ -80,25 +80,21 @@ class Schedule(World):
         return self.counts
 
     def _open(self) -> CudaDevices:
-        contained = self.driver.pids != "same"
-
         def found() -> CudaDevices:
             return CudaDevices(
                 "cuda",
-                self.gpus_per_atom,
                 atoms_per_gpu=self.atoms_per_gpu,
                 environ={"XDG_STATE_HOME": str(self.folder)},
                 world=self.clock,
-                processes=FakeProcesses(self.driver, visible=not contained),
-                call_witness=FakeWitness(self.driver) if contained else None,
+                processes=FakeProcesses(self.driver, visible=self.driver.pids == "same"),
             )
 
-        by_uuid = {gpu.uuid: gpu for gpu in self.units}
+        by_uuid = {gpu.uuid: gpu for gpu in self.driver.gpus}
         devices = found()
         try:
             inventory = devices.open(self)
         except DeviceError:  # the only GPU is a stranger's
-            assert any(self.dirty(gpu) for gpu in self.units)
+            assert any(self.dirty(gpu) for gpu in self.driver.gpus)
             devices.close()
             self._leave()
             self.clock.advance(10.0)
@@ -107,7 +103,7 @@ class Schedule(World):
         self.inventory = inventory
         self.atoms = {}
         for device in inventory:
-            atom = Atom([by_uuid[uuid] for uuid in gpu_of(device.id).split("+")])
+            atom = Atom([by_uuid[gpu_of(device.id)]])
             if not device.usable:
                 assert device.why_not
                 atom.state, atom.reason, atom.passing = "QUARANTINED", device.why_not, True
@@ -149,8 +145,7 @@ class Schedule(World):
             return
         free = [name for name, atom in self.atoms.items() if atom.state == "FREE"]
         while free and self.rng.random() < 0.7:
-            one = self.atoms_per_gpu > 1 or any(gpu.mig for gpu in self.driver.gpus)
-            most = 1 if one else len(free)
+            most = 1 if self.atoms_per_gpu > 1 else len(free)
             chosen = [free.pop() for _ in range(self.rng.randint(1, min(most, 2)))]
             for name in chosen:
                 self.check_launch(name)
@@ -234,8 +229,7 @@ class Schedule(World):
         else:
             self.counts["fault"] += 1
         if atom.state == "HELD":
-            grave = any(self.ill(gpu) for gpu in atom.gpus) or "XID" in event.reason
-            grave = grave or "memory errors" in event.reason
+            grave = any(self.ill(gpu) for gpu in atom.gpus) or "memory errors" in event.reason
             assert grave or "lost" in event.reason, f"a trial is killed for: {event.reason}"
             for trial in self.trials:
                 if event.device in trial.atoms:
@@ -266,7 +260,7 @@ class Schedule(World):
             slack_s = self._slack_s(gpu)
             wrong = self.dirty(gpu, foreign_older_than=slack_s, share=name)
             assert not wrong, f"launch on {name}: {wrong}"
-            known = self.now - self.bad_since.get(self._board(gpu).uuid, self.now) > slack_s
+            known = self.now - self.bad_since.get(gpu.uuid, self.now) > slack_s
             assert not (known and self.ill(gpu)), f"launch on {name}: {self.ill(gpu)}"
             assert self.hangs_for(gpu) < HANGS_S, f"launch on {name}: its driver hangs"
 
@@ -317,7 +311,6 @@ class Schedule(World):
 
     def _readmit(self) -> None:
         """Whoever asks gets back what is whole and clean, and nothing else."""
-        self.condemned = set()  # whoever asks knows that
         self.asking = True
         kept_out = [name for name, atom in self.atoms.items() if atom.state == "QUARANTINED"]
         whole_for: Counter[str] = Counter()
@@ -340,13 +333,11 @@ class Shared(Schedule):
 
     def __init__(self, seed: int, folder: Path) -> None:
         super().__init__(seed, folder)
-        self.atoms_per_gpu, self.gpus_per_atom = 2, 1
-        self.lists = self.memory = True
+        self.atoms_per_gpu = 2
+        self.lists = self.pids = True
         self.driver.pids = "same"
         for gpu in self.driver.gpus:
-            gpu.mig, gpu.slices = False, []
-            gpu.unsupported -= {MEMORY, LIST}
-        self.units = list(self.driver.gpus)
+            gpu.unsupported -= {LIST}
         self.begun: list[Trial] = []
 
     def _start_ranks(self, chosen: list[str]) -> None:

@@ -17,7 +17,6 @@ from gpusched.devices.base import (
     DeviceEvent,
     DeviceRemark,
     Devices,
-    Examined,
     Readmitted,
     Released,
 )
@@ -97,8 +96,7 @@ def test_slots_are_free_when_asked_and_never_break() -> None:
     told.clear()
     devices.confirm_release(["cpu:0", "cpu:1"], 60.0)
     devices.readmit("cpu:1")
-    devices.examine(["cpu:0"])
-    assert told == [Released(("cpu:0", "cpu:1")), Readmitted("cpu:1"), Examined(("cpu:0",), "")]
+    assert told == [Released(("cpu:0", "cpu:1")), Readmitted("cpu:1")]
     assert [reading.device for reading in devices.readings()] == ["cpu:0", "cpu:1"]
     devices.close()
 
@@ -130,7 +128,7 @@ def test_auto_asks_the_driver(
 def test_auto_never_takes_cpu_slots_since_the_driver_is_slow(
     make_box: Callable[..., Box], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Mend 6: eight GPUs without persistence mode take longer than 20 s."""
+    """Eight GPUs without persistence mode take longer than 20 s."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     box = make_box(gpu(0))
     box.driver.init_blocks_until = 45.0
@@ -152,8 +150,8 @@ def test_gpus_by_name_go_to_the_gpu_side(monkeypatch: pytest.MonkeyPatch) -> Non
     module.CudaDevices = made
     monkeypatch.setitem(sys.modules, "gpusched.devices.cuda", module)
     for text in ("cuda", "cuda:0,2,3", "GPU-aa,GPU-bb", "MIG-1/2/3"):
-        parse_devices(text, gpus_per_atom=2, gpu_ids="index")
-    options = {"gpus_per_atom": 2, "gpu_ids": "index"}
+        parse_devices(text, atoms_per_gpu=2)
+    options = {"atoms_per_gpu": 2}
     assert asked == [
         (text, options) for text in ("cuda", "cuda:0,2,3", "GPU-aa,GPU-bb", "MIG-1/2/3")
     ]
@@ -165,11 +163,6 @@ def test_gpus_by_name_go_to_the_gpu_side(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_is_not_understood_is_answered_with_what_is(text: str) -> None:
     with pytest.raises(InputError, match='use "auto", "cpu"'):
         parse_devices(text)
-
-
-def test_slots_cannot_be_bundled() -> None:
-    with pytest.raises(InputError, match="gpus_per_atom"):
-        parse_devices("cpu:4", gpus_per_atom=2)
 
 
 @pytest.mark.parametrize(

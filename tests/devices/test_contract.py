@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from conftest import Box, Watched, gpu, with_slices
+from conftest import Box, Watched, gpu
 
 from gpusched.devices.base import (
     DeviceRemark,
     Devices,
-    Examined,
     Quarantined,
     ReadmitRefused,
     Readmitted,
@@ -23,16 +22,16 @@ Made = tuple[Watched, Box]
 LIMIT_S = 60.0
 
 
-@pytest.fixture(params=["cpu", "gpus", "bundles", "slices"])
+@pytest.fixture(params=["cpu", "gpus", "shares"])
 def made(request: pytest.FixtureRequest, make_box: Callable[..., Box]) -> Iterator[Made]:
     boards = [gpu(number) for number in range(4)]
-    box = make_box(*boards) if request.param != "slices" else make_box(with_slices(gpu(0), 3))
+    box = make_box(*boards)
     if request.param == "cpu":
         slots = Watched(CpuDevices(3, cores=[0, 1]), box.clock)
         box.made.append(slots)
         yield slots, box
     else:
-        yield box.devices(gpus_per_atom=2 if request.param == "bundles" else 1), box
+        yield box.devices(atoms_per_gpu=2 if request.param == "shares" else 1), box
 
 
 def test_devices_are_listed_in_a_fixed_order_under_names_of_their_own(made: Made) -> None:
@@ -79,9 +78,6 @@ def test_whoever_asks_gets_one_answer(made: Made) -> None:
     box.clock.advance(10)
     assert devices.told(Readmitted) == [Readmitted(name)]
     assert devices.told(ReadmitRefused) == []
-    devices.examine([name])
-    box.clock.advance(10)
-    assert devices.told(Examined) == [Examined((name,), "")]
     assert devices.told(Quarantined) == []
 
 
@@ -90,11 +86,10 @@ def test_nothing_is_told_after_the_end(made: Made) -> None:
     kind: Devices = devices.devices
     names = [device.id for device in kind.open(devices)]
     kind.take(names[:1])
-    box.driver.start(box.driver.everything()[0], 11, 1 << 30)
+    box.driver.start(box.gpus[0], 11, 1 << 30)
     if kind.kind == "cuda":
         kind.confirm_release(names[:1], LIMIT_S)
         kind.readmit(names[1])
-        kind.examine(names[1:2])
     box.gpus[0].lost_from = box.clock.now()
     kind.close()
     devices.events.clear()

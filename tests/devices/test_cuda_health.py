@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import pynvml
 import pytest
 from conftest import LIMIT_S, Box, begin, gpu, run_trial
 from fake_driver import GIB, Context
 
+from gpusched.devices import health
 from gpusched.devices.base import Quarantined, ReadmitRefused, Readmitted, Released
+from gpusched.devices.nvml import Vitals
 from gpusched.errors import DeviceError
 
 MakeBox = Callable[..., Box]
@@ -66,9 +70,10 @@ def test_asked_for_while_a_trial_is_on_it_it_is_not_given_away(box: Box) -> None
 def test_a_trial_that_overtakes_a_request_keeps_its_gpu(box: Box, drains: bool) -> None:
     """Asked for as it had just come back by itself: it was marked free under its trial, which was then killed."""
     devices, (name, _) = begin(box)
-    box.clock.advance(2)
+    box.clock.advance(2.3)
     devices.readmit(name)
     devices.take([name])
+    box.clock.advance(0.01)
     if drains:
         box.driver.start(box.gpus[0], 11, GIB)
         box.driver.end(11, 6.0, 6.0)
@@ -90,9 +95,10 @@ def test_a_gpu_is_not_back_before_the_trial_that_dies_of_it_has_ended(
     devices, (name, _) = begin(box)
     devices.take([name])
     if asked:
-        box.driver.xid(box.gpus[0], 79)
+        box.gpus[0].recovery = 1
         box.clock.advance(1.2)
         assert devices.faults()
+        box.gpus[0].recovery = 0
         assert devices.readmitted(name) == "the trial on it has not ended yet"
         devices.readmit(name)
     else:
@@ -122,23 +128,6 @@ def test_a_gpu_that_no_trial_has_any_more_comes_back_after_the_daemon(box: Box) 
     assert devices.recovered() == (name,)
 
 
-def test_an_xid_that_comes_while_it_is_asked_for_keeps_it_out(box: Box) -> None:
-    devices, (name, _) = begin(box)
-    box.driver.xid(box.gpus[0], 79)
-    box.clock.advance(1.2)
-    assert devices.faults()
-    box.driver.start(box.gpus[0], 11, GIB)  # so that the answer takes a second
-    box.driver.end(11, 1.0, 1.0)
-    devices.readmit(name)
-    box.clock.advance(0.01)
-    box.driver.xid(box.gpus[0], 79)  # again, after it was asked for
-    box.clock.advance(4.2)
-    assert devices.recovered() == ()
-    (refused,) = devices.told(ReadmitRefused)
-    assert "XID 79" in refused.reason
-    assert devices.readmitted(name) is None, "who asks once more takes it as it is"
-
-
 def test_a_late_release_can_be_readmitted(box: Box) -> None:
     devices, (name, _) = begin(box)
     run_trial(box, devices, name, 11)
@@ -149,100 +138,33 @@ def test_a_late_release_can_be_readmitted(box: Box) -> None:
     assert devices.readmitted(name) is None
 
 
-@pytest.mark.parametrize(
-    ("xid", "recovery", "bad"),
-    [
-        *((79, True, True), (48, False, True), (48, True, False), (999, False, False)),
-        *((31, False, False), (13, True, False)),
-    ],
-)
-def test_xids(box: Box, xid: int, recovery: bool, bad: bool) -> None:
-    if not recovery:
-        box.gpus[0].unsupported.add("recovery")
-    devices, (name, _) = begin(box)
-    box.clock.advance(1)
-    for _ in range(500):  # a storm
-        box.driver.xid(box.gpus[0], xid)
-    box.clock.advance(1)
-    faults = devices.faults()
-    assert [fault.device for fault in faults] == ([name] if bad else [])
-    if bad:
-        assert f"XID {xid}" in faults[0].reason
-    noted = ["GPU 0: XID 999: see NVIDIA's XID catalogue; noted, nothing follows from it"]
-    assert devices.notes == (noted if xid == 999 else [])
-    box.clock.advance(5)
-    assert devices.faults() == ()
-
-
-def test_a_contained_memory_error_is_not_overruled_by_the_one_it_contains(box: Box) -> None:
-    """Mend 5: 94 with 48, on a driver without a recovery action."""
-    box.gpus[0].unsupported.add("recovery")
-    devices, _ = begin(box)
-    box.driver.xid(box.gpus[0], 48)
-    box.driver.xid(box.gpus[0], 94)
-    box.clock.advance(15)
-    assert devices.faults() == ()
-
-
-def test_a_gpu_that_is_let_go_can_be_reset_and_taken_up_again(box: Box) -> None:
-    """Mend 1: a reset wants every client gone, and the daemon was one for its life."""
+def test_a_gpu_that_waits_for_a_reset_is_closed_and_taken_up_again(box: Box) -> None:
+    """A reset wants every client gone: a new helper asks about the others, and does not open that one."""
     devices, (name, other) = begin(box)
+    run_trial(box, devices, other, 11)
+    (before,) = [helper for helper in box.clock.helpers if not helper.killed]
     box.gpus[0].recovery = 1
     box.clock.advance(4)
     (fault,) = devices.faults()
-    assert "gpusched gpus --let-go 0" in fault.reason
+    assert "nvidia-smi --gpu-reset -i 0" in fault.reason
     assert "nvidia-smi -pm 0" in fault.reason
-    before = [helper for helper in box.clock.helpers if not helper.killed]
-    devices.let_go(name)
-    assert len([helper for helper in before if helper.killed]) == 1, "that GPU's and no other"
-    box.driver.calls.clear()
-    box.clock.advance(5)
-    run_trial(box, devices, other, 11)
-    with pytest.raises(DeviceError, match="GPU 1 cannot be let go: a trial is using it"):
-        devices.let_go(other)
+    assert before.killed
+    (helper,) = [helper for helper in box.clock.helpers if not helper.killed]
+    assert box.gpus[0].uuid not in helper.opened
+    assert box.gpus[1].uuid in helper.opened, "its trial is watched"
     box.gpus[0].recovery = 0  # reset
     assert devices.readmitted(name) is None
     run_trial(box, devices, name, 12)
 
 
-def test_a_gpu_that_was_lost_under_its_trial_can_be_let_go(box: Box) -> None:
+def test_a_gpu_lost_under_its_trial_is_closed_at_once(box: Box) -> None:
     devices, (name, _) = begin(box)
     run_trial(box, devices, name, 11)
     box.gpus[0].lost_from = box.clock.now()
     box.clock.advance(3)
-    assert devices.told(Quarantined), "its trial is killed, and nobody asks for a release"
-    devices.let_go(name)
-
-
-def test_a_lost_gpu_is_closed_at_once(box: Box) -> None:
-    begin(box)
-    box.gpus[0].lost_from = box.clock.now()
-    before = [helper for helper in box.clock.helpers if not helper.killed]
-    box.clock.advance(2)
-    assert [helper.killed for helper in before] == [True, False]
-
-
-def test_a_free_gpu_that_is_let_go_is_quarantined(box: Box) -> None:
-    devices, (name, _) = begin(box)
-    devices.let_go(name)
-    assert devices.told(Quarantined) == [
-        Quarantined(name, "GPU 0: let go on request, so that it can be reset")
-    ]
-    box.clock.advance(30)
-    assert devices.events == []
-    assert devices.readmitted(name) is None
-
-
-@pytest.mark.parametrize("xid", [63, 94, 154])
-def test_announcing_xids_are_judged_by_what_the_driver_asks_for(box: Box, xid: int) -> None:
-    devices, (first, second) = begin(box)
-    box.gpus[1].recovery = 1
-    box.driver.xid(box.gpus[0], xid)
-    box.driver.xid(box.gpus[1], xid)
-    box.clock.advance(4)
-    (fault,) = devices.faults()
-    assert fault.device == second
-    assert "nvidia-smi --gpu-reset -i 1" in fault.reason
+    assert devices.told(Quarantined)
+    (helper,) = [helper for helper in box.clock.helpers if not helper.killed]
+    assert box.gpus[0].uuid not in helper.opened
 
 
 def test_a_gpu_to_be_reset_when_empty_may_finish_its_trial(box: Box) -> None:
@@ -256,20 +178,8 @@ def test_a_gpu_to_be_reset_when_empty_may_finish_its_trial(box: Box) -> None:
     assert "reset once the GPU is empty" in devices.faults()[0].reason
 
 
-def test_a_recovery_action_that_lies_can_be_overruled(
-    box: Box, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Mend 13."""
-    monkeypatch.setenv("GPUSCHED_IGNORE_RECOVERY", "GPU-9, GPU-0a00, ")
-    devices, (_, second) = begin(box)
-    for board in box.gpus:
-        board.recovery = 1
-    box.clock.advance(5)
-    assert [fault.device for fault in devices.faults()] == [second]
-
-
 def test_cards_that_differ_are_said(make_box: MakeBox) -> None:
-    """Mend 13: CUDA orders them by speed unless told."""
+    """CUDA orders them by speed unless told."""
     mixed = make_box(gpu(0), gpu(1, name="NVIDIA RTX A2000"))
     devices, _ = begin(mixed)
     (note,) = devices.notes
@@ -300,7 +210,7 @@ def test_memory_errors_and_bad_rows(make_box: MakeBox) -> None:
 
 
 def test_a_gpu_without_its_fabric_manager_is_not_used(make_box: MakeBox) -> None:
-    """Mend 3: CUDA refuses it with error 802, and NVML is well."""
+    """CUDA refuses it with error 802, and NVML is well."""
     box = make_box(gpu(0, fabric=3), gpu(1, fabric=2))
     first, second = box.devices().open()
     assert first.usable
@@ -314,8 +224,6 @@ def test_prohibited_compute_mode(make_box: MakeBox) -> None:
 
 
 def test_throttling_is_shown(box: Box) -> None:
-    import pynvml
-
     devices, _ = begin(box)
     box.gpus[0].throttle = pynvml.nvmlClocksEventReasonHwThermalSlowdown
     box.gpus[0].temperature, box.gpus[0].power_mw, box.gpus[0].utilisation = 91, 650_000, 77
@@ -324,81 +232,6 @@ def test_throttling_is_shown(box: Box) -> None:
     assert reading.notes == ("slowed by heat",)
     assert (reading.temperature_c, reading.power_w, reading.utilisation) == (91.0, 650.0, 0.77)
     assert devices.faults() == ()
-
-
-def test_no_events_is_said_once(make_box: MakeBox) -> None:
-    box = make_box(gpu(0, event_types=0), gpu(1))
-    devices, _ = begin(box)
-    box.clock.advance(1)
-    for _ in range(3):
-        devices.faults()
-    assert [
-        n for n in devices.notes if n.startswith("GPU 0: no GPU error events (")
-    ] == devices.notes
-    assert len(devices.notes) == 1
-
-
-def test_the_events_of_the_others_are_heard_after_one_gpu_is_lost(box: Box) -> None:
-    devices, names = begin(box)
-    box.clock.advance(1)
-    box.gpus[0].lost_from = box.clock.now()
-    box.clock.advance(7)
-    assert [fault.device for fault in devices.faults()] == [names[0]]
-    box.driver.xid(box.gpus[1], 79)
-    box.clock.advance(1)
-    (fault,) = devices.faults()
-    assert fault.device == names[1]
-    assert "XID 79" in fault.reason
-
-
-def test_a_gpu_that_was_lost_and_is_back_is_heard_again(make_box: MakeBox) -> None:
-    box = make_box(gpu(0))
-    devices, (name,) = begin(box)
-    box.gpus[0].lost_from, box.gpus[0].lost_until = box.clock.now(), box.clock.now() + 5
-    box.clock.advance(6)
-    assert devices.faults()
-    assert devices.readmitted(name) is None
-    box.clock.advance(2)
-    box.driver.xid(box.gpus[0], 79)
-    box.clock.advance(1)
-    assert [fault.device for fault in devices.faults()] == [name]
-
-
-def test_an_event_under_a_new_handle_is_the_same_gpus(box: Box) -> None:
-    devices, (name, _) = begin(box)
-    box.clock.advance(1)
-    box.gpus[0].address = 0x77770
-    box.driver.xid(box.gpus[0], 79)
-    box.clock.advance(1)
-    assert [fault.device for fault in devices.faults()] == [name]
-
-
-def test_a_gpu_that_hung_when_it_was_to_be_registered_is_heard_once_it_answers(box: Box) -> None:
-    """Schedule 7236: one GPU was lost while the other hung for a while, and nobody was heard any more."""
-    devices, names = begin(box)
-    box.clock.advance(1)
-    now = box.clock.now()
-    box.gpus[1].hangs.append((now, now + 10))
-    box.gpus[0].lost_from = now
-    box.clock.advance(15)
-    devices.faults()
-    box.driver.xid(box.gpus[1], 79)
-    box.clock.advance(2)
-    faults = {fault.device: fault.reason for fault in devices.faults()}
-    assert "XID 79" in faults[names[1]]
-
-
-def test_an_event_of_a_gpu_that_cannot_be_named_keeps_nobody_from_being_heard(box: Box) -> None:
-    """Schedule 4875: the driver of a GPU under a new handle hung, and with it who heard the others."""
-    devices, names = begin(box)
-    box.clock.advance(1)
-    box.gpus[0].address = 0x77770
-    box.gpus[0].hangs.append((box.clock.now(), box.clock.now() + 60))
-    for _ in range(3):
-        box.driver.xid(box.gpus[0], 79)
-    box.driver.xid(box.gpus[1], 79)
-    box.clock.advance(2)
-    assert names[1] in [fault.device for fault in devices.faults()]
 
 
 # ------------------------------------------------------------ told to the executor
@@ -429,9 +262,10 @@ def test_what_was_out_before_a_restart_is_taken_up_when_it_is_clean(box: Box) ->
 
 def test_two_who_ask_at_the_same_time_get_one_answer_and_one_device(box: Box) -> None:
     devices, names = begin(box)
-    box.driver.xid(box.gpus[0], 79)
-    box.clock.advance(2.0)
+    box.gpus[0].recovery = 1
+    box.clock.advance(3.0)
     assert devices.told(Quarantined)
+    box.gpus[0].recovery = 0
     devices.readmit(names[0])
     devices.readmit(names[0])
     box.clock.advance(6.0)
@@ -500,39 +334,6 @@ def test_one_failed_query_is_not_a_fault_but_several_are(box: Box) -> None:
     assert "cannot be read" in fault.reason
 
 
-def test_health_that_was_known_and_cannot_be_read_now_is_not_good_health(box: Box) -> None:
-    devices, (name, other) = begin(box)
-    for board, function in zip(
-        box.gpus, ("nvmlDeviceGetRemappedRows", "nvmlDeviceGetPowerUsage"), strict=True
-    ):
-        board.failures.append((1.0, 20.0, function, 999))
-    run_trial(box, devices, name, 11)
-    box.driver.end(11)
-    assert devices.released([name], 4) is None
-    assert "health cannot be read" in devices.waits_for(name)
-    assert devices.faults() == (), "nobody needs to know its power"
-    assert devices.released([name], 20) is not None
-    box.clock.advance(30.0 - box.clock.now())
-    box.gpus[1].failures.append((30.0, 45.0, "nvmlDeviceGetFieldValues", 999))
-    box.clock.advance(10)
-    (fault,) = devices.faults()
-    assert (fault.device, "health cannot be read" in fault.reason) == (other, True)
-    box.clock.advance(20)
-    assert devices.recovered() == (other,)
-
-
-def test_a_slow_answer_is_thrown_away(box: Box) -> None:
-    """Its beginning and its end do not belong together."""
-    devices, (name, _) = begin(box)
-    run_trial(box, devices, name, 11)
-    now = box.clock.now()
-    box.gpus[0].hangs.append((now + 0.1, now + 9.0))
-    box.clock.advance(1.0)
-    box.driver.end(11)
-    assert devices.released([name], 7.5) is None
-    assert devices.released([name], 3) is not None
-
-
 def test_a_gpu_that_cannot_be_found_out_about_is_left_out_and_named(make_box: MakeBox) -> None:
     box = make_box(gpu(0), gpu(1, lost_from=0.0), gpu(2, hangs=[(0.0, 100.0)]))
     devices, names = begin(box)
@@ -549,8 +350,6 @@ def test_a_driver_that_never_answers_is_an_error(make_box: MakeBox) -> None:
 
 
 def test_no_driver_is_an_error_that_says_what_to_do(make_box: MakeBox) -> None:
-    import pynvml
-
     box = make_box(gpu(0))
     box.driver.init_code = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
     with pytest.raises(DeviceError, match=r"kernel driver is not loaded.*devices: cpu"):
@@ -562,7 +361,7 @@ def test_no_driver_is_an_error_that_says_what_to_do(make_box: MakeBox) -> None:
 
 @pytest.mark.parametrize("pid", [0, 4294967295])
 def test_a_pid_that_no_process_can_have_is_nobody_known(box: Box, pid: int) -> None:
-    """Mend 7: ``os.kill(4294967295, 0)`` raises OverflowError, and the reader of that GPU was gone for good."""
+    """``os.kill(4294967295, 0)`` raises OverflowError, and the reader of that GPU was gone for good."""
     devices, (name, other) = begin(box)
     context = Context(pid, GIB, since=box.clock.now())
     box.gpus[0].contexts.append(context)
@@ -587,3 +386,39 @@ def test_whatever_a_driver_answers_the_next_question_is_asked(
     assert "IndexError" in faults[names[0]]
     box.clock.advance(6)
     assert set(devices.recovered()) == set(names)
+
+
+# ------------------------------------------------------------ health on plain values
+
+
+def vitals(**more: Any) -> Vitals:
+    return Vitals(at=1.0, **more)
+
+
+def test_the_drivers_recovery_action_is_the_last_word() -> None:
+    first = vitals(ecc_uncorrected=0)
+    assert health.trouble(0, vitals(recovery=0, ecc_uncorrected=9), first) is None
+    for action in range(1, 8):
+        found = health.trouble(3, vitals(recovery=action), first)
+        assert found.reason.startswith("the driver asks for")
+        assert found.at_once is (action != 4)
+    assert "recovery action 99" in health.trouble(0, vitals(recovery=99), first).reason
+    assert health.trouble(0, vitals(ecc_uncorrected=7), first).reason.startswith("7 uncorrectable")
+    assert health.trouble(0, vitals(rows_pending=True), first) is None
+
+
+@pytest.mark.parametrize(
+    ("bits", "note"),
+    [
+        (pynvml.nvmlClocksEventReasonSwThermalSlowdown, "slowed by heat"),
+        (
+            pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown,
+            "slowed by the power supply (power brake)",
+        ),
+        (pynvml.nvmlClocksEventReasonHwSlowdown, "slowed by a limit of the hardware"),
+        (pynvml.nvmlClocksEventReasonSwPowerCap, "at its power limit"),
+        (pynvml.nvmlClocksEventReasonGpuIdle, None),
+    ],
+)
+def test_throttling_in_words(bits: int, note: str | None) -> None:
+    assert health.notes(vitals(throttle=bits)) == ((note,) if note else ())

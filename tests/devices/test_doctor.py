@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 import pynvml
 import pytest
-from conftest import Box, gpu, with_slices
+from conftest import Box, gpu
 from fake_driver import GIB
 
 from gpusched.cli.machine import GpuRow
-from gpusched.devices.gpus import gpu_states
+from gpusched.devices.cuda import gpu_states
 from gpusched.doctor import gpus as doctor_gpus
 from gpusched.doctor import machine as doctor
 from gpusched.doctor.gpus import Check
@@ -74,9 +74,12 @@ def test_cuda_of_a_torch_that_may_be_broken(
 
 
 def test_a_driver_too_old_for_torch(make_box: MakeBox) -> None:
+    from gpusched.devices.helper import Driver
     from gpusched.devices.machine import Machine
 
-    machine = Machine(driver="550.54", cuda=12040)
+    box = make_box(gpu(0))
+
+    machine = Machine(Driver(box.clock, box.processes), version="550.54", cuda=12040)
     assert doctor_gpus.driver_check(machine, ("2.13", "13.0")).state == "fail"
     assert doctor_gpus.driver_check(machine, ("2.13", "12.8")).state == "ok"
     assert doctor_gpus.driver_check(machine, None).state == "ok"
@@ -85,7 +88,7 @@ def test_a_driver_too_old_for_torch(make_box: MakeBox) -> None:
 def test_what_is_wrong_with_gpus(make_box: MakeBox) -> None:
     box = make_box(
         gpu(0, persistence=0, throttle=pynvml.nvmlClocksEventReasonHwThermalSlowdown),
-        with_slices(gpu(1), 2),
+        gpu(1, mig=True),
         gpu(2, remapped=(0, 0, 0, 1)),
         gpu(3),
         gpu(4, lost_from=0.0),
@@ -96,11 +99,11 @@ def test_what_is_wrong_with_gpus(make_box: MakeBox) -> None:
     assert "off on GPU 0" in found["persistence mode"].detail
     assert "nvidia-persistenced" in found["persistence mode"].advice
     assert found["peer access"].detail.startswith("GPU 0 and GPU 3: the chipset does not support")
-    assert found["MIG"].detail == "2 slices: each serves trials of one atom only"
     assert found["NVML"].detail.startswith("GPU 4 is left out: NVML: GPU is lost")
     by_gpu = {name[:5]: check for name, check in found.items() if name.startswith("GPU ")}
     assert (by_gpu["GPU 0"].state, by_gpu["GPU 0"].detail) == ("warn", "slowed by heat")
-    assert by_gpu["GPU 2"].state == "fail"
+    assert "MIG has cut it into slices" in by_gpu["GPU 1"].detail
+    assert by_gpu["GPU 1"].state == by_gpu["GPU 2"].state == "fail"
     assert "alice: python hers.py" in by_gpu["GPU 3"].detail
     assert by_gpu["GPU 3"].state == "warn"
 
@@ -211,28 +214,9 @@ def test_on_this_machine_it_ends_and_loads_no_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
-class Said:
-    def __init__(self, **texts: str) -> None:
-        self.texts = texts
-
-    def said(self) -> dict[str, str]:
-        return self.texts
-
-    def close(self) -> None: ...
-
-
-def test_nvml_is_well_and_cuda_is_not(box: Box) -> None:
-    """Mend 3."""
-    assert doctor_gpus.cuda_check(Said(a="", b=""), box.clock, 2).state == "ok"
-    found = doctor_gpus.cuda_check(Said(a="", b="error 802"), box.clock, 2)
-    assert (found.state, found.detail) == ("fail", "error 802")
-    assert "fabricmanager" in found.advice
-
-
 def test_in_a_container_the_folder_of_leases_is_to_be_shared(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Mend 4."""
     tmp_path.chmod(0o700)
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     monkeypatch.setattr(doctor, "in_initial_pid_namespace", lambda: True)
@@ -252,18 +236,17 @@ def look(box: Box) -> list[Any]:
 
 
 def test_all_gpus_at_a_glance(make_box: MakeBox) -> None:
-    box = make_box(gpu(0), gpu(1), with_slices(gpu(2), 1))
+    box = make_box(gpu(0), gpu(1))
     devices = box.devices("cuda:0", experiment=box.home / "runs/digits")
     devices.open()
     box.driver.start(box.gpus[0], 11, GIB)
     box.driver.start(box.gpus[1], 99, GIB, user="alice", command="python hers.py", ours=False)
     box.clock.advance(2)
-    ours, hers, slice_ = look(box)
+    ours, hers = look(box)
     assert "runs/digits (pid" in ours.leased_by
     assert ours.holders == ("pid 11 (me: python train.py, 1.00 GiB)",)
     assert hers.leased_by == ""
     assert hers.busy == "held by pid 99 (alice: python hers.py, 1.00 GiB)"
-    assert (slice_.device, slice_.busy) == ("MIG-0c-GPU-2a00-beef", "")
     told = json.loads(json.dumps(ours.to_json()))
     assert told["memory_used_bytes"] == GIB + (4 << 20)
     msgspec.convert({**told, "standing": None}, GpuRow)  # as `gpusched gpus --json` declares it

@@ -1,4 +1,4 @@
-"""Islands, bundles and shares of cores."""
+"""Islands, shares of cores, and what the ranks are given."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from pathlib import Path
 
 import pytest
 from conftest import Box, gpu
-from fake_driver import GIB
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.devices import gpu as gpu_module
-from gpusched.devices.atoms import bundle
-from gpusched.devices.gpu import Gpu
-from gpusched.devices.gpus import gpu_states
-from gpusched.devices.machine import islands
-from gpusched.devices.placing import (
+from gpusched.devices import nvml
+from gpusched.devices.cuda import gpu_states
+from gpusched.devices.machine import (
     core_siblings,
+    islands,
     loader_workers,
     node_distances,
     parse_cpu_list,
@@ -25,6 +22,7 @@ from gpusched.devices.placing import (
     split,
     threads_of,
 )
+from gpusched.devices.nvml import Gpu
 
 
 def pairs(names: str, joined: str) -> dict[tuple[str, str], bool]:
@@ -56,18 +54,6 @@ def g(index: int, node: int | None = 0, cpus: range = range(0)) -> Gpu:
     return Gpu(f"g{index}", index, "x", numa_node=node, cpus=frozenset(cpus))
 
 
-def test_bundles_stay_on_an_island_and_a_node_where_they_can() -> None:
-    gpus = [g(0, 0), g(1, 0), g(2, 0), g(3, 1), g(4, 1), g(5, 1)]
-    everywhere = dict.fromkeys((gpu.uuid for gpu in gpus), 0)
-    atoms, left = bundle(gpus, everywhere, 2)
-    assert [[gpu.index for gpu in atom] for atom in atoms] == [[0, 1], [3, 4], [2, 5]]
-    assert left == []
-    two_islands = {gpu.uuid: gpu.index // 3 for gpu in gpus}
-    atoms, left = bundle(gpus, two_islands, 4)
-    assert [[gpu.index for gpu in atom] for atom in atoms] == [[0, 1, 2, 3]]
-    assert [gpu.index for gpu in left] == [4, 5]
-
-
 def alone(cpu: int) -> tuple[int, ...]:
     return (cpu,)
 
@@ -79,7 +65,7 @@ def test_cores_of_a_node_are_shared_out_evenly() -> None:
 
 
 def test_cores_of_nodes_without_a_gpu_go_to_their_neighbours(tmp_path: Path) -> None:
-    """Mend 11: four GPUs on nodes 3, 1, 7, 5 of eight, half of the cores were nobody's."""
+    """Four GPUs on nodes 3, 1, 7, 5 of eight, half of the cores were nobody's."""
     for node in range(8):
         folder = tmp_path / f"node{node}"
         folder.mkdir()
@@ -135,7 +121,7 @@ def test_every_gpu_gets_cores_of_its_node_and_shares_differ_by_one(
             assert not mine or max(map(len, mine)) - min(map(len, mine)) <= 1
 
 
-def test_slices_split_their_boards_share() -> None:
+def test_shares_split_the_cores_of_their_gpu() -> None:
     assert [split((0, 1, 2, 3, 4), 2, part) for part in range(2)] == [(0, 1), (2, 3, 4)]
     assert [split((7,), 3, part) for part in range(3)] == [(7,), (7,), (7,)]
     assert split((), 2, 0) == ()
@@ -164,9 +150,6 @@ def test_devices_come_island_by_island(make_box: Callable[..., Box], tmp_path: P
     assert [(device.label, device.island) for device in found] == [
         *(("GPU 0", 0), ("GPU 2", 0), ("GPU 1", 1), ("GPU 3", 1))
     ]
-    devices.close()
-    pairs_of_two = box.devices(gpus_per_atom=2).open()
-    assert [device.label for device in pairs_of_two] == ["GPU 0+2", "GPU 1+3"]
 
 
 def test_the_numa_node_comes_from_sysfs(
@@ -176,7 +159,7 @@ def test_the_numa_node_comes_from_sysfs(
         folder = tmp_path / f"sys/bus/pci/devices/0000:{index + 1:02x}:00.0"
         folder.mkdir(parents=True)
         (folder / "numa_node").write_text(node + "\n")
-    monkeypatch.setattr(gpu_module, "SYS", tmp_path / "sys")
+    monkeypatch.setattr(nvml, "SYS", tmp_path / "sys")
     box = make_box(gpu(0), gpu(1), gpu(2), gpu(3))
     states, _ = gpu_states({"XDG_STATE_HOME": str(box.home)}, box.clock, box.processes)
     assert [state.numa_node for state in states] == [0, 1, None, None]
@@ -199,21 +182,3 @@ def test_placement(make_box: Callable[..., Box]) -> None:
         assert env["OMP_NUM_THREADS"] == str(placement.threads_per_rank) == "1"
         assert env["GPUSCHED_LOADER_WORKERS"] == "1"
     assert placement.rank_cpus is not None
-
-
-def test_indices_for_scripts_that_parse_the_variable(make_box: Callable[..., Box]) -> None:
-    box = make_box(gpu(0), gpu(1), gpu(2))
-    devices = box.devices("cuda:0,1", environ={"CUDA_VISIBLE_DEVICES": "2,0"}, gpu_ids="index")
-    names = [device.id for device in devices.open()]
-    assert names == ["GPU-0a00-beef", "GPU-2a00-beef"]
-    assert devices.place(names).rank_env[0]["CUDA_VISIBLE_DEVICES"] == "0,2"
-
-
-def test_pci_order_counts_when_nvml_counts_otherwise(make_box: Callable[..., Box]) -> None:
-    first, second = gpu(0, bus_id="00000000:81:00.0"), gpu(1, bus_id="00000000:03:00.0")
-    box = make_box(first, second)
-    devices = box.devices(gpu_ids="index")
-    devices.open()
-    placement = devices.place([second.uuid])
-    assert placement.rank_env[0]["CUDA_VISIBLE_DEVICES"] == "0"
-    assert box.gpus[0].total == 80 * GIB

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable
 
-from gpusched.devices.helper import Board, GpuHelper, HelperAnswer
-from gpusched.devices.holders import Processes
+from gpusched.devices.helper import Answer, Answerer, Helper, Question
+from gpusched.devices.release import Processes
 
 
 class Blocks(BaseException):
@@ -52,52 +52,53 @@ class VirtualClock:
 
     # ------------------------------------------------------------ the world of the helpers
 
-    def start(self, processes: Processes) -> GpuHelper:
+    def start(self, processes: Processes) -> Helper:
         self.helpers.append(VirtualHelper(self, processes))
         return self.helpers[-1]
 
-    def wait(self, helpers: Sequence[GpuHelper], timeout_s: float) -> None:
+    def wait(self, helper: Helper | None, timeout_s: float) -> None:
         until = self._now + max(0.0, timeout_s)
-        while self._now < until and not any(h.has_answer for h in helpers):
+        while self._now < until and not (isinstance(helper, VirtualHelper) and helper.has_answer):
             self.advance(min(0.05, until - self._now))
 
 
 class VirtualHelper:
-    """A helper that asks the fake driver at the moment of the question, or when the call that hangs has ended."""
+    """A helper that asks the fake driver one question after another; a call that hangs ends when the clock says so."""
 
     def __init__(self, clock: VirtualClock, processes: Processes) -> None:
-        self._board, self._clock = Board(processes), clock
-        self._question: Any = None
-        self._asked_at = self._until = 0.0
-        self._answer: HelperAnswer | None = None
+        self._answerer, self._clock = Answerer(processes), clock
+        self._questions: deque[Question] = deque()
+        self._answers: deque[Answer] = deque()
+        self._until = 0.0
         self.killed = False
 
-    def ask(self, question: Any) -> None:
-        assert self._question is None, "one question at a time"
-        self._question, self._asked_at = question, self._clock.now()
-        self._try()
+    def ask(self, question: Question) -> None:
+        self._questions.append(question)
+        self._work()
 
-    def _try(self) -> None:
-        try:
-            value: Any = self._board.answer(self._question)
-        except Blocks as blocks:
-            self._until = blocks.until
-            return
-        self._answer = HelperAnswer(value, self._clock.now() - self._asked_at)
+    def _work(self) -> None:
+        while self._questions and not self.killed and self._clock.now() >= self._until:
+            try:
+                self._answers.append(self._answerer.answer(self._questions[0]))
+            except Blocks as blocks:
+                self._until = blocks.until
+                return
+            self._questions.popleft()
+
+    @property
+    def opened(self) -> set[str]:
+        """The GPUs that it has opened."""
+        return set(self._answerer._handles)
 
     @property
     def has_answer(self) -> bool:
-        if self._question is not None and self._answer is None and self._clock.now() >= self._until:
-            self._try()
-        return self._answer is not None
+        self._work()
+        return bool(self._answers)
 
-    def take(self) -> HelperAnswer | None:
+    def take(self) -> Answer | None:
         if self.killed:
             raise EOFError
-        if not self.has_answer:
-            return None
-        answer, self._answer, self._question = self._answer, None, None
-        return answer
+        return self._answers.popleft() if self.has_answer else None
 
     def kill(self) -> None:
         self.killed = True

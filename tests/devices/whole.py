@@ -14,7 +14,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from gpusched.core.events import (
 from gpusched.devices.base import Device, DeviceEvent, require_sizes
 from gpusched.driver.loop import Driver
 from gpusched.executors.base import LiveTrial, Timers
-from gpusched.executors.local.endings import may_be_the_gpus, with_blame
+from gpusched.executors.local.endings import blame_hardware
 from gpusched.executors.local.inventory import Inventory
 from gpusched.sim.machine import Run
 from gpusched.sim.physics import Delays
@@ -54,7 +53,7 @@ POLICIES = {
     "asha": {"r": 1, "R": 27, "eta": 3.0},
     "hypersched": {"r": 2, "R": 40, "cooldown": 1},
 }
-OF_A_LOST_GPU = "RuntimeError: CUDA error: unspecified launch failure"
+OF_A_LOST_GPU = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 ITS_OWN = ("ValueError: loss is nan", "RuntimeError: CUDA error: an illegal memory access")
 
 
@@ -172,12 +171,8 @@ class Executor:
             return
         error = event.error if event.error == OF_A_LOST_GPU else self._whole.rng.choice(ITS_OWN)
         gone = any(self._whole.is_lost(name) for name in names)
-        ending = exited("failed", error=error)
-        then = partial(self._exited, event, names, error == OF_A_LOST_GPU and gone)
-        if may_be_the_gpus(ending):
-            self.stock.examine(names, lambda fault: then(with_blame(ending, fault)))
-        else:
-            then(ending)
+        ending = blame_hardware(exited("failed", error=error))
+        self._exited(event, names, error == OF_A_LOST_GPU and gone, ending)
 
     def _left(self, event: TrialExited, names: Sequence[str]) -> None:
         self.stock.drain(names)
@@ -199,14 +194,13 @@ class Whole(Schedule):
         super().__init__(seed, folder)
         rng = random.Random(f"experiment {seed}")
         self.policy = rng.choice(list(POLICIES))
-        mig = any(gpu.mig for gpu in self.driver.gpus)
         self.setup = FaultySetup(
             policy=self.policy,
             options=POLICIES[self.policy],
             workload=f"synthetic:{rng.choice([0.4, 1.0, 2.5])}",
             deadline_s=DEADLINE_S,
             seed=seed,
-            max_atoms=1 if mig else rng.choice([None, 1, 2]),
+            max_atoms=rng.choice([None, 1, 2]),
             delays=Delays(launch_s=rng.uniform(0, 1), save_s=0.05, exit_s=rng.uniform(0, 0.3)),
             faults=Faults(crash=rng.choice([0.0, 0.03]), lost=rng.choice([0.0, 0.01])),
         )
@@ -277,13 +271,11 @@ class Whole(Schedule):
             return
         name = self.rng.choice(out)
         for gpu in self.atoms[name].gpus:
-            board = self._board(gpu)
             if self.rng.random() < 0.7:
-                board.lost_from = board.lost_until = float("inf")
-                board.recovery, board.remapped = 0, (0, 0, 0, 0)
-            self.condemned.discard(board.uuid)  # whoever asks knows that
+                gpu.lost_from = gpu.lost_until = float("inf")
+                gpu.recovery, gpu.remapped = 0, (0, 0, 0, 0)
             if not self.ill(gpu):
-                self.bad_since.pop(board.uuid, None)
+                self.bad_since.pop(gpu.uuid, None)
         self.counts["asked back"] += 1
         executor.stock.readmit(name, self._answered)
 
@@ -293,8 +285,7 @@ class Whole(Schedule):
     # ------------------------------------------------------------ what must hold
 
     def is_lost(self, name: str) -> bool:
-        boards = [self._board(gpu) for gpu in self.atoms[name].gpus]
-        return any(board.lost_from <= self.now < board.lost_until for board in boards)
+        return any(gpu.lost_from <= self.now < gpu.lost_until for gpu in self.atoms[name].gpus)
 
     def _observe(self, event: Event, commands: Sequence[Command]) -> None:
         match event:
@@ -310,7 +301,7 @@ class Whole(Schedule):
                 self.counts["quarantined"] += 1
                 if any(isinstance(command, Kill) for command in commands):
                     ill = any(self.ill(gpu) for gpu in self.atoms[event.device].gpus)
-                    grave = ill or any(w in event.reason for w in ("XID", "memory errors", "lost"))
+                    grave = ill or any(w in event.reason for w in ("memory errors", "lost"))
                     assert grave, f"a trial is killed for: {event.reason}"
             case Reported():
                 self.counts["reports"] += 1

@@ -54,14 +54,8 @@ class Scripted:
     def readmit(self, device: str) -> None:
         self.asked.append(("readmit", device))
 
-    def let_go(self, device: str) -> None:
-        raise NotImplementedError
-
     def keep_out(self, device: str, reason: str) -> None:
         self.asked.append(("keep_out", device, reason))
-
-    def examine(self, devices: Sequence[str]) -> None:
-        self.asked.append(("examine", *devices))
 
     def readings(self) -> tuple[Reading, ...]:
         return ()

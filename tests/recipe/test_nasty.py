@@ -200,8 +200,8 @@ WHOLE = [
     ),
     more(
         "cpu of 2",
-        "devices: cpu\ngpus_per_atom: 2\n",
-        "6: gpus_per_atom: an atom on the CPU is one slot",
+        "devices: cpu\natoms_per_gpu: 2\n",
+        "6: atoms_per_gpu: an atom on the CPU is one slot",
     ),
     more(
         "atoms",
@@ -209,13 +209,8 @@ WHOLE = [
         "6: max_atoms: 4 atoms for one trial; there are 2",
     ),
     more("smallest", "devices: cpu:2\nsizes: [4, 8]\n", "6: sizes: the smallest trial has 4 atoms"),
-    more(
-        "both sizes",
-        "devices: cuda\ngpus_per_atom: 2\natoms_per_gpu: 2\n",
-        "7: atoms_per_gpu: an atom is several GPUs or a share of one",
-    ),
-    more("no GPU an atom", "gpus_per_atom: 0\n", "5: gpus_per_atom: must be"),
-    more("bundle", "devices: cuda:0,1\ngpus_per_atom: 4\n", "6: gpus_per_atom: no atom of 4 GPUs"),
+    more("no atom a GPU", "atoms_per_gpu: 0\n", "5: atoms_per_gpu: must be"),
+    more("bundle", "gpus_per_atom: 4\n", "5: gpus_per_atom: unknown key; here it is sizes"),
     more(
         "max below sizes",
         "sizes: [2, 4]\nmax_atoms: 1\n",

@@ -61,8 +61,6 @@ def test_the_least_recipe_has_every_default(load: Load, folder: Path) -> None:
         policy_name="hypersched",
         policy_options=recipe.policy_options,
         devices="auto",
-        gpus_per_atom=1,
-        gpu_ids="uuid",
         max_atoms=None,
         sizes=(),
         batch="per_atom",

@@ -24,7 +24,6 @@ from typing import Any
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited
 from gpusched.devices.base import Device, Reading
-from gpusched.errors import DeviceError
 from gpusched.executors.base import LiveBase, LiveTrial, Setting
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import Bootstrap, bootstrap_for
@@ -126,14 +125,6 @@ class ClusterExecutor(LiveBase):
             return
         node.answers.setdefault(device, []).append(answered)
         node.send(frames.Readmit(device))
-
-    def let_go(self, device: str) -> None:
-        node = self.members.up(device)
-        if node is None:
-            raise DeviceError(f"{device}: its node is not there")
-        if any(device in trial.live.devices for trial in node.trials.values()):
-            raise DeviceError(f"{device}: a trial has it")
-        node.send(frames.LetGo(device))
 
     def readings(self) -> Sequence[Reading]:
         return [reading for node in self._nodes for reading in node.readings]

@@ -2,7 +2,7 @@
 
     sender  frames
     node    NodeHello, Joined, Cannot, Reconciled, Happened, Said, Answered, Beat, Leaving
-    daemon  Welcome, Cannot, Reconcile, Do, Ack, Readmit, LetGo, Beat, Bye
+    daemon  Welcome, Cannot, Reconcile, Do, Ack, Readmit, Beat, Bye
 
 Devices have the cluster's names in all of them, ``node/device``. The frames stand here and not in ``protocol`` as
 they carry events, commands and devices, which are above that file.
@@ -135,12 +135,6 @@ class Readmit(Frame, tag="readmit"):
     device: str
 
 
-class LetGo(Frame, tag="let_go"):
-    """Close a device for its driver."""
-
-    device: str
-
-
 class Leaving(Frame, tag="leaving"):
     """The machine is about to end; its trials are to save and leave."""
 
@@ -153,7 +147,7 @@ class Bye(Frame, tag="bye"):
 
 from_stranger = decoder(NodeHello)
 from_node = decoder(Joined | Cannot | Reconciled | Happened | Said | Answered | Beat | Leaving)
-to_node = decoder(Welcome | Cannot | Reconcile | Do | Ack | Readmit | LetGo | Beat | Bye)
+to_node = decoder(Welcome | Cannot | Reconcile | Do | Ack | Readmit | Beat | Bye)
 
 
 def _read(kinds: Any, name: str, fields: Any) -> Any:

@@ -163,7 +163,6 @@ class Session:
         self._executor: TorchrunExecutor | None = None
         #: This machine's address on the way to the daemon, by which other nodes reach it.
         self._host: str = line.getsockname()[0]
-        self._gpus_per_atom = 1
         self._seqs: dict[int, int] = {}
         self._spans: dict[int, Span | None] = {}
         self._heard_s = self._looked_s = self._beat_s = 0.0
@@ -231,13 +230,12 @@ class Session:
         if len(nodes) == 1:
             return None
         part = nodes.index(self._node.name)
-        ranks = 1 if "/cpu:" in devices[0] else self._gpus_per_atom
         return Span(
             part=part,
             parts=len(nodes),
             atoms=len(devices),
-            first_rank=ranks * sum(home in nodes[:part] for home in homes),
-            world_size=ranks * len(devices),
+            first_rank=sum(home in nodes[:part] for home in homes),
+            world_size=len(devices),
             host=self._host,
             interface=interface_of(self._host),
         )
@@ -280,11 +278,6 @@ class Session:
                 executor.acknowledge(Reported(at=0.0, trial=trial, report=report, metric=None))
             case frames.Readmit(device=device):
                 executor.readmit(self._own([device])[0], partial(self._answer, device))
-            case frames.LetGo(device=device):
-                try:
-                    executor.let_go(self._own([device])[0])
-                except GpuschedError as error:
-                    self._say(str(error))
             case _:
                 pass  # a beat
 
@@ -312,7 +305,6 @@ class Session:
         """Make the executor, open the devices, and show that this node writes where the daemon reads."""
         node = self._node
         recipe = node.recipe_here(welcome.recipe)
-        self._gpus_per_atom = recipe.gpus_per_atom
         self._patience_s = recipe.node_patience_s
         proof = node.keys.prove(node.name)
         setting = Setting(

@@ -7,10 +7,8 @@
   Other trials on the GPU are named, and the core forgives that once. The machine's own memory is another matter than a
   GPU's, with other cures: all trials that run at a time share it. A rank on a CPU slot has a GPU's part of it where a
   limit holds for each process (``blame_memory``).
-* A GPU that is lost, or whose memory fails, ends its processes within milliseconds, and they say ``CUDA error: ...`` on
-  their way out. NVML is asked about GPUs once a second, so such a failure is not believed at once: the trial's GPUs are
-  examined anew, and only if they are whole has the trial failed by itself. Else it is lost, which is the
-  infrastructure's fault: it goes on elsewhere from its checkpoint, and nothing is counted against it (reliability F21).
+* A trial whose error names the hardware itself (``uncorrectable ECC error``) is lost, which is the infrastructure's
+  fault: it continues elsewhere from its checkpoint, and nothing is counted against it.
 """
 
 from __future__ import annotations
@@ -69,14 +67,6 @@ def _told(error: str | None) -> str:
 
 # ---------------------------------------------------------------- a GPU's fault
 
-_OF_A_GPU = re.compile(
-    r"""
-      CUDA\ (driver\ )?error | \bcuda[A-Z]\w*Error | cudaError[A-Z] | \bCUDA_ERROR_[A-Z]
-    | \bCU(DNN|BLAS|SPARSE|SOLVER)_STATUS_ | \bCUFFT_[A-Z] | Triton\ Error\ \[CUDA\]
-    | \bNCCL\b | \bnccl[A-Z] | Cuda\ failure | No\ CUDA\ GPUs\ are\ available
-    """,
-    re.VERBOSE,
-)
 _OF_THE_HARDWARE = re.compile(
     r"""
       uncorrectable\ (ECC|NVLink)\ error        # cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable
@@ -88,23 +78,14 @@ _OF_THE_HARDWARE = re.compile(
 )
 
 
-def may_be_the_gpus(ending: TrialExited) -> bool:
-    """Whether a trial that ended so may have failed because of a GPU: ``Devices.examine`` finds out."""
-    failed = ending.outcome == "failed" and not ending.barred
-    return failed and _OF_A_GPU.search(_told(ending.error)) is not None
-
-
-def with_blame(ending: TrialExited, fault: str) -> TrialExited:
-    """Judge how a trial failed whose devices have been examined. ``fault``: what is wrong with one of them, if any."""
+def blame_hardware(ending: TrialExited) -> TrialExited:
+    """Return a failure whose error names the hardware as a loss; any other ending as it is."""
     hardware = _OF_THE_HARDWARE.search(_told(ending.error))
-    if not fault and hardware is not None:
-        fault = f"the error says so itself: {hardware[0]}"
-    if not fault:
+    if ending.outcome != "failed" or ending.barred or hardware is None:
         return ending
     first = (ending.error or "").partition("\n")[0]
-    return replace(
-        ending, outcome="lost", error=f"its GPU is to blame, not the trial: {fault} ({first})"
-    )
+    why = f"its GPU is to blame, not the trial: the error names {hardware[0]} ({first})"
+    return replace(ending, outcome="lost", error=why)
 
 
 # ---------------------------------------------------------------- out of memory

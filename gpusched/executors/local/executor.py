@@ -15,9 +15,7 @@ Rules:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
@@ -31,7 +29,7 @@ from gpusched.executors.local.intake import Intake
 from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.server import Server
-from gpusched.executors.local.settings import Limits, cold_on_slices, devices_of
+from gpusched.executors.local.settings import Limits, devices_of
 from gpusched.executors.local.stopping import Stopping
 from gpusched.folder.paths import TrialPaths
 from gpusched.processes.identity import Identity
@@ -115,9 +113,6 @@ class TorchrunExecutor(LiveBase):
     def keep_out(self, device: str, reason: str) -> None:
         self._devices.keep_out(device, reason)
 
-    def let_go(self, device: str) -> None:
-        self._devices.let_go(device)
-
     def readmit(self, device: str, answered: Callable[[str], None]) -> None:
         self._inventory.readmit(device, answered)
 
@@ -142,15 +137,10 @@ class TorchrunExecutor(LiveBase):
     # ------------------------------------------------------------------ ends
 
     def _end(self, incarnation: Incarnation, ending: TrialExited) -> None:
-        """The one place where an incarnation ends: now, or when its GPUs have been examined."""
+        """The one place where an incarnation ends."""
         if incarnation.fault is None:
             ending = endings.blame_memory(incarnation, ending, self._inventory.strangers)
-            if endings.may_be_the_gpus(ending):
-                self._inventory.examine(
-                    incarnation.devices,
-                    lambda fault: self._tell_end(incarnation, endings.with_blame(ending, fault)),
-                )
-                return
+            ending = endings.blame_hardware(ending)
         self._tell_end(incarnation, ending)
 
     def _tell_end(self, incarnation: Incarnation, ending: TrialExited) -> None:
@@ -240,11 +230,5 @@ class TorchrunExecutor(LiveBase):
 
 def make(setting: Setting) -> TorchrunExecutor:
     """The local executor, on the devices that the recipe names. Raises DeviceError, InputError."""
-    recipe = cold_on_slices(setting.recipe, os.environ)
-    if recipe is not setting.recipe:
-        setting.say(
-            "launch: cold: CUDA_VISIBLE_DEVICES names a MIG slice, and a warm interpreter could not fork ranks after "
-            "torch has asked CUDA about that; each launch takes some seconds longer"
-        )
-    devices = devices_of(recipe, setting.paths.root, setting.devices)
-    return TorchrunExecutor(replace(setting, recipe=recipe), devices)
+    devices = devices_of(setting.recipe, setting.paths.root, setting.devices)
+    return TorchrunExecutor(setting, devices)

@@ -15,7 +15,6 @@ from gpusched.devices.base import (
     DeviceEvent,
     DeviceRemark,
     Devices,
-    Examined,
     Quarantined,
     ReadmitRefused,
     Readmitted,
@@ -53,7 +52,6 @@ class Inventory:
         self._survivors: dict[str, Hunt] = {}
         self._blocked: dict[str, float] = {}
         self._strangers: dict[str, tuple[str, ...]] = {}
-        self._examining: dict[tuple[str, ...], list[Answered]] = {}
         self._asking: dict[str, list[Answered]] = {}
         #: As ``devices.base.Host``.
         self.after = timers.after
@@ -91,11 +89,6 @@ class Inventory:
             return
         self._asking.setdefault(device, []).append(answered)
         self._devices.readmit(device)
-
-    def examine(self, devices: Sequence[str], answered: Answered) -> None:
-        """A trial failed on these: ``answered`` gets why one of them is to blame, or an empty text."""
-        self._examining.setdefault(tuple(devices), []).append(answered)
-        self._devices.examine(devices)
 
     def strangers(self, devices: Sequence[str]) -> tuple[str, ...]:
         """Other people's processes seen on these devices since they were taken, in words."""
@@ -152,8 +145,6 @@ class Inventory:
                 self._answer(self._asking.pop(device, []), "")
             case ReadmitRefused(device, reason):
                 self._answer(self._asking.pop(device, []), reason)
-            case Examined(devices, fault):
-                self._answer(self._examining.pop(devices, []), fault)
             case Strangers(device, who):
                 self._strangers[device] = who
             case DeviceRemark(text):

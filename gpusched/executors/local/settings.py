@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpusched.devices.base import Devices
 from gpusched.devices.choose import parse_devices
-from gpusched.devices.witness import Witness
 from gpusched.recipe.recipe import Recipe
 
 _FOREIGN = re.compile(
@@ -48,30 +44,14 @@ def given_env(recipe: Recipe) -> dict[str, str]:
 def devices_of(recipe: Recipe, experiment: Path, known: Sequence[str]) -> Devices:
     """Find a recipe's devices; those in ``known`` where the experiment goes on. Raises DeviceError, InputError."""
     spec = recipe.devices if isinstance(recipe.devices, str) else ",".join(recipe.devices)
-    options: dict[str, Any] = {"gpu_ids": recipe.gpu_ids, "experiment": experiment}
+    options: dict[str, Any] = {"experiment": experiment, "atoms_per_gpu": recipe.atoms_per_gpu}
     if known and known[0].startswith("cpu:"):
         spec = f"cpu:{len(known)}"  # the machine may have fewer cores now
     elif known:
         spec, options["known"] = "cuda", known
     else:
         options["why_no_gpu"] = lambda: why_no_gpu(recipe)
-    options["call_witness"] = partial(witness_for, recipe)
-    options["atoms_per_gpu"] = recipe.atoms_per_gpu
-    return parse_devices(spec, gpus_per_atom=recipe.gpus_per_atom, **options)
-
-
-def cold_on_slices(recipe: Recipe, environ: Mapping[str, str]) -> Recipe:
-    """Return the recipe with ``launch: cold`` where the inherited CUDA_VISIBLE_DEVICES names a MIG slice.
-
-    About slices torch asks CUDA itself instead of NVML, and a process that has done so cannot fork ranks that use CUDA.
-    """
-    names_slice = "MIG-" in environ.get("CUDA_VISIBLE_DEVICES", "").upper()
-    return replace(recipe, launch="cold") if names_slice and recipe.launch == "warm" else recipe
-
-
-def witness_for(recipe: Recipe, uuids: Sequence[str]) -> Witness:
-    """Have CUDA tried on these GPUs by the torch that the recipe's script uses."""
-    return Witness(str(recipe.python or sys.executable), uuids, time.monotonic)
+    return parse_devices(spec, **options)
 
 
 def why_no_gpu(recipe: Recipe) -> str:

@@ -4,9 +4,8 @@ Test tool only. ``GPU_BOX`` names a folder with a folder a GPU, named by its UUI
 a file named by its pid in there; the driver lists it while the process lives and ``LAG_S`` longer, and so long its
 memory is taken. Only the daemon's side asks NVML; the processes and whose they are are real.
 
-``driver.json`` in the box sets fields of the driver, ``gpu.json`` in a GPU's folder those of the GPU (``slices``: how
-many MIG slices). A file ``lost`` in there: the GPU has fallen off the bus; ``hangs``: calls about it do not return
-(``hung``: one has been made).
+``driver.json`` in the box sets fields of the driver, ``gpu.json`` in a GPU's folder those of the GPU. A file ``lost``
+in there: the GPU has fallen off the bus; ``hangs``: calls about it do not return (``hung``: one has been made).
 """
 
 import json
@@ -25,7 +24,6 @@ if box and "GPUSCHED_TRIAL" not in os.environ:
     from fake_driver import Context, FakeDriver, FakeGpu, RealTime
     from fake_nvml import installed
 
-    from gpusched.devices import witness
     from gpusched.doctor import machine as doctor
 
     died: dict[int, float] = {}
@@ -80,25 +78,14 @@ if box and "GPUSCHED_TRIAL" not in os.environ:
 
     def made(place: int, name: str) -> FakeGpu:
         given = settings(Path(str(box), name, "gpu.json"))
-        slices = given.pop("slices", 0)
         given = {key: set(v) if isinstance(v, list) else v for key, v in given.items()}
-        gpu = Shared(
-            name,
-            **{"bus_id": f"00000000:{place + 1:02X}:00.0", "minor": place, "address": 1, **given},
-        )
-        if slices:
-            gpu.mig = True
-            gpu.slices = [
-                Shared(f"MIG-{n}c-{name}", name="NVIDIA H100 MIG 1g.10gb", total=10 << 30, idle=0)
-                for n in range(slices)
-            ]
-        return gpu
+        bus = {"bus_id": f"00000000:{place + 1:02X}:00.0", "minor": place, "address": 1}
+        return Shared(name, **{**bus, **given})
 
     names = sorted(path.name for path in Path(box).iterdir() if path.name.startswith("GPU-"))
     driver = FakeDriver([made(place, name) for place, name in enumerate(names)], RealTime())
     for key, value in settings(Path(box, "driver.json")).items():
         setattr(driver, key, value)
     doctor.why_no_gpu = lambda: ""  # the trials only pretend to compute there
-    witness.TORCH = "import json, sys; print(json.dumps([''] * len(sys.argv[1:])))"
     kept = installed(driver)  # collected, it would undo itself
     kept.__enter__()

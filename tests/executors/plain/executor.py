@@ -138,9 +138,6 @@ class PlainExecutor:
     def readmit(self, device: str, answered: Callable[[str], None]) -> None:
         answered("")
 
-    def let_go(self, device: str) -> None:
-        """No slot is ever reset."""
-
     def readings(self) -> tuple[Reading, ...]:
         return ()
 

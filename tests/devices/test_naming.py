@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpusched.devices.gpu import Gpu
-from gpusched.devices.machine import VisibleGpu, choose, entry_of, visible
+from gpusched.devices.choose import choose, visible
+from gpusched.devices.nvml import Gpu
 from gpusched.errors import DeviceError
 
 GPUS = [Gpu(f"GPU-{i}a00-beef", i, "NVIDIA H100", f"00000000:{i + 1:02X}:00.0") for i in range(4)]
-BOARD = Gpu("GPU-9a00-beef", 4, "NVIDIA A100", "00000000:09:00.0", mig=True)
-SLICES = [Gpu(f"MIG-{i}c-beef", 4, "A100 MIG 1g.5gb", parent=BOARD.uuid, slice=i) for i in range(2)]
-PLAIN = [entry_of(gpu, ()) for gpu in GPUS]
-MIXED = [*PLAIN, entry_of(BOARD, SLICES)]
-
-
-def names(entries: list[VisibleGpu]) -> list[str]:
-    return [unit.uuid for entry in entries for unit in entry.units]
 
 
 @pytest.mark.parametrize(
@@ -40,20 +32,14 @@ def names(entries: list[VisibleGpu]) -> list[str]:
 def test_the_inherited_list_is_read_as_cuda_reads_it(
     variable: str | None, indices: list[int], notes: int
 ) -> None:
-    found, said = visible(PLAIN, variable)
-    assert names(found) == [GPUS[i].uuid for i in indices]
+    found, said = visible(GPUS, variable)
+    assert found == [GPUS[i] for i in indices]
     assert len(said) == notes
-
-
-def test_slices_in_the_inherited_list() -> None:
-    assert names(visible(MIXED, "MIG-1c-beef")[0]) == ["MIG-1c-beef"]
-    assert names(visible(MIXED, "4")[0]) == ["MIG-0c-beef", "MIG-1c-beef"]
-    assert names(visible(MIXED, "GPU-9a")[0]) == ["MIG-0c-beef", "MIG-1c-beef"]
 
 
 @pytest.mark.parametrize("spec", ["auto", "cuda", "CUDA", "gpu", " cuda "])
 def test_all(spec: str) -> None:
-    assert choose(PLAIN, spec) == GPUS
+    assert choose(GPUS, spec) == GPUS
 
 
 @pytest.mark.parametrize(
@@ -67,11 +53,11 @@ def test_all(spec: str) -> None:
     ],
 )
 def test_some(spec: str, indices: list[int]) -> None:
-    assert choose(PLAIN, spec) == [GPUS[i] for i in indices]
+    assert choose(GPUS, spec) == [GPUS[i] for i in indices]
 
 
 def test_indices_count_within_the_inherited_list_as_torch_counts() -> None:
-    pool, _ = visible(PLAIN, "3,1")
+    pool, _ = visible(GPUS, "3,1")
     assert choose(pool, "cuda:0", "3,1") == [GPUS[3]]
     with pytest.raises(DeviceError) as raised:
         choose(pool, "cuda:2", "3,1")
@@ -94,23 +80,17 @@ def test_indices_count_within_the_inherited_list_as_torch_counts() -> None:
         ("GPU-", "'GPU-' is neither"),
         ("cuda:0,GPU-0a", "GPU-0a is named twice"),
         ("cuda:-1", "'-1' is neither"),
+        ("MIG-1c", "MIG-1c is a MIG slice, which gpusched does not use: name whole GPUs"),
     ],
 )
 def test_errors_name_all_problems_and_what_there_is(spec: str, problem: str) -> None:
     with pytest.raises(DeviceError) as raised:
-        choose(PLAIN, spec)
+        choose(GPUS, spec)
     assert problem in str(raised.value)
     assert "cuda:3  GPU-3a00-beef  NVIDIA H100" in str(raised.value)
 
 
 def test_an_ambiguous_beginning() -> None:
-    twins = [entry_of(Gpu(f"GPU-aa{i}", i, "x"), ()) for i in range(2)]
+    twins = [Gpu(f"GPU-aa{i}", i, "x") for i in range(2)]
     with pytest.raises(DeviceError, match="GPU-aa is the beginning of 2 UUIDs"):
         choose(twins, "GPU-aa")
-
-
-def test_an_empty_pool() -> None:
-    with pytest.raises(
-        DeviceError, match=r"no GPU may be used here \(inside CUDA_VISIBLE_DEVICES=-1\)"
-    ):
-        choose([], "cuda", "-1")
