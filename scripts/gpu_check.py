@@ -1,12 +1,12 @@
-"""What a real GPU does: its driver's answers, how long processes and memory take to go, starts, resizes, turns.
+"""What a real GPU does: its driver's answers, how long processes and memory take to go, starts, resizes, endings.
 
     python scripts/gpu_check.py                # on one free GPU; says so and ends with 0 where there is none
     python scripts/gpu_check.py --cpu          # a rehearsal on one CPU slot: the same code, other figures
-    python scripts/gpu_check.py --only cifar10 --search-seconds 600
+    python scripts/gpu_check.py --only endings --rounds 200
 
 JSON lines. First what decides most; run part by part where time is short (`--only nvml`, each under 9 minutes).
-Every launch, end and release goes through gpusched's own executor. What is measured and how to read it:
-docs/gpu-release.md. A part that cannot be measured says why in a line of its own, and the exit code is 1.
+Every launch, end and release goes through gpusched's own executor. How to read it: docs/gpus.md. A part that cannot be
+measured says why in a line of its own, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ from gpusched.errors import GpuschedError  # noqa: E402
 # What is started from here finds this gpusched, installed or not.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
 
-ON_GPUS = ("nvml", "kill", "faults", "pinned", "park")
+ON_GPUS = ("nvml", "kill", "faults")
 """Parts that a CPU slot cannot rehearse."""
-LIVES = ("starts", "groups", "resize", "turns", "cifar10", "endings")
-PARTS = (*ON_GPUS[:3], *LIVES, "pinned", "park", "search")
+PARTS = (*ON_GPUS, "starts", "groups", "resize", "endings", "search")
 """Those that decide most first; each takes 9 minutes at most, and `--only` runs some."""
 VGG19_ROWS = 140_000  # x 1024 float32: 573 MB, as VGG19 has
 
@@ -43,7 +42,7 @@ VGG19_ROWS = 140_000  # x 1024 float32: 573 MB, as VGG19 has
 def parts(
     args: argparse.Namespace, devices: Sequence[str], began_s: float
 ) -> dict[str, Callable[[], Iterator[dict[str, Any]]]]:
-    """Endings come last: they take what time is left."""
+    """Return what measures each part."""
     short = args.cpu
     device = devices[0]
     rows = 2000 if short else VGG19_ROWS
@@ -54,39 +53,21 @@ def parts(
         "starts": lambda: lives.starts(device=device, rounds=2 if short else 5),
         "groups": lambda: lives.groups(devices=devices, rounds=2 if short else 4),
         "resize": lambda: lives.resizes(device=device, rounds=2 if short else 5, rows=rows),
-        "turns": lambda: searches.turns(
-            device=device,
-            rows=rows,
-            quantum_s=1.0 if short else 4.0,
-            deadline_s=60.0,  # a slow first start makes the first turns long
-        ),
-        "cifar10": lambda: searches.cifar10(
-            device=device,
-            images_a_file=32 if short else 10_000,
-            model="shufflenet_v2" if short else "resnet18",
-            deadline_s=args.search_seconds or (50.0 if short else 60.0),
-        ),
         "endings": lambda: lives.endings(
             device=device, rounds=args.rounds, until_s=began_s + args.seconds
         ),
-        "pinned": driver.pinned,
-        "park": lambda: driver.park(device=device),
         "search": lambda: searches.killed(device=device, deadline_s=30.0 if short else 60.0),
     }
 
 
 def free_gpus() -> list[str]:
-    """The UUIDs of the GPUs that may be used now, among those of CUDA_VISIBLE_DEVICES. Raises DeviceError.
-
-    Of MIG slices one: a process sees no more.
-    """
+    """The UUIDs of the GPUs that may be used now, among those of CUDA_VISIBLE_DEVICES. Raises DeviceError."""
     from gpusched.devices.base import NoHost
     from gpusched.devices.cuda import CudaDevices
 
     devices = CudaDevices("cuda")
     try:
-        free = [device for device in devices.open(NoHost()) if device.usable]
-        return [device.id for device in (free[:1] if any(d.alone for d in free) else free)]
+        return [device.id for device in devices.open(NoHost()) if device.usable]
     finally:
         devices.close()
 
@@ -106,7 +87,7 @@ def about(cpu: bool) -> dict[str, Any]:
         "torch": torch.__version__,
     }
     if not cpu:
-        from gpusched.devices.gpus import gpu_states
+        from gpusched.devices.cuda import gpu_states
 
         states, notes = gpu_states()
         found.update(
@@ -123,7 +104,6 @@ def main() -> int:
     parser.add_argument("--cpu", action="store_true", help="rehearse on one CPU slot")
     parser.add_argument("--rounds", type=int, default=50, help="endings of each kind (default 50)")
     parser.add_argument("--seconds", type=float, default=500.0, help="no more endings after this")
-    parser.add_argument("--search-seconds", type=float, help="of part cifar10 (default 60)")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
     args = parser.parse_args()
     if not args.cpu and not gpus_here():

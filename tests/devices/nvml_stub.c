@@ -16,7 +16,7 @@ static struct card cards[2] = {
     {"GPU-66666666-7777-8888-9999-000000000000", "NVIDIA GeForce RTX 4090", "00000000:3B:00.0", 1},
 };
 
-enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 6, INSUFFICIENT_SIZE, TIMEOUT = 10 };
+enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 6, INSUFFICIENT_SIZE };
 #define GIB (1024ull * 1024 * 1024)
 #define SMALLER(device) ((device)->geforce)
 #define UNLESS_SMALLER(device) if ((device)->geforce) return NOT_SUPPORTED
@@ -28,9 +28,8 @@ typedef struct { unsigned pid; unsigned long long usedGpuMemory; unsigned gpuIns
 typedef struct { unsigned gpu, memory; } utilization_t;
 typedef union { double d; int si; unsigned ui; unsigned long ul; unsigned long long ull; long long sll; unsigned short us; } value_t;
 typedef struct { unsigned fieldId, scopeId; long long timestamp, latencyUsec; int valueType; int nvmlReturn; value_t value; } field_t;
-typedef struct { device_t device; unsigned long long eventType, eventData; unsigned gpuInstanceId, computeInstanceId; } event_t;
 
-static int started, waits;
+static int started;
 
 int nvmlInitWithFlags(unsigned flags) { started++; return flags ? INVALID_ARGUMENT : OK; }
 int nvmlInit(void) { return nvmlInitWithFlags(0); } /* torch uses the oldest names */
@@ -77,7 +76,6 @@ int nvmlDeviceGetPciInfo_v3(device_t device, pci_t *pci) {
     strcpy(pci->busId, device->bus);
     return OK;
 }
-int nvmlDeviceGetMinorNumber(device_t device, unsigned *minor) { *minor = device - cards; return OK; }
 int nvmlDeviceGetMigMode(device_t device, unsigned *now, unsigned *then) { UNLESS_SMALLER(device); *now = *then = 0; return OK; }
 int nvmlDeviceGetCpuAffinity(device_t device, unsigned words, unsigned long *set) {
     memset(set, 0, words * sizeof *set);
@@ -112,11 +110,6 @@ int nvmlDeviceGetComputeRunningProcesses_v3(device_t device, unsigned *count, pr
         infos[i] = (process_t){i ? 1 : getpid(), i ? GIB : ~0ull, ~0u, ~0u};
     return OK;
 }
-int nvmlDeviceGetMPSComputeRunningProcesses_v3(device_t device, unsigned *count, process_t *infos) {
-    (void)infos;
-    *count = 0;
-    return device->geforce ? NO_PERMISSION : OK;
-}
 int nvmlDeviceGetGraphicsRunningProcesses_v3(device_t device, unsigned *count, process_t *infos) {
     unsigned there = device->geforce, room = *count;
     *count = there;
@@ -139,30 +132,11 @@ int nvmlDeviceGetTotalEccErrors(device_t device, int kind, int counter, unsigned
     *count = (1ull << 40) + 10 * kind + counter;
     return OK;
 }
-int nvmlDeviceGetRetiredPagesPendingStatus(device_t device, int *pending) { (void)pending; return device ? NOT_SUPPORTED : INVALID_ARGUMENT; }
 int nvmlDeviceGetFieldValues(device_t device, int count, field_t *values) {
     for (int i = 0; i < count; i++) {
         values[i].nvmlReturn = device->geforce || values[i].fieldId != 230 ? NOT_SUPPORTED : OK;
         values[i].valueType = 1; /* unsigned int: the upper half says nothing */
         values[i].value.ull = 0xdeadbeef00000000ull | 4;
     }
-    return OK;
-}
-
-/* Each set of events is of one card; the first wait for the second card's is over at once. */
-static device_t sets[16];
-static int set_count;
-int nvmlEventSetCreate(void **set) { *set = &sets[__sync_fetch_and_add(&set_count, 1)]; return OK; }
-int nvmlEventSetFree(void *set) { return set ? OK : INVALID_ARGUMENT; }
-int nvmlDeviceGetSupportedEventTypes(device_t device, unsigned long long *types) { *types = device->geforce ? 0x8 : 0x1f; return OK; }
-int nvmlDeviceRegisterEvents(device_t device, unsigned long long types, void *set) {
-    *(device_t *)set = device;
-    return types & ~(device->geforce ? 0x8ull : 0x1full) ? NOT_SUPPORTED : OK;
-}
-int nvmlEventSetWait_v2(void *set, event_t *event, unsigned timeout_ms) {
-    device_t device = *(device_t *)set;
-    if (!device) return INVALID_ARGUMENT;
-    if (device != &cards[1] || waits++) { usleep(1000 * timeout_ms); return TIMEOUT; }
-    *event = (event_t){device, 8, 79, ~0u, ~0u};
     return OK;
 }

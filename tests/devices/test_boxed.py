@@ -47,12 +47,10 @@ def test_every_way_to_name_gpus(boxed: MakeBoxed) -> None:
         ({"devices": "GPU-2a00,GPU-0a00"}, None, [0, 2]),
         ({"devices": "cuda"}, "3,1", [1, 3]),
         ({"devices": "cuda:1"}, f"GPU-3a00,{name_of(1)}", [1]),
-        ({"devices": "cuda:1,2", "gpu_ids": "index"}, None, [1, 2]),
     ]
     for number, (keys, visible, wanted) in enumerate(ways):
         environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-        by_index = keys.get("gpu_ids") == "index"
-        names = [str(index) if by_index else name_of(index) for index in wanted]
+        names = [name_of(index) for index in wanted]
         box.runs_to_its_end(
             f"way{number}",
             environ,
@@ -73,51 +71,13 @@ def test_what_cannot_be_named_is_refused_with_what_there_is(boxed: MakeBoxed) ->
         ("GPU-9999", None, "GPU-9999 was not found. The GPUs are:"),
         ("cuda:1", "1", "GPU 1 was not found (inside CUDA_VISIBLE_DEVICES=1)"),
         ("cuda", "7", "CUDA_VISIBLE_DEVICES=7 leaves no GPU"),
+        ("MIG-1c", None, "MIG-1c is a MIG slice, which gpusched does not use"),
     ):
         environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
         refused = box.runs_it("wrong", environ, devices=devices)
         assert refused.code == 4
         assert says in refused.err
         assert name_of(1) in refused.err, "what there is"
-    assert box.runs_it("three", None, gpus_per_atom=3).code == 4
-
-
-def test_atoms_of_two_gpus_are_pairs_that_nvlink_joins(boxed: MakeBoxed) -> None:
-    joined = {0: 2, 1: 3, 2: 0, 3: 1}
-    box = boxed(*({"nvlinked": [name_of(other)], "cpus": 3} for other in joined.values()))
-    view = box.runs_to_its_end("pairs", gpus_per_atom=2, max_atoms=1, max_trials=2, **ONE_STEP)
-    assert [device["id"] for device in view["devices"]] == [
-        f"{name_of(0)}+{name_of(2)}",
-        f"{name_of(1)}+{name_of(3)}",
-    ]
-    ranks = box.ranks()
-    assert len(ranks) == 4, "a rank a GPU"
-    assert {rank["CUDA_VISIBLE_DEVICES"] for rank in ranks} == {
-        f"{name_of(0)},{name_of(2)}",
-        f"{name_of(1)},{name_of(3)}",
-    }
-    for rank in ranks:
-        assert int(rank["OMP_NUM_THREADS"]) >= 1
-        assert int(rank["GPUSCHED_LOADER_WORKERS"]) >= 1
-        assert set(rank["cores"]) <= {0, 1}
-
-
-def test_mig_slices_serve_trials_of_one_atom(boxed: MakeBoxed) -> None:
-    box = boxed({"slices": 2})
-    for keys, says in (
-        ({}, "max_atoms: 2: GPU 0/0 is a MIG slice"),
-        ({"gpus_per_atom": 2}, "gpus_per_atom: 2: GPU 0/0 is a MIG slice"),
-        ({"gpu_ids": "index", "max_atoms": 1}, "gpu_ids: index: GPU 0/0 is a MIG slice"),
-    ):
-        refused = box.runs_it("more", None, **keys)
-        assert refused.code == 4
-        assert says in refused.err
-    assert not box.ranks(), "nothing was begun"
-    slices = [f"MIG-{n}c-{name_of(0)}" for n in range(2)]
-    box.runs_to_its_end("one", max_atoms=1, policy={"name": "fifo", "R": 20})
-    assert sorted(rank["CUDA_VISIBLE_DEVICES"] for rank in box.ranks()) == slices
-    rows = [json.loads(line) for line in box.asks("gpus", "--json").out.splitlines()]
-    assert [row["place"] for row in rows] == ["0/0", "0/1"]
 
 
 def test_a_strangers_gpu_is_shown_left_alone_and_taken_up_again(boxed: MakeBoxed) -> None:
@@ -159,9 +119,6 @@ def test_a_lost_gpu_costs_its_trial_a_move_and_comes_back_when_asked_for(boxed: 
     refused = box.asks("gpus", "--readmit", name)
     assert "the GPU is lost" in refused.text
     lost.unlink()
-    in_use = box.asks("gpus", "--let-go", other)
-    assert "a trial is using it" in in_use.text
-    assert "reset it, then" in box.asks("gpus", "--let-go", name).text
     answered = box.asks("gpus", "--readmit", name)
     assert answered.code == 0, answered.text
     box.until("search", lambda view: state_of(view, name)[0] != "quarantined")

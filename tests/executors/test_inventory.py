@@ -11,7 +11,6 @@ from gpusched.core.events import DeviceQuarantined, DeviceReadmitted, DevicesRel
 from gpusched.devices.base import (
     Device,
     DeviceRemark,
-    Examined,
     Host,
     Placement,
     Quarantined,
@@ -145,16 +144,6 @@ def test_strangers_are_those_who_were_seen_last(bench: Bench) -> None:
     assert bench.inventory.strangers(["a", "b"]) == ("pid 9 (bob: x)", "pid 8 (eve: y)")
     bench.inventory.emit(Strangers("a", ()))
     assert bench.inventory.strangers(["a"]) == ()
-
-
-def test_an_examination_is_answered_by_its_devices(bench: Bench) -> None:
-    said: list[tuple[str, str]] = []
-    bench.inventory.examine(["a"], lambda fault: said.append(("a", fault)))
-    bench.inventory.examine(["b"], lambda fault: said.append(("b", fault)))
-    bench.inventory.emit(Examined(("b",), "XID 79"))
-    assert said == [("b", "XID 79")]
-    bench.inventory.emit(Examined(("a",), ""))
-    assert said[1:] == [("a", "")]
 
 
 def test_a_device_is_not_free_while_a_process_of_ours_cannot_be_killed(bench: Bench) -> None:

@@ -11,7 +11,6 @@ from gpusched.devices.base import NoHost
 from gpusched.errors import DeviceError
 from gpusched.executors.local.launching import seed_of
 from gpusched.executors.local.settings import (
-    cold_on_slices,
     devices_of,
     environment_for_trials,
 )
@@ -76,11 +75,3 @@ def test_an_experiment_on_gpus_does_not_go_on_without_them(
     (call,) = asked
     assert (call["spec"], call["known"]) == ("cuda", ["GPU-aa11", "GPU-aa22"])
     assert call["experiment"] == tmp_path, "its processes are known by it"
-
-
-@pytest.mark.parametrize(
-    ("visible", "launch"), [("MIG-0c-GPU-0a00", "cold"), ("GPU-0a00", "warm"), (None, "warm")]
-)
-def test_trials_on_mig_slices_are_launched_cold(visible: str | None, launch: str) -> None:
-    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert cold_on_slices(recipe(Path()), environ).launch == launch

@@ -55,7 +55,7 @@ trial.track(model=torch.nn.Linear(1, 1))
 for step in trial.steps():
     time.sleep(0.05)
     if (seat / "lost").exists():
-        raise RuntimeError("CUDA error: unspecified launch failure")
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
     if trial.hparams.get("fails") and step >= 2:
         raise RuntimeError(trial.hparams.fails)
     (box / f"stepped-{os.getpid()}").touch()

@@ -1,4 +1,4 @@
-"""The arithmetic of ``scripts/bench_gain.py`` and ``scripts/seamless.py``, by hand."""
+"""The arithmetic of ``scripts/seamless.py``, by hand."""
 
 from __future__ import annotations
 
@@ -13,14 +13,6 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 @pytest.fixture(autouse=True)
 def on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(SCRIPTS), *sys.path])
-
-
-def test_predicted_and_measured_gain_of_a_growth() -> None:
-    """10 s from decision to decision, To = 1 s, Ta = 0.5 s, s(2) = 1.8: 9 * 1.8 / 0.5 - 20 = 12.4; 31 made: 11 more."""
-    from bench_gain import Stretch
-
-    one = Stretch(100.0, 1, 2, 0.5, 1.0, 1.0, 1.8, 0.5, ends_at=110.0, steps=31)
-    assert one.gains() == pytest.approx((12.4, 11.0))
 
 
 def test_seams_are_held_against_the_noise_between_seeds() -> None:
