@@ -167,7 +167,8 @@ def report(args: argparse.Namespace) -> int:
         target, text = args.output or Path("compare.html"), page.comparison(searches)
     else:
         target = args.output or folders[0].report
-        text = page.html(searches[0].view, searches[0].told)
+        first = searches[0]
+        text = page.html(first.view, first.told, first.recipe.get("space"))
     try:
         page.write(target, text)
     except OSError as error:

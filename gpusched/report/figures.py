@@ -1,4 +1,4 @@
-"""The plots of a report as plotly draws them: plain dicts of data and layout, made from a timeline. Pure.
+"""The plots of a report, made with plotly from a timeline. Pure.
 
 Colours are few and safe for the colour-blind (Okabe and Ito's for sizes; viridis for metrics). Times are seconds since
 the search began.
@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from gpusched.dashboard.marks import middle
 from gpusched.dashboard.model import thinned
 from gpusched.journal.timeline import Timeline, TrialTimeline
 from gpusched.report.measures import Importance, ranked
-from gpusched.text import count, flat, show_hparams, show_metric
+from gpusched.text import flat, show_hparams
 
-Figure = dict[str, Any]
 Point = tuple[float, float | None]
 
 #: Trials with a line of their own; the others are one quiet line with gaps. Points of a line.
 LINES, POINTS = 24, 120
+#: Plots of hyperparameters side by side.
+ABREAST = 3
 OTHERS = "rgba(128,128,128,0.35)"
-#: By number of atoms: Okabe and Ito's colours, the least striking first.
-SIZES = ("#999999", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#0072b2", "#f0e442")
+SECONDS = "seconds since the search began"
 
 
 def colour(trial: int) -> str:
@@ -33,281 +36,225 @@ def colour(trial: int) -> str:
     return f"hsl({trial * 137.508 % 360:.0f},60%,48%)"
 
 
-def figure(data: Sequence[Figure], x: str, y: str, **layout: Any) -> Figure:
-    """Put traces and axes together. ``layout``: further keys of plotly's layout, ``height`` among them."""
-    axes = {"xaxis": {"title": {"text": escape(x)}}, "yaxis": {"title": {"text": escape(y)}}}
-    for axis in ("xaxis", "yaxis"):
-        axes[axis] |= layout.pop(axis, {})
-    return {"data": list(data), "layout": {"showlegend": False, **axes, **layout}}
+def _figure(traces: Iterable[Any], x: str, y: str, **layout: Any) -> go.Figure:
+    usual = {"height": 400, "showlegend": False, "template": "plotly_white", "hovermode": "closest"}
+    found = go.Figure(list(traces))
+    found.update_layout(**{**usual, "margin": {"l": 70, "r": 20, "t": 40, "b": 45}, **layout})
+    found.update_xaxes(title_text=escape(x))
+    found.update_yaxes(title_text=escape(y))
+    return found
 
 
-def line(points: Sequence[Point], *, most: int = POINTS, **trace: Any) -> Figure:
-    """Return a line of at most so many points; None breaks the line."""
-    kept = thinned(points, most)
-    xy = {"x": [x for x, _ in kept], "y": [y for _, y in kept]}
-    return {"type": "scatter", "mode": "lines", **xy, **trace}
-
-
-def _bars(x: Sequence[object], y: Sequence[object], **trace: Any) -> Figure:
-    return {"type": "bar", "x": x, "y": y, **trace}
+def _line(points: Sequence[Point], **trace: Any) -> go.Scatter:
+    """Return a line; None breaks the line."""
+    return go.Scatter(x=[x for x, _ in points], y=[y for _, y in points], mode="lines", **trace)
 
 
 def _words(trial: TrialTimeline) -> str:
     return escape(f"trial {trial.id}: {show_hparams(trial.hparams)}"[:160])
 
 
-def _y_axis(told: Timeline) -> Figure:
-    """Span most of the points, so that a curve that runs away hides nothing."""
-    values = [y for trial in told.trials.values() for _, _, y in trial.curve if y is not None]
-    if not values:
-        return {}
-    low, high = middle(values)
-    margin = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
-    return {"range": [low - margin, high + margin]}
-
-
 # ---------------------------------------------------------------- curves
 
 
-def curves(told: Timeline, sign: float, metric: str, *, over_time: bool) -> Figure:
-    """Draw every trial's metric over steps or over time."""
+def curves(told: Timeline, sign: float, metric: str) -> go.Figure:
+    """Draw every trial's metric over steps, or over time by a button; a second one has a logarithmic axis.
 
-    def points(trial: TrialTimeline) -> list[Point]:
-        return [(at if over_time else step, value) for at, step, value in trial.curve]
-
-    drawn = [trial for trial in ranked(told, sign) if trial.best(sign) is not None]
-    rest: list[tuple[Point, int]] = []
-    for trial in drawn[LINES:]:
-        rest += [(point, trial.id) for point in thinned(points(trial), POINTS // 4)]
-        rest.append(((0.0, None), trial.id))
-    others = line(
-        [point for point, _ in rest],
-        most=len(rest),
-        customdata=[trial for _, trial in rest],
-        hovertemplate="trial %{customdata}: %{y}<extra></extra>",
-        line={"color": OTHERS, "width": 1},
-    )
-    traces = [others]
-    for place, trial in reversed(list(enumerate(drawn[:LINES]))):
-        width = 3.5 if place == 0 else 1.5
-        shown: Figure = {"line": {"color": colour(trial.id), "width": width}, "name": _words(trial)}
-        traces.append(
-            line(points(trial), **shown, hovertemplate="%{y}<br>%{fullData.name}<extra></extra>")
-        )
-    x = "seconds since the search began" if over_time else "step"
-    return figure(traces, x, metric, yaxis=_y_axis(told))
-
-
-def progress(searches: Mapping[str, Sequence[tuple[float, float]]], metric: str) -> Figure:
-    """Draw the best so far over time, a line for each search."""
-    style = {"shape": "hv", "width": 2.5}
-    traces = [line(points, name=escape(name), line=style) for name, points in searches.items()]
-    return figure(
-        traces, "seconds since the search began", metric, height=280, showlegend=len(traces) > 1
-    )
-
-
-# ---------------------------------------------------------------- devices
-
-
-def by_size(told: Timeline, metric: str) -> Figure:
-    """Draw HyperSched's figure 4: metric over time, coloured by atoms, and the line where exploration ended."""
-    pieces: dict[int, list[Point]] = {0: []}
-    for trial in told.trials.values():
-        last: Point | None = None
-        for incarnation in trial.incarnations:
-            if not incarnation.steps:
-                continue
-            steps = [(step.at, step.metric) for step in incarnation.steps]
-            if last is not None:
-                pieces[0] += [last, steps[0], (steps[0][0], None)]
-            piece = pieces.setdefault(len(incarnation.devices), [])
-            piece += [*thinned(steps, POINTS), (steps[-1][0], None)]
-            last = steps[-1]
-    traces = []
-    for place, (size, points) in enumerate(sorted(pieces.items())):
-        style: Figure = {"color": SIZES[(place - 1) % len(SIZES)], "width": 1 + min(4, size / 2)}
-        if size == 0:
-            style = {"color": OTHERS, "width": 1, "dash": "dot"}
-        name = count(size, "atom") if size else "paused, or launched"
-        traces.append(line(points, most=len(points), name=name, line=style))
-    ended = max((trial.incarnations[0].launched_at for trial in told.trials.values()), default=0.0)
-    mark = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": ended, "x1": ended}
-    words = {"x": ended, "y": 1, "yref": "paper", "text": "the last new trial", "showarrow": False}
-    return figure(
-        traces,
-        "seconds since the search began",
-        metric,
-        showlegend=True,
-        yaxis=_y_axis(told),
-        shapes=[{**mark, "line": {"dash": "dash", "width": 1.5, "color": "#888"}}],
-        annotations=[{**words, "xanchor": "left", "yanchor": "bottom"}],
-    )
-
-
-def allocations(told: Timeline) -> Figure:
-    """Draw a box for each allocation: as long as it lasted, as high as it had devices; the area is device-seconds held.
-
-    A box stands as low as there is room, in pieces where no room is as high as the box.
+    The best ``LINES`` trials have a line of their own. The axis spans most of the points, so that a curve that runs
+    away hides nothing.
     """
-    heights: dict[tuple[float, float, int], int] = {}
-    for span in told.spans:
-        if span.state == "held" and span.trial is not None:
-            box = (span.begin, span.end, span.trial)
-            heights[box] = heights.get(box, 0) + 1
-    free_at: list[float] = []
-    trace = _bars([], [], width=[], base=[], text=[])
-    paints: list[str] = []
-    for (begin, end, trial), height in sorted(heights.items()):
-        free_at += [0.0] * max(0, height - sum(at <= begin for at in free_at))
-        for low, high in _room(free_at, begin, height):
-            free_at[low:high] = [end] * (high - low)
-            trace["x"].append((begin + end) / 2)
-            trace["width"].append(end - begin)
-            trace["y"].append(high - low)
-            trace["base"].append(low)
-            trace["text"].append(str(trial))
-            paints.append(colour(trial))
-    trace |= {
-        "marker": {"color": paints, "line": {"width": 0.5, "color": "rgba(128,128,128,.6)"}},
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "textangle": 0,
-        "hovertemplate": "trial %{text} on %{y}, %{width:.1f} s<extra></extra>",
-    }
-    area = sum(y * width for y, width in zip(trace["y"], trace["width"], strict=True))
-    label = f"seconds since the search began; {area:.0f} device-seconds held"
-    return figure([trace], label, "devices", bargap=0, height=320)
-
-
-def _room(free_at: Sequence[float], begin: float, height: int) -> list[tuple[int, int]]:
-    """Return the lowest run of rows that are free at ``begin`` and high enough, or else the lowest runs that are."""
-    runs: list[tuple[int, int]] = []
-    for row, at in enumerate(free_at):
-        if at <= begin:
-            low = runs.pop()[0] if runs and runs[-1][1] == row else row
-            runs.append((low, row + 1))
-    for low, high in runs:
-        if high - low >= height:
-            return [(low, low + height)]
-    found = []
-    for low, high in runs:
-        if height > 0:
-            found.append((low, min(high, low + height)))
-            height -= min(high - low, height)
+    drawn = [trial for trial in ranked(told, sign) if trial.best(sign) is not None]
+    traces, times, errors = [], [], []
+    for place, trial in reversed(list(enumerate(drawn))):
+        points = thinned([(step, value) for _, step, value in trial.curve], POINTS)
+        times.append([at for at, _ in thinned([(at, None) for at, *_ in trial.curve], POINTS)])
+        errors.append([None if value is None else 1.0 - value for _, value in points])
+        named = place < LINES
+        style = {"color": colour(trial.id) if named else OTHERS, "width": 3.5 if place == 0 else 1}
+        hover = "%{y}<br>%{fullData.name}<extra></extra>"
+        traces.append(_line(points, line=style, name=_words(trial), hovertemplate=hover))
+    found = _figure(traces, "step", metric)
+    values = [y for trial in drawn for _, _, y in trial.curve if y is not None]
+    if not values:
+        return found
+    low, high = middle(values)
+    margin = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
+    span = [low - margin, high + margin]
+    found.update_yaxes(range=span)
+    steps, metrics = [trace.x for trace in traces], [trace.y for trace in traces]
+    plain = {"yaxis.type": "linear", "yaxis.range": span, "yaxis.title.text": escape(metric)}
+    menus = [_buttons(0.0, {"by step": ({"x": steps}, {"xaxis.title.text": "step"}),
+                            "by time": ({"x": times}, {"xaxis.title.text": SECONDS})})]  # fmt: skip
+    log: dict[str, Any] = {"yaxis.type": "log", "yaxis.autorange": True}
+    if sign > 0 and max(values) <= 1.0:
+        # Where all end near 1 the error tells them apart.
+        log["yaxis.title.text"] = f"1 - {escape(metric)}"
+        menus.append(_buttons(0.25, {"metric": ({"y": metrics}, plain),
+                                     "error, logarithmic": ({"y": errors}, log)}))  # fmt: skip
+    elif min(values) > 0:
+        menus.append(_buttons(0.25, {"linear": ({}, plain), "logarithmic": ({}, log)}))
+    found.update_layout(updatemenus=menus)
     return found
 
 
-def devices(told: Timeline) -> Figure:
-    """Draw what each device was doing: held by a trial, draining (pale), in quarantine (grey)."""
-    traces = []
-    for state, opacity in (("held", 1.0), ("draining", 0.4), ("quarantined", 0.8)):
-        spans = [span for span in told.spans if span.state == state and span.device in told.devices]
-        paints = ["#777" if span.trial is None else colour(span.trial) for span in spans]
-        said = {"held": "trial {0.trial}", "draining": "trial {0.trial} has left"}
-        words = said.get(state, "quarantined: {0.why}")
-        bars = _bars(
-            [span.end - span.begin for span in spans],
-            [escape(span.device) for span in spans],
-            orientation="h",
-            name=state,
-            base=[span.begin for span in spans],
-            text=[escape(words.format(span)) for span in spans],
-            textposition="none",
-            marker={"color": paints, "opacity": opacity},
-            hovertemplate="%{y}: %{text}, %{x:.1f} s<extra></extra>",
-        )
-        traces.append(bars)
-    rows = [escape(device) for device in told.devices]
-    axis = {"categoryarray": rows, "autorange": "reversed", "type": "category"}
-    height = 120 + 26 * len(rows)
-    return figure(
-        traces, "seconds since the search began", "", yaxis=axis, height=height, barmode="overlay"
-    )
-
-
-# ---------------------------------------------------------------- rungs, hyperparameters, speed
-
-
-def rungs(found: Sequence[Mapping[str, Any]], metric: str) -> Figure:
-    """Draw how many trials each rung recorded, and how many wait there; the cut-offs are in the labels."""
-    names = [f"step {rung['milestone']}" for rung in found]
-    waiting = [rung["waiting"] for rung in found]
-    gone_on = [rung["count"] - rung["waiting"] for rung in found]
-    words = [f"kept from {escape(metric)} {show_metric(rung['cutoff'])}" for rung in found]
-    there: Figure = {"text": words, "textposition": "outside", "marker": {"color": "#56b4e9"}}
-    traces = [
-        _bars(names, gone_on, name="went on", marker={"color": "#009e73"}),
-        _bars(names, waiting, name="paused there", **there),
+def _buttons(x: float, choices: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]) -> Any:
+    """Make a row of buttons: each has data and layout to change."""
+    buttons = [
+        {"label": label, "method": "update", "args": list(args)} for label, args in choices.items()
     ]
-    return figure(traces, "rung", "trials", barmode="stack", showlegend=True, height=300)
+    place = {"x": x, "xanchor": "left", "y": 1.0, "yanchor": "bottom"}
+    return {"type": "buttons", "direction": "right", "buttons": buttons, **place}
 
 
-def parallel(told: Timeline, sign: float, metric: str) -> Figure:
-    """Draw each trial as a line through its hyperparameters, in logarithms where they span orders of magnitude."""
-    bests = [(dict(flat(t.hparams)), t.best(sign)) for t in told.trials.values()]
-    known = [(hparams, best) for hparams, best in bests if best is not None]
-    names = list(dict.fromkeys(name for hparams, _ in known for name in hparams))
-    dimensions = [
-        dimension
-        for name in names
-        if (dimension := _dimension(name, [hparams.get(name) for hparams, _ in known]))
+def other_metrics(told: Timeline, metric: str) -> dict[str, go.Figure]:
+    """Draw each further number that scripts reported, over steps; at most six, in order of appearance."""
+    names: dict[str, dict[int, list[Point]]] = {}
+    for trial in told.trials.values():
+        for _, step in trial.steps():
+            for name, value in step.report.metrics.items():
+                if name != metric and isinstance(value, int | float) and math.isfinite(value):
+                    points = names.setdefault(name, {}).setdefault(trial.id, [])
+                    points.append((step.report.step, float(value)))
+    drawn = {}
+    for name, found in list(names.items())[:6]:
+        lines = [
+            _line(thinned(points, POINTS), name=f"trial {trial}", line={"color": colour(trial)})
+            for trial, points in list(found.items())[:LINES]
+        ]
+        drawn[name] = _figure(lines, "step", name, height=300)
+    return drawn
+
+
+def progress(searches: Mapping[str, Sequence[tuple[float, float]]], metric: str) -> go.Figure:
+    """Draw the best so far over time, a line for each search."""
+    style = {"shape": "hv", "width": 2.5}
+    lines = [_line(points, name=escape(name), line=style) for name, points in searches.items()]
+    return _figure(lines, SECONDS, metric, height=280, showlegend=len(lines) > 1)
+
+
+# ---------------------------------------------------------------- hyperparameters
+
+
+def scatter(
+    told: Timeline, sign: float, metric: str, logarithmic: Iterable[str] = ()
+) -> go.Figure | None:
+    """Draw the best metric of each trial against each hyperparameter that varied; None where none did.
+
+    ``logarithmic``: dotted names of the hyperparameters that were drawn evenly in the logarithm.
+    """
+    known = [(t, best) for t in told.trials.values() if (best := t.best(sign)) is not None]
+    given = {trial.id: dict(flat(trial.hparams)) for trial, _ in known}
+    names = [
+        name
+        for name in dict.fromkeys(name for hparams in given.values() for name in hparams)
+        if len({json.dumps(hparams.get(name), default=str) for hparams in given.values()}) > 1
     ]
-    scores = [best for _, best in known]
-    low, high = middle(scores) if scores else (0.0, 1.0)
-    dimensions.append({"label": escape(metric), "values": scores, "range": [low, high]})
-    shade = {"color": scores, "colorscale": "Viridis", "cmin": low, "cmax": high}
-    shade |= {"showscale": True, "reversescale": sign < 0}
-    trace = {"type": "parcoords", "dimensions": dimensions, "line": shade}
-    return figure([trace], "", "", height=380, margin={"l": 70, "r": 20, "t": 70, "b": 30})
-
-
-def _dimension(name: str, values: Sequence[object]) -> Figure | None:
-    """Return the axis of a hyperparameter; None where it is the same in all trials."""
-    if len({json.dumps(value, sort_keys=True, default=str) for value in values}) < 2:
+    if not names:
         return None
-    numbers = [v for v in values if type(v) in (int, float) and math.isfinite(v)]  # type: ignore[arg-type]
-    if len(numbers) < len(values):
-        texts = [v if isinstance(v, str) else json.dumps(v, default=str) for v in values]
-        choices = list(dict.fromkeys(texts))
-        ticks = list(range(len(choices)))
-        axis: Figure = {"values": [choices.index(text) for text in texts]}
-        axis |= {"tickvals": ticks, "ticktext": [escape(choice[:24]) for choice in choices]}
-    elif min(numbers) > 0 and max(numbers) / min(numbers) >= 100:  # type: ignore[type-var, operator]
-        powers = [math.log10(number) for number in numbers]  # type: ignore[arg-type]
-        ticks = list(range(math.floor(min(powers)), math.ceil(max(powers)) + 1))
-        axis = {"values": powers, "tickvals": ticks}
-        axis["ticktext"] = [f"{10.0**tick:g}" for tick in ticks]
-    else:
-        axis = {"values": numbers}
-    return {"label": escape(name.rpartition(".")[2][:24]), **axis}
+    rows = math.ceil(len(names) / ABREAST)
+    found = make_subplots(rows=rows, cols=min(ABREAST, len(names)), shared_yaxes=True)
+    low, high = middle([best for _, best in known])
+    for place, name in enumerate(names):
+        at = {"row": place // ABREAST + 1, "col": place % ABREAST + 1}
+        with_it = [(trial, best) for trial, best in known if name in given[trial.id]]
+        values = [given[trial.id][name] for trial, _ in with_it]
+        numbers = all(type(value) in (int, float) for value in values)
+        dots = go.Scatter(
+            x=values if numbers else [escape(str(value)[:24]) for value in values],
+            y=[best for _, best in with_it],
+            text=[_words(trial) for trial, _ in with_it],
+            mode="markers",
+            marker={
+                "size": 8,
+                "color": [math.log1p(len(trial.curve)) for trial, _ in with_it],
+                "colorscale": "Viridis",
+            },
+            hovertemplate="%{y}<br>%{text}<extra></extra>",
+        )
+        found.add_trace(dots, **at)
+        log = numbers and name in set(logarithmic)
+        found.update_xaxes(title_text=escape(name), type="log" if log else None, **at)
+    # The best trials are few, and never outliers to be left out.
+    best = max(best * sign for _, best in known) * sign
+    low, high = min(low, best), max(high, best)
+    margin = 0.06 * (high - low) or 1.0
+    found.update_yaxes(range=[low - margin, high + margin])
+    found.update_yaxes(title_text=escape(metric), col=1)
+    found.update_layout(
+        height=80 + 240 * rows, showlegend=False, template="plotly_white", margin={"t": 20, "r": 20}
+    )
+    return found
 
 
-def importance(found: Sequence[Importance]) -> Figure:
+def importance(found: Sequence[Importance]) -> go.Figure:
     """Draw how strongly the rank of the best metric follows each hyperparameter."""
     shown = list(reversed(found[:20]))
     words = {1: "larger is better", -1: "smaller is better", 0: "a choice"}
-    trace = _bars(
-        [one.strength for one in shown],
-        [escape(one.name) for one in shown],
+    bars = go.Bar(
+        x=[one.strength for one in shown],
+        y=[escape(one.name) for one in shown],
         orientation="h",
         text=[words[one.direction] for one in shown],
         marker={"color": "#0072b2"},
     )
-    axis = {"range": [0, 1]}
-    return figure([trace], "strength", "", xaxis=axis, height=120 + 28 * len(shown))
+    drawn = _figure([bars], "strength", "", height=120 + 28 * len(shown))
+    drawn.update_xaxes(range=[0, 1])
+    return drawn
 
 
-def speed(measured: Mapping[int, float], assumed: Mapping[int, float]) -> Figure:
+# ---------------------------------------------------------------- devices, rungs, speed
+
+
+def devices(told: Timeline) -> go.Figure:
+    """Draw what each device was doing: held by a trial, draining (pale), in quarantine (grey)."""
+    bars = []
+    said = {"held": "trial {0.trial}", "draining": "trial {0.trial} has left"}
+    for state, opacity in (("held", 1.0), ("draining", 0.4), ("quarantined", 0.8)):
+        spans = [span for span in told.spans if span.state == state and span.device in told.devices]
+        words = said.get(state, "quarantined: {0.why}")
+        paints = ["#777" if span.trial is None else colour(span.trial) for span in spans]
+        bars.append(
+            go.Bar(
+                x=[span.end - span.begin for span in spans],
+                y=[escape(span.device) for span in spans],
+                base=[span.begin for span in spans],
+                orientation="h",
+                text=[escape(words.format(span)) for span in spans],
+                textposition="none",
+                marker={"color": paints, "opacity": opacity},
+                hovertemplate="%{y}: %{text}, %{x:.1f} s<extra></extra>",
+            )
+        )
+    rows = [escape(device) for device in told.devices]
+    found = _figure(bars, SECONDS, "", height=120 + 26 * len(rows), barmode="overlay")
+    found.update_yaxes(categoryarray=rows, autorange="reversed", type="category")
+    return found
+
+
+def rungs(told: Timeline, milestones: Sequence[int]) -> go.Figure:
+    """Draw how many trials reached each rung, and how many of them trained beyond it."""
+    furthest = [max(step for _, step, _ in t.curve) for t in told.trials.values() if t.curve]
+    names = [f"step {milestone}" for milestone in milestones]
+    reached = [sum(step >= milestone for step in furthest) for milestone in milestones]
+    beyond = [sum(step > milestone for step in furthest) for milestone in milestones]
+    stayed = [all_of - on for all_of, on in zip(reached, beyond, strict=True)]
+    bars = [
+        go.Bar(x=names, y=beyond, name="trained beyond it", marker={"color": "#009e73"}),
+        go.Bar(x=names, y=stayed, name="ended there", marker={"color": "#56b4e9"}),
+    ]
+    return _figure(bars, "rung", "trials", barmode="stack", showlegend=True, height=300)
+
+
+def speed(measured: Mapping[int, float], assumed: Mapping[int, float]) -> go.Figure:
     """Draw the speed-up by size: measured in this search, and as the scheduler had it at its end."""
     sizes = sorted({*measured, *assumed})
-    traces = [
-        line(sorted(found.items()), mode="lines+markers", name=name, line=style)
-        for name, found, style in (
+    lines = [
+        go.Scatter(x=sorted(found), y=[found[size] for size in sorted(found)], name=name, line=line)
+        for name, found, line in (
             ("measured", measured, {"color": "#0072b2", "width": 3}),
             ("assumed", assumed, {"color": "#d55e00", "dash": "dash"}),
             ("linear", {size: float(size) for size in sizes}, {"color": OTHERS, "dash": "dot"}),
         )
         if found
     ]
-    return figure(traces, "atoms", "times faster than one", showlegend=True, height=320)
+    return _figure(lines, "atoms", "times faster than one", showlegend=True, height=320)

@@ -1,24 +1,22 @@
-"""The page of a search, or of several: one file that needs nothing from outside, plotly's own script in it, compressed.
+"""The page of a search, or of several: one file that needs nothing from outside, plotly's own script in it.
 
-Every text of a trial or a recipe is escaped: plots get theirs as JSON in which no tag can begin.
+Every text of a trial or a recipe is escaped: plots get theirs as JSON in which no tag can begin. The whole script is in
+the page (5 MB), since plotly's Python package brings no smaller one.
 """
 
 from __future__ import annotations
 
-import base64
-import functools
-import gzip
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import plotly.graph_objects as go
+
 from gpusched.journal.timeline import Timeline
 from gpusched.report import figures
-from gpusched.report.figures import Figure
 from gpusched.report.measures import best_over_time, importance, measured_speed, ranked
 from gpusched.text import count, first_line, flat, show_duration, show_hparams, show_metric
 
@@ -26,102 +24,64 @@ from gpusched.text import count, first_line, flat, show_duration, show_hparams, 
 ROWS = 200
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1c2430; --paper: #fff; --quiet: #66707c; --rule: #d9dee4; }
-@media screen and (prefers-color-scheme: dark) {
-  :root { --ink: #e6e9ee; --paper: #14181e; --quiet: #98a2ae; --rule: #333b46; } }
-body { font: 15px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 1100px;
+body { font: 15px/1.45 system-ui, sans-serif; color: #1c2430; background: #fff; max-width: 1100px;
   margin: 2em auto; padding: 0 1em; }
 h1 { font-size: 1.5em; margin-bottom: 0; } h2 { font-size: 1.1em; margin: 2em 0 .2em; }
-.plot { min-height: 60px; } .quiet { color: var(--quiet); } .wide { overflow: auto; max-height: 32em; }
+.quiet { color: #66707c; } .wide { overflow: auto; max-height: 32em; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9em; width: 100%; }
-th, td { text-align: left; padding: .25em .7em .25em 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
+th, td { text-align: left; padding: .25em .7em .25em 0; border-bottom: 1px solid #d9dee4; vertical-align: top; }
 td.n, th.n { text-align: right; } tr.best td { font-weight: 600; } code { font-size: .92em; overflow-wrap: anywhere; }
-@media print { body { max-width: none; margin: 0; } .wide { overflow: visible; max-height: none; }
-  .plot, tr { break-inside: avoid; } h2 { break-after: avoid; } .modebar { display: none; } }
+@media print { .wide { overflow: visible; max-height: none; } tr { break-inside: avoid; } }
 """
 
-#: Unpacks plotly, and draws the plots in the page's colours; again when these change, as for printing.
-_SCRIPT = """
-(async () => {
-  const packed = Uint8Array.from(atob(document.getElementById('plotly').textContent), c => c.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream('gzip'));
-  const script = document.createElement('script');
-  script.textContent = await new Response(stream).text();
-  document.head.append(script);
-  const plots = JSON.parse(document.getElementById('plots').textContent);
-  const colours = () => {
-    const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-    const axis = { automargin: true, gridcolor: css('--rule'), zerolinecolor: css('--rule'), linecolor: css('--rule') };
-    const modebar = { bgcolor: 'rgba(0,0,0,0)', color: css('--quiet'), activecolor: css('--ink') };
-    return { modebar, font: { color: css('--ink') }, paper_bgcolor: 'rgba(0,0,0,0)',
-      plot_bgcolor: 'rgba(0,0,0,0)', axis };
-  };
-  const draw = () => Promise.all(Object.entries(plots).map(([id, { data, layout }]) => {
-    const { axis, ...rest } = colours();
-    const usual = { height: 400, margin: { l: 70, r: 20, t: 25, b: 45 }, hovermode: 'closest' };
-    const axes = { xaxis: { ...axis, ...layout.xaxis }, yaxis: { ...axis, ...layout.yaxis } };
-    return Plotly.react(id, data, { ...usual, ...layout, ...rest, ...axes }, { responsive: true, displaylogo: false });
-  }));
-  await draw();
-  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', draw);
-  addEventListener('beforeprint', draw);
-  addEventListener('afterprint', draw);
-  document.documentElement.dataset.drawn = Math.round(performance.now());
-})().catch(error => {
-  console.error(error);
-  for (const plot of document.querySelectorAll('.plot')) plot.textContent = `this browser cannot draw: ${error}`;
-});
-"""
+Section = tuple[str, go.Figure | None, str]
 
 
-def html(view: Mapping[str, Any], told: Timeline) -> str:
-    """Compose the report of one search. ``view``: as ``status --json`` has it."""
+def html(view: Mapping[str, Any], told: Timeline, space: Mapping[str, Any] | None = None) -> str:
+    """Compose the report of one search. ``view``: as ``status --json`` has it; ``space``: the recipe's."""
     sign = 1.0 if view["mode"] == "max" else -1.0
     metric = view["metric"]
     mattered = importance(told.trials.values(), sign)
     best = {view["experiment"]: best_over_time(told, sign)}
     assumed = {int(size): s for size, s in (view.get("speed") or {}).items()}
     measured = measured_speed(told.trials.values())
-    has_metric = any(best.values())
-    sections: list[tuple[str, Figure | None, str]] = [
-        ("Learning curves by step", figures.curves(told, sign, metric, over_time=False), ""),
-        ("Learning curves by time", figures.curves(told, sign, metric, over_time=True), ""),
-        ("The best so far over time", figures.progress(best, metric) if has_metric else None, ""),
-        ("Metric by allocation", figures.by_size(told, metric), _SIZE_WORDS),
-        ("Allocations", figures.allocations(told) if told.spans else None, _BOX_WORDS),
-        ("Devices", figures.devices(told) if told.spans else None, _DEVICE_WORDS),
-        ("Rungs", figures.rungs(view["rungs"], metric) if view.get("rungs") else None, ""),
-        ("Hyperparameters", figures.parallel(told, sign, metric) if mattered else None, ""),
+    milestones = sorted({rung["milestone"] for rung in view.get("rungs") or ()})
+    sections: list[Section] = [
+        ("Learning curves", figures.curves(told, sign, metric), ""),
+        ("The best so far", figures.progress(best, metric) if any(best.values()) else None, ""),
+        (
+            f"Best {metric} by hyperparameter",
+            figures.scatter(told, sign, metric, _logarithmic(space or {})),
+            "A point is a trial; the brighter, the more steps it was trained.",
+        ),
         (
             "Which hyperparameters mattered",
             figures.importance(mattered) if mattered else None,
             f"How far the rank of a trial's best metric goes with the value, 0 to 1, over "
             f"{mattered[0].trials if mattered else 0} trials. Trials that were stopped early count with what they had.",
         ),
+        (
+            "Devices",
+            figures.devices(told) if told.spans else None,
+            "Pale: the release is being confirmed; grey: in quarantine.",
+        ),
+        ("Rungs", figures.rungs(told, milestones) if milestones else None, ""),
         ("Speed-up", figures.speed(measured, assumed) if len(measured) > 1 else None, ""),
+        *((name, plot, "") for name, plot in figures.other_metrics(told, metric).items()),
     ]
     asked = [f"<p class='quiet'>{escape(view['whatif'])}</p>"] if view.get("whatif") else []
     parts = [_headline(view, told), _best(view), *asked]
     return page(view["experiment"], parts, sections, [_trials(view, told, sign), _decisions(view)])
 
 
-_SIZE_WORDS = (
-    "The colour is the number of atoms that a trial had; dotted: paused, or being launched. "
-    "The line is where exploration ended."
-)
-_BOX_WORDS = "A box is as long as the allocation lasted and as high as it had devices: its area is device-seconds."
-_DEVICE_WORDS = "Pale: the release is being confirmed; grey: in quarantine."
+def _logarithmic(space: Mapping[str, Any]) -> set[str]:
+    """Return the dotted names of hyperparameters that are drawn evenly in the logarithm."""
+    forms = (name.rpartition(".") for name, _ in flat(space))
+    return {name for name, _, form in forms if form in ("loguniform", "logint")}
 
 
-def page(
-    title: str,
-    top: Iterable[str],
-    sections: Iterable[tuple[str, Figure | None, str]],
-    bottom: Iterable[str],
-) -> str:
+def page(title: str, top: Iterable[str], sections: Iterable[Section], bottom: Iterable[str]) -> str:
     """Compose a page of HTML, plots under headings with a remark each, and more HTML."""
-    drawn = [(head, plot, words) for head, plot, words in sections if plot is not None]
-    plots = {f"plot-{place}": plot for place, (_, plot, _) in enumerate(drawn)}
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width'>",
@@ -129,26 +89,20 @@ def page(
         f"<h1>{escape(title)}</h1>",
         *top,
     ]
-    for place, (head, _, words) in enumerate(drawn):
+    script = True
+    for place, (head, plot, words) in enumerate(sections):
+        if plot is None:
+            continue
         remark = f"<p class='quiet'>{escape(words)}</p>" if words else ""
-        parts.append(f"<h2>{escape(head)}</h2>{remark}<div class='plot' id='plot-{place}'></div>")
-    data = json.dumps(plots, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    return "".join(
-        [
-            *parts,
-            *bottom,
-            f"<script type='application/json' id='plots'>{data}</script>",
-            f"<script type='text/plain' id='plotly'>{_plotly()}</script>",
-            f"<script>{_SCRIPT}</script></body></html>\n",
-        ]
-    )
-
-
-@functools.cache
-def _plotly() -> str:
-    """Return plotly.js packed: 2 MB of a page instead of 5."""
-    source = files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
-    return base64.b64encode(gzip.compress(source, 6, mtime=0)).decode()
+        drawn = plot.to_html(
+            full_html=False,
+            include_plotlyjs=script,
+            div_id=f"plot-{place}",
+            config={"displaylogo": False, "responsive": True},
+        )
+        script = False
+        parts.append(f"<h2>{escape(head)}</h2>{remark}{drawn}")
+    return "".join([*parts, *bottom, "</body></html>\n"])
 
 
 def write(path: Path, text: str) -> None:
