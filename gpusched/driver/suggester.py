@@ -143,7 +143,7 @@ def _seen(trial: TrialRecord, sign: float) -> dict[str, object]:
     return {
         "trial": trial.id,
         "hparams": dict(trial.hparams),
-        "state": trial.state.value,
+        "state": "failed" if trial.step and trial.metric is None else trial.state.value,
         "curve": points,
     }
 

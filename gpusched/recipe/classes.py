@@ -145,7 +145,7 @@ def check_sampler(raw: object, folder: Path, space: Space | None) -> Named:
     return name, {"startup": kind.startup, **options}, list(_check_memory(kind, options))
 
 
-def _check_memory(kind: type[memory.Suggester], options: Mapping[str, Any]) -> Iterator[Finding]:
+def _check_memory(kind: type[memory.Sampler], options: Mapping[str, Any]) -> Iterator[Finding]:
     startup = options.get("startup", 0)
     if not isinstance(startup, int) or isinstance(startup, bool) or startup < 0:
         why = "should be a number of configurations to draw at random first"

@@ -22,7 +22,7 @@ from gpusched.errors import DamagedState, InputError
 from gpusched.recipe import messages, values
 
 if TYPE_CHECKING:
-    from gpusched.samplers.sequence import Sampler
+    from gpusched.samplers.sequence import InTurn
 
 DEFAULT_POLICY = "hypersched"
 DEFAULT_SAMPLER = "random"
@@ -314,7 +314,7 @@ class Recipe:
 
         return self.sampler_name not in sequence.NAMES
 
-    def configurations(self) -> Sampler:
+    def configurations(self) -> InTurn:
         """Return the sequence of this recipe's configurations; at random in the place of a sampler with a memory."""
         from gpusched.samplers import sequence
         from gpusched.space.space import parse_space

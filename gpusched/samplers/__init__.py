@@ -1,7 +1,6 @@
-"""Suggesting configurations: a ``Sampler`` answers with the n-th one of a search.
+"""Suggesting configurations.
 
-* ``sequence``: the seam, and samplers that are functions of (seed, n): random and grid
-* ``memory``: samplers that learn from the trials so far, and how they are found; ``optuna``: tpe, gp and cmaes. They
-  run in a child process (``driver.suggester``)
-* ``study``: a search as a study of Optuna
+* ``sequence``: those that are functions of (seed, n): random, grid
+* ``memory``: the seam ``Sampler``, for samplers that learn from the trials so far, and how they are found; ``optuna``:
+  any of Optuna's. They run in a child process (``driver.suggester``)
 """

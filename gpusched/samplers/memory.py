@@ -11,7 +11,6 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -21,8 +20,11 @@ from gpusched.samplers import sequence
 from gpusched.space.space import Space, check_first, flat
 
 GROUP = "gpusched.samplers"
-#: Samplers of Optuna, by name in a recipe: the class in ``samplers.optuna``.
-OPTUNA = {"tpe": "Tpe", "gp": "Gp", "cmaes": "CmaEs"}
+#: Short names of Optuna's samplers: the class, and arguments that a recipe may replace. Others go by their class.
+OPTUNA: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "tpe": ("TPESampler", {"multivariate": True, "group": True, "constant_liar": True}),
+    "gp": ("GPSampler", {}),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,8 @@ class Seen:
 
     trial: int
     hparams: Mapping[str, Any]
-    #: pending, starting, running, yielding, paused, completed, stopped or failed.
+    #: pending, starting, running, yielding, paused, completed, stopped or failed: that also where its latest metric was
+    #: not finite.
     state: str
     #: (step, score) of the reports; a long curve is thinned.
     curve: Sequence[tuple[int, float]]
@@ -42,8 +45,8 @@ class Seen:
         return max((score for _, score in self.curve), default=None)
 
 
-class Suggester(ABC):
-    """A sampler with a memory: derive from it, and write ``suggest``.
+class Sampler(ABC):
+    """Suggests configurations by what is known: derive from it, and write ``suggest``.
 
     ``startup``: so many configurations are drawn at random before the first question.
     """
@@ -68,29 +71,34 @@ def names() -> list[str]:
     return [*sequence.NAMES, *OPTUNA, *plugins.installed(GROUP)]
 
 
-def load(name: str) -> type[Suggester]:
+def load(name: str) -> type[Sampler]:
     """Return the class of a sampler with a memory.
 
     Raises KeyError for an unknown name, InputError for a class that cannot be used.
     """
-    if name not in OPTUNA:
-        return plugins.load(name, GROUP, Suggester)
+    if not _is_optunas(name):
+        return plugins.load(name, GROUP, Sampler)
     if find_spec("optuna") is None:
         raise InputError(f"{name} needs Optuna; install it with: pip install 'gpusched[optuna]'")
-    found: type[Suggester] = getattr(import_module("gpusched.samplers.optuna"), OPTUNA[name])
-    return found
+    from gpusched.samplers.optuna import sampler_type
+
+    return sampler_type(name)
 
 
-def make(name: str, space: Space, options: Mapping[str, Any]) -> Suggester:
+def _is_optunas(name: str) -> bool:
+    return name in OPTUNA or (name.isidentifier() and name.endswith("Sampler"))
+
+
+def make(name: str, space: Space, options: Mapping[str, Any]) -> Sampler:
     """Make a sampler. Raises InputError, with the line, where a user's class fails then or later."""
     kind = load(name)
-    if name in OPTUNA:
+    if _is_optunas(name):
         return kind(space, **options)
     try:
         made = kind(space, **options)
     except Exception as error:
         raise plugins.failure(kind, name, "__init__(space)", error) from error
-    made.space = space  # a class need not call Suggester.__init__
+    made.space = space  # a class need not call Sampler.__init__
     plugins.guard(made, name, ("suggest",), _checked)
     return made
 
@@ -102,7 +110,7 @@ def _checked(found: Any, *_: Any, **_named: Any) -> Any:
 
 
 def answer(
-    sampler: Suggester, known: dict[int, Seen], question: Mapping[str, Any]
+    sampler: Sampler, known: dict[int, Seen], question: Mapping[str, Any]
 ) -> dict[str, object]:
     """Answer one question: complete the suggestion by drawing what it leaves out, and check it against the space.
 

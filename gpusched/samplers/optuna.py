@@ -1,59 +1,71 @@
-"""Samplers of Optuna's kind: ``tpe`` and ``gp`` are Optuna's own, ``cmaes`` is the optimizer that Optuna uses.
+"""Any sampler of Optuna's, by the name of its class: asked through a study that is made anew from the history.
 
-Imported in the child process alone. Optuna is given every numeric key as its quantile, a number from 0 to 1, so that
-whole numbers, steps and logarithms are this package's own; and the history, as its samplers are asked without a memory
-of theirs.
+Imported in the child process, and where a recipe is checked. Optuna is given every numeric key as its quantile, a
+number from 0 to 1, so that whole numbers, steps and logarithms are this package's own.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import optuna
-from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from gpusched.samplers.memory import Seen, Suggester
-from gpusched.samplers.study import Param, params_of
+from gpusched.errors import InputError
+from gpusched.samplers.memory import OPTUNA, Sampler, Seen
 from gpusched.space.forms import BITS, Choice, Const, Form, Range, Steps, same
 from gpusched.space.space import flat
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
-warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-#: Trials that must have come to a step before ``gp`` goes by the scores there, or this part of them if that is more.
-ENOUGH = 5
-#: Most trials that ``gp`` is fitted to: one half the best so far, one half the newest.
-MOST = 50
 _QUANTILE = FloatDistribution(0.0, 1.0)
+#: Samplers that remember in the study itself, or are made for a space of their own.
+_CANNOT = ("CmaEs", "NSGA", "QMC", "Grid", "BruteForce", "PartialFixed")
 
 
-class _FromOptuna(Suggester):
-    """A sampler that is asked through a study made anew from what was seen."""
+def sampler_type(name: str) -> type[Sampler]:
+    """Return a sampler that asks Optuna's of this name. Raises InputError for one that cannot be asked."""
+    name, usual = OPTUNA.get(name, (name, {}))
+    kind = getattr(optuna.samplers, name, None)
+    if not isinstance(kind, type) or name.startswith(("Base", *_CANNOT)):
+        raise InputError(
+            f"{name} is not one of Optuna's samplers that can be asked here: they are told the history with every "
+            "question, and may keep nothing in a study; use tpe or gp"
+        )
+    found = type(name, (FromOptuna,), {"kind": kind, "usual": usual})
+    given = inspect.signature(kind).parameters.values()
+    own = inspect.Parameter("space", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    arguments = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in given]
+    found.__signature__ = inspect.Signature([own, *(a for a in arguments if a.name != "seed")])  # type: ignore[attr-defined]
+    return found
+
+
+class FromOptuna(Sampler):
+    """Asks a sampler of Optuna's, which is made anew for each question, as is its study."""
 
     startup = 10
+    kind: ClassVar[type[optuna.samplers.BaseSampler]]
+    #: Arguments that the recipe may replace.
+    usual: ClassVar[Mapping[str, Any]]
 
-    @abstractmethod
-    def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
-        """Make Optuna's sampler."""
-
-    @abstractmethod
-    def known(self, seen: Seen) -> FrozenTrial | None:
-        """Return what the study is to know of a trial; None: nothing."""
+    def __init__(self, space: Any, **options: Any) -> None:
+        super().__init__(space)
+        self._options = {**self.usual, **options}
 
     def suggest(self, n: int, seen: Sequence[Seen], random: Random) -> Mapping[str, object]:
-        study = optuna.create_study(
-            sampler=self.sampler(random.getrandbits(32)), direction="maximize"
-        )
-        for trial in seen:
-            known = self.known(trial)
-            if known is not None:
-                study.add_trial(known)
+        seed = random.getrandbits(32)
+        asks = "seed" in inspect.signature(self.kind).parameters
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler = self.kind(**self._options, **({"seed": seed} if asks else {}))
+        study = optuna.create_study(sampler=sampler, direction="maximize")
+        worst = min((score for trial in seen for _, score in trial.curve), default=None)
+        study.add_trials([known for trial in seen if (known := self._known(trial, worst))])
         asked = study.ask()
 
         def choose(path: tuple[str, ...], form: Form) -> object:
@@ -67,104 +79,30 @@ class _FromOptuna(Suggester):
 
         return self.space.fill(choose)
 
-    def frozen(self, seen: Seen, state: TrialState, **about: Any) -> FrozenTrial:
-        return create_trial(state=state, **params_of(self.space, seen.hparams, _param), **about)
+    def _known(self, seen: Seen, worst: float | None) -> FrozenTrial | None:
+        """Return what the study is to know of a trial; None: nothing.
+
+        A failed one counts as the worst of all. One that was ended early, or trains, is pruned for TPE, which ranks
+        such by how far they came; other samplers see complete trials alone.
+        """
+        if seen.state == "failed":
+            return None if worst is None else self._frozen(seen, TrialState.COMPLETE, value=worst)
+        if not seen.curve:
+            return self._frozen(seen, TrialState.RUNNING)
+        if seen.state != "completed" and issubclass(self.kind, optuna.samplers.TPESampler):
+            return self._frozen(seen, TrialState.PRUNED, intermediate_values=dict(seen.curve))
+        return self._frozen(seen, TrialState.COMPLETE, value=seen.score)
+
+    def _frozen(self, seen: Seen, state: TrialState, **about: Any) -> FrozenTrial:
+        params, distributions = {}, {}
+        for path, value in flat(seen.hparams, self.space.leaves).items():
+            leaf, name = self.space.leaves.get(path), ".".join(path)
+            if leaf is not None and leaf.form is not None and not isinstance(leaf.form, Const):
+                params[name], distributions[name] = _param(leaf.form, value)
+        return create_trial(state=state, params=params, distributions=distributions, **about)
 
 
-class Tpe(_FromOptuna):
-    """Tree-structured Parzen estimators. A trial that was ended early counts as a pruned one, by how far it came."""
-
-    def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
-        return optuna.samplers.TPESampler(
-            seed=seed, n_startup_trials=0, multivariate=True, group=True, constant_liar=True
-        )
-
-    def known(self, seen: Seen) -> FrozenTrial | None:
-        if seen.state == "completed":
-            return self.frozen(seen, TrialState.COMPLETE, value=seen.score)
-        if seen.curve:
-            return self.frozen(seen, TrialState.PRUNED, intermediate_values=dict(seen.curve))
-        return self.frozen(seen, TrialState.RUNNING) if seen.state != "failed" else None
-
-
-class Gp(_FromOptuna):
-    """A Gaussian process over the scores at the highest step that enough trials have come to.
-
-    Trained further, a trial would look better than others for that alone; one that did not come so far counts with its
-    best score.
-    """
-
-    def suggest(self, n: int, seen: Sequence[Seen], random: Random) -> Mapping[str, object]:
-        known = [trial for trial in seen if trial.score is not None]
-        last = sorted((trial.curve[-1][0] for trial in known), reverse=True)
-        if last:
-            enough = max(ENOUGH, len(last) // ENOUGH)
-            rung = last[min(enough, len(last)) - 1]
-            known = _most_telling([_until(trial, rung) for trial in known])
-        return super().suggest(n, known, random)
-
-    def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
-        made = optuna.samplers.GPSampler(
-            seed=seed, n_startup_trials=1, deterministic_objective=False
-        )
-        # Ten by default; Optuna has no option for it. Half of the time of a suggestion, for the same suggestions.
-        made._n_local_search = 3
-        return made
-
-    def known(self, seen: Seen) -> FrozenTrial | None:
-        return self.frozen(seen, TrialState.COMPLETE, value=seen.score)
-
-
-def _most_telling(seen: Sequence[Seen]) -> list[Seen]:
-    """Return the best trials and the newest ones, ``MOST`` in all, in their order."""
-    older, newest = seen[: -MOST // 2], seen[-MOST // 2 :]
-    best = sorted(older, key=lambda trial: trial.score or 0.0, reverse=True)[: MOST // 2]
-    return sorted([*best, *newest], key=lambda trial: trial.trial)
-
-
-def _until(trial: Seen, step: int) -> Seen:
-    """Return the trial as it was at a step; with its first report where all are later."""
-    curve = [point for point in trial.curve if point[0] <= step] or list(trial.curve[:1])
-    return replace(trial, curve=curve)
-
-
-class CmaEs(Suggester):
-    """CMA-ES over the numeric keys that every configuration has; the others are drawn."""
-
-    def suggest(self, n: int, seen: Sequence[Seen], random: Random) -> Mapping[str, object]:
-        import numpy
-        from cmaes import CMA
-
-        paths = [
-            path
-            for path, leaf in self.space.leaves.items()
-            if isinstance(leaf.form, Range | Steps) and not leaf.conditions
-        ]
-        forms = {
-            path: leaf.form for path, leaf in self.space.leaves.items() if leaf.form is not None
-        }
-        if len(paths) < 2:
-            raise ValueError("cmaes needs at least two numeric keys without a condition; use tpe")
-        optimizer = CMA(
-            mean=numpy.full(len(paths), 0.5),
-            sigma=1 / 6,
-            bounds=numpy.array([[0.0, 1.0]] * len(paths)),
-            seed=random.getrandbits(32),
-        )
-        told = []
-        for trial in seen:
-            if trial.score is not None:
-                values = flat(trial.hparams, self.space.leaves)
-                place = numpy.array([_quantile(forms[path], values[path]) for path in paths])
-                told.append((place, -trial.score))
-            if len(told) == optimizer.population_size:
-                optimizer.tell(told)
-                told = []
-        asked = zip(paths, optimizer.ask(), strict=True)
-        return self.space.nested({path: _at(forms[path], float(x)) for path, x in asked})
-
-
-def _param(form: Form, value: Any) -> Param:
+def _param(form: Form, value: Any) -> tuple[Any, BaseDistribution]:
     """Return a value as the samplers have it: its place in a choice, or its quantile."""
     if isinstance(form, Choice):
         place = next(n for n, option in enumerate(form.values) if same(option, value))

@@ -1,4 +1,4 @@
-"""Samplers that are functions of (seed, n), so that every policy sees the same configurations.
+"""Random and grid search, functions of (seed, n), so that every policy sees the same configurations.
 
 A recipe's ``try_first`` comes before all others and moves none of them: what is drawn after it is what would have been
 drawn without it.
@@ -24,21 +24,8 @@ _MISSES, _MISSES_MAX = 100, 100_000
 Configuration = dict[str, object]
 
 
-class Sampler(ABC):
-    """A sequence of configurations."""
-
-    @property
-    @abstractmethod
-    def size(self) -> int | None:
-        """Number of configurations; None if it is not known."""
-
-    @abstractmethod
-    def sample(self, n: int) -> Configuration | None:
-        """Return the n-th configuration, counting from 0, for the caller to keep; None behind the last."""
-
-
-class _InTurn(Sampler):
-    """What a recipe's ``try_first`` names, as it stands there, before what is found in the space."""
+class InTurn(ABC):
+    """The configurations of a search in order: what a recipe's ``try_first`` names, then what is found in the space."""
 
     def __init__(self, space: Space, seed: int, first: Sequence[Mapping[str, object]] = ()) -> None:
         self._space = space
@@ -50,6 +37,7 @@ class _InTurn(Sampler):
 
     @property
     def size(self) -> int | None:
+        """Number of configurations; None if it is not known."""
         everything = self._space.configurations
         if everything is None:
             return None
@@ -57,6 +45,7 @@ class _InTurn(Sampler):
         return len(self._first) + len({identity(values) for values in everything} - seen)
 
     def sample(self, n: int) -> Configuration | None:
+        """Return the n-th configuration, counting from 0, for the caller to keep; None behind the last."""
         if n < len(self._first):
             return copy.deepcopy(self._first[n])
         n -= len(self._first)
@@ -77,7 +66,7 @@ class _InTurn(Sampler):
         return True
 
 
-class Random(_InTurn):
+class Random(InTurn):
     """Draws the n-th from (seed, n), but passes over configurations that came before; the likely ones come early.
 
     A space whose configurations can be listed ends when all of them have come.
@@ -117,7 +106,7 @@ class Random(_InTurn):
             self._has_ended = True
 
 
-class Listed(_InTurn):
+class Listed(InTurn):
     """Lists every configuration of a finite space, in order of the keys' names, the last one fastest."""
 
     def _find(self, count: int) -> None:
@@ -126,8 +115,8 @@ class Listed(_InTurn):
                 self._add(values)
 
 
-def make(name: str, space: Space, seed: int, first: Sequence[Mapping[str, object]] = ()) -> Sampler:
-    """Make the sampler of this name, for a space of which ``problems`` yields nothing."""
+def make(name: str, space: Space, seed: int, first: Sequence[Mapping[str, object]] = ()) -> InTurn:
+    """Make what ``sampler: random`` or ``grid`` names, for a space of which ``problems`` yields nothing."""
     return (Random if name == "random" else Listed)(space, seed, first)
 
 

@@ -66,9 +66,9 @@ SETUPS = {
 }
 #: Depends on everything that it is told, so that what was forgotten in a death would show.
 SAMPLER = """
-from gpusched.samplers.memory import Suggester
+from gpusched.samplers.memory import Sampler
 
-class Near(Suggester):
+class Near(Sampler):
     def suggest(self, n, seen, random):
         scored = [trial for trial in seen if trial.score is not None]
         assert [trial.trial for trial in seen] == list(range(len(seen)))

@@ -163,8 +163,8 @@ def test_a_daemon_that_dies_around_a_suggestion_asks_again(sandbox: Sandbox) -> 
     """At each failpoint around ``Suggest``: every configuration is suggested once, and trained once."""
     mine = sandbox.root / "mine.py"
     mine.write_text(
-        "from gpusched.samplers.memory import Suggester\n\n"
-        "class Next(Suggester):\n"
+        "from gpusched.samplers.memory import Sampler\n\n"
+        "class Next(Sampler):\n"
         "    def suggest(self, n, seen, random):\n"
         "        return {'x': n / 100}\n"
     )

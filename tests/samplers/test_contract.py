@@ -1,4 +1,4 @@
-"""The contract of ``Sampler``, for each sampler on each kind of space; then what each of them promises beyond it."""
+"""What random and grid search promise on each kind of space; then what each of them promises beyond it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import pytest
 
 from gpusched.samplers import sequence
-from gpusched.samplers.sequence import Sampler
+from gpusched.samplers.sequence import InTurn
 from gpusched.space.forms import identity
 from gpusched.space.space import parse_space
 from tests.counting import calls_of
@@ -44,12 +44,12 @@ SPACES: dict[str, tuple[Mapping[str, object], list[dict[str, object]], int | Non
 }
 
 
-def made(name: str, kind: str, seed: int = 3) -> Sampler:
+def made(name: str, kind: str, seed: int = 3) -> InTurn:
     raw, first, _ = SPACES[kind]
     return sequence.make(name, parse_space(raw), seed, first)
 
 
-def taken(sampler: Sampler, count: int) -> list[dict[str, object]]:
+def taken(sampler: InTurn, count: int) -> list[dict[str, object]]:
     return [found for n in range(count) if (found := sampler.sample(n)) is not None]
 
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -43,29 +42,29 @@ EXAMPLE = re.search(r"^```python\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
 ONE = parse_space({"lr": {"loguniform": [1e-4, 1]}})
 ODD = """
 import time
-from gpusched.samplers.memory import Suggester
+from gpusched.samplers.memory import Sampler
 
-class Slow(Suggester):
+class Slow(Sampler):
     def suggest(self, n, seen, random):
         time.sleep(600)
 
-class Outside(Suggester):
+class Outside(Sampler):
     def suggest(self, n, seen, random):
         return {"lr": 5}
 
-class Same(Suggester):
+class Same(Sampler):
     def suggest(self, n, seen, random):
         return {"lr": 0.5, "opt": "sgd"}
 
-class Short(Suggester):
+class Short(Sampler):
     def suggest(self, n, seen, random):
         return {"lr": 1 / (n + 2)} if n < 6 else None
 
-class Broken(Suggester):
+class Broken(Sampler):
     def __init__(self, space):
         raise RuntimeError("no licence")
 
-class Needy(Suggester):
+class Needy(Sampler):
     def __init__(self, space, *, licence):
         super().__init__(space)
 
@@ -218,7 +217,7 @@ def test_a_sampler_may_end_the_sequence(folder: Path) -> None:
 def test_a_mistake_in_a_sampler_is_said_with_its_place(
     tmp_path: Path, body: str, told: str
 ) -> None:
-    head = "from gpusched.samplers.memory import Suggester\n\nclass Mine(Suggester):\n"
+    head = "from gpusched.samplers.memory import Sampler\n\nclass Mine(Sampler):\n"
     (tmp_path / "mine.py").write_text(f"{head}    {body}\n")
     question = {"n": 0, "seed": 0, "new": []}
     with pytest.raises(InputError, match=re.escape(told)):
@@ -358,8 +357,8 @@ def test_a_long_history_goes_through_the_pipe(folder: Path) -> None:
 # ------------------------------------------------------------ Optuna
 
 needs_optuna = pytest.mark.skipif(
-    find_spec("optuna") is None or find_spec("cmaes") is None,
-    reason="optuna and cmaes are not installed: pip install 'gpusched[optuna]'",
+    find_spec("optuna") is None,
+    reason="optuna is not installed: pip install 'gpusched[optuna]'",
 )
 SPACE = {
     "lr": {"loguniform": [1e-4, 1]},
@@ -381,7 +380,7 @@ def score(hparams: Mapping[str, Any]) -> float:
 
 @pytest.mark.integrations
 @needs_optuna
-@pytest.mark.parametrize("name", list(memory.OPTUNA))
+@pytest.mark.parametrize("name", [*memory.OPTUNA, "TPESampler"])
 def test_optuna_s_samplers_stay_in_the_space_repeat_and_learn(name: str) -> None:
     space = parse_space(SPACE)
     sampler = memory.load(name)(space)
@@ -404,29 +403,38 @@ def test_optuna_s_samplers_stay_in_the_space_repeat_and_learn(name: str) -> None
 
 @pytest.mark.integrations
 @needs_optuna
-def test_gp_is_fitted_to_the_best_and_the_newest() -> None:
-    from gpusched.samplers.optuna import MOST, Gp
-
-    told: list[int] = []
-
-    class Watched(Gp):
-        def known(self, seen: Seen) -> Any:
-            told.append(seen.trial)
-            return super().known(seen)
-
-    space = parse_space(SPACE)
-    best = range(7, 7 + MOST // 2)
+def test_a_failed_trial_counts_as_the_worst_however_far_it_came() -> None:
+    """Optuna ranks pruned trials by step: one out of memory at step 100 outranked all that were paused at 40."""
+    space = parse_space({"lr": {"uniform": [0, 1]}})
+    bad = [0.8 + 0.01 * n for n in range(10)]
     seen = [
-        Seen(
-            trial=n,
-            hparams=space.draw(1, str(n), {}),
-            state="stopped",
-            curve=[(1, 1.0 + n % 3 if n in best else 0.1)],
-        )
-        for n in range(2 * MOST)
+        Seen(trial=n, hparams={"lr": lr}, state="failed", curve=[(100, 0.99)])
+        for n, lr in enumerate(bad)
     ]
-    Watched(space).suggest(len(seen), seen, Random(1))
-    assert told == [*best, *range(2 * MOST - MOST // 2, 2 * MOST)]
+    seen += [
+        Seen(trial=n, hparams={"lr": 0.01 * n}, state="paused", curve=[(40, 0.5 + 0.01 * n)])
+        for n in range(10, 20)
+    ]
+    question = {"n": 20, "new": [vars_of(trial) for trial in seen]}
+    for name, seeds in (("tpe", 8), ("gp", 1)):
+        sampler = memory.load(name)(space)
+        answers = [memory.answer(sampler, {}, {**question, "seed": seed}) for seed in range(seeds)]
+        suggested = [answer["hparams"]["lr"] for answer in answers]
+        assert sum(suggested) / seeds < 0.6
+
+
+@pytest.mark.integrations
+@needs_optuna
+def test_a_sampler_of_optuna_s_takes_its_own_arguments(folder: Path) -> None:
+    recipe = load(folder, "{name: TPESampler, n_ei_candidates: 3}")
+    assert recipe.sampler_options == {"startup": 10, "n_ei_candidates": 3}
+    for sampler, told in (
+        ("{name: tpe, n_ei: 3}", "sampler.n_ei: unknown option"),
+        ("CmaEsSampler", "may keep nothing in a study; use tpe or gp"),
+        ("MagicSampler", "MagicSampler is not one of Optuna's samplers"),
+    ):
+        with pytest.raises(RecipeError, match=re.escape(told)):
+            load(folder, sampler)
 
 
 def vars_of(trial: Seen) -> dict[str, object]:
