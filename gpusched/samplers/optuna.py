@@ -82,14 +82,17 @@ class FromOptuna(Sampler):
     def _known(self, seen: Seen, worst: float | None) -> FrozenTrial | None:
         """Return what the study is to know of a trial; None: nothing.
 
-        A failed one counts as the worst of all. One that was ended early, or trains, is pruned for TPE, which ranks
-        such by how far they came; other samplers see complete trials alone.
+        To TPE trials that were ended early, or train, are pruned: it ranks them behind complete ones, by how far they
+        came, and a failed one, told without a score, behind all. Other samplers look at complete trials alone.
         """
+        prunes = issubclass(self.kind, optuna.samplers.TPESampler)
         if seen.state == "failed":
+            if prunes:
+                return self._frozen(seen, TrialState.PRUNED)
             return None if worst is None else self._frozen(seen, TrialState.COMPLETE, value=worst)
         if not seen.curve:
             return self._frozen(seen, TrialState.RUNNING)
-        if seen.state != "completed" and issubclass(self.kind, optuna.samplers.TPESampler):
+        if prunes and seen.state != "completed":
             return self._frozen(seen, TrialState.PRUNED, intermediate_values=dict(seen.curve))
         return self._frozen(seen, TrialState.COMPLETE, value=seen.score)
 
