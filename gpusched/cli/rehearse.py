@@ -12,8 +12,10 @@ from typing import Any
 
 from gpusched.cli import common
 from gpusched.daemon import start as launchpad
-from gpusched.doctor.rehearsal import Finding, RehearsedLaunch, RehearsedTrial, judge
+from gpusched.doctor.findings import Finding, Judgement, RehearsedLaunch, RehearsedTrial
+from gpusched.doctor.rehearsal import judge
 from gpusched.driver.clock import Beginning
+from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.journal import timeline
 from gpusched.policies import rehearsal as policy
@@ -34,6 +36,8 @@ def _atoms_here(recipe: Recipe) -> tuple[str, int]:
 
 
 _SAID = "gpusched: "
+STILL_FROM = 3
+"""From this launch on a trial that is moved trains in vain, its parameters put back (``worker/onlooker.py``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class Rehearsed:
     """One configuration as the rehearsal saw it. ``folder``: of the experiment, kept if anything was found."""
 
     hparams: Mapping[str, Any]
-    findings: tuple[Finding, ...]
+    judgement: Judgement
     moved: RehearsedTrial
     alone: RehearsedTrial
     metric: str
@@ -49,8 +53,13 @@ class Rehearsed:
     folder: Path
 
     @property
+    def findings(self) -> list[Finding]:
+        """What was found, mistakes first."""
+        return sorted(self.judgement.findings, key=lambda finding: not finding.is_error)
+
+    @property
     def is_good(self) -> bool:
-        return not any(finding.is_error for finding in self.findings)
+        return not self.judgement.errors
 
     @property
     def sizes(self) -> list[int]:
@@ -79,6 +88,11 @@ class Rehearsed:
             "ok": self.is_good,
             "findings": [finding.to_json() for finding in self.findings],
             "sizes": self.sizes,
+            "compared": [
+                {"launch": launch, "what": what, "outcome": outcome, "about": about}
+                for (launch, what), (outcome, about) in self.judgement.verdicts.items()
+            ],
+            "steps_per_s": self.speeds,
             "reports": list(self.reports()),
             "took_s": round(self.took_s, 1),
             "folder": str(self.folder) if self.findings else None,
@@ -93,21 +107,48 @@ class Rehearsed:
             values = [v for side in sides for v in (side["rate"], side["metrics"].get(self.metric))]
             texts = ("" if value is None else f"{value:.6g}" for value in values)
             rows.append((told["step"], told["atoms"], *texts))
-        found = []
-        for finding in self.findings:
-            sign = "WRONG" if finding.is_error else "note "
-            found.append(common.paragraph(f"{sign}  {finding.text}", rest=" " * 7))
-        ending = (
-            "the trial trains as if left alone"
-            if self.is_good
-            else f"the logs are in {self.folder}"
+        found = [
+            common.paragraph(
+                f"{'WRONG' if finding.is_error else 'note '}  {finding.text}", rest=" " * 7
+            )
+            for finding in self.findings
+        ]
+        speeds = ", ".join(
+            f"{speed:.3g} on {count(atoms, 'atom')}" for atoms, speed in self.speeds.items()
         )
         return [
             f"rehearsed {show_hparams(self.hparams)}:",
             common.table(head, rows, head),
+            *([f"steps a second: {speeds}"] if speeds else []),
             *found,
-            ending,
+            *map(common.paragraph, _verdicts(self.judgement)),
+            *([f"the logs are in {self.folder}"] if self.findings else []),
         ]
+
+    @property
+    def speeds(self) -> dict[int, float]:
+        """Steps a second by number of atoms, of the later of the launches."""
+        found = {launch.atoms: launch.step_s for launch in self.moved.launches}
+        return {atoms: round(1 / step_s, 3) for atoms, step_s in found.items() if step_s}
+
+
+def _verdicts(judgement: Judgement) -> Iterator[str]:
+    """Say by launch what is the same as left alone, what was not compared, and what is wrong."""
+    launches = dict.fromkeys(launch for launch, _ in judgement.verdicts)
+    for launch in launches:
+        told: dict[str, list[str]] = {}
+        for (of, what), (outcome, about) in judgement.verdicts.items():
+            if of == launch:
+                outcome_of, more = (
+                    (f"{outcome}, because {about}", "")
+                    if outcome == "not compared"
+                    else (outcome, f" ({about})" if about else "")
+                )
+                told.setdefault(outcome_of, []).append(what + more)
+        same = told.pop("same", None)
+        parts = [f"the same as left alone: {', '.join(same)}"] if same else []
+        parts += [f"{outcome}: {', '.join(whats)}" for outcome, whats in sorted(told.items())]
+        yield f"{launch}: {'; '.join(parts)}"
 
 
 def rehearse(
@@ -115,7 +156,9 @@ def rehearse(
 ) -> list[Rehearsed]:
     """Run the first configurations of a recipe as a search would, and look on. Raises InputError, DeviceError."""
     folder = runs / ".rehearsals"
-    shutil.rmtree(folder, ignore_errors=True)
+    for before in find.experiments(folder):
+        if not find.has_daemon(before):
+            shutil.rmtree(before.root, ignore_errors=True)
     devices, small, large = _sizes(recipe)
     sizes = (small, small) if large is None else (small, small, large, small)
     recipe = _scripted(replace(recipe, devices=devices), sizes, limit_s, configurations)
@@ -126,11 +169,12 @@ def rehearse(
     found = []
     for number in sorted(told.trials)[::2]:
         moved, alone = (_read(paths, told.trials.get(each)) for each in (number, number + 1))
-        findings = (*judge(moved, alone), *_unseen(moved, alone, sizes, limit_s))
-        about = (told.trials[number].hparams, findings, moved, alone)
+        judgement = judge(moved, alone)
+        judgement.findings += _unseen(moved, alone, sizes, limit_s)
+        about = (told.trials[number].hparams, judgement, moved, alone)
         found.append(Rehearsed(*about, recipe.metric, told.until, paths.root))
     if not any(rehearsal.findings for rehearsal in found):
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(paths.root, ignore_errors=True)
     return found
 
 
@@ -163,7 +207,7 @@ def _scripted(
         max_failures=2 * len(first),
         deadline_s=limit_s,
         target=None,
-        env={**recipe.env, "GPUSCHED_REHEARSAL": "1"},
+        env={**recipe.env, "GPUSCHED_REHEARSAL": str(STILL_FROM)},
     )
 
 
@@ -172,7 +216,7 @@ def _read(paths: ExperimentPaths, trial: timeline.TrialTimeline | None) -> Rehea
     if trial is None:
         return RehearsedTrial(())
     files = paths.trial(trial.id)
-    launches, said, known = [], dict[str, None](), set[str]()
+    launches, said = [], dict[str, None]()
     for incarnation in trial.incarnations:
         seen = sorted(files.logs(incarnation.number).glob("seen-*.jsonl"))
         ranks = [_rows(path) for path in seen]
@@ -182,11 +226,15 @@ def _read(paths: ExperimentPaths, trial: timeline.TrialTimeline | None) -> Rehea
         if incarnation.outcome in ("failed", "killed"):
             error = (incarnation.error or incarnation.outcome).partition("\nTraceback ")[0]
         launches.append(
-            RehearsedLaunch(len(incarnation.devices), [rows for rows in reports if rows], error)
+            RehearsedLaunch(
+                len(incarnation.devices),
+                [rows for rows in reports if rows],
+                error,
+                incarnation.steps[-1].time_s if incarnation.steps else None,
+            )
         )
         said |= dict.fromkeys(_said(files, incarnation.number))
-        known |= {text for rows in reports for row in rows for text, _ in row["shared"]}
-    return RehearsedTrial(launches, tuple(text for text in said if text not in known))
+    return RehearsedTrial(launches, tuple(said))
 
 
 def _rows(path: Path) -> dict[int, Mapping[str, Any]]:

@@ -1,5 +1,5 @@
 """Checks before a search.
 
 ``machine`` (everything but GPUs) and ``gpus`` (what the driver says) are the machine's;
-``script`` reads a training script, ``rehearsal`` judges how it trained.
+``script`` reads a training script, ``rehearsal`` (with ``findings``) judges how it trained.
 """

@@ -1,92 +1,94 @@
-"""The findings of a rehearsal: one trial that was paused, grown and shrunk, held against the same trial left alone.
+"""The judgement of a rehearsal: one trial that was paused, grown and shrunk, held against the same trial left alone.
 
-The ranks of both have written down what they did between two reports (``worker/onlooker.py``). ``judge`` words each
-mistake of a search with the line to change. Pure: rows in, findings out.
+The ranks of both have written down what they did between two reports (``worker/onlooker.py``). On the larger size and
+after it the rehearsal puts the parameters back after every optimizer step, so that the reports of both sizes are of one
+model and their metrics can be compared. ``judge`` words each mistake of a search with the line to change, and says for
+each launch what was compared. Pure: rows in, a judgement out.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from gpusched.doctor.findings import (
+    APART,
+    ASPECTS,
+    METRICS,
+    PARAMETERS,
+    RATE,
+    SAME,
+    SAMPLES,
+    Finding,
+    Judgement,
+    RehearsedLaunch,
+    RehearsedTrial,
+    Row,
+    apart,
+    between,
+    differs,
+    draws,
+    equal,
+    far,
+    is_time,
+)
 from gpusched.text import count
 
-Row = Mapping[str, Any]
-
-SAME = 1e-6
-"""Rates, and numbers that were computed from the same parameters in the same way, differ by rounding at most."""
-APART = 0.02
-"""Difference of parameters, as a share of the way that they went since the last report, that no rounding explains."""
+EXACT, NOISY = 1e-3, 0.1
+"""Share of a metric by which sizes may differ: where the metric repeats exactly on each size, and where not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """``kind`` for programs, ``text`` for people. ``is_error``: a search would rank a model that trained wrongly."""
+def judge(
+    moved: RehearsedTrial, alone: RehearsedTrial | None, unread: Sequence[str] = ()
+) -> Judgement:
+    """Return the mistakes that a search would make, and what was compared.
 
-    kind: str
-    text: str
-    is_error: bool = True
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "error": self.is_error, "text": self.text}
-
-
-@dataclass(frozen=True, slots=True)
-class RehearsedLaunch:
-    """One launch: by report, the rows of its ranks. ``error``: how it failed, if it did."""
-
-    atoms: int
-    reports: Sequence[Sequence[Row]]
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RehearsedTrial:
-    """A trial's launches in order, and the remarks of gpusched to its ranks."""
-
-    launches: Sequence[RehearsedLaunch]
-    said: Sequence[str] = ()
-
-    @property
-    def by_step(self) -> dict[int, Sequence[Row]]:
-        return {rows[0]["step"]: rows for launch in self.launches for rows in launch.reports}
-
-
-def judge(moved: RehearsedTrial, alone: RehearsedTrial | None) -> Iterator[Finding]:
-    """Yield the mistakes of a search; ``alone`` is None where the script failed before a comparison."""
-    yield from _failures(moved)
-    yield from _reports_without_training(moved)
-    if alone is None or not moved.launches:
-        return
-    for rows in alone.by_step.values():
-        for text, is_read in rows[0]["shared"]:
-            yield Finding("shared file", text, is_error=is_read)
-    expected = alone.by_step
-    first = moved.launches[0]
-    repeats = not any(_differs(rows, expected) for rows in first.reports)
-    if not repeats:
-        yield Finding(
-            "not repeatable",
-            "two runs of the same configuration differ from the first report on, so losses and parameters are not "
-            "compared: something draws random numbers that gpusched.init() has not seeded (call it before the model "
-            "and the data are made), or reads what an earlier run has left",
-            is_error=False,
+    ``alone``: None where the script failed before a comparison. ``unread``: hyperparameters that reach no script.
+    """
+    found = Judgement()
+    for text in (*_failures(moved), *(_failures_alone(alone, moved) if alone else ())):
+        found.findings.append(Finding("fails", text))
+    if unread:
+        names = ", ".join(unread)
+        found.findings.append(
+            Finding(
+                "unread",
+                f"the script reads no {names}, so every trial trains alike: read them from trial.hparams, or pass "
+                f'them on: args: ["--{unread[0]}=${{{unread[0]}}}"]',
+            )
         )
-    untrained = next((rows[0]["start"] for rows in alone.by_step.values()), None)
-    for before, launch in pairwise(moved.launches):
+    if alone is None or not moved.launches:
+        return found
+    expected, first = alone.by_step, moved.launches[0]
+    repeats = not any(differs(rows, expected) for rows in first.reports)
+    if not repeats:
+        found.findings.append(
+            Finding(
+                "not repeatable",
+                "two runs of the same configuration differ from the first report on: something draws random numbers "
+                "that gpusched.init() has not seeded (call it before the model and the data are made), or reads what "
+                "an earlier run has left",
+                is_error=False,
+            )
+        )
+    for place, (before, launch) in enumerate(pairwise(moved.launches)):
         if launch.atoms == first.atoms and before.atoms == first.atoms:
-            found = _after_a_pause(launch, expected, repeats, untrained)
+            _Pause("after a pause", first, launch, expected, repeats, found).compare()
+        elif launch.atoms != first.atoms:
+            _larger(f"on {count(launch.atoms, 'atom')}", before, launch, expected, found)
+            after = moved.launches[place + 2] if place + 2 < len(moved.launches) else None
+            _metrics_by_size(f"on {count(launch.atoms, 'atom')}", launch, after, found)
         else:
-            found = _at_another_size(before, launch, expected, repeats, untrained)
-        if (finding := next(found, None)) is not None:
-            yield finding
+            _rates_on_the_way_back(
+                f"back on {count(launch.atoms, 'atom')}", launch, expected, found
+            )
+    return found
 
 
-def _failures(moved: RehearsedTrial) -> Iterator[Finding]:
+def _failures(moved: RehearsedTrial) -> Iterator[str]:
     base = moved.launches[0].atoms if moved.launches else 1
     for place, launch in enumerate(moved.launches):
         if launch.error is None:
@@ -99,148 +101,226 @@ def _failures(moved: RehearsedTrial) -> Iterator[Finding]:
             when = "after a pause the script fails"
         else:
             when = f"back on {count(launch.atoms, 'atom')} the script fails"
-        yield Finding("fails", f"{when}: {launch.error}")
+        yield f"{when}: {launch.error}"
 
 
-def _reports_without_training(moved: RehearsedTrial) -> Iterator[Finding]:
-    trains = any(row["updates"] for rows in moved.by_step.values() for row in rows)
-    for launch in moved.launches[1:]:
-        for rows in launch.reports[:1]:
-            if trains and not rows[0]["updates"] and moved.by_step[rows[0]["step"]] is rows:
-                yield Finding(
-                    "report before training",
-                    f"after a pause or a resize the script reports step {rows[0]['step']} before it has trained, so "
-                    f"every launch skips as much training: report after training, or say where training stands: "
-                    f"trial.report(step=iteration, ...)",
-                )
+def _failures_alone(alone: RehearsedTrial, moved: RehearsedTrial) -> Iterator[str]:
+    """Yield failures that only the trial left alone has had, as in what follows the loop."""
+    known = {launch.error for launch in moved.launches}
+    for launch in alone.launches:
+        if launch.error is not None and launch.error not in known:
+            yield f"left alone the script fails: {launch.error}"
+
+
+# ---------------------------------------------------------------- after a pause
+
+
+@dataclass(slots=True)
+class _Pause:
+    """A launch at the same size, which trains on as if there had been no pause."""
+
+    when: str
+    first: RehearsedLaunch
+    launch: RehearsedLaunch
+    expected: Mapping[int, Sequence[Row]]
+    repeats: bool
+    found: Judgement
+
+    def compare(self) -> None:
+        pairs = [
+            (rows, self.expected[rows[0]["step"]])
+            for rows in self.launch.reports
+            if rows[0]["step"] in self.expected
+        ]
+        for place, (rows, then) in enumerate(pairs):
+            self._rates(rows[0], then[0])
+            self._samples(rows, then)
+            if self.repeats:
+                self._parameters(place, rows[0], then[0])
+                self._metrics(rows[0], then[0])
+        why = "two runs of one configuration differ" if pairs else "no step was reported by both"
+        for aspect in ASPECTS:
+            self.found.skip(self.when, aspect, why)
+
+    def _rates(self, row: Row, then: Row) -> None:
+        for name in ("base", "rates"):
+            for mine, theirs in zip(row[name], then[name], strict=False):
+                if equal(mine, theirs):
+                    self.found.same(self.when, RATE)
+                    continue
+                fix = "give the scheduler to trial.track(schedule=schedule), or compute the rate from trial.step"
+                if name == "rates":
+                    fix = "call trial.scale_lr(opt) before trial.track"
+                text = f"the learning rate is {mine:.4g}, expected {theirs:.4g}: {fix}"
+                self.found.wrong(self.when, RATE, text)
                 return
 
-
-def _after_a_pause(
-    launch: RehearsedLaunch, expected: Mapping[int, Sequence[Row]], repeats: bool, untrained: Any
-) -> Iterator[Finding]:
-    """Check that a launch at the same size trains on as if there had been no pause."""
-    for rows in launch.reports:
-        row, step = rows[0], rows[0]["step"]
-        if step not in expected:
-            continue
-        then = expected[step][0]
-        if repeats and (apart := _apart(row["start"], then["start"], then)) > APART:
-            yield _not_restored("after a pause", row, untrained, apart)
-        if repeats and row["untracked"] and _apart(row["end"], then["end"], then) > APART:
-            yield Finding(
-                "optimizer not tracked",
-                f"after a pause step {step} takes the parameters elsewhere: the state of {row['untracked'][0]} (its "
-                f"rate, momentum, averages) is lost. Give it to trial.track(..., opt=opt)",
+    def _samples(self, rows: Sequence[Row], then: Sequence[Row]) -> None:
+        """Compare what was drawn, or else the first input; what a launch begins with again is lost."""
+        step, found = rows[0]["step"], self.found
+        for mine, theirs in zip(draws(rows), draws(then), strict=False):
+            if mine is None or theirs is None:
+                found.skip(self.when, SAMPLES, "too many are drawn to be written down")
+            elif set(theirs.values()) != {1}:
+                found.skip(self.when, SAMPLES, "they are drawn with replacement")
+            elif mine == theirs:
+                found.same(self.when, SAMPLES)
+            elif lost := (theirs - mine).total():
+                text = (
+                    f"step {step} trains on other samples than without one ({lost} of {theirs.total()}): use "
+                    f"trial.loader, which continues where the trial stopped, or begin an epoch with every report"
+                )
+                found.wrong(self.when, SAMPLES, text)
+                return
+        mine_first, their_first = rows[0]["inputs"][:1], then[0]["inputs"][:1]
+        if not mine_first or not their_first:
+            found.skip(self.when, SAMPLES, "no model was given a tensor")
+        elif equal(mine_first[0], their_first[0]):
+            found.same(self.when, SAMPLES)
+        elif any(equal(mine_first[0], one[0]["inputs"][0]) for one in self._first_inputs()):
+            text = (
+                f"step {step} begins with the data of the first launch again: every launch draws the same. Seed an "
+                f"environment, a generator or a sampler's epoch by trial.step, or use trial.loader"
             )
-        yield from _rates_after_a_pause(row, then)
-        yield from _samples_after_a_pause(rows, expected[step])
-        if not repeats:
-            continue
-        if _apart(row["end"], then["end"], then) > APART:
-            yield Finding(
-                "state not tracked",
-                f"after a pause step {step} takes the parameters elsewhere than without one, from the same parameters "
-                f"at the same rate: something that training depends on is not in the checkpoint. Give it to "
-                f"trial.track (an average of weights, a GradScaler), or keep plain values in trial.state",
+            found.wrong(self.when, SAMPLES, text)
+        elif found.outcome(self.when, SAMPLES) != "WRONG":
+            text = (
+                f"{self.when} step {step} begins with another batch than without one: use trial.loader, or seed the "
+                f"order by trial.step (sampler.set_epoch(epoch))"
             )
-        if (name := _other_metric(row, then)) is not None:
-            yield Finding(
-                "metric",
-                f"after a pause step {step} reports {name} {row['metrics'][name]:.6g}, without one "
-                f"{then['metrics'][name]:.6g}, of the same parameters: keep what it is computed from (a running mean, "
-                f"a counter) in trial.state",
+            found.verdicts[self.when, SAMPLES] = ("same", "in another order")
+            if not any(finding.kind == "order of samples" for finding in found.findings):
+                found.findings.append(Finding("order of samples", text, is_error=False))
+
+    def _first_inputs(self) -> list[Sequence[Row]]:
+        return [rows for rows in self.first.reports[:1] if rows[0]["inputs"]]
+
+    @property
+    def _has_other_samples(self) -> bool:
+        kinds = {finding.kind for finding in self.found.findings}
+        return self.found.outcome(self.when, SAMPLES) == "WRONG" or "order of samples" in kinds
+
+    def _parameters(self, place: int, row: Row, then: Row) -> None:
+        step, found = row["step"], self.found
+        if not then["updates"]:
+            why = "no optimizer has stepped: report after training has begun, or give --rehearse longer"
+            return found.skip(self.when, PARAMETERS, why)
+        ends_apart = apart(row["end"], then["end"], then)
+        if not place and row["start"] and apart(row["start"], then["start"], then) > APART:
+            untrained = next(iter(self.expected.values()))[0]["start"]
+            return found.wrong(
+                self.when, PARAMETERS, _not_restored(row, untrained), "parameters not restored"
             )
+        if row["updates"] < then["updates"] / 2 and (not row["end"] or ends_apart > APART):
+            return self._less_training(place, row, then)
+        if ends_apart <= APART:
+            return found.same(self.when, PARAMETERS)
+        if self._has_other_samples:
+            return found.skip(self.when, PARAMETERS, "it trains on other samples")
+        if row["untracked"]:
+            text = (
+                f"step {step} takes the parameters elsewhere: the state of {row['untracked'][0]} (its rate, "
+                f"momentum, averages) is lost. Give it to trial.track(..., opt=opt)"
+            )
+            return found.wrong(self.when, PARAMETERS, text, "optimizer not tracked")
+        text = (
+            f"step {step} takes the parameters elsewhere than without one, from the same parameters at the same "
+            f"rate: something that training depends on is not in the checkpoint. Give it to trial.track (an average "
+            f"of weights, a GradScaler), or keep plain values in trial.state"
+        )
+        return found.wrong(self.when, PARAMETERS, text, "state not tracked")
+
+    def _less_training(self, place: int, row: Row, then: Row) -> None:
+        later = self.launch.reports[place + 1 :]
+        if row["updates"] == 0 and place == 0 and any(rows[0]["updates"] for rows in later):
+            text = (
+                f"the script reports step {row['step']} before it has trained, so every launch skips as much training: "
+                f"report after training, or say where training stands: trial.report(step=iteration, ...)"
+            )
+            return self.found.wrong(self.when, PARAMETERS, text, "report before training")
+        text = (
+            f"step {row['step']} has {count(row['updates'], 'optimizer step')}, without one {then['updates']}: "
+            f"something that training needs is lost (a replay buffer, a counter). Keep it in trial.state, or in "
+            f"trial.checkpoint_dir()"
+        )
+        return self.found.wrong(self.when, PARAMETERS, text, "less training")
+
+    def _metrics(self, row: Row, then: Row) -> None:
+        if not row["end"] or apart(row["end"], then["end"], then) > APART:
+            return self.found.skip(self.when, METRICS, "the parameters differ")
+        names = [name for name in row["metrics"] if name in then["metrics"] and not is_time(name)]
+        for name in names:
+            mine, theirs = row["metrics"][name], then["metrics"][name]
+            if not math.isclose(mine, theirs, rel_tol=1e-3, abs_tol=1e-6):
+                if self._has_other_samples:
+                    return self.found.skip(self.when, METRICS, "it trains on other samples")
+                text = (
+                    f"step {row['step']} reports {name} {mine:.6g}, without one {theirs:.6g}: something that it is "
+                    f"computed from (a running mean, a counter, a variable) is not in the checkpoint; keep it in "
+                    f"trial.state"
+                )
+                return self.found.wrong(self.when, METRICS, text, "metric")
+        return self.found.same(self.when, METRICS, ", ".join(names))
 
 
-def _not_restored(when: str, row: Row, untrained: Any, apart: float) -> Finding:
+def _not_restored(row: Row, untrained: Any) -> str:
     begins = "with other parameters than it was left with"
-    if untrained is not None and _far(row["start"], untrained) < 1e-9:
+    if untrained and far(row["start"], untrained) < 1e-9:
         begins = "untrained again"
     fix = (
         "give the model to trial.track(model=model, opt=opt)"
         if row["loose"]
         else "call trial.track when all is built, and change no parameter after it"
     )
-    return Finding("parameters not restored", f"{when} the model begins {begins}: {fix}")
+    return f"the model begins {begins}: {fix}"
 
 
-def _rates_after_a_pause(row: Row, then: Row) -> Iterator[Finding]:
-    for name in ("base", "rates"):
-        for mine, theirs in zip(row[name], then[name], strict=False):
-            if not _equal(mine, theirs):
-                fix = "give the scheduler to trial.track(schedule=schedule), or compute the rate from trial.step"
-                if name == "rates":
-                    fix = "call trial.scale_lr(opt) before trial.track"
-                yield Finding(
-                    "learning rate",
-                    f"the learning rate after a pause is {mine:.4g}, expected {theirs:.4g}: {fix}",
-                )
-                return
+# ---------------------------------------------------------------- at another size
 
 
-def _samples_after_a_pause(rows: Sequence[Row], then: Sequence[Row]) -> Iterator[Finding]:
-    step = rows[0]["step"]
-    for mine, theirs in zip(_draws(rows), _draws(then), strict=False):
-        if mine is None or theirs is None or mine == theirs:
-            continue
-        lost = (theirs - mine).total()
-        if lost:
-            yield Finding(
-                "samples",
-                f"after a pause step {step} trains on other samples than without one ({lost} of {theirs.total()}): use "
-                f"trial.loader, which goes on where the trial stopped, or begin an epoch with every report",
-            )
-            return
-    mine_first, their_first = rows[0]["inputs"], then[0]["inputs"]
-    if mine_first and their_first and not _equal(mine_first[0], their_first[0]):
-        yield Finding(
-            "order of samples",
-            f"after a pause step {step} begins with another batch than without one: use trial.loader, or seed the "
-            f"order by trial.step (sampler.set_epoch(epoch))",
-            is_error=False,
-        )
-
-
-def _at_another_size(
+def _larger(
+    when: str,
     before: RehearsedLaunch,
     launch: RehearsedLaunch,
     expected: Mapping[int, Sequence[Row]],
-    repeats: bool,
-    untrained: Any,
-) -> Iterator[Finding]:
-    """Check that a launch at another size goes on from the same model, shares its samples, and keeps its rates."""
-    on = f"on {count(launch.atoms, 'atom')}"
+    found: Judgement,
+) -> None:
+    """Check that a launch on more atoms begins with the same model, shares its samples, and keeps its rates."""
+    untrained = next((rows[0]["start"] for rows in expected.values()), None)
     for place, rows in enumerate(launch.reports):
-        row, step = rows[0], rows[0]["step"]
+        row, then = rows[0], expected.get(rows[0]["step"])
         if place == 0 and before.reports and row["start"] and untrained:
-            left = before.reports[-1][0]["end"]
-            way = _far(left, untrained)
-            if repeats and way > 0 and _far(row["start"], untrained) < 0.05 * way:
-                yield _not_restored(on, row, untrained, 1.0)
-        then = expected.get(step)
+            way = far(before.reports[-1][0]["end"], untrained)
+            if way > 0 and far(row["start"], untrained) < 0.05 * way:
+                text = _not_restored(row, untrained)
+                found.wrong(when, PARAMETERS, text, "parameters not restored")
+            elif way > 0:
+                found.same(when, PARAMETERS, "as they were saved")
         if len(rows) > 1:
-            yield from _same_work(on, rows)
+            _same_work(when, rows, found)
             if then is not None:
-                yield from _shares(on, rows, then)
+                _shares(when, rows, then, found)
         if then is not None:
-            yield from _rates_at_another_size(on, row, then[0])
+            _rates(when, row, then[0], found)
+    found.skip(when, PARAMETERS, "no optimizer has stepped")
+    found.skip(when, RATE, "no step was reported by both, or no optimizer has stepped")
+    found.skip(when, SAMPLES, "no data loader has drawn a whole epoch on several ranks")
 
 
-def _same_work(on: str, rows: Sequence[Row]) -> Iterator[Finding]:
+def _same_work(when: str, rows: Sequence[Row], found: Judgement) -> None:
     inputs = [row["inputs"] for row in rows]
     if inputs[0] and all(other == inputs[0] for other in inputs[1:]):
-        yield Finding(
-            "same samples",
-            f"{on} all ranks train on the same samples, each of which counts {len(rows)} times: give each rank its "
+        text = (
+            f"all ranks train on the same samples, each of which counts {len(rows)} times: give each rank its "
             f"share with trial.loader(data_set, batch_size) or a DistributedSampler (random batches: a generator "
-            f"seeded by trial.rank too), or let trials have one rank: `sizes: [1]`",
+            f"seeded by trial.rank too), or let trials have one rank: `sizes: [1]`"
         )
+        found.wrong(when, SAMPLES, text, "same samples")
 
 
-def _shares(on: str, rows: Sequence[Row], then: Sequence[Row]) -> Iterator[Finding]:
+def _shares(when: str, rows: Sequence[Row], then: Sequence[Row], found: Judgement) -> None:
     """Check that ranks together draw each sample of an epoch once; a few come twice to fill the last batch."""
-    for mine, theirs, drawn in zip(_draws(rows), _draws(then), then[0]["drawn"], strict=False):
+    for mine, theirs, drawn in zip(draws(rows), draws(then), then[0]["drawn"], strict=False):
         if mine is None or theirs is None:
             continue
         length = len(theirs)
@@ -248,100 +328,104 @@ def _shares(on: str, rows: Sequence[Row], then: Sequence[Row]) -> Iterator[Findi
             continue
         twice, missing = mine.total() - len(mine), length - len(mine.keys() & theirs.keys())
         if twice > length / 2:
-            yield Finding(
-                "samples",
-                f"{on} each rank draws every sample, so an epoch has {mine.total()} instead of {length}: use "
-                f"trial.loader(data_set, batch_size), or DataLoader(sampler=DistributedSampler(data_set))",
+            text = (
+                f"each rank draws every sample, so an epoch has {mine.total()} instead of {length}: use "
+                f"trial.loader(data_set, batch_size), or DataLoader(sampler=DistributedSampler(data_set))"
             )
+            found.wrong(when, SAMPLES, text)
         elif missing > length / 4:
-            yield Finding(
-                "samples",
-                f"{on} an epoch leaves {missing} of {length} samples out: use trial.loader(data_set, batch_size)",
-            )
+            text = f"an epoch leaves {missing} of {length} samples out: use trial.loader(data_set, batch_size)"
+            found.wrong(when, SAMPLES, text)
+        else:
+            found.same(when, SAMPLES, "each of an epoch once")
 
 
-def _rates_at_another_size(on: str, row: Row, then: Row) -> Iterator[Finding]:
+def _rates(when: str, row: Row, then: Row, found: Judgement) -> None:
+    """Check the rate before scaling, and its factor against the samples that ranks train on in one step."""
     if not row["base"] or not then["base"]:
-        return
+        return None
     low, high = min(then["base"]), max(then["base"])
     factor = row["target"][0] if row["target"] and not row["fixed"] else 1.0
     own = all(low * factor * 0.999 <= rate <= high * factor * 1.001 for rate in row["base"])
+    is_scaled = not all(map(equal, row["rates"], row["base"]))
+    keeps = _keeps_global_batch(row, then)
+    if keeps and not row["fixed"] and factor != 1.0:
+        if row["scaled"] or is_scaled or (own and not equal(low * factor, low)):
+            text = (
+                f"each rank trains on {row['batch']:g} samples a step and one atom alone on {then['batch']:g}, so the "
+                f"batch stays as it is, but the learning rate is multiplied by {factor:.4g}: write `batch: global` in "
+                f"the recipe"
+            )
+            return found.wrong(when, RATE, text)
+        return found.same(when, RATE, "of a batch that stays as it is")
+    if keeps is False and row["fixed"]:
+        text = (
+            f"each rank trains on {row['batch']:g} samples a step, as one atom alone, although the recipe has `batch: "
+            f"global`: leave that out and write trial.scale_lr(opt) before trial.track, or use trial.loader"
+        )
+        return found.wrong(when, RATE, text)
     slack = max(high - low, 1e-3 * high)
     for rate in row["base"]:
         if not low - slack <= rate <= high + slack and not own:
-            yield Finding(
-                "learning rate",
-                f"the learning rate {on} is {rate:.4g} before scaling, expected {_between(low, high)}: a schedule by "
-                f"step has left its course. Write schedule = trial.schedule(schedule) and track that, or `batch: "
-                f"global` in the recipe",
+            text = (
+                f"the learning rate is {rate:.4g} before scaling, expected {between(low, high)}: a schedule by step "
+                f"has left its course. Write schedule = trial.schedule(schedule) and track that, or `batch: global` "
+                f"in the recipe"
             )
-            return
-    unscaled = all(map(_equal, row["rates"], row["base"]))
-    if unscaled and not row["scaled"] and not _equal(factor, 1.0) and not own:
+            return found.wrong(when, RATE, text)
+    if not is_scaled and not row["scaled"] and not equal(factor, 1.0) and not own:
         rate = row["base"][-1]
-        yield Finding(
-            "learning rate",
-            f"the learning rate {on} is {rate:.4g}, expected {rate * factor:.4g} (a batch for each atom): is the "
-            f"optimizer given to trial.scale_lr? Write trial.scale_lr(opt) before trial.track, or `batch: global` or "
-            f"`lr_scaling: none` in the recipe",
+        text = (
+            f"the learning rate is {rate:.4g}, expected {rate * factor:.4g} (a batch for each atom): is the "
+            f"optimizer given to trial.scale_lr? Write trial.scale_lr(opt) before trial.track"
         )
+        return found.wrong(when, RATE, text)
+    return found.same(when, RATE, f"times {factor:.4g}" if factor != 1.0 else "")
 
 
-def _differs(rows: Sequence[Row], expected: Mapping[int, Sequence[Row]]) -> bool:
-    then = expected.get(rows[0]["step"])
-    if then is None:
-        return False
-    row, other = rows[0], then[0]
-    return (
-        _apart(row["end"], other["end"], other) > APART
-        or _other_metric(row, other) is not None
-        or row["inputs"][:1] != other["inputs"][:1]
-    )
+def _keeps_global_batch(row: Row, then: Row) -> bool | None:
+    """Tell whether the ranks together train on as many samples a step as one did; None where that is not known."""
+    mine, theirs = row["batch"], then["batch"]
+    ranks = row["ranks"] / then["ranks"]
+    if not mine or not theirs or ranks == 1:
+        return None
+    if abs(mine * ranks - theirs) <= 0.2 * theirs:
+        return True
+    return False if abs(mine - theirs) <= 0.2 * theirs else None
 
 
-def _other_metric(row: Row, then: Row) -> str | None:
-    """Return the first metric that differs; times and rates of work do by nature."""
-    for name, value in row["metrics"].items():
-        other = then["metrics"].get(name)
-        is_time = any(word in name for word in ("time", "second", "per_s", "runtime", "speed"))
-        if (
-            other is not None
-            and not is_time
-            and not math.isclose(value, other, rel_tol=1e-3, abs_tol=1e-6)
-        ):
-            return str(name)
-    return None
+def _rates_on_the_way_back(
+    when: str, launch: RehearsedLaunch, expected: Mapping[int, Sequence[Row]], found: Judgement
+) -> None:
+    for rows in launch.reports:
+        if (then := expected.get(rows[0]["step"])) is not None:
+            _rates(when, rows[0], then[0], found)
+    found.skip(when, RATE, "no step was reported by both, or no optimizer has stepped")
 
 
-def _draws(rows: Sequence[Row]) -> list[Counter[int] | None]:
-    """Return what the ranks have drawn together of each data set; None where there was too much to write down."""
-    found: list[Counter[int] | None] = []
-    for place in range(max(len(row["drawn"]) for row in rows)):
-        drawn = [row["drawn"][place] for row in rows if place < len(row["drawn"])]
-        is_whole = all(len(one["samples"]) == one["count"] for one in drawn)
-        samples = (sample for one in drawn for sample in one["samples"])
-        found.append(Counter(samples) if is_whole else None)
-    return found
-
-
-def _apart(mine: Any, theirs: Any, then: Row) -> float:
-    """Return how far two states are apart, as a share of the way that the undisturbed one went in this step."""
-    if not mine or not theirs or len(mine) != len(theirs):
-        return 0.0
-    apart = _far(mine, theirs)
-    way = _far(then["start"], then["end"])
-    return apart / way if way else float(apart > SAME)
-
-
-def _far(one: Sequence[float], other: Sequence[float]) -> float:
-    if not one or not other or len(one) != len(other):
-        return math.inf
-    return max(abs(a - b) for a, b in zip(one, other, strict=True))
-
-
-def _equal(a: float, b: float) -> bool:
-    return math.isclose(a, b, rel_tol=SAME, abs_tol=1e-12)
-
-
-def _between(low: float, high: float) -> str:
-    return f"{low:.4g}" if _equal(low, high) else f"{low:.4g} to {high:.4g}"
+def _metrics_by_size(
+    when: str, large: RehearsedLaunch, small: RehearsedLaunch | None, found: Judgement
+) -> None:
+    """Compare metrics of one model on both sizes; what differs by more than its own noise counts the ranks."""
+    both = [
+        [rows[0]["metrics"] for rows in launch.reports if rows[0]["held"]] if launch else []
+        for launch in (large, small)
+    ]
+    if not all(both):
+        return found.skip(when, METRICS, "no report of the same model on both sizes")
+    names = [name for name in both[0][0] if not is_time(name) and name in both[1][0]]
+    for name in names:
+        on_large, on_small = ([m[name] for m in values if name in m] for values in both)
+        noise = max(max(values) - min(values) for values in (on_large, on_small))
+        mine, theirs = (sum(values) / len(values) for values in (on_large, on_small))
+        size = max(abs(mine), abs(theirs))
+        repeats_exactly = noise <= SAME * size and len(on_large) > 1 < len(on_small)
+        slack = EXACT * size if repeats_exactly else max(NOISY * size, 4 * noise)
+        if abs(mine - theirs) > slack + SAME:
+            text = (
+                f"the same model reports {name} {mine:.6g}, and {theirs:.6g} on {count(small.atoms, 'atom')}: "  # type: ignore[union-attr]
+                f"the metric counts the ranks. Evaluate all data on each rank, or report trial.mean(total, number)"
+            )
+            found.findings.append(Finding("metric", f"{when} {text}"))
+            found.verdicts[when, METRICS] = ("WRONG", "")
+    return found.same(when, METRICS, ", ".join(names))

@@ -1,18 +1,22 @@
 """A record of what this rank did between two reports, written down for ``gpusched validate --rehearse``.
 
 Seen from outside the script, so that it holds for any trainer: every optimizer that steps (torch's global hooks), the
-rates that are in force while it does, the parameters that it moves, the samples that data loaders draw, and the first
-input of each step. One line a report and rank, in ``logs/<incarnation>/seen-<rank>.jsonl``; ``doctor/rehearsal.py``
-compares the lines of two runs.
+rates that are in force while it does, the parameters that it moves, the samples that data loaders draw, and the inputs
+of each step. One line a report and rank, in ``logs/<incarnation>/seen-<rank>.jsonl``; ``doctor/rehearsal.py``
+compares the lines of two runs. From the launch on that the rehearsal names, the parameters are put back after each
+optimizer step, so that several sizes report of one model.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from gpusched.worker.forgotten import owned
@@ -26,6 +30,15 @@ MOST_DRAWN = 200_000
 _LARGEST_INPUT = 4096
 
 
+@dataclass(slots=True, eq=False)
+class _Draws:
+    """Samples that an iterator of a data set has drawn since the last report. ``trains``: an optimizer step came."""
+
+    data: Any
+    samples: list[int] = field(default_factory=list)
+    trains: bool = False
+
+
 class Onlooker:
     """Record of what a script that trains does."""
 
@@ -35,9 +48,13 @@ class Onlooker:
         self._world_size = world_size
         self._lr_power = lr_power
         self._optimizers: dict[int, Any] = {}
-        self._data_sets: dict[int, tuple[int, Any]] = {}
-        self._trained_on: set[int] = set()
-        self._last_drawn: int | None = None
+        self._draws: list[_Draws] = []
+        self._last_drawn: _Draws | None = None
+        self._stands_still = _stands_still(path)
+        #: Of the calls of models since the last step: how deep they are nested, the last input, and all samples.
+        self._depth, self._seen = 0, 0
+        self._input: float | None = None
+        self._kept: dict[int, list[Any]] = {}
         self._attached = False
         self._wants_input = True
         self._clear()
@@ -49,19 +66,20 @@ class Onlooker:
         if self._attached or torch is None:
             return
         self._attached = True
-        from torch.nn.modules.module import register_module_forward_pre_hook
+        from torch.nn.modules import module
         from torch.optim.optimizer import register_optimizer_step_pre_hook
         from torch.utils.data import dataloader
 
         register_optimizer_step_pre_hook(self._before_step)
-        register_module_forward_pre_hook(self._before_forward)
+        module.register_module_forward_pre_hook(self._before_forward)
+        module.register_module_forward_hook(self._after_forward, always_call=True)
         iterator: Any = dataloader._BaseDataLoaderIter
         draw = iterator._next_index
 
         def _next_index(of: Any) -> Any:
             index = draw(of)
             if torch.is_grad_enabled():
-                self._drawn(of._dataset, index)
+                self._drawn(of, index)
             return index
 
         iterator._next_index = _next_index
@@ -73,6 +91,7 @@ class Onlooker:
         self.attach()
         tracked = [_bare(value) for value in self._training.tracked.values()]
         kept = _parameters_of(tracked)
+        self._note_optimizers()
         optimizers = list(self._optimizers.values())
         row = {
             "step": step,
@@ -93,11 +112,9 @@ class Onlooker:
             <= {id(scaler.optimizer) for scaler in self._training.scalers},
             "fixed": self._training.keeps_global_batch,
             "inputs": self._inputs,
-            "drawn": [
-                {"length": _length(data), "count": len(found), "samples": found[:MOST_DRAWN]}
-                for key, (_, data) in self._data_sets.items()
-                if key in self._trained_on and (found := self._samples.get(key))
-            ],
+            "batch": median(self._batches) if self._batches else 0,
+            "held": self._stands_still and self._updates > 0,
+            "drawn": list(self._drawn_by_data_set()),
             "start": self._start,
             "end": self._sampled(),
             "untracked": [
@@ -119,55 +136,88 @@ class Onlooker:
         self._base: list[float] = []
         self._rates: list[float] = []
         self._inputs: list[float] = []
-        self._samples: dict[int, list[int]] = {}
+        self._batches: list[int] = []
+        self._draws = []
         self._start: list[float] | None = None
 
     def _before_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         if self._training.clock.frozen:
             return
-        tracked = map(
-            bare_optimizer, self._training.tracked.values() if not self._optimizers else ()
-        )
-        for one in (*filter(_is_optimizer, tracked), optimizer):
-            if id(one) not in self._optimizers:
-                self._optimizers[id(one)] = one
-                one.register_step_pre_hook(self._in_force)  # after those of the learning rate
+        self._note_optimizers(optimizer)
         if self._start is None:
             self._start = self._sampled()
         self._updates += 1
         self._base.append(_rate(optimizer))
-        self._wants_input = True
+        if self._input is not None:
+            self._inputs.append(self._input)
+            self._batches.append(self._seen)
+        self._input, self._seen = None, 0
         if self._last_drawn is not None:
-            self._trained_on.add(self._last_drawn)
+            self._last_drawn.trains = True
+
+    def _note_optimizers(self, *stepping: Any) -> None:
+        """Look on at the optimizers that are tracked, the same ones in every launch, and at others once they step."""
+        tracked = [] if self._optimizers else map(bare_optimizer, self._training.tracked.values())
+        for one in (*filter(_is_optimizer, tracked), *stepping):
+            if id(one) in self._optimizers:
+                continue
+            self._optimizers[id(one)] = one
+            one.register_step_pre_hook(self._in_force)  # after those of the learning rate
+            if self._stands_still:
+                one.register_step_post_hook(self._put_back)
+                self._kept[id(one)] = [each.detach().clone() for each in owned(one)]
 
     def _in_force(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         if not self._training.clock.frozen:
             self._rates.append(_rate(optimizer))
 
-    def _before_forward(self, module: Any, arguments: Any) -> None:
-        if not self._wants_input or not module.training:
-            return
+    def _put_back(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         torch = sys.modules["torch"]
-        if not torch.is_grad_enabled():
+        with torch.no_grad():
+            for each, kept in zip(owned(optimizer), self._kept[id(optimizer)], strict=True):
+                each.copy_(kept)
+
+    def _after_forward(self, module: Any, arguments: Any, result: Any) -> None:
+        self._depth = max(0, self._depth - 1)
+
+    def _before_forward(self, module: Any, arguments: Any) -> None:
+        self._depth += 1
+        torch = sys.modules["torch"]
+        if not module.training or not torch.is_grad_enabled():
             return
+        self._wants_input |= self._depth == 1
         for value in arguments:
-            if isinstance(value, torch.Tensor):
+            if self._wants_input and isinstance(value, torch.Tensor):
+                self._seen += len(value) if value.dim() else 1
                 flat = value.detach().reshape(-1)[:_LARGEST_INPUT].to("cpu", torch.float64)
                 places = torch.arange(1, flat.numel() + 1, dtype=torch.float64)
                 total = float((flat * places.sqrt()).sum())
-                self._inputs.append(total if math.isfinite(total) else 0.0)
+                self._input = total if math.isfinite(total) else 0.0
                 self._wants_input = False
                 return
 
-    def _drawn(self, data: Any, index: Any) -> None:
+    def _drawn(self, iterator: Any, index: Any) -> None:
         if isinstance(index, int):
             index = [index]
         if not isinstance(index, list) or not all(type(each) is int for each in index):
             return
-        key = id(data)
-        self._data_sets.setdefault(key, (len(self._data_sets), data))
-        self._samples.setdefault(key, []).extend(index)
-        self._last_drawn = key
+        drawn = iterator.__dict__.setdefault("_gpusched_drawn", _Draws(iterator._dataset))
+        if drawn not in self._draws:
+            drawn.samples = []
+            self._draws.append(drawn)
+        drawn.samples.extend(index)
+        self._last_drawn = drawn
+
+    def _drawn_by_data_set(self) -> Iterator[dict[str, Any]]:
+        """Yield the samples of each data set, of iterators that an optimizer step has followed."""
+        by_data: dict[int, list[_Draws]] = {}
+        for drawn in self._draws:
+            if drawn.trains:
+                by_data.setdefault(id(drawn.data), []).append(drawn)
+        for several in by_data.values():
+            found = [sample for drawn in several for sample in drawn.samples]
+            length = _length(several[0].data)
+            yield {"length": length, "count": len(found), "samples": found[:MOST_DRAWN]}
 
     def _sampled(self) -> list[float]:
         """A few values of all parameters that optimizers move, the same ones on every rank and in every launch."""
@@ -178,6 +228,12 @@ class Onlooker:
         moved = (each for optimizer in self._optimizers.values() for each in owned(optimizer))
         whole = [each for each in moved if not hasattr(each, "to_local") and each.numel()]
         return [float(value) for value in sampled(whole, SAMPLED).nan_to_num()]
+
+
+def _stands_still(path: Path) -> bool:
+    """Tell whether this launch trains in vain: from a launch on, of the trials that are moved (``cli/rehearse.py``)."""
+    launch, trial = int(path.parent.name), int(path.parents[2].name)
+    return trial % 2 == 0 and launch >= int(os.environ.get("GPUSCHED_REHEARSAL") or 1) > 1
 
 
 def _is_optimizer(value: Any) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpusched.doctor.rehearsal import RehearsedLaunch, RehearsedTrial, judge
+from gpusched.doctor.findings import Judgement, RehearsedLaunch, RehearsedTrial
+from gpusched.doctor.rehearsal import judge
 
 Rows = list[dict[str, Any]]
 WAY = ((1, 1), (1, 1), (2, 2), (1, 1))
@@ -25,6 +26,8 @@ def row(step: int, atoms: int = 1, rank: int = 0) -> dict[str, Any]:
         "step": step,
         "ranks": atoms,
         "metrics": {"loss": 1.0 / step, "time": 3.0 + rank},
+        "batch": 2.0,
+        "held": False,
         "updates": updates,
         "base": [rate] * updates,
         "rates": [rate * atoms] * updates,
@@ -37,7 +40,6 @@ def row(step: int, atoms: int = 1, rank: int = 0) -> dict[str, Any]:
         "end": [float(step), 0.0],
         "untracked": [],
         "loose": 0,
-        "shared": [],
     }
 
 
@@ -49,20 +51,25 @@ def moved() -> list[list[Rows]]:
         for _ in range(2):
             step += 1
             reports.append([row(step, atoms, rank) for rank in range(ranks)])
+            if len(launches) > 1:  # of one model on both sizes
+                for one in reports[-1]:
+                    one |= {"held": True, "metrics": {"loss": 0.25, "time": 3.0}}
         launches.append(reports)
     return launches
 
 
-def judged(change: Callable[[list[list[Rows]]], None], shared: Any = ()) -> list[tuple[str, bool]]:
+def judgement(change: Callable[[list[list[Rows]]], None]) -> Judgement:
     rows = moved()
     change(rows)
     launches = [
         RehearsedLaunch(atoms, reports) for (atoms, _), reports in zip(WAY, rows, strict=True)
     ]
-    left = [[row(step)] for step in range(1, 9)]
-    left[0][0]["shared"] = shared
-    alone = RehearsedTrial([RehearsedLaunch(1, left)])
-    return [(found.kind, found.is_error) for found in judge(RehearsedTrial(launches), alone)]
+    alone = RehearsedTrial([RehearsedLaunch(1, [[row(step)] for step in range(1, 9)])])
+    return judge(RehearsedTrial(launches), alone)
+
+
+def judged(change: Callable[[list[list[Rows]]], None]) -> list[tuple[str, bool]]:
+    return [(found.kind, found.is_error) for found in judgement(change).findings]
 
 
 def each(launch: int, **values: Any) -> Callable[[list[list[Rows]]], None]:
@@ -77,6 +84,11 @@ def each(launch: int, **values: Any) -> Callable[[list[list[Rows]]], None]:
     return change
 
 
+def first(launch: int, **values: Any) -> Callable[[list[list[Rows]]], None]:
+    """Set these in the rows of the first report of a launch."""
+    return lambda rows: [one.update(values) for one in rows[launch][0]]  # type: ignore[func-returns-value]
+
+
 def unscaled(step: int) -> list[float]:
     return [0.1 * 0.9 ** (step - 1)] * 2
 
@@ -85,8 +97,34 @@ def scaled(step: int) -> list[float]:
     return [0.2 * 0.9 ** (step - 1)] * 2
 
 
-def test_a_right_trial_has_no_finding() -> None:
-    assert judged(lambda rows: None) == []
+def test_a_right_trial_has_no_finding_and_says_what_was_compared() -> None:
+    found = judgement(lambda rows: None)
+    assert found.findings == []
+    assert found.verdicts == {
+        ("after a pause", "learning rate"): ("same", ""),
+        ("after a pause", "samples"): ("same", ""),
+        ("after a pause", "parameters"): ("same", ""),
+        ("after a pause", "metrics"): ("same", "loss"),
+        ("on 2 atoms", "parameters"): ("same", "as they were saved"),
+        ("on 2 atoms", "samples"): ("same", "each of an epoch once"),
+        ("on 2 atoms", "learning rate"): ("same", "times 2"),
+        ("on 2 atoms", "metrics"): ("same", "loss"),
+        ("back on 1 atom", "learning rate"): ("same", ""),
+    }
+
+
+def test_every_mistake_is_listed_beside_what_could_not_be_compared() -> None:
+    """A note hides no mistake: the runs differ, and yet the rate is wrong, and the metric counts the ranks."""
+
+    def change(rows: list[list[Rows]]) -> None:
+        each(0, inputs=[0.5])(rows)
+        each(1, base=[0.1] * 4)(rows)
+        each(2, metrics={"loss": 0.5})(rows)
+
+    found = judgement(change)
+    kinds = [(one.kind, one.is_error) for one in found.findings]
+    assert kinds == [("not repeatable", False), ("learning rate", True), ("metric", True)]
+    assert found.verdicts["after a pause", "parameters"][0] == "not compared"
 
 
 AGAIN = [{"length": 8, "count": 8, "samples": [0, 0, 1, 1, 2, 2, 3, 3]}]
@@ -100,12 +138,18 @@ AGAIN = [{"length": 8, "count": 8, "samples": [0, 0, 1, 1, 2, 2, 3, 3]}]
         (each(1, start=[2.0, 1.0]), "parameters not restored", True),
         (each(1, end=[9.0, 0.0], untracked=["SGD"]), "optimizer not tracked", True),
         (each(1, end=[9.0, 0.0]), "state not tracked", True),
+        (each(1, end=[9.0, 0.0], updates=0), "less training", True),
+        (each(1, inputs=[10.0] * 4), "samples", True),
+        (each(2, metrics={"loss": 0.5, "time": 9.0}), "metric", True),
+        (each(2, metrics={"loss": 0.251}), "metric", True),
+        (each(2, batch=1.0), "learning rate", True),
+        (each(2, fixed=True, rates=unscaled, scaled=False), "learning rate", True),
         (each(1, base=[0.1] * 4), "learning rate", True),
         (each(1, rates=[0.2] * 4), "learning rate", True),
         (each(1, drawn=AGAIN), "samples", True),
         (each(1, inputs=[0.5] * 4), "order of samples", False),
         (each(1, metrics={"loss": 7.0}), "metric", True),
-        (each(1, updates=0), "report before training", True),
+        (first(1, end=[9.0, 0.0], updates=0), "report before training", True),
         (each(2, inputs=[5.0, 6.0]), "same samples", True),
         (each(2, drawn=[{"length": 8, "count": 8, "samples": list(range(8))}]), "samples", True),
         (each(2, drawn=[{"length": 8, "count": 1, "samples": [0]}]), "samples", True),
@@ -126,19 +170,16 @@ def test_each_kind_of_finding(
     [
         each(2, drawn=[{"length": 8, "count": 900, "samples": [0]}]),  # too many to be written down
         each(2, base=scaled, rates=scaled, scaled=False),  # by the script itself
-        each(2, rates=unscaled, scaled=False, fixed=True),  # by a fixed global batch
+        each(2, rates=unscaled, scaled=False, fixed=True, batch=1.0),  # by a fixed global batch
+        each(2, rates=unscaled, scaled=False, batch=1.0),  # by the script, without a word of it
+        each(2, metrics=lambda step: {"loss": 0.25 + 0.02 * (step - 5.5)}),  # noise
+        first(1, updates=0),  # a report at the top of the loop
     ],
 )
 def test_what_is_right_in_another_way_is_left_alone(
     change: Callable[[list[list[Rows]]], None],
 ) -> None:
     assert judged(change) == []
-
-
-@pytest.mark.parametrize("is_read", [True, False])
-def test_a_file_that_both_write_is_named(is_read: bool) -> None:
-    shared = [["writes log.txt, as trial 0 does", is_read]]
-    assert judged(lambda rows: None, shared=shared) == [("shared file", is_read)]
 
 
 @pytest.mark.parametrize(
@@ -153,5 +194,16 @@ def test_a_file_that_both_write_is_named(is_read: bool) -> None:
 def test_a_failure_says_when(place: int, says: str) -> None:
     launches = [RehearsedLaunch(atoms, []) for atoms, _ in WAY[:place]]
     launches.append(RehearsedLaunch(WAY[place][0], [], "no"))
-    (found,) = judge(RehearsedTrial(launches), None)
+    (found,) = judge(RehearsedTrial(launches), None).findings
     assert (found.text, found.to_json()["error"]) == (says, True)
+
+
+def test_what_follows_the_loop_fails_in_the_trial_left_alone() -> None:
+    alone = RehearsedTrial([RehearsedLaunch(1, [[row(1)]], "NameError: no test set")])
+    (found,) = judge(RehearsedTrial([RehearsedLaunch(1, [[row(1)]])]), alone).errors
+    assert found.text == "left alone the script fails: NameError: no test set"
+
+
+def test_a_hyperparameter_that_nothing_reads_is_wrong() -> None:
+    (found,) = judge(RehearsedTrial([]), None, ["lr"]).errors
+    assert 'args: ["--lr=${lr}"]' in found.text

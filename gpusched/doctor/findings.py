@@ -1,0 +1,147 @@
+"""What a rehearsal finds: findings with the line to change, what was compared, and the rows that ranks wrote down."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Row = Mapping[str, Any]
+Outcome = Literal["same", "not compared", "WRONG"]
+
+SAME = 1e-6
+"""Rates, and numbers that were computed from the same parameters in the same way, differ by rounding at most."""
+APART = 0.02
+"""Difference of parameters, as a share of the way that they went since the last report, that no rounding explains."""
+
+PARAMETERS, RATE, SAMPLES, METRICS = "parameters", "learning rate", "samples", "metrics"
+ASPECTS = (PARAMETERS, RATE, SAMPLES, METRICS)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``kind`` for programs, ``text`` for people. ``is_error``: a search would rank a model that trained wrongly."""
+
+    kind: str
+    text: str
+    is_error: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "error": self.is_error, "text": self.text}
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsedLaunch:
+    """One launch: by report, the rows of its ranks. ``error``: how it failed, if it did; ``step_s``: of one report."""
+
+    atoms: int
+    reports: Sequence[Sequence[Row]]
+    error: str | None = None
+    step_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsedTrial:
+    """A trial's launches in order, and the remarks of gpusched to its ranks."""
+
+    launches: Sequence[RehearsedLaunch]
+    said: Sequence[str] = ()
+
+    @property
+    def by_step(self) -> dict[int, Sequence[Row]]:
+        return {rows[0]["step"]: rows for launch in self.launches for rows in launch.reports}
+
+
+@dataclass(slots=True)
+class Judgement:
+    """All findings, and by launch and aspect what came of comparing, with the reason or what was compared."""
+
+    findings: list[Finding] = field(default_factory=list)
+    verdicts: dict[tuple[str, str], tuple[Outcome, str]] = field(default_factory=dict)
+
+    def wrong(self, when: str, aspect: str, text: str, kind: str = "") -> None:
+        """Add a mistake, unless one of this launch and aspect is there: it follows from that."""
+        if self.outcome(when, aspect) != "WRONG":
+            self.findings.append(Finding(kind or aspect, f"{when} {text}"))
+            self.verdicts[when, aspect] = ("WRONG", "")
+
+    def same(self, when: str, aspect: str, what: str = "") -> None:
+        if self.outcome(when, aspect) != "WRONG":
+            self.verdicts[when, aspect] = ("same", what)
+
+    def skip(self, when: str, aspect: str, why: str) -> None:
+        """Say why an aspect cannot be compared, unless it was."""
+        self.verdicts.setdefault((when, aspect), ("not compared", why))
+
+    def outcome(self, when: str, aspect: str) -> Outcome | None:
+        return self.verdicts.get((when, aspect), (None, ""))[0]
+
+    @property
+    def errors(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.is_error]
+
+
+# ---------------------------------------------------------------- rows
+
+
+def differs(rows: Sequence[Row], expected: Mapping[int, Sequence[Row]]) -> bool:
+    then = expected.get(rows[0]["step"])
+    if then is None:
+        return False
+    row, other = rows[0], then[0]
+    return (
+        apart(row["end"], other["end"], other) > APART
+        or row["inputs"][:1] != other["inputs"][:1]
+        or any(
+            not math.isclose(value, other["metrics"].get(name, value), rel_tol=1e-3, abs_tol=1e-6)
+            for name, value in row["metrics"].items()
+            if not is_time(name)
+        )
+    )
+
+
+def is_time(name: str) -> bool:
+    """Tell whether a metric differs by nature: times, speeds, and the rate itself."""
+    words = ("time", "second", "per_sec", "runtime", "speed", "learning_rate")
+    return (
+        name.endswith("per_s")
+        or any(word in name for word in words)
+        or "lr" in re.split(r"[^a-z]+", name.lower())
+    )
+
+
+def draws(rows: Sequence[Row]) -> list[Counter[int] | None]:
+    """Return what the ranks have drawn together of each data set; None where there was too much to write down."""
+    found: list[Counter[int] | None] = []
+    for place in range(max(len(row["drawn"]) for row in rows)):
+        drawn = [row["drawn"][place] for row in rows if place < len(row["drawn"])]
+        is_whole = all(len(one["samples"]) == one["count"] for one in drawn)
+        samples = (sample for one in drawn for sample in one["samples"])
+        found.append(Counter(samples) if is_whole else None)
+    return found
+
+
+def apart(mine: Any, theirs: Any, then: Row) -> float:
+    """Return how far two states are apart, as a share of the way that the undisturbed one went in this step."""
+    if not mine or not theirs or len(mine) != len(theirs):
+        return 0.0
+    apart = far(mine, theirs)
+    way = far(then["start"], then["end"])
+    return apart / way if way else float(apart > SAME)
+
+
+def far(one: Sequence[float], other: Sequence[float]) -> float:
+    if not one or not other or len(one) != len(other):
+        return math.inf
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+def equal(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=SAME, abs_tol=1e-12)
+
+
+def between(low: float, high: float) -> str:
+    return f"{low:.4g}" if equal(low, high) else f"{low:.4g} to {high:.4g}"
