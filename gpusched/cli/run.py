@@ -40,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
     source = None if str(args.recipe) == "-" else args.recipe
     if source is not None and (told := may_go_on(runs, source)):
         remark(told)
+    if recipe.cluster is not None:
+        remark(f"joining the cluster {recipe.cluster}")
     paths = launchpad.make_experiment(runs, recipe, began, source)
     try:
         pid = launchpad.start_daemon(paths, recipe=recipe, say=remark)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpusched import failpoints
-from gpusched.core.events import Event, ExperimentStarted, Reopened, Tried
+from gpusched.core.events import DeadlineMoved, Event, ExperimentStarted, Reopened, Tried
 from gpusched.daemon import resuming
 from gpusched.daemon.clients import Clients
 from gpusched.daemon.provenance import Edits, recipe_file
@@ -47,6 +47,8 @@ from gpusched.recipe.recipe import Recipe
 
 #: How often it is looked whether another daemon has taken over.
 FENCE_EVERY_S = 1.0
+NODES_S = 5.0
+"""Time that the nodes of a cluster may take to join before the deadline waits for them."""
 #: The newest remarks of the executor and the devices that the dashboard shows.
 NOTES_SHOWN = 3
 #: How long a daemon that is over waits until the last devices are confirmed to be free.
@@ -77,6 +79,8 @@ class Daemon:
         self._foreword: list[str] = []
         early: list[str] = []
         self._tell: Callable[[str], None] = early.append
+        #: Told what the start waits for, by whoever starts this daemon.
+        self._starts: Callable[[dict[str, Any]], None] | None = None
         self._next_look_at = 0.0
         recipe = read_recipe(paths)
         recipe = replace(recipe, env=filled_in(recipe.env, environment or {}))
@@ -223,6 +227,11 @@ class Daemon:
                 ),
             ]
         )
+        late_s = self.clock()
+        # The time of day that a deadline may be has a fraction of a second, and stays where it is.
+        if self.assembled.recipe.cluster and late_s > NODES_S and rules.deadline_s.is_integer():
+            moved = DeadlineMoved(at=late_s, deadline_s=rules.deadline_s + late_s)
+            self.driver.handle([moved])
 
     def _go_on(self) -> None:
         """Go on after the end, or with other limits, if that is wished; a search that is ending ends first."""
@@ -260,6 +269,7 @@ class Daemon:
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.set_wakeup_fd(self.hub.wake_descriptor, warn_on_full_buffer=False)
+        self._starts = ready
         try:
             with self._left_whole():
                 self._start()
@@ -268,7 +278,9 @@ class Daemon:
         except GpuschedError:
             if not self.experiment.state.devices.total:  # refused: nobody comes back to its nodes
                 self.executor.close()
+                self.hub.close()  # whoever asked takes the folder away
             raise
+        self._starts = None
         self.paths.failure.unlink(missing_ok=True)
         ready({"ok": os.getpid(), "foreword": self._foreword})
         while not self.experiment.finished or self.driver.stalled:
@@ -343,6 +355,8 @@ class Daemon:
     def _say(self, text: str) -> None:
         """Tell a remark of a trial, the executor or the devices: in the log, to followers, in the dashboard."""
         self._tell(text)
+        if self._starts is not None:
+            self._starts({"say": text})
         self._notes.append(text)
 
     def _look_around(self) -> None:

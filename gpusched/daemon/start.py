@@ -81,7 +81,7 @@ def start_daemon(
 
     ``wish``: limits that a resumed experiment goes on with (``resuming``); of a new one a configuration to ``try``.
 
-    ``say`` is told what the policy wants a person to know before the search starts.
+    ``say`` is told what the start waits for, and what the policy wants a person to know before the search starts.
 
     ``recipe``: the one that was just read, with the values that are not on the disk; without it they are looked for.
     """
@@ -92,11 +92,17 @@ def start_daemon(
     hidden = _hidden_values(paths, recipe)
     with _interrupts_wait() as interrupted:
         process, reading = _spawn(paths, options, hidden)
+    message: dict[str, Any] = {}
     try:
         if interrupted:
             raise KeyboardInterrupt
         with os.fdopen(reading, "rb") as pipe:
-            line = pipe.readline()
+            for line in pipe:
+                message = json.loads(line)
+                if "say" not in message:
+                    break
+                if say is not None:
+                    say(message["say"])
     except KeyboardInterrupt:
         if not resume:
             _take_back(process, paths)
@@ -105,10 +111,9 @@ def start_daemon(
             f"interrupted; {paths.root.name} goes on: 'gpusched watch' shows it, 'gpusched stop' ends it",
             exit_code=130,
         ) from None
-    if not line:
+    if not {"ok", "error"} & message.keys():
         code = process.wait()
         raise GpuschedError(f"the daemon ended at once (exit code {code}); see {paths.log}")
-    message = json.loads(line)
     if "error" in message:
         process.wait()
         raise InputError(message["error"], exit_code=message["exit_code"])
@@ -247,6 +252,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.ready_fd is not None:
             with suppress(OSError):
                 os.write(args.ready_fd, json.dumps(message).encode() + b"\n")
+                if "say" in message:
+                    return
                 os.close(args.ready_fd)
             args.ready_fd = None
 

@@ -28,6 +28,8 @@ from gpusched.folder.files import read_json, write_durably
 _PROBES_END_S = 0.5
 """Time for which ``take`` tries again: a probe (``is_locked``) shares the lock for an instant."""
 _RETRY_S = 0.005
+_UNREAD_S = 0.2
+"""Time after which a fence that could not be read is tried again."""
 
 
 class Lock:
@@ -104,13 +106,17 @@ _NOTE_BYTES = 80
 def read_note(path: Path | str) -> str:
     """Return the line in a small file, which another process may be writing; empty if missing."""
     with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            text = os.read(descriptor, _NOTE_BYTES).decode("ascii", "replace")
-        finally:
-            os.close(descriptor)
+        text = _read_small(path)
         return text.strip() if text.endswith("\n") else ""
     return ""
+
+
+def _read_small(path: Path | str) -> str:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        return os.read(descriptor, _NOTE_BYTES).decode("ascii", "replace")
+    finally:
+        os.close(descriptor)
 
 
 def _read_number(path: Path | str) -> int:
@@ -174,21 +180,46 @@ class Fence:
 
     @property
     def is_raised(self) -> bool:
-        """Whether this incarnation must write nothing any more."""
-        return self._path is not None and read_fence(self._path) >= self._incarnation
+        """Whether this incarnation must write nothing any more, as far as the fence can be read."""
+        try:
+            return self._number() >= self._incarnation
+        except OSError:
+            return False
+
+    def wait(self) -> bool:
+        """Return ``is_raised`` as soon as it is known: a fence that cannot be read keeps from writing, and may pass."""
+        while True:
+            try:
+                return self._number() >= self._incarnation
+            except OSError:
+                time.sleep(_UNREAD_S)
 
     def check(self) -> None:
-        """Raises OSError where the fence is raised."""
-        if self.is_raised:
+        """Raises OSError where the fence is raised, or cannot be read."""
+        if self._number() >= self._incarnation:
             raise OSError(errno.ESTALE, "another node has taken this trial over")
+
+    def _number(self) -> int:
+        return -1 if self._path is None else read_fence(self._path)
 
 
 def read_fence(fence: Path) -> int:
-    """Return the newest incarnation of a trial that must write nothing any more; 0: all may write."""
-    return _read_number(fence)
+    """Return the newest incarnation of a trial that must write nothing any more; 0: all may write, or no fence.
+
+    Raises OSError where that is not known: the folder may be away, or no descriptor left.
+    """
+    try:
+        found = _read_small(fence)
+    except FileNotFoundError:
+        return 0
+    if not (found.endswith("\n") and found.strip().isdecimal()):
+        raise OSError(errno.EAGAIN, "the fence is being written", str(fence))
+    return int(found)
 
 
 def write_fence(fence: Path, incarnation: int) -> None:
     """Keep this incarnation of a trial, and older ones, from writing. There is a fence from the first launch on."""
-    if not fence.exists() or read_fence(fence) < incarnation:
-        write_note(fence, str(incarnation))
+    with suppress(OSError):
+        if fence.exists() and read_fence(fence) >= incarnation:
+            return
+    write_note(fence, str(incarnation))

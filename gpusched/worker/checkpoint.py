@@ -156,12 +156,18 @@ class CheckpointStore:
             sync(staged)
             failpoints.reach("checkpoint.staged")
             self._fence.check()
-            self._swap_in(staged, self.folder / f"step-{step:08d}")
+            committed = self.folder / f"step-{step:08d}"
+            self._swap_in(staged, committed)
+            if (
+                self._fence.wait()
+            ):  # raised since: this process may have been stopped before the rename
+                committed.rename(staged)
+                self._put_back()
+                self._fence.check()
         except OSError:
             shutil.rmtree(staged, ignore_errors=True)
             raise
-        if not self._fence.is_raised:
-            self._prune(step)
+        self._prune(step)
         return sum(int(entry["bytes"]) for entry in entries.values()) + len(text)
 
     def newest(self) -> Checkpoint | None:

@@ -63,7 +63,7 @@ class Reporter:
         return next((go for go in ("leave", "yield", "save") if go in told), "continue")
 
     def _send(self, report: Report) -> Go:
-        if self._fence.is_raised:
+        if self._fence.wait():
             return "leave"
         if self._log is None:
             self._log = self._open_log()

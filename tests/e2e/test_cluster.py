@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import psutil
+import pytest
 
+from gpusched.executors.cluster.line import home_of
+from gpusched.folder.lock import Lock, is_locked
+from gpusched.folder.paths import ExperimentPaths
 from tests.e2e.sandbox import Sandbox
+from tests.rig import marked, wait_until
 
 
 def test_more_atoms_than_the_largest_node_has_are_refused_and_the_nodes_let_go(
@@ -17,16 +24,37 @@ def test_more_atoms_than_the_largest_node_has_are_refused_and_the_nodes_let_go(
     recipe = sandbox.recipe("good.py", devices="auto", sizes=[3])
     refused = sandbox.gpusched("run", recipe, "--cluster", "local:2x2", TMPDIR=str(disk))
     assert refused.code == 2
-    assert refused.err == (
+    assert refused.err.endswith(
         "gpusched: sizes: the smallest trial has 3 atoms; a trial runs on one node, and the largest has 2: "
         "add a smaller size\n"
     )
     (homes,) = disk.glob("gpusched-*")
     assert not [*homes.iterdir()]
-    folder = str(sandbox.experiment)
-    assert not [
-        p.pid for p in psutil.process_iter(["cmdline"]) if folder in (p.info["cmdline"] or [])
-    ]
+    assert not [*sandbox.runs.iterdir()], "nor a search that was interrupted"
+    ours = str(sandbox.root)
+    assert not [p.pid for p in psutil.process_iter(["cmdline"]) if ours in str(p.info["cmdline"])]
+
+
+LATE = """
+import sys, time
+if "gpusched.executors.cluster.node" in sys.orig_argv:
+    time.sleep(6)
+"""
+
+
+@pytest.mark.slow
+def test_the_deadline_begins_when_the_first_node_is_in(sandbox: Sandbox) -> None:
+    """A start of 82 s printed nothing, and left nothing of a short deadline."""
+    (disk := sandbox.root / "tmp").mkdir()
+    (disk / "sitecustomize.py").write_text(LATE)
+    recipe = sandbox.recipe("good.py", devices="auto", max_trials=1)
+    places = {"TMPDIR": str(disk), "PYTHONPATH": str(disk)}
+    begun = sandbox.gpusched("run", recipe, "--cluster", "local:1x1", "--detach", **places)
+    assert begun.code == 0, begun.text
+    assert "joining the cluster local:1x1" in begun.text
+    assert "waiting for the nodes of the cluster: node0" in begun.text
+    told = sandbox.wait_for(lambda view: "the deadline is" in json.dumps(view) and view)
+    assert "later" in json.dumps(told)
 
 
 def test_a_trial_that_spans_two_nodes_outlives_a_killed_daemon(sandbox: Sandbox) -> None:
@@ -98,3 +126,45 @@ def test_a_search_whose_journal_is_lost_with_a_disk_goes_on_from_the_copy(sandbo
         reports = sandbox.paths.trial(number).reports.read_text().splitlines()
         rows = [(row["i"], row["k"]) for row in map(json.loads, reports)]
         assert rows == [(1, k) for k in range(1, steps + 1)]
+
+
+def test_a_resume_without_a_node_begins_its_trials_elsewhere(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its trial was never heard of again, and the search never ended; stop and cancel did not return."""
+    (disk := sandbox.root / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(disk))
+    places = {"TMPDIR": str(disk), "GPUSCHED_JOURNALS": str(disk)}
+    steps = 60
+    recipe = sandbox.recipe(
+        "good.py",
+        devices="cpu:1",
+        node_patience="2s",
+        save_every="1s",
+        policy={"name": "fifo", "R": steps},
+        try_first=[{"x": 0.5, "step_s": 0.05}] * 2,
+        space={"x": {"uniform": [0, 1]}, "step_s": {"uniform": [0, 1]}},
+    )
+    begun = sandbox.gpusched("run", recipe, "--cluster", "local:2x1", "--detach", **places)
+    assert begun.code == 0, begun.text
+    sandbox.wait_for(lambda view: [trial["step"] > 5 for trial in view["trials"]] == [True, True])
+    sandbox.kill_daemon()
+    home = home_of(sandbox.experiment, "node1")
+    ours = {str(sandbox.experiment), "node1"}
+    nodes = [
+        p.pid for p in psutil.process_iter(["cmdline"]) if ours <= {*(p.info["cmdline"] or [])}
+    ]
+    for pid in [*nodes, *marked(home)]:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not is_locked(ExperimentPaths(home).lock))
+    lock = Lock.take(ExperimentPaths(home).lock)  # its machine does not come back
+    resumed = sandbox.gpusched("resume", **places)
+    assert resumed.code == 0, resumed.text
+    lock.release()
+    launches = [
+        trial["incarnation"] for trial in json.loads(sandbox.paths.final_view.read_text())["trials"]
+    ]
+    assert sorted(launches) == [1, 2]
+    for number in (0, 1):
+        rows = map(json.loads, sandbox.paths.trial(number).reports.read_text().splitlines())
+        assert max(row["k"] for row in rows) == steps

@@ -105,8 +105,12 @@ class Members:
         )
         self._beat_at = self._now()
         self._timers.after(BEAT_S, self._beat)
-        late = f"it has not joined within {limit_s:.0f} s; its log is in {self._keys.folder}"
-        unused = {node.name: node.why_not or late for node in wanted if not node.devices}
+        late = f"it has not joined within {limit_s:.0f} s"
+        unused = {
+            node.name: node.why_not or f"{late}{self._keys.last_word(node.name)}"
+            for node in wanted
+            if not node.devices
+        }
         for name, why in unused.items():
             self._setting.say(f"node {name} is not used: {why}")
         if len(unused) == len(wanted) and not takes_over:

@@ -282,8 +282,11 @@ class Session:
                 pass  # a beat
 
     def _is_fenced(self, command: Launch) -> bool:
-        """Whether a node of the trial was given up after the launch was asked for: this one slept, or another."""
-        return command.incarnation <= read_fence(self._node.paths.trial(command.trial).fence)
+        """Whether a node of the trial was given up since the launch was asked for, or the fence cannot be read."""
+        try:
+            return command.incarnation <= read_fence(self._node.paths.trial(command.trial).fence)
+        except OSError:
+            return True
 
     def _unbegun(self, command: Launch) -> TrialExited:
         return TrialExited(
@@ -291,7 +294,7 @@ class Session:
             trial=command.trial,
             incarnation=command.incarnation,
             outcome="lost",
-            error="it had not begun when a node of it was lost",
+            error="it had not begun when a node of it was lost, or the shared folder was away",
             unbegun=True,
         )
 

@@ -1,4 +1,4 @@
-"""Parts of a trial that spans nodes: their ends, and what nodes are told; the daemon is real, nodes are played."""
+"""What the daemon makes of what nodes say, and of their silence; the daemon is real, nodes and time are played."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gpusched import __version__
-from gpusched.core.commands import Kill, Launch
-from gpusched.core.events import TrialExited
+from gpusched.core.commands import Kill, Launch, Yield
+from gpusched.core.events import Event, TrialExited
 from gpusched.devices.base import Device
 from gpusched.executors.base import Setting
 from gpusched.executors.cluster import frames
@@ -21,6 +21,7 @@ from gpusched.executors.cluster.line import Keys
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import read_fence
 from gpusched.folder.paths import ExperimentPaths
+from tests.events import reported
 from tests.executors.cluster.test_storm import AtOnce, Recipe, World
 
 NODES = ("a", "b", "c")
@@ -32,6 +33,7 @@ class Line:
     def __init__(self, name: str, paths: ExperimentPaths, world: World) -> None:
         self.name, self.paths, self.world = name, paths, world
         self.heard: list[Any] = []
+        self.has_begun = False
 
     def join(self) -> None:
         self.world.take(frames.NodeHello(self.name, version=__version__), self)
@@ -54,10 +56,13 @@ class Line:
         commands = [frame.read() for frame in self.heard if isinstance(frame, frames.Do)]
         return [found for found in (*self.heard, *commands) if isinstance(found, kind)]
 
-    def ends(self, outcome: Any, step: int | None = None) -> None:
-        end = TrialExited(at=0.0, trial=0, incarnation=1, outcome=outcome, step=step)
-        for frame in frames.Happened.of([end]):
+    def happened(self, *events: Event) -> None:
+        for frame in frames.Happened.of(events):
             self.say(frame)
+
+    def ends(self, outcome: Any, step: int | None = None, trial: int = 0) -> None:
+        end = TrialExited(at=0.0, trial=trial, incarnation=1, outcome=outcome, step=step)
+        self.happened(end)
 
 
 class Cluster:
@@ -69,7 +74,8 @@ class Cluster:
 
     def nodes(self) -> list[NodeOffer]:
         for line in self.lines.values():
-            if not line.heard:
+            if not line.has_begun:
+                line.has_begun = True
                 self.world.after(0.0, line.join)
         return [NodeOffer(name, "127.0.0.1", "cpu:1") for name in self.lines]
 
@@ -87,7 +93,7 @@ def made(tmp_path: Path) -> Iterator[tuple[ClusterExecutor, Cluster]]:
     hub: Any = world
     helper: Any = AtOnce()
     setting = Setting(paths=paths, recipe=recipe, hub=hub, clock=lambda: world.now)
-    executor = ClusterExecutor(setting, cluster, 5.0, helper)
+    executor = ClusterExecutor(setting, cluster, 1.0, helper)
     yield executor, cluster
     executor.close()
 
@@ -165,3 +171,112 @@ def test_a_node_that_is_back_does_not_replace_a_fence(
     assert isinstance(end, TrialExited)
     assert (end.outcome, end.error) == ("lost", "node a was lost")
     assert read_fence(refused[0]) == 1
+
+
+# ---------------------------------------------------------------- trials of one node each
+
+
+@pytest.fixture
+def apart(made: tuple[ClusterExecutor, Cluster]) -> tuple[ClusterExecutor, Cluster]:
+    """Trial 0 runs on ``a``."""
+    executor, cluster = made
+    executor.inventory()
+    launch(executor, 0, "a")
+    return executor, cluster
+
+
+def launch(executor: ClusterExecutor, trial: int, node: str) -> None:
+    executor.execute(Launch(trial, 1, (f"{node}/cpu:0",), {}))
+
+
+def passes(executor: ClusterExecutor, seconds: int, *awake: Line) -> list[Event]:
+    """Let time pass in which these nodes alone give signs of life."""
+    events: list[Event] = []
+    for _ in range(seconds):
+        for line in awake:
+            line.say(frames.Beat())
+        until = executor.now() + 1.0
+        while executor.now() < until:
+            events += executor.poll(until)
+    return events
+
+
+def kinds(events: list[Event]) -> list[tuple[str, str]]:
+    return [
+        (type(event).__name__, getattr(event, "device", "") or str(getattr(event, "trial", "")))
+        for event in events
+    ]
+
+
+def test_a_silent_node_gets_nothing_new_and_keeps_its_trials_until_patience_ends(
+    apart: tuple[ClusterExecutor, Cluster],
+) -> None:
+    """Its process had stopped for four seconds, and both of its trials began again from step 1."""
+    executor, cluster = apart
+    a, b, c = (cluster.lines[name] for name in NODES)
+    assert kinds(passes(executor, 5, c)) == [("DeviceQuarantined", "b/cpu:0")]
+    assert kinds(passes(executor, 1, a, b, c)) == [("DeviceReadmitted", "b/cpu:0")]
+    lost = passes(executor, 8, b, c)
+    assert kinds(lost) == [("DeviceQuarantined", "a/cpu:0"), ("TrialExited", "0")]
+    assert executor.now() < 16.0
+
+
+def test_a_node_that_the_cluster_calls_dead_is_lost_at_once_and_told_to_end_its_trials(
+    apart: tuple[ClusterExecutor, Cluster],
+) -> None:
+    """Its devices were given to another job while our trials trained there."""
+    executor, cluster = apart
+    gone = cluster.lines.pop("a")
+    events = passes(executor, 2, gone, *cluster.lines.values())
+    assert kinds(events) == [("DeviceQuarantined", "a/cpu:0"), ("TrialExited", "0")]
+    assert [frame.ends_trials for frame in gone.told(frames.Bye)] == [True]
+    assert not cluster.world.take(frames.NodeHello("a", version=__version__), gone)
+    assert len(gone.told(frames.Bye)) == 2, "as often as it comes back"
+    assert executor.members.nodes["a"].state == "lost"
+
+
+def test_a_node_on_which_every_trial_fails_is_out_of_use_by_name(
+    apart: tuple[ClusterExecutor, Cluster],
+) -> None:
+    """It ended the search: the first three trials had failed."""
+    executor, cluster = apart
+    a, b, c = (cluster.lines[name] for name in NODES)
+    launch(executor, 1, "b")
+    a.ends("failed")
+    (first,) = executor.poll(0.0)
+    assert isinstance(first, TrialExited)
+    assert first.outcome == "lost"
+    launch(executor, 2, "a")
+    b.happened(reported(at=0.0, trial=1, incarnation=1, seq=1, step=1, metric=0.5))
+    a.ends("failed", trial=2)
+    *_, second, out = executor.poll(0.0)
+    assert (second.outcome, out.device) == ("lost", "a/cpu:0")
+    assert out.reason.startswith("node a gets no trial: 2 trials failed on node a, where no trial")
+    assert not passes(executor, 2, a, b, c), "a sign of life changes nothing"
+    b.ends("failed", trial=1)
+    (third,) = executor.poll(0.0)
+    assert third.outcome == "failed", "trials have reported there"
+
+
+def test_a_script_that_fails_on_several_nodes_has_failed(
+    apart: tuple[ClusterExecutor, Cluster],
+) -> None:
+    executor, cluster = apart
+    launch(executor, 1, "b")
+    cluster.lines["a"].ends("failed")
+    cluster.lines["b"].ends("failed", trial=1)
+    told = [event.outcome for event in executor.poll(0.0) if isinstance(event, TrialExited)]
+    assert told == ["lost", "failed"]
+
+
+def test_a_node_that_is_about_to_end_has_its_trials_save_and_leave(
+    apart: tuple[ClusterExecutor, Cluster],
+) -> None:
+    executor, cluster = apart
+    a = cluster.lines["a"]
+    a.say(frames.Leaving())
+    assert a.told(Yield) == [Yield(0, 1, save=True)]
+    assert not a.told(frames.Bye)
+    a.ends("yielded", LAST_WORD)
+    assert kinds([*executor.poll(0.0)]) == [("TrialExited", "0"), ("DeviceQuarantined", "a/cpu:0")]
+    assert a.told(frames.Bye)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 import subprocess
 import sys
@@ -9,12 +11,19 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from gpusched.errors import DeviceError, InputError
 from gpusched.executors.cluster import ray
-from gpusched.executors.cluster.ray import RayBootstrap, find_cluster, ray_nodes_here
+from gpusched.executors.cluster.bootstrap import bootstrap_for, node_environment
+from gpusched.executors.cluster.node import NodeProcess
+from gpusched.executors.cluster.ray import RayBootstrap, Wanted, find_cluster, ray_nodes_here
+from gpusched.recipe.load import load_recipe
+from gpusched.recipe.recipe import Recipe
+from tests.rig import wait_until
 
 
 @pytest.fixture
@@ -40,6 +49,19 @@ def test_a_ray_node_of_this_machine_tells_its_cluster_and_its_interpreter() -> N
     )
     try:
         assert ray_nodes_here()["192.0.2.1:6379"] == "/opt/ray/bin/python"
+    finally:
+        raylet.communicate(b"\n")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="another user's process needs root")
+def test_a_raylet_of_another_user_is_not_believed() -> None:
+    """``auto`` ran the interpreter that any process of that name gave."""
+    words = ["--gcs-address=192.0.2.2:6379", "--python_worker_command=/tmp/theirs worker.py"]
+    program = ["/opt/ray/raylet", "-c", "read x", *words]
+    raylet = subprocess.Popen(program, executable="/bin/sh", stdin=subprocess.PIPE, user=65534)
+    try:
+        wait_until(lambda: "raylet" in psutil.Process(raylet.pid).cmdline()[0])
+        assert "192.0.2.2:6379" not in ray_nodes_here()
     finally:
         raylet.communicate(b"\n")
 
@@ -79,6 +101,8 @@ def test_auto_is_the_cluster_that_a_ray_job_was_submitted_to(
         ("auto", TWO, "nodes of 2 Ray clusters .* 192.0.2.1:6379, 192.0.2.7:6380"),
         ("ray://head:10001", ONE, "run gpusched on a node of the cluster"),
         ("head", ONE, "HOST:PORT, or auto"),
+        ("ssh:box1,box2", ONE, "HOST:PORT, or auto"),
+        ("slurm", ONE, "HOST:PORT, or auto"),
     ],
 )
 def test_an_address_that_cannot_be_used_is_refused(
@@ -170,3 +194,55 @@ def test_a_bridge_that_ends_or_hangs_is_named_with_its_log(
         monkeypatch.setattr(ray, "END_S", 0.1)
         with pytest.raises(DeviceError, match=rf"{said} \(see .*/cluster/ray.log\)"):
             RayBootstrap(listener, tmp_path)
+
+
+# ---------------------------------------------------------------- what travels, and what is asked for
+
+
+def recipe(folder: Path, **more: Any) -> Recipe:
+    (folder / "train.py").touch()
+    text = {
+        "script": "train.py",
+        "metric": "m",
+        "deadline": "1m",
+        "space": {"x": {"uniform": [0, 1]}},
+        **more,
+    }
+    (folder / "search.yaml").write_text(json.dumps(text))
+    return load_recipe(folder / "search.yaml")
+
+
+def test_the_users_own_modules_come_before_those_beside_gpusched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PYTHONPATH was replaced on every node."""
+    monkeypatch.setenv("PYTHONPATH", "/data/ours:/data/theirs")
+    ours = str(Path(ray.__file__).parents[3])
+    assert node_environment() == {"PYTHONPATH": f"/data/ours:/data/theirs:{ours}"}
+
+
+@pytest.mark.parametrize(
+    ("devices", "wanted"),
+    [
+        ("auto", Wanted("", None, 3)),
+        ("cuda", Wanted("GPU", None, 3)),
+        ("cpu:4", Wanted("CPU", 4, 3)),
+        ("cuda:0,1", None),
+    ],
+)
+def test_the_recipe_says_what_ray_reserves(
+    tmp_path: Path, devices: str, wanted: Wanted | None
+) -> None:
+    asked = recipe(tmp_path, devices=devices, cluster="auto", max_nodes=3)
+    if wanted is not None:
+        assert Wanted.of(asked) == wanted
+        return
+    with pytest.raises(InputError, match="Ray chooses the GPUs of each node"):
+        bootstrap_for(asked, tmp_path, print)
+
+
+def test_a_recipe_for_gpus_never_trains_on_cpu_slots(tmp_path: Path) -> None:
+    asked = recipe(tmp_path, devices="cuda", cluster="auto")
+    node = NodeProcess(tmp_path, "node0", "cpu:4")
+    with pytest.raises(InputError, match=r"asks for GPUs .* this node gives CPU slots"):
+        node.recipe_here(asked.resolved())

@@ -24,7 +24,7 @@ import pytest
 
 from gpusched.cli import main
 from gpusched.errors import DeviceError
-from gpusched.executors.cluster.ray import RayBootstrap
+from gpusched.executors.cluster.ray import RayBootstrap, Wanted
 from tests.rig import PATIENCE_S, wait_until
 
 pytestmark = [
@@ -44,8 +44,8 @@ ref = ray.remote(**{f"num_{sys.argv[3].lower()}s": 2})(lambda: None).remote()
 done, _ = ray.wait([ref], timeout=float(sys.argv[2]))
 print(json.dumps({"free": free, "ran": bool(done)}))
 """
-#: A process of a node: says its id and its GPUs, and stays.
-STAY = ["/bin/sh", "-c", 'echo "$$ $CUDA_VISIBLE_DEVICES $GIVEN"; exec sleep 600']
+#: The process of a node: says its id and its GPUs, and stays until it is told to leave.
+STAY = 'trap "exit 0" TERM; echo "$$ $CUDA_VISIBLE_DEVICES $GIVEN"; while :; do sleep 0.2; done'
 
 
 class RayCluster:
@@ -119,29 +119,37 @@ def other_job(cluster: RayCluster, limit_s: float, kind: str = "GPU") -> dict[st
 
 
 @pytest.fixture
-def processes() -> Iterator[list[int]]:
-    """Ids of processes that a test had started on nodes, killed at its end."""
-    started: list[int] = []
-    yield started
-    for pid in started:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-@pytest.fixture
 def token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
 
 
-def started(bootstrap: RayBootstrap, name: str, folder: Path, processes: list[int]) -> list[str]:
-    """Start a process on a node; return its words."""
-    log = folder / "cluster" / f"{name}.log"
-    before = log.read_text() if log.exists() else ""
-    bootstrap.start(name, STAY, {"GIVEN": "given"})
-    wait_until(lambda: log.exists() and log.read_text()[len(before) :].endswith("\n"))
-    words = log.read_text()[len(before) :].split()
-    processes.append(int(words[0]))
-    return words
+class Staying(RayBootstrap):
+    """A way to nodes whose processes only stay. Told to leave when a test is over."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._given |= {"command": ["/bin/sh", "-c", STAY], "env": {"GIVEN": "given"}}
+
+    def words(self, node: str) -> list[str]:
+        """Return what the newest process of a node has said."""
+        log = self._shared / "cluster" / f"{node}.log"
+        wait_until(lambda: log.exists() and log.read_text().endswith("\n"))
+        return log.read_text().splitlines()[-1].split()
+
+    def pids(self) -> list[int]:
+        logs = self._shared.glob("cluster/*.log")
+        lines = [line.split() for log in logs for line in log.read_text().splitlines()]
+        return [int(words[0]) for words in lines if words and words[-1] == "given"]
+
+
+@pytest.fixture(autouse=True)
+def _leave(tmp_path: Path) -> Iterator[None]:
+    yield
+    for log in tmp_path.glob("**/cluster/*.log"):
+        for line in log.read_text().splitlines():
+            if line.endswith(" given"):
+                with suppress(ProcessLookupError):
+                    os.kill(int(line.split()[0]), signal.SIGTERM)
 
 
 # ---------------------------------------------------------------- two nodes of two GPUs each, and a token
@@ -162,13 +170,13 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
 def test_what_is_reserved_is_taken_for_other_jobs_until_it_is_given_back(
     guarded: RayCluster, tmp_path: Path
 ) -> None:
-    bootstrap = RayBootstrap(guarded.address, tmp_path / "one")
+    bootstrap = Staying(guarded.address, tmp_path / "one")
     offers = bootstrap.nodes()
     assert [offer.devices for offer in offers] == ["cuda:GPU-0000-2,GPU-0000-5"] * 2
     assert len({offer.name for offer in offers}) == 2
     assert other_job(guarded, 2.0) == {"free": 0, "ran": False}
-    late = RayBootstrap(guarded.address, tmp_path / "two")
-    with pytest.raises(DeviceError, match=r"no node is free: .*other jobs .* have its 2 GPUs"):
+    late = Staying(guarded.address, tmp_path / "two")
+    with pytest.raises(DeviceError, match=r"no node is free: .*other jobs .* have its GPUs"):
         late.nodes()
     late.close()
     bootstrap.close()
@@ -176,12 +184,24 @@ def test_what_is_reserved_is_taken_for_other_jobs_until_it_is_given_back(
 
 
 @pytest.mark.usefixtures("token")
-def test_a_process_outlives_its_anchor_and_its_bridge_and_a_resume_finds_the_same_nodes(
-    guarded: RayCluster, tmp_path: Path, processes: list[int]
+def test_as_many_nodes_and_devices_are_taken_as_are_asked_for(
+    guarded: RayCluster, tmp_path: Path
 ) -> None:
-    first = RayBootstrap(guarded.address, tmp_path)
+    bootstrap = Staying(guarded.address, tmp_path, wanted=Wanted("GPU", 1, 1))
+    (offer,) = bootstrap.nodes()
+    assert offer.devices.count("GPU-") == 1
+    assert bootstrap.nodes() == [offer]
+    bootstrap.close()
+    assert other_job(guarded, PATIENCE_S)["ran"]
+
+
+@pytest.mark.usefixtures("token")
+def test_a_process_outlives_its_anchor_and_its_bridge_and_a_resume_finds_the_same_nodes(
+    guarded: RayCluster, tmp_path: Path
+) -> None:
+    first = Staying(guarded.address, tmp_path)
     offers = first.nodes()
-    pid, gpus, given = started(first, offers[0].name, tmp_path, processes)
+    pid, gpus, given = first.words(offers[0].name)
     assert (f"cuda:{gpus}", given) == (offers[0].devices, "given")
     assert b"RAY_" not in Path(f"/proc/{pid}/environ").read_bytes()
     killed = guarded.anchors()
@@ -189,27 +209,28 @@ def test_a_process_outlives_its_anchor_and_its_bridge_and_a_resume_finds_the_sam
     for anchor in killed:
         anchor.kill()
     first.leave()
-    again = RayBootstrap(guarded.address, tmp_path)
+    again = Staying(guarded.address, tmp_path)
     assert {(o.name, o.devices) for o in again.nodes()} == {(o.name, o.devices) for o in offers}
-    assert psutil.pid_exists(int(pid)), "a process of a node died with its anchor"
     assert not {anchor.pid for anchor in guarded.anchors()} & {one.pid for one in killed}
-    assert started(again, offers[1].name, tmp_path, processes)[2] == "given"
+    assert again.words(offers[0].name)[0] == pid, "a process of a node died with its anchor"
+    os.kill(int(pid), signal.SIGKILL)
+    wait_until(lambda: again.words(offers[0].name)[0] != pid, "the process to be started again")
     again.close()
     wait_until(lambda: not guarded.anchors())
-    assert all(psutil.pid_exists(one) for one in processes)
+    assert psutil.pid_exists(int(again.words(offers[0].name)[0]))
 
 
 @pytest.mark.usefixtures("token")
-def test_a_node_without_a_process_is_given_back_after_the_lease(
-    guarded: RayCluster, tmp_path: Path, processes: list[int]
-) -> None:
-    bootstrap = RayBootstrap(guarded.address, tmp_path, lease_s=4.0)
-    kept, left = bootstrap.nodes()
-    started(bootstrap, kept.name, tmp_path, processes)
+def test_a_node_whose_process_has_left_is_given_back(guarded: RayCluster, tmp_path: Path) -> None:
+    bootstrap = Staying(guarded.address, tmp_path, lease_s=1.0)
+    _kept, left = bootstrap.nodes()
+    pid = int(bootstrap.words(left.name)[0])
     bootstrap.leave()
+    os.kill(pid, signal.SIGTERM)
     wait_until(lambda: len(guarded.anchors()) == 1)
     assert other_job(guarded, PATIENCE_S) == {"free": 2, "ran": True}
-    os.kill(processes[0], signal.SIGKILL)
+    again = Staying(guarded.address, tmp_path)
+    again.close()
     wait_until(lambda: not guarded.anchors())
 
 
@@ -279,19 +300,20 @@ def test_another_version_of_ray_is_named(
 
 @pytest.mark.usefixtures("_notice_losses_soon")
 def test_nodes_join_and_are_lost_while_their_processes_live(
-    unguarded: RayCluster, tmp_path: Path, processes: list[int]
+    unguarded: RayCluster, tmp_path: Path
 ) -> None:
-    bootstrap = RayBootstrap(unguarded.address, tmp_path, insecure=True)
+    bootstrap = Staying(unguarded.address, tmp_path, insecure=True)
     first = bootstrap.nodes()
     assert [offer.devices for offer in first] == ["cpu:2"] * 2
     unguarded.add("3:0")
     (joined,) = wait_until(lambda: [one for one in bootstrap.nodes() if one not in first])
     assert joined.devices == "cpu:3"
-    for offer in (first[0], joined):
-        started(bootstrap, offer.name, tmp_path, processes)
+    pid = int(bootstrap.words(joined.name)[0])
+    anchors = unguarded.anchors()
     unguarded.kill(2, "raylet")
     wait_until(lambda: bootstrap.nodes() == first)
-    assert all(psutil.pid_exists(pid) for pid in processes)
+    assert psutil.pid_exists(pid)
+    wait_until(lambda: sum(anchor.is_running() for anchor in anchors) == 2)
     bootstrap.close()
     wait_until(lambda: not unguarded.anchors())
 
@@ -362,16 +384,20 @@ def test_a_search_has_both_nodes_until_its_end_also_beyond_a_killed_daemon(
 
 
 @pytest.mark.usefixtures("_notice_losses_soon")
-def test_a_search_goes_on_while_ray_dies_around_it(unguarded: RayCluster, tmp_path: Path) -> None:
-    """Anchors, a raylet and the GCS are killed: no trial is lost, no step is taken twice. The cluster's last test."""
+def test_a_search_continues_while_ray_dies_around_it(unguarded: RayCluster, tmp_path: Path) -> None:
+    """Anchors, a raylet and the GCS are killed. The trials of the raylet's node continue elsewhere, no other is lost;
+    the cluster's last test."""
     running = search(tmp_path, unguarded.address, 60, 4)
     wait_until(lambda: len(found := steps_of(tmp_path)) == 4 and all(found.values()))
     for anchor in unguarded.anchors():
         anchor.kill()
     time.sleep(1.0)
     unguarded.kill(1, "raylet")
-    time.sleep(2.0)
+    wait_until(lambda: any(2 in dict(found) for found in steps_of(tmp_path).values()))
     unguarded.kill(0, "gcs_server")
     said, _ = running.communicate(timeout=2 * PATIENCE_S)
     assert running.returncode == 0, said
-    assert steps_of(tmp_path) == {f"{n:04}": [(1, k) for k in range(1, 61)] for n in range(4)}
+    for found in steps_of(tmp_path).values():
+        assert [launch for launch, _ in found] == sorted(launch for launch, _ in found)
+        assert found[-1][1] == 60
+    assert sum(found[-1][0] == 1 for found in steps_of(tmp_path).values()) == 2
