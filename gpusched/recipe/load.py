@@ -261,7 +261,7 @@ def _check_values(
             found["python"] = checks.find_python(fields["python"], folder, draft.launch)
         except ValueError as error:
             findings.append((("python",), str(error)))
-    findings += checks.check_preload(draft.preload, script)
+    findings += checks.check_preload(draft.preload or (), script)
     if draft.span_nodes and draft.launch == "cold":
         why = "torchrun of launch: cold starts the ranks of one node: leave one of the two out"
         findings.append((("span_nodes",), why))

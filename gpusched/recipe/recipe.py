@@ -203,8 +203,10 @@ class Recipe:
     python: Path | None = key(
         "Another Python interpreter for the script; needs launch: cold.", None, reader=values.path
     )
-    preload: tuple[str, ...] = key(
-        "Modules that the warm interpreter imports once.", (), reader=values.modules
+    preload: tuple[str, ...] | None = key(
+        "Modules that the warm interpreter imports once, after what DDP and optimizers need; []: torch alone.",
+        None,
+        reader=values.modules,
     )
     env: Mapping[str, str | None] = key(
         "Environment variables for the script.", {}, reader=values.environment

@@ -88,13 +88,15 @@ class _Shim(NamedTuple):
 
 
 class WarmServer:
-    """``preload``: modules of the recipe that are still to be imported, after those of torch."""
+    """``imports``: modules that are still to be imported, in this order; those in ``preload`` are the recipe's."""
 
-    def __init__(self, line: socket.socket, preload: Sequence[str], *, is_cold: bool) -> None:
+    def __init__(
+        self, line: socket.socket, imports: Sequence[str], preload: Sequence[str], *, is_cold: bool
+    ) -> None:
         self._line: socket.socket | None = line
         self._inbox = Inbox(to_server, CLIENT_FRAME_BYTES)
         self._preload = frozenset(preload)
-        self._imports = deque(() if is_cold else (*HEAVY, *preload))
+        self._imports = deque(imports)
         self._is_cold = is_cold
         #: A module of ``preload`` has done what no forked rank can live with.
         self._is_tainted = False
@@ -302,7 +304,9 @@ def settle() -> None:
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m gpusched.runtime.warm")
     parser.add_argument("descriptor", type=int)
-    parser.add_argument("--preload", default="", help="comma-separated modules to import once")
+    parser.add_argument(
+        "--preload", help="comma-separated modules to import once; empty: torch alone"
+    )
     parser.add_argument(
         "--path", default="", help="the script's folder: preloaded modules may lie there"
     )
@@ -323,8 +327,9 @@ def main(words: Sequence[str] | None = None) -> int:
     put_title(f"gpusched: {'cold' if given.cold else 'warm'} server")
     if given.path:
         sys.path.insert(0, given.path)
-    preload = [name for name in given.preload.split(",") if name]
-    WarmServer(line, preload, is_cold=given.cold).serve()
+    preload = [name for name in (given.preload or "").split(",") if name]
+    imports = () if given.cold or given.preload == "" else (*HEAVY, *preload)
+    WarmServer(line, imports, preload, is_cold=given.cold).serve()
     return 0
 
 

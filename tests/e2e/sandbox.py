@@ -62,6 +62,7 @@ class Sandbox(Search):
             "policy": {"name": "fifo", "R": 3},
             "devices": "cpu:2",
             "max_trials": 2,
+            "preload": [],
         }
         return self.write_recipe(SCRIPTS / script, {**defaults, **keys})
 

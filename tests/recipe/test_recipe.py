@@ -69,7 +69,7 @@ def test_the_least_recipe_has_every_default(load: Load, folder: Path) -> None:
         scaling="auto",
         launch="warm",
         python=None,
-        preload=(),
+        preload=None,
         env={},
         seed=0,
         max_trials=None,

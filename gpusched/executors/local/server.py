@@ -96,7 +96,8 @@ class Server:
         if recipe.launch == "cold":
             words.append("--cold")
         words += ["--path", str(script.parent)]
-        words += ["--preload", ",".join(recipe.preload)]
+        if recipe.preload is not None:
+            words += ["--preload", ",".join(recipe.preload)]
         environment = environment_for_trials(recipe)
         environment[MARK] = " " * MARK_WIDTH_BYTES
         environment["GPUSCHED_DIR"] = str(self._root)
