@@ -13,15 +13,13 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpusched import failpoints
 from gpusched.core.commands import KeepBest
+from gpusched.executors.base import Setting
 from gpusched.folder.files import FULL, private_folder, read_json, sealed, sync, write_durably
 from gpusched.folder.paths import ExperimentPaths, numbered
-
-if TYPE_CHECKING:
-    from gpusched.executors.base import Setting
 
 _AGAIN_S = 2.0
 

@@ -171,7 +171,10 @@ class Word(Struct):
 
 
 class Exit(Struct, omit_defaults=True):
-    """The content of ``exit.json`` (``processes/outcome.py``). ``codes``: by rank; ``stuck``: where which rank hung."""
+    """The content of ``exit.json`` (``processes/outcome.py``). ``codes``: by rank; ``stuck``: where which rank hung.
+
+    ``overran_s``: the ranks were ended so long after their last word, as they had not ended by themselves.
+    """
 
     outcome: Literal["yielded", "finished", "failed", "killed"]
     step: Count | None = None
@@ -179,6 +182,7 @@ class Exit(Struct, omit_defaults=True):
     codes: dict[str, int] = field(default_factory=dict)
     error: RankError | None = None
     stuck: str = ""
+    overran_s: Seconds | None = None
 
 
 class Exited(Frame, tag="exited"):
@@ -215,7 +219,8 @@ class Span(Struct):
 class LaunchSpec(Frame, tag="launch"):
     """All that a shim needs to run an incarnation. ``dir``: the trial's folder.
 
-    ``epoch`` is the daemon's that asks; without a daemon for ``tether_s`` the trial saves and leaves.
+    ``epoch`` is the daemon's that asks; without a daemon for ``tether_s`` the trial saves and leaves. Ranks that have
+    said their last word may take ``leave_grace_s`` to end.
     """
 
     trial: Count
@@ -232,6 +237,7 @@ class LaunchSpec(Frame, tag="launch"):
     python: str
     epoch: Count = 0
     tether_s: Seconds = 120.0
+    leave_grace_s: Seconds = 30.0
     span: Span | None = None
 
 

@@ -232,6 +232,12 @@ class Recipe:
         "Failed trials, before any reported, that end the search.", 3, limits=(1, 1_000_000)
     )
     grace_s: float = key("From SIGTERM to SIGKILL.", 5.0, path="grace", reader=values.duration)
+    leave_grace_s: float = key(
+        "How long a script may tidy up once it has saved and leaves, or is over; then it gets SIGTERM.",
+        30.0,
+        path="leave_grace",
+        reader=values.duration,
+    )
     save_every_s: float = key(
         "Most training that a trial loses when the machine dies, within the 3% of its time that saves may cost.",
         300.0,

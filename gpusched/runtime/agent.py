@@ -28,7 +28,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from gpusched.folder.lock import write_note
 from gpusched.runtime.forked import fork_ranks
 from gpusched.runtime.rendezvous import LOOPBACK, LoopbackRendezvous
-from gpusched.runtime.shim import FAILURE_GRACE_S, LEFTOVER_GRACE_S, Shim
+from gpusched.runtime.shim import FAILURE_GRACE_S, LEFTOVER_GRACE_S, OVERDUE_GRACE_S, Shim
 
 
 class RankFiles(LogsSpecs):
@@ -96,7 +96,7 @@ class ForkedRanks(PContext):
         if news == "stop":
             raise SignalException("asked to stop", SIGTERM)
         if news == "overdue":
-            shim.end(0.0)
+            shim.end(OVERDUE_GRACE_S)
         done = dict.fromkeys(self._pids)
         if shim.word is not None or not any(shim.codes.values()):
             return RunProcsResult(done, {}, self.stdouts, self.stderrs)

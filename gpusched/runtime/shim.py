@@ -7,9 +7,9 @@ This file knows nothing of torch. How ranks are started is the business of ``age
 this process) or ``torchrun.py`` (torchrun in a process of its own). Either starts ranks, then calls
 ``Shim.watch`` until there is news and ``Shim.end`` when the ranks are to go.
 
-When ranks go: once the last word is committed nothing they still do matters, so those that linger get
-``LEAVE_GRACE_S``. If a rank fails, the others (which hang in collectives) get ``FAILURE_GRACE_S``. What they leave
-behind (loaders, orphans) gets ``LEFTOVER_GRACE_S`` after SIGTERM.
+When ranks go: once the last word is committed they may tidy up for ``leave_grace_s`` of the recipe; those that linger
+get ``OVERDUE_GRACE_S`` after SIGTERM, and it is said. If a rank fails, the others (which hang in collectives) get
+``FAILURE_GRACE_S``. What they leave behind (loaders, orphans) gets ``LEFTOVER_GRACE_S`` after SIGTERM.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from gpusched.runtime.orders import Orders
 News = Literal["running", "left", "failed", "stop", "overdue"]
 
 TICK_S = 1.0
-LEAVE_GRACE_S = {"yielded": 2.0, "finished": 30.0}
+OVERDUE_GRACE_S = 2.0
 FAILURE_GRACE_S = 2.0
 LEFTOVER_GRACE_S = 1.0
 ABORT_GRACE_S = 2.0
@@ -81,6 +81,7 @@ class Shim:
         self.codes: dict[int, int] = {}
         self.launch_error: str | None = None
         self._stuck = ""
+        self._overran_s: float | None = None
         self._rank_of: dict[int, int] = {}
         self._word: Word | None = None
         self._leave_by_s = self._abort_by_s = float("inf")
@@ -152,7 +153,7 @@ class Shim:
         news = self.watch()
         grace_s = {
             "stop": self.stop_grace_s or 0.0,
-            "overdue": 0.0,
+            "overdue": OVERDUE_GRACE_S,
             "left": LEFTOVER_GRACE_S,
         }
         self.end(grace_s.get(news, FAILURE_GRACE_S))
@@ -166,8 +167,11 @@ class Shim:
         now = time.monotonic()
         if self.word is not None:
             if self._leave_by_s == float("inf"):
-                self._leave_by_s = now + LEAVE_GRACE_S[self.word.why]
-            return "overdue" if now >= self._leave_by_s else "running"
+                self._leave_by_s = now + self.spec.leave_grace_s
+            if now < self._leave_by_s:
+                return "running"
+            self._overran_s = self.spec.leave_grace_s
+            return "overdue"
         if not any(self.codes.values()):
             return "running"
         return "failed" if self._is_failure(now) else "running"
@@ -304,7 +308,7 @@ class Shim:
             if error is None and self.launch_error is not None:
                 error = RankError(self.launch_error)
         record = outcome.verdict(word=self.word, asked_to_stop=stopped, codes=codes, error=error)
-        record.stuck = self._stuck
+        record.stuck, record.overran_s = self._stuck, self._overran_s
         path = self.paths.exit(self.incarnation)
         failpoints.reach("exit.before")
         try:

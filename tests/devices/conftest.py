@@ -30,7 +30,7 @@ from gpusched.devices.base import (  # noqa: E402
     gpu_of,
 )
 from gpusched.devices.cuda import LOOK_EVERY_S, CudaDevices  # noqa: E402
-from gpusched.executors.base import Timers  # noqa: E402
+from gpusched.executors.live import Timers  # noqa: E402
 from tests.rig import wait_until  # noqa: E402
 
 LIMIT_S = 60.0

@@ -34,7 +34,8 @@ from gpusched.core.events import (
 )
 from gpusched.devices.base import Device, DeviceEvent, require_sizes
 from gpusched.driver.loop import Driver
-from gpusched.executors.base import LiveTrial, Timers
+from gpusched.executors.base import LiveTrial
+from gpusched.executors.live import Timers
 from gpusched.executors.local.endings import blame_hardware
 from gpusched.executors.local.inventory import Inventory
 from gpusched.sim.machine import Run

@@ -20,7 +20,7 @@ from gpusched.errors import GpuschedError
 from gpusched.executors.base import Setting
 from gpusched.executors.hub import Hub
 from gpusched.executors.local.executor import TorchrunExecutor
-from gpusched.executors.local.incarnation import Roster
+from gpusched.executors.local.incarnation import Shared
 from gpusched.executors.local.settings import Limits
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import read_claim
@@ -107,8 +107,8 @@ class Lab:
         self.executor = self.build()
 
     @property
-    def roster(self) -> Roster:
-        return self.executor.roster
+    def shared(self) -> Shared:
+        return self.executor.shared
 
     @property
     def rig(self) -> Rig:
@@ -149,7 +149,7 @@ def lab(shared_lab: Lab) -> Iterator[Lab]:
     """The shared one; whatever a test leaves running is ended and is the test's fault."""
     yield shared_lab
     executor = shared_lab.executor
-    for trial, incarnation in list(shared_lab.roster.current.items()):
+    for trial, incarnation in list(shared_lab.shared.current.items()):
         executor.execute(Kill(trial, incarnation.number, 0.0))
         shared_lab.rig.watch(exit_of(trial))
 

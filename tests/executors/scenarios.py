@@ -206,10 +206,12 @@ def abort_at_exit() -> None:
 
 
 def linger_after_last_word() -> None:
-    """Rank 0 says its last word; nobody leaves."""
+    """Rank 0 says its last word; nobody leaves for ``tidy_s``, or before rank 0 gets SIGTERM and a moment more."""
+    signal.signal(signal.SIGTERM, lambda *_: (note("told", True), signal.pause()))
     if RANK == 0:
         say_last_word()
-    time.sleep(600)
+    time.sleep(HPARAMS.get("tidy_s", 600))
+    note(f"tidied-{RANK}", True)
 
 
 def say_last_word() -> None:

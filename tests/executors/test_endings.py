@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from gpusched.executors.local.incarnation import Incarnation
 from gpusched.folder.paths import ExperimentPaths
 from tests.events import exited
 
+NOBODY: Any = None
 TORCH = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB "
     "of which 3.25 GiB is free."
@@ -53,7 +55,7 @@ def test_whose_memory_an_error_is_about(text: str, kind: str | None) -> None:
 
 
 def blamed(folder: Path, ending: TrialExited, strangers: Sequence[str] = ()) -> TrialExited:
-    it = Incarnation(3, 1, ("GPU-a", "GPU-b"), ExperimentPaths(folder).trial(3))
+    it = Incarnation(NOBODY, 3, 1, ("GPU-a", "GPU-b"), ExperimentPaths(folder).trial(3))
     it.paths.root.mkdir(parents=True)
     it.paths.hparams.write_text('{"trial": 3, "seed": 1, "hparams": {"batch": 4096}}')
     return blame_memory(it, ending, lambda devices: strangers)
@@ -78,7 +80,7 @@ def test_with_strangers_on_its_gpus_it_is_lost_as_the_memory_may_have_been_their
 
 
 def test_a_hyperparameter_file_that_is_gone_costs_the_words_alone(tmp_path: Path) -> None:
-    it = Incarnation(3, 1, ("GPU-a",), ExperimentPaths(tmp_path).trial(3))
+    it = Incarnation(NOBODY, 3, 1, ("GPU-a",), ExperimentPaths(tmp_path).trial(3))
     ending = blame_memory(it, exited("failed", error=KILLED), lambda devices: ["pid 9 (bob: x)"])
     assert ending.barred, "a stranger on the GPU takes nothing of the machine's memory"
 

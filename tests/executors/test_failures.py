@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import faulthandler
 import re
 import signal
@@ -62,10 +63,26 @@ def test_a_rank_that_aborts_after_the_last_word_has_not_failed(lab: Lab) -> None
     assert set(codes.values()) == {-signal.SIGABRT}
 
 
-def test_ranks_that_linger_after_the_last_word_are_ended(lab: Lab) -> None:
-    trial, ending = play(lab, "linger_after_last_word", atoms=2)
+def test_a_script_may_tidy_up_after_the_last_word(lab: Lab) -> None:
+    """It had 2 s, and was killed without a word."""
+    trial, ending = play(lab, "linger_after_last_word", atoms=2, tidy_s=2.5)
     assert (ending.outcome, ending.saved_step) == ("yielded", 4)
+    assert all((lab.trial_folder(trial) / f"tidied-{rank}").exists() for rank in range(2))
+
+
+def test_ranks_that_linger_after_the_last_word_are_told_and_ended_and_it_is_said(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaves_at_once = dataclasses.replace(lab.recipe, leave_grace_s=0.1)
+    object.__setattr__(lab.executor.shared.setting, "recipe", leaves_at_once)
+    try:
+        trial, ending = play(lab, "linger_after_last_word", atoms=2)
+    finally:
+        object.__setattr__(lab.executor.shared.setting, "recipe", lab.recipe)
+    assert (ending.outcome, ending.saved_step) == ("yielded", 4)
+    assert (lab.trial_folder(trial) / "told").exists(), "SIGTERM comes first"
     assert lab.left_of(trial) == []
+    assert any("had not ended 0.1 s after its last checkpoint" in said for said in lab.said)
 
 
 def frames(*metrics: object) -> list[dict[str, object]]:

@@ -20,7 +20,7 @@ from gpusched.devices.base import (
     Released,
     Strangers,
 )
-from gpusched.executors.base import Timers
+from gpusched.executors.live import Timers
 from gpusched.executors.local.inventory import Inventory
 
 LIMIT_S = 60.0

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from gpusched.core.commands import Launch
-from gpusched.core.events import TrialExited
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import DeviceError
-from gpusched.executors.base import Setting, Timers
+from gpusched.executors.base import Setting
+from gpusched.executors.live import Timers
 from gpusched.executors.local.incarnation import Incarnation, Shared
-from gpusched.executors.local.launching import Launcher
+from gpusched.executors.local.launching import prepare
 from gpusched.executors.local.server import Server
 from gpusched.executors.local.settings import Limits
 from gpusched.folder.paths import ExperimentPaths
@@ -54,7 +54,6 @@ class Bench:
         hub: Any = self.line
         nothing: Any = None  # no event is made here
         self.seqs: dict[int, int] = {}
-        self.ended: list[TrialExited] = []
         self.span: Span | None = None
         setting = Setting(
             paths=self.paths,
@@ -64,18 +63,22 @@ class Bench:
             seq_of=lambda trial: self.seqs.get(trial, 0),
             span_of=lambda _trial: self.span,
         )
-        timers = Timers(setting.clock)
-        shared = Shared(
-            setting, Limits(), timers, nothing, lambda _, ending: self.ended.append(ending)
+        self.shared = Shared(
+            setting=setting,
+            limits=Limits(),
+            timers=Timers(setting.clock),
+            emit=nothing,
+            end=nothing,
+            kill=nothing,
         )
         self.server = Server(setting, nothing, nothing)
-        self.launcher = Launcher(shared, self.server, CpuDevices(4, cores=[0, 1]))
+        self.devices = CpuDevices(4, cores=[0, 1])
 
     def prepare(
         self, *devices: str, trial: int = 3, number: int = 2, **hparams: object
     ) -> Incarnation:
-        it = Incarnation(trial, number, devices, self.paths.trial(trial))
-        self.launcher.prepare(it, Launch(trial, number, devices, hparams))
+        it = Incarnation(self.shared, trial, number, devices, self.paths.trial(trial))
+        prepare(it, Launch(trial, number, devices, hparams), self.devices)
         return it
 
 
@@ -159,14 +162,14 @@ def test_what_cannot_be_sent_yet_is_kept_and_can_be_withdrawn(tmp_path: Path) ->
         assert incarnation.spec is not None
         bench.server.launch(incarnation.spec)
     assert bench.line.told == []
-    assert bench.launcher.withdraw(one)
-    assert not bench.launcher.withdraw(one)
+    assert bench.server.withdraw(one.spec)
+    assert not bench.server.withdraw(one.spec)
     for lives in (False, True):
         assert bench.line.told == []
         bench.line.lives = lives
         bench.line.say(Ready())
     assert [spec.trial for spec in bench.line.told] == [2]
-    assert not bench.launcher.withdraw(other)
+    assert not bench.server.withdraw(other.spec)
     bench.server.close(idle=True)
 
 

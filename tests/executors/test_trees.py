@@ -31,7 +31,7 @@ def begin(lab: Lab, scenario: str, atoms: int = 1, **hparams: object) -> int:
 
 
 def is_launched(lab: Lab, trial: int) -> bool:
-    it = lab.roster.current.get(trial)
+    it = lab.shared.current.get(trial)
     return it is None or it.shim is not None
 
 
@@ -111,10 +111,10 @@ def test_a_stopped_shim_is_killed_when_its_patience_is_over(lab: Lab) -> None:
     wait_for(lab.trial_folder(trial) / "ready-0")
     shim = wait_for(lab.logs(trial) / "shim.json")["pid"]
     os.kill(shim, signal.SIGSTOP)
-    it = lab.roster.current[trial]
+    it = lab.shared.current[trial]
     lab.executor.execute(Kill(trial, 1, 0.1))
     lab.executor.poll(lab.executor.now() + 0.2)
-    assert lab.roster.current[trial] is it, "a stopped shim does not answer"
+    assert lab.shared.current[trial] is it, "a stopped shim does not answer"
     lab.executor.stopping.kill_shim(it)  # what the timer does after kill_margin_s
     assert the_exit(lab.rig.run(trial), trial).outcome == "killed"
     assert lab.left_of(trial) == []
@@ -125,7 +125,7 @@ def test_a_shim_that_sleeps_before_it_has_ranks_is_killed(lab: Lab) -> None:
     wait_for(lab.trial_folder(trial) / "ready-0")
     record = wait_for(lab.logs(trial) / "shim.json")
     os.kill(record["pid"], signal.SIGSTOP)
-    it = lab.roster.current[trial]
+    it = lab.shared.current[trial]
     lab.executor.stopping.expect_ranks(it)  # what the timer does after birth_limit_s
     assert start_time(record["pid"]), "it has its ranks: they train on while it sleeps"
     (lab.logs(trial) / "shim.json").write_text(json.dumps({**record, "ranks": []}))

@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 from gpusched.core.events import Event
-from gpusched.executors.base import Setting, Timers
+from gpusched.devices.choose import CpuDevices
+from gpusched.executors.base import Setting
 from gpusched.executors.hub import Hub
-from gpusched.executors.local.incarnation import Incarnation, Shared
-from gpusched.executors.local.intake import Intake
-from gpusched.executors.local.launching import Launcher
-from gpusched.executors.local.settings import Limits
-from gpusched.executors.local.stopping import Stopping
+from gpusched.executors.local.executor import TorchrunExecutor
+from gpusched.executors.local.incarnation import Incarnation
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.rows import event_body
 from gpusched.protocol import (
@@ -44,28 +42,26 @@ RECORD = Exit("failed", 3, 2, {"0": 1}, RankError("m", 0, "t", 1))
 
 
 class Daemon:
-    """The hub, who may speak, and the intake; one incarnation, and every event as the journal would write it."""
+    """The hub and an executor with one incarnation; every event as the journal would write it."""
 
     def __init__(self, folder: Path) -> None:
-        self.events: list[Event] = []
-        self.said: list[str] = []
-        self.trial = Incarnation(3, 1, ("cpu:0",), ExperimentPaths(folder).trial(3))
-        self.hub = Hub(folder / "daemon.sock")
         paths = ExperimentPaths(folder)
+        self.said: list[str] = []
+        self.hub = Hub(folder / "daemon.sock")
         setting = Setting(
             paths=paths,
             recipe=recipe(folder),
             hub=self.hub,
             clock=lambda: 9.0,
             say=self.said.append,
+            epoch=2,  # no server is started
         )
-        timers = Timers(setting.clock)
-        shared = Shared(setting, Limits(), timers, self._emit, lambda _, ending: self._emit(ending))
-        shared.roster.current[3] = self.trial
-        absent: Any = None  # what no frame of these tests needs
-        launcher = Launcher(shared, absent, absent)
-        stopping = Stopping(shared, absent, launcher, absent)
-        Intake(shared, stopping)
+        executor = TorchrunExecutor(setting, CpuDevices(1))
+        self.events: list[Event] = []
+        executor.shared.emit = self._emit
+        executor._end = executor.shared.end = lambda _, ending: self._emit(ending)
+        self.trial = Incarnation(executor.shared, 3, 1, ("cpu:0",), paths.trial(3))
+        executor.shared.current[3] = self.trial
 
     def _emit(self, event: Event) -> None:
         json.loads(event_body(event), parse_constant=pytest.fail)

@@ -24,11 +24,12 @@ from typing import Any
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited
 from gpusched.devices.base import Device, Reading
-from gpusched.executors.base import LiveBase, LiveTrial, Setting
+from gpusched.executors.base import LiveTrial, Setting
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import Bootstrap, bootstrap_for
 from gpusched.executors.cluster.members import BEAT_S, LOOK_EVERY_S, Members
 from gpusched.executors.cluster.nodes import JoinedNode, node_of, on_node
+from gpusched.executors.live import LiveBase
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import write_fence
 from gpusched.folder.reports import reports_after

@@ -21,20 +21,29 @@ from functools import partial
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.events import Event, Reported, TrialExited
 from gpusched.devices.base import Device, Devices, Reading
-from gpusched.executors.base import LiveBase, LiveTrial, Setting
+from gpusched.errors import GpuschedError
+from gpusched.executors.base import LiveTrial, Setting
+from gpusched.executors.hub import Peer
+from gpusched.executors.live import LiveBase
 from gpusched.executors.local import endings
 from gpusched.executors.local.endings import how_it_ended
 from gpusched.executors.local.incarnation import Incarnation, Shared
-from gpusched.executors.local.intake import Intake
 from gpusched.executors.local.inventory import Inventory
-from gpusched.executors.local.launching import Launcher
+from gpusched.executors.local.launching import prepare
 from gpusched.executors.local.server import Server
 from gpusched.executors.local.settings import Limits, devices_of
 from gpusched.executors.local.stopping import Stopping
-from gpusched.folder.paths import TrialPaths
 from gpusched.processes.identity import Identity
-from gpusched.protocol import Launched, LaunchFailed, ShimDied
-from gpusched.protocol.lines import FromServer
+from gpusched.protocol import (
+    Exited,
+    Greeting,
+    Launched,
+    LaunchFailed,
+    RankHello,
+    ShimDied,
+    ShimHello,
+)
+from gpusched.protocol.lines import FromServer, from_shim
 
 _UNBEGUN = "it had not begun when the daemon ended"
 _WARM_UP_AFTER_S = 1.0
@@ -51,14 +60,20 @@ class TorchrunExecutor(LiveBase):
         super().__init__(setting)
         limits, timers, self._say = limits or Limits(), self._timers, setting.say
         emit = self._events.append
-        shared = Shared(setting, limits, timers, emit, self._end)
-        self.roster = shared.roster
+        self.shared = Shared(
+            setting=setting,
+            limits=limits,
+            timers=timers,
+            emit=emit,
+            end=self._end,
+            kill=lambda incarnation, grace_s: self.stopping.kill(incarnation, grace_s),
+        )
         self._devices = devices
         self._inventory = Inventory(devices, timers, emit, self._say, limits.release_s)
-        server = self.server = Server(setting, self._server_said, self._server_gone)
-        launcher = self._launcher = Launcher(shared, server, devices)
-        self.stopping = Stopping(shared, server, launcher, self._inventory)
-        self._intake = Intake(shared, self.stopping)
+        self.server = Server(setting, self._server_said, self._server_gone)
+        self.stopping = Stopping(self.shared, self.server, self._inventory)
+        setting.hub.register(RankHello, self._take_rank)
+        setting.hub.register(ShimHello, self._take_shim)
         if setting.epoch > 1:  # trials wait for the daemon that comes back: serve first
             timers.after(_WARM_UP_AFTER_S, self.server.want)
         else:
@@ -74,13 +89,13 @@ class TorchrunExecutor(LiveBase):
             case Launch():
                 self._launch(command)
             case Yield(trial, number, save):
-                if (incarnation := self.roster.find(trial, number)) is not None:
+                if (incarnation := self.shared.find(trial, number)) is not None:
                     incarnation.yields = "yield" if save else "leave"
             case Save(trial, number):
-                if (incarnation := self.roster.find(trial, number)) is not None:
+                if (incarnation := self.shared.find(trial, number)) is not None:
                     incarnation.saves = True
             case Kill(trial, number, grace_s, stacks):
-                if (incarnation := self.roster.find(trial, number)) is not None:
+                if (incarnation := self.shared.find(trial, number)) is not None:
                     self.stopping.kill(incarnation, grace_s, stacks=stacks)
             case ConfirmRelease():
                 self._inventory.confirm_release(command.devices)
@@ -90,7 +105,7 @@ class TorchrunExecutor(LiveBase):
                 pass  # timers, forecasts and the end are the driver's and the daemon's
 
     def acknowledge(self, report: Reported) -> None:
-        incarnation = self.roster.find(report.trial, report.incarnation)
+        incarnation = self.shared.find(report.trial, report.incarnation)
         if incarnation is not None:
             incarnation.answer(report.seq)
 
@@ -98,13 +113,13 @@ class TorchrunExecutor(LiveBase):
         for one in live:
             self._reconcile(one)
         # A device counts as held, too, if a process of ours was seen there that is no trial's any more.
-        used = {name for left in self.roster.current.values() for name in left.devices}
+        used = {name for left in self.shared.current.values() for name in left.devices}
         self._inventory.drain([one.id for one in self.inventory() if one.id not in used])
         return self._told()
 
     def close(self) -> None:
         """Let go: trials, shims and (until the last is gone) the warm server live on."""
-        left = list(self.roster.current.values())
+        left = list(self.shared.current.values())
         for incarnation in left:
             incarnation.hang_up(self._hub)
         self.server.close(idle=not left)
@@ -122,17 +137,56 @@ class TorchrunExecutor(LiveBase):
     # ------------------------------------------------------------------ launches
 
     def _launch(self, command: Launch) -> None:
-        known = self.roster.current.get(command.trial)
+        known = self.shared.current.get(command.trial)
         if known is not None and known.number >= command.incarnation:
             return
-        paths = self._paths_of(command.trial)
-        incarnation = Incarnation(command.trial, command.incarnation, command.devices, paths)
-        self.roster.current[command.trial] = incarnation
-        self._launcher.launch(incarnation, command)
+        incarnation = self._enter(command.trial, command.incarnation, command.devices)
+        try:
+            spec = prepare(incarnation, command, self._devices)
+            self._devices.take(command.devices)
+        except (OSError, GpuschedError) as problem:
+            why = f"it could not be launched: {problem}"
+            self._end(incarnation, incarnation.exited("lost", why))
+            return
+        self.server.launch(spec)
 
-    def _paths_of(self, trial: int) -> TrialPaths:
+    def _enter(self, trial: int, number: int, devices: tuple[str, ...]) -> Incarnation:
         span = self._setting.span_of(trial)
-        return self._paths.trial(trial, span.part if span is not None else 0)
+        paths = self._paths.trial(trial, span.part if span is not None else 0)
+        incarnation = Incarnation(self.shared, trial, number, devices, paths)
+        self.shared.current[trial] = incarnation
+        return incarnation
+
+    # ------------------------------------------------------------------ connections
+
+    def _take_rank(self, hello: RankHello, peer: Peer) -> bool:
+        incarnation = self.shared.find(hello.trial, hello.incarnation)
+        if incarnation is not None:
+            incarnation.take_rank(peer)
+        return incarnation is not None
+
+    def _take_shim(self, hello: ShimHello, peer: Peer) -> bool:
+        incarnation = self.shared.find(hello.trial, hello.incarnation)
+        shim = Identity(hello.pid, hello.start_time)
+        if incarnation is None or (incarnation.shim is not None and incarnation.shim != shim):
+            return False
+        incarnation.shim_peer = peer
+        peer.send(Greeting(self._setting.epoch))
+        peer.hear(from_shim, partial(self._exited, incarnation))
+        if incarnation.pidfd is None:
+            self.stopping.watch(incarnation, shim)
+        incarnation.tell_shim()
+        return True
+
+    def _exited(self, incarnation: Incarnation, frame: Exited) -> None:
+        if not self.shared.has(incarnation):
+            return
+        if frame.record.overran_s is not None:
+            self._say(
+                f"trial {incarnation.trial}: its script had not ended {frame.record.overran_s:g} s after its last "
+                f"checkpoint was saved, and was ended; if it needs longer to tidy up, set `leave_grace` in the recipe"
+            )
+        self._end(incarnation, how_it_ended(incarnation, frame.record))
 
     # ------------------------------------------------------------------ ends
 
@@ -145,14 +199,13 @@ class TorchrunExecutor(LiveBase):
 
     def _tell_end(self, incarnation: Incarnation, ending: TrialExited) -> None:
         """Tell all that the incarnation has said, then its end."""
-        if not self.roster.has(incarnation):
+        if not self.shared.has(incarnation):
             return
         if incarnation.rank_peer is not None:
             incarnation.rank_peer.drain()
-        self._intake.catch_up(incarnation)
-        self._intake.catch_up_saved(incarnation, ending.saved_step)
+        incarnation.catch_up(ending.saved_step)
         incarnation.hang_up(self._hub)
-        del self.roster.current[incarnation.trial]
+        del self.shared.current[incarnation.trial]
         self._inventory.drain(incarnation.devices)
         if incarnation.fault is not None:
             ending = incarnation.exited("failed", incarnation.fault, step=ending.step)
@@ -162,7 +215,7 @@ class TorchrunExecutor(LiveBase):
     # ------------------------------------------------------------------ the server
 
     def _server_said(self, frame: FromServer) -> None:
-        named = self.roster.find
+        named = self.shared.find
         match frame:
             case Launched():
                 if (incarnation := named(frame.trial, frame.incarnation)) is not None:
@@ -191,7 +244,7 @@ class TorchrunExecutor(LiveBase):
     def _server_gone(self) -> None:
         """Start another. A launch that no shim has claimed is asked for again."""
         self._say("the warm server ended; starting another")
-        for incarnation in self.roster.current.values():
+        for incarnation in self.shared.current.values():
             incarnation.launched_by = None
             if incarnation.shim is None and incarnation.spec is not None:
                 if incarnation.claim() is None:
@@ -204,10 +257,8 @@ class TorchrunExecutor(LiveBase):
 
     def _reconcile(self, one: LiveTrial) -> None:
         """Find out what became of an incarnation."""
-        paths = self._paths_of(one.trial)
-        incarnation = Incarnation(one.trial, one.incarnation, one.devices, paths)
+        incarnation = self._enter(one.trial, one.incarnation, one.devices)
         incarnation.last_seq, incarnation.saved_step = one.last_seq, one.saved_step
-        self.roster.current[one.trial] = incarnation
         if not incarnation.claim_or_forbid():
             self._end(incarnation, incarnation.exited("lost", _UNBEGUN, unbegun=True))
         elif (record := incarnation.exit_record()) is not None:
@@ -215,8 +266,7 @@ class TorchrunExecutor(LiveBase):
         else:
             self._devices.take(one.devices)
             if self._adopt(incarnation):
-                self._intake.catch_up(incarnation)
-                self._intake.catch_up_saved(incarnation)
+                incarnation.catch_up()
             else:
                 self.stopping.hunt(incarnation)
 

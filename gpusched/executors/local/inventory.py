@@ -21,7 +21,7 @@ from gpusched.devices.base import (
     Released,
     Strangers,
 )
-from gpusched.executors.base import Timers
+from gpusched.executors.live import Timers
 from gpusched.processes.claim import Hunt
 
 HUNT_EVERY_S = 0.5

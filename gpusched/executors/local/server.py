@@ -121,9 +121,9 @@ class Server:
         self._unsent[spec.trial] = spec
         self._send()
 
-    def withdraw(self, spec: LaunchSpec) -> bool:
+    def withdraw(self, spec: LaunchSpec | None) -> bool:
         """Take back a launch. True: no server has been asked for it, and none will be."""
-        if self._unsent.get(spec.trial) is not spec:
+        if spec is None or self._unsent.get(spec.trial) is not spec:
             return False
         del self._unsent[spec.trial]
         return True

@@ -19,7 +19,6 @@ from gpusched.core.events import Outcome
 from gpusched.executors.local.endings import how_it_ended
 from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.inventory import Inventory
-from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.server import Server
 from gpusched.processes.claim import Hunt
 from gpusched.processes.identity import Identity, send_signal
@@ -31,16 +30,13 @@ _HUNT_EVERY_S = 0.05
 class Stopping:
     """Ways to end an incarnation; every method may be called when the incarnation has ended meanwhile."""
 
-    def __init__(
-        self, shared: Shared, server: Server, launcher: Launcher, inventory: Inventory
-    ) -> None:
+    def __init__(self, shared: Shared, server: Server, inventory: Inventory) -> None:
+        self._shared = shared
         self._hub = shared.setting.hub
-        self._roster = shared.roster
         self._paths = shared.setting.paths
         self._limits = shared.limits
         self._timers = shared.timers
         self._server = server
-        self._launcher = launcher
         self._inventory = inventory
         self._end = shared.end
 
@@ -53,7 +49,7 @@ class Stopping:
         if incarnation.stop_grace_s is not None and grace_s >= incarnation.stop_grace_s:
             return
         incarnation.stop_grace_s, incarnation.stacks = grace_s, stacks
-        if self._launcher.withdraw(incarnation) or self._forbid(incarnation):
+        if self._server.withdraw(incarnation.spec) or self._forbid(incarnation):
             self._end(incarnation, incarnation.exited("killed"))
             return
         incarnation.tell_shim()
@@ -87,7 +83,7 @@ class Stopping:
 
     def kill_shim(self, incarnation: Incarnation) -> None:
         """End a shim that does not do as it was told; the processes it owned are then hunted."""
-        if self._roster.has(incarnation) and incarnation.shim is not None:
+        if self._shared.has(incarnation) and incarnation.shim is not None:
             send_signal(incarnation.shim, signal.SIGKILL)
 
     def shim_gone(self, incarnation: Incarnation) -> None:
@@ -101,7 +97,7 @@ class Stopping:
 
     def hunt(self, incarnation: Incarnation) -> None:
         """Kill what an incarnation left behind, then end it."""
-        if self._roster.has(incarnation):
+        if self._shared.has(incarnation):
             self._round(incarnation, self._hunt(incarnation))
 
     def _hunt(self, incarnation: Incarnation) -> Hunt:
@@ -109,7 +105,7 @@ class Stopping:
         return Hunt(self._paths, incarnation.trial, incarnation.number, part)
 
     def _round(self, incarnation: Incarnation, hunt: Hunt) -> None:
-        if not self._roster.has(incarnation):
+        if not self._shared.has(incarnation):
             return
         if not hunt.round():
             self._end(incarnation, how_it_ended(incarnation, None))
@@ -119,7 +115,7 @@ class Stopping:
             self._timers.after(_HUNT_EVERY_S, partial(self._round, incarnation, hunt))
 
     def _give_up(self, incarnation: Incarnation) -> None:
-        if not self._roster.has(incarnation):
+        if not self._shared.has(incarnation):
             return
         hunt = self._hunt(incarnation)
         self._inventory.hold(incarnation.devices, hunt)
