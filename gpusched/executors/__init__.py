@@ -1,5 +1,5 @@
-"""Executors carry commands out: ``base`` is the seam, with the parts that all live executors have; ``local/`` runs
-process groups on this machine.
+"""What carries out commands on a machine. ``base`` is the seam; ``local`` and ``cluster`` are executors.
 
-Shared by live executors: ``hub`` (the loop of a daemon, its socket and connections), ``best`` (the best model on disk).
+Shared by live ones: ``hub`` (the daemon's loop, socket and connections), ``live`` (timers and ``poll``), ``best`` (the
+folder ``best/``).
 """

@@ -1,8 +1,6 @@
-"""Trials as process groups on this machine: ``executor`` is the ``Executor``; the rest hold one idea each.
+"""Trials as process groups on this machine. ``executor`` has the rules.
 
-* one launch: ``incarnation`` (as the daemon sees it), ``settings`` and ``launching`` (from ``Launch`` to the frame),
-  ``server`` (the warm server that forks it)
-* frames (``protocol``): ``intake`` (whose a connection is; rank 0's reports as events, in order and once)
-* how it ends: ``stopping`` (the ladder, and the hunt for what is left), ``endings`` (in which words, by whose fault)
-* beside it: ``inventory`` (its devices: released, gone bad, come back)
+* begin: ``launching`` (folders, the frame, the environment), ``settings`` (recipe, limits), ``server``
+* while it runs: ``incarnation`` (its connections, reports and shim), ``inventory`` (devices, and what holds them back)
+* end: ``stopping`` (the ladder from SIGTERM to SIGKILL), ``endings`` (in words, and by whose fault)
 """
