@@ -19,6 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from gpusched.daemon import standing as daemon_standing
 from gpusched.dashboard.app import Dashboard
 from gpusched.dashboard.model import Standing, from_json
 from gpusched.driver import assemble
@@ -85,7 +86,9 @@ def standing(folder: Path, at: float | None) -> Standing:
         replay(assembled.experiment, entries)
     finally:
         journal.close()
-    return from_json(assembled.view(daemon_pid=os.getpid(), now=max(at, state.now)))
+    return from_json(
+        daemon_standing.view(assembled, daemon_pid=os.getpid(), now=max(at, state.now))
+    )
 
 
 def svg(view: Standing, columns: int, rows: int, trial: int | None) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpusched.core.commands import Command, Launch
 from gpusched.core.events import Event, Reported
+from gpusched.daemon import standing
 from gpusched.driver.assemble import Assembled, fresh_folder, write_recipe
 from gpusched.driver.clock import Beginning
 from gpusched.errors import InputError
@@ -87,7 +88,7 @@ def simulate_into(runs: Path, setup: Setup) -> tuple[Result, Path]:
     finally:
         journal.close()
         files.write()
-    _write(paths.final_view, json.dumps(Assembled(search, of, paths).view()))
+    _write(paths.final_view, json.dumps(standing.view(Assembled(search, of, paths))))
     return found, paths.root
 
 

@@ -6,20 +6,22 @@ between two turns; every other is answered at once.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gpusched.core.allocation import DeviceState, DeviceTable
 from gpusched.core.commands import Command
 from gpusched.core.events import DeadlineMoved, Event, Tried, UserAsked
+from gpusched.daemon import standing
 from gpusched.dashboard import lines as plain
 from gpusched.devices.base import Device
 from gpusched.driver.assemble import Assembled
 from gpusched.driver.clock import ExperimentClock
-from gpusched.errors import DeviceError, GpuschedError, InputError
+from gpusched.errors import DeviceError, Fenced, GpuschedError, InputError
 from gpusched.executors.base import LiveExecutor
 from gpusched.executors.hub import Hub, Peer
 from gpusched.protocol import Ask, ClientHello, Done, Lines, Refused, Shown
@@ -51,10 +53,13 @@ class Clients:
         self._clock = clock
         self._warnings = warnings
         self._asked: list[Event] = []
+        #: Whether anybody wants the search to end without waiting for anything.
+        self.is_killed = False
         self._watchers: list[Peer] = []
         self._followers: list[Peer] = []
         self._past: deque[tuple[str, dict[str, Any]]] = deque(maxlen=PAST_LINES)
         self._next_view_at = 0.0
+        self._unshown: set[str] = set()
         hub.register(ClientHello, self._take)
 
     @property
@@ -73,6 +78,7 @@ class Clients:
 
     def ask(self, verb: Any, trial: int | None = None) -> None:
         """Put a wish to the experiment, as if a client had."""
+        self.is_killed = self.is_killed or verb == "kill"
         self._asked.append(UserAsked(at=self._clock(), verb=verb, trial=trial))
 
     def _take(self, _hello: ClientHello, peer: Peer) -> bool:
@@ -115,7 +121,7 @@ class Clients:
                 self._followers.append(client)
                 return "following"
             case "explain":
-                return self._assembled.explain(_trial(request), self._clock())
+                return standing.explain(self._assembled, _trial(request), self._clock())
             case "pause" | "unpause" | "stop_trial" as verb:
                 return self._ask_of_trial(verb, _trial(request))
             case "stop" | "cancel" | "kill" as verb:
@@ -190,7 +196,8 @@ class Clients:
 
     def view(self, *, leaving: bool = False) -> dict[str, Any]:
         """Return the standing of the experiment as JSON. ``leaving``: as it will be without its daemon."""
-        return self._assembled.view(
+        return standing.view(
+            self._assembled,
             daemon_pid=None if leaving else os.getpid(),
             now=self._clock(),
             readings=self._executor.readings(),
@@ -204,16 +211,31 @@ class Clients:
             return
         self._next_view_at = now + VIEW_EVERY_S
         self._watchers = [client for client in self._watchers if not client.closed]
-        if self._watchers:
-            frame = Shown(self.view())
-            for client in self._watchers:
-                client.send(frame)
+        with self.unharmed("the view"):
+            if self._watchers:
+                frame = Shown(self.view())
+                for client in self._watchers:
+                    client.send(frame)
 
     def observe(self, event: Event, commands: Sequence[Command]) -> None:
         """Observe an event: print a line for each thing worth one, and send it to followers."""
         state, metric = self._assembled.experiment.state, self._assembled.recipe.metric
-        if records := plain.records(event, commands, state, metric):
-            self._tell(records)
+        with self.unharmed("a line"):
+            if records := plain.records(event, commands, state, metric):
+                self._tell(records)
+
+    @contextlib.contextmanager
+    def unharmed(self, what: str) -> Iterator[None]:
+        """Have the search survive a failure to show something: the log gets the traceback, once for each place."""
+        try:
+            yield
+        except Fenced:
+            raise
+        except Exception as error:
+            if what not in self._unshown:
+                self._unshown.add(what)
+                traceback.print_exc()
+                self.remark(f"{what} cannot be shown ({type(error).__name__}: {error})")
 
     def remark(self, text: str) -> None:
         """Print a remark of a trial, an executor or a device, and send it to followers."""

@@ -40,7 +40,7 @@ from gpusched.executors.hub import Hub
 from gpusched.folder.lock import Epoch, Lock
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.local_disk import Home
-from gpusched.journal.log import Journal
+from gpusched.journal.log import DiskFull, Journal
 from gpusched.loggers.children import Loggers
 from gpusched.recipe.env import filled_in
 from gpusched.recipe.recipe import Recipe
@@ -74,7 +74,7 @@ class Daemon:
         self._wish = wish or {}
         self._lock = Lock.take(paths.lock)
         self._resuming = resuming
-        self._stop_asked = False
+        self._signals = 0
         self._notes: deque[str] = deque(maxlen=NOTES_SHOWN)
         self._foreword: list[str] = []
         early: list[str] = []
@@ -283,7 +283,7 @@ class Daemon:
         self._starts = None
         self.paths.failure.unlink(missing_ok=True)
         ready({"ok": os.getpid(), "foreword": self._foreword})
-        while not self.experiment.finished or self.driver.stalled:
+        while not self.experiment.finished or (self.driver.stalled and not self._is_killed):
             self.driver.turn(self._due_at())
             if self.clock() >= self._due_at():
                 self._do_what_is_due()
@@ -308,8 +308,15 @@ class Daemon:
         while self.experiment.state.devices.draining and self.clock() < until:
             self.driver.turn(until)
         failpoints.reach("final.before")
-        self.journal.commit()
-        view = self.clients.view(leaving=True)
+        try:
+            self.journal.commit()
+        except DiskFull as error:
+            raise GpuschedError(
+                f"the end of the search cannot be written: {error}; make room, then 'gpusched resume'"
+            ) from error
+        view: dict[str, Any] = {"experiment": self.paths.root.name}
+        with self.clients.unharmed("the last view"):
+            view = self.clients.view(leaving=True)
         try:
             self.storage.write(self.paths.final_view, json.dumps(view).encode())
         except OSError as error:
@@ -335,16 +342,20 @@ class Daemon:
         from gpusched.journal import timeline
         from gpusched.report import page
 
-        with contextlib.suppress(OSError, DamagedState):
+        with self.clients.unharmed("the report"):
             page.write(self.paths.report, page.html(view, timeline.read(self.paths.journal)))
 
     # ------------------------------------------------------------ signals
 
     def _on_signal(self, _number: int, _frame: object) -> None:
         """Ask at once, between two steps of the interpreter: requests that come later stay behind the signal."""
-        stopping = self._stop_asked or self.experiment.state.stopping
-        self._stop_asked = True
-        self.clients.ask("cancel" if stopping else "stop")
+        self._signals = max(self._signals, bool(self.experiment.state.stopping)) + 1
+        self.clients.ask(("stop", "cancel", "kill")[min(self._signals, 3) - 1])
+
+    @property
+    def _is_killed(self) -> bool:
+        """Whether a person has ended the search for the third time: it does not wait for a full disk any more."""
+        return self._signals > 2 or self.clients.is_killed
 
     # ------------------------------------------------------------ remarks
 

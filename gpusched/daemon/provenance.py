@@ -7,7 +7,6 @@ import os
 import platform
 import subprocess
 import zlib
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ GIT_LIMIT_S = 5.0
 DIFF_BYTES_MAX = 8 << 20
 #: Packages that a message names first, as they change what a model becomes.
 _FIRST = ("torch", "torchvision", "numpy", "transformers", "lightning", "accelerate")
-PACKAGES_NAMED = 5
+PACKAGES_NAMED = 3
 
 
 def record(paths: ExperimentPaths, script: Path) -> None:
@@ -53,9 +52,25 @@ def in_words(known: dict[str, Any]) -> str:
 
 
 def differences(paths: ExperimentPaths, script: Path) -> list[str]:
-    """List what is not as it was at the start of the search; nothing is known of an older gpusched's."""
+    """Name in one line what is not as it was at the start of the search; an empty list where all is."""
     then = recorded(paths)
-    return [] if then is None else list(_differences(then, _code_of(script)[0]))
+    if then is None:
+        return []
+    now, _ = _code_of(script)
+    names = {
+        "script_crc32": "the script",
+        "commit": "the commit",
+        "uncommitted_crc32": "the uncommitted changes",
+        "python": "Python",
+    }
+    found = [words for key, words in names.items() if then.get(key) != now.get(key)]
+    before, after = then.get("packages", {}), now.get("packages", {})
+    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    changed.sort(key=lambda name: (name not in _FIRST, name))
+    found += changed[:PACKAGES_NAMED]
+    if len(changed) > PACKAGES_NAMED:
+        found.append(f"{len(changed) - PACKAGES_NAMED} more packages")
+    return [f"others than then: {', '.join(found)}"] if found else []
 
 
 class Edits:
@@ -82,28 +97,6 @@ class Edits:
             f"{self._script} was edited: trials that start or go on from now train the new code, and are ranked with "
             "those of the old; 'gpusched run' again compares trials of the new code alone"
         )
-
-
-def _differences(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
-    if "script_crc32" in then and "script_crc32" not in now:
-        yield "the script is gone"
-        then = {**now, "python": then.get("python"), "packages": then.get("packages", {})}
-    if then.get("commit") != now.get("commit"):
-        is_now, was = (str(one.get("commit") or "none")[:10] for one in (now, then))
-        yield f"the code's commit is {is_now}, it was {was}"
-    if then.get("uncommitted_crc32") != now.get("uncommitted_crc32"):
-        yield "the uncommitted changes are others than in uncommitted.diff"
-    if then.get("script_crc32") != now.get("script_crc32"):
-        yield "the script has changed"
-    if then.get("python") != now.get("python"):
-        yield f"Python is {now.get('python')}, it was {then.get('python')}"
-    before, after = then.get("packages", {}), now.get("packages", {})
-    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    changed.sort(key=lambda name: (name not in _FIRST, name))
-    for name in changed[:PACKAGES_NAMED]:
-        yield f"{name} is {after.get(name, 'absent')}, it was {before.get(name, 'absent')}"
-    if len(changed) > PACKAGES_NAMED:
-        yield f"{len(changed) - PACKAGES_NAMED} more packages have other versions"
 
 
 def _code_of(script: Path) -> tuple[dict[str, Any], bytes]:

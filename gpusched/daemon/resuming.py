@@ -22,6 +22,7 @@ from typing import Any
 from gpusched.core.events import DeadlineMoved, DeviceQuarantined, Event, Reopened
 from gpusched.core.state import DEADLINE, NOTHING_LEFT, State
 from gpusched.core.trial import TrialRecord
+from gpusched.daemon import standing
 from gpusched.daemon.storage import Storage
 from gpusched.devices.base import Device
 from gpusched.driver.assemble import Assembled, read_recipe
@@ -53,7 +54,7 @@ def complete(assembled: Assembled) -> None:
             atoms=best.atoms,
         )
     if not paths.final_view.is_file():
-        write_durably(paths.final_view, json.dumps(assembled.view()).encode())
+        write_durably(paths.final_view, json.dumps(standing.view(assembled)).encode())
 
 
 def news(

@@ -131,9 +131,10 @@ def view(paths: ExperimentPaths) -> dict[str, Any]:
         else:
             # The folder may have been moved or copied since.
             return {**kept, "experiment": paths.root.name, "folder": str(paths.root)}
+    from gpusched.daemon import standing
     from gpusched.driver.assemble import from_journal
 
-    return from_journal(paths).view()
+    return standing.view(from_journal(paths))
 
 
 def failure(paths: ExperimentPaths) -> GpuschedError:
@@ -155,9 +156,10 @@ def explanation(paths: ExperimentPaths, trial: int) -> dict[str, Any]:
     answer = _from_daemon(paths, "explain", trial=trial)
     if answer is not None:
         return answer
+    from gpusched.daemon import standing
     from gpusched.driver.assemble import from_journal
 
-    return from_journal(paths).explain(trial)
+    return standing.explain(from_journal(paths), trial)
 
 
 def _from_daemon(paths: ExperimentPaths, verb: str, **arguments: Any) -> dict[str, Any] | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,6 @@ from gpusched import policies
 from gpusched.core.commands import Forecast, Suggest
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
-from gpusched.dashboard import model
-from gpusched.dashboard import view as views
 from gpusched.driver.clock import Beginning
 from gpusched.driver.forecaster import PooledForecaster, make_forecaster
 from gpusched.driver.loop import replay
@@ -26,50 +24,17 @@ from gpusched.driver.suggester import ChildSuggester, make_suggester
 from gpusched.errors import DamagedState, InputError
 from gpusched.folder.files import private_folder, write_durably
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.journal.log import Journal
-from gpusched.policies.base import note_on_steps
+from gpusched.journal import rows
 from gpusched.recipe.recipe import Recipe
-from gpusched.text import no_trial
 
 
 @dataclass(slots=True)
 class Assembled:
-    """An experiment, and everything needed to show it."""
+    """A search, its recipe and its folder."""
 
     experiment: Experiment
     recipe: Recipe
     paths: ExperimentPaths
-
-    def view(
-        self, *, daemon_pid: int | None = None, now: float | None = None, **more: Any
-    ) -> dict[str, Any]:
-        """Return the standing of the experiment as JSON; cheap enough for twice a second."""
-        state, policy = self.experiment.state, self.experiment.policy
-        view = views.build(
-            state,
-            name=self.paths.root.name,
-            policy=policy.name,
-            metric=self.recipe.metric,
-            folder=str(self.paths.root),
-            daemon_pid=daemon_pid,
-            now=state.now if now is None else now,
-            rungs=policy.rungs(state),
-            eta=getattr(getattr(policy, "options", None), "eta", None),
-            notes=(
-                *policy.notes(state),
-                *note_on_steps(policy.options, state),
-                *self._what_if(),
-            ),
-            **more,
-        )
-        return model.to_json(view)
-
-    def _what_if(self) -> Iterator[str]:
-        """Yield the last answer of ``gpusched whatif`` in one line, if it was asked."""
-        try:
-            yield str(json.loads(self.paths.whatif.read_bytes())["line"])
-        except (OSError, ValueError, KeyError):
-            return
 
     def require_policy(self, atoms: int) -> None:
         """Raise InputError if the policy's options make no sense in this experiment on so many atoms."""
@@ -81,16 +46,6 @@ class Assembled:
     def foreword(self, atoms: int) -> Sequence[str]:
         """Return what the policy tells a person before it starts on so many atoms."""
         return self.experiment.policy.foreword(self.experiment.state.rules, atoms)
-
-    def explain(self, trial: int, now: float | None = None) -> dict[str, Any]:
-        """Return ``{"data": .., "lines": [..]}``. Raises InputError for an unknown trial."""
-        state = self.experiment.state
-        if trial not in state.trials:
-            raise InputError(no_trial(trial, len(state.trials)))
-        from gpusched.core.explain import explain
-
-        explanation = explain(state, self.experiment.policy, trial, now)
-        return {"data": asdict(explanation), "lines": explanation.lines()}
 
 
 def read_recipe(paths: ExperimentPaths) -> Recipe:
@@ -151,13 +106,10 @@ def assemble(
 
 
 def from_journal(paths: ExperimentPaths) -> Assembled:
-    """Rebuild the experiment from its journal. Call only while no daemon lives. Raises DamagedState."""
-    journal = Journal.open(paths.journal)
-    try:
-        assembled = assemble(read_recipe(paths), paths, journal.meta.get("rules"))
-        replay(assembled.experiment, journal.entries())
-    finally:
-        journal.close()
+    """Rebuild the experiment from its journal, which is only read. Raises DamagedState."""
+    meta = rows.read_meta(paths.journal)
+    assembled = assemble(read_recipe(paths), paths, meta.get("rules"))
+    replay(assembled.experiment, rows.read(paths.journal))
     return assembled
 
 

@@ -14,6 +14,7 @@ from gpusched import policies
 from gpusched.cli import main
 from gpusched.cli.whatif import lines, suggestion
 from gpusched.core.events import Tried
+from gpusched.daemon import standing
 from gpusched.driver.assemble import from_journal
 from gpusched.errors import InputError
 from gpusched.folder.paths import ExperimentPaths
@@ -142,7 +143,7 @@ def test_the_command_says_it_and_journals_nothing(recorded, capsys):
     assert list(lines(found))[1].startswith("+3 s: would probably buy ")
     assert timeline.read(folder / "journal.db") == before
     # The last answer stands in the dashboard's notes and in the report.
-    note = from_journal(ExperimentPaths(folder)).view()["notes"][-1]
+    note = standing.view(from_journal(ExperimentPaths(folder)))["notes"][-1]
     assert note.startswith("what if: +3 s would probably buy ")
     assert main(["report", str(folder)]) == 0
     assert "what if: +3 s would probably buy " in (folder / "report.html").read_text()

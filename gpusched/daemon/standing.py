@@ -1,0 +1,72 @@
+"""The standing of a search as people see it: the view that the dashboard draws, and the reasons for a trial's place.
+
+Looking ends no search: what a policy raises when it is asked for people becomes a note.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from gpusched.dashboard import model
+from gpusched.dashboard import view as views
+from gpusched.driver.assemble import Assembled
+from gpusched.errors import InputError
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.policies.base import note_on_steps
+from gpusched.text import first_line, no_trial
+
+T = TypeVar("T")
+
+
+def view(
+    assembled: Assembled, *, daemon_pid: int | None = None, now: float | None = None, **more: Any
+) -> dict[str, Any]:
+    """Return the standing of the search as JSON; cheap enough for twice a second."""
+    state, policy = assembled.experiment.state, assembled.experiment.policy
+    problems: list[str] = []
+
+    def ask(what: str, question: Callable[[], Iterable[T]]) -> tuple[T, ...]:
+        try:
+            return tuple(question())
+        except Exception as error:
+            problems.append(f"the policy cannot say its {what}: {first_line(str(error))}")
+            return ()
+
+    notes = ask("notes", lambda: (*policy.notes(state), *note_on_steps(policy.options, state)))
+    rungs = ask("rungs", lambda: policy.rungs(state))
+    built = views.build(
+        state,
+        name=assembled.paths.root.name,
+        policy=policy.name,
+        metric=assembled.recipe.metric,
+        folder=str(assembled.paths.root),
+        daemon_pid=daemon_pid,
+        now=state.now if now is None else now,
+        rungs=rungs,
+        eta=getattr(getattr(policy, "options", None), "eta", None),
+        notes=(*notes, *problems, *_what_if(assembled.paths)),
+        **more,
+    )
+    return model.to_json(built)
+
+
+def _what_if(paths: ExperimentPaths) -> Iterator[str]:
+    """Yield the last answer of ``gpusched whatif`` in one line, if it was asked."""
+    try:
+        yield str(json.loads(paths.whatif.read_bytes())["line"])
+    except (OSError, ValueError, KeyError):
+        return
+
+
+def explain(assembled: Assembled, trial: int, now: float | None = None) -> dict[str, Any]:
+    """Return ``{"data": .., "lines": [..]}``. Raises InputError for an unknown trial."""
+    state = assembled.experiment.state
+    if trial not in state.trials:
+        raise InputError(no_trial(trial, len(state.trials)))
+    from gpusched.core.explain import explain as explained
+
+    explanation = explained(state, assembled.experiment.policy, trial, now)
+    return {"data": asdict(explanation), "lines": explanation.lines()}

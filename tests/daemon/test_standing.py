@@ -1,0 +1,50 @@
+"""Looking ends no search, whatever a policy of a user's own raises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpusched.daemon import clients, standing
+from gpusched.daemon.clients import Clients
+from gpusched.driver.assemble import Assembled
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.sim.setup import Setup, recipe
+from tests.core import stages
+
+
+def failing(*_: Any) -> Any:
+    raise RuntimeError("mine.py:5: no such note\nMend it")
+
+
+@pytest.fixture
+def assembled(tmp_path: Path) -> Assembled:
+    experiment = stages.running().experiment
+    return Assembled(experiment, recipe(Setup(policy="asha")), ExperimentPaths(tmp_path))
+
+
+@pytest.mark.parametrize("hook", ["notes", "rungs"])
+def test_a_policy_that_cannot_say_its_notes_is_shown_without(
+    assembled: Assembled, hook: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first dashboard ended the daemon of a search that had run well detached."""
+    monkeypatch.setattr(assembled.experiment.policy, hook, failing)
+    view = standing.view(assembled)
+    assert [row["id"] for row in view["trials"]] == [0]
+    assert f"the policy cannot say its {hook}: mine.py:5: no such note" in view["notes"]
+
+
+def test_what_cannot_be_shown_is_said_once(
+    assembled: Assembled, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub: Any = SimpleNamespace(register=lambda *_: None)
+    watched = Clients(assembled, SimpleNamespace(), hub, lambda: 1.0, tuple)
+    monkeypatch.setattr(clients.plain, "records", failing)
+    for _ in range(2):
+        watched.observe(SimpleNamespace(), ())
+    told = capsys.readouterr()
+    assert told.out.count("a line cannot be shown (RuntimeError: mine.py:5: no such note") == 1
+    assert told.err.count("Traceback") == 1
