@@ -193,7 +193,10 @@ class TrialView(Protocol):
     @property
     def steps_since_resize(self) -> int: ...
     @property
-    def step_time_s(self) -> float | None: ...
+    def step_time_s(self) -> float | None:
+        """Time of one step, of which a report stands for ``stride``."""
+        ...
+
     @property
     def up_at(self) -> float | None:
         """When the present incarnation came up; None while none is up."""

@@ -16,7 +16,7 @@ from gpusched.core import events, invariants, requests
 from gpusched.core.allocation import DeviceState, DeviceTable
 from gpusched.core.commands import Command, Finish, Suggest
 from gpusched.core.configurations import Draw
-from gpusched.core.decisions import Decision, Policy, Resume, Start
+from gpusched.core.decisions import Decision, Policy, Resize, Resume, Start
 from gpusched.core.rules import Rules
 from gpusched.core.state import DEADLINE, LAST_CALL, NOTHING_LEFT, WAKE, WATCH, State
 from gpusched.core.transitions import Transitions
@@ -141,13 +141,15 @@ class Experiment:
         rules = state.rules
         before = trial.step if trial.steps_of_incarnation else trial.saved_step
         trial.stride = stride = max(1, report.step - before)
-        state.speed.learn(trial, report.step_time_s, stride, state.now)
+        back = state.speed.learn(trial, report.step_time_s, stride, state.now)
         trial.record(report, event.metric, stride, state.now)
         state.set_score(trial, NEVER if event.metric is None else event.metric * rules.sign)
         if trial.state is RUNNING and trial.doom is None:
             decisions = self.policy.on_report(state, trial)
             if decisions:
                 self._enact(decisions)
+            if back and trial.state is RUNNING:
+                self._take_back(trial, back)
             if rules.target is not None and state.stopping is None:
                 self._end_at_target(trial)
         if event.metric is None:
@@ -159,6 +161,12 @@ class Experiment:
         every_s = rules.save_every_s
         if every_s is not None and state.now - trial.last_saved_at >= every_s:
             self._do.saves.ask_if_due(trial)
+
+    def _take_back(self, trial: TrialRecord, atoms: int) -> None:
+        """Have a trial go back to fewer atoms, for good: the growth to these has made its steps longer."""
+        trial.most_atoms = atoms
+        why = f"its steps take longer on {trial.size_in_words}: goes back to {atoms} and grows no more"
+        self._do.enact(Resize(trial.id, atoms, why))
 
     def _end_at_target(self, trial: TrialRecord) -> None:
         """Save this step as its trial leaves and end the search, if the trial's last reports are good enough."""

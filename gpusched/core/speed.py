@@ -1,12 +1,13 @@
 """Speed as the search measures it: the time of a step on one atom, s(a), and To.
 
 * ``s(a)``, normalised to s(1) = 1, is given (linear, sqrt, none, a table) or learnt (``auto``): Amdahl's law
-  ``T(a)/T(1) = f + (1 - f)/a`` with the serial fraction f as the one unknown. Its prior is fitted to Table 3 of
-  HyperSched (ResNet18 5.40x to ResNet101 6.67x on 8 GPUs: f = 0.03 to 0.07); every resize adds the f that its own
-  measured step times imply, and the median of all of them counts.
+  ``T(a)/T(1) = f + (1 - f)/a`` with the serial fraction f as the one unknown; f > 1 where more atoms are slower. Its
+  prior is what Table 3 of HyperSched gives (ResNet18 5.40x to ResNet101 6.67x on 8 GPUs: f = 0.03 to 0.07); every
+  resize adds the f that its own measured step times imply, and the median of all counts.
 * ``To`` (HyperSched section 4.3) is the median of the measured start and resize overheads, the wait for the release of
-  the devices included: from the decision to the first report, less the time of the step itself.
-* ``Ta`` (Algorithm 3) is the median measured time of a step, converted to one atom by s(a).
+  the devices included: from the decision to the first report, less the time of a usual step.
+* ``Ta`` (Algorithm 3) is the median measured time of a step, converted to one atom by s(a). The first step of a launch,
+  which takes up to twice as long, counts only until there is another.
 """
 
 from __future__ import annotations
@@ -20,8 +21,12 @@ from gpusched.core.trial import TrialRecord
 
 Scaling = Callable[[int], float]
 
-#: f of Table 3's four models at 8 GPUs, as pseudo-measurements.
-PRIOR_SERIAL_FRACTIONS = (0.069, 0.061, 0.028, 0.045)
+#: The middle of f of Table 3's four models at 8 GPUs (0.028 to 0.069).
+PRIOR_SERIAL_FRACTION = 0.05
+#: Most that is believed of f: where a step on two atoms takes twice and a half as long as on one.
+_MOST_SERIAL = 4.0
+#: A growth is taken back where a step takes so many times as long as before.
+SLOWER = 1.1
 
 
 def linear(atoms: int) -> float:
@@ -59,14 +64,14 @@ NAMED: Mapping[str, Scaling] = {"linear": linear, "sqrt": sqrt, "none": none}
 def _serial_fraction(atoms_a: int, atoms_b: int, ratio: float) -> float | None:
     """Return f of Amdahl's law where a step on b atoms takes ``ratio`` of one on a atoms; None if none follows.
 
-    ratio = (f + (1-f)/b) / (f + (1-f)/a), solved for f and kept between 0 and 1.
+    ratio = (f + (1-f)/b) / (f + (1-f)/a), solved for f.
     """
     inverse_a, inverse_b = 1.0 / atoms_a, 1.0 / atoms_b
     below = ratio * (1.0 - inverse_a) - (1.0 - inverse_b)
     if below == 0:
         return None
     fraction = (inverse_b - ratio * inverse_a) / below
-    return min(1.0, max(0.0, fraction)) if math.isfinite(fraction) else None
+    return min(_MOST_SERIAL, max(0.0, fraction)) if math.isfinite(fraction) else None
 
 
 class RunningMedian:
@@ -106,9 +111,10 @@ class Speed:
         else:
             self._given = table(scaling)
         self._fractions = RunningMedian()
-        for fraction in PRIOR_SERIAL_FRACTIONS:
-            self._fractions.add(fraction)
+        self._fractions.add(PRIOR_SERIAL_FRACTION)
         self._step_on_one_atom = RunningMedian()
+        #: The shortest first step of a launch, until there is another step.
+        self._first_step_s: float | None = None
         self._overhead = RunningMedian()
 
     # ------------------------------------------------------------ answers
@@ -123,7 +129,8 @@ class Speed:
     @property
     def step_on_one_atom_s(self) -> float | None:
         """Ta; None before the first step was measured."""
-        return self._step_on_one_atom.value
+        measured = self._step_on_one_atom.value
+        return self._first_step_s if measured is None else measured
 
     @property
     def overhead_s(self) -> float | None:
@@ -137,28 +144,49 @@ class Speed:
 
     # ------------------------------------------------------------ measurements
 
-    def learn(self, trial: TrialRecord, step_time_s: float | None, stride: int, now: float) -> None:
+    def learn(self, trial: TrialRecord, step_time_s: float | None, stride: int, now: float) -> int:
         """Learn the step time and, from an incarnation's first report, the overhead of its launch.
 
-        ``stride``: steps since the trial's last report.
+        ``step_time_s``: time of the report's ``stride`` steps. Return the number of atoms to go back to where the trial
+        has grown and is slower than before; 0: none.
         """
         if step_time_s is None:
             if trial.steps_of_incarnation == 0 or trial.last_report_at is None:
-                return
+                return 0
             step_time_s = now - trial.last_report_at
         if trial.doom is not None or not step_time_s > 0:
-            return  # its devices may be lost; several reports read at once have no time between them
-        if trial.steps_of_incarnation == 0 and trial.decided_at is not None:
-            self.saw_overhead(now - trial.decided_at - step_time_s)
-        elif trial.steps_of_incarnation == 1 and trial.step_time_before_s is not None:
-            before, trial.step_time_before_s = trial.step_time_before_s, None
-            self.saw_resize(before[0], before[1], trial.atoms, step_time_s)
-        self.saw_step(len(trial.devices), step_time_s / stride)
+            return (
+                0  # its devices may be lost; several reports read at once have no time between them
+            )
+        step_time_s /= stride
+        if trial.steps_of_incarnation == 0:
+            self._learn_launch(trial, step_time_s, stride, now)
+            return 0
+        atoms, back = len(trial.devices), 0
+        if trial.steps_of_incarnation == 1 and trial.step_time_before_s is not None:
+            (before, before_s), trial.step_time_before_s = trial.step_time_before_s, None
+            self.saw_resize(before, before_s, atoms, step_time_s)
+            back = before if before < atoms and step_time_s > SLOWER * before_s else 0
+        self.saw_step(atoms, step_time_s)
         trial.step_time_s = step_time_s
+        return back
+
+    def _learn_launch(self, trial: TrialRecord, first_s: float, stride: int, now: float) -> None:
+        """Learn from the first report of a launch, whose steps take longer than the others."""
+        atoms = len(trial.devices)
+        usual_s = trial.step_time_s
+        if (before := trial.step_time_before_s) is not None:
+            usual_s = before[1] * self.s(before[0]) / self.s(atoms)
+        usual_s = first_s if usual_s is None else min(first_s, usual_s)
+        trial.step_time_s = usual_s
+        if trial.decided_at is not None:
+            self.saw_overhead(now - trial.decided_at - stride * usual_s)
+        on_one_s = first_s * self.s(atoms)
+        if self._first_step_s is None or on_one_s < self._first_step_s:
+            self._first_step_s = on_one_s
 
     def saw_step(self, atoms: int, step_time_s: float) -> None:
-        scaling = self._given or self.s
-        self._step_on_one_atom.add(step_time_s * scaling(atoms))
+        self._step_on_one_atom.add(step_time_s * self.s(atoms))
 
     def saw_overhead(self, overhead_s: float) -> None:
         self._overhead.add(max(0.0, overhead_s))

@@ -345,7 +345,6 @@ def _silence(state: State, trial: TrialRecord) -> str:
         since, limit_s = trial.launched_at, rules.startup_limit_s
     else:
         since = trial.last_report_at or 0.0
-        usual_s = max(trial.usual_interval_s, trial.step_time_s or 0.0)
-        limit_s = rules.hang_limit_s or max(60.0, 5 * usual_s)
+        limit_s = rules.hang_limit_s or max(60.0, 5 * trial.report_s)
     silent_s = state.now - max(since, state.watched_since)
     return f"no report for {silent_s:.0f} s (limit {limit_s:.0f} s)" if silent_s > limit_s else ""

@@ -226,6 +226,7 @@ class TrialRecord:
     steps_since_resize: int = 0
     #: Steps reported by the present incarnation.
     steps_of_incarnation: int = 0
+    #: Time of one step, of which a report stands for ``stride``.
     step_time_s: float | None = None
     #: (atoms, step time) before the resize it is in: compared with its second step after it.
     step_time_before_s: tuple[int, float] | None = None

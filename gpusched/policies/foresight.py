@@ -159,7 +159,7 @@ class Foresight(base.Policy):
         done = base.complete_at(trial, self.options.R)
         if done:
             return done
-        if trial.step_time_s is not None and trial.step_time_s > view.time_left_s:
+        if trial.step_time_s is not None and trial.step_time_s * trial.stride > view.time_left_s:
             return (Stop(trial.id, NO_STEP_FITS),)
         if looked:
             fresh = beliefs.believe(view, trial)

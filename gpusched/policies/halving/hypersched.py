@@ -155,7 +155,7 @@ class HyperSched(base.Policy):
 
     def _too_late(self, view: View, trial: TrialView) -> bool:
         step_time_s = trial.step_time_s
-        return step_time_s is not None and step_time_s > view.time_left_s
+        return step_time_s is not None and step_time_s * trial.stride > view.time_left_s
 
     # ------------------------------------------------------------ lines 21 to 25: resize
 

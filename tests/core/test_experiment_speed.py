@@ -1,0 +1,58 @@
+"""Step times of a search: what the first step of a launch counts for, and a growth that made a trial slower."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusched.core.commands import Yield
+from gpusched.core.decisions import Resize, Start
+from gpusched.core.trial import TrialState
+from tests.helpers import Script
+
+
+def test_the_first_step_of_a_launch_is_no_usual_step() -> None:
+    """It takes 1.3 to 2 times as long: Ta and the trial's step time are of the others, the rest of it is To."""
+    script = Script(devices=2).wants(Start(1)).start().drop()
+    script.wait(3.0).report(0, 0.1, step_time_s=2.0).drop()
+    speed = script.state.speed
+    assert (speed.step_on_one_atom_s, script.trial(0).step_time_s) == (2.0, 2.0), "all there is"
+    script.wait(1.0).report(0, 0.2, step_time_s=1.0).drop()
+    assert (speed.step_on_one_atom_s, script.trial(0).step_time_s) == (1.0, 1.0)
+    script.asked("pause", 0).drop().report(0, 0.3, step_time_s=1.0).drop().exited(0, saved=3).drop()
+    script.released("d0").drop().asked("unpause", 0).drop()
+    script.wait(4.0).report(0, 0.3, step_time_s=2.0).drop()
+    assert speed.overhead_s == 1.0, "of the first launch, the lower one of two"
+    script.asked("pause", 0).drop().report(0, 0.3, step_time_s=1.0).drop().exited(0, saved=5).drop()
+    script.released("d0").drop().asked("unpause", 0).drop()
+    script.wait(4.0).report(0, 0.3, step_time_s=2.0).drop()
+    assert speed.overhead_s == 3.0, "4 s less a usual step"
+    assert speed.step_on_one_atom_s == 1.0
+
+
+def test_a_report_of_several_steps_is_not_several_times_as_slow_a_step() -> None:
+    script = Script(devices=1).wants(Start(1)).start().drop()
+    for n in (1, 2, 3):
+        script.wait(10.0).report(0, 0.1, step=10 * n, step_time_s=10.0).drop()
+    trial = script.trial(0)
+    assert (trial.step_time_s, trial.stride, trial.report_s) == (1.0, 10, 10.0)
+    assert script.state.speed.step_on_one_atom_s == 1.0
+
+
+@pytest.mark.parametrize(("on_two_s", "is_taken_back"), [(0.6, False), (1.05, False), (1.3, True)])
+def test_a_growth_that_made_steps_longer_is_taken_back(
+    on_two_s: float, is_taken_back: bool
+) -> None:
+    script = Script(devices=2, scaling="auto").wants(Start(1)).start().drop()
+    script.wait(1.0).report(0, 0.1, step_time_s=1.0).drop()
+    script.decides(Resize(0, 2)).wait(1.0).report(0, 0.1, step_time_s=1.0).drop()
+    script.exited(0, saved=2).drop().released("d0").drop()
+    script.wait(2.0).report(0, 0.05, step_time_s=3.0).expect_nothing()
+    script.wait(on_two_s).report(0, 0.05, step_time_s=on_two_s)
+    commands = script.take()
+    assert (Yield(0, 2, save=True) in commands) == is_taken_back
+    if is_taken_back:
+        assert "its steps take longer on 2 atoms: goes back to 1" in str(script.trial(0).story)
+        script.exited(0, saved=4).drop().released("d0", "d1").drop()
+        assert script.trial(0).atoms == 1
+        script.decides(Resize(0, 2)).report(0, 0.3).drop()
+        assert script.trial(0).state is TrialState.RUNNING, "it grows no more"
