@@ -44,10 +44,14 @@ class DevicesJoined(Event, kw_only=True):
 
 
 class TrialUp(Event, kw_only=True):
-    """Every rank of the incarnation has joined its process group."""
+    """Every rank of the incarnation has joined its process group.
+
+    ``waited_s``: time that the launch waited for the warm server, which imports the script's libraries once.
+    """
 
     trial: int
     incarnation: int
+    waited_s: float = 0.0
 
 
 class Reported(Event, kw_only=True):

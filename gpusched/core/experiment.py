@@ -16,9 +16,9 @@ from gpusched.core import events, invariants, requests
 from gpusched.core.allocation import DeviceState, DeviceTable
 from gpusched.core.commands import Command, Finish, Suggest
 from gpusched.core.configurations import Draw
-from gpusched.core.decisions import Decision, Policy, Resize, Resume, Start
+from gpusched.core.decisions import NO_STEP_FITS, Decision, Policy, Resize, Resume, Start
 from gpusched.core.rules import Rules
-from gpusched.core.state import DEADLINE, LAST_CALL, NOTHING_LEFT, WAKE, WATCH, State
+from gpusched.core.state import DEADLINE, LAST_CALL, NOTHING_LEFT, TOO_LATE, WAKE, WATCH, State
 from gpusched.core.transitions import Transitions
 from gpusched.core.trial import NEVER, RUNNING, TrialRecord, TrialState
 
@@ -121,6 +121,8 @@ class Experiment:
 
     def _up(self, event: events.TrialUp) -> None:
         trial = self._current(event.trial, event.incarnation)
+        if trial is not None and trial.decided_at is not None:
+            trial.decided_at += event.waited_s
         if trial is not None and trial.state is S.STARTING:
             self._set_up(trial)
 
@@ -355,16 +357,22 @@ class Experiment:
         if state.stopping is None:
             if state.may_go_on:
                 return
-            step_s = state.speed.step_on_one_atom_s
-            state.is_short_of_time = (
-                bool(state.can_draw or state.paused)
-                and step_s is not None
-                and state.speed.overhead + step_s > state.time_left_s
-            )
-            state.stopping = NOTHING_LEFT
+            state.stopping = TOO_LATE if self._is_too_late() else NOTHING_LEFT
         state.finished = True
         for trial in list(state.paused.values()):
             trial.cut_atoms = 0
             state.move(trial, S.STOPPED, state.stopping)
         self._tell_of_rest()
         self._do.add(Finish(state.stopping))
+
+    def _is_too_late(self) -> bool:
+        """Tell whether something is left to train of which no step would end before the deadline."""
+        state, step_s = self.state, self.state.speed.step_on_one_atom_s
+        is_cut = any(
+            trial.story and trial.story[-1][1].endswith(NO_STEP_FITS)
+            for trial in state.trials.values()
+        )
+        if is_cut or step_s is None:
+            return is_cut
+        is_left = bool(state.can_draw or state.paused)
+        return is_left and state.speed.overhead + step_s > state.time_left_s

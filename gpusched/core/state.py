@@ -17,7 +17,7 @@ from sortedcontainers import SortedList
 from gpusched.core.allocation import DeviceState, DeviceTable
 from gpusched.core.commands import Forecast
 from gpusched.core.configurations import Configurations, Draw
-from gpusched.core.decisions import NO_STEP_FITS, TrialView
+from gpusched.core.decisions import TrialView
 from gpusched.core.rules import Rules
 from gpusched.core.speed import Speed
 from gpusched.core.trial import NEVER, BestCheckpoint, TrialRecord, TrialState
@@ -26,6 +26,8 @@ from gpusched.core.trial import NEVER, BestCheckpoint, TrialRecord, TrialState
 DEADLINE, LAST_CALL, WAKE, WATCH = "deadline", "last call", "wake", "watch"
 #: Reason for the end of a search in which no trial can go on and none can start.
 NOTHING_LEFT = "nothing left to run"
+#: The same where something is left, and no step of it would end in time.
+TOO_LATE = "no step would end before the deadline"
 
 
 class Ranking:
@@ -113,8 +115,6 @@ class State:
         #: The disk has too little room for checkpoints: nothing is begun.
         self.storage_low = False
         self.finished = False
-        #: Nothing was live at the end and something was left to train, but no step of it would have ended in time.
-        self.is_short_of_time = False
         self.timers: dict[str, float] = {}
         #: Time of a policy's wake that came while the search was ending, for a search that goes on after its end.
         self.missed_wake_at: float | None = None
@@ -226,23 +226,6 @@ class State:
         """Training time of the trial that has had most of it (Algorithm 3, line 7: the furthest trial's time)."""
         live = self.now - self._live_by_age[0][0] if self._live_by_age else 0.0
         return max(self._longest_past_s, live)
-
-    @property
-    def ending(self) -> str | None:
-        """Reason for the end as people are told it; None while the experiment goes on.
-
-        The deadline ended a search, too, in which nothing was left because another step would have been too long.
-        (The journal keeps ``stopping``, so that a replay gives the commands that were recorded.)
-        """
-        if self.stopping == NOTHING_LEFT and (
-            self.is_short_of_time
-            or any(
-                trial.story and trial.story[-1][1].endswith(NO_STEP_FITS)
-                for trial in self.trials.values()
-            )
-        ):
-            return "deadline"
-        return self.stopping
 
     @property
     def may_go_on(self) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.core.events import DeadlineMoved, DeviceQuarantined, Event, Reopened
-from gpusched.core.state import DEADLINE, NOTHING_LEFT, State
+from gpusched.core.state import DEADLINE, NOTHING_LEFT, TOO_LATE, State
 from gpusched.core.trial import TrialRecord
 from gpusched.daemon import standing
 from gpusched.daemon.storage import Storage
@@ -162,10 +162,10 @@ def require_reopenable(assembled: Assembled, wish: Wish) -> None:
     resume = f"'gpusched resume {name}"
     deadline_s = limits["deadline_s"]
     if deadline_s <= state.now or (
-        state.ending == DEADLINE and deadline_s == state.rules.deadline_s
+        state.stopping in (DEADLINE, TOO_LATE) and deadline_s == state.rules.deadline_s
     ):
         raise InputError(
-            f"{name} is over ({state.ending}): no time is left. {resume} --deadline +20m' gives it 20 minutes more"
+            f"{name} is over ({state.stopping}): no time is left. {resume} --deadline +20m' gives it 20 minutes more"
         )
     _require_open_target(assembled, limits["target"])
     if any(
@@ -174,11 +174,11 @@ def require_reopenable(assembled: Assembled, wish: Wish) -> None:
         return
     if state.can_draw_up_to(None):
         raise InputError(
-            f"{name} is over ({state.ending}): all of its {count(len(state.trials), 'trial')} are. "
+            f"{name} is over ({state.stopping}): all of its {count(len(state.trials), 'trial')} are. "
             f"{resume} --max-trials {2 * len(state.trials)}' starts more"
         )
     raise InputError(
-        f"{name} is over ({state.ending}): no configuration is left to try, and no trial that its end stopped has a "
+        f"{name} is over ({state.stopping}): no configuration is left to try, and no trial that its end stopped has a "
         "checkpoint. 'gpusched run' with a larger space starts another search"
     )
 
@@ -195,8 +195,7 @@ def limits_to_go_on(paths: ExperimentPaths, final: Mapping[str, Any]) -> str | N
         limits = f" --max-trials {2 * sum(final['trial_counts'].values())}"
     elif "reached the target" in ending:
         limits = " --target none"
-    # A search whose next steps were too long for the time left has ended by its deadline, too.
-    has_time = ending != DEADLINE and final.get("time_left_s", 0) > 0
+    has_time = ending not in (DEADLINE, TOO_LATE) and final.get("time_left_s", 0) > 0
     return limits if has_time else f"{limits} --deadline +20m"
 
 

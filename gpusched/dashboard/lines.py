@@ -166,7 +166,7 @@ def _of_commands(
                 text = f"new best: {name}{show_metric(value)}, trial {number} at step {step}"
                 yield _record("best", text, number, step=step, metric=value)
             case Finish(reason=reason):
-                ending = clean(state.ending or reason)
+                ending = clean(state.stopping or reason)
                 yield _record("over", _over(state, ending), reason=ending)
             case _:
                 pass

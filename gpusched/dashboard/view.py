@@ -74,7 +74,7 @@ def build(
     return Standing(
         experiment=name,
         state=_standing(state, is_driven=daemon_pid is not None),
-        ending=clean(state.ending) if state.ending else None,
+        ending=clean(state.stopping) if state.stopping else None,
         folder=folder,
         policy=policy,
         daemon_pid=daemon_pid,

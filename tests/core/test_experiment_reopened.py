@@ -48,7 +48,7 @@ def test_a_trial_that_the_end_stopped_goes_on_from_its_checkpoint(end: str) -> N
     script.expect(SetTimer("deadline", 2000.0), Launch(0, 2, ("d0",), {"n": 0}))
     assert script.trial(0).state is S.STARTING
     assert (script.trial(0).step, script.trial(0).saved_step) == (step, step)
-    assert script.state.ending is None
+    assert script.state.stopping is None
     assert script.policy.exits[-1] == (0, S.PAUSED)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from gpusched.core.commands import Yield
 from gpusched.core.decisions import Resize, Start
+from gpusched.core.events import TrialUp
 from gpusched.core.trial import TrialState
 from tests.helpers import Script
 
@@ -56,3 +57,11 @@ def test_a_growth_that_made_steps_longer_is_taken_back(
         assert script.trial(0).atoms == 1
         script.decides(Resize(0, 2)).report(0, 0.3).drop()
         assert script.trial(0).state is TrialState.RUNNING, "it grows no more"
+
+
+def test_what_a_launch_waits_for_the_server_s_imports_is_no_overhead() -> None:
+    """Of the first launches; else no step was thought to fit into the last third of a short search."""
+    script = Script(devices=1).wants(Start(1)).start().drop()
+    script.wait(15.0).feed(TrialUp(at=script.now, trial=0, incarnation=1, waited_s=14.0)).drop()
+    script.wait(2.0).report(0, 0.1, step_time_s=2.0).drop()
+    assert script.state.speed.overhead_s == 1.0

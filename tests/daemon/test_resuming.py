@@ -80,7 +80,10 @@ def test_a_search_without_time_for_a_step_needs_another_deadline(tmp_path: Path)
     script = stages.running()
     script.decides(Stop(0, NO_STEP_FITS)).report(0, 0.3).drop().exited(0, saved=1).drop()
     script.released("d0").drop()
-    assert (script.state.ending, script.state.time_left_s > 0) == ("deadline", True)
+    assert (script.state.stopping, script.state.time_left_s > 0) == (
+        "no step would end before the deadline",
+        True,
+    )
     recipe = SimpleNamespace(policy_options={})
     assembled: Any = SimpleNamespace(
         experiment=script.experiment, paths=ExperimentPaths(tmp_path), recipe=recipe

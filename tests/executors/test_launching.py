@@ -71,7 +71,7 @@ class Bench:
             end=nothing,
             kill=nothing,
         )
-        self.server = Server(setting, nothing, nothing)
+        self.server = Server(setting, nothing, nothing, {})
         self.devices = CpuDevices(4, cores=[0, 1])
 
     def prepare(

@@ -30,6 +30,7 @@ json_values = st.recursive(
 
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "at": floats,
+    "waited_s": floats,
     "atoms": numbers,
     "n": numbers,
     "by": text,
@@ -140,14 +141,6 @@ def test_defaults_are_not_written() -> None:
         "report": {"kind": "report", "i": 1, "n": 9, "k": 9},
         "metric": 0.5,
     }
-
-
-def test_a_report_of_format_5_is_read() -> None:
-    body = '{"trial":3,"incarnation":1,"seq":9,"step":9,"metric":0.5,"metrics":{"accuracy":0.5}}'
-    event = rows.event_from("Reported", 1.0, body)
-    assert event == reported(
-        at=1.0, trial=3, incarnation=1, seq=9, step=9, metric=0.5, metrics={"accuracy": 0.5}
-    )
 
 
 def test_a_default_is_not_shared_between_events() -> None:

@@ -70,7 +70,7 @@ class TorchrunExecutor(LiveBase):
         )
         self._devices = devices
         self._inventory = Inventory(devices, timers, emit, self._say, limits.release_s)
-        self.server = Server(setting, self._server_said, self._server_gone)
+        self.server = Server(setting, self._server_said, self._server_gone, self.shared.waited_s)
         self.stopping = Stopping(self.shared, self.server, self._inventory)
         setting.hub.register(RankHello, self._take_rank)
         setting.hub.register(ShimHello, self._take_shim)

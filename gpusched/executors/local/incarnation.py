@@ -95,7 +95,10 @@ class Incarnation:
         if not self.is_up:
             self.is_up = True
             now = self.shared.timers.now()
-            self.shared.emit(TrialUp(at=now, trial=self.trial, incarnation=self.number))
+            waited_s = self.shared.waited_s.pop(self.trial, 0.0)
+            self.shared.emit(
+                TrialUp(at=now, trial=self.trial, incarnation=self.number, waited_s=waited_s)
+            )
 
     def _rank_left(self, peer: Peer) -> None:
         if self.rank_peer is peer:
@@ -270,6 +273,8 @@ class Shared:
     kill: Callable[[Incarnation, float], None]
     #: The incarnation of each trial of which processes may be left.
     current: dict[int, Incarnation] = field(default_factory=dict)
+    #: By trial, how long its launch waited for the warm server.
+    waited_s: dict[int, float] = field(default_factory=dict)
     _told: set[object] = field(default_factory=set)
 
     def find(self, trial: int, number: int) -> Incarnation | None:

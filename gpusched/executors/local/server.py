@@ -40,7 +40,9 @@ class Server:
         setting: Setting,
         on_frame: Callable[[FromServer], None],
         on_gone: Callable[[], None],
+        waited_s: dict[int, float],
     ) -> None:
+        """``waited_s`` is told, by trial, how long its launch waited for a process."""
         self._hub = setting.hub
         self._log = setting.paths.root / "warm.log"
         self._root = setting.paths.root
@@ -48,6 +50,9 @@ class Server:
         self._say = setting.say
         self._on_frame = on_frame
         self._on_gone = on_gone
+        self._clock = setting.clock
+        self._waited_s = waited_s
+        self._asked_at: dict[int, float] = {}
         #: Launches that no process has been asked for, by trial.
         self._unsent: dict[int, LaunchSpec] = {}
         self._peer: Peer | None = None
@@ -119,6 +124,7 @@ class Server:
         """Ask for a launch, now or as soon as a server is up. Raises as ``start`` does."""
         self.want()
         self._unsent[spec.trial] = spec
+        self._asked_at[spec.trial] = self._clock()
         self._send()
 
     def withdraw(self, spec: LaunchSpec | None) -> bool:
@@ -132,6 +138,7 @@ class Server:
         for trial, spec in list(self._unsent.items()):
             if self.ready and self._peer is not None and self._peer.send(spec):
                 del self._unsent[trial]
+                self._waited_s[trial] = self._clock() - self._asked_at.pop(trial)
 
     def close(self, *, idle: bool = False) -> None:
         """Let go. The server lives on until its last shim is gone; ``idle`` says that no shim is left, so the

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpusched.core.events import DaemonResumed
+from gpusched.core.state import NOTHING_LEFT, TOO_LATE
 from gpusched.dashboard import view as views
 from gpusched.dashboard.lines import records
 from gpusched.policies.halving.hypersched import HyperSched, Options
@@ -233,15 +234,15 @@ def test_a_step_that_cannot_end_is_not_begun() -> None:
 
 @pytest.mark.parametrize(
     ("R", "configurations", "at", "ending"),
-    [(9, 1, 95.0, "deadline"), (1, 1, 99.0, "nothing left to run"), (1, 2, 99.0, "deadline")],
+    [(9, 1, 95.0, TOO_LATE), (1, 1, 99.0, NOTHING_LEFT), (1, 2, 99.0, TOO_LATE)],
 )
-def test_the_deadline_ends_a_search_whose_next_step_would_be_too_long(
+def test_a_search_whose_next_step_would_be_too_long_ends_and_says_so(
     R: int, configurations: int, at: float, ending: str
 ) -> None:
     options = {**PLAIN, "R": R}
     hand = Hand("hypersched", options, atoms=1, configurations=configurations, deadline_s=100.0)
     hand.report(0, 0.5, at=at, took_s=10.0)
-    assert hand.finished == "nothing left to run"  # as journals have recorded it
+    assert hand.finished == ending
     told = records(DaemonResumed(at=0.0, epoch=2), hand.commands, hand.state)
     assert told[-1]["text"].startswith(f"over ({ending}): 1 trial")
     shown = views.build(hand.state, name="x", policy="hypersched", metric="m")
