@@ -37,6 +37,8 @@ from gpusched.text import count
 
 #: How long process trees that nobody knows may take to die of SIGKILL.
 HUNT_S = 30.0
+#: Reasons for the end of a search that more time lets continue.
+OUT_OF_TIME = (DEADLINE, TOO_LATE)
 NOT_THERE = "it was not there any more when the daemon came back"
 
 
@@ -162,7 +164,7 @@ def require_reopenable(assembled: Assembled, wish: Wish) -> None:
     resume = f"'gpusched resume {name}"
     deadline_s = limits["deadline_s"]
     if deadline_s <= state.now or (
-        state.stopping in (DEADLINE, TOO_LATE) and deadline_s == state.rules.deadline_s
+        state.stopping in OUT_OF_TIME and deadline_s == state.rules.deadline_s
     ):
         raise InputError(
             f"{name} is over ({state.stopping}): no time is left. {resume} --deadline +20m' gives it 20 minutes more"
@@ -195,7 +197,7 @@ def limits_to_go_on(paths: ExperimentPaths, final: Mapping[str, Any]) -> str | N
         limits = f" --max-trials {2 * sum(final['trial_counts'].values())}"
     elif "reached the target" in ending:
         limits = " --target none"
-    has_time = ending not in (DEADLINE, TOO_LATE) and final.get("time_left_s", 0) > 0
+    has_time = ending not in OUT_OF_TIME and final.get("time_left_s", 0) > 0
     return limits if has_time else f"{limits} --deadline +20m"
 
 
