@@ -24,13 +24,9 @@ SAMPLES: list[Frame] = [
     Report(1, 9, 8),
     protocol.Saved(8, 0.25, 1000),
     protocol.Remark("writes snapshot.pt"),
-    protocol.Handed(8, 77, 5, 6),
-    protocol.Waits(),
     protocol.Greeting(2),
     protocol.Answer(9, "yield"),
     protocol.Answer(9, "continue"),
-    protocol.Restore(),
-    protocol.Restore(protocol.Handed(8, 77, 5, 6)),
     protocol.ShimHello(3, 1, 77, 12345),
     protocol.Exited(protocol.Exit("failed", error=protocol.RankError("\udcff", 0))),
     protocol.StopTree(10.0, stacks=True),
@@ -166,10 +162,9 @@ def test_frames_in_pieces_of_any_size(sizes: list[int]) -> None:
 
 def test_a_frame_that_is_not_taken_comes_first_the_next_time() -> None:
     inbox = Inbox(lines.from_rank)
-    assert (
-        next(inbox.feed(encode(protocol.Waits()) + encode(protocol.Saved(1, 0.5, 1))))
-        == protocol.Waits()
-    )
+    assert next(
+        inbox.feed(encode(protocol.Remark("odd")) + encode(protocol.Saved(1, 0.5, 1)))
+    ) == protocol.Remark("odd")
     assert list(inbox.feed()) == [protocol.Saved(1, 0.5, 1)]
 
 
@@ -184,7 +179,7 @@ def test_too_long_a_frame_is_bad_for_the_lenient_too(end: bytes) -> None:
 def test_hostile_frames_cost_milliseconds() -> None:
     began_s = time.thread_time()
     for line in (
-        b'{"kind":"waits","x":' + b"[" * 60_000,
+        b'{"kind":"remark","x":' + b"[" * 60_000,
         b"9" * 65_000,
         b'{"kind":"report","i":' + b"9" * 60_000,
     ):

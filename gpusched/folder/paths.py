@@ -43,8 +43,6 @@ class TrialPaths:
     checkpoints = Below("checkpoints")
     #: Files of the script's own (``trial.folder``).
     own = Below("files")
-    #: Number and devices of an incarnation that waits for the one before it to leave; absent otherwise.
-    waits = Below("waits")
     #: Number of the newest incarnation that must not write (``lock.py``); there on a cluster alone.
     fence = Below("fence")
     #: Meeting point of the ranks of an incarnation that spans nodes: its number, address and port (``lock.py``).
@@ -141,8 +139,6 @@ class ExperimentPaths:
     #: A link into ``bests``; swapping it is what makes a new best model atomic.
     best = Below("best")
     bests = Below(".best")
-    #: Notes of which trial was the first to write a path outside the experiment (``worker/files.py``).
-    written = Below("written")
     #: The last answer of ``gpusched whatif``; absent before the first.
     whatif = Below("whatif.json")
     #: The standing of the experiment at its end.

@@ -4,7 +4,7 @@ A frame is one JSON object on a line of its own; ``kind`` says which record it i
 ``lines`` for the way from a record to a line and back:
 
     sender       frames                                                                    answers of the daemon
-    rank 0       RankHello, Report, Saved, Remark, Handed, Waits                           Greeting, Answer, Restore
+    rank 0       RankHello, Report, Saved, Remark                                          Greeting, Answer
     shim         ShimHello, Exited                                                         Greeting, StopTree
     warm server  Ready, PreloadFailed, Whole, Launched, LaunchFailed, ShimDied  LaunchSpec
     client       ClientHello, Ask                                                          Done, Refused, Shown, Lines
@@ -102,21 +102,6 @@ class Remark(Frame, tag="remark"):
     text: Annotated[str, Meta(max_length=2000)]
 
 
-class Handed(Frame, tag="handed"):
-    """A checkpoint of this step lies in memory: descriptors ``state`` and ``rest`` of the process ``pid``."""
-
-    step: Count
-    pid: Count
-    state: Count
-    rest: Count
-
-
-class Waits(Frame, tag="waits"):
-    """All ranks of a prestarted incarnation are set up, and wait for ``Restore``; ``at_gpu``: until they are due."""
-
-    at_gpu: bool = False
-
-
 class Greeting(Frame, tag="daemon"):
     """The first frame of a daemon: its epoch."""
 
@@ -128,12 +113,6 @@ class Answer(Frame, tag="answer"):
 
     seq: Count
     go: Go
-
-
-class Restore(Frame, tag="restore"):
-    """Begin: from the memory of the incarnation before, or from the newest checkpoint on disk (None)."""
-
-    handed: Handed | None = None
 
 
 # ---------------------------------------------------------------------- shim and daemon

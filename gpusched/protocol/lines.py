@@ -46,10 +46,8 @@ def _refuse(constant: str) -> NoReturn:
 
 
 from_stranger = decoder(protocol.RankHello | protocol.ShimHello | protocol.ClientHello)
-from_rank = decoder(
-    protocol.Report | protocol.Saved | protocol.Remark | protocol.Handed | protocol.Waits
-)
-to_rank = decoder(protocol.Greeting | protocol.Answer | protocol.Restore)
+from_rank = decoder(protocol.Report | protocol.Saved | protocol.Remark)
+to_rank = decoder(protocol.Greeting | protocol.Answer)
 from_shim = decoder(protocol.Exited)
 to_shim = decoder(protocol.Greeting | protocol.StopTree)
 FromServer = (

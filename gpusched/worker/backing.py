@@ -1,126 +1,131 @@
-"""Everything that stands behind a rank: its line to the daemon, its reports, its checkpoints, the ranks before it.
+"""What stands behind a rank: its line to the daemon, its reports and checkpoints, and its ways out of the script.
 
-Under gpusched rank 0 alone speaks to the daemon and watches the script's files. In a plain run reports are printed, and
-there is a folder for checkpoints where ``GPUSCHED_CHECKPOINTS`` names one.
+All ranks do the same; rank 0 alone speaks to the daemon and touches the disk. A trial that cannot save does not leave.
+In a plain run reports are printed, and there are checkpoints where ``GPUSCHED_CHECKPOINTS`` names a folder for them.
 """
 
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Mapping
-from functools import partial
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from gpusched import failpoints
 from gpusched.folder.lock import Fence
 from gpusched.folder.reports import ReportLog
 from gpusched.protocol import GO, Go, Metric, Remark, Report
+from gpusched.worker import endings
 from gpusched.worker.channel import Channel
-from gpusched.worker.checkpoint import Restorable
 from gpusched.worker.context import Context
-from gpusched.worker.endings import say
-from gpusched.worker.files import Files
-from gpusched.worker.group import Call, Group
-from gpusched.worker.handover import Successor
-from gpusched.worker.leaving import NEVER, Leaving
+from gpusched.worker.endings import Why, leave_word, say, watch_endings, write_error_file
+from gpusched.worker.group import Call, Group, RanksDisagree
 from gpusched.worker.onlooker import Onlooker
-from gpusched.worker.reports import Reporter, clean_metrics, shown
+from gpusched.worker.reports import clean_metrics, shown
 from gpusched.worker.saving import Saver
 from gpusched.worker.training import Training
 
+NEVER = float("-inf")
+
 
 class Backing:
-    """Parts that a trial's rank has, each None where it has none."""
+    """One rank's reports, saves and ways out. ``saver`` is None where there is no folder to save in."""
 
     def __init__(self, context: Context, group: Group, training: Training) -> None:
         self._context, self._group, self._training = context, group, training
+        self._pid = os.getpid()
+        self._fence = Fence(context.fence, context.incarnation)
         self._channel: Channel | None = None
-        self._reporter: Reporter | None = None
-        self.files: Files | None = None
+        self._log: ReportLog | None = None
+        self._word: Path | None = None
         self.saver: Saver | None = None
-        self.successor: Successor | None = None
         self.onlooker: Onlooker | None = None
-        word, keep, capture = None, 2, training.capture
+        #: The last word, once it is said, and what the end of the interpreter means.
+        self._said: Why | None = None
+        self._at_exit: Why = "finished"
+        #: The step reported last, None before the first.
+        self._reported_step: int | None = None
+        self._asked: Go = "continue"
+        #: The best score of this launch, the step it was reported at, and the version of its model.
+        self._best, self._best_step, self._best_version = NEVER, -1, 0
+        #: The script asks ``should_yield`` and leaves by itself.
+        self.in_charge = False
+        #: The script writes checkpoints itself (``checkpoint_dir``): none is made without its files.
+        self.writes_files = False
+        #: The last step whose files are committed, or on their way there; and one that the disk refused.
+        self._files_step = self._refused_step = -1
+        #: ``should_yield`` was answered "yes" before the script has saved.
+        self._is_promised = False
+        seed, capture = context.seed, training.capture
         if context.paths is not None and context.experiment is not None:
             paths, number = context.paths, context.incarnation
-            fence = Fence(context.fence, number)
             if context.rank == 0:
-                root, leave = context.experiment.root, paths.leave(number)
-                self._channel = Channel(root, context.trial, number, leave)
-                claims, notes_reads = context.experiment.written, context.is_rehearsal
-                self.files = Files(root, claims, paths.own, context.trial, notes_reads=notes_reads)
-                atexit.register(self._tell_shared_files)
-                if context.waits is not None:
-                    self.files.look_on()
-                word = paths.last_word(number)
-            if context.waits is not None:
-                self.successor = Successor(context.waits, group, self._channel, context.trial)
-            if self._channel is not None:
-                log = partial(ReportLog, paths.reports, number, context.known_seq, say)
-                self._reporter = Reporter(log, self._channel, self.successor, fence)
-            folder, more = paths.checkpoints, (context.trial, fence)
-            self.saver = Saver(group, folder, keep, self._channel, context.seed, capture, *more)
+                self._channel = Channel(
+                    context.experiment.root, context.trial, number, paths.leave(number)
+                )
+                self._log = ReportLog(paths.reports, number, context.known_seq, say)
+                self._word = paths.last_word(number)
+                watch_endings()
+            folder = paths.checkpoints
+            self.saver = Saver(group, folder, self._channel, seed, capture, self._fence)
             if context.is_rehearsal:
                 seen, power = paths.seen(number, context.rank), context.settings.lr_power
                 self.onlooker = Onlooker(seen, training, context.world_size, power)
         elif context.checkpoints is not None:
-            self.saver = Saver(group, context.checkpoints, keep, None, context.seed, capture)
-        self.leaving = Leaving(group, training, word, self.saver, self._reporter)
+            self.saver = Saver(group, context.checkpoints, None, seed, capture)
+        if self.saver is not None:
+            atexit.register(self._end)
 
-    def connect(self, take_gpu: Callable[[], object]) -> None:
-        """Tell the daemon that all ranks have joined; a prestart is not due yet, and waits before ``take_gpu``."""
-        if self.successor is None:
-            if self._channel is not None:
-                self._channel.connect()
-        elif self._context.device_kind == "cuda":
-            self.successor.guard_gpu(take_gpu)
+    def connect(self) -> None:
+        """Tell the daemon that all ranks have joined."""
+        if self._channel is not None:
+            self._channel.connect()
 
-    def restore(self) -> Restorable | None:
-        """Return the state to go on from; a prestart waits for the ranks before it. May raise SystemExit."""
-        found: Restorable | None = None
-        stale: list[str] = []
-        if self.successor is not None:
-            found = self.successor.wait()
-            stale = self.files.stale() if self.files is not None else []
-            if self._group.share(Call.RESTORE, bool(stale))[0]:
-                self.successor.confirm()
-                self._leave_to_begin_again(found or self._newest(), stale)
-        return found or self._newest()
+    def remark(self, text: str) -> None:
+        """Tell whoever looks at the trial's log, and whoever looks at the search. Rank 0 speaks."""
+        if self._group.rank == 0:
+            say(text)
+        if self._channel is not None:
+            self._channel.tell(Remark(text[:2000]))
 
-    def _newest(self) -> Restorable | None:
-        return self.saver.newest() if self.saver is not None else None
+    # ------------------------------------------------------------------ reports
 
-    def _leave_to_begin_again(self, found: Restorable | None, stale: list[str]) -> None:
-        """Leave, to be launched again from the same checkpoint: this prestart has read an older state than that."""
-        if stale:
-            self.remark(
-                f"begins again: it was set up while the ranks before it still trained, and looked at {stale[0]} before "
-                f"they wrote it for the last time. Keep that state in trial.track, trial.state or "
-                f"trial.checkpoint_dir, or say `prestart: false` in the recipe"
-            )
-        step = self.leaving.reported_step = found.step if found is not None else None
-        self.leaving.say("yielded", step)
-        raise SystemExit(0)
+    def report(self, step: int, step_time_s: float, metrics: Mapping[str, Any]) -> None:
+        """Report on rank 0, take its step on every rank, and do what rank 0 was told. May raise SystemExit.
 
-    def report(self, step: int, step_time_s: float, metrics: Mapping[str, Any]) -> Go:
-        """Report on rank 0; return on every rank what rank 0 was told, and take its step."""
-        shared = self._tell_shared_files()
+        Raises:
+            TypeError: A metric is not a number.
+            ValueError: The report is too large, or lacks the recipe's metric.
+        """
         if self.onlooker is not None:
-            self.onlooker.reported(step, metrics, shared)
+            self.onlooker.reported(step, metrics)
         go: Go = "continue"
         clean: dict[str, Metric] = {}
         if self._context.rank == 0:
             clean = clean_metrics(metrics, self._context.settings.metric)
             report = Report(0, 0, step, step_time_s, clean)  # numbered by the trial's file
-            if self._reporter is None:
-                go = self._print(report)
-            else:
-                go = self._reporter.report(report)
-                if go == "save" and self.saver is not None and self.saver.is_writing:
-                    go = "continue"  # the disk is behind: the next best model is saved, not every one
+            go = self._print(report) if self._channel is None else self._send(report)
         code, said = self._group.share(Call.REPORT, GO.index(go), step)
         self._training.reported(int(said))
-        self.leaving.scored(self._score(clean))
-        return GO[int(code)]
+        self._scored(clean)
+        self._act(GO[int(code)])
+
+    def _send(self, report: Report) -> Go:
+        """Write and send a report; return the daemon's answer, ``continue`` without a daemon."""
+        assert self._channel is not None
+        assert self._log is not None
+        if self._fence.wait():
+            return "leave"
+        self._log.append(report)
+        failpoints.reach("report.written")
+        go = self._channel.report(report)
+        failpoints.reach("report.answered")
+        if go == "save" and self.saver is not None and self.saver.is_writing:
+            return "continue"  # the disk is behind: the next best model is saved, not every one
+        return go
 
     def _print(self, report: Report) -> Go:
         """Show a report where no daemon takes it; answer as a search would that ends at ``max_steps``."""
@@ -131,23 +136,222 @@ class Backing:
         is_worth_saving = self.saver is not None and self.saver.is_worth_saving()
         return "save" if is_worth_saving else "continue"
 
-    def _score(self, metrics: Mapping[str, Metric]) -> float:
-        """The metric that the recipe searches by, turned so that more is better; the worst where it is not finite."""
+    def _scored(self, metrics: Mapping[str, Metric]) -> None:
+        """Remember the step just reported, and whether it is the best of this launch."""
         settings = self._context.settings
+        self._reported_step = self._training.step
         value = metrics.get(settings.metric or "")
-        if not isinstance(value, int | float):
-            return NEVER
-        return float(value) if settings.mode == "max" else -float(value)
+        if isinstance(value, int | float):
+            score = float(value) if settings.mode == "max" else -float(value)
+            if score > self._best:
+                self._best, self._best_step = score, self._training.step
+                self._best_version = self._training.version
 
-    def _tell_shared_files(self) -> list[tuple[str, bool]]:
-        """Tell which paths this trial has written that another one has too."""
-        found = self.files.collisions() if self.files is not None and self.files.written else []
-        for line, _ in found:
-            self.remark(line)
-        return found
+    # ------------------------------------------------------------------ leaving
 
-    def remark(self, text: str) -> None:
-        """Tell whoever looks at the trial's log, and whoever looks at the search."""
-        say(text)
-        if self._channel is not None:
-            self._channel.tell(Remark(text[:2000]))
+    @property
+    def has_left(self) -> bool:
+        """Whether the last word is said."""
+        return self._said is not None
+
+    def _act(self, go: Go) -> None:
+        """Do what the scheduler says, now or (inside ``steps()``) at the end of the body. May raise SystemExit."""
+        if go == "continue" or (self._asked == "yield" and go == "save"):
+            return
+        script_saves = self.writes_files or (self.in_charge and not self._training.tracked)
+        if script_saves and go in ("save", "yield"):
+            self._asked = go
+            return
+        at_boundary = self._training.is_looping and not self._training.mid_epoch
+        if at_boundary or (self.in_charge and go != "save"):
+            self._asked = go
+        elif go == "save":
+            self._save_behind()
+        elif go == "leave" or self._save_to_leave():
+            self._say_goodbye()
+            raise SystemExit(0)
+
+    def at_end_of_body(self, *, is_over: bool) -> bool:
+        """Do what was asked for at this step; return whether the loop is to end without the trial's being over.
+
+        ``is_over``: this was the last iteration. What the search asked for is then done by the script's own end.
+
+        Raises:
+            SystemExit: The trial leaves, and the script is not in charge.
+        """
+        if not self.has_left:
+            asked, self._asked = self._asked, "continue"
+            if is_over:
+                return False
+            if self.writes_files and asked in ("save", "yield"):
+                if asked == "save" or not self._leave_with_files():
+                    return False
+            elif asked == "save":
+                self._save_behind()
+                return False
+            elif asked == "leave" or (asked == "yield" and self._save_to_leave()):
+                self._say_goodbye()
+            else:
+                return False
+        if not self.in_charge:
+            raise SystemExit(0)
+        return True
+
+    def should_save(self) -> bool:
+        """Tell whether a checkpoint of this step is wanted that the script has not written yet."""
+        self.writes_files = True
+        return self._asked in ("save", "yield") and self._files_step != self._training.step
+
+    def when_asked(self) -> bool:
+        """Answer whether to leave; save first, unless the script does that itself."""
+        self.in_charge = True
+        if self.has_left or self._is_promised:
+            return True
+        script_saves = self.writes_files or not self._training.tracked
+        if script_saves and self._asked == "yield" and self.saver is not None:
+            step = self._training.step
+            if self._files_step == step:
+                return self._leave_with_files()
+            if self._refused_step != step:
+                self._is_promised = True
+                self._at_exit = "yielded"
+            return self._is_promised
+        if self._asked == "leave" or (self._asked == "yield" and self._save_to_leave()):
+            self._say_goodbye()
+            return True
+        return False
+
+    @contextmanager
+    def files(self) -> Iterator[Path]:
+        """Give the script a folder, and commit a checkpoint with it when the script has written to it."""
+        self.writes_files = True
+        saver = self.saver
+        folder = saver.open_folder() if saver is not None else None
+        if saver is None or folder is None:
+            with TemporaryDirectory(prefix="gpusched-") as aside:
+                yield Path(aside)
+            self._refused_step = self._training.step
+            return
+        yield folder
+        self._group.exchange(Call.FILES)  # every rank has written its files
+        step, iteration = self._training.where
+        where = step, iteration + (self._training.is_looping and not self._training.mid_epoch)
+        if self._asked != "yield":
+            saver.save_behind(where, folder)
+            self._files_step = step
+            self._asked = "continue" if self._asked == "save" else self._asked
+        elif saver.save(where, script_folder=folder):
+            self._files_step = step
+            if self._is_promised or not (self.in_charge or self._training.is_looping):
+                left = self._leave_with_files()
+                if left and not self.in_charge:
+                    raise SystemExit(0)
+        else:
+            self._refused_step = step
+            if self._is_promised:
+                raise OSError(f"the checkpoint of step {step} could not be written")
+
+    def save_final(self) -> None:
+        """Save the last state of a script that comes to its own end."""
+        saver = self.saver
+        if saver is None or not self._training.tracked or self.writes_files:
+            return
+        if saver.begun_step != self._training.step or not saver.settle():
+            saver.save(self._training.where)
+
+    def _save_behind(self) -> None:
+        if self.saver is not None:
+            self.saver.save_behind(self._training.where)
+
+    def _save_to_leave(self) -> bool:
+        """Save, twice if need be, and say so. False: the disk refuses one of them, so the trial trains on."""
+        saver = self.saver
+        if saver is not None:
+            where = self._training.where
+            is_saved = saver.save(where) or saver.save(where)
+            if is_saved and self._group.share(Call.YIELD, self._say_goodbye())[0]:
+                return True
+        self._asked = "continue"
+        return False
+
+    def _leave_with_files(self) -> bool:
+        """Leave if the files of this step are committed; until then the trial trains on, still asked to leave."""
+        saver = self.saver
+        is_committed = (
+            self._files_step == self._training.step and saver is not None and saver.settle()
+        )
+        if is_committed and self._group.share(Call.YIELD, self._say_goodbye())[0]:
+            return True
+        self._asked = "yield"
+        return False
+
+    def _say_goodbye(self) -> bool:
+        if self.saver is not None:
+            self.saver.wait()  # the checkpoint being written may be the best model there is
+        saved = self.saver is not None and self.saver.saved_step == self._training.step
+        return self._say("yielded", self._training.step if saved else None)
+
+    def _say(self, why: Why, saved_step: int | None) -> bool:
+        """Say the last word, once. False if the disk refuses."""
+        word = self._word if self._said is None else None
+        if word is not None and not leave_word(word, why, self._reported_step, saved_step):
+            return False
+        self._said = self._said or why
+        return True
+
+    # ------------------------------------------------------------------ end of the interpreter
+
+    def _end(self) -> None:
+        saver = self.saver
+        if saver is None or os.getpid() != self._pid or endings.has_failed():
+            return
+        try:
+            if not self.has_left:
+                self._save_at_the_end(saver)
+        finally:
+            if not endings.has_failed():
+                self._say(self._at_exit, saver.saved_step)
+
+    def _save_at_the_end(self, saver: Saver) -> None:
+        """Save the last state of a script that is over by itself, if it is the best and no checkpoint has it yet.
+
+        The script must be over on all ranks, or this one has made fewer calls than they.
+        """
+        save = self._has_unsaved_best(saver)
+        try:
+            save = self._group.end(save=save)
+        except RanksDisagree as disagreement:
+            if disagreement.calls:
+                why = f"RanksDisagree: {disagreement}"
+                endings.mark_failed()
+                write_error_file(why, why)
+                say(why)
+            return
+        except Exception:
+            if not save:
+                return
+            saver.work_alone()
+        if save:
+            try:
+                saver.save(self._training.where)
+            except Exception as error:  # sharded parameters, say, whose process group is gone
+                say(f"the last state (step {self._training.step}) cannot be saved: {error}")
+
+    def _has_unsaved_best(self, saver: Saver) -> bool:
+        """Tell whether the script's last report is its best, of the model as it is now, and has no checkpoint."""
+        step = self._training.step
+        if self._best_step != step:
+            return False
+        saver.wait()
+        if saver.saved_step == step:
+            return False
+        if self.writes_files:
+            say(
+                f"step {step} is the best so far and has no checkpoint: ask trial.should_save() after each "
+                f"trial.report(..), and save inside trial.checkpoint_dir()"
+            )
+            return False
+        if self._training.version != self._best_version:
+            say(f"step {step} is not saved: the model was changed after its last trial.report(..)")
+            return False
+        return True

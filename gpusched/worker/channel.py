@@ -24,20 +24,15 @@ from gpusched.protocol import (
     Frame,
     Go,
     Greeting,
-    Handed,
     RankHello,
     Remark,
     Report,
-    Restore,
     Saved,
-    Waits,
 )
 from gpusched.protocol.lines import BadFrame, Inbox, encode, to_rank
 
 REPLY_WAIT_S = 30.0
 """A daemon that is silent for so long is taken for dead; a live one answers within milliseconds."""
-
-FOREVER = float("inf")
 
 _LOOK_S = 1.0
 """How often a waiting rank looks whether another daemon has taken over."""
@@ -124,20 +119,11 @@ class Channel:
             if not self.connect() or not self._send(data):
                 self._unsent = data
 
-    def tell(self, frame: Remark | Handed | Waits) -> None:
+    def tell(self, frame: Remark) -> None:
         """Tell the daemon something that is of no use later; lost if the daemon is away."""
         with self._lock:
             if self.connect():
                 self._send(encode(frame))
-
-    def wait_to_restore(self) -> Restore | None:
-        """Say that all ranks wait, and wait as long as it takes; None if the daemon is not there."""
-        if self._ask(Waits()):
-            for frame in self._frames(FOREVER):
-                if isinstance(frame, Restore):
-                    self._is_awaited = False
-                    return frame
-        return None
 
     def close(self) -> None:
         """Close this process's copy of the line."""

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from gpusched import failpoints
 from gpusched.errors import DamagedState
@@ -51,26 +51,6 @@ class Damaged(Exception):
     """A checkpoint that must not be used; the message says why."""
 
 
-class Restorable(Protocol):
-    """State that a trial can go on from. ``lasting``: tensors loaded from it may live in its memory for good."""
-
-    @property
-    def step(self) -> int: ...
-
-    @property
-    def facts(self) -> Mapping[str, Any]: ...
-
-    @property
-    def files(self) -> tuple[str, ...]: ...
-
-    @property
-    def lasting(self) -> bool: ...
-
-    def load(self, name: str) -> Any: ...
-
-    def close(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A committed checkpoint whose files were found to be what its manifest says."""
@@ -79,15 +59,11 @@ class Checkpoint:
     step: int
     facts: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[str, ...] = ()
-    lasting: bool = True
 
     @property
     def script_folder(self) -> Path | None:
         """The folder that the script has written into this checkpoint; None without one."""
         return self.folder / FOLDER if self.facts.get("folder") else None
-
-    def close(self) -> None:
-        """Leave the checkpoint on disk."""
 
     def load(self, name: str) -> Any:
         """Load what ``torch.save`` wrote to a file of it; tensors on the CPU, mapped from the file and private."""

@@ -59,8 +59,6 @@ class Context:
     known_seq: int = 0
     #: On a node of a cluster: the trial's fence (``folder/lock.py``).
     fence: Path | None = None
-    #: The incarnation before this one still trains: the file that is there until this one counts.
-    waits: Path | None = None
     #: Folder in which a plain run (``python``, ``torchrun``) saves and from which it goes on: ``GPUSCHED_CHECKPOINTS``.
     checkpoints: Path | None = None
     #: Whether this is a rehearsal, for which every rank writes down what it does (``onlooker.py``).
@@ -70,9 +68,7 @@ class Context:
 
     def for_helper(self) -> Context:
         """Return the same without its folders, for a process that a rank has started: it neither reports nor saves."""
-        return replace(
-            self, experiment=None, paths=None, waits=None, checkpoints=None, is_helper=True
-        )
+        return replace(self, experiment=None, paths=None, checkpoints=None, is_helper=True)
 
     @property
     def scheduled(self) -> bool:
@@ -123,7 +119,6 @@ def _scheduled(environment: Mapping[str, str], defaults: Mapping[str, object] | 
         settings=settings,
         known_seq=int(drawn.get("seq", 0)),
         fence=paths.fence if environment.get("GPUSCHED_NODE") else None,
-        waits=paths.waits if environment.get("GPUSCHED_WAITS") else None,
         is_rehearsal=is_rehearsal,
     )
 
@@ -228,7 +223,7 @@ def take_gpu(local_rank: int) -> torch.device:
     import torch
 
     require_cuda()
-    torch.cuda.init()  # before anything is asked: a prestart waits here for its GPU
+    torch.cuda.init()
     device = torch.device("cuda", local_rank % max(1, torch.cuda.device_count()))
     torch.cuda.set_device(device)
     return device

@@ -4,9 +4,9 @@ Everything gpusched's own code says between ranks goes through one primitive, ``
 numbers with the name of the call it is in, and sees what all the others handed in. So ranks that are in different calls
 (a ``report`` under ``if rank == 0``) are found out and told which line to change.
 
-The control group is gloo over a prefix of torchrun's store, and known to nobody else: torch's default process group is
-the script's, which may make it (with the backend, timeout and device it likes) and destroy it when it likes. Only where
-a script uses the default group without having made one (``trial.wrap``, DDP, ``dist.all_reduce``) gpusched makes it.
+The control group is gloo over a prefix of torchrun's store, and known to no other code: torch's default process group
+is the script's. It exists after ``gpusched.init()``; a script that wants another backend or timeout makes it before,
+and may destroy it when it likes.
 
 With one rank no process group is made and torch is not imported.
 """
@@ -87,13 +87,12 @@ class Group:
         self._control: Any = None
         self._names: Any = None
         self._look_after_s = LOOK_AFTER_S
-        self._device_kind = "cpu"
 
     def join(self, device_kind: str) -> None:
         """Join the other ranks over torchrun's store. All ranks call it.
 
         Args:
-            device_kind: ``"cpu"`` or ``"cuda"``, for the default group that a script may need later.
+            device_kind: ``"cpu"`` or ``"cuda"``, for torch's default group, which is made unless the script has one.
 
         Raises:
             RuntimeError: ``MASTER_ADDR`` and ``MASTER_PORT`` are missing, or a rank does not come.
@@ -108,16 +107,9 @@ class Group:
         self._control = dist.ProcessGroupGloo(store, self.rank, self.world_size, _LONG)
         self._names = store
         store.set(f"pid/{self.rank}", str(os.getpid()))
-        self._device_kind = device_kind
-        _make_default_group_at_first_use(self)
-
-    def make_default_group(self) -> None:
-        """Make torch's default process group unless the script has made it. All ranks call it."""
-        import torch.distributed as dist
-
-        if self.world_size == 1 or dist.is_initialized():
+        if dist.is_initialized():
             return
-        on_gpu = self._device_kind == "cuda"
+        on_gpu = device_kind == "cuda"
         if on_gpu:
             require_cuda()
         dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
@@ -277,19 +269,3 @@ def _disagreement(everyone: Sequence[Sequence[float]], place: str) -> str:
         f"the ranks of this trial make different calls ({place}): {', '.join(told)}. Every rank must "
         f"call report, mean and should_yield the same number of times and in the same order"
     )
-
-
-def _make_default_group_at_first_use(group: Group) -> None:
-    """Have torch ask gpusched for the default process group where a script uses one that it has not made."""
-    from torch.distributed import distributed_c10d
-
-    original = distributed_c10d._get_default_group
-
-    def _get_default_group() -> Any:
-        group.make_default_group()
-        return original()
-
-    for module in list(sys.modules.values()):  # DDP has imported the function by name
-        names = getattr(module, "__dict__", {})
-        if names.get("_get_default_group") is original:
-            names["_get_default_group"] = _get_default_group

@@ -108,6 +108,11 @@ def bare_optimizer(optimizer: Any) -> Any:
     return inner if isinstance(inner, Optimizer) else optimizer
 
 
+def owned(optimizer: Any) -> list[Any]:
+    """Return the parameters that an optimizer moves; none for other objects."""
+    return [each for group in getattr(optimizer, "param_groups", ()) for each in group["params"]]
+
+
 class RateScaler:
     """Scales the rates of one optimizer; its ramp survives checkpoints."""
 

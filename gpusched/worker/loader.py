@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from gpusched.worker.data import Layout, derive_seed, epoch_order, share, stretches
-from gpusched.worker.foreign import draw, own_sampler, refuse_foreign_options
+from gpusched.worker.loader_options import draw, own_sampler, refuse_foreign_options
 from gpusched.worker.state import Stateful, portable, unportable
 from gpusched.worker.weights import BatchWeight, each_part
 
@@ -69,13 +69,10 @@ class BaseLoader(ABC):
         self._counts_steps = False
         self._running = False
         self._generator = torch.Generator()
-        #: Called before a script sees where this loader stands.
-        self.before_use: Callable[[], None] = lambda: None
 
     @property
     def epoch(self) -> int:
         """Epochs finished; while one is under way, its number."""
-        self.before_use()
         return self._position.epoch
 
     @property
@@ -121,7 +118,6 @@ class BaseLoader(ABC):
         return self._position
 
     def _begin(self) -> Position:
-        self.before_use()
         if self._running:  # a new iteration while an older one is still held: that epoch is over
             self._position = Position(self._position.epoch + 1)
         self._running = True
@@ -202,7 +198,6 @@ class TrainingLoader(BaseLoader):
     def batches_done(self) -> int:
         """Batches of this epoch that were handed out, before a resize too: ``enumerate(loader,
         loader.batches_done)``."""
-        self.before_use()
         return len(self) - len(self._stretches(self._position.consumed))
 
     @property

@@ -19,8 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gpusched.worker.forgotten import owned
-from gpusched.worker.learning_rate import bare_optimizer, power_for
+from gpusched.worker.learning_rate import bare_optimizer, owned, power_for
 from gpusched.worker.training import Training
 
 SAMPLED = 256
@@ -84,10 +83,8 @@ class Onlooker:
 
         iterator._next_index = _next_index
 
-    def reported(
-        self, step: int, metrics: Mapping[str, Any], shared: list[tuple[str, bool]]
-    ) -> None:
-        """Write down what has happened since the last report; ``shared``: of ``Files.collisions``."""
+    def reported(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Write down what has happened since the last report."""
         self.attach()
         tracked = [_bare(value) for value in self._training.tracked.values()]
         kept = _parameters_of(tracked)
@@ -125,7 +122,6 @@ class Onlooker:
             "loose": sum(
                 id(each) not in kept for optimizer in optimizers for each in owned(optimizer)
             ),
-            "shared": shared,
         }
         with self._path.open("a") as file:
             file.write(json.dumps(row) + "\n")

@@ -1,77 +1,14 @@
-"""Reports on rank 0: what may stand in one, and its way into the trial's own file, to the daemon, and back.
-
-A prestarted incarnation that does not count yet (``handover.py``) keeps its reports back: no file may hold what was
-trained from a checkpoint that was never committed.
-"""
+"""Metrics of a report: what may stand in one, and how a report is shown where no daemon takes it."""
 
 from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from gpusched import failpoints
-from gpusched.folder.lock import Fence
-from gpusched.folder.reports import ReportLog
-from gpusched.protocol import Go, Metric, Report, as_metric
+from gpusched.protocol import Metric, Report, as_metric
 from gpusched.text import nearest
-from gpusched.worker.channel import Channel
-from gpusched.worker.handover import Successor
-
-KEPT_BACK_MAX = 10_000
-
-
-class Reporter:
-    """Reports of one incarnation. ``open_log`` opens the trial's own file once no other process writes to it."""
-
-    def __init__(
-        self,
-        open_log: Callable[[], ReportLog],
-        channel: Channel,
-        successor: Successor | None,
-        fence: Fence,
-    ) -> None:
-        self._fence = fence
-        self._open_log = open_log
-        self._log: ReportLog | None = None if successor is not None else open_log()
-        self._channel = channel
-        self._successor = successor
-        self._kept: list[Report] = []
-
-    def report(self, report: Report) -> Go:
-        """Write and send a report; return the daemon's answer, ``continue`` without a daemon.
-
-        Raises:
-            ValueError: The report is too large.
-        """
-        if self._successor is not None:
-            self._kept.append(report)
-            if self._successor.is_confirmed or len(self._kept) >= KEPT_BACK_MAX:
-                return self.settle()
-            return "continue"
-        return self._send(report)
-
-    def settle(self) -> Go:
-        """Wait until this incarnation counts, and send the reports kept back; return the strongest answer."""
-        if self._successor is None:
-            return "continue"
-        self._successor.confirm()
-        self._successor = None
-        told: set[Go] = {self._send(report) for report in self._kept}
-        self._kept.clear()
-        return next((go for go in ("leave", "yield", "save") if go in told), "continue")
-
-    def _send(self, report: Report) -> Go:
-        if self._fence.wait():
-            return "leave"
-        if self._log is None:
-            self._log = self._open_log()
-        self._log.append(report)
-        failpoints.reach("report.written")
-        go = self._channel.report(report)
-        failpoints.reach("report.answered")
-        return go
 
 
 def clean_metrics(metrics: Mapping[str, object], wanted: str | None) -> dict[str, Metric]:

@@ -7,7 +7,6 @@ Torch is imported where a call needs it: a script that only reports never pays f
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from gpusched.worker import rng
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from gpusched.worker.stream import EvaluationStream, StreamLoader
 
 
-class TrialSetup(ABC):
+class TrialSetup:
     """One rank of a trial as its script sets it up."""
 
     def __init__(self, context: Context, group: Group) -> None:
@@ -38,10 +37,6 @@ class TrialSetup(ABC):
         self._backing = Backing(context, group, self._training)
         self._weight: Any = None
         self._device: torch.device | None = None
-
-    @abstractmethod
-    def _arrive(self) -> None:
-        """Find out where training stands, which matters from here on."""
 
     @property
     def hparams(self) -> HParams:
@@ -99,7 +94,7 @@ class TrialSetup(ABC):
         """
         import torch
 
-        from gpusched.worker.foreign import arguments_of
+        from gpusched.worker.loader_options import arguments_of
 
         prepared = []
         for each in objects:
@@ -141,9 +136,7 @@ class TrialSetup(ABC):
                 "slots: leave SyncBatchNorm.convert_sync_batchnorm out there (each rank then has the statistics of its "
                 "share), or let trials have one rank: `sizes: [1]` in the recipe"
             )
-        device = self.device  # first: a prestart waits for its GPU here
-        self._group.make_default_group()
-        model = model.to(device)
+        model = model.to(self.device)
         if is_alone or not any(p.requires_grad for p in model.parameters()):
             return model
         if shard:
@@ -224,7 +217,6 @@ class TrialSetup(ABC):
             made = StreamLoader(terms, dataset, batch_size, group=self._group, **options)
         else:
             made = TrainingLoader(terms, dataset, batch_size, shuffle=shuffle, **options)
-        made.before_use = self._arrive
         self._training.add_loader(made)
         return made
 

@@ -73,13 +73,13 @@ def _start(defaults: Mapping[str, object] | None) -> Trial:
 
 
 def select_gpu(trial: Trial, context: Context) -> None:
-    """Make the rank's GPU the current one, so that a script's bare "cuda" is its own; a prestart does so when it may.
+    """Make the rank's GPU the current one, so that a script's bare "cuda" is its own.
 
     Not by ``device_id=`` of ``init_process_group``: groups split off later would hang (NVIDIA-NeMo/RL#3189).
     """
     torch = sys.modules.get("torch")
-    is_due = context.device_kind == "cuda" and context.waits is None
-    if is_due and torch is not None and torch.backends.cuda.is_built():
+    is_on_gpu = context.device_kind == "cuda"
+    if is_on_gpu and torch is not None and torch.backends.cuda.is_built():
         _ = trial.device
 
 

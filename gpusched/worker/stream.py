@@ -24,9 +24,9 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from torch.utils.data._utils import worker as torch_worker
 
 from gpusched.worker.data import Layout, derive_seed
-from gpusched.worker.foreign import refuse_foreign_options
 from gpusched.worker.group import Call, Group
 from gpusched.worker.loader import BaseLoader, Position, ShareTerms, place_batch
+from gpusched.worker.loader_options import refuse_foreign_options
 from gpusched.worker.rng import OwnGenerators
 from gpusched.worker.state import Stateful, portable, unportable
 

@@ -7,12 +7,11 @@ A loader made anew in every iteration of the loop takes the place of its forerun
 
 from __future__ import annotations
 
-import copy
 import pickle
 from collections import Counter
 from typing import Any
 
-from gpusched.worker.checkpoint import Restorable
+from gpusched.worker.checkpoint import Checkpoint
 from gpusched.worker.context import Context
 from gpusched.worker.data import Layout
 from gpusched.worker.endings import say
@@ -33,7 +32,7 @@ class Training:
         #: Steps reported, iterations of ``trial.steps()`` finished, and whether the script is inside that loop.
         self.step = self.iteration = 0
         self.is_looping = False
-        self._checkpoint: Restorable | None = None
+        self._checkpoint: Checkpoint | None = None
         self._loaded: dict[str, Any] | None = None
         self.layout = Layout(
             rank=context.rank,
@@ -48,8 +47,7 @@ class Training:
         self._is_fixed = False
         self.tracked: dict[str, Any] = {}
         self._parameters: list[Any] | None = None
-        #: What the checkpoint lacks that this launch goes on from, in words, and the ranks that wrote it.
-        self.lacks: str | None = None
+        #: The ranks that wrote the checkpoint that this launch continues from.
         self.written_by: int | None = None
         self.loaders: list[Any] = []
         self.scalers: list[RateScaler] = []
@@ -93,6 +91,7 @@ class Training:
         self.global_batches = 1
         self._is_fixed = True
         self.clock.global_batches = 1
+        self._restore_clock()
 
     def epochs_seen(self) -> float:
         """Epochs trained on, with a fraction, by the first loader."""
@@ -103,15 +102,19 @@ class Training:
         """Whether a training loader is in the middle of its epoch."""
         return any(loader.mid_epoch for loader in self.loaders)
 
-    def goes_on_from(self, checkpoint: Restorable | None) -> None:
-        """Take the checkpoint to restore from, and put back what was set up before it was known."""
+    def continue_from(self, checkpoint: Checkpoint | None) -> None:
+        """Take the checkpoint to restore from, before anything is set up."""
+        if checkpoint is None:
+            return
         self._checkpoint = checkpoint
-        self.lacks = self._saved("forgotten")
-        self.written_by = checkpoint.facts["world_size"] if checkpoint is not None else None
-        for scaler, state in zip(self.scalers, self._saved("scalers") or [], strict=False):
-            scaler.load_state_dict(state)
-        for loader, state in zip(self.loaders, self._saved("loaders") or [], strict=False):
-            loader.load_state_dict(state)
+        self.step, self.iteration = checkpoint.step, checkpoint.facts["iteration"]
+        self.written_by = checkpoint.facts["world_size"]
+        self._restore_clock()
+
+    def _restore_clock(self) -> None:
+        saved = self._saved("clock")
+        if saved is not None:
+            self.clock.load_state_dict(saved)
 
     @property
     def version(self) -> int:
@@ -148,7 +151,7 @@ class Training:
                 )
             if self.tracked.get(name, value) is not value:
                 raise ValueError(f"trial.track({name}=...): {name!r} is tracked already")
-        self.usage.at_work.watch()
+        self.usage.watch_optimizers()
         for value in objects.values():
             self._count_steps_of(value)
         self.tracked.update(objects)
@@ -160,9 +163,7 @@ class Training:
         self.clock.frozen = True  # loading may step an optimizer to make its state
         for name, value in objects.items():
             if name in saved:
-                state.load_object(
-                    name, value, self._kept(value, saved[name]), self.step, self.tracked.values()
-                )
+                state.load_object(name, value, saved[name], self.step, self.tracked.values())
             else:
                 known = ", ".join(saved) or "nothing"
                 say(
@@ -227,8 +228,6 @@ class Training:
         """Note a report: the script is set up, and the checkpoint it was restored from is not needed any more."""
         self.step = step
         self.clock.reported(step)
-        if self._checkpoint is not None:
-            self._checkpoint.close()
         self._checkpoint = self._loaded = None
         if not self.mid_epoch:
             self.begin_round()
@@ -245,27 +244,7 @@ class Training:
             "loaders": [loader.state_dict() for loader in self.loaders],
             "scalers": [scaler.state_dict() for scaler in self.scalers],
             "clock": self.clock.state_dict(),
-            "forgotten": self.forgotten(),
         }
-
-    def forgotten(self) -> str | None:
-        """Return the message for an object at work that a checkpoint lacks; None where it lacks nothing."""
-        return self.usage.at_work.forgotten(
-            {name: value for name, value in self.tracked.items() if name != STATE_NAME}
-        )
-
-    def restore_clock(self) -> None:
-        saved = self._saved("clock")
-        if saved is not None:
-            self.clock.load_state_dict(saved)
-
-    def _kept(self, value: Any, saved: Any) -> Any:
-        """``saved`` as ``value`` may keep it: a model copies what it is given, others may not."""
-        from torch import nn
-
-        if self._checkpoint is None or self._checkpoint.lasting or isinstance(value, nn.Module):
-            return saved
-        return copy.deepcopy(saved)
 
     def _saved(self, part: str) -> Any:
         """Return the checkpoint's content for this part; None without one."""

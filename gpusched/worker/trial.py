@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.worker import rng
-from gpusched.worker.checkpoint import Checkpoint, Restorable
 from gpusched.worker.context import Context
-from gpusched.worker.endings import say
 from gpusched.worker.group import Call, Group
 from gpusched.worker.setup import TrialSetup
 from gpusched.worker.training import STATE_NAME, PlainState
@@ -31,27 +29,26 @@ class Trial(TrialSetup):
 
     def __init__(self, context: Context, group: Group) -> None:
         super().__init__(context, group)
-        self._leaving = self._backing.leaving
-        self._checkpoint: Restorable | None = None
-        self._step_before = 0
         self._state: PlainState | None = None
-        self._diverged = self._reported = self._arrived = False
+        self._diverged = self._reported = False
+        saver = self._backing.saver
+        self._checkpoint = saver.newest() if saver is not None else None
+        self._training.continue_from(self._checkpoint)
+        self._usage.watch_optimizers()
+        self._step_before = 0
         self._step_began_s = time.monotonic()
-        if self._backing.successor is None:
-            self._arrive()
 
     def take_charge(self) -> None:
         """Leave it to the script to ask ``should_yield``: from now on ``report`` always returns."""
-        self._leaving.in_charge = True
+        self._backing.in_charge = True
 
     def begin(self) -> None:
-        """Tell the daemon that all ranks have joined; a prestart waits at its first touch of CUDA instead."""
-        self._backing.connect(lambda: self.device)
+        """Tell the daemon that all ranks have joined."""
+        self._backing.connect()
 
     @property
     def step(self) -> int:
         """Steps finished so far, which is the last one reported; 0 before the first."""
-        self._arrive()
         return self._training.step
 
     @property
@@ -67,9 +64,9 @@ class Trial(TrialSetup):
                     "trial.state must be read before the first trial.report(...): write state = trial.state beside "
                     "trial.track(...)"
                 )
-            self._arrive()
             self._state = PlainState()
             self._training.track({STATE_NAME: self._state})
+            self._set_generators()
         return self._state
 
     @property
@@ -100,15 +97,11 @@ class Trial(TrialSetup):
         """
         if self._reported:
             raise RuntimeError("trial.track(...) must be called before the first trial.report(...)")
-        self._arrive()
         self._usage.tracks = True
         if self._backing.onlooker is not None:
             self._backing.onlooker.attach()
         if objects:
             self._training.track(objects)
-            if self._context.scheduled:
-                self._usage.at_work.look_for_averages(self._training.tracked)
-        self._training.restore_clock()
         self._set_generators()
         self._step_began_s = time.monotonic()
         return self._training.step
@@ -125,7 +118,6 @@ class Trial(TrialSetup):
         """
         if objects:
             self.track(**objects)
-        self._arrive()
         self._set_generators()
         self._training.is_looping = True
         try:
@@ -135,14 +127,14 @@ class Trial(TrialSetup):
                 before = self._step_before = self._training.step
                 yield self._training.iteration
                 self._training.iteration += 1
-                if self._training.step == before and not self._leaving.has_left:
+                if self._training.step == before and not self._backing.has_left:
                     self._group.exchange(
                         Call.STEPS
                     )  # no rank may have reported where this one did not
-                if self._leaving.at_end_of_body():
+                if self._backing.at_end_of_body(is_over=self._done(limit)):
                     return
             if self._reported:
-                self._leaving.save_final()
+                self._backing.save_final()
         finally:
             self._training.is_looping = False
 
@@ -167,19 +159,17 @@ class Trial(TrialSetup):
         """
         self._refuse_misplaced(unnamed)
         step_time_s = time.monotonic() - self._step_began_s
-        if self._leaving.has_left:
-            if not self._leaving.in_charge:
+        if self._backing.has_left:
+            if not self._backing.in_charge:
                 raise SystemExit(0)
             return
         if not self._reported and self._is_of_the_launch_before(step):
             return
         step = self._next_step(step)
-        if not self._reported:
-            self._begin_to_report()
-        if self._training.tracked:
-            self._usage.at_every_report(self._training, writes_files=self._leaving.writes_files)
+        self._reported = True
+        self._usage.at_report(self._training, writes_files=self._backing.writes_files)
         self._group.expect(step_time_s)
-        self._leaving.act(self._backing.report(step, round(step_time_s, 6), metrics))
+        self._backing.report(step, round(step_time_s, 6), metrics)
         self._step_began_s = time.monotonic()
 
     def mean(self, correct: Any, total: Any) -> float:
@@ -199,8 +189,7 @@ class Trial(TrialSetup):
         Returns:
             The same on every rank. False too where the disk refused the checkpoint: the trial goes on then.
         """
-        self._arrive()
-        return self._leaving.when_asked()
+        return self._backing.when_asked()
 
     def should_save(self) -> bool:
         """Ask, after each ``report``, whether a checkpoint of this step is wanted. Every rank calls it.
@@ -212,8 +201,7 @@ class Trial(TrialSetup):
         Returns:
             The same on every rank; False once ``checkpoint_dir`` has saved this step.
         """
-        self._arrive()
-        return self._leaving.should_save()
+        return self._backing.should_save()
 
     @contextmanager
     def checkpoint_dir(self) -> Iterator[Path]:
@@ -246,7 +234,7 @@ class Trial(TrialSetup):
                 "trial.checkpoint_dir() before trial.report(...): a checkpoint is of a reported step, so report "
                 "first, then save"
             )
-        with self._leaving.files() as folder:
+        with self._backing.files() as folder:
             yield folder
 
     @property
@@ -254,26 +242,13 @@ class Trial(TrialSetup):
         """The folder of files that ``checkpoint_dir`` saved at the step this launch goes on from, verified; or None.
 
         None means that the trial begins at step 0, or that its checkpoint has no files. Read it before the first
-        ``report``; it must not be written to. With prestart, reading it waits until the ranks before have left.
+        ``report``, when the model and the data are made; it must not be written to.
         """
-        self._arrive()
-        self._leaving.writes_files = True
-        found = self._checkpoint
-        return found.script_folder if isinstance(found, Checkpoint) else None
+        self._backing.writes_files = True
+        self._set_generators()
+        return self._checkpoint.script_folder if self._checkpoint is not None else None
 
     # ------------------------------------------------------------------ inside
-
-    def _arrive(self) -> None:
-        """Find out where training stands, which matters from here on: a prestart waits for the ranks before it."""
-        if self._arrived:
-            return
-        self._arrived = True
-        found = self._backing.restore()
-        self._checkpoint = found
-        if found is not None:
-            self._training.step, self._training.iteration = found.step, found.facts["iteration"]
-        self._training.goes_on_from(found)
-        self._step_began_s = time.monotonic()
 
     def _refuse_misplaced(self, unnamed: tuple[Any, ...]) -> None:
         """Raise where ``report`` is called with metrics without names, too early, or in another process."""
@@ -282,11 +257,6 @@ class Trial(TrialSetup):
                 f"trial.report(...) takes metrics by name: write "
                 f"trial.report({self._context.settings.metric or 'accuracy'}=...), and trial.report(**metrics) for a "
                 f"dictionary; steps are counted by themselves, or named too: step=..."
-            )
-        if not self._arrived:
-            raise RuntimeError(
-                "trial.report(...) before trial.track(...) or trial.steps(): what came before it was "
-                "trained without knowing where this trial stands"
             )
         if os.getpid() != self._pid:
             raise RuntimeError(
@@ -299,20 +269,11 @@ class Trial(TrialSetup):
         training = self._training
         return (step == 0 and not training.has_stepped) or step == training.step > 0
 
-    def _begin_to_report(self) -> None:
-        """Check what the script has set up, at its first report in this launch."""
-        self._reported = True
-        if self._backing.files is not None:
-            self._backing.files.watch_torch()
-        writes_files = self._leaving.writes_files
-        self._usage.at_first_report(self._training, self._training.step, writes_files=writes_files)
-        self._leaving.has_state = bool(self._training.tracked) or writes_files or self._usage.tracks
-
     def _next_step(self, step: int | None) -> int:
         training = self._training
         if step is None:
-            if training.is_untrained and not self._reported and self.rank == 0:
-                say(
+            if training.is_untrained and not self._reported:
+                self._backing.remark(
                     f"this trial.report(...) counts as step {training.step + 1}, but the optimizer has not stepped in "
                     f"this launch: a loop that evaluates before it trains skips as much training at every resume. "
                     f"Report after training, or say where training stands: trial.report(step=iteration, ...)"

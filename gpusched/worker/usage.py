@@ -1,44 +1,50 @@
 """Uses of ``gpusched`` that would train a model wrongly: found at a report, named with the line to change.
 
-A model that trains wrongly must not be ranked in silence. ``Usage`` remembers the calls of a script; at its first
-report, when it is set up, the calls that are missing are found, and the ranks' parameters are compared; at later ones
-the steps of schedulers are counted, and state that no checkpoint holds is looked for (``forgotten.py``). Ranks that
-make different calls are found by ``group.py``, wrong arguments by the function that is called; ``endings.py`` adds
+What is certain is refused: ranks that train apart, state of the tracked objects that a checkpoint lacks at a resume.
+What is only likely is told on screen, once. What a script keeps in its own variables is proved by a rehearsal. Ranks
+that make different calls are found by ``group.py``, wrong arguments by the function that is called; ``endings.py`` adds
 the script's line to an error.
 """
 
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpusched.worker.context import Context
 from gpusched.worker.endings import say
-from gpusched.worker.forgotten import AtWork, live, owned
 from gpusched.worker.group import Call, Group, script_line
-from gpusched.worker.learning_rate import Schedule, bare_optimizer, counts_atoms
+from gpusched.worker.learning_rate import Schedule, bare_optimizer, counts_atoms, owned
 
 if TYPE_CHECKING:
     from gpusched.worker.training import Training
 
 _SAMPLES = 2048
-_FAR = 1e-3
-"""Parameters of ranks that trained together differ by rounding at most; those of unrelated ranks by a step or more."""
+_FAR = 1e-6
+"""Parameters of ranks that trained together are equal, but for the last bits."""
+_SAVE = (
+    "track what it learns (trial.track(model=model); gpusched.pickled(clf) for an object without state_dict; "
+    "trial.state for plain values; trial.checkpoint_dir() for files), or say with trial.track() that the step is all "
+    "there is"
+)
 
 
 class Usage:
     """Calls that a script has made, and what is missing among them.
 
-    What is missing is an error where the launch goes on from a checkpoint that lacks something, or on other ranks than
-    it was written by; elsewhere it is told, once.
+    What is missing is an error where the launch continues from a checkpoint that lacks it, or on other ranks than it
+    was written by; elsewhere it is told, once.
     """
 
     def __init__(self, context: Context, group: Group, remark: Callable[[str], None]) -> None:
-        """Check the script of one rank; ``remark`` tells the search, ``say`` the trial's log alone."""
+        """Check the script of one rank; ``remark`` tells the search."""
         self._context, self._group, self._remark = context, group, remark
-        self.at_work = AtWork()
         self._told: set[str] = set()
+        #: Optimizers that have stepped, tracked or not.
+        self._at_work: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._is_watching = False
         self.wrapped = False
         #: ``trial.track`` was called, perhaps with nothing to save.
         self.tracks = False
@@ -49,47 +55,65 @@ class Usage:
         #: Steps that tracked schedulers had taken at the last report, by name.
         self._stepped: dict[str, int] = {}
         self._optimizer_steps = 0
+        self._reports = 0
 
-    def at_first_report(self, training: Training, step: int, *, writes_files: bool) -> None:
-        """Check what was set up, before step ``step + 1`` is reported. All ranks call it.
+    def watch_optimizers(self) -> None:
+        """Notice every optimizer that steps from here on, by torch's own hook; once torch is imported."""
+        if self._is_watching or "torch" not in sys.modules:
+            return
+        self._is_watching = True
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        register_optimizer_step_post_hook(lambda optimizer, *_: self._at_work.add(optimizer))
+
+    def at_report(self, training: Training, *, writes_files: bool) -> None:
+        """Check what was set up, at the first report, and how the script has trained since the last one. All ranks.
 
         Raises:
             RuntimeError: The script would train a wrong model.
         """
-        if self._context.scheduled and not training.tracked and not writes_files:
-            wrong = self.untracked()
-            if wrong is None and step > 0 and not self.tracks:
-                wrong = self.stateless(step, resumed=True)
-            if wrong is not None:
-                raise RuntimeError(wrong)
-        if (apart := unwrapped(self._group, training.tracked.values())) is not None:
-            raise RuntimeError(apart)
-        if self._group.rank == 0 and (uneven := self.uneven(self._group.world_size)):
+        self.watch_optimizers()
+        saves = bool(training.tracked) or writes_files
+        self._reports += 1
+        if self._context.scheduled and not saves and not self.tracks:
+            self._check_saves_nothing(training.step)
+        if self._reports & (self._reports - 1) == 0:  # 1, 2, 4, 8, ..
+            trains = bool(self._at_work)
+            apart = apart_ranks(self._group, training.tracked.values(), trains=trains)
+            if apart is not None:
+                raise RuntimeError(apart)
+        uneven = self.uneven(self._group.world_size) if self._reports == 1 else None
+        if uneven is not None and self._group.rank == 0:
             say(uneven)
-
-    def at_every_report(self, training: Training, *, writes_files: bool) -> None:
-        """Check how the script has trained since the last report.
-
-        Raises:
-            RuntimeError: The script would train a wrong model.
-        """
+        if not training.tracked:
+            return
         written_by = training.written_by
         if not training.keeps_global_batch and (complaint := self.step_scheduler(training.tracked)):
             is_resized = written_by not in (None, self._group.world_size)
-            self._refuse_or_tell("schedule", complaint, is_resized, say)
+            self._refuse_or_tell("schedule", complaint, is_error=is_resized)
         if self._context.scheduled and not writes_files:
-            self.at_work.look_at_copies(training.tracked)
-            self.at_work.look_for_averages(training.tracked)
-            if (lacks := training.lacks or training.forgotten()) is not None:
-                self._refuse_or_tell("state", lacks, written_by is not None, self._remark)
+            for about, lost, is_certain in self.lost(training.tracked):
+                self._refuse_or_tell(about, lost, is_error=is_certain and written_by is not None)
 
-    def _refuse_or_tell(
-        self, about: str, wrong: str, is_error: bool, tell: Callable[[str], None]
-    ) -> None:
+    def _check_saves_nothing(self, step: int) -> None:
+        """Refuse a script that trains and tracks nothing; tell of one of which nothing is known.
+
+        Raises:
+            RuntimeError: It trains by torch, or continues from a step without having restored anything.
+        """
+        wrong = self.untracked()
+        if wrong is None and step > 0 and self._reports == 1:
+            wrong = self.stateless(step)
+        if wrong is not None:
+            raise RuntimeError(wrong)
+        empty = f"nothing of this script is saved, so its checkpoints are empty and hold no model: {_SAVE}"
+        self._refuse_or_tell("nothing", empty, is_error=False)
+
+    def _refuse_or_tell(self, about: str, wrong: str, *, is_error: bool) -> None:
         if is_error:
             raise RuntimeError(wrong)
         if self._group.rank == 0 and about not in self._told:
-            tell(wrong)
+            self._remark(wrong)
         self._told.add(about)
 
     def made(self, call: str) -> None:
@@ -108,33 +132,64 @@ class Usage:
     def untracked(self) -> str | None:
         """Return the error for a script that trains and has tracked nothing; None for other scripts."""
         place, line = script_line()
-        hint = "add trial.track(model=model, opt=opt) before the loop"
         if self._trains is not None:
             call, where = self._trains
             how = f"this script trains a model ({call} at {where})"
-        else:
-            optimizer = _optimizer_at_work()
-            if optimizer is None:
-                return None
+        elif (optimizer := next(iter(self._at_work), None)) is not None:
             how = f"this script trains a model (it steps {type(optimizer).__name__})"
+        else:
+            return None
         return (
             f"{how} but never calls trial.track(...), so nothing of it could be resumed: "
-            f"{hint} that reports at {place}:{line}"
+            f"add trial.track(model=model, opt=opt) before the loop that reports at {place}:{line}"
         )
 
-    def stateless(self, step: int, *, resumed: bool) -> str:
-        """Return the message for a script that saves, or goes on from, a checkpoint with nothing of its own in it."""
-        fix = (
-            "track what it learns (trial.track(model=model); gpusched.pickled(clf) for an object without state_dict; "
-            "trial.state for plain values; trial.checkpoint_dir() for files), or say with trial.track() that the step "
-            "is all there is"
+    def stateless(self, step: int) -> str:
+        """Return the error for a script that continues from a checkpoint with nothing of its own in it."""
+        return (
+            f"this launch continues at step {step}, but the script restores nothing, so it begins with an untrained "
+            f"model that would be ranked as one of step {step}: {_SAVE}"
         )
-        if resumed:
-            return (
-                f"this launch goes on at step {step}, but the script restores nothing, so it begins with an untrained "
-                f"model that would be ranked as one of step {step}: {fix}"
-            )
-        return f"the checkpoint of step {step} holds nothing of this script, which could not go on from it: {fix}"
+
+    def lost(self, tracked: Mapping[str, Any]) -> Iterable[tuple[str, str, bool]]:
+        """Yield what trains and no checkpoint holds: a word for it, the message, and whether that is certain.
+
+        A tracked object of the script's own may hold anything, so nothing is certain then, nor told.
+        """
+        values = [value for value in tracked.values() if not _is_plain_state(value)]
+        if not values or not all(map(_is_known, values)):
+            return
+        held = {id(bare_optimizer(value)) for value in values}
+        models = [value for value in values if hasattr(value, "named_parameters")]
+        known = {id(each) for model in models for each in model.parameters()}
+        scheduled = {id(bare_optimizer(getattr(value, "optimizer", None))) for value in values}
+        for optimizer in list(self._at_work):
+            name = type(optimizer).__name__
+            moved = [id(each) in known for each in owned(optimizer)]
+            if id(optimizer) not in held:
+                yield (
+                    "optimizer",
+                    _lost(
+                        f"this script steps an optimizer ({name}) that trial.track does not have"
+                    ),
+                    any(moved) and any(optimizer.state.values()),
+                )
+            elif not all(moved):
+                yield (
+                    "parameters",
+                    _lost(
+                        f"the tracked optimizer ({name}) moves parameters of a model that trial.track does not have"
+                    ),
+                    not any(_is_plain_state(value) and value for value in tracked.values()),
+                )
+            elif _has_scheduler(optimizer) and id(optimizer) not in scheduled:
+                yield (
+                    "scheduler",
+                    _lost(
+                        f"the tracked optimizer ({name}) has a scheduler of its rate that trial.track does not have"
+                    ),
+                    False,
+                )
 
     def uneven(self, world_size: int) -> str | None:
         """Return the warning for a global batch that does not divide; None where all shares are equal."""
@@ -186,7 +241,7 @@ class Usage:
         self._optimizer_steps += 1
 
 
-def unwrapped(group: Group, tracked: Iterable[Any]) -> str | None:
+def apart_ranks(group: Group, tracked: Iterable[Any], *, trains: bool) -> str | None:
     """Return the error for ranks that train apart: other parameters, or the same work twice. All ranks call it.
 
     A few thousand parameters of the tracked models are compared. Sharded models are left out.
@@ -210,11 +265,21 @@ def unwrapped(group: Group, tracked: Iterable[Any]) -> str | None:
                 f"ranks 0 and {rank} have trained apart (their parameters differ by {apart:.2g} of the largest), "
                 f"and the model of rank 0 alone would be ranked: {fix}"
             )
-    if not torch.distributed.is_initialized() and _optimizer_at_work() is not None:
+    if trains and not _has_talked(torch.distributed):
         return (
             f"the {group.world_size} ranks of this trial do the same work, each for itself: {fix}"
         )
     return None
+
+
+def _has_talked(dist: Any) -> bool:
+    """Tell whether the script may have used a collective: of the default group, or of a group of its own."""
+    if not dist.is_initialized() or len(dist.distributed_c10d._world.pg_map) > 1:
+        return True
+    try:
+        return bool(dist.group.WORLD._get_sequence_number_for_group())
+    except RuntimeError:  # a backend that does not count
+        return True
 
 
 def _distance(torch: Any, first: bytes, other: bytes) -> float:
@@ -233,10 +298,26 @@ def _samples(torch: Any, tracked: Iterable[Any]) -> Any:
     return state.sampled(trained, _SAMPLES, 8)
 
 
-def _optimizer_at_work() -> Any:
-    """Return an optimizer that has been stepped, in a script that made it without gpusched; None if not found."""
-    return next(filter(_was_stepped, live("torch.optim", "Optimizer")), None)
+def _lost(what: str) -> str:
+    return (
+        f"{what}: it would begin afresh at every launch, while the rest continues. Track all that training changes: "
+        f"trial.track(model=model, opt=opt, sched=sched), by one name each"
+    )
 
 
-def _was_stepped(optimizer: Any) -> bool:
-    return bool(optimizer.state) or any(each.grad is not None for each in owned(optimizer))
+def _is_plain_state(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_known(value: Any) -> bool:
+    """Tell whether the state of a tracked object is torch's own: a model, an optimizer, a scheduler, a scaler."""
+    import torch
+
+    kinds = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+    if isinstance(value, torch.nn.Module):
+        return type(value).get_extra_state is torch.nn.Module.get_extra_state
+    return isinstance(value, (*kinds, Schedule, torch.amp.GradScaler))
+
+
+def _has_scheduler(optimizer: Any) -> bool:
+    return bool(getattr(getattr(optimizer, "step", None), "_wrapped_by_lr_sched", False))

@@ -26,11 +26,11 @@ from gpusched.protocol import (
     Frame,
     Greeting,
     RankHello,
+    Remark,
     Report,
     Saved,
     ShimHello,
     Shown,
-    Waits,
 )
 from gpusched.protocol.lines import (
     CLIENT_FRAME_BYTES,
@@ -204,12 +204,12 @@ def test_frames_in_pieces_and_several_at_once(place: Place) -> None:
     "bad",
     [
         *(b"nonsense\n", b"[1]\n", b"12\n", b"\xff\xfe\n", b"\n", b"[" * 5000 + b"\n", b"\0\n"),
-        b'{"kind":"waits","x":' + b"[" * 15_000 + b"\n",
-        b'{"kind":"waits","x":"\\ud800",' + b'"x":{' * 2000 + b"\n",
+        b'{"kind":"remark","x":' + b"[" * 15_000 + b"\n",
+        b'{"kind":"remark","x":"\\ud800",' + b'"x":{' * 2000 + b"\n",
         b'{"kind":"saved","step":1,"save_s":"\\ud800","size_bytes":1}\n',
         b'{"kind":"saved","step":1,"save_s":NaN,"size_bytes":1,"x":"\\ud800"}\n',
         *(b'{"kind":"rank","trial":1,"incarnation":1}\n', encode(Ask("view"))),
-        *(b'{"kind":"unheard of"}\n', b'{"kind":7}\n', b'{"kind":"waits","kind":"saved"}\n'),
+        *(b'{"kind":"unheard of"}\n', b'{"kind":7}\n', b'{"kind":"remark","kind":"saved"}\n'),
     ],
 )
 def test_a_malformed_frame_ends_its_connection_alone(place: Place, bad: bytes) -> None:
@@ -232,7 +232,7 @@ def test_of_a_key_that_is_there_twice_the_last_counts(place: Place) -> None:
 
 @pytest.mark.parametrize(
     ("hello", "frame", "limit"),
-    [(RANK, Waits(), WORKER_FRAME_BYTES), (CLIENT, Ask("view"), CLIENT_FRAME_BYTES)],
+    [(RANK, Remark("odd"), WORKER_FRAME_BYTES), (CLIENT, Ask("view"), CLIENT_FRAME_BYTES)],
 )
 def test_a_frame_up_to_the_limit_and_beyond(
     place: Place, hello: Frame, frame: Frame, limit: int
@@ -296,7 +296,7 @@ def test_a_flood_does_not_starve_the_others(place: Place) -> None:
     flood, other = place.connect(RANK), place.connect(RANK)
     place.turns()
     flood.setblocking(False)
-    frame = encode(Waits())
+    frame = encode(Remark("odd"))
     with suppress(BlockingIOError):  # the kernel takes as much of it as it likes
         for _ in range(3):
             flood.send(frame * 5000)

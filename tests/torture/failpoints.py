@@ -35,7 +35,6 @@ WORKER = (
     "exit.told",
     "report.written",
     "report.answered",
-    "handover.told",
     "checkpoint.staged",
     "checkpoint.renamed",
     "lastword.before",

@@ -18,8 +18,8 @@ from torch.utils.data import (
 )
 
 from gpusched.worker.data import Layout
-from gpusched.worker.foreign import arguments_of
 from gpusched.worker.loader import EvaluationLoader, ShareTerms, TrainingLoader, place_batch
+from gpusched.worker.loader_options import arguments_of
 from gpusched.worker.weights import BatchWeight
 
 CPU = torch.device("cpu")

@@ -21,8 +21,7 @@ from gpusched.worker.channel import Channel
 from gpusched.worker.checkpoint import CheckpointStore
 from gpusched.worker.endings import leave_word
 from gpusched.worker.group import Group
-from gpusched.worker.handover import Snapshot
-from gpusched.worker.saving import Saver
+from gpusched.worker.saving import Saver, Snapshot
 from tests.rig import PATIENCE_S
 
 
@@ -41,7 +40,7 @@ def make(
     folder: Path, weights: torch.Tensor, heard: Callable[[int], object] = lambda step: None
 ) -> Saver:
     capture = {"weights": weights}.copy
-    return Saver(Group(0, 1), folder, 2, Listens(folder, heard), 0, capture)
+    return Saver(Group(0, 1), folder, Listens(folder, heard), 0, capture)
 
 
 def test_a_save_behind_holds_the_state_of_its_step_and_waits_for_no_disk(

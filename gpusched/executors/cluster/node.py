@@ -3,8 +3,7 @@
     python -m gpusched.executors.cluster.node SHARED NAME DEVICES
 
 ``SHARED`` is the experiment's folder, which all nodes share. What must be on this machine's own disk lies in a folder
-of the node (``line.home_of``): socket, epoch, logs; the folder of trials, ``worker.json`` and notes of written paths
-are links to the shared ones there, so that a trial finds all in ``GPUSCHED_DIR``. Devices are called ``node/device`` on
+of the node (``line.home_of``): socket, epoch, logs; the folder of trials and ``worker.json`` are links to the shared ones there, so that a trial finds all in ``GPUSCHED_DIR``. Devices are called ``node/device`` on
 the line, by their own names in the executor.
 
 A lost line is to a node what the daemon's death is on one machine: the executor is closed, trials go on, the newest
@@ -46,7 +45,6 @@ from gpusched.executors.cluster.nodes import node_of
 from gpusched.executors.hub import Hub
 from gpusched.executors.local.executor import TorchrunExecutor
 from gpusched.executors.local.settings import devices_of
-from gpusched.folder.files import private_folder
 from gpusched.folder.lock import Epoch, Lock, read_fence
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import Hunt
@@ -68,7 +66,7 @@ LEAVING_S = 10.0
 HUNT_S = 30.0
 BACKLOG_BYTES = 1 << 30
 """Reports that a daemon has missed, while it reads them; more would end the line, and all of its trials with it."""
-LINKS = ("trials", "worker.json", "written")
+LINKS = ("trials", "worker.json")
 
 
 class NodeProcess:
@@ -94,7 +92,6 @@ class NodeProcess:
                 if is_over(self.keys) or self.is_leaving:
                     return
                 time.sleep(PAUSE_S)
-        private_folder(self.shared.written)
         for link in LINKS:
             with suppress(FileExistsError):
                 (self.paths.root / link).symlink_to(self.shared.root / link)

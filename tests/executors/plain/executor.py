@@ -35,7 +35,7 @@ from gpusched.folder.files import private_folder
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import MARK, kill_each, mark_of, of_incarnation
 from gpusched.processes.outcome import first_error, last_word, verdict
-from gpusched.protocol import Answer, Go, Greeting, Handed, RankHello, Report, Saved, Waits
+from gpusched.protocol import Answer, Go, Greeting, RankHello, Report, Saved
 from gpusched.protocol.lines import from_rank
 
 SLOTS = 4
@@ -208,7 +208,7 @@ class PlainExecutor:
         self._events.append(TrialUp(at=self.now(), trial=group.trial, incarnation=group.number))
         return True
 
-    def _said(self, group: Group, frame: Report | Saved | Handed | Waits) -> None:
+    def _said(self, group: Group, frame: Report | Saved) -> None:
         match frame:
             case Report():
                 group.seq = group.unanswered = frame.seq
