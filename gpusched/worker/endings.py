@@ -70,6 +70,11 @@ def headline(error: BaseException, script: str) -> str:
         return f"FileNotFoundError: no such script: {script}"
     text = "".join(traceback.format_exception_only(error)).strip()
     where = _refused_at(error.__traceback__) or _last_own_line(error.__traceback__, script)
+    if "default process group twice" in text:
+        text = (
+            f"{text} gpusched.init() has made one: write `if not dist.is_initialized():` before this line, or move it "
+            f"above gpusched.init()"
+        )
     if not where or where in text or isinstance(error, SyntaxError):
         return text
     kind, colon, message = text.partition(": ")

@@ -78,7 +78,7 @@ class Usage:
         if self._context.scheduled and not saves and not self.tracks:
             self._check_saves_nothing(training.step)
         if self._reports & (self._reports - 1) == 0:  # 1, 2, 4, 8, ..
-            trains = bool(self._at_work)
+            trains = any(map(_has_trained, self._at_work))
             apart = apart_ranks(self._group, training.tracked.values(), trains=trains)
             if apart is not None:
                 raise RuntimeError(apart)
@@ -135,7 +135,7 @@ class Usage:
         if self._trains is not None:
             call, where = self._trains
             how = f"this script trains a model ({call} at {where})"
-        elif (optimizer := next(iter(self._at_work), None)) is not None:
+        elif (optimizer := next(filter(_has_trained, self._at_work), None)) is not None:
             how = f"this script trains a model (it steps {type(optimizer).__name__})"
         else:
             return None
@@ -317,6 +317,10 @@ def _is_known(value: Any) -> bool:
     if isinstance(value, torch.nn.Module):
         return type(value).get_extra_state is torch.nn.Module.get_extra_state
     return isinstance(value, (*kinds, Schedule, torch.amp.GradScaler))
+
+
+def _has_trained(optimizer: Any) -> bool:
+    return bool(optimizer.state) or any(each.grad is not None for each in owned(optimizer))
 
 
 def _has_scheduler(optimizer: Any) -> bool:

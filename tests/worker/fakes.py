@@ -221,6 +221,15 @@ class Ranks:
             return [_wait(*rank) for rank in self._running]
 
 
+_at_leaving: Callable[[], Any] = type(None)
+
+
+def if_it_leaves(value: Callable[[], Any]) -> None:
+    """Have a rank that leaves inside its loop end with this value, as one that comes to its end returns it."""
+    global _at_leaving
+    _at_leaving = value
+
+
 def run_ranks(
     body: Callable[..., Any],
     world_size: int,
@@ -303,6 +312,7 @@ def _rank(
         ended.value = body(*arguments)
     except SystemExit as leaving:
         ended.code = leaving.code if isinstance(leaving.code, int) else 0
+        ended.value = _at_leaving()
     except BaseException:
         endings.mark_failed()
         ended.error = traceback.format_exc()

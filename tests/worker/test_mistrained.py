@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import OneCycleLR, StepLR
 from torch.utils.data import TensorDataset
 
 import gpusched
+from gpusched.protocol import Remark
 from gpusched.worker.learning_rate import RateScaler
 from tests.worker.fakes import Bench, at_step, daemon, run_ranks
 from tests.worker.test_ranks import Bench_at, values
@@ -98,14 +99,17 @@ def partial_fit(declares: bool) -> list[float]:
     return learnt
 
 
-def test_a_script_without_state_is_warned_at_its_first_save_and_refused_at_the_resume(
+def test_a_script_without_state_is_told_at_its_first_report_and_refused_at_the_resume(
     bench: Bench,
 ) -> None:
-    with daemon(bench, at_step(**{"yield": 2})):
+    with daemon(bench, at_step(**{"yield": 2})) as fake:
         (first,) = run_ranks(partial_fit, 1, bench, 1, (False,))
-    assert first.stderr.count("holds nothing of this script") == 1
+    assert first.stderr.count("nothing of this script is saved") == 1
+    assert [frame.text[:31] for frame in fake.of_kind(Remark)] == [
+        "nothing of this script is saved"
+    ]
     (second,) = run_ranks(partial_fit, 1, bench, 2, (False,))
-    assert "this launch goes on at step 2, but the script restores nothing" in second.error
+    assert "this launch continues at step 2, but the script restores nothing" in second.error
     assert "gpusched.pickled(clf)" in second.error
     assert [line["k"] for line in bench.reports()] == [1, 2]
     assert values(run_ranks(partial_fit, 1, bench, 3, (True,))) == [[2.0, 3.0]]

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gpusched
 from gpusched.protocol import RankHello, Report
-from gpusched.worker import start
-from tests.worker.fakes import Bench, Ended, at_step, daemon, run_ranks
+from gpusched.worker import endings, start
+from tests.worker.fakes import Bench, Ended, at_step, daemon, if_it_leaves, run_ranks
 
 
 def values(ended: list[Ended]) -> list[Any]:
@@ -214,6 +214,7 @@ def test_the_effective_rate_over_resizes_1_2_4_2(bench: Bench) -> None:
         used: list[float] = []
         optimizer.register_step_pre_hook(lambda o, *_: used.append(o.param_groups[0]["lr"]))
         loader = trial.loader(digits(12), batch_size=3)
+        if_it_leaves(lambda: used)
         trial.track(model=model, opt=optimizer)
         for _ in trial.steps(limit=6):
             for x, _y in loader:
@@ -262,7 +263,8 @@ def test_random_numbers_alike_in_set_up_then_each_its_own_and_on_across_a_resize
         trial = gpusched.init()
         set_up = draw()
         trial.track(model=nn.Linear(1, 1))
-        seen = []
+        seen: list[Any] = []
+        if_it_leaves(lambda: [set_up, seen])
         for _ in trial.steps(limit=4):
             seen.append(draw())
             trial.report(accuracy=0)
@@ -319,29 +321,36 @@ def test_a_disk_that_refuses_keeps_all_ranks_training(bench: Bench) -> None:
 
 
 def test_the_default_process_group_is_the_scripts(bench: Bench) -> None:
-    def script() -> tuple[bool, bool, float, float]:
-        trial = gpusched.init()
-        before = dist.is_initialized()
+    def script() -> tuple[bool, float, float]:
         init_process_group("gloo", timeout=timedelta(seconds=77))
+        trial = gpusched.init()
         options = dist.group.WORLD._get_backend(torch.device("cpu")).options
         total = torch.ones(1)
         dist.all_reduce(total)
         trial.report(accuracy=1)
         dist.destroy_process_group()
         trial.report(accuracy=1)
-        return before, dist.is_initialized(), options._timeout.total_seconds(), total.item()
+        return dist.is_initialized(), options._timeout.total_seconds(), total.item()
 
-    assert values(run_ranks(script, 2, bench)) == [(False, False, 77.0, 2.0)] * 2
+    assert values(run_ranks(script, 2, bench)) == [(False, 77.0, 2.0)] * 2
     assert bench.last_word() == {"why": "finished", "step": 2, "saved_step": None}
 
 
-def test_the_default_process_group_is_made_at_its_first_use(bench: Bench) -> None:
-    def script() -> int:
-        gpusched.init()
-        DistributedDataParallel(nn.Linear(2, 1))
-        return dist.get_world_size()
+def test_the_default_process_group_exists_after_init(bench: Bench) -> None:
+    """As scripts ask that shard their data only then: ``DistributedSampler(d) if dist.is_initialized() else None``."""
 
-    assert values(run_ranks(script, 2, bench)) == [2, 2]
+    def script() -> tuple[bool, int]:
+        gpusched.init()
+        exists = dist.is_initialized()
+        DistributedDataParallel(nn.Linear(2, 1))
+        return exists, dist.get_world_size()
+
+    assert values(run_ranks(script, 2, bench)) == [(True, 2), (True, 2)]
+
+
+def test_a_process_group_that_a_script_makes_too_late_is_refused_with_the_fix() -> None:
+    error = ValueError("trying to initialize the default process group twice!")
+    assert "if not dist.is_initialized():" in endings.headline(error, "train.py")
 
 
 def uneven(wraps: bool) -> None:
@@ -376,14 +385,12 @@ def test_the_metrics_of_other_ranks_do_not_matter(bench: Bench) -> None:
     assert [line["m"] for line in bench.reports()] == [{"accuracy": 0.5}]
 
 
-@pytest.mark.parametrize("own", ["before", "after", "none"])
+@pytest.mark.parametrize("own", ["before", "none"])
 def test_a_plain_torchrun_script_that_wraps_ddp_itself(bench: Bench, own: str) -> None:
     def script() -> list[float]:
         if own == "before":
             dist.init_process_group("gloo")
         trial = gpusched.init()
-        if own == "after":
-            dist.init_process_group("gloo")
         torch.manual_seed(0)
         model = DistributedDataParallel(nn.Linear(2, 1))
         assert dist.get_world_size() == trial.world_size

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR, Re
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import gpusched
-from tests.worker.fakes import Bench, at_step, daemon, run_rank, run_ranks
+from tests.worker.fakes import Bench, at_step, daemon, if_it_leaves, run_rank, run_ranks
 from tests.worker.test_ranks import Bench_at, values
 
 EPOCHS = 6
@@ -174,6 +174,7 @@ def counted() -> tuple[dict[str, Any], list[float], int]:
     found = dict(trial.state)
     clf = Classifier()
     trial.track(clf=gpusched.pickled(clf))
+    if_it_leaves(lambda: (found, clf.weights, trial.state["seen"]))
     for step in trial.steps(limit=4):
         trial.state["seen"] = trial.state.get("seen", 0) + 10
         clf.weights.append(float(step))

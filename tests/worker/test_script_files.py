@@ -78,7 +78,7 @@ def test_a_loop_that_is_not_in_charge_leaves_when_its_files_are_saved(bench: Ben
         here.prepare()
         with daemon(here, lambda report: "yield" if report.step == 2 else "continue"):
             (first,) = run_ranks(script, 1, here, arguments=(looping,))
-        assert first.code == 0 if not looping else first.value == ([0, 1, 2], 3, "")
+        assert first.code == 0
         assert here.last_word() == {"why": "yielded", "step": 3, "saved_step": 3}
         assert values(run_ranks(script, 1, here, 2, (looping,))) == [([3, 4, 5, 6, 7], 8, "step 3")]
 

@@ -18,7 +18,7 @@ from gpusched.protocol import Report, Saved
 from gpusched.worker import trial as trial_module
 from gpusched.worker.checkpoint import CheckpointStore
 from tests.rig import PATIENCE_S
-from tests.worker.fakes import Bench, at_step, daemon, run_rank
+from tests.worker.fakes import Bench, at_step, daemon, if_it_leaves, run_rank
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,7 +30,13 @@ def train(steps: int | None = 6, after: str = "") -> list[Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     loader = trial.loader(TensorDataset(torch.arange(20.0).view(10, 2) / 20), batch_size=4)
-    seen = []
+    seen: list[int] = []
+
+    def found() -> list[Any]:
+        weights = model.weight.detach().flatten().tolist()
+        return [seen, optimizer.param_groups[0]["lr"], weights]
+
+    if_it_leaves(found)
     for epoch in trial.steps(steps, model=model, opt=optimizer, sched=schedule):
         for (x,) in loader:
             optimizer.zero_grad()
@@ -39,7 +45,7 @@ def train(steps: int | None = 6, after: str = "") -> list[Any]:
         trial.report(accuracy=epoch / 10)
         schedule.step()
         seen.append(epoch)
-    return [seen, optimizer.param_groups[0]["lr"], model.weight.detach().flatten().tolist()]
+    return found()
 
 
 def weights(ended: Any) -> Any:
@@ -85,6 +91,26 @@ def Bench_like(bench: Bench, name: str) -> Bench:
     other = Bench(bench.root.with_name(name))
     other.prepare()
     return other
+
+
+@pytest.mark.parametrize("form", ["steps", "range"])
+def test_what_follows_the_loop_runs_once_when_training_is_over(bench: Bench, form: str) -> None:
+    """A tail that writes a final model, through three launches; the last report is answered by "yield" in a search."""
+
+    def script() -> None:
+        trial = gpusched.init()
+        trial.track(model=nn.Linear(1, 1))
+        for _ in trial.steps(4) if form == "steps" else range(trial.step, 4):
+            trial.report(accuracy=1)
+        with (bench.root / "tail").open("a") as file:
+            file.write(f"{trial.step}\n")
+
+    last = {"yield": 4} if form == "steps" else {"save": 4}
+    for incarnation, told in enumerate(({"yield": 1}, {"leave": 2}, {"yield": 3}, last), 1):
+        with daemon(bench, at_step(**told)):
+            run_rank(script, bench, incarnation)
+    assert (bench.root / "tail").read_text() == "4\n"
+    assert bench.last_word(4) == {"why": "finished", "step": 4, "saved_step": 4}
 
 
 def test_leave_ends_without_saving(bench: Bench) -> None:
@@ -236,7 +262,7 @@ def test_a_yield_in_mid_epoch_saves_at_once_and_goes_on_with_the_next_sample(ben
     assert bench.last_word(1) == {"why": "yielded", "step": 2, "saved_step": 2}
     with daemon(bench, at_step(**{"yield": 3})):
         second = run_rank(often, bench, incarnation=2).value
-    assert second == whole[4:5], "the end of the epoch: the loop ends by itself"
+    assert second == [*whole[4:5], "left"]
     third = run_rank(often, bench, incarnation=3).value
     assert third == whole[5:]
     assert [line["k"] for line in bench.reports()] == [1, 2, 3, 4, 5, 6]
@@ -278,7 +304,8 @@ def test_a_script_in_charge_is_not_ended_by_report(bench: Bench) -> None:
 def loader_in_the_loop(stop: bool = False) -> list[Any]:
     trial = gpusched.init()
     trial.track(model=nn.Linear(1, 1))
-    seen = []
+    seen: list[Any] = []
+    if_it_leaves(lambda: seen)
     for _ in trial.steps(limit=4):
         loader = trial.loader(TensorDataset(torch.arange(6)), batch_size=6)
         seen.extend(x.tolist() for (x,) in loader)
