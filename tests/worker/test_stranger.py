@@ -253,7 +253,7 @@ FORGOTTEN = {
     "parameters": "(Adam) moves parameters of a model that trial.track does not have",
     "scheduler": "(Adam) has a scheduler of its rate that trial.track does not have",
 }
-LIKELY = ("optimizer", "scheduler")
+LIKELY = ("optimizer", "anew", "scheduler")
 """May be right: a probe that is trained anew for each evaluation; a schedule that the script winds forward itself."""
 
 
