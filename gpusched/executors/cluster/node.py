@@ -3,7 +3,8 @@
     python -m gpusched.executors.cluster.node SHARED NAME DEVICES
 
 ``SHARED`` is the experiment's folder, which all nodes share. What must be on this machine's own disk lies in a folder
-of the node (``line.home_of``): socket, epoch, logs; the folder of trials and ``worker.json`` are links to the shared ones there, so that a trial finds all in ``GPUSCHED_DIR``. Devices are called ``node/device`` on
+of the node (``line.home_of``): socket, epoch, logs; the folder of trials and ``worker.json``
+are links to the shared ones there, so that a trial finds all in ``GPUSCHED_DIR``. Devices are called ``node/device`` on
 the line, by their own names in the executor.
 
 A lost line is to a node what the daemon's death is on one machine: the executor is closed, trials go on, the newest
