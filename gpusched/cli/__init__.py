@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
-import json
 import os
 import re
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpusched import __version__
 from gpusched.errors import GpuschedError, InputError
@@ -71,16 +70,6 @@ def command(name: str) -> Command:
     return common.COMMANDS[name]
 
 
-def schemas() -> dict[str, Any]:
-    """Return by command its line of help, and the JSON schemas of the objects that it prints with --json."""
-    from msgspec.json import schema
-
-    return {
-        name: {"help": line, "prints": [schema(kind) for kind in command(name).prints]}
-        for name, (_, line) in COMMANDS.items()
-    }
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. Every expected error is one message on stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -120,9 +109,6 @@ def _dispatch(arguments: list[str]) -> int:
         print(f"gpusched {__version__}")
         return 0
     if name in ("-h", "--help", "help"):
-        if name == "help" and arguments[1:] == ["--json"]:
-            print(json.dumps(schemas(), ensure_ascii=False))
-            return 0
         if name == "help" and arguments[1:]:
             return _dispatch([arguments[1], "--help"])
         print(_help())
@@ -195,7 +181,6 @@ def _help() -> str:
     lines += [
         "",
         "Most commands take EXP, an experiment: a folder, a name, or 'last' (the default).",
-        "All take --json, --debug (tracebacks) and --help; 'gpusched help --json' tells what --json prints,",
-        "'gpusched --version' the version.",
+        "All take --json, --debug (tracebacks) and --help; 'gpusched --version' the version.",
     ]
     return "\n".join(lines)

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from gpusched.cli import common
 from gpusched.cli.common import argument
@@ -31,14 +31,6 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------- export
 
 
-class ExportRow(Struct):
-    """A report, or with --trials a trial; metrics and ``hparams.*`` stand beside."""
-
-    trial: int
-    step: int
-    atoms: int
-
-
 @common.command(
     common.EXPERIMENT,
     common.one_of(
@@ -48,7 +40,6 @@ class ExportRow(Struct):
     ),
     argument("--trials", "one row a trial, not one a report"),
     argument("-o, --output FILE", "write to FILE instead of standard output"),
-    prints=[ExportRow],
     json=False,
 )
 def export(args: argparse.Namespace) -> int:
@@ -134,12 +125,6 @@ def _write_parquet(rows: list[dict[str, Any]], output: str | None) -> None:
 # ---------------------------------------------------------------- report
 
 
-class Written(Struct):
-    """A page that was written. Beside the path stand the numbers of its plots."""
-
-    report: str
-
-
 _SEVERAL = "an experiment: a folder, a name, or 'last' (the default); several are compared"
 
 
@@ -148,7 +133,6 @@ _SEVERAL = "an experiment: a folder, a name, or 'last' (the default); several ar
     argument("exps", _SEVERAL, metavar="EXP", nargs="*"),
     common.DIR,
     argument("-o, --output FILE", "write the report to FILE", type=Path),
-    prints=[Written],
 )
 def report(args: argparse.Namespace) -> int:
     """Write an HTML report of an experiment: curves, allocations, devices, rungs, hyperparameters; or compare several.
@@ -216,18 +200,9 @@ def _drawn(search: SearchData) -> dict[str, Any]:
 # ---------------------------------------------------------------- gc
 
 
-class Removed(Struct):
-    """Checkpoints that nothing needs, as folders, and their size. ``removed``: False where they are still there."""
-
-    checkpoints: list[str]
-    bytes: int
-    removed: bool
-
-
 @common.command(
     common.EXPERIMENT,
     argument("--yes", "remove them unasked; without a terminal nothing is removed otherwise"),
-    prints=[Removed],
 )
 def gc(args: argparse.Namespace) -> int:
     """List checkpoints that nothing needs any more, ask, and remove them.
@@ -257,7 +232,9 @@ def gc(args: argparse.Namespace) -> int:
         told = "nothing to remove: every checkpoint is needed"
     else:
         told = f"removed {found}" if removes else f"not removed: {found}; --yes removes them"
-    return common.tell(args, Removed([*map(str, victims)], size_bytes, removes), told)
+    return common.tell(
+        args, {"checkpoints": [*map(str, victims)], "bytes": size_bytes, "removed": removes}, told
+    )
 
 
 def _agrees(args: argparse.Namespace, paths: ExperimentPaths, found: str) -> bool:

@@ -16,13 +16,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from msgspec import Struct
-
 from gpusched.cli import common
 from gpusched.daemon import session
 from gpusched.daemon.session import Client, DaemonGone, DaemonSilent
 from gpusched.dashboard import live
-from gpusched.dashboard.model import Standing, from_json, thinned
+from gpusched.dashboard.model import from_json, thinned
 from gpusched.errors import GpuschedError
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
@@ -38,34 +36,6 @@ LADDER = (
     ("cancel", "terminating the trials (Ctrl-C again: kill)"),
     ("kill", "killing"),
 )
-
-
-class Started(Struct):
-    """A search that goes on in the background (``--detach``)."""
-
-    experiment: str
-    folder: str
-    daemon_pid: int
-
-
-class EventLine(Struct):
-    """An event of a search. ``what``: the kind of event; ``text``: a sentence."""
-
-    at: float
-    what: str
-    text: str
-    trial: int | None = None
-
-
-class Over(Struct):
-    """The last line of a search that was watched to its end."""
-
-    over: bool
-    view: Standing
-    folder: str
-
-
-PRINTS = (Started, EventLine, Over)
 
 
 class Interrupts:
@@ -90,7 +60,7 @@ def begin(args: argparse.Namespace, paths: ExperimentPaths, daemon_pid: int, ver
     """Attach to an experiment that this command has started, or with ``--detach`` leave it to its daemon."""
     name = paths.root.name
     if args.detach:
-        started = Started(name, str(paths.root), daemon_pid)
+        started = {"experiment": name, "folder": str(paths.root), "daemon_pid": daemon_pid}
         ways = "'gpusched watch' shows it, 'gpusched stop' ends it"
         return common.tell(args, started, f"{name} {verb} in the background; {ways}")
     if not args.json and not live.is_possible():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import pkgutil
 import shutil
 import sys
 import textwrap
@@ -37,23 +36,14 @@ class Command:
 
     arguments: Sequence[Argument]
     run: Run
-    #: Types of the objects that --json prints, or ``module:name`` of a type whose module is dear to import.
-    records: tuple[Any, ...]
-
-    @property
-    def prints(self) -> tuple[Any, ...]:
-        named = pkgutil.resolve_name
-        return tuple(named(kind) if isinstance(kind, str) else kind for kind in self.records)
 
 
 #: Commands of the modules imported so far.
 COMMANDS: dict[str, Command] = {}
 
 
-def command(
-    *arguments: Argument, prints: Sequence[Any], lines: str = "", json: bool = True
-) -> Callable[[Run], Run]:
-    """Declare a command with the name of its function. ``prints``: types of the objects that --json prints.
+def command(*arguments: Argument, lines: str = "", json: bool = True) -> Callable[[Run], Run]:
+    """Declare a command with the name of its function.
 
     ``lines``: the noun that each line is about, where --json prints several. ``json``: False where the command
     declares --json itself.
@@ -63,7 +53,7 @@ def command(
     own = (argument("--json", f"print one JSON object{each}"),) if json else ()
 
     def declare(run: Run) -> Run:
-        COMMANDS[run.__name__.rstrip("_")] = Command((*arguments, *own), run, tuple(prints))
+        COMMANDS[run.__name__.rstrip("_")] = Command((*arguments, *own), run)
         return run
 
     return declare
@@ -178,13 +168,6 @@ def assignments(texts: Sequence[str]) -> dict[str, Any]:
             raise InputError(f"'{text}': write KEY=VALUE, as in lr=0.1")
         found[key] = _plain_yaml(value, text)
     return found
-
-
-def read_yaml(path: Path) -> object:
-    """Return what a YAML or JSON file holds. Raises InputError."""
-    from gpusched.recipe.yaml import read_text
-
-    return _plain_yaml(read_text(path), str(path))
 
 
 def _plain_yaml(text: str, origin: str) -> object:

@@ -6,8 +6,6 @@ import argparse
 import time
 from pathlib import Path
 
-from msgspec import Struct
-
 from gpusched.cli import common
 from gpusched.cli.common import argument, one_of
 from gpusched.daemon import session
@@ -25,14 +23,6 @@ _CONTROL = {
 }
 
 
-class Printed(Struct):
-    """A line that a rank printed. ``stream``: out or err."""
-
-    rank: int
-    stream: str
-    line: str
-
-
 @common.command(
     common.TRIAL,
     argument("-f, --follow", "go on as the trial prints"),
@@ -42,7 +32,6 @@ class Printed(Struct):
     one_of(argument("--err", "standard error only"), argument("--out", "standard output only")),
     argument("--incarnation N", "this launch (default: the latest)", type=int),
     argument("-n, --lines N", "only the last N lines", type=int),
-    prints=[Printed],
     lines="line",
 )
 def logs(args: argparse.Namespace) -> int:
@@ -106,7 +95,7 @@ def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Nam
             silent = silent and not lines
             for line in lines:
                 if args.json:
-                    common.print_json(Printed(rank, stream, line))
+                    common.print_json({"rank": rank, "stream": stream, "line": line})
                 else:
                     print(f"[{rank}] {line}" if args.all else line, flush=args.follow)
         if not args.follow or ended:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-from msgspec import Struct
 
 from gpusched.cli import common
 from gpusched.daemon import best_model, session
@@ -22,7 +19,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.text import count, flat, hparam_texts, show_duration, show_hparams, show_metric
 
 
-@common.command(common.TRIAL, prints=["gpusched.core.explain:Explanation"])
+@common.command(common.TRIAL)
 def explain(args: argparse.Namespace) -> int:
     """Explain the state of a trial: its story, its ranks, and what would change the state."""
     paths = common.experiment(args)
@@ -37,7 +34,6 @@ def explain(args: argparse.Namespace) -> int:
 @common.command(
     common.EXPERIMENT,
     common.argument("--all", "every trial, not only the first 20"),
-    prints=[Standing],
 )
 def status(args: argparse.Namespace) -> int:
     """Show where an experiment stands: its trials, its devices, the best so far."""
@@ -124,17 +120,7 @@ def _behind(better: UnsavedRow) -> str:
 # ---------------------------------------------------------------- ls
 
 
-class ListedExperiment(Struct):
-    """An experiment of the list. ``best``: its best metric so far."""
-
-    experiment: str
-    state: str
-    metric: str | None
-    best: float | None
-    folder: str
-
-
-@common.command(common.DIR, prints=[ListedExperiment], lines="experiment")
+@common.command(common.DIR, lines="experiment")
 def ls(args: argparse.Namespace) -> int:
     """List the experiments in a folder, the latest last: state, metric, best so far."""
     runs = find.runs_folder(args.dir)
@@ -147,19 +133,26 @@ def ls(args: argparse.Namespace) -> int:
     else:
         head = ("experiment", "state", "metric", "best", "folder")
         cells = [
-            (r.experiment, r.state, r.metric or "-", show_metric(r.best), r.folder) for r in rows
+            (r["experiment"], r["state"], r["metric"] or "-", show_metric(r["best"]), r["folder"])
+            for r in rows
         ]
         print(common.table(head, cells, ("best",)))
     return 0
 
 
-def _listed(paths: ExperimentPaths) -> ListedExperiment:
+def _listed(paths: ExperimentPaths) -> dict[str, Any]:
     """Describe an experiment from small files alone, so that a hundred are listed at once."""
     state = "running"
     if not find.has_daemon(paths):
         state = _read(paths.final_view).get("state", "interrupted")
     metric, best = _read(paths.worker).get("metric"), _read(paths.best / "metric.json").get("value")
-    return ListedExperiment(paths.root.name, state, metric, best, str(paths.root))
+    return {
+        "experiment": paths.root.name,
+        "state": state,
+        "metric": metric,
+        "best": best,
+        "folder": str(paths.root),
+    }
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -181,7 +174,7 @@ class BestModel(best_model.Description):
     differs_now: list[str]
 
 
-@common.command(common.EXPERIMENT, prints=[BestModel])
+@common.command(common.EXPERIMENT)
 def best(args: argparse.Namespace) -> int:
     """Show the best model so far: its metric, its configuration, where its checkpoint lies, and how to use it."""
     from gpusched.daemon import provenance
@@ -224,28 +217,7 @@ def _best_lines(paths: ExperimentPaths, best: BestModel) -> list[str]:
         *out,
         f"checkpoint: {checkpoint}",
         f"in Python:  gpusched.load({str(paths.root)!r}).{part}",
-        f"by hand:    {by_hand(paths, best)}",
     ]
-
-
-def by_hand(paths: ExperimentPaths, best: best_model.Description) -> str:
-    """Return the command that trains this configuration without gpusched, on one device, to the best model's step.
-
-    The environment carries the input of ``gpusched.init()``: a script may refuse options that the script does not know.
-    """
-    from gpusched.driver.assemble import read_recipe
-    from gpusched.recipe.checks import PRIVATE
-    from gpusched.space import arguments
-
-    recipe = read_recipe(paths)
-    environment = {name: value for name, value in recipe.env.items() if value is not None}
-    environment["GPUSCHED_HPARAMS"] = str(paths.best / "hparams.json")
-    environment["GPUSCHED_MAX_STEPS"] = str(best.step)
-    settings = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
-    words = [str(recipe.python or "python"), str(recipe.script)]
-    words += arguments.fill(recipe.args, best.hparams)
-    where = [] if recipe.cwd == Path(PRIVATE) else ["cd", shlex.quote(str(recipe.cwd)), "&&"]
-    return " ".join([*where, *settings, shlex.join(words)])
 
 
 # ---------------------------------------------------------------- the end of a run

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from msgspec import Struct
 
 from gpusched.cli import common
 from gpusched.daemon import session
@@ -26,7 +23,6 @@ _NODES = "check the nodes of this Ray cluster: HOST:PORT, or auto for the one of
 @common.command(
     common.argument("--cluster ADDRESS", _NODES),
     common.DIR,
-    prints=["gpusched.doctor.gpus:Check"],
     lines="check",
 )
 def doctor(args: argparse.Namespace) -> int:
@@ -64,33 +60,12 @@ def doctor(args: argparse.Namespace) -> int:
 # ---------------------------------------------------------------- gpus
 
 
-class GpuRow(Struct):
-    """A GPU as the driver reports it. ``standing``: state, trial, reason and load in its experiment."""
-
-    uuid: str
-    index: int
-    place: str
-    name: str
-    leased_by: str
-    experiment: str
-    busy: str
-    standing: Mapping[str, Any] | None
-
-
-class OfDevice(Struct):
-    """The answer of a search that was asked to use a device again."""
-
-    device: str
-    answer: str
-
-
 _READMIT = "use this quarantined device of EXP again, if the device is clean"
 
 
 @common.command(
     common.argument("--readmit DEVICE", _READMIT),
     common.EXPERIMENT_OPTION,
-    prints=[GpuRow, OfDevice],
     lines="GPU",
 )
 def gpus(args: argparse.Namespace) -> int:
@@ -101,7 +76,7 @@ def gpus(args: argparse.Namespace) -> int:
     """
     if args.readmit is not None:
         answer = session.ask(common.experiment(args), "readmit", device=args.readmit)
-        return common.tell(args, OfDevice(args.readmit, answer), answer)
+        return common.tell(args, {"device": args.readmit, "answer": answer}, answer)
     from gpusched.devices.cuda import gpu_states
 
     states, notes = gpu_states()

@@ -5,18 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
-from pathlib import Path
 from typing import Any
 
 from gpusched.cli import attach, common, steering, validate
 from gpusched.cli.common import argument
-from gpusched.daemon import provenance, resuming
 from gpusched.daemon import start as launchpad
 from gpusched.dashboard import live
 from gpusched.driver.clock import Beginning
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder import find
-from gpusched.folder.files import read_json
 
 
 def remark(line: str) -> None:
@@ -24,7 +21,7 @@ def remark(line: str) -> None:
     common.note(f"note: {line}")
 
 
-@common.command(common.RECIPE, common.DETACH, prints=attach.PRINTS, lines="event")
+@common.command(common.RECIPE, common.DETACH, lines="event")
 def run(args: argparse.Namespace) -> int:
     """Start an experiment and watch it; at the deadline the best-trained model is on disk.
 
@@ -38,8 +35,6 @@ def run(args: argparse.Namespace) -> int:
         remark(line)
     validate.ask_policy(recipe)
     source = None if str(args.recipe) == "-" else args.recipe
-    if source is not None and (told := may_go_on(runs, source)):
-        remark(told)
     if recipe.cluster is not None:
         remark(f"joining the cluster {recipe.cluster}")
     paths = launchpad.make_experiment(runs, recipe, began, source)
@@ -50,26 +45,6 @@ def run(args: argparse.Namespace) -> int:
             launchpad.discard(paths)
         raise
     return attach.begin(args, paths, pid, "runs")
-
-
-def may_go_on(runs: Path, source: Path) -> str:
-    """Say that the latest search of this recipe can go on instead, and how; empty without such a search."""
-    for paths in reversed(find.experiments(runs)):
-        if provenance.recipe_file(paths) != source.absolute():
-            continue
-        name, final = paths.root.name, read_json(paths.final_view, limit_bytes=-1)
-        told, resume = f"{name} of this recipe", f"gpusched resume {name}"
-        if find.has_daemon(paths):
-            return f"{told} is running; this command starts another search beside that one"
-        if final is None:
-            return f"{told} was interrupted; '{resume}' goes on with that search"
-        over = f"{told} is over ({final.get('ending')})"
-        # A damaged search does not keep another one from starting.
-        with contextlib.suppress(GpuschedError):
-            if (limits := resuming.limits_to_go_on(paths, final)) is not None:
-                over += f" and can go on: '{resume}{limits}'"
-        return f"{over}; this command starts another search"
-    return ""
 
 
 # ---------------------------------------------------------------- resume
@@ -85,7 +60,6 @@ _SALVAGE = "go on from what can be read of a damaged journal, and from the trial
     argument("--max-trials N", "most trials in all; none: any number"),
     argument("--salvage", _SALVAGE),
     common.DETACH,
-    prints=attach.PRINTS,
     lines="event",
 )
 def resume(args: argparse.Namespace) -> int:
@@ -132,9 +106,7 @@ def _number(text: str, option: str, kind: str, read: type[float] | type[int]) ->
 _STEER = "let keys change the search: pause and stop trials, move the deadline, stop the search"
 
 
-@common.command(
-    common.EXPERIMENT, argument("--steer", _STEER), prints=attach.PRINTS[1:], lines="event"
-)
+@common.command(common.EXPERIMENT, argument("--steer", _STEER), lines="event")
 def watch(args: argparse.Namespace) -> int:
     """Show the live dashboard of an experiment; of a finished one, its end.
 

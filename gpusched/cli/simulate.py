@@ -52,7 +52,6 @@ _MACHINE = (
     argument("--target X", _TARGET, type=float),
     together(*_MACHINE, title="the simulated machine"),
     argument("--jobs N", "number of processes (default: one a core)", type=int),
-    prints=["gpusched.sim.study:Outcome"],
     lines="run",
 )
 def simulate(args: argparse.Namespace) -> int:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
-
-from msgspec import Struct
 
 from gpusched import policies
 from gpusched.cli import attach, common
@@ -28,35 +25,13 @@ from gpusched.space.space import fill_in, parse_space
 from gpusched.text import count, show_duration, show_hparams
 
 
-class OfTrial(Struct):
-    """An answer about one trial."""
-
-    trial: int
-    answer: str
-
-
-class Ended(Struct):
-    """An answer about an experiment that was asked to end."""
-
-    experiment: str
-    answer: str
-
-
-class Moved(Struct):
-    """The deadline of an experiment, in seconds since the search began."""
-
-    experiment: str
-    deadline_s: float
-    time_left_s: float
-
-
-@common.command(common.TRIAL, prints=[OfTrial])
+@common.command(common.TRIAL)
 def pause(args: argparse.Namespace) -> int:
     """Pause a trial: the trial saves a checkpoint at its next step and gives its atoms back until unpaused."""
     return _ask_of_trial(args, "pause")
 
 
-@common.command(common.TRIAL, prints=[OfTrial])
+@common.command(common.TRIAL)
 def unpause(args: argparse.Namespace) -> int:
     """Let a paused trial go on, on the next free atom.
 
@@ -69,7 +44,7 @@ def _ask_of_trial(args: argparse.Namespace, verb: str) -> int:
     paths = common.experiment(args, running_first=True)
     number = session.trial_number(args.trial)
     answer = session.ask(paths, verb, trial=number)
-    return common.tell(args, OfTrial(number, answer), answer)
+    return common.tell(args, {"trial": number, "answer": answer}, answer)
 
 
 _NO_WAIT = argument("--no-wait", "do not wait until the experiment has ended")
@@ -79,7 +54,6 @@ _NO_WAIT = argument("--no-wait", "do not wait until the experiment has ended")
     common.EXPERIMENT,
     _NO_WAIT,
     argument("--trial TRIAL", "stop this trial only"),
-    prints=[Ended, OfTrial],
 )
 def stop(args: argparse.Namespace) -> int:
     """Stop an experiment in good order: every trial leaves at its next step, the best model stays on disk.
@@ -91,7 +65,7 @@ def stop(args: argparse.Namespace) -> int:
     return _end(args, "stop", "has stopped")
 
 
-@common.command(common.EXPERIMENT, _NO_WAIT, prints=[Ended])
+@common.command(common.EXPERIMENT, _NO_WAIT)
 def cancel(args: argparse.Namespace) -> int:
     """End an experiment now: its trials are killed where they are. The best model saved so far stays on disk."""
     return _end(args, "cancel", "is cancelled")
@@ -103,13 +77,12 @@ def _end(args: argparse.Namespace, verb: str, done: str) -> int:
     if not args.no_wait:
         common.wait_for_end(paths)
         answer = f"{paths.root.name} {done}"
-    return common.tell(args, Ended(paths.root.name, answer), answer)
+    return common.tell(args, {"experiment": paths.root.name, "answer": answer}, answer)
 
 
 @common.command(
     argument("WHEN", "+30m (more), 45m (from now on) or 18:30"),
     common.EXPERIMENT,
-    prints=[Moved],
 )
 def deadline(args: argparse.Namespace) -> int:
     """Move the deadline of a running experiment.
@@ -118,8 +91,8 @@ def deadline(args: argparse.Namespace) -> int:
     that the policy seer has made in advance stays as it is; all other policies go by the new deadline at once.
     """
     paths = common.experiment(args, running_first=True)
-    moved = Moved(paths.root.name, **session.ask(paths, "deadline", **when(args.when)))
-    left = f"{paths.root.name} has {show_duration(moved.time_left_s)} left"
+    moved = {"experiment": paths.root.name, **session.ask(paths, "deadline", **when(args.when))}
+    left = f"{paths.root.name} has {show_duration(moved['time_left_s'])} left"
     return common.tell(args, moved, left)
 
 
@@ -136,31 +109,21 @@ def when(text: str) -> dict[str, float]:
 # ---------------------------------------------------------------- configurations that a person chooses
 
 
-class Queued(Struct):
-    """A configuration that starts next. ``before``: configurations that were asked for before it and wait."""
-
-    experiment: str
-    hparams: Mapping[str, Any]
-    before: int
-
-
 _VALUES = "a hyperparameter's value; a word without '=' names the experiment"
 
 
 @common.command(
     argument("values", _VALUES, metavar="KEY=VALUE", nargs="*"),
-    argument("--file FILE", "configurations (- for stdin)", type=Path),
     common.OUTSIDE,
     argument("--seed N", "seed of training", type=int),
     common.EXPERIMENT_OPTION,
-    prints=[Queued],
     lines="configuration",
 )
 def try_(args: argparse.Namespace) -> int:
     """Try a configuration in a running experiment: the configuration is the next trial to start.
 
-    KEY=VALUE gives a hyperparameter, as in 'gpusched try lr=0.1 model.width=64'; all others are drawn at random.
-    FILE is YAML or JSON: a configuration, or a list of them. Values outside the search space need --outside.
+    KEY=VALUE gives a hyperparameter, as in 'gpusched try lr=0.1 model.width=64'; all others are drawn at random. Values
+    outside the search space need --outside.
     """
     given = [text for text in args.values if "=" in text]
     if words := [text for text in args.values if "=" not in text]:
@@ -168,16 +131,10 @@ def try_(args: argparse.Namespace) -> int:
             raise InputError(f"'{words[-1]}': write KEY=VALUE, as in lr=0.1")
         args.exp = words[0]
     paths = common.experiment(args, running_first=True)
-    wanted = [common.assignments(given)] if given else []
-    if args.file is not None:
-        wanted += _configurations(args.file)
-    if not wanted:
-        raise InputError(
-            "no configuration is given; write KEY=VALUE, as in 'gpusched try lr=0.1', or --file FILE"
-        )
-    whole = [complete(paths, one, may_be_outside=args.outside) for one in wanted]
-    for hparams in whole:
-        queue(args, paths, hparams, args.seed)
+    if not given:
+        raise InputError("no configuration is given; write KEY=VALUE, as in 'gpusched try lr=0.1'")
+    whole = complete(paths, common.assignments(given), may_be_outside=args.outside)
+    queue(args, paths, whole, args.seed)
     return 0
 
 
@@ -199,22 +156,11 @@ def queue(
 ) -> None:
     """Ask the daemon to start this configuration next, and tell the answer."""
     answer = session.ask(paths, "try", hparams=dict(hparams), seed=seed)
-    queued = Queued(paths.root.name, **answer)
-    others = count(queued.before, "configuration")
-    before = f", behind {others} asked for before" if queued.before else ""
+    queued = {"experiment": paths.root.name, **answer}
+    others = count(queued["before"], "configuration")
+    before = f", behind {others} asked for before" if queued["before"] else ""
     text = f"{show_hparams(hparams)} starts as soon as an atom is free{before}"
     common.tell(args, queued, text)
-
-
-def _configurations(path: Path) -> Iterator[dict[str, Any]]:
-    """Read one configuration or a list of them. Raises InputError."""
-    found = common.read_yaml(path)
-    for one in found if isinstance(found, list) else [found]:
-        if not isinstance(one, dict) or not one:
-            raise InputError(
-                f"{path}: should be a configuration, as in {{lr: 0.1}}, or a list of configurations"
-            )
-        yield one
 
 
 # ---------------------------------------------------------------- rerun
@@ -223,13 +169,10 @@ def _configurations(path: Path) -> Iterator[dict[str, Any]]:
 @common.command(
     common.TRIAL,
     argument("--seed N", "seed of training (default: the same)", type=int),
-    common.settable("a hyperparameter, as in --set lr=0.1"),
-    common.OUTSIDE,
     argument("--alone", "an experiment of its own"),
     argument("--deadline D", "how long the trial may train alone: 10m, 18:30"),
     argument("--atoms N", "atoms alone (default: 1)", type=int, default=1),
     common.DETACH,
-    prints=[Queued, *attach.PRINTS],
     lines="event",
 )
 def rerun(args: argparse.Namespace) -> int:
@@ -246,9 +189,6 @@ def rerun(args: argparse.Namespace) -> int:
             f"trial {number} of {paths.root.name} was never launched; 'gpusched status' lists the trials"
         )
     hparams: dict[str, Any] = dict(known["hparams"])
-    if args.overrides:
-        changed = {**hparams, **common.assignments(args.overrides)}
-        hparams = complete(paths, changed, may_be_outside=args.outside)
     seed = known["seed"] if args.seed is None else args.seed
     recipe = read_recipe(paths)
     if find.has_daemon(paths) and not args.alone:
@@ -265,7 +205,7 @@ def _alone(
     asked: dict[str, Any],
 ) -> int:
     began = Beginning.now()
-    options = policies.options_type("fifo")(R=recipe.policy_options.get("R"), atoms=args.atoms)
+    options = policies.options_type("fifo")(R=recipe.policy_options.get("R"))
     alone = dataclasses.replace(
         recipe,
         name=f"{recipe.name[:50]}-trial-{number}",
@@ -274,6 +214,8 @@ def _alone(
         sampler_name=DEFAULT_SAMPLER,
         sampler_options={},
         max_trials=1,
+        sizes=(args.atoms,),
+        max_atoms=None,
         target=None,
     )
     if args.deadline is not None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
 
 from gpusched.cli import common
 from gpusched.cli.common import argument
@@ -25,37 +22,16 @@ SAMPLES = 3
 MANY = 64
 
 
-class Checked(Struct):
-    """A recipe that was checked; beside a good one stands all that would run."""
-
-    recipe: str
-    ok: bool
-    problems: list[str] = []
-
-
-class _PrintSchema(argparse.Action):
-    """An option that needs no recipe beside it, like ``--help``."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from gpusched.recipe.editors import json_schema
-
-        print(json.dumps(json_schema(), indent=1, ensure_ascii=False))
-        parser.exit()
-
-
 _REHEARSE = (
     "run a configuration through a pause, two ranks and one again, for at most TIME (10m), and tell what a search "
     "would get wrong"
 )
-_SCHEMA = "print the JSON schema of recipes, for editors, and exit"
 
 
 @common.command(
     common.RECIPE,
     argument("--rehearse TIME", _REHEARSE, nargs="?", const="10m"),
     argument("--configurations N", "how many to rehearse (1)", type=int, default=1),
-    argument("--schema", _SCHEMA, action=_PrintSchema, nargs=0),
-    prints=[Checked],
 )
 def validate(args: argparse.Namespace) -> int:
     """Check a recipe without running it: all its problems at once, or a summary of what would run.
@@ -70,7 +46,7 @@ def validate(args: argparse.Namespace) -> int:
         if not args.json:
             raise
         problems = error.problems if isinstance(error, RecipeError) else [str(error)]
-        common.print_json(Checked(str(args.recipe), ok=False, problems=list(problems)))
+        common.print_json({"recipe": str(args.recipe), "ok": False, "problems": list(problems)})
         return error.exit_code
     if not args.json:
         print(f"{args.recipe} is good. A search would run:", flush=True)

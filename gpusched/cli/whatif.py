@@ -8,8 +8,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-
 from gpusched.cli import common
 from gpusched.cli.common import argument
 from gpusched.errors import InputError
@@ -19,19 +17,6 @@ from gpusched.text import count, show_duration, show_metric
 if TYPE_CHECKING:
     from gpusched.folder.paths import ExperimentPaths
     from gpusched.sim.recorded import Question
-
-
-class Asked(Struct):
-    """Answers about a search: the first as it is, then one for each change."""
-
-    experiment: str
-    metric: str
-    mode: str
-    at_s: float
-    deadline_s: float
-    over: bool
-    best: float | None
-    answers: list[Mapping[str, Any]]
 
 
 def _question(usage: str, meaning: str) -> common.Argument:
@@ -45,7 +30,6 @@ def _question(usage: str, meaning: str) -> common.Argument:
     _question("--policy P", "another policy from now on"),
     argument("--futures N", "futures of each question (200)", type=int),
     argument("--limit D", "time after which no more futures are begun (60s)", default="60s"),
-    prints=[Asked],
 )
 def whatif(args: argparse.Namespace) -> int:
     """Say what the best score at the deadline will probably be, and what more time, atoms or another policy would buy.

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.core.events import DeadlineMoved, DeviceQuarantined, Event, Reopened
-from gpusched.core.state import DEADLINE, NOTHING_LEFT, TOO_LATE, State
+from gpusched.core.state import DEADLINE, TOO_LATE, State
 from gpusched.core.trial import TrialRecord
 from gpusched.daemon import standing
 from gpusched.daemon.storage import Storage
 from gpusched.devices.base import Device
-from gpusched.driver.assemble import Assembled, read_recipe
+from gpusched.driver.assemble import Assembled
 from gpusched.driver.clock import Beginning
 from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.best import give_back, keep_best
@@ -183,22 +183,6 @@ def require_reopenable(assembled: Assembled, wish: Wish) -> None:
         f"{name} is over ({state.stopping}): no configuration is left to try, and no trial that its end stopped has a "
         "checkpoint. 'gpusched run' with a larger space starts another search"
     )
-
-
-def limits_to_go_on(paths: ExperimentPaths, final: Mapping[str, Any]) -> str | None:
-    """Return the options of ``resume`` with which a search that is over can go on; None if it cannot.
-
-    ``final``: the last view, as JSON.
-    """
-    limits, ending = "", str(final.get("ending"))
-    if ending == NOTHING_LEFT:
-        if read_recipe(paths).max_trials is None:
-            return None
-        limits = f" --max-trials {2 * sum(final['trial_counts'].values())}"
-    elif "reached the target" in ending:
-        limits = " --target none"
-    has_time = ending not in OUT_OF_TIME and final.get("time_left_s", 0) > 0
-    return limits if has_time else f"{limits} --deadline +20m"
 
 
 def remarks(assembled: Assembled, event: Reopened) -> Iterator[str]:

@@ -89,7 +89,7 @@ class Storage:
         self._beside = beside
         self._is_looking = False
         self._seen: Room | None = None
-        self._logs = LogCap(paths.root, watched=False)
+        self._logs = LogCap(paths.root)
 
     def require_room(self) -> None:
         """Raise InputError where a new experiment could not save its trials."""

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from gpusched.errors import DamagedState, GpuschedError, InputError
+from gpusched.errors import DamagedState, InputError
 from gpusched.folder.lock import is_locked
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.text import did_you_mean
@@ -18,9 +18,6 @@ RUNS_VARIABLE = "GPUSCHED_RUNS"
 _REST = re.compile(r"-\d{8}-\d{6}(-\d+)?|(?<=-\d{8})-\d{6}(-\d+)?")
 """Of an experiment's name, behind its recipe's or behind its day: ``<recipe>-<day>-<time>[-<number>]``."""
 
-#: Entries of a folder that a message names.
-FILES_NAMED = 5
-
 
 def runs_folder(given: str | None = None) -> Path:
     """Return ``--dir``, else the environment's ``GPUSCHED_RUNS``, else ``runs`` here."""
@@ -29,11 +26,12 @@ def runs_folder(given: str | None = None) -> Path:
 
 def experiments(runs: Path) -> list[ExperimentPaths]:
     """List all experiments in a folder that are open to this user, the oldest first. Raises InputError."""
-    if _is_closed(runs):
-        raise InputError(f"{runs} is not open to this user; --dir DIR looks elsewhere")
-    if not runs.is_dir():
+    try:
+        found = [ExperimentPaths(path.resolve()) for path in runs.iterdir()]
+    except PermissionError:
+        raise InputError(f"{runs} is not open to this user; --dir DIR looks elsewhere") from None
+    except OSError:
         return []
-    found = [ExperimentPaths(path.resolve()) for path in runs.iterdir()]
     found = [paths for paths in found if paths.is_experiment]
     return sorted(found, key=lambda paths: (paths.resolved_time, paths.root.name))
 
@@ -59,10 +57,12 @@ def find(experiment: str | None, runs: Path, *, running_first: bool = False) -> 
     matches = [p for p in known if p.root.name == wanted] or [
         p for p in known if _is_called(p.root.name, wanted)
     ]
-    if not matches and (closed := next(filter(_is_closed, (folder, runs / wanted)), None)):
-        raise InputError(f"{closed} is not open to this user: an experiment is its owner's alone")
     if not matches and folder.is_dir() and folder.name != wanted:
-        raise _not_an_experiment(folder)
+        if ExperimentPaths(folder).resolved.exists():
+            raise DamagedState(
+                f"{folder}: its journal.db is missing; nothing can be read without it"
+            )
+        raise InputError(f"{folder} is not an experiment: no journal.db is in it")
     if not matches:
         names = [paths.root.name for paths in known]
         latest = f"; the latest are {', '.join(names[-5:])}" if names else ", which has none"
@@ -71,28 +71,6 @@ def find(experiment: str | None, runs: Path, *, running_first: bool = False) -> 
     if running_first:
         matches = list(filter(has_daemon, matches)) or matches
     return matches[-1]
-
-
-def _is_closed(folder: Path) -> bool:
-    """Tell whether a folder of another user is closed to this one."""
-    try:
-        return folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK)
-    except PermissionError:
-        return True
-
-
-def _not_an_experiment(folder: Path) -> GpuschedError:
-    """Say what a folder lacks to be an experiment, and what is in it instead."""
-    if ExperimentPaths(folder).resolved.exists():
-        return DamagedState(
-            f"{folder}: its journal.db is missing; the experiment cannot be read without it"
-        )
-    names = sorted(path.name for path in folder.iterdir())
-    more = f" and {len(names) - FILES_NAMED} more" if len(names) > FILES_NAMED else ""
-    inside = f"but {', '.join(names[:FILES_NAMED])}{more}" if names else "the folder is empty"
-    if inner := [paths.root.name for paths in experiments(folder)]:
-        inside = f"but the experiments {', '.join(inner[-FILES_NAMED:])}; name one of them, as in {folder / inner[-1]}"
-    return InputError(f"{folder} is not an experiment: no journal.db is in it, {inside}")
 
 
 def _is_called(name: str, wanted: str) -> bool:

@@ -2,12 +2,10 @@
 
     rank ──O_APPEND──▶ rank-0.out        size 1 GiB, on disk 40 MiB:  [first 8 MiB][ hole ][last 24 to 32 MiB]
 
-The shim punches a hole into the file (``fallocate``) while the rank goes on writing to it: the rank is never blocked,
-never slowed, and knows nothing of it; the shim outlives the daemon, so a flood is capped without one. The kernel says
-when something was written (inotify on the folder of the logs), so a quiet rank costs nothing; a look is taken at most
-every ``LOOK_S``, so what a rank can write in that time comes on top of the cap for a moment. Where a file system cannot
-punch holes, a stream that is too long is cut back to its first part instead. The daemon does the same with its own log
-and the warm server's.
+The shim punches a hole into the file (``fallocate``) while the rank goes on writing to it, never slowed. It looks
+every ``LOOK_S``; what is written in between comes on top for a moment. The shim outlives the daemon: a flood is capped
+without one. Where a file system cannot punch holes, a stream that is too long is cut back to its first part. The
+daemon does the same with its own log and the warm server's.
 """
 
 from __future__ import annotations
@@ -26,21 +24,15 @@ FIRST_BYTES = 8 * MIB
 LAST_BYTES = 24 * MIB
 STEP_BYTES = 8 * MIB
 """Bytes that a stream may grow beyond first and last part before the hole is made larger."""
-LOOK_S = 0.05
-UNWATCHED_LOOK_S = 0.25
+LOOK_S = 0.1
 
 _BLOCK = 4096
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
-_IN_MODIFY = 2
-_IN_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 _CANNOT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class LogCap:
-    """Caps the streams in ``folder``; for a rank's the shim does. ``watched``: have the kernel say when to look.
-
-    Never raises.
-    """
+    """Caps the streams in ``folder``; for a rank's the shim does. Never raises."""
 
     def __init__(
         self,
@@ -49,7 +41,6 @@ class LogCap:
         first: int = FIRST_BYTES,
         last: int = LAST_BYTES,
         step: int = STEP_BYTES,
-        watched: bool = True,
     ) -> None:
         self._folder = folder
         self._first, self._last, self._step = _down(first), last, step
@@ -57,19 +48,14 @@ class LogCap:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._punch: Callable[[int, int, int], bool] = self._punch_hole
         self._next_look_s = 0.0
-        self.descriptor = self._watch() if watched else -1
-        """Readable when something was written; -1 where the kernel grants no watch: then it is looked now and then."""
 
     def wait_s(self, now_s: float) -> float:
-        """Return how long until a look may be taken; until then do not wait for ``descriptor``."""
+        """Return how long until the next look is due."""
         return max(0.0, self._next_look_s - now_s)
 
     def look(self, now_s: float) -> None:
         """Cap the streams that have grown too long."""
-        self._next_look_s = now_s + (LOOK_S if self.descriptor >= 0 else UNWATCHED_LOOK_S)
-        if self.descriptor >= 0:
-            with suppress(OSError):  # nothing new: a look does no harm
-                os.read(self.descriptor, 1 << 16)
+        self._next_look_s = now_s + LOOK_S
         with suppress(OSError), os.scandir(self._folder) as entries:
             for entry in entries:
                 if entry.name.endswith((".out", ".err", ".log")):
@@ -77,22 +63,9 @@ class LogCap:
 
     def close(self) -> None:
         """Take a last look; the tree is empty."""
-        self._next_look_s = 0.0
         self.look(0.0)
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
 
     # ------------------------------------------------------------ inside
-
-    def _watch(self) -> int:
-        descriptor = int(self._libc.inotify_init1(_IN_FLAGS))
-        if descriptor < 0:
-            return -1
-        if self._libc.inotify_add_watch(descriptor, os.fsencode(self._folder), _IN_MODIFY) < 0:
-            os.close(descriptor)
-            return -1
-        return descriptor
 
     def _cap(self, name: str, size: int) -> None:
         begin = self._punched.get(name, self._first)

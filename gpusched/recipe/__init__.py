@@ -2,5 +2,5 @@
 
 * ``recipe``: the one list of keys, and the result; ``values`` reads single values, ``env`` keeps secrets off the disk
 * ``load`` (from file to recipe) reads with ``yaml``, checks with ``checks`` (the machine) and ``classes`` (policy,
-  sampler and loggers with their options), and words findings with ``messages``; ``editors`` has the JSON schema
+  sampler and loggers with their options), and words findings with ``messages``
 """

@@ -1,7 +1,7 @@
 """The recipe: the one list of its keys, and a user's values for them, checked and complete.
 
 ``Recipe`` needs no YAML, so that the daemon, which reads ``resolved.json``, does not pay for it. The reader of recipe
-files (``load``) and the schema for editors (``editors``) go by this list, and ``docs/recipe.md`` is compared with it.
+files (``load``) goes by this list, and ``docs/recipe.md`` is compared with it.
 ``resolved`` writes every key out, defaults included.
 """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 
@@ -44,25 +44,10 @@ RESERVED_ENV = frozenset(
 RESERVED_ENV_PREFIXES = ("GPUSCHED_", "TORCHELASTIC_")
 
 Reader = Callable[[Any], Any]
-R = TypeVar("R", bound=Reader)
-#: By reader, the JSON schema of the values that the reader takes, for editors.
-SCHEMAS: dict[Reader, dict[str, Any]] = {}
-_TEXT_OR_NUMBER: dict[str, Any] = {"type": ["string", "number"]}
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 
 
-def _takes(schema: dict[str, Any]) -> Callable[[R], R]:
-    """Note the JSON schema of the values that a reader takes."""
-
-    def note(reader: R) -> R:
-        SCHEMAS[reader] = schema
-        return reader
-
-    return note
-
-
-@_takes({})
 def anything(value: object) -> object:
     """Return a value that is checked elsewhere."""
     return value
@@ -79,7 +64,6 @@ def _text(value: object, what: str) -> str:
     return text
 
 
-@_takes({"type": "string", "minLength": 1})
 def metric(value: object) -> str:
     """Read the name of a metric."""
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
@@ -88,13 +72,11 @@ def metric(value: object) -> str:
     return _text(value, "the name of a number that the script reports")
 
 
-@_takes({"type": "string", "minLength": 1})
 def path(value: object) -> str:
     """Read a path, as it is written."""
     return _text(value, "the path of a file or folder")
 
 
-@_takes({"type": "string", "pattern": f"^{_NAME}$"})
 def name(value: object) -> str:
     """Read the name of an experiment."""
     text: str = typed(value, str)
@@ -115,13 +97,11 @@ def _listed(value: object, read: Reader) -> tuple[Any, ...]:
     return tuple(found)
 
 
-@_takes({"type": "array", "items": _TEXT_OR_NUMBER})
 def arguments(value: object) -> tuple[str, ...]:
     """Read arguments of the script."""
     return _listed(value, _argument)
 
 
-@_takes({"type": "array", "items": {"type": "string", "pattern": f"^{_MODULE}$"}})
 def modules(value: object) -> tuple[str, ...]:
     """Read names of modules."""
 
@@ -134,7 +114,6 @@ def modules(value: object) -> tuple[str, ...]:
     return _listed(value, module)
 
 
-@_takes({"type": "array", "items": {"type": "object"}})
 def configurations(value: object) -> tuple[dict[str, Any], ...]:
     """Read configurations of the space."""
     return _listed(value, lambda item: typed(item, dict[str, Any]))
@@ -150,7 +129,6 @@ def _argument(value: object) -> str:
 # ------------------------------------------------------------ times
 
 
-@_takes({**_TEXT_OR_NUMBER, "examples": ["90s", "10m", "1h30m"]})
 def duration(value: object) -> float:
     """Read seconds, from ``90``, ``90s``, ``10m``, ``1h30m`` or ``2d``; more than 0, at most ten years."""
     if value is None:
@@ -172,7 +150,6 @@ def duration(value: object) -> float:
     return seconds
 
 
-@_takes({**_TEXT_OR_NUMBER, "examples": ["10m", "18:30"]})
 def deadline(value: object, now: datetime | None = None) -> float:
     """Read seconds from ``now`` on, from a duration, or by the clock: ``18:30``, ``2026-05-04 08:00``."""
     text = value.strip().upper() if isinstance(value, str) else ""
@@ -203,7 +180,6 @@ def deadline(value: object, now: datetime | None = None) -> float:
     return round(seconds, 3)
 
 
-@_takes({"type": "object", "additionalProperties": {"type": ["string", "number", "null"]}})
 def environment(value: object) -> dict[str, str | None]:
     """Read names and values of environment variables; None: its value is in the environment of ``gpusched``."""
     if value is None:
@@ -226,14 +202,6 @@ def environment(value: object) -> dict[str, str | None]:
 # ------------------------------------------------------------ devices and atoms
 
 
-@_takes(
-    {
-        "anyOf": [
-            {"type": "string", "pattern": r"^(auto|cpu(:\d+)?|cuda(:\d+(,\d+)*)?|(GPU|MIG)-.+)$"},
-            {"type": "array", "items": {"type": "string"}, "minItems": 1},
-        ]
-    }
-)
 def devices(value: object) -> str | tuple[str, ...]:
     """Read ``auto``, ``cpu``, ``cpu:N``, ``cuda``, ``cuda:0,2``, or a list of GPU UUIDs (prefixes will do)."""
     if isinstance(value, list | tuple):
@@ -278,7 +246,6 @@ def _uuids(value: list[object]) -> tuple[str, ...]:
     return tuple(found)
 
 
-@_takes({"enum": [1, 0.5, 0, *POWERS]})
 def power(value: object) -> float:
     """Read the exponent p of lr = base x atoms^p: ``linear`` or 1, ``sqrt`` or 0.5, ``none`` or 0; -1 for ``auto``."""
     found = POWERS.get(value) if isinstance(value, str) else value
@@ -287,14 +254,6 @@ def power(value: object) -> float:
     raise ValueError(f"should be linear (1), sqrt (0.5), none (0) or auto, not {show(value)}")
 
 
-@_takes(
-    {
-        "anyOf": [
-            {"enum": list(SCALINGS)},
-            {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
-        ]
-    }
-)
 def scaling(value: object) -> str | dict[int, float]:
     """Read ``auto``, ``linear``, ``sqrt``, ``none``, or a table of atoms to throughput, s(1) = 1."""
     if isinstance(value, str) and value in SCALINGS:
@@ -315,7 +274,6 @@ def scaling(value: object) -> str | dict[int, float]:
     return dict(sorted(table.items()))
 
 
-@_takes({"type": "array", "items": {"type": "integer", "minimum": 1}})
 def sizes(value: object) -> tuple[int, ...]:
     """Read numbers of atoms that a trial may have, rising."""
     if value is None:

@@ -200,21 +200,15 @@ class Shim:
         poll.register(self._bell, select.POLLIN)
         logs = self._logs
         if logs is not None:
-            rest_s = logs.wait_s(time.monotonic())
-            if rest_s:
-                timeout_s = min(timeout_s, rest_s)
-            elif logs.descriptor < 0:
+            if not logs.wait_s(time.monotonic()):
                 logs.look(time.monotonic())
-            else:
-                poll.register(logs.descriptor, select.POLLIN)
+            timeout_s = min(timeout_s, logs.wait_s(time.monotonic()))
         if self._orders.fileno() >= 0:
             poll.register(self._orders.fileno(), select.POLLIN)
         for descriptor, _ in poll.poll(max(0.0, timeout_s) * 1000):
             if descriptor == self._bell.fileno():
                 with suppress(BlockingIOError):
                     self._bell.recv(4096)
-            elif logs is not None and descriptor == logs.descriptor:
-                logs.look(time.monotonic())
             else:
                 self._orders.read()
 

@@ -7,47 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.cli.run import may_go_on
 from gpusched.daemon.start import make_experiment, start_daemon
 from gpusched.driver.clock import Beginning
 from gpusched.errors import InputError
 from gpusched.recipe.load import load_recipe
 
 RECIPE = "script: train.py\nmetric: m\ndeadline: 1m\nspace: {lr: {uniform: [0, 1]}}\n"
-
-
-@pytest.mark.parametrize(
-    ("ending", "time_left_s", "max_trials", "told"),
-    [
-        ("deadline", 0.0, 4, "can go on: 'gpusched resume {} --deadline +20m'"),
-        ("deadline", 0.7, 4, "can go on: 'gpusched resume {} --deadline +20m'"),
-        ("nothing left to run", 30.0, 4, "can go on: 'gpusched resume {} --max-trials 8'"),
-        ("nothing left to run", 30.0, None, "is over (nothing left to run); this command"),
-        ("stopped by the user", 30.0, 4, "can go on: 'gpusched resume {}'"),
-        (
-            "trial 3 reached the target 0.9",
-            0.0,
-            4,
-            "can go on: 'gpusched resume {} --target none --deadline +20m'",
-        ),
-    ],
-)
-def test_the_search_before_can_go_on_by_another_of_the_limits_that_ended_it(
-    tmp_path: Path, ending: str, time_left_s: float, max_trials: int | None, told: str
-) -> None:
-    source = tmp_path / "search.yaml"
-    source.write_text(RECIPE + (f"max_trials: {max_trials}\n" if max_trials else ""))
-    (tmp_path / "train.py").touch()
-    runs = tmp_path / "runs"
-    paths = make_experiment(runs, load_recipe(source), Beginning.now(), source)
-    paths.journal.touch()
-    final = {"ending": ending, "time_left_s": time_left_s, "trial_counts": {"stopped": 4}}
-    paths.final_view.write_text(json.dumps(final))
-    remark = may_go_on(runs, source)
-    assert told.format(paths.root.name) in remark
-    assert remark.endswith("this command starts another search")
-    paths.resolved.write_text("{")
-    assert may_go_on(runs, source).endswith("this command starts another search")
 
 
 @pytest.mark.parametrize("runs", ["/proc/none", "search.yaml"])

@@ -146,15 +146,6 @@ def test_an_option_of_another_policy_is_told(
     assert "is an option of hypersched, not of sha" in capsys.readouterr().err
 
 
-def test_the_schema_needs_no_recipe(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["validate", "--schema"])
-    assert ended.value.code == 0
-    assert set(json.loads(capsys.readouterr().out)["required"]) == {
-        *("script", "deadline", "metric", "space")
-    }
-
-
 @pytest.mark.parametrize(
     ("words", "is_told"),
     [

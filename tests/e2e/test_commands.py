@@ -5,10 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,24 +107,6 @@ def test_gc_keeps_the_best_model_and_nothing_else(finished: Sandbox) -> None:
     assert finished.call("best", "--json").json() == before
     assert (Path(before["checkpoint"]) / "manifest.json").exists()
     assert "nothing to remove" in finished.call("gc").out
-
-
-def test_the_best_can_be_trained_again_by_hand(finished: Sandbox) -> None:
-    best = finished.call("best", "--json").json()
-    (told,) = [line for line in finished.call("best").out.splitlines() if "by hand:" in line]
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        told.partition(":")[2],
-        shell=True,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    steps = [line for line in done.stdout.splitlines() if line.startswith("step ")]
-    assert len(steps) == best["step"]
-    assert f"score {best['value']:.6g}" in steps[-1]
 
 
 def test_logs_by_rank_and_stream(finished: Sandbox) -> None:

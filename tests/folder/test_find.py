@@ -72,31 +72,8 @@ def test_a_folder_beside_that_is_called_like_the_recipe_is_not_meant(
     Path("other").mkdir()
     with pytest.raises(InputError, match="'other'"):
         find("other", runs)
-    with pytest.raises(InputError, match=r"^digits is not an experiment: no journal.db is in it,"):
+    with pytest.raises(InputError, match=r"^digits is not an experiment: no journal.db is in it"):
         find("./digits", runs)
-
-
-@pytest.mark.parametrize(
-    ("files", "holds"),
-    [
-        ((), "the folder is empty"),
-        (("b.txt", "a.txt"), "but a.txt, b.txt"),
-        (tuple("abcdefgh"), "but a, b, c, d, e and 3 more"),
-        (("one/journal.db", "two/journal.db"), "but the experiments one, two; name one of them"),
-    ],
-    ids=["empty", "files", "many", "runs"],
-)
-def test_a_folder_that_is_not_an_experiment_is_the_user_s_mistake(
-    tmp_path: Path, files: tuple[str, ...], holds: str
-) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    for n, name in enumerate(files):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).touch()
-        os.utime(folder / name, (n, n))
-    with pytest.raises(InputError, match=f"folder is not an experiment: .*{holds}"):
-        find(str(folder), tmp_path / "runs")
 
 
 def test_an_experiment_that_lost_its_journal_is_damaged(tmp_path: Path) -> None:
@@ -138,9 +115,7 @@ def test_experiments_of_another_user_are_left_out_and_named_where_they_are_meant
             path.chmod(0o755)
         (runs / "theirs").chmod(0o700 if os.getuid() == 0 else 0)
         assert as_somebody_else(runs, None) == "ours"
-        closed = f"InputError: {runs}/theirs is not open to this user"
-        assert as_somebody_else(runs, "theirs").startswith(closed)
-        assert as_somebody_else(runs, f"{runs}/theirs").startswith(closed)
+        assert "no experiment is called 'theirs'" in as_somebody_else(runs, "theirs")
         runs.chmod(0o700 if os.getuid() == 0 else 0)
         closed = f"InputError: {runs} is not open to this user; --dir DIR looks elsewhere"
         assert as_somebody_else(runs, None) == closed

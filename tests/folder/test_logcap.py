@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import select
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,23 +71,6 @@ def test_a_quiet_stream_is_left_alone(stream: Path) -> None:
     assert read_from(stream, 0) == (["one line"], 9)
 
 
-def test_the_kernel_says_when_to_look_and_only_then(stream: Path) -> None:
-    cap = small_cap(stream.parent)
-    assert cap.descriptor >= 0
-    poll = select.poll()
-    poll.register(cap.descriptor, select.POLLIN)
-    assert poll.poll(0) == []
-    with stream.open("a") as file:
-        file.write("a line\n")
-    assert poll.poll(0) != []
-    now_s = time.monotonic()
-    cap.look(now_s)
-    assert poll.poll(0) == []
-    assert 0 < cap.wait_s(now_s) < 1
-    assert cap.wait_s(now_s + 1) == 0
-    cap.close()
-
-
 def refuse(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the kernel fail this one call of a log cap as if it did not know it."""
 
@@ -118,16 +99,6 @@ def test_where_holes_cannot_be_punched_the_stream_is_cut_back(
     lines, _ = read_from(stream, 0)
     assert lines[0] == "line 00000000"
     assert lines[-1] == "line 00199999"
-
-
-def test_without_a_watch_it_is_looked_now_and_then(
-    stream: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuse("inotify_init1", monkeypatch)
-    cap = small_cap(stream.parent)
-    flood(stream, cap)
-    assert 0 < cap.wait_s(0.0) < 1
-    cap.close()
 
 
 def test_a_file_in_the_way_does_no_harm(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The reference page, the schema for editors and ``Recipe`` have the same keys, types and defaults."""
+"""The reference page and ``Recipe`` have the same keys, types and defaults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Literal
 import pytest
 
 from gpusched import policies
-from gpusched.recipe.editors import json_schema
 from gpusched.recipe.load import load_recipe
 from gpusched.recipe.recipe import SHORTHANDS, Recipe, keys
 
@@ -58,18 +57,6 @@ def test_the_reference_names_no_key_that_is_none() -> None:
     assert set(TABLE) <= {*KEYS, *options, *SHORTHANDS}
 
 
-def test_the_schema_for_editors_has_every_key_and_what_it_means() -> None:
-    properties = json_schema()["properties"]
-    assert set(properties) == {path[0] for path in keys()}
-    assert all(len(about["description"]) > 10 for about in properties.values())
-    assert properties["max_atoms"]["anyOf"][0] == {
-        "type": "integer",
-        "minimum": 1,
-        "maximum": 65536,
-    }
-    assert properties["lr_scaling"]["anyOf"][0]["enum"][:3] == [1, 0.5, 0]
-
-
 def test_the_file_s_keys_are_the_recipe_s() -> None:
     """Through the resolved form, so that a key cannot be read and then lost."""
     resolved = load_recipe(ROOT / "recipes" / "digits.yaml").resolved()
@@ -82,7 +69,6 @@ EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 def test_the_reference_has_examples() -> None:
     assert len(EXAMPLES) >= 4
-    assert "# yaml-language-server: $schema=" in EXAMPLES[0]
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
