@@ -26,7 +26,7 @@ from gpusched.text import count, show_duration, show_hparams
 def _atoms_here(recipe: Recipe) -> tuple[str, int]:
     """Return the kind of device that the recipe runs on here, and the number of atoms."""
     from gpusched.devices.base import NoHost
-    from gpusched.executors.local.settings import devices_of
+    from gpusched.executors.local.launching import devices_of
 
     found = devices_of(recipe, Path.cwd() / "count", ())
     try:

@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,8 @@ def watch(
     the daemon for something. For the main thread, where ``is_possible``; the terminal and the signal handlers are
     afterwards as before. Raises what ``frames`` raises.
     """
-    from gpusched.dashboard.app import Dashboard
+    with _in_one_piece():
+        from gpusched.dashboard.app import Dashboard
 
     known = dict(sources or {})
     if folder is not None:
@@ -86,6 +87,19 @@ def watch(
     if app.failure is not None:
         raise app.failure
     return ended or "terminated"
+
+
+@contextlib.contextmanager
+def _in_one_piece() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of an import: asyncio, once interrupted, cannot be imported again."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 # ---------------------------------------------------------------- threads

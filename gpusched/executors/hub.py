@@ -7,7 +7,7 @@ clients, an executor one for each kind that its trials speak as. Rules:
   level-triggered. What cannot be written at once is kept up to a limit; beyond it the connection is closed, so a reader
   that sleeps harms itself alone. So does a sender of a frame that is too long, malformed or of a kind that it may not
   send.
-* Only processes of our own user are spoken to (``SO_PEERCRED``), on a socket of mode 0600.
+* The socket has mode 0600: only processes of our own user connect.
 
 epoll is used without ``selectors``: reports are the hot path.
 """
@@ -19,8 +19,6 @@ import operator
 import os
 import select
 import socket
-import struct
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -31,8 +29,6 @@ from gpusched.folder.paths import socket_address
 from gpusched.protocol import Frame
 from gpusched.protocol.lines import CLIENT_FRAME_BYTES, BadFrame, Decode, Inbox, decoder, encode
 
-_HELLO_PATIENCE_S = 10.0
-_MOST_STRANGERS = 256
 _READ_BYTES = 4096
 _WORKER_BACKLOG_BYTES = 64 << 10
 _CLIENT_BACKLOG_BYTES = 8 << 20
@@ -163,7 +159,6 @@ class Hub:
         self._epoll = select.epoll()
         self._peers: dict[int, Peer] = {}
         self._others: dict[int, Callable[[], None]] = {}
-        self._strangers: dict[int, float] = {}
         self.path = path
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._listener = _listen(path)
@@ -208,8 +203,6 @@ class Hub:
                 peer.flush()
             if happened & ~select.EPOLLOUT and peer.fd >= 0:
                 peer.read()
-        if self._strangers:
-            self._drop_silent_strangers()
         return self._rung
 
     def watch(self, descriptor: int, on_readable: Callable[[], None]) -> None:
@@ -259,24 +252,16 @@ class Hub:
 
     def forget(self, descriptor: int) -> None:
         del self._peers[descriptor]
-        self._strangers.pop(descriptor, None)
         self._epoll.unregister(descriptor)
 
     def greet(self, line: socket.socket, decode: Decode | None = None) -> None:
-        """Wait for the hello of a connection, any that is registered or those that ``decode`` knows.
-
-        Where too many say nothing, the one that has been silent for longest makes room: a crowd keeps nobody out.
-        """
-        if len(self._strangers) >= _MOST_STRANGERS:
-            self._peers[next(iter(self._strangers))].close()
+        """Wait for the hello of a connection, any that is registered or those that ``decode`` knows."""
         peer = Peer(self, line, decode or self._decode_hello)
         self._peers[peer.fd] = peer
-        self._strangers[peer.fd] = time.monotonic() + _HELLO_PATIENCE_S
         self._epoll.register(peer.fd, select.EPOLLIN)
 
     def introduce(self, peer: Peer, hello: Frame) -> None:
         """Take the first frame of a connection."""
-        self._strangers.pop(peer.fd, None)
         if not self._takers[type(hello)](hello, peer):
             peer.close()
 
@@ -287,10 +272,7 @@ class Hub:
             line = self.accept(self._listener)
             if line is None:
                 return
-            if _user_of(line) == os.getuid():
-                self.greet(line)
-            else:
-                line.close()
+            self.greet(line)
 
     def _turn_one_away(self, listener: socket.socket) -> None:
         """Close a connection for which no descriptor is left: the loop would spin on one that waits."""
@@ -298,11 +280,6 @@ class Hub:
         with suppress(OSError):
             listener.accept()[0].close()
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-
-    def _drop_silent_strangers(self) -> None:
-        now = time.monotonic()
-        for descriptor in [fd for fd, until in self._strangers.items() if until < now]:
-            self._peers[descriptor].close()
 
     def _answer_bell(self) -> None:
         self._rung = True
@@ -327,10 +304,3 @@ def _listen(path: Path) -> socket.socket:
     listener.listen(512)
     listener.setblocking(False)
     return listener
-
-
-def _user_of(line: socket.socket) -> int:
-    """Return the user on the other side, from the kernel."""
-    credentials = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _pid, user, _group = struct.unpack("3i", credentials)
-    return int(user)

@@ -19,6 +19,8 @@ from gpusched.protocol import Exit, RankError, Word
 from gpusched.protocol.lines import exit_from, word_from
 
 _TEXT_LIMIT = 16_000
+_USAGE_CODE = 2
+"""Exit code of argparse and its kin."""
 _SUDDEN = tuple(
     -number
     for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
@@ -67,6 +69,15 @@ def _from_stderr(text: str) -> tuple[str | None, str]:
         if line and not line[0].isspace():
             return line, "\n".join(lines[: index + 1])
     return None, ""
+
+
+def _of_the_command_line(text: str) -> str | None:
+    """Return what argparse said last, with its usage: the script ended with exit code 2, and no word of its own."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines or ": error: " not in lines[-1]:
+        return None
+    usage = next((line for line in reversed(lines) if line.startswith("usage: ")), "")
+    return f"{lines[-1]}{usage and f' ({usage})'}; `args` of the recipe has the script's arguments, as in --lr=${{lr}}"
 
 
 def _from_error_file(path: Path) -> tuple[str | None, str, float]:
@@ -120,11 +131,16 @@ def first_error(
     first, how = next(iter(bad_codes.items()), (None, 0))
     if found and not (how in _SUDDEN and all(rank != first for _, rank, _, _ in found)):
         _, rank, message, trace = min(found, key=lambda one: one[0])
-        return RankError(message, rank, trace, bad_codes.get(rank))
+        code = bad_codes.get(rank)
+        if code == _USAGE_CODE:
+            message = _of_the_command_line(tail_of(paths.log(incarnation, rank, "err"))) or message
+        return RankError(message, rank, trace, code)
     if not bad_codes:
         return None
     rank, code = next(iter(bad_codes.items()))
     said, trace = _from_stderr(tail_of(paths.log(incarnation, rank, "err")))
+    if said is None and code == _USAGE_CODE:
+        said = _of_the_command_line(tail_of(paths.log(incarnation, rank, "err")))
     return RankError(said or _in_words(code, killed_by_kernel), rank, trace, code)
 
 

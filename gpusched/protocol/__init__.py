@@ -196,7 +196,7 @@ class Span(Struct):
 
 
 class LaunchSpec(Frame, tag="launch"):
-    """All that a shim needs to run an incarnation. ``dir``: the trial's folder.
+    """All that a shim needs to run an incarnation. ``dir``: the trial's folder; ``module``: run ``script`` as this.
 
     ``epoch`` is the daemon's that asks; without a daemon for ``tether_s`` the trial saves and leaves. Ranks that have
     said their last word may take ``leave_grace_s`` to end.
@@ -217,6 +217,7 @@ class LaunchSpec(Frame, tag="launch"):
     epoch: Count = 0
     tether_s: Seconds = 120.0
     leave_grace_s: Seconds = 30.0
+    module: str = ""
     span: Span | None = None
 
 

@@ -67,6 +67,7 @@ def load_recipe(
     for key, value in flags.items():
         if value is not None:
             _apply_flag(document, key, str(value))
+    _find_module(document, path.absolute().parent)
     findings = _unknown_keys(document.data)
     wrong = {path[0] for path in document.unusable} | {path[0] for path, _ in findings}
     good = {key: value for key, value in document.data.items() if key not in wrong}
@@ -79,6 +80,22 @@ def load_recipe(
     if document.problems:
         raise RecipeError(_lines(document.problems))
     return recipe
+
+
+def _find_module(document: Document, folder: FilePath) -> None:
+    """Name the file of ``module: pkg.train`` as the script; that of a package is its ``__main__``."""
+    module = document.data.get("module")
+    if not isinstance(module, str):
+        return
+    if "script" in document.data:
+        why = "script names what is run as well; leave one of the two out"
+        document.complain(("module",), why)
+        return
+    file = FilePath(*module.split("."))
+    if (folder / file).is_dir():
+        file, document.data["module"] = file / "__main__", f"{module}.__main__"
+    document.data["script"] = f"{file}.py"
+    document.places[("script",)] = document.places[("module",)]
 
 
 def _read(path: FilePath) -> Document:

@@ -103,6 +103,10 @@ class Recipe:
     script: Path = key(
         "The training script, relative to the recipe.", reader=values.path, example="train.py"
     )
+    module: str | None = key(
+        "The training script as a module, in place of `script`: pkg.train is run as python -m does.",
+        None,
+    )
     args: tuple[str, ...] = key(
         "Arguments of the script; ${lr} stands for the trial's value of lr.",
         (),

@@ -66,7 +66,7 @@ def rank() -> None:
     except OSError:
         pass
     script = sys.argv[1]
-    if not script.endswith(".py") and os.access(script, os.X_OK):
+    if script != "-m" and not script.endswith(".py") and os.access(script, os.X_OK):
         os.execv(script, sys.argv[1:])
     os.execv(sys.executable, [sys.executable, "-u", *sys.argv[1:]])
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import functools
 import gc
 import io
 import os
 import sys
-import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -34,9 +32,6 @@ from gpusched.runtime.rank import run_file
 _PR_SET_NAME = 15
 _LOOK_S = 0.05
 _OOM_SCORE = "500"
-_OPENBLAS_NAMES = tuple(
-    f"{before}openblas_set_num_threads{after}" for before in ("scipy_", "") for after in ("64_", "")
-)
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
@@ -103,7 +98,9 @@ def _set_up(spec: LaunchSpec, local_rank: int) -> None:
             os.sched_setaffinity(0, cpus[local_rank])
     threads = spec.rank_env[local_rank].get("OMP_NUM_THREADS", "")
     if threads.isdigit():
-        _limit_threads(int(threads))
+        torch = sys.modules.get("torch")
+        if torch is not None:  # loaded already: environment variables come too late
+            torch.set_num_threads(int(threads))
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     gc.enable()
@@ -141,38 +138,10 @@ def redirect(path: Path | str, *descriptors: int) -> None:
         os.close(file)
 
 
-@functools.cache
-def openblas_controls() -> tuple[Callable[[int], object], ...]:
-    """Return the loaded OpenBLAS libraries' own switch for their threads. Ask before the first fork: it is kept."""
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    paths = {line.split()[-1] for line in maps if "openblas" in line}
-    controls = []
-    for path in sorted(paths):
-        library = ctypes.CDLL(path)
-        for name in _OPENBLAS_NAMES:
-            with suppress(AttributeError):
-                controls.append(getattr(library, name))
-    return tuple(controls)
-
-
-def _limit_threads(threads: int) -> None:
-    """OpenMP, MKL and OpenBLAS are loaded already: their environment variables come too late.
-
-    OpenBLAS was loaded with one thread (``imports.import_agent``) and starts its others when told, so it is told only
-    of more.
-    """
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(threads)
-    if threads > 1:
-        for set_threads in openblas_controls():
-            set_threads(threads)
-
-
 def _run(spec: LaunchSpec) -> int:
     """Run the script; return the exit code."""
     try:
-        run_file(spec.script, spec.args, spec.cwd)
+        run_file(spec.script, spec.args, spec.cwd, spec.module)
     except SystemExit as leaving:
         if leaving.code is None:
             return 0
@@ -194,12 +163,7 @@ def _tear_down() -> None:
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    things = gc.get_objects()
-    _flush(*(thing for thing in things if type(thing) in _FILES))
-    for thing in things:
-        if type(thing) is tempfile._TemporaryFileWrapper:
-            with suppress(Exception):
-                thing.close()
+    _flush(*(thing for thing in gc.get_objects() if type(thing) in _FILES))
 
 
 def _flush(*files: Any) -> None:

@@ -10,6 +10,7 @@ holds the script's frames alone.
 from __future__ import annotations
 
 import faulthandler
+import importlib.util
 import linecache
 import os
 import sys
@@ -25,8 +26,10 @@ from gpusched.worker.endings import headline, trace_of, write_error_file
 _FAILED = 1
 
 
-def run_file(script: str, arguments: Sequence[str], folder: str | None = None) -> None:
-    """Run ``script`` (relative to ``folder``) in this process, as ``__main__`` in ``folder``.
+def run_file(
+    script: str, arguments: Sequence[str], folder: str | None = None, module: str = ""
+) -> None:
+    """Run ``script`` (relative to ``folder``) in this process, as ``__main__`` in ``folder``; as ``python -m module``.
 
     Environment, streams, cores and threads are set before. Returns when the script ended well; threads, ``atexit`` and
     flushing are the caller's.
@@ -44,8 +47,8 @@ def run_file(script: str, arguments: Sequence[str], folder: str | None = None) -
             os.chdir(folder)
         path = str(Path(script).absolute())
         sys.argv = [script, *map(str, arguments)]
-        sys.path.insert(0, str(Path(path).parent))
-        _execute(path)
+        sys.path.insert(0, str(Path(path).parents[module.count(".")]))
+        _execute(path, module)
     except SystemExit as leaving:
         _leave(leaving, path)
     except KeyboardInterrupt:
@@ -55,10 +58,15 @@ def run_file(script: str, arguments: Sequence[str], folder: str | None = None) -
         _fail(error, path)
 
 
-def _execute(path: str) -> None:
+def _execute(path: str, module: str) -> None:
     code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
     main = ModuleType("__main__")
     main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None, __spec__=None)
+    if module:
+        main.__spec__ = importlib.util.find_spec(
+            module
+        )  # imports the package, as ``python -m`` does
+        main.__package__ = module.rpartition(".")[0]
     sys.modules["__main__"] = main
     linecache.checkcache(path)
     exec(code, main.__dict__)
@@ -84,8 +92,11 @@ def _leave(leaving: SystemExit, path: str) -> None:
 def _fail(error: BaseException, path: str) -> None:
     endings.mark_failed()
     trace = trace_of(error, path)
+    what = headline(error, path)
+    if isinstance(error, ImportError) and "attempted relative import" in str(error):
+        what += "; a module of a package is named as such: `module: package.train` in the recipe, in place of `script`"
     _print(trace.rstrip())
-    write_error_file(headline(error, path), trace)
+    write_error_file(what, trace)
     raise SystemExit(_FAILED) from None
 
 

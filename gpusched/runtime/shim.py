@@ -57,7 +57,6 @@ TICK_S = 1.0
 OVERDUE_GRACE_S = 2.0
 FAILURE_GRACE_S = 2.0
 LEFTOVER_GRACE_S = 1.0
-ABORT_GRACE_S = 2.0
 
 EXIT_FENCED = 75
 EXIT_BROKEN = 70
@@ -84,7 +83,7 @@ class Shim:
         self._overran_s: float | None = None
         self._rank_of: dict[int, int] = {}
         self._word: Word | None = None
-        self._leave_by_s = self._abort_by_s = float("inf")
+        self._leave_by_s = float("inf")
         self._oom_kills = 0
         on_cluster = "GPUSCHED_NODE" in spec.env
         self._fence = Fence(self.paths.fence if on_cluster else None, self.incarnation)
@@ -146,7 +145,7 @@ class Shim:
             if news != "running":
                 return news
             now = time.monotonic()
-            self._pass(min(TICK_S, self._leave_by_s - now, self._abort_by_s - now))
+            self._pass(min(TICK_S, self._leave_by_s - now))
 
     def watch_to_the_end(self) -> News:
         """Watch the ranks of a launcher without an agent until they are over, and end them; return how it came."""
@@ -172,19 +171,7 @@ class Shim:
                 return "running"
             self._overran_s = self.spec.leave_grace_s
             return "overdue"
-        if not any(self.codes.values()):
-            return "running"
-        return "failed" if self._is_failure(now) else "running"
-
-    def _is_failure(self, now: float) -> bool:
-        """Give a rank that only aborts as it leaves some time: rank 0 may be about to commit the last word."""
-        bad = [rank for rank, code in self.codes.items() if code]
-        aborts = (self.codes[rank] == -signal.SIGABRT and rank != 0 for rank in bad)
-        if not all(aborts) or any(self.paths.error_file(self.incarnation, r).exists() for r in bad):
-            return True
-        if self._abort_by_s == float("inf"):
-            self._abort_by_s = now + ABORT_GRACE_S
-        return now >= self._abort_by_s
+        return "failed" if any(self.codes.values()) else "running"
 
     @property
     def word(self) -> Word | None:

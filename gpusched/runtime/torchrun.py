@@ -60,7 +60,8 @@ def _words(shim: Shim) -> list[str]:
     torchrun = [python, "-m", "gpusched.runtime.cold"]
     torchrun += [f"--{name}={value}" for name, value in options.items()]
     rank = [python, "-I", str(Path(__file__).with_name("cold.py"))]
-    return [*torchrun, "--no-python", *rank, spec.script, *spec.args]
+    program = ["-m", spec.module] if spec.module else [spec.script]
+    return [*torchrun, "--no-python", *rank, *program, *spec.args]
 
 
 def _environment(shim: Shim, codes: Path) -> dict[str, str]:
@@ -78,6 +79,8 @@ def _environment(shim: Shim, codes: Path) -> dict[str, str]:
         for rank in ranks
     ]
     path = [str(_gate(Path(spec.experiment_dir)))]
+    if spec.module:
+        path.append(str(Path(spec.script).parents[spec.module.count(".")]))
     if theirs := os.environ.get("PYTHONPATH"):
         path.append(theirs)
     return {

@@ -53,7 +53,7 @@ from gpusched.protocol import (
     Whole,
 )
 from gpusched.protocol.lines import CLIENT_FRAME_BYTES, BadFrame, Inbox, encode, to_server
-from gpusched.runtime.forked import fork_ranks, openblas_controls, put_title
+from gpusched.runtime.forked import fork_ranks, put_title
 from gpusched.worker.context import uses_cuda
 
 NEEDED = (
@@ -282,15 +282,10 @@ def _run_cold(spec: LaunchSpec) -> int:
 
 def import_agent() -> None:
     """Import what a launch needs. OpenBLAS starts threads as it is loaded; a shim is forked without any."""
-    alone = "OPENBLAS_NUM_THREADS" not in os.environ
-    if alone:
-        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     for module in NEEDED:
         importlib.import_module(module)
-    openblas_controls()
-    if alone:
-        del os.environ["OPENBLAS_NUM_THREADS"]
 
 
 def settle() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.dashboard.live import Feed, History, Logs, LogTail, Loupe
+from gpusched.dashboard.live import Feed, History, Logs, LogTail, Loupe, _in_one_piece
 from gpusched.dashboard.model import Standing, to_json
 from gpusched.errors import DamagedState, GpuschedError
 from gpusched.folder.paths import ExperimentPaths
@@ -180,3 +182,17 @@ def test_the_history_is_what_the_daemon_has_told(tmp_path: Path) -> None:
     told = "warm server is up\n     0.4 s  trial 0 starts\n   123.4 s  trial 0 pauses: 3rd of 3\n"
     ExperimentPaths(tmp_path).log.write_text(told)
     assert history(None) == [(0.4, "trial 0 starts"), (123.4, "trial 0 pauses: 3rd of 3")]
+
+
+def test_ctrl_c_waits_for_the_end_of_an_import() -> None:
+    """asyncio, interrupted while it was imported, could not be imported again: "name 'coroutines' is not defined"."""
+    parts = []
+
+    def load() -> None:
+        with _in_one_piece():
+            os.kill(os.getpid(), signal.SIGINT)
+            parts.append("the rest")
+
+    with pytest.raises(KeyboardInterrupt):
+        load()
+    assert parts == ["the rest"]

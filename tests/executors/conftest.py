@@ -20,8 +20,7 @@ from gpusched.errors import GpuschedError
 from gpusched.executors.base import Setting
 from gpusched.executors.hub import Hub
 from gpusched.executors.local.executor import TorchrunExecutor
-from gpusched.executors.local.incarnation import Shared
-from gpusched.executors.local.settings import Limits
+from gpusched.executors.local.incarnation import Limits, Shared
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import read_claim
 from gpusched.recipe.recipe import Recipe

@@ -184,12 +184,6 @@ def test_a_hello_that_is_refused_ends_the_connection(place: Place) -> None:
     assert not place.is_closed(place.connect(SHIM))
 
 
-def test_another_users_connection_is_closed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
-    assert place.is_closed(place.connect(CLIENT))
-    assert place.board.peers == []
-
-
 def test_frames_in_pieces_and_several_at_once(place: Place) -> None:
     line = place.connect(RANK)
     frames = [saved(step) for step in range(4)]
@@ -304,25 +298,6 @@ def test_a_flood_does_not_starve_the_others(place: Place) -> None:
     place.turns(1)
     assert saved(1) in place.board.heard
     assert len(place.board.heard) < 1000
-
-
-def test_strangers_that_say_nothing_are_closed(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    silent = place.connect()
-    place.turns()
-    later = time.monotonic() + 60
-    monkeypatch.setattr(time, "monotonic", lambda: later)
-    assert place.is_closed(silent)
-
-
-def test_the_longest_silent_of_too_many_strangers_makes_room(place: Place) -> None:
-    """A crowd that says nothing used to keep out whoever has something to say."""
-    for _ in range(300):
-        place.connect()
-        place.turns(1)
-    assert not place.is_closed(place.connect(CLIENT))
-    assert place.is_closed(place.lines[0]), "256 strangers are enough"
 
 
 def test_without_descriptors_the_loop_does_not_spin(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""Requests to the devices and their events as the core's, in simulated time; processes that cannot be killed."""
+"""Requests to the devices and their events as the core's."""
 
 from __future__ import annotations
 
@@ -92,20 +92,6 @@ def bench() -> Bench:
     return Bench()
 
 
-class Stuck:
-    """Processes that SIGKILL does not end for a while."""
-
-    def __init__(self, rounds: int) -> None:
-        self.rounds = rounds
-
-    def round(self) -> int:
-        self.rounds -= 1
-        return max(0, self.rounds)
-
-    def describe(self) -> str:
-        return "process 77 (train.py)"
-
-
 def test_the_devices_are_opened_once(bench: Bench) -> None:
     assert bench.inventory.open() == bench.inventory.open() == (Device("a", "A"), Device("b", "B"))
     assert bench.devices.asked == [("open",)]
@@ -144,52 +130,3 @@ def test_strangers_are_those_who_were_seen_last(bench: Bench) -> None:
     assert bench.inventory.strangers(["a", "b"]) == ("pid 9 (bob: x)", "pid 8 (eve: y)")
     bench.inventory.emit(Strangers("a", ()))
     assert bench.inventory.strangers(["a"]) == ()
-
-
-def test_a_device_is_not_free_while_a_process_of_ours_cannot_be_killed(bench: Bench) -> None:
-    bench.inventory.hold(["a"], Stuck(5))
-    bench.inventory.drain(["a", "b"])
-    bench.inventory.confirm_release(["a", "b"])
-    assert bench.devices.asked == [("drain", "b"), ("confirm_release", "b", LIMIT_S)]
-    bench.run(10.0)
-    assert bench.devices.asked[2:] == [("drain", "a"), ("confirm_release", "a", LIMIT_S - 2.0)]
-    bench.inventory.confirm_release(["a"])
-    assert bench.devices.asked[4:] == [("confirm_release", "a", LIMIT_S)]
-
-
-def test_after_the_limit_it_is_given_up_with_its_holder(bench: Bench) -> None:
-    bench.now = 4.508171032151748
-    bench.inventory.hold(["a"], Stuck(10_000))
-    bench.inventory.confirm_release(["a"])
-    bench.run(40.0)
-    bench.inventory.confirm_release(["a"])  # asked for twice, the first time counts
-    bench.run(200.0)
-    (given_up,) = bench.events
-    assert isinstance(given_up, DeviceQuarantined)
-    assert given_up.at == pytest.approx(4.508 + LIMIT_S, abs=0.1)
-    assert given_up.reason == "not released after 60 s: held by process 77 (train.py)"
-    assert bench.devices.asked == []
-    answers: list[str] = []
-    bench.inventory.readmit("a", answers.append)
-    assert answers == ["held by process 77 (train.py)"]
-
-
-def test_once_its_holder_has_ended_after_all_it_is_left_to_the_devices(bench: Bench) -> None:
-    bench.inventory.hold(["a"], Stuck(150))
-    bench.inventory.confirm_release(["a"])
-    bench.run(70.0)
-    (given_up,) = bench.events
-    assert isinstance(given_up, DeviceQuarantined)
-    assert given_up.passing
-    assert bench.devices.asked == []
-    bench.run(500.0)
-    assert bench.devices.asked == [("drain", "a"), ("keep_out", "a", given_up.reason)]
-
-
-def test_what_went_bad_meanwhile_is_waited_for_no_more(bench: Bench) -> None:
-    bench.inventory.hold(["a"], Stuck(10_000))
-    bench.inventory.confirm_release(["a"])
-    bench.run(10.0)
-    bench.inventory.emit(Quarantined("a", "the GPU is lost"))
-    bench.run(200.0)
-    assert [type(event) for event in bench.events] == [DeviceQuarantined]

@@ -15,10 +15,9 @@ from gpusched.devices.choose import CpuDevices
 from gpusched.errors import DeviceError
 from gpusched.executors.base import Setting
 from gpusched.executors.live import Timers
-from gpusched.executors.local.incarnation import Incarnation, Shared
+from gpusched.executors.local.incarnation import Incarnation, Limits, Shared
 from gpusched.executors.local.launching import prepare
 from gpusched.executors.local.server import Server
-from gpusched.executors.local.settings import Limits
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.protocol import Frame, LaunchSpec, Ready, Span
 from gpusched.protocol.lines import encode, to_server

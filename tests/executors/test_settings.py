@@ -9,10 +9,10 @@ import pytest
 
 from gpusched.devices.base import NoHost
 from gpusched.errors import DeviceError
-from gpusched.executors.local.launching import seed_of
-from gpusched.executors.local.settings import (
+from gpusched.executors.local.launching import (
     devices_of,
     environment_for_trials,
+    seed_of,
 )
 from tests.executors.conftest import recipe
 

@@ -194,3 +194,21 @@ def test_an_error_in_words() -> None:
     assert str(ERROR) == "rank 1: ValueError: x"
     assert str(RankError("ValueError: x", 1, "T")) == "rank 1: ValueError: x\nT"
     assert str(RankError("no torch")) == "no torch"
+
+
+def test_what_argparse_refused_is_said_with_its_usage(paths: TrialPaths) -> None:
+    """It was "SystemExit: the script ended with exit code 2"."""
+    said = "usage: train.py [-h] --lr LR\ntrain.py: error: the following arguments are required: --lr\n"
+    paths.logs(1).mkdir(parents=True, exist_ok=True)
+    paths.log(1, 0, "err").write_text(said)
+    expected = (
+        "train.py: error: the following arguments are required: --lr (usage: train.py [-h] --lr LR); "
+        "`args` of the recipe has the script's arguments, as in --lr=${lr}"
+    )
+    without_a_file = first_error(paths, 1, 1, {0: 2})
+    assert without_a_file is not None
+    assert without_a_file.message == expected
+    error_file(paths, 0, "SystemExit: the script ended with exit code 2")
+    with_a_file = first_error(paths, 1, 1, {0: 2})
+    assert with_a_file is not None
+    assert with_a_file.message == expected

@@ -166,3 +166,16 @@ def test_a_recipe_from_standard_input(folder: Path, monkeypatch: pytest.MonkeyPa
     recipe = load_recipe(Path("-"), ["try_first=[{lr: 0.5}]"])
     assert (recipe.name, recipe.script) == ("experiment", folder / "train.py")
     assert recipe.configurations().sample(0) == {"lr": 0.5}
+
+
+def test_a_module_names_its_file_as_the_script(
+    folder: Path, load: Load, problems: Problems
+) -> None:
+    (folder / "pkg").mkdir()
+    for name in ("train", "__main__"):
+        (folder / "pkg" / f"{name}.py").write_text("")
+    for named, module in (("pkg.train", "pkg.train"), ("pkg", "pkg.__main__")):
+        found = load(whole=GOOD.replace("script: train.py", f"module: {named}"))
+        assert (found.script, found.module) == (folder / f"{module.replace('.', '/')}.py", module)
+    (both,) = problems("module: pkg.train\n")
+    assert "script names what is run as well" in both

@@ -45,7 +45,13 @@ class Stage:
         self.folder = folder
         self.error_file = folder / "error.json"
 
-    def run(self, source: str | bytes | None, *arguments: str, name: str = "train.py") -> Ended:
+    def run(
+        self,
+        source: str | bytes | None,
+        *arguments: str,
+        name: str = "train.py",
+        module: str = "",
+    ) -> Ended:
         script = self.folder / "code" / name
         script.parent.mkdir(exist_ok=True)
         if source is not None:
@@ -56,7 +62,7 @@ class Stage:
             import os
 
             os.environ["TORCHELASTIC_ERROR_FILE"] = str(self.error_file)
-            run_file(spec.script, spec.args, spec.cwd)
+            run_file(spec.script, spec.args, spec.cwd, module)
             return getattr(sys.modules["__main__"], "result", None)
 
         (ended,) = run_ranks(body, 1)
@@ -128,6 +134,25 @@ def test_where_a_call_of_ours_was_refused_the_call_is_the_last_frame(stage: Stag
     assert message.startswith("TypeError: train.py:3: metric 'loss' is str 'high', not a number")
     assert "gpusched/worker" not in trace
     assert "trial.report(loss='high')" in trace.splitlines()[2]
+
+
+PACKAGED = """
+import sys, warnings
+warnings.simplefilter("ignore")
+from .layers import width
+result = [width, __package__, __spec__.name, sys.path[0]]
+"""
+
+
+def test_a_module_of_a_package_runs_as_python_m_does(stage: Stage) -> None:
+    (stage.folder / "code" / "pkg").mkdir(parents=True)
+    (stage.folder / "code" / "pkg" / "layers.py").write_text("width = 7\n")
+    ended = stage.run(PACKAGED, name="pkg/train.py", module="pkg.train")
+    assert ended.value == [7, "pkg", "pkg.train", str(stage.folder / "code")]
+    ended = stage.run(PACKAGED, name="pkg/train.py")
+    assert ended.code == 1
+    assert "attempted relative import with no known parent package; a module" in stage.error()[0]
+    assert "`module: package.train` in the recipe" in stage.error()[0]
 
 
 def test_a_chain_of_exceptions_is_kept(stage: Stage) -> None:

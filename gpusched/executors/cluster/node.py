@@ -45,7 +45,7 @@ from gpusched.executors.cluster.line import Keys, dial, home_of, interface_of, i
 from gpusched.executors.cluster.nodes import node_of
 from gpusched.executors.hub import Hub
 from gpusched.executors.local.executor import TorchrunExecutor
-from gpusched.executors.local.settings import devices_of
+from gpusched.executors.local.launching import devices_of
 from gpusched.folder.lock import Epoch, Lock, read_fence
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import Hunt

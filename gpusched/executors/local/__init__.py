@@ -1,6 +1,6 @@
 """Trials as process groups on this machine. ``executor`` has the rules.
 
-* begin: ``launching`` (folders, the frame, the environment), ``settings`` (recipe, limits), ``server``
-* while it runs: ``incarnation`` (its connections, reports and shim), ``inventory`` (devices, and what holds them back)
+* begin: ``launching`` (folders, devices, environment, the frame), ``server``
+* while it runs: ``incarnation`` (its connections, reports and shim), ``inventory`` (its devices)
 * end: ``stopping`` (the ladder from SIGTERM to SIGKILL), ``endings`` (in words, and by whose fault)
 """

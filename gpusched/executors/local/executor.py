@@ -8,7 +8,7 @@ Rules:
 * Nothing here waits. What takes time comes back as an event of ``poll``.
 * An incarnation ends exactly once, with ``TrialExited``, and only when nothing of it is left: its shim says so; or its
   shim died and the server (or, if that is gone too, ``stopping.py``) has killed what was left. What even SIGKILL
-  does not end is reported as gone after ``unkillable_after_s`` with its devices marked as held by it.
+  does not end is reported as gone after ``unkillable_after_s``; its devices prove themselves whether it is on them.
 * Before an end is told, everything its rank 0 wrote has been told: frames first, then its own file.
 * Frames of an incarnation that is not the current one are refused.
 """
@@ -27,11 +27,10 @@ from gpusched.executors.hub import Peer
 from gpusched.executors.live import LiveBase
 from gpusched.executors.local import endings
 from gpusched.executors.local.endings import how_it_ended
-from gpusched.executors.local.incarnation import Incarnation, Shared
+from gpusched.executors.local.incarnation import Incarnation, Limits, Shared
 from gpusched.executors.local.inventory import Inventory
-from gpusched.executors.local.launching import prepare
+from gpusched.executors.local.launching import devices_of, prepare
 from gpusched.executors.local.server import Server
-from gpusched.executors.local.settings import Limits, devices_of
 from gpusched.executors.local.stopping import Stopping
 from gpusched.processes.identity import Identity
 from gpusched.protocol import (
@@ -71,7 +70,7 @@ class TorchrunExecutor(LiveBase):
         self._devices = devices
         self._inventory = Inventory(devices, timers, emit, self._say, limits.release_s)
         self.server = Server(setting, self._server_said, self._server_gone, self.shared.waited_s)
-        self.stopping = Stopping(self.shared, self.server, self._inventory)
+        self.stopping = Stopping(self.shared, self.server)
         setting.hub.register(RankHello, self._take_rank)
         setting.hub.register(ShimHello, self._take_shim)
         if setting.epoch > 1:  # trials wait for the daemon that comes back: serve first

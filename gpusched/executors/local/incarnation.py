@@ -20,7 +20,6 @@ from gpusched.core.events import CheckpointSaved, Event, Outcome, Reported, Tria
 from gpusched.executors.base import Setting
 from gpusched.executors.hub import Hub, Peer
 from gpusched.executors.live import Timers
-from gpusched.executors.local.settings import Limits
 from gpusched.folder.paths import TrialPaths
 from gpusched.folder.reports import reports_after
 from gpusched.processes.claim import Claim, make_claim, read_claim
@@ -38,6 +37,23 @@ from gpusched.protocol import (
     StopTree,
 )
 from gpusched.protocol.lines import from_rank
+
+TETHER_S = 120.0
+"""Time for which a trial goes on without a daemon; ``GPUSCHED_TETHER_S`` overrides it (for tests, mostly)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Times that the executor allows. ``birth_s``: from the fork of a shim to its ranks, whose imports do not count."""
+
+    birth_s: float = 60.0
+    release_s: float = 60.0
+    kill_margin_s: float = 15.0
+    unkillable_after_s: float = 60.0
+    #: How long a trial goes on without a daemon before it is asked to save and leave.
+    tether_s: float = field(
+        default_factory=lambda: float(os.environ.get("GPUSCHED_TETHER_S", TETHER_S))
+    )
 
 
 @dataclass(slots=True, eq=False)

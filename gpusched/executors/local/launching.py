@@ -1,20 +1,22 @@
-"""From a ``Launch`` command to the frame that makes the server fork: folders, hyperparameters, environment."""
+"""From a ``Launch`` command to the frame that makes the server fork: folders, hyperparameters, devices, environment."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gpusched.core.commands import Launch
 from gpusched.devices.base import Devices, Placement
+from gpusched.devices.choose import parse_devices
 from gpusched.executors.local.incarnation import Incarnation
-from gpusched.executors.local.settings import given_env
 from gpusched.folder.files import private_folder, write_aside
 from gpusched.folder.reports import last_seq
 from gpusched.protocol import LaunchSpec, Span
@@ -22,6 +24,10 @@ from gpusched.recipe.recipe import Recipe
 from gpusched.space import arguments
 
 _DEVICES = re.compile(r"CUDA_|GPUSCHED_")
+_FOREIGN = re.compile(
+    r"PET_.*|TORCHELASTIC_.*|(GROUP_|LOCAL_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|GPUSCHED_(?!DEBUG$).*"
+)
+"""Variables of a torchrun (``PET_*`` are its defaults) or a trial around us that must not reach a trial."""
 
 
 def seed_of(seed: int, trial: int) -> int:
@@ -79,6 +85,7 @@ def _spec(incarnation: Incarnation, placement: Placement, args: list[str]) -> La
         epoch=setting.epoch,
         tether_s=incarnation.shared.limits.tether_s,
         leave_grace_s=recipe.leave_grace_s,
+        module=recipe.module or "",
         span=span,
     )
 
@@ -136,3 +143,37 @@ def _write_hparams(path: Path, data: bytes) -> None:
         if path.read_bytes() == data:
             return
     write_aside(path, data).replace(path)
+
+
+# ---------------------------------------------------------------- what the recipe says
+
+
+def given_env(recipe: Recipe) -> dict[str, str]:
+    """Return the variables that the recipe sets and that have a value."""
+    return {name: value for name, value in recipe.env.items() if value is not None}
+
+
+def devices_of(recipe: Recipe, experiment: Path, known: Sequence[str]) -> Devices:
+    """Find a recipe's devices; those in ``known`` where the experiment goes on. Raises DeviceError, InputError."""
+    spec = recipe.devices if isinstance(recipe.devices, str) else ",".join(recipe.devices)
+    options: dict[str, Any] = {"experiment": experiment, "atoms_per_gpu": recipe.atoms_per_gpu}
+    if known and known[0].startswith("cpu:"):
+        spec = f"cpu:{len(known)}"  # the machine may have fewer cores now
+    elif known:
+        spec, options["known"] = "cuda", known
+    else:
+        options["why_no_gpu"] = partial(_why_no_gpu, recipe)
+    return parse_devices(spec, **options)
+
+
+def _why_no_gpu(recipe: Recipe) -> str:
+    """Why the recipe's script can use no GPU, whatever the machine has; empty if it can."""
+    from gpusched.doctor import machine  # asks for psutil and NVML's library
+
+    return machine.why_no_gpu() if recipe.python is None else ""
+
+
+def environment_for_trials(recipe: Recipe) -> dict[str, str]:
+    """Ours without what would confuse a trial, with what the recipe sets."""
+    ours = {name: value for name, value in os.environ.items() if not _FOREIGN.fullmatch(name)}
+    return {**ours, **given_env(recipe)}

@@ -17,7 +17,7 @@ import gpusched
 from gpusched.errors import InputError
 from gpusched.executors.base import Setting
 from gpusched.executors.hub import Peer
-from gpusched.executors.local.settings import environment_for_trials
+from gpusched.executors.local.launching import environment_for_trials
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
 from gpusched.processes.outcome import last_line
 from gpusched.protocol import LaunchSpec, PreloadFailed, Ready, Whole

@@ -6,7 +6,7 @@
 3. Whatever the reason, when a shim has died the server that forked it kills what is left and says so; if that server
    is gone (or silent), the daemon hunts for what is left (``Hunt``).
 4. Processes that are left ``unkillable_after_s`` later, even SIGKILL does not end (a driver that hangs): the
-   incarnation ends on paper without them, and its devices are not released while they hold them.
+   incarnation ends on paper without them, and its devices are released as ever: only when they are proven empty.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from functools import partial
 from gpusched.core.events import Outcome
 from gpusched.executors.local.endings import how_it_ended
 from gpusched.executors.local.incarnation import Incarnation, Shared
-from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.server import Server
 from gpusched.processes.claim import Hunt
 from gpusched.processes.identity import Identity, send_signal
@@ -30,14 +29,13 @@ _HUNT_EVERY_S = 0.05
 class Stopping:
     """Ways to end an incarnation; every method may be called when the incarnation has ended meanwhile."""
 
-    def __init__(self, shared: Shared, server: Server, inventory: Inventory) -> None:
+    def __init__(self, shared: Shared, server: Server) -> None:
         self._shared = shared
         self._hub = shared.setting.hub
         self._paths = shared.setting.paths
         self._limits = shared.limits
         self._timers = shared.timers
         self._server = server
-        self._inventory = inventory
         self._end = shared.end
 
     def watch(self, incarnation: Incarnation, shim: Identity) -> bool:
@@ -117,7 +115,6 @@ class Stopping:
     def _give_up(self, incarnation: Incarnation) -> None:
         if not self._shared.has(incarnation):
             return
-        hunt = self._hunt(incarnation)
-        self._inventory.hold(incarnation.devices, hunt)
         outcome: Outcome = "lost" if incarnation.stop_grace_s is None else "killed"
-        self._end(incarnation, incarnation.exited(outcome, f"{hunt.describe()} cannot be killed"))
+        left = self._hunt(incarnation).describe()
+        self._end(incarnation, incarnation.exited(outcome, f"{left} cannot be killed"))
