@@ -95,12 +95,11 @@ def svg(view: Standing, columns: int, rows: int, trial: int | None) -> str:
     async def shown() -> str:
         app = Dashboard(lambda: iter([view]))
         async with app.run_test(size=(columns, rows)) as pilot:
-            while app.main.view is None:
+            while app.view is None:
                 await pilot.pause()
-            if trial is not None:
-                app.main.choose(selected=trial)
-                app.main.action_open("trial")
-            await pilot.pause()
+            app.chosen = trial
+            app.action_open("curves" if trial is None else "trial")
+            await pilot.pause(1.5)
             app.console.legacy_windows = False
             return app.export_screenshot(title="gpusched watch")
 

@@ -1,23 +1,41 @@
-"""The dashboard as a Textual app: threads and signals, requests to the daemon, and the end."""
+"""The dashboard as a Textual app: its widgets, keys, questions to the daemon, and the end."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import signal
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from textual.app import App
+from rich.text import Text
+from textual import events
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
+from textual.containers import Container, VerticalScroll
+from textual.widgets import (
+    DataTable,
+    Footer,
+    HelpPanel,
+    Input,
+    RichLog,
+    Static,
+    TabbedContent,
+    TabPane,
+)
 
+from gpusched.dashboard import devices, panels, table
 from gpusched.dashboard.live import Feed, Frames, Loupe, Source
-from gpusched.dashboard.screen import SearchScreen
+from gpusched.dashboard.marks import QUIET, colours, styled
+from gpusched.dashboard.model import Standing
+from gpusched.dashboard.table import TableChoice
 from gpusched.dashboard.widgets import Prompt, YesOrNo
 from gpusched.errors import GpuschedError
-from gpusched.text import show_duration, show_hparams
+from gpusched.text import clean, show_duration, show_hparams
 
 #: How watching ends. ``lost``: no daemon runs the experiment any more, and it is not over.
 Why = Literal["over", "detached", "lost", "terminated"]
@@ -25,6 +43,9 @@ Why = Literal["over", "detached", "lost", "terminated"]
 Act = Callable[..., object]
 
 MORE_S = 600.0
+#: A daemon sends twice a second; after this long without a word it is said to be away.
+AWAY_AFTER_S = 2.5
+STEERING = {"pause", "stop_trial", "more_time", "try_configuration", "stop_search"}
 
 
 class Dashboard(App[Why]):
@@ -35,15 +56,45 @@ class Dashboard(App[Why]):
     """
 
     ENABLE_COMMAND_PALETTE = False
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide")]  # noqa: RUF012
     CSS = """
-    YesOrNo, Prompt { background: transparent; align: center middle; }
-    YesOrNo Static { width: auto; max-width: 90%; border: round $primary; padding: 0 2; }
-    Prompt { align: left bottom; }
-    Prompt Input { height: 2; border-top: solid $primary; }
+    #head, #atoms, #remarks { height: auto; padding: 0 1; }
+    #atoms { max-height: 40%; }
+    #remarks { max-height: 6; }
+    #filter { display: none; }
+    #filter.-open { display: block; }
+    #body { height: 1fr; layout: vertical; }
+    #trials { height: 3fr; }
+    #side { height: 2fr; min-height: 5; }
+    .-wide #body { layout: horizontal; }
+    .-wide #trials { width: 3fr; height: 1fr; }
+    .-wide #side { width: 2fr; height: 1fr; margin-left: 1; }
+    Screen.-zoomed #trials { display: none; }
+    TabPane { padding: 0; }
+    RichLog, #curves { height: 1fr; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+c", "interrupt", priority=True),
-        Binding("ctrl+z", "suspend_process", priority=True),
+        Binding("q", "detach", "detach"),
+        Binding("question_mark", "help", "help", key_display="?"),
+        Binding("enter", "enter", "details"),
+        Binding("escape", "leave_panel", "back to the trials", show=False),
+        Binding("f,slash", "filter", "filter", key_display="f"),
+        Binding("s", "sort", "sort"),
+        Binding("r", "reverse", "reverse the order", show=False),
+        Binding("t", "time", "curves over steps or time", show=False),
+        Binding("w", "wrap", "wrap the log", show=False),
+        Binding("o", "save_log", "save the log to a file", show=False),
+        *(
+            Binding(str(number), f"open('{tab}')", tab, show=False)
+            for number, tab in enumerate(("trial", "curves", "log", "decisions"), 1)
+        ),
+        Binding("p", "pause", "pause"),
+        Binding("x", "stop_trial", "stop trial"),
+        Binding("plus", "more_time", "10 min", key_display="+"),
+        Binding("c", "try_configuration", "try"),
+        Binding("S", "stop_search", "stop search"),
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
     ]
 
     def __init__(
@@ -60,13 +111,36 @@ class Dashboard(App[Why]):
         self._on_interrupt, self._act = on_interrupt, act
         self._feed = Feed(frames, self._post)
         self._loupe = Loupe(self._post, sources or {})
-        stops = "stop in good order; again: terminate; a third time: kill"
-        ctrl_c = "detach" if on_interrupt is None else stops
-        self.main = SearchScreen(self._loupe.look, steers=act is not None, ctrl_c=ctrl_c)
         self.failure: BaseException | None = None
+        self.view: Standing | None = None
+        self.choice = TableChoice()
+        #: The trial that a person chose, followed wherever the order takes it; None: the cursor stays at the top.
+        self.chosen: int | None = None
+        self._under: int | None = None
+        self._is_timed = self._is_stale = False
+        self._heard_at = time.monotonic()
+        #: By tab: the trial, and its content.
+        self._fetched: dict[str, tuple[int | None, Any]] = {}
+        self._logged: list[str] = []
 
-    def get_default_screen(self) -> Screen[None]:
-        return self.main
+    def compose(self) -> ComposeResult:
+        yield Static(styled("waiting for the daemon ..", QUIET), id="head", markup=False)
+        yield Static(id="atoms", markup=False)
+        with Container(id="body"):
+            yield DataTable(id="trials", cursor_type="row", fixed_columns=1)
+            with TabbedContent(id="side"):
+                with TabPane("trial", id="trial"), VerticalScroll():
+                    yield Static(id="detail", markup=False)
+                with TabPane("curves", id="curves"):
+                    yield Static(id="chart", markup=False)
+                with TabPane("log", id="log"):
+                    yield RichLog(id="output", auto_scroll=True)
+                with TabPane("decisions", id="decisions"):
+                    yield RichLog(id="told", wrap=True, auto_scroll=True)
+        hint = "a state, a word, or lr<0.01; Esc: all"
+        yield Input(id="filter", placeholder=hint, compact=True)
+        yield Static(id="remarks", markup=False)
+        yield Footer()
 
     def on_mount(self) -> None:
         loop = asyncio.get_running_loop()
@@ -75,6 +149,8 @@ class Dashboard(App[Why]):
             loop.add_signal_handler(number, self.leave, "terminated")
         # After Ctrl-Z and fg the screen is empty, and Textual leaves that to the app.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
+        self.query_one(DataTable).focus()
+        self.set_interval(1.0, self._tick)
         self._feed.start()
         self._loupe.start()
 
@@ -90,6 +166,8 @@ class Dashboard(App[Why]):
         self._exit_renderables.clear()
         self.failure = error
 
+    # ------------------------------------------------------------ what is heard
+
     def _post(self, kind: str, value: Any) -> None:
         """Take a message from any thread: a view, the content of a tab, a remark, a failure."""
         self.call_later(self._heard, kind, value)
@@ -97,31 +175,244 @@ class Dashboard(App[Why]):
     def _heard(self, kind: str, value: Any) -> None:
         match kind:
             case "view":
-                self.main.show(value)
-                if self._on_interrupt is not None and value.is_over:
-                    self.leave("over")
-                elif self._on_interrupt is not None and value.state == "interrupted":
-                    self.leave("lost")
+                self._show(value)
             case "failed":
                 self.failure = value
                 self.leave("lost")
             case "note":
-                self.main.say(value)
+                self.notify(clean(value), markup=False, timeout=8)
             case tab:
-                self.main.take(tab, *value)
+                self._fetched[tab] = value
+                self._fill_side()
+
+    def _show(self, view: Standing) -> None:
+        """Take the standing of the search; drawing that twice a second would cost a few percent of a core."""
+        is_news = self.view is None or self.view.state != view.state
+        self.view, self._heard_at, self._is_stale = view, time.monotonic(), True
+        if is_news:
+            self._draw()
+            if view.is_over:
+                self.bell()
+        if self._on_interrupt is not None and view.is_over:
+            self.leave("over")
+        elif self._on_interrupt is not None and view.state == "interrupted":
+            self.leave("lost")
+
+    def _tick(self) -> None:
+        """Draw news, at most once a second, and the texts that time alone changes."""
+        if self._is_stale or self._away_s is not None:
+            self._draw()
+
+    def on_resize(self, _event: events.Resize) -> None:
+        self.call_after_refresh(self._draw)
+
+    @property
+    def _away_s(self) -> float | None:
+        silent_s = time.monotonic() - self._heard_at
+        runs = self.view is not None and self.view.daemon_pid is not None
+        return silent_s if runs and silent_s > AWAY_AFTER_S else None
+
+    # ------------------------------------------------------------ drawing
+
+    def _draw(self) -> None:
+        view, self._is_stale = self.view, False
+        if view is None or not self.is_running:
+            return
+        width = max(20, (self.query_one("#head").size.width or self.size.width) - 2)
+        self.query_one("#head", Static).update(panels.head(view, width, self._away_s))
+        rows = max(2, self.size.height // 4)
+        self.query_one("#atoms", Static).update(devices.strip(view, width, rows))
+        self.query_one("#remarks", Static).update(panels.remarks(view))
+        self._fill_table(view)
+        self._fill_side()
+
+    def _fill_table(self, view: Standing) -> None:
+        """Bring the rows up to date, in order; the cursor stays with the chosen trial, or at the top."""
+        grid: DataTable[Text] = self.query_one(DataTable)
+        names = table.columns(view)
+        if [key.value for key in grid.columns] != names:
+            grid.clear(columns=True)
+            for name in names:  # with room for the mark of the order
+                grid.add_column(Text(f"{view.metric if name == 'metric' else name} "), key=name)
+        for key, column in grid.columns.items():
+            mark = (
+                ("▴" if self.choice.is_reversed else "▾") if key.value == self.choice.sort else " "
+            )
+            column.label = Text(column.label.plain[:-1] + mark)
+        trials = table.order(view, self.choice)
+        painted = colours(view)
+        wanted = {str(trial.id) for trial in trials}
+        for row_key in [key for key in grid.rows if key.value not in wanted]:
+            grid.remove_row(row_key)
+        there = {key.value for key in grid.rows}
+        for trial in trials:
+            cells = table.cells(view, trial, names, painted.get(trial.id))
+            if str(trial.id) not in there:
+                grid.add_row(*cells, key=str(trial.id))
+                continue
+            for name, cell, before in zip(names, cells, grid.get_row(str(trial.id)), strict=True):
+                if cell != before:
+                    grid.update_cell(str(trial.id), name, cell, update_width=True)
+        place = {trial.id: number for number, trial in enumerate(trials)}
+        grid.sort("trial", key=lambda cell: place[int(cell.plain)])
+        if trials:
+            row = place.get(self.chosen, 0) if self.chosen is not None else 0
+            self._under = trials[row].id
+            grid.move_cursor(row=row, scroll=self.chosen is not None)
+
+    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+        if event.row_key.value is None:
+            return
+        number = int(event.row_key.value)
+        if number != self._under:  # moved by a key or a click
+            self.chosen = self._under = number
+        self._fill_side()
+
+    def on_data_table_row_selected(self, _event: DataTable.RowSelected) -> None:
+        self.action_enter()
+
+    def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
+        name = str(event.column_key.value)
+        self._choose(
+            sort=name, is_reversed=name == self.choice.sort and not self.choice.is_reversed
+        )
+
+    def on_tabbed_content_tab_activated(self, _event: TabbedContent.TabActivated) -> None:
+        self._fill_side()
+
+    @property
+    def _tab(self) -> str:
+        return self.query_one(TabbedContent).active
+
+    def _fill_side(self) -> None:
+        """Show the open tab, and ask for its content."""
+        if (view := self.view) is None or not self.is_running:
+            return
+        tab, number = self._tab, self._under
+        self._loupe.look(tab if tab != "curves" or self._is_timed else "", number)
+        about, found = self._fetched.get(tab, (None, None))
+        if about != number:
+            found = None
+        match tab:
+            case "trial":
+                text = panels.detail(view, view.trial(number), found or ())
+                self.query_one("#detail", Static).update(text)
+            case "curves":
+                room = self.query_one("#curves", TabPane).size
+                timed = (found or {}) if self._is_timed else None
+                drawn = panels.curves(view, number, room.width, max(2, room.height), timed)
+                self.query_one("#chart", Static).update(drawn)
+            case "log":
+                self._write("#output", found or ["nothing was printed yet"])
+            case "decisions":
+                self._write("#told", panels.decisions(view, found or ()))
+            case _:
+                pass
+
+    def _write(self, name: str, lines: Sequence[str]) -> None:
+        """Have a log hold these lines: what is new is added, anything else is written anew."""
+        log = self.query_one(name, RichLog)
+        if self._logged != [name, *lines[: len(self._logged) - 1]]:
+            log.clear()
+            self._logged = [name]
+        for line in lines[len(self._logged) - 1 :]:
+            log.write(Text(line))
+        self._logged = [name, *lines]
+
+    # ------------------------------------------------------------ looking
+
+    def _choose(self, **changes: Any) -> None:
+        self.choice = dataclasses.replace(self.choice, **changes)
+        self._draw()
+
+    def action_sort(self) -> None:
+        """Sort by the next column."""
+        names = ["metric"] if self.view is None else table.columns(self.view)
+        place = names.index(self.choice.sort) if self.choice.sort in names else 0
+        self._choose(sort=names[(place + 1) % len(names)], is_reversed=False)
+
+    def action_reverse(self) -> None:
+        self._choose(is_reversed=not self.choice.is_reversed)
+
+    def action_filter(self) -> None:
+        asked = self.query_one("#filter", Input)
+        asked.add_class("-open")
+        asked.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        if event.input.id == "filter":
+            self._choose(wanted=event.value)
+
+    def on_input_submitted(self, _event: Input.Submitted) -> None:
+        self.query_one(DataTable).focus()
+
+    def action_time(self) -> None:
+        self._is_timed = not self._is_timed
+        self.action_open("curves")
+        self._fill_side()
+
+    def action_open(self, tab: str) -> None:
+        self.query_one(TabbedContent).active = tab
+
+    def action_enter(self) -> None:
+        """Give the panel the keys, and on a narrow screen all the room."""
+        pane = self.query_one(f"#{self._tab}", TabPane)
+        for widget in pane.query("RichLog, VerticalScroll"):
+            widget.focus()
+        self.screen.set_class(self.size.width < 120, "-zoomed")
+        self.call_after_refresh(self._draw)
+
+    def action_leave_panel(self) -> None:
+        """From a panel back to the trials; there, all trials again, and the cursor at the top."""
+        grid = self.query_one(DataTable)
+        self.screen.remove_class("-zoomed")
+        if self.focused is grid:
+            self.chosen = None
+            self.query_one("#filter", Input).value = ""
+        self.query_one("#filter", Input).remove_class("-open")
+        grid.focus()
+        self.call_after_refresh(self._draw)
+
+    def action_help(self) -> None:
+        """Show Textual's panel of keys, or hide it."""
+        if self.screen.query(HelpPanel):
+            self.action_hide_help_panel()
+        else:
+            self.action_show_help_panel()
+        self.call_after_refresh(self._draw)
+
+    def action_wrap(self) -> None:
+        log = self.query_one("#output", RichLog)
+        log.wrap, self._logged = not log.wrap, []
+        self._fill_side()
+
+    def action_save_log(self) -> None:
+        """Write the log that is shown to a file in the working directory."""
+        number, lines = self._fetched.get("log", (None, None))
+        if self._tab != "log" or not lines:
+            self.notify("open the log of a trial first (3)")
+            return
+        path = Path(f"trial-{number}.log")
+        try:
+            path.write_text("\n".join(lines) + "\n")
+            self.notify(f"written to {path.absolute()}", markup=False)
+        except OSError as error:
+            self.notify(f"{path.absolute()}: {error.strerror}", markup=False, severity="error")
 
     # ------------------------------------------------------------ asking the daemon
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer what changes the search only where that is allowed."""
+        return self._act is not None or action not in STEERING
+
     def action_pause(self) -> None:
-        view, selected = self.main.view, self.main.choice.selected
-        trial = view.trial(selected) if view is not None else None
+        trial = self.view.trial(self._under) if self.view is not None else None
         is_paused = trial is not None and (trial.state == "paused" or trial.held_by_user)
         verb = "unpause" if is_paused else "pause"
-        self._ask_about(selected, f"{verb} trial {selected}?", verb)
+        self._ask_about(f"{verb} trial {self._under}?", verb)
 
     def action_stop_trial(self) -> None:
-        selected = self.main.choice.selected
-        self._ask_about(selected, f"stop trial {selected} for good?", "stop_trial")
+        self._ask_about(f"stop trial {self._under} for good?", "stop_trial")
 
     def action_more_time(self) -> None:
         self._ask("move the deadline by 10 minutes?", "deadline", add_s=MORE_S)
@@ -132,39 +423,29 @@ class Dashboard(App[Why]):
                 self._ask(f"try {values}?", "try", values=values)
 
         label = "a configuration to try next: lr=0.1 width=64; the rest is drawn at random"
-        if self._may_steer():
-            self.push_screen(Prompt(label), ask)
+        self.push_screen(Prompt(label), ask)
 
     def action_stop_search(self) -> None:
         self._ask("stop the search? every trial leaves at its next step", "stop")
 
-    def _ask_about(self, trial: int | None, question: str, verb: str) -> None:
-        if trial is None:
-            self.main.say("select a trial first")
-        else:
-            self._ask(question, verb, trial=trial)
+    def _ask_about(self, question: str, verb: str) -> None:
+        if self._under is not None:
+            self._ask(question, verb, trial=self._under)
 
     def _ask(self, question: str, verb: str, **arguments: Any) -> None:
         """Ask the daemon once the person has agreed."""
-        if self._may_steer():
-            assert self._act is not None
-            act = partial(self._act, verb, **arguments)
-            self.push_screen(YesOrNo(question), lambda yes: self._in_thread(act) if yes else None)
-
-    def _may_steer(self) -> bool:
-        if self._act is None:
-            self.main.say("read-only: 'gpusched watch --steer' lets you change the search")
-        return self._act is not None
+        assert self._act is not None
+        act = partial(self._act, verb, **arguments)
+        self.push_screen(YesOrNo(question), lambda yes: self._in_thread(act) if yes else None)
 
     def action_detach(self) -> None:
-        self.leave("over" if self.main.view is not None and self.main.view.is_over else "detached")
+        self.leave("over" if self.view is not None and self.view.is_over else "detached")
 
     def action_interrupt(self) -> None:
         """Ask in a thread: the daemon may be slow to answer, and a second Ctrl-C must get through meanwhile."""
         if self._on_interrupt is None:
             self.leave("detached")
         else:
-            self.main.say("Ctrl-C ..")
             self._in_thread(self._on_interrupt)
 
     def _in_thread(self, act: Callable[[], object]) -> None:

@@ -206,7 +206,7 @@ class LogTail:
 
 
 class Logs:
-    """Output of a trial: of every launch that printed something, what rank 0 wrote, under a heading each."""
+    """Output of a trial: of every launch, what each rank wrote, under a heading each."""
 
     def __init__(self, folder: Path) -> None:
         self._paths = ExperimentPaths(folder)
@@ -219,7 +219,7 @@ class Logs:
         logs = self._paths.trial(trial).root / "logs"
         launches = [path for path in logs.glob("*") if path.name.isdigit()]
         for launch in sorted(launches, key=lambda path: int(path.name)):
-            for path in (launch / "rank-0.out", launch / "rank-0.err"):
+            for path in sorted(launch.glob("rank-*.*")):
                 if lines := self._tails.setdefault(path, LogTail(path)).lines():
                     found += [f"── launch {launch.name}, {path.name}", *lines]
         return found

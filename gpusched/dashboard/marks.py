@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 
-from rich.style import Style
 from rich.text import Text
 
 from gpusched.dashboard.model import Standing, thinned
@@ -47,11 +46,10 @@ DEVICE = {
     "quarantined": ("×", "bold red"),
 }
 
-#: Explanations, and lines between panels: greys that can be read on black and on white (the
-#: terminal's own "bright black" is the background colour in some themes).
+#: Greys that can be read on black and on white (the terminal's own "bright black" is the background in some themes).
 QUIET, LINE = "color(244)", "color(242)"
-#: Rows of trials that hold no atoms; sparklines of those that do and those that do not.
-RESTING, CURVE, CURVE_RESTING = "color(245)", "color(74)", "color(67)"
+#: Lines of trials that hold atoms.
+CURVE = "color(74)"
 
 #: Backgrounds of the atoms' blocks: quiet, all readable under black text, neighbours unlike.
 _PALETTE = (110, 180, 150, 139, 186, 73, 174, 147, 108, 216, 152, 182)
@@ -73,17 +71,6 @@ def colours(view: Standing) -> dict[int, str]:
 def styled(text: str, style: str) -> Text:
     """Return a text to append others to; the style does not spread to the others."""
     return Text().append(text, style)
-
-
-def clicking(text: Text, action: str) -> Text:
-    """Have a click on the text do an action, of the screen where no other is named."""
-    text.stylize(_click(action if "." in action.partition("(")[0] else f"screen.{action}"))
-    return text
-
-
-@lru_cache(maxsize=4096)
-def _click(action: str) -> Style:
-    return Style(meta={"@click": action})
 
 
 def state_of(state: str) -> tuple[str, str]:
@@ -128,15 +115,6 @@ def bar(share: float, width: int, style: str = "green") -> Text:
     return line
 
 
-def stacked(parts: Sequence[tuple[int, str]], most: int, width: int) -> Text:
-    """Counts as one bar of several colours; a count that is not 0 is always seen. ``most`` fills the width."""
-    line = Text()
-    for number, style in parts:
-        length = min(width, max(1, round(number / most * width))) if number > 0 else 0
-        line.append("━" * length, style)
-    return line
-
-
 def fit(line: Text, width: int) -> Text:
     """Cut the line to ``width`` cells, with an ellipsis if something is lost."""
     line.no_wrap = True
@@ -152,22 +130,6 @@ def beside(left: Text, right: Text, width: int) -> Text:
     left = fit(left, max(0, room - 2))
     left.append(" " * max(0, room - left.cell_len))
     return left.append_text(right)
-
-
-def rule(title: Text, right: Text, width: int) -> Text:
-    """``── title ─────── right ──``: opens a panel."""
-    end = styled(" ", LINE).append_text(right).append(" ──", LINE) if right else styled("──", LINE)
-    start = styled("── ", LINE).append_text(title).append(" ")
-    if start.cell_len + end.cell_len > width:
-        end = Text()
-    start = fit(start, width)
-    start.append("─" * max(0, width - start.cell_len - end.cell_len), LINE)
-    return start.append_text(end)
-
-
-def heading(title: str, width: int, right: Text | None = None) -> Text:
-    """Draw a rule with a plain title."""
-    return rule(styled(title, "bold"), right or Text(), width)
 
 
 # ---------------------------------------------------------------- curves, eight dots to a cell

@@ -1,16 +1,15 @@
-"""The panels below or beside the table: an overview, curves, one trial, and decisions. Pure."""
+"""Texts of the dashboard: the head, one trial, curves, decisions and warnings. Pure."""
 
 from __future__ import annotations
 
-import textwrap
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 
 from rich.text import Text
 
-from gpusched.dashboard import devices, marks
-from gpusched.dashboard.marks import QUIET, DrawnCurve, Points, chart, clicking, styled
-from gpusched.dashboard.model import DeviceRow, Standing, TrialRow
+from gpusched.dashboard import marks
+from gpusched.dashboard.marks import QUIET, DrawnCurve, Points, chart, fit, styled
+from gpusched.dashboard.model import LIVE, Standing, TrialRow
 from gpusched.text import (
     clean,
     count,
@@ -18,110 +17,116 @@ from gpusched.text import (
     sentence,
     show_clock,
     show_duration,
+    show_hparams,
     show_metric,
 )
 
-
-def overview(view: Standing, width: int, rows: int) -> list[Text]:
-    """Compose devices, rungs and the last decisions, the newest first; in little room the rungs are one line."""
-    lines: list[Text] = []
-    has_rungs = any(rung.count for rung in view.rungs)
-    if any(device.utilisation is not None for device in view.devices) and rows >= 12:
-        drawn, room = devices.lines(view, width), rows // 3
-        if len(drawn) > room:
-            drawn[room - 1 :] = [styled(f"and {len(drawn) - room + 1} more", QUIET)]
-        lines += [marks.heading("devices", width), *drawn, Text()]
-    if has_rungs and rows >= 12:
-        lines += [marks.heading("rungs", width), *rungs(view, width)[: rows // 3], Text()]
-    elif has_rungs:
-        lines.append(rungs_line(view))
-    notes = styled(" · ".join(view.notes), "cyan")
-    if notes and notes.cell_len + len("── decisions ── ──") + 2 > width:
-        lines.append(marks.heading("decisions", width))
-        lines += [marks.fit(styled(note, "cyan"), width) for note in view.notes]
-    else:
-        lines.append(marks.heading("decisions", width, notes))
-    recent = decisions(view, (), 1000)[::-1][: max(1, rows - len(lines))]
-    return [*lines, *(marks.fit(line.copy(), width) for line in recent)]
+# ---------------------------------------------------------------- the head
 
 
-# ---------------------------------------------------------------- rungs
+def head(view: Standing, width: int, away_s: float | None = None) -> Text:
+    """Word the search, its time and its best model in three lines. ``away_s``: silence of the daemon."""
+    title = styled(view.experiment, "bold").append(f"  {view.policy}", "cyan")
+    title.append(f" on {count(view.atoms.total, 'atom')}", QUIET)
+    left_s = max(0.0, view.time_left_s - (away_s or 0.0))
+    over = view.is_over or view.state == "interrupted"
+    passed_s = view.deadline_s - (view.time_left_s if over else left_s)
+    share = passed_s / view.deadline_s if view.deadline_s > 0 else 1.0
+    end = f" {show_clock(passed_s)} of {show_clock(view.deadline_s)}"
+    progress = marks.bar(
+        share, max(4, width - len(end)), "green" if share < 0.9 or over else "yellow"
+    )
+    lines = [
+        marks.beside(title, _standing(view, left_s, away_s), width),
+        progress.append(end, QUIET),
+        marks.beside(_best(view), _counts(view), width),
+    ]
+    return Text("\n").join(fit(line, width) for line in lines)
 
 
-def _cutoff(view: Standing, cutoff: float | None) -> str:
-    better = "≥" if view.mode == "max" else "≤"
-    return "-" if cutoff is None else f"{better} {show_metric(cutoff)}"
-
-
-def rungs_line(view: Standing) -> Text:
-    """Put all rungs in one line: ``rungs  1: 12 ≥ 0.8712   4: 5 ≥ 0.9401``."""
-    line, gap = styled("rungs", QUIET), "  "
-    for rung in view.rungs:
-        if rung.count:
-            line.append(gap).append(f"{rung.milestone}: ", QUIET).append(str(rung.count))
-            gap = "   "
-            if rung.cutoff is not None:
-                line.append(f" {_cutoff(view, rung.cutoff)}", "cyan")
+def _standing(view: Standing, left_s: float, away_s: float | None) -> Text:
+    glyph, style = marks.EXPERIMENT.get(view.state, marks.UNKNOWN)
+    if away_s is not None and not view.is_over:
+        return styled(
+            f"{glyph} daemon is away, last seen {show_duration(away_s)} ago", "bold yellow"
+        )
+    line = styled(f"{glyph} {view.state}", style)
+    if view.state in ("running", "starting"):
+        line.append(f"  {show_clock(math.ceil(left_s))} left", "bold")
+    elif view.ending:
+        line.append(f": {view.ending}", style)
     return line
 
 
-def rungs(view: Standing, width: int) -> list[Text]:
-    """Draw a ladder, the highest rung on top: how many trials came, how many wait there, and the cut-off."""
-    lines = [styled("  step  trials  waiting     kept if", QUIET)]
-    most = max((rung.count for rung in view.rungs), default=1)
-    for rung in reversed(view.rungs):
-        line = styled(f"{rung.milestone:>6}  ", "bold" if rung.count else QUIET)
-        if rung.count:
-            line.append(f"{rung.count:>6}  ")
-            line.append(f"{rung.waiting or '-':>7}  ", "blue" if rung.waiting else QUIET)
-            line.append(f"{_cutoff(view, rung.cutoff):>10}  ", "cyan")
-            parts = [(rung.count - rung.waiting, "green"), (rung.waiting, "blue")]
-            line.append_text(marks.stacked(parts, most, min(24, width - line.cell_len)))
-        else:
-            line.append(f"{'-':>6}", QUIET)
-        lines.append(line)
-    return lines
+def _best(view: Standing) -> Text:
+    if (best := view.best) is None:
+        return styled("no model is saved yet", QUIET)
+    line = styled(f"best {view.metric} {show_metric(best.metric)}", "bold green")
+    return line.append(f"  trial {best.trial} at step {best.step}: {show_hparams(best.hparams)}")
 
 
-# ---------------------------------------------------------------- decisions
+def _counts(view: Standing) -> Text:
+    live = sum(view.trial_counts.get(state, 0) for state in LIVE)
+    others = {state: n for state, n in view.trial_counts.items() if state not in LIVE and n}
+    return styled(", ".join(f"{n} {state}" for state, n in {"live": live, **others}.items()), QUIET)
 
 
-def decisions(view: Standing, history: Sequence[tuple[float, str]], width: int) -> list[Text]:
-    """Word the decisions, the newest last, wrapped. ``history``: all since the beginning, where they are known."""
-    told = list(history) or [
-        (decision.at, sentence(decision.trial, decision.text)) for decision in view.decisions
-    ]
-    column = max((len(show_clock(at)) for at, _ in told[-1:]), default=0)
-    found = (_decision(at, _by_name(text, view.devices), column, width) for at, text in told)
-    return [line for lines in found for line in lines] or [styled("none yet", QUIET)]
+def remarks(view: Standing) -> Text:
+    """Word what the policy notes and what is wrong, a line each; empty where there is nothing."""
+    told = list(view.warnings)
+    if view.state == "interrupted":
+        told.append("no daemon runs this search; 'gpusched resume' continues it")
+    lines = [Text(note, "cyan") for note in view.notes]
+    return Text("\n").join([*lines, *(Text(f"! {text}", "bold yellow") for text in told)])
 
 
-@lru_cache(maxsize=1 << 14)
-def _decision(at: float, text: str, column: int, width: int) -> tuple[Text, ...]:
-    """Word one decision; kept, as all but the last few are the same from one frame to the next."""
-    told, indent = f"{show_clock(at):>{column}}  {text.replace('->', '→')}", " " * (column + 2)
-    lines = [Text(part) for part in textwrap.wrap(told, width, subsequent_indent=indent)]
-    lines[0].stylize(QUIET, 0, column)
-    word, _, rest = text.partition(" ")
-    number = rest.partition(" ")[0].rstrip(":")
-    if word == "trial" and number.isdecimal():
-        lines[0].stylize("bold", column + 2, column + 2 + len(f"trial {number}"))
-        for line in lines:
-            clicking(line, f"choose({number})")
-    return tuple(lines)
+# ---------------------------------------------------------------- one trial
 
 
-def _by_name(text: str, known: Sequence[DeviceRow]) -> str:
-    """Name a GPU as on the screen, once, instead of by its UUID."""
-    for device in known:
-        if device.id in text and (name := devices.name_of(device)) != device.id:
-            named = text.replace(device.id, name)
-            named = named.replace(f"quarantined: {name}: ", "quarantined: ")
-            return named.replace(f"quarantined: {devices.gpu_of(device)}: ", "quarantined: ")
-    return text
+def detail(view: Standing, trial: TrialRow | None, story: Sequence[str]) -> Text:
+    """Word one trial in full, with the story that ``explain`` tells, or until that comes the last decisions."""
+    if trial is None:
+        return styled("no trial yet", QUIET)
+    glyph, style = marks.state_of(trial.state)
+    title = styled(f"trial {trial.id}  ", "bold").append(f"{glyph} {trial.state}", style)
+    if trial.atoms:
+        title.append(f" on {count(trial.atoms, 'atom')}")
+    if trial.held_by_user:
+        title.append(", held by the user", "yellow")
+    lines = [title]
+    if trial.error:
+        lines.append(styled(clean(trial.error), "bold red"))
+    lines += [Text(fact) for fact in _facts(view, trial)]
+    hparams = (f"{name}={shown}" for name, shown in hparam_texts(trial.hparams))
+    lines.append(styled("  ".join(hparams), "cyan"))
+    told = story or [f"{show_clock(d.at)}  {d.text}" for d in view.decisions if d.trial == trial.id]
+    return Text("\n").join([*lines, Text(), *(Text(clean(text)) for text in told)])
 
 
-# ---------------------------------------------------------------- curves
+def _facts(view: Standing, trial: TrialRow) -> Iterator[str]:
+    now = f"step {trial.step}"
+    if trial.metric is not None:
+        now += f", {view.metric} {show_metric(trial.metric)}"
+    elif trial.step:
+        now += f", {view.metric} is not a number"
+    if trial.best_metric is not None and trial.best_step != trial.step:
+        now += f", best {show_metric(trial.best_metric)} at step {trial.best_step}"
+    yield now
+    for name, value in trial.metrics.items():
+        if name != view.metric:
+            yield f"{name} {value if isinstance(value, str) else show_metric(float(value))}"
+    spent = f"launch {trial.incarnation}, {show_duration(trial.training_s)} of training"
+    if trial.step_time_s is not None:
+        spent += f", {show_duration(trial.step_time_s)} a step"
+    yield spent
+    if trial.saved_step:
+        age = "" if trial.saved_age_s is None else f", {show_duration(trial.saved_age_s)} ago"
+        yield f"saved at step {trial.saved_step}{age}"
+    if trial.after:
+        yield f"then: {trial.after}"
+
+
+# ---------------------------------------------------------------- curves and decisions
 
 
 def curves(
@@ -130,20 +135,18 @@ def curves(
     width: int,
     rows: int,
     timed: Mapping[int, Points] | None = None,
-) -> list[Text]:
+) -> Text:
     """Draw every trial's metric over its steps, or where ``timed`` is given over time; the selected one on top."""
     on_top = view.trial(selected) or view.trial(view.best.trial if view.best else None)
-    lines = []
+    drawn = []
     for trial in sorted(view.trials, key=lambda trial: (trial is on_top, trial.is_live)):
         points = _by_step(trial) if timed is None else timed.get(trial.id, ())
         style = "bold yellow" if trial is on_top else marks.CURVE if trial.is_live else marks.LINE
-        lines.append(DrawnCurve(points, style))
-    title = styled(f"{view.metric} over {'steps' if timed is None else 'time'}", "bold")
-    if on_top is not None:
-        title.append(f"  trial {on_top.id}", "bold yellow")
-        title.append(f" of {len(view.trials)}, now {show_metric(on_top.metric)}", QUIET)
+        drawn.append(DrawnCurve(points, style))
+    over = "steps; t: over time" if timed is None else "time; t: over steps"
+    title = styled(f"{view.metric} over {over}", QUIET)
     words = (lambda step: f"step {step:.0f}") if timed is None else show_clock
-    return [title, *chart(lines, width, rows - 1, words)]
+    return Text("\n").join([fit(title, width), *chart(drawn, width, rows - 1, words)])
 
 
 def _by_step(trial: TrialRow) -> Points:
@@ -156,73 +159,7 @@ def _by_step(trial: TrialRow) -> Points:
     )
 
 
-# ---------------------------------------------------------------- one trial
-
-
-def detail(view: Standing, trial: TrialRow | None, story: Sequence[str], width: int) -> list[Text]:
-    """Compose one trial in full, with the story that ``explain`` tells, or until that comes the last decisions."""
-    if trial is None:
-        return [styled("select a trial with ↑ and ↓, or click it", QUIET)]
-    lines = [_title(trial)]
-    if trial.error:
-        lines += [styled(part, "bold red") for part in _paragraph(trial.error, width)]
-    lines += _wrapped(_facts(view, trial), width)
-    hparams = _wrapped((f"{name}={value}" for name, value in hparam_texts(trial.hparams)), width)
-    for line in hparams:
-        line.highlight_regex(r"(?:^|(?<=   ))[^= ]+=", QUIET)
-    told = story or [f"{show_clock(d.at)}  {d.text}" for d in view.decisions if d.trial == trial.id]
-    told = [part for text in told if text for part in _paragraph(text, width)]
-    return [*lines, *hparams, marks.heading("story", width), *map(Text, told)]
-
-
-def _title(trial: TrialRow) -> Text:
-    glyph, style = marks.state_of(trial.state)
-    line = styled(f"trial {trial.id}  ", "bold").append(f"{glyph} {trial.state}", style)
-    if trial.atoms:
-        line.append(f" on {count(trial.atoms, 'atom')}")
-    if trial.incarnation:
-        line.append(f", launch {trial.incarnation}", QUIET)
-    if trial.held_by_user:
-        line.append(", held by the user", "yellow")
-    return line
-
-
-def _facts(view: Standing, trial: TrialRow) -> Iterator[str]:
-    yield f"step {trial.step}"
-    if trial.metric is not None:
-        yield f"{view.metric} {show_metric(trial.metric)}"
-    elif trial.step:
-        yield f"{view.metric} is not a number"
-    if trial.best_metric is not None and trial.best_step != trial.step:
-        yield f"best {show_metric(trial.best_metric)} at step {trial.best_step}"
-    for name, value in trial.metrics.items():
-        if name != view.metric:
-            yield f"{name} {value if isinstance(value, str) else show_metric(float(value))}"
-    if trial.step_time_s is not None:
-        yield f"{show_duration(trial.step_time_s)} a step"
-    if trial.training_s:
-        yield f"{show_duration(trial.training_s)} of training"
-    if trial.saved_step:
-        age = "" if trial.saved_age_s is None else f", {show_duration(trial.saved_age_s)} ago"
-        yield f"saved at step {trial.saved_step}{age}"
-    held = [d.id for d in view.devices if d.trial == trial.id and d.state == "held"]
-    if held:
-        yield "on " + " ".join(held[:8]) + (" .." if len(held) > 8 else "")
-    if trial.after:
-        yield f"then: {trial.after}"
-
-
-def _wrapped(items: Iterator[str], width: int) -> list[Text]:
-    """Join items three blanks apart, over as many lines as they need."""
-    lines: list[str] = []
-    for item in items:
-        if lines and len(lines[-1]) + 3 + len(item) <= width:
-            lines[-1] += f"   {item}"
-        else:
-            lines.append(item)
-    return [Text(line) for line in lines]
-
-
-def _paragraph(text: str, width: int) -> list[str]:
-    text = clean(text).replace("->", "→")
-    return textwrap.wrap(text, max(20, width), subsequent_indent="    ") or [""]
+def decisions(view: Standing, history: Sequence[tuple[float, str]]) -> list[str]:
+    """Word the decisions, the newest last. ``history``: all since the beginning, where they are known."""
+    recent = [(d.at, sentence(d.trial, d.text)) for d in view.decisions]
+    return [f"{show_clock(at)}  {clean(text)}" for at, text in history or recent]

@@ -10,7 +10,6 @@ from textual.pilot import Pilot
 
 from gpusched.dashboard.app import Dashboard, Why
 from gpusched.dashboard.model import Standing
-from gpusched.dashboard.widgets import LinesView
 
 Steps = Callable[[Pilot[Why], Dashboard], Awaitable[None]]
 
@@ -21,8 +20,8 @@ def drive(
     """Show a view on a screen of this size, and do ``steps`` with it."""
 
     async def run() -> None:
-        async with app.run_test(size=size) as pilot:
-            while app.main.view is not view:
+        async with app.run_test(size=size, notifications=True) as pilot:
+            while app.view is not view:
                 await pilot.pause()
             await pilot.pause()
             await steps(pilot, app)
@@ -33,13 +32,6 @@ def drive(
 
 
 def screen_of(app: Dashboard) -> str:
-    """Return what the widgets show, each at its place."""
-    width, height = app.size
-    canvas = [[" "] * width for _ in range(height)]
-    for widget in app.main.query(LinesView):
-        seen = widget.region.intersection(app.main.region)
-        if widget.display and widget.container_size:
-            for row in range(seen.height):
-                for place, letter in enumerate(widget.render_line(row).text[: seen.width]):
-                    canvas[seen.y + row][seen.x + place] = letter
-    return "\n".join("".join(line).rstrip() for line in canvas) + "\n"
+    """Return what is on the screen, line by line."""
+    strips = app.screen._compositor.render_strips()
+    return "".join(f"{strip.text.rstrip()}\n" for strip in strips)

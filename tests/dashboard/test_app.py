@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
-from textual.widgets import Input
+from textual.widgets import DataTable, TabbedContent
 
-from gpusched.dashboard import frame
+from gpusched.dashboard import table
 from gpusched.dashboard.app import Dashboard, Why
-from gpusched.dashboard.frame import TABS
-from gpusched.dashboard.model import DecisionRow, Standing
+from gpusched.dashboard.model import DeviceRow, Standing
+from gpusched.dashboard.table import TableChoice
 from gpusched.errors import InputError
 from tests.dashboard.driving import Steps, drive, screen_of
 from tests.dashboard.scene import recorded
 
-GOLDEN = Path(__file__).with_name("golden")
 EXPLORING = recorded("exploring")
 
 
@@ -34,156 +31,182 @@ def pressing(*keys: str) -> Steps:
     return steps
 
 
-def shown(view: Standing | None, *keys: str, **options: Any) -> str:
-    """Return the screen after these keys."""
+def shown(view: Standing | None, *keys: str, until: str = "", **options: Any) -> str:
+    """Return the screen after these keys, once ``until`` is on it."""
     found = ""
 
     async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
         nonlocal found
         await pressing(*keys)(pilot, app)
-        found = screen_of(app)
+        for _ in range(500):
+            await pilot.pause(0.02 if until else None)
+            found = screen_of(app)
+            if until in found:
+                break
 
     drive(view, steps, **options)
     return found
 
 
-# ---------------------------------------------------------------- pictures
+# ---------------------------------------------------------------- what is seen
 
 
 @pytest.mark.parametrize(
-    ("scene", "size", "keys"),
+    ("scene", "size"),
     [
-        ("exploring", (160, 45), ()),
-        ("exploring", (80, 24), ()),
-        ("exploring", (40, 16), ()),
-        ("exploring", (40, 8), ()),
-        ("exploring", (100, 30), ("down", "2")),
-        ("trouble", (160, 45), ("6",)),
-        ("grown", (80, 24), ("down", "enter")),
-        ("finished", (80, 24), ("5",)),
-        ("many_atoms", (120, 30), ("question_mark",)),
+        ("exploring", (160, 45)),
+        ("exploring", (80, 24)),
+        ("exploring", (40, 16)),
+        ("trouble", (100, 30)),
+        ("finished", (80, 24)),
+        ("many_atoms", (120, 30)),
     ],
 )
-def test_pictures(scene: str, size: tuple[int, int], keys: tuple[str, ...]) -> None:
-    """``GOLDEN=write`` draws them anew; look at the difference afterwards."""
-    found = shown(recorded(scene), *keys, size=size)
-    assert max(map(cell_len, found.splitlines())) <= size[0]
-    assert found.count("\n") == size[1]
-    assert "…" not in found or size[0] < 60 or scene == "trouble", "there is room"
-    path = GOLDEN / f"{'-'.join([scene, 'x'.join(map(str, size)), *keys])}.txt"
-    if os.environ.get("GOLDEN") == "write":
-        path.write_text(found)
-    assert found == path.read_text(), f"{path.name} looks different now; GOLDEN=write makes it anew"
+def test_any_size_has_what_is_looked_at_first(scene: str, size: tuple[int, int]) -> None:
+    view = recorded(scene)
+    screen = shown(view, size=size)
+    assert max(map(cell_len, screen.splitlines())) <= size[0]
+    assert screen.count("\n") == size[1]
+    wanted = [view.experiment[:10]]
+    if size[0] >= 80:
+        wanted += [
+            f"best {view.metric}",
+            "trial",
+            "state",
+            "curves",
+            "decisions",
+            "lr",
+            "width",
+            "detach",
+        ]
+    assert [word for word in wanted if word not in screen] == []
 
 
-def test_before_the_first_view_it_waits() -> None:
+def test_each_gpu_has_its_figures_and_what_is_wrong_with_it() -> None:
+    screen = shown(recorded("trouble"), size=(160, 40))
+    line = next(line for line in screen.splitlines() if "gpu5" in line)
+    assert "quarantined" in line
+    assert "still held by python (pid 8812)" in line
+    assert "31.2/80 GiB" in screen
+    assert "527 W" in screen
+    assert "! the journal cannot be written" in screen
+    busy = DeviceRow(id="GPU-1", label="GPU 0 H100", state="quarantined", reason="held by pid 7")
+    assert "GPU 0 busy: held by pid 7" in shown(replace(EXPLORING, devices=(busy,)))
+
+
+def test_before_the_first_view_and_without_a_daemon() -> None:
     assert "waiting for the daemon .." in shown(None)
-
-
-def test_warnings_and_a_missing_daemon_are_remarked() -> None:
-    view = replace(EXPLORING, warnings=("the disk is full",), state="interrupted", daemon_pid=None)
+    view = replace(EXPLORING, notes=("entrance is closed",), state="interrupted", daemon_pid=None)
     screen = shown(view)
-    assert "! the disk is full" in screen
-    assert "! no daemon runs this search; 'gpusched resume' goes on with the search" in screen
+    assert "! no daemon runs this search; 'gpusched resume' continues it" in screen
+    assert "entrance is closed" in screen
+
+
+def test_the_tabs_show_a_trial_its_log_and_the_decisions() -> None:
+    sources = {"trial": lambda n: [f"the story of {n}"], "log": lambda n: [f"printed by {n}"]}
+    seen: dict[str, str] = {}
+
+    async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
+        for key, tab in zip("1234", ("trial", "curves", "log", "decisions"), strict=True):
+            await pilot.press(key)
+            assert app.query_one(TabbedContent).active == tab
+            for _ in range(200):
+                await pilot.pause(0.02)
+                seen[tab] = screen_of(app)
+                if tab not in sources or any(w in seen[tab] for w in ("the story", "printed by")):
+                    break
+
+    drive(EXPLORING, steps, sources=sources)
+    assert "the story of 0" in seen["trial"]
+    assert "accuracy over steps" in seen["curves"]
+    assert "printed by 0" in seen["log"]
+    assert "trial 18 pauses: 3rd of 3 at rung 9" in seen["decisions"]
+
+
+def test_enter_gives_a_panel_the_whole_of_a_narrow_screen() -> None:
+    def has_table(*keys: str) -> bool:
+        return "accuracy▾" in shown(EXPLORING, *keys, size=(80, 24))
+
+    assert [has_table(), has_table("enter"), has_table("enter", "escape")] == [True, False, True]
+
+
+def test_help_lists_the_keys() -> None:
+    screen = shown(EXPLORING, "question_mark", size=(160, 45))
+    for meaning in ("curves over steps or time", "wrap the log", "reverse the order"):
+        assert meaning in screen
+    assert "wrap the log" not in shown(EXPLORING, "question_mark", "question_mark", size=(160, 45))
 
 
 # ---------------------------------------------------------------- choosing
 
 
-@pytest.mark.parametrize(
-    ("keys", "selected"),
-    [
-        (("down",), 0),
-        (("down", "j"), 1),
-        (("down", "down", "k"), 0),
-        (("end",), 24),
-        (("G", "home"), 0),
-        (("end", "escape"), None),
-        (("s", "down"), 0),
-        (("s", "r", "down"), 24),
-    ],
-)
-def test_keys_move_the_selection(keys: Sequence[str], selected: int | None) -> None:
-    assert drive(EXPLORING, pressing(*keys)).main.choice.selected == selected
+def under(app: Dashboard) -> int:
+    grid = app.query_one(DataTable)
+    return int(grid.get_row_at(grid.cursor_row)[0].plain)
 
 
-def test_a_selection_stays_in_sight_and_on_its_trial() -> None:
-    screen = shown(EXPLORING, "end", "s", "s", size=(80, 24))
-    assert "▸   24" in screen
-
-
-def test_tabs_go_round_and_by_number() -> None:
-    assert drive(EXPLORING, pressing("tab")).main.open_tab == TABS[1]
-    assert drive(EXPLORING, pressing("shift+tab")).main.open_tab == TABS[-1]
-    assert drive(EXPLORING, pressing("5", "question_mark", "escape")).main.open_tab == "decisions"
-
-
-def test_a_filter_of_states_and_words() -> None:
-    screen = shown(EXPLORING, "f", *"running", "enter")
-    assert "with running" in screen
-    assert "4 of 25" in screen
-    assert "paused  " not in screen
-    assert "no trial is like this" in shown(EXPLORING, "f", *"zzz", "enter")
-    assert "▪    0" in shown(EXPLORING, "f", *"zzz", "escape")
-
-
-@pytest.mark.parametrize("size", [(40, 16), (80, 24)])
-def test_what_is_typed_is_seen(size: tuple[int, int]) -> None:
+def test_the_cursor_stays_on_the_chosen_trial_whatever_the_order() -> None:
     async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
-        await pressing("f", *"running")(pilot, app)
-        field = app.screen.query_one(Input)
-        assert field.content_region.height == 1
-        assert app.screen.region.contains_region(field.content_region)
-        assert "running" in field.render_line(0).text
-
-    drive(EXPLORING, steps, size=size)
-
-
-@pytest.mark.parametrize(("width", "steers"), [(38, True), (64, False), (78, True)])
-def test_help_is_as_wide_as_its_panel_and_says_which_keys_are_refused(
-    width: int, steers: bool
-) -> None:
-    meaning = "stop in good order; again: terminate; a third time: kill"
-    lines = [line.plain for line in frame.help_lines(meaning, width, steers=steers)]
-    assert [line for line in lines if len(line) > width] == []
-    assert sum("needs --steer" in line for line in lines) == (0 if steers else 5)
-
-
-# ---------------------------------------------------------------- the mouse
-
-
-def test_a_click_selects_sorts_opens_and_filters() -> None:
-    async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
-        await pilot.click("#trials", offset=(5, 4))
-        assert app.main.choice.selected == 18
-        await pilot.click("#trials", offset=(4, 1))
-        assert app.main.choice.sort == "trial"
-        await pilot.click("#tabs", offset=(10, 0))
-        assert app.main.open_tab == "curves"
-        await pilot.click("#top", offset=(92, 2))
-        assert app.main.choice.wanted == "paused"
-        await pilot.click("#top", offset=(10, 3))
-        assert app.main.choice.selected == 0
+        assert under(app) == 0
+        await pressing("down", "down")(pilot, app)
+        assert under(app) == app.chosen == 18
+        await pressing("s", "s", "r")(pilot, app)
+        assert under(app) == 18
+        await pressing("escape")(pilot, app)
+        assert app.chosen is None
+        await pilot.click("#trials", offset=(3, 4))
+        await pilot.pause()
+        assert app.chosen == under(app)
+        await pilot.click("#trials", offset=(3, 0))
+        await pilot.pause()
+        assert app.choice.sort == "trial"
 
     drive(EXPLORING, steps)
 
 
-def test_the_wheel_and_search_reach_the_beginning() -> None:
-    told = tuple(DecisionRow(at=float(n), trial=n, text=f"pauses: word{n}") for n in range(40))
+@pytest.mark.parametrize(
+    ("wanted", "count"),
+    [
+        ("running", 4),
+        ("live", 4),
+        ("paused adam", 12),
+        ("lr<0.001 paused", 6),
+        ("accuracy>=0.9", 3),
+        ("optimizer.name=sgd step>3", 2),
+        ("zzz", 0),
+    ],
+)
+def test_a_filter_of_states_words_and_comparisons(wanted: str, count: int) -> None:
+    found = table.order(EXPLORING, TableChoice(wanted=wanted))
+    assert len(found) == count
 
+
+def test_what_is_typed_filters_at_once_and_escape_shows_all() -> None:
     async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
-        await pressing("5")(pilot, app)
-        panel = app.main.lines_of("decisions")
-        assert panel.is_vertical_scroll_end, "the newest is shown first"
-        panel.scroll_up(animate=False, immediate=True)
-        await pressing("slash", *"word3", "enter")(pilot, app)
-        assert "'word3': 11 of 11 lines" in screen_of(app)
-        await pressing("n")(pilot, app)
-        assert "0:03  trial 3 pauses: word3" in screen_of(app)
-        await pressing("N")(pilot, app)
-        assert "0:39  trial 39 pauses: word39" in screen_of(app)
+        await pressing("f", *"running")(pilot, app)
+        assert any(line.startswith("running") for line in screen_of(app).splitlines())
+        assert app.query_one(DataTable).row_count == 4
+        await pressing("enter", "escape")(pilot, app)
+        assert app.query_one(DataTable).row_count == len(EXPLORING.trials)
 
-    drive(replace(EXPLORING, decisions=told), steps)
+    drive(EXPLORING, steps)
+
+
+@pytest.mark.parametrize("column", table.columns(EXPLORING))
+def test_any_column_sorts_and_trials_without_a_value_come_last(column: str) -> None:
+    view = replace(
+        EXPLORING,
+        trials=(*EXPLORING.trials, replace(EXPLORING.trials[0], id=99, metric=None, hparams={})),
+    )
+    for is_reversed in (False, True):
+        trials = table.order(view, TableChoice(sort=column, is_reversed=is_reversed))
+        known = [table.value(t, column) is not None for t in trials]
+        assert known == sorted(known, reverse=True)
+        assert len(trials) == len(view.trials)
+
+
+def test_hyperparameters_stand_before_curve_and_launches() -> None:
+    assert table.columns(EXPLORING)[-2:] == ["curve", "launches"]
 
 
 # ---------------------------------------------------------------- asking the daemon
@@ -206,16 +229,15 @@ class Asked:
 @pytest.mark.parametrize(
     ("keys", "asked"),
     [
-        (("down", "p", "y"), ("pause", {"trial": 0})),
-        (("down", "down", "p", "y"), ("unpause", {"trial": 1})),
-        (("down", "x", "enter"), ("stop_trial", {"trial": 0})),
+        (("p", "y"), ("pause", {"trial": 0})),
+        (("down", "p", "y"), ("unpause", {"trial": 1})),
+        (("x", "enter"), ("stop_trial", {"trial": 0})),
         (("plus", "y"), ("deadline", {"add_s": 600.0})),
         (("c", *"lr=0.1", "enter", "y"), ("try", {"values": "lr=0.1"})),
         (("c", *"lr=0.1", "escape", "y"), None),
         (("S", "y"), ("stop", {})),
         (("S", "n"), None),
         (("down", "x", "escape"), None),
-        (("p", "y"), None),
     ],
 )
 def test_actions_are_confirmed(keys: Sequence[str], asked: Any) -> None:
@@ -224,11 +246,12 @@ def test_actions_are_confirmed(keys: Sequence[str], asked: Any) -> None:
     assert act.got == ([] if asked is None else [asked])
 
 
-def test_a_refusal_is_said_and_a_watcher_may_not_steer() -> None:
+def test_a_refusal_is_said_and_a_watcher_is_offered_nothing_to_change() -> None:
     refusing = Asked(InputError("trial 0 is final"))
-    screen = shown(EXPLORING, "down", "x", "y", "down", act=refusing, size=(100, 30))
-    assert "» the daemon refused: trial 0 is final" in screen
-    assert "read-only: 'gpusched watch --steer'" in shown(EXPLORING, "down", "x")
+    screen = shown(EXPLORING, "x", "y", until="the daemon refused", act=refusing)
+    assert "trial 0 is final" in screen
+    assert "stop trial" in screen
+    assert "stop trial" not in shown(EXPLORING, "x")
 
 
 def test_ctrl_c_is_the_callers() -> None:
@@ -238,10 +261,9 @@ def test_ctrl_c_is_the_callers() -> None:
         pressed.append(1)
         return f"pressed {len(pressed)}"
 
-    screen = shown(EXPLORING, "ctrl+c", "ctrl+c", "down", on_interrupt=interrupt)
-    assert "» pressed 2" in screen
-    ended = drive(EXPLORING, pressing("ctrl+c")).return_value
-    assert ended == "detached"
+    assert shown(EXPLORING, "ctrl+c", "ctrl+c", until="pressed 2", on_interrupt=interrupt)
+    assert pressed == [1, 1]
+    assert drive(EXPLORING, pressing("ctrl+c")).return_value == "detached"
 
 
 def test_a_failure_of_its_own_is_the_callers_to_word(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ def test_a_folder_as_it_stood_at_a_time(tmp_path: Path) -> None:
     picture = ElementTree.parse(out)
     words = " ".join(text.text or "" for text in picture.iter("{http://www.w3.org/2000/svg}text"))
     words = words.replace("\xa0", " ")
-    for part in (folder.name, "running", "0:12 of 0:30", "trials", "decisions"):
+    for part in (folder.name, "running", "0:12 of 0:30", "trial", "decisions"):
         assert part in words, part
     assert "url(http" not in out.read_text(), "a picture in a README loads nothing"
 

@@ -67,11 +67,6 @@ def test_a_bar_is_as_wide_as_it_should_be() -> None:
     assert marks.bar(0.625, 4).plain == "━━╸─"
 
 
-def test_a_count_is_seen_however_small() -> None:
-    assert marks.stacked([(1, "green"), (0, "red"), (999, "blue")], 1000, 10).plain == "━" * 11
-    assert marks.stacked([(0, "green")], 1, 10).plain == ""
-
-
 def test_all_glyphs_are_one_cell() -> None:
     glyphs = [glyph for glyph, _ in (*marks.TRIAL.values(), *marks.EXPERIMENT.values())]
     glyphs += [fill for fill, _ in marks.DEVICE.values()] + [*"▁▂▃▄▅▆▇█━╸─│▸▴▾▪·≥≤→…»"]
@@ -97,8 +92,3 @@ def test_left_gives_way_to_right() -> None:
     assert line.plain == "a lo…  right"
     assert marks.beside(Text("a"), Text("b"), 12).plain == "a          b"
     assert math.isclose(marks.beside(Text("日本語"), Text("b"), 12).cell_len, 12)
-
-
-def test_a_bar_of_counts_keeps_to_its_width_whatever_is_counted() -> None:
-    """Counts that do not fit together, as while a view is between two events, took gigabytes."""
-    assert marks.stacked([(-9, "green"), (10**9, "blue")], 3, 24).cell_len == 24
