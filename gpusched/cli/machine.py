@@ -113,10 +113,10 @@ def _standings(folders: set[str]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _standing(uuid: str, devices: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return state, trial, reason and load of the last minute."""
+    """Return state, trial and reason."""
     found = [one for one in devices if uuid == one["id"].partition("#")[0]]
     found.sort(key=lambda device: device["state"] == "free")  # of a shared GPU, a share in use
-    keys = ("state", "trial", "reason", "history")
+    keys = ("state", "trial", "reason")
     return {key: found[0].get(key) for key in keys} if found else None
 
 

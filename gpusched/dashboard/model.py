@@ -75,8 +75,6 @@ class DeviceRow:
     temperature_c: float | None = None
     power_w: float | None = None
     notes: tuple[str, ...] = ()
-    #: Utilisation over the last minute, the oldest first.
-    history: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,10 +43,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A device as it looks now, for people. None: not known for this kind of device.
-
-    ``history``: its utilisation over the last minute, evenly spaced, the oldest first.
-    """
+    """A device as it looks now, for people. None: not known for this kind of device."""
 
     device: str
     label: str
@@ -57,7 +54,6 @@ class Reading:
     power_w: float | None = None
     holders: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    history: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -368,7 +368,6 @@ class GpuState(Reading):
 
     def to_json(self) -> dict[str, Any]:
         told = asdict(self)
-        del told["history"]
         return {"uuid": told.pop("device"), **told}
 
 

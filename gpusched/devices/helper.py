@@ -58,7 +58,6 @@ MIG = "MIG has cut it into slices, which gpusched does not use (`sudo nvidia-smi
 LOOK_PACE_S = 0.9
 """Somewhat less than the second after which everybody looks."""
 VITALS_PACE_S = 1.9
-LOADS = 30
 NEVER = -math.inf
 
 
@@ -285,7 +284,6 @@ class Board:
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
-        self.loads: deque[float | None] = deque(maxlen=LOADS)
         self.reopen()
 
     def reopen(self) -> None:
@@ -322,7 +320,6 @@ class Board:
         if seen.vitals is not None:
             self.vitals = seen.vitals
             self.first_vitals = self.first_vitals or seen.vitals
-            self.loads.append(seen.vitals.utilisation)
 
 
 class Driver:

@@ -300,5 +300,4 @@ class Unit:
                 str(replace(board.who(p.pid), memory_bytes=p.memory_bytes)) for p in listed
             ),
             notes=tuple(notes),
-            history=tuple(board.loads),
         )

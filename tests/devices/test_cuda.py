@@ -156,17 +156,6 @@ def test_a_resumed_search_finds_its_devices_again(make_box: MakeBox) -> None:
     assert again.recovered() == (second.id,)
 
 
-def test_the_load_of_the_last_minute_is_remembered(box: Box) -> None:
-    devices, _ = begin(box)
-    box.gpus[0].utilisation = 100
-    box.clock.advance(20.0)
-    history = devices.readings()[0].history
-    assert 8 <= len(history) <= 30
-    assert (history[0], history[-1]) == (0.0, 1.0)
-    box.clock.advance(200.0)
-    assert devices.readings()[0].history == (1.0,) * 30
-
-
 def test_an_unknown_device_is_named(box: Box) -> None:
     devices, _ = begin(box)
     with pytest.raises(DeviceError, match="GPU-x is not part of this search"):
