@@ -18,7 +18,9 @@ writes the rates (any scheduler of ``torch.optim.lr_scheduler``, a checkpoint, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -215,6 +217,13 @@ class RateScaler:
 
 
 _ROUNDING = 1e-6
+_NUMBERS = ("T_max", "total_steps", "total_iters", "step_size", "milestones", "T_0")
+_PROBES = (1, 10, 100, 1000, 10_000)
+
+
+def base_steps(length: int, batch: int, *, drop_last: bool) -> int:
+    """Return the batches of an epoch on one atom."""
+    return length // batch if drop_last else math.ceil(length / batch)
 
 
 def steps_per_epoch(loader: Any, global_batches: int) -> int:
@@ -239,7 +248,7 @@ def steps_per_epoch(loader: Any, global_batches: int) -> int:
             f"trial.steps_per_epoch takes a trial.loader(...) or a DataLoader whose data set has a length, not "
             f"{type(loader).__name__}"
         )
-    return int(length // batch if drop_last else math.ceil(length / batch))
+    return base_steps(length, batch, drop_last=drop_last)
 
 
 def counts_atoms(scheduler: Any) -> bool:
@@ -254,7 +263,8 @@ class Schedule:
     With a batch per atom, n atoms take one optimizer step where one atom takes n, so an epoch has fewer steps, and a
     schedule made for the steps of one atom (OneCycle, cosine, linear decay) would end too early or never. After each
     optimizer step the scheduler stands where it would stand in a run on one atom that has seen as many samples. Lengths
-    are those of one atom too (``steps_per_epoch``).
+    are those of one atom too (``len(loader)`` before training, ``steps_per_epoch``). Batches that make one step
+    (gradient accumulation) are counted.
 
     Other attributes and methods (``get_last_lr``, ``last_epoch``, ``base_lrs``) are the scheduler's own.
     """
@@ -263,22 +273,33 @@ class Schedule:
         self,
         scheduler: Any,
         atoms: int,
-        epoch_steps: int | None,
-        epochs_seen: Callable[[], float] | None,
+        epoch_batches: int | None = None,
+        loaders: Sequence[Any] = (),
+        batches_per_step: int | None = None,
+        *,
+        may_be_by_epoch: bool = False,
     ) -> None:
         """Count for a trial that trains on ``atoms`` atoms.
 
         Args:
             scheduler: Advanced by its ``step()``.
             atoms: Base batches in a global batch.
-            epoch_steps: Base steps of an epoch; None: epochs have no end that steps must fit.
-            epochs_seen: Epochs trained on, from a ``trial.loader``; None: counted in calls of ``step``.
+            epoch_batches: Base batches of an epoch, for a loader of the script's own.
+            loaders: The trial's loaders; the first one tells how much was trained on.
+            batches_per_step: Batches that make one optimizer step; None: counted.
+            may_be_by_epoch: The first call of ``step`` decides: after a loop over the loader, the schedule is by epoch.
         """
         self._scheduler = scheduler
         self._atoms = atoms
-        self._epoch_steps = epoch_steps
-        self._epochs_seen = epochs_seen
+        self._epoch_batches = epoch_batches
+        self._loaders = loaders
+        self._batches_per_step = batches_per_step
+        self._seen: Counter[int] = Counter()
+        self._handed_out = 0
+        self._is_by_epoch: bool | None = None if may_be_by_epoch else False
         self._done = 0
+        self._offset: float | None = None
+        self._epochs = 0.0
 
     @property
     def scheduler(self) -> Any:
@@ -290,30 +311,48 @@ class Schedule:
         """Steps that one atom would have taken by now."""
         return self._done
 
-    def step(self) -> None:
-        """Advance the scheduler to where one atom would have it. Call it after each ``optimizer.step()``.
-
-        Raises:
-            RuntimeError: On one atom this is not one step: the script steps once in several batches.
-        """
+    def step(self, *metrics: Any) -> None:
+        """Advance the scheduler to where one atom would have it. Call it after each ``optimizer.step()``."""
+        if self._is_by_epoch is None:
+            self._is_by_epoch = not any(loader.is_running for loader in self._loaders)
+        if self._is_by_epoch or metrics:
+            self._scheduler.step(*metrics)
+            return
         target = self._target()
-        if self._atoms == 1 and target != self._done + 1:
-            raise RuntimeError(
-                f"step {self._done + 1} of the schedule comes after the data of {target} steps: where the optimizer "
-                f"steps once in several batches, write trial.schedule(scheduler, batches_per_step=...)"
-            )
         for _ in range(target - self._done):
             self._scheduler.step()
         self._done = target
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scheduler's state and the base steps done."""
-        return {"scheduler": self._scheduler.state_dict(), "base_steps": self._done}
+        """Return the scheduler's state, and how it is counted."""
+        return {
+            "scheduler": self._scheduler.state_dict(),
+            "base_steps": self._done,
+            "batches_per_step": self._batches_per_step,
+            "is_by_epoch": self._is_by_epoch,
+            "epochs": self._epochs,
+            "atoms": self._atoms,
+            "numbers": _numbers(self._scheduler),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state, whatever the number of atoms was then."""
+        """Continue from a saved state, whatever the number of atoms was then.
+
+        Raises:
+            ValueError: The schedule was made with other numbers, on another number of atoms.
+        """
+        before, now = state["numbers"], _numbers(self._scheduler)
+        if state["atoms"] != self._atoms and before != now:
+            raise ValueError(
+                f"this {type(self._scheduler).__name__} was made with other numbers on {state['atoms']} atoms than on "
+                f"{self._atoms} ({_differing(before, now)}): a schedule is counted in steps of one atom, so write its "
+                f"lengths with trial.steps_per_epoch(loader), and leave the number of ranks out of them"
+            )
         self._scheduler.load_state_dict(state["scheduler"])
         self._done = int(state["base_steps"])
+        self._batches_per_step = self._batches_per_step or state["batches_per_step"]
+        self._is_by_epoch = state["is_by_epoch"]
+        self._epochs = state["epochs"]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -321,9 +360,44 @@ class Schedule:
         return getattr(self._scheduler, name)
 
     def _target(self) -> int:
-        if self._epoch_steps is None:
+        loader = self._loaders[0] if self._loaders and self._epoch_batches is None else None
+        if loader is not None:
+            self._count_batches(loader)
+        length = self._epoch_batches if loader is None else loader.base_length
+        each = self._batches_per_step or 1
+        before, self._epochs = self._epochs, 0.0 if loader is None else loader.epochs_seen
+        if self._atoms == 1:
+            return self._done + 1
+        if length is None:
             return self._done + self._atoms
-        if self._epochs_seen is not None:
-            return max(self._done, int(self._epochs_seen() * self._epoch_steps + _ROUNDING))
-        end = (self._done // self._epoch_steps + 1) * self._epoch_steps
-        return min(self._done + self._atoms, end)
+        steps = math.ceil(length / each)
+        if loader is None:
+            return min(self._done + self._atoms, (self._done // steps + 1) * steps)
+        if self._offset is None:  # where another launch counted otherwise by more than rounding
+            offset = self._done - before * steps
+            self._offset = 0.0 if abs(offset) <= 1 else offset
+        return max(self._done, int(self._offset + self._epochs * steps + _ROUNDING))
+
+    def _count_batches(self, loader: Any) -> None:
+        """Learn how many batches make an optimizer step: what most steps have had."""
+        taken = loader.batches_handed_out - self._handed_out
+        self._handed_out = loader.batches_handed_out
+        if self._batches_per_step is None or self._seen:
+            self._seen[taken] += 1
+            self._batches_per_step = self._seen.most_common(1)[0][0] or 1
+
+
+def _numbers(scheduler: Any) -> list[Any]:
+    """Return what a schedule was made with: its lengths, or values of its functions."""
+    found: list[Any] = []
+    for one in (scheduler, *getattr(scheduler, "_schedulers", ())):
+        found += [f"{name}={vars(one)[name]}" for name in _NUMBERS if name in vars(one)]
+        for function in getattr(one, "lr_lambdas", ()):
+            with suppress(Exception):  # a function of the script's own may know fewer steps
+                found.append([round(float(function(step)), 6) for step in _PROBES])
+    return found
+
+
+def _differing(before: list[Any], now: list[Any]) -> str:
+    pairs = [(old, new) for old, new in zip(before, now, strict=False) if old != new]
+    return "; ".join(f"{old} and {new}" for old, new in pairs[:2]) or "of other kinds"

@@ -20,6 +20,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from gpusched.worker.data import Layout, derive_seed, epoch_order, share, stretches
+from gpusched.worker.learning_rate import base_steps
 from gpusched.worker.loader_options import draw, own_sampler, refuse_foreign_options
 from gpusched.worker.state import Stateful, portable, unportable
 from gpusched.worker.weights import BatchWeight, each_part
@@ -61,6 +62,7 @@ class BaseLoader(ABC):
 
     def __init__(self, terms: ShareTerms, batch_size: int) -> None:
         self.global_batch = terms.layout.global_batch(batch_size)
+        self._base_batch = batch_size
         self._layout, self._seed = terms.layout, terms.seed
         self._weight, self._device = terms.weight, terms.device
         self._position = Position()
@@ -68,7 +70,42 @@ class BaseLoader(ABC):
         self._stepped: Position | None = None
         self._counts_steps = False
         self._running = False
+        self._is_set_up = False
+        #: Batches that this launch has handed out.
+        self.batches_handed_out = 0
+        #: The ``DataLoader`` that ``trial.prepare`` was given, whose attributes this one has too.
+        self.given: Any = None
         self._generator = torch.Generator()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or self.__dict__.get("given") is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.given, name)
+
+    def __len__(self) -> int:
+        """Count the batches of a whole epoch: of one atom until training begins, which is what schedules by step are
+        made of; from ``trial.track`` or the first batch on, on the atoms that the trial has."""
+        return (
+            self._epoch_batches() if self._is_set_up else self.base_length or self._epoch_batches()
+        )
+
+    @abstractmethod
+    def _epoch_batches(self) -> int:
+        """Batches of a whole epoch in this launch."""
+
+    @property
+    @abstractmethod
+    def base_length(self) -> int | None:
+        """Batches of a whole epoch on one atom; None: unknown."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the script is inside a loop over this loader."""
+        return self._running
+
+    def set_up(self) -> None:
+        """Note that training begins."""
+        self._is_set_up = True
 
     @property
     def epoch(self) -> int:
@@ -88,6 +125,7 @@ class BaseLoader(ABC):
     def follow(self, forerunner: BaseLoader) -> None:
         """Take the place of a loader that the same line of the script has made before: its next epoch comes next."""
         self._position = Position(forerunner._settled().epoch)
+        self.batches_handed_out = forerunner.batches_handed_out
 
     def tell_apart(self, index: int) -> None:
         """Visit samples in another order than the loaders made before this one, the ``index``-th of a script."""
@@ -120,7 +158,7 @@ class BaseLoader(ABC):
     def _begin(self) -> Position:
         if self._running:  # a new iteration while an older one is still held: that epoch is over
             self._position = Position(self._position.epoch + 1)
-        self._running = True
+        self._running = self._is_set_up = True
         where = self._position
         self._stepped = replace(where)
         self._generator.manual_seed(
@@ -170,9 +208,13 @@ class TrainingLoader(BaseLoader):
             **options,
         )
 
-    def __len__(self) -> int:
-        """Count the batches of a whole epoch, not of what is left of one."""
+    def _epoch_batches(self) -> int:
         return len(self._stretches(0))
+
+    @property
+    def base_length(self) -> int:
+        """Batches of a whole epoch on one atom."""
+        return base_steps(self.length, self._base_batch, drop_last=self.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
         where = self._begin()
@@ -190,6 +232,7 @@ class TrainingLoader(BaseLoader):
                     raise RuntimeError("trial.loader: an older iteration outlived a newer one")
                 self._position.consumed = part.end
                 self._weight.hand_out(self, part.weight)
+                self.batches_handed_out += 1
                 yield place_batch(batch, self._device)
         finally:
             self._end(where.epoch)
@@ -198,7 +241,7 @@ class TrainingLoader(BaseLoader):
     def batches_done(self) -> int:
         """Batches of this epoch that were handed out, before a resize too: ``enumerate(loader,
         loader.batches_done)``."""
-        return len(self) - len(self._stretches(self._position.consumed))
+        return self._epoch_batches() - len(self._stretches(self._position.consumed))
 
     @property
     def mid_epoch(self) -> bool:
@@ -287,3 +330,30 @@ class EvaluationLoader:
     def __iter__(self) -> Iterator[Any]:
         for batch in self._loader:
             yield place_batch(batch, self._device)
+
+
+class WholeLoader:
+    """A ``DataLoader`` in order that ``trial.prepare`` was given: for evaluation, the whole of it on every rank.
+
+    Other attributes are those of the ``DataLoader``.
+    """
+
+    def __init__(self, given: DataLoader[Any], weight: BatchWeight, device: torch.device) -> None:
+        self.given = given
+        self._weight, self._device = weight, device
+
+    def __len__(self) -> int:
+        return len(self.given)
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            for batch in self.given:
+                self._weight.look(self)
+                yield place_batch(batch, self._device)
+        finally:
+            self._weight.look(None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.given, name)

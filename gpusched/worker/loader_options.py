@@ -1,14 +1,23 @@
-"""Loaders and samplers of the script's own: options taken over, indices drawn alike on every rank, or refused."""
+"""Objects of a script for one rank: fitted to any number of ranks (``trial.prepare``), or refused.
+
+Options of its loaders are taken over, and indices of its samplers drawn alike on every rank.
+"""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from gpusched.worker.data import derive_seed
+from gpusched.worker.group import script_line
 from gpusched.worker.rng import OwnGenerators
+
+if TYPE_CHECKING:
+    from gpusched.worker.setup import TrialSetup
+    from gpusched.worker.training import Training
 
 _OURS = {
     "batch_sampler": "gpusched shards and shuffles by itself",
@@ -18,6 +27,51 @@ _KEPT = (
     *("batch_size", "drop_last", "num_workers", "collate_fn", "timeout", "worker_init_fn"),
     *("multiprocessing_context", "prefetch_factor", "persistent_workers", "in_order"),
 )
+
+
+def prepare(trial: TrialSetup, training: Training, objects: Sequence[Any], weight: Any) -> Any:
+    """Return what takes the place of these objects, or of the only one; see ``trial.prepare``."""
+    prepared: list[Any] = []
+    for each in objects:
+        if isinstance(each, DataLoader):
+            prepared.append(_prepared_loader(trial, training, each, weight))
+        elif isinstance(each, torch.nn.Module):
+            prepared.append(trial.wrap(each))
+        elif isinstance(each, torch.optim.Optimizer):
+            trial.scale_lr(each)
+            prepared.append(each)
+        elif hasattr(each, "cooldown_counter"):  # ReduceLROnPlateau goes by a metric
+            prepared.append(each)
+        elif all(hasattr(each, name) for name in ("step", "optimizer", "load_state_dict")):
+            prepared.append(trial.schedule(each, may_be_by_epoch=True))
+        else:
+            raise TypeError(
+                f"trial.prepare takes models, optimizers, DataLoaders and schedulers, not a {type(each).__name__}"
+            )
+    return tuple(prepared) if len(prepared) != 1 else prepared[0]
+
+
+def _prepared_loader(
+    trial: TrialSetup, training: Training, given: DataLoader[Any], weight: Any
+) -> Any:
+    from gpusched.worker.loader import WholeLoader
+
+    if is_in_order(given):
+        return WholeLoader(given, weight, trial.device)
+    made = trial.loader(given.dataset, **arguments_of(given))
+    made.given = given
+    training.prepared.append((made, ":".join(map(str, script_line()))))
+    return made
+
+
+def is_in_order(loader: DataLoader[Any]) -> bool:
+    """Tell whether a loader goes through its data set in order: it is one for evaluation."""
+    if isinstance(loader.dataset, IterableDataset):
+        return False
+    sampler: Any = loader.sampler
+    if loader.batch_size is None:  # a batch sampler, perhaps around another sampler
+        sampler = getattr(loader.batch_sampler, "sampler", None)
+    return type(sampler) is SequentialSampler
 
 
 def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
@@ -38,8 +92,6 @@ def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
     if isinstance(loader.dataset, IterableDataset):
         return {**arguments, "shuffle": False}
     kind, dataset = type(sampler), cast(Any, loader.dataset)
-    if kind is SequentialSampler and len(sampler) == len(dataset):
-        return {**arguments, "shuffle": False}
     if kind is RandomSampler and len(sampler) == len(dataset) and not sampler.replacement:
         return arguments
     return {**arguments, "sampler": sampler}

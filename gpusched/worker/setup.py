@@ -7,6 +7,7 @@ Torch is imported where a call needs it: a script that only reports never pays f
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gpusched.worker import rng
@@ -36,6 +37,7 @@ class TrialSetup:
         self._training = Training(context, self._usage)
         self._backing = Backing(context, group, self._training)
         self._weight: Any = None
+        self._looks_left = 3
         self._device: torch.device | None = None
 
     @property
@@ -84,32 +86,23 @@ class TrialSetup:
     def prepare(self, *objects: Any) -> Any:
         """Fit what a script for one rank has made to any number of ranks, in one line before the loop.
 
-        Returns models as ``wrap`` does, for each ``DataLoader`` of training data a ``trial.loader`` of the same data
-        set and options, and optimizers as they are, with their rates scaled (``scale_lr``)::
+        Returns what takes the place of each::
 
-            model, opt, loader = trial.prepare(model, opt, loader)
+            model, opt, train, val, sched = trial.prepare(model, opt, train, val, sched)
+
+        * A model: as ``wrap`` does. An optimizer: as it is, with its rates scaled (``scale_lr``).
+        * A ``DataLoader`` that shuffles or samples, or of a stream: this rank's share of training data (``loader``).
+        * A ``DataLoader`` in order: for evaluation, the whole of it on every rank. A script that wants shares writes
+          ``trial.eval_loader`` and ``trial.mean``.
+        * A scheduler of learning rates: counted as ``schedule`` does where the script steps it inside its loop over the
+          batches; as it is where it is stepped once an epoch, or by a metric.
 
         Raises:
             TypeError: Something else, or a ``DataLoader`` whose batches gpusched cannot share.
         """
-        import torch
+        from gpusched.worker.loader_options import prepare
 
-        from gpusched.worker.loader_options import arguments_of
-
-        prepared = []
-        for each in objects:
-            if isinstance(each, torch.utils.data.DataLoader):
-                each = self.loader(each.dataset, **arguments_of(each))
-            elif isinstance(each, torch.nn.Module):
-                each = self.wrap(each)
-            elif isinstance(each, torch.optim.Optimizer):
-                self.scale_lr(each)
-            else:
-                raise TypeError(
-                    f"trial.prepare takes models, optimizers and DataLoaders, not a {type(each).__name__}"
-                )
-            prepared.append(each)
-        return tuple(prepared) if len(prepared) != 1 else prepared[0]
+        return prepare(self, self._training, objects, self._batch_weight())
 
     def wrap(self, model: Any, *, shard: bool = False, **ddp_options: Any) -> Any:
         """``model`` on this rank's device, in ``DistributedDataParallel`` where there are several ranks.
@@ -235,7 +228,7 @@ class TrialSetup:
     def steps_per_epoch(self, loader: Any) -> int:
         """Count the optimizer steps of one epoch on one atom: the length to give to a scheduler by step.
 
-        ``len(loader)`` is the number on the atoms that the trial has now, which changes with a resize.
+        ``len(loader)`` is the same before ``trial.track``, and later the number on the atoms that the trial has.
 
         Args:
             loader: What ``trial.loader`` returned, or a ``DataLoader`` of your own (its sampler does not matter).
@@ -248,7 +241,12 @@ class TrialSetup:
         return steps_per_epoch(loader, self._training.global_batches)
 
     def schedule(
-        self, scheduler: Any, *, steps_per_epoch: int | None = None, batches_per_step: int = 1
+        self,
+        scheduler: Any,
+        *,
+        steps_per_epoch: int | None = None,
+        batches_per_step: int | None = None,
+        may_be_by_epoch: bool = False,
     ) -> Schedule:
         """Count a scheduler by step in the steps of one atom, so that a resize leaves its course as it is.
 
@@ -264,7 +262,8 @@ class TrialSetup:
             scheduler: Of ``torch.optim.lr_scheduler``, or alike (``step``, ``state_dict``, ``load_state_dict``).
             steps_per_epoch: For a loader of your own: ``trial.steps_per_epoch(loader)``. A ``trial.loader`` made before
                 is known.
-            batches_per_step: Batches that make one optimizer step (gradient accumulation).
+            batches_per_step: Batches that make one optimizer step (gradient accumulation). By default they are counted.
+            may_be_by_epoch: Leave it as it is where its first ``step()`` is not inside a loop over a ``trial.loader``.
 
         Raises:
             TypeError: ``ReduceLROnPlateau``, which goes by metrics, or an object without those methods.
@@ -284,15 +283,14 @@ class TrialSetup:
                 f"trial.schedule takes a scheduler that is stepped once for each optimizer step, not "
                 f"{type(scheduler).__name__}: step it once an epoch, as it is"
             )
-        source = None
-        if steps_per_epoch is None and training.loaders:
-            steps_per_epoch = self.steps_per_epoch(training.loaders[0])
-            source = training.epochs_seen
-        if steps_per_epoch is not None:
-            steps_per_epoch = -(-steps_per_epoch // batches_per_step)
-        if training.global_batches == 1:
-            steps_per_epoch = source = None
-        made = Schedule(scheduler, training.global_batches, steps_per_epoch, source)
+        made = Schedule(
+            scheduler,
+            training.global_batches,
+            steps_per_epoch,
+            training.loaders,
+            batches_per_step,
+            may_be_by_epoch=may_be_by_epoch,
+        )
         training.schedules.append(made)
         return made
 
@@ -322,3 +320,28 @@ class TrialSetup:
 
             self._weight = BatchWeight()
         return self._weight
+
+    def _refuse_same_work(self) -> None:
+        """Look, at the first reports of several ranks, whether each trains on samples of its own.
+
+        Raises:
+            RuntimeError: All train on the same; the message has the line to change.
+        """
+        if self.world_size == 1 or self._weight is None or self._looks_left == 0:
+            return
+        from gpusched.worker.weights import same_work
+
+        is_known, wrong = same_work(self._group, self._weight, self._training.unread())
+        self._looks_left = 0 if is_known else self._looks_left - 1
+        if wrong is not None:
+            raise RuntimeError(wrong)
+
+    def _watch_gradients(self, objects: Iterable[Any]) -> None:
+        """Note the first gradients of models that the script has wrapped by itself, on several ranks."""
+        import torch
+
+        from gpusched.worker import sharded, weights
+
+        for each in objects:
+            if isinstance(each, torch.nn.Module) and not sharded.is_sharded(each):
+                weights.watch_gradients(each, self._batch_weight())

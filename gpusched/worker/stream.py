@@ -25,6 +25,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 from gpusched.worker.data import Layout, derive_seed
 from gpusched.worker.group import Call, Group
+from gpusched.worker.learning_rate import base_steps
 from gpusched.worker.loader import BaseLoader, Position, ShareTerms, place_batch
 from gpusched.worker.loader_options import refuse_foreign_options
 from gpusched.worker.rng import OwnGenerators
@@ -183,9 +184,14 @@ class StreamLoader(BaseLoader):
         self._is_last = False
         self._is_compared = terms.layout.world_size == 1
 
-    def __len__(self) -> int:
-        """Count the batches of a whole epoch, where the data set knows its length."""
-        return -(-len(self.dataset) // self.global_batch)
+    def _epoch_batches(self) -> int:
+        return base_steps(len(self.dataset), self.global_batch, drop_last=self.drop_last)
+
+    @property
+    def base_length(self) -> int | None:
+        """Batches of a whole epoch on one atom, where the data set knows its length."""
+        length = len(self.dataset) if hasattr(self.dataset, "__len__") else None
+        return length and base_steps(length, self._base_batch, drop_last=self.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
         where = self._begin()
@@ -217,6 +223,7 @@ class StreamLoader(BaseLoader):
                 following = next(pieces, None)
                 if self._position.epoch != where.epoch:
                     raise RuntimeError("trial.loader: an older iteration outlived a newer one")
+                self.batches_handed_out += 1
                 self._weight.hand_out(self, self._layout.world_size * piece.samples / piece.total)
                 here = self._position
                 places = {**here.places, piece.worker: piece.place}

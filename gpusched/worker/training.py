@@ -50,6 +50,8 @@ class Training:
         #: The ranks that wrote the checkpoint that this launch continues from.
         self.written_by: int | None = None
         self.loaders: list[Any] = []
+        #: Loaders for training that ``trial.prepare`` returned, with the script's line.
+        self.prepared: list[tuple[Any, str]] = []
         self.scalers: list[RateScaler] = []
         #: Lines of the script that made the loaders, each with its number among those of a line; calls in this round.
         self._slots: list[tuple[str, int, int]] = []
@@ -96,6 +98,10 @@ class Training:
     def epochs_seen(self) -> float:
         """Epochs trained on, with a fraction, by the first loader."""
         return float(self.loaders[0].epochs_seen)
+
+    def unread(self) -> str | None:
+        """Return the line that prepared a loader for training which this launch has not read yet."""
+        return next((place for each, place in self.prepared if not each.batches_handed_out), None)
 
     @property
     def mid_epoch(self) -> bool:

@@ -100,7 +100,11 @@ class Trial(TrialSetup):
         self._usage.tracks = True
         if self._backing.onlooker is not None:
             self._backing.onlooker.attach()
+        for loader in self._training.loaders:
+            loader.set_up()
         if objects:
+            if self.world_size > 1:
+                self._watch_gradients(objects.values())
             self._training.track(objects)
         self._set_generators()
         self._step_began_s = time.monotonic()
@@ -168,6 +172,7 @@ class Trial(TrialSetup):
         step = self._next_step(step)
         self._reported = True
         self._usage.at_report(self._training, writes_files=self._backing.writes_files)
+        self._refuse_same_work()
         self._group.expect(step_time_s)
         self._backing.report(step, round(step_time_s, 6), metrics)
         self._step_began_s = time.monotonic()

@@ -16,6 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpusched.worker.group import Call, Group
+
+_FIRST = 32
+
 
 class BatchWeight:
     """The weight of the batch that is being trained on: that of the batch handed out last."""
@@ -26,6 +30,15 @@ class BatchWeight:
         #: Loaders and weights of batches that were handed out since the last gradient.
         self._pending: set[tuple[int, float]] = set()
         self._is_used = False
+        #: The loader that is whole on every rank whose batch was handed out last.
+        self._whole: object = None
+        self._has_shared = False
+        #: Gradients came while no loader of gpusched was in use; while only one was that all ranks read alike.
+        self.is_foreign = self.is_whole = False
+        #: A few values of each of the first gradients.
+        self._first: list[torch.Tensor] = []
+        #: Parameters whose gradients are noted.
+        self.watched: set[int] = set()
 
     @property
     def value(self) -> float:
@@ -45,6 +58,7 @@ class BatchWeight:
 
     def hand_out(self, loader: object, weight: float) -> None:
         """Note that ``loader`` hands out a batch of this weight."""
+        self._has_shared = True
         if self._is_used:
             self._pending.clear()
             self._is_used = False
@@ -56,6 +70,25 @@ class BatchWeight:
         """Note that an epoch of ``loader`` is over."""
         self._live.pop(id(loader), None)
         self._pending = {each for each in self._pending if each[0] != id(loader)}
+
+    def look(self, loader: object) -> None:
+        """Note that a loader that is whole on every rank hands out a batch; None: it is at its end."""
+        self._whole = loader
+
+    def note(self, gradient: torch.Tensor) -> None:
+        """Note a gradient as a parameter gets it on this rank, before the ranks take their mean."""
+        if not self._has_shared and self._whole is not None:
+            self.is_whole = True
+        elif not self._live and self._whole is None:
+            self.is_foreign = True
+        if len(self._first) < _FIRST and gradient.layout == torch.strided:
+            values = gradient.detach().reshape(-1)[:_FIRST]
+            self._first.append(values.to(torch.float64, copy=True))
+
+    def first_gradients(self) -> bytes:
+        """Return a few values of each of the first gradients; nothing where there is none, or all are 0."""
+        values = torch.cat(self._first).cpu() if self._first else torch.empty(0)
+        return values.numpy().tobytes() if bool(values.count_nonzero()) else b""
 
 
 def each_part(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -78,10 +111,14 @@ def weigh_gradients(parameters: Iterable[nn.Parameter], weight: BatchWeight) -> 
 
     def weighted(gradient: torch.Tensor) -> torch.Tensor | None:
         factor = weight.value
-        return None if factor == 1.0 else gradient * factor
+        if factor != 1.0:
+            gradient = gradient * factor
+        weight.note(gradient)
+        return None if factor == 1.0 else gradient
 
     for parameter in parameters:
         if parameter.requires_grad:
+            weight.watched.add(id(parameter))
             parameter.register_hook(weighted)
 
 
@@ -98,3 +135,42 @@ def weigh_sharded(model: nn.Module, weight: BatchWeight) -> None:
     for module in model.modules():
         if any(True for _ in module.parameters(recurse=False)):
             module.register_forward_pre_hook(found)
+
+
+def watch_gradients(model: nn.Module, weight: BatchWeight) -> None:
+    """Note the first gradients of a model that the script has wrapped by itself, as they are."""
+    for parameter in model.parameters():
+        if parameter.requires_grad and id(parameter) not in weight.watched:
+            parameter.register_hook(weight.note)
+
+
+def same_work(group: Group, weight: BatchWeight, unread: str | None) -> tuple[bool, str | None]:
+    """Return whether this is known, and the error for ranks that train on the same samples. All ranks call it.
+
+    Args:
+        group: The ranks.
+        weight: What their gradients came from.
+        unread: Line of ``trial.prepare`` that returned a loader for training which was never read.
+    """
+    if weight.is_foreign and unread is not None:
+        return True, (
+            f"{unread}: trial.prepare(...) returned a loader of this rank's share of the data that is never read, and "
+            f"the model is trained on other batches: use what it returns, model, opt, loader = trial.prepare(model, "
+            f"opt, loader)"
+        )
+    if weight.is_whole:
+        return True, (
+            "this script trains on a DataLoader in order, of which trial.prepare gives each rank the whole (as for "
+            "evaluation), so all ranks do the same work: write DataLoader(..., shuffle=True), or loader = "
+            "trial.loader(data, batch_size=..., shuffle=False)"
+        )
+    rows = group.gather_bytes(Call.REPORT, weight.first_gradients())
+    if not all(rows):
+        return False, None
+    if len(set(rows)) > 1:
+        return True, None
+    return True, (
+        f"all {group.world_size} ranks of this trial train on the same samples (their gradients are equal, bit for "
+        f"bit): give each its share, loader = trial.loader(data, batch_size=...) or a DistributedSampler, or let "
+        f"trials have one rank: `sizes: [1]` in the recipe"
+    )

@@ -1,0 +1,214 @@
+"""``trial.prepare``: what a script for one rank made, on real ranks; and ranks that all do the same work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, ReduceLROnPlateau, StepLR
+from torch.utils.data import DataLoader, TensorDataset
+
+import gpusched
+from tests.worker.fakes import Bench, at_step, daemon, run_rank, run_ranks
+from tests.worker.test_ranks import values
+
+END = 10**6
+
+
+def regression(length: int) -> TensorDataset:
+    x = torch.randn(length, 3, generator=torch.Generator().manual_seed(length)).double()
+    return TensorDataset(x, x.sum(1, keepdim=True))
+
+
+def through(
+    bench: Bench, body: Any, plan: list[tuple[int, int]], *arguments: Any
+) -> list[list[Any]]:
+    """What each launch's ranks return, where a launch is (ranks, step at which it leaves)."""
+    found = []
+    for incarnation, (ranks, until) in enumerate(plan, 1):
+        with daemon(bench, at_step(**{"yield": until})):
+            found.append(values(run_ranks(body, ranks, bench, incarnation, arguments)))
+    return found
+
+
+def as_with_accelerate(epochs: int = 4) -> None:
+    """A script for one rank, with the line that fits it to any number; a loss divided by all samples."""
+    trial = gpusched.init()
+    torch.manual_seed(0)
+    model: Any = nn.Linear(3, 1).double()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    train: Any = DataLoader(regression(24), batch_size=8, shuffle=True)
+    val: Any = DataLoader(regression(10), batch_size=4)
+    model, optimizer, train, val = trial.prepare(model, optimizer, train, val)
+    for _ in trial.steps(epochs, model=model, opt=optimizer):
+        for x, y in train:
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+        total = 0.0
+        with torch.no_grad():
+            for x, y in val:
+                total += nn.functional.mse_loss(model(x), y, reduction="sum").item()
+        trial.report(accuracy=total / len(val.dataset))
+
+
+def test_1_a_loader_in_order_is_whole_on_every_rank_so_no_loss_halves(bench: Bench) -> None:
+    seen = []
+    for name, plan in (("alone", [(1, END)]), ("resized", [(1, 1), (2, 3), (1, END)])):
+        one = Bench(bench.root / name)
+        one.prepare(batch="global")
+        through(one, as_with_accelerate, plan)
+        seen.append([line["m"]["accuracy"] for line in one.reports()])
+    assert len(seen[0]) == 4
+    assert seen[1] == pytest.approx(seen[0], rel=1e-9)
+
+
+def wrongly(how: str) -> None:
+    trial = gpusched.init()
+    torch.manual_seed(0)
+    model: Any = nn.Linear(3, 1).double()
+    if how.endswith("dropout"):
+        model = nn.Sequential(model, nn.Dropout(0.5))
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.01)
+    data: Any = DataLoader(regression(24), batch_size=4, shuffle="ignored" in how)
+    if how.startswith("ignored"):
+        trial.prepare(model, optimizer, data)
+        data = DataLoader(regression(24), batch_size=4)
+    elif how.startswith("loader ignored"):
+        model = trial.prepare(model)
+        trial.prepare(data)
+        data = DataLoader(regression(24), batch_size=4)
+    elif how.startswith("in order"):
+        model, optimizer, data = trial.prepare(model, optimizer, data)
+    elif how == "not shared":
+        model = trial.wrap(model)
+    else:
+        assert how == "own DDP"
+        torch.distributed.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(model)
+    trial.track(model=model, opt=optimizer)
+    for x, y in data:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    trial.report(accuracy=0)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("in order", "write DataLoader(..., shuffle=True), or loader = trial.loader(data"),
+        ("in order, dropout", "write DataLoader(..., shuffle=True), or loader = trial.loader(data"),
+        ("ignored", "use what it returns, model, opt, loader = trial.prepare("),
+        ("loader ignored, dropout", "use what it returns, model, opt, loader = trial.prepare("),
+        ("not shared", "train on the same samples"),
+        ("own DDP", "train on the same samples"),
+    ],
+)
+def test_1_and_4_ranks_that_read_the_same_samples_are_refused_at_the_first_report(
+    bench: Bench, how: str, told: str
+) -> None:
+    for rank in run_ranks(wrongly, 2, bench, arguments=(how,)):
+        assert told in rank.error
+    if "own" not in how:
+        run_rank(wrongly, bench, 2, how)  # right on one rank
+
+
+def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:
+    """Epochs trained on and the rate after each step of the schedule, whose lengths are the script's own."""
+    trial = gpusched.init()
+    model: Any = nn.Linear(3, 1).double()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader: Any = DataLoader(regression(48), batch_size=4, shuffle=True)
+    model, optimizer, loader = trial.prepare(model, optimizer, loader)
+    accumulated = 3 if "accumulating" in kind else 1
+    length = epochs * len(loader) // accumulated
+    made: Any = CosineAnnealingLR(optimizer, T_max=length)
+    if "by epoch" in kind:
+        made = StepLR(optimizer, 1, gamma=0.5)
+    elif "function" in kind:
+        made = LambdaLR(optimizer, lambda step: max(0.0, 1 - step / (length * trial.world_size)))
+    schedule = trial.prepare(made) if "prepared" in kind else trial.schedule(made)
+    trial.track(model=model, opt=optimizer, schedule=schedule)
+    seen = []
+    while loader.epoch < epochs:
+        for number, (x, y) in enumerate(loader):
+            (nn.functional.mse_loss(model(x), y) / accumulated).backward()
+            if (number + 1) % accumulated == 0 or number + 1 == len(loader):
+                optimizer.step()
+                optimizer.zero_grad()
+                if "by epoch" not in kind:
+                    schedule.step()
+                    seen.append((loader.epochs_seen, optimizer.param_groups[0]["lr"]))
+        if "by epoch" in kind:
+            schedule.step()
+            seen.append((loader.epochs_seen, optimizer.param_groups[0]["lr"]))
+        try:
+            trial.report(accuracy=0)
+        except SystemExit:
+            break
+    return seen
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "by step",
+        "prepared, by step",
+        "prepared, by epoch",
+        "accumulating",
+        "prepared, accumulating",
+    ],
+)
+def test_7_8_and_30_a_schedule_has_the_course_of_one_atom_on_any_number(
+    bench: Bench, kind: str
+) -> None:
+    """Its length is ``epochs * len(loader)``; batches that make a step are counted; ``prepare`` takes it."""
+    alone, resized = Bench(bench.root / "alone"), Bench(bench.root / "resized")
+    for one in (alone, resized):
+        one.prepare()
+    ((course,),) = through(alone, scheduled, [(1, END)], kind)
+    plan = [(2, 1), (1, 2), (2, 3), (3, END)]
+    found = [launch[0] for launch in through(resized, scheduled, plan, kind)]
+    by_epochs = {round(epochs, 6): rate for epochs, rate in course}
+    compared = [
+        (rate, by_epochs[round(epochs, 6)])
+        for launch in found
+        for epochs, rate in launch
+        if round(epochs, 6) in by_epochs
+    ]
+    assert len(compared) >= (4 if "by epoch" in kind else 8)
+    for rate, expected in compared:
+        assert rate == pytest.approx(expected, abs=1e-9)
+    assert found[-1][-1][0] == course[-1][0] == 4
+
+
+def test_7_a_schedule_with_numbers_of_the_ranks_is_refused_on_another_number(
+    bench: Bench,
+) -> None:
+    with daemon(bench, at_step(**{"yield": 1})):
+        values(run_ranks(scheduled, 1, bench, 1, ("function",)))
+    for rank in run_ranks(scheduled, 2, bench, 2, ("function",)):
+        assert "leave the number of ranks out of them" in rank.error
+
+
+def attributes() -> list[Any]:
+    trial = gpusched.init()
+    given = DataLoader(regression(24), batch_size=4, shuffle=True, num_workers=0)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    plateau = ReduceLROnPlateau(optimizer)
+    train, val, same = trial.prepare(given, DataLoader(regression(9), batch_size=2), plateau)
+    with pytest.raises(AttributeError):
+        _ = train.nothing_of_the_kind
+    assert same is plateau
+    assert train.dataset is given.dataset
+    assert train.sampler is given.sampler
+    assert next(iter(val))[0].shape == (2, 3)
+    return [train.batch_size, train.num_workers, len(train), val.batch_size, len(val)]
+
+
+def test_30_a_prepared_loader_has_the_attributes_of_the_one_given(bench: Bench) -> None:
+    for found in values(run_ranks(attributes, 2, bench)):
+        assert found == [4, 0, 6, 2, 5]
