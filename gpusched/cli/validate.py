@@ -11,7 +11,7 @@ from gpusched.cli import common
 from gpusched.cli.common import argument
 from gpusched.errors import InputError, RecipeError
 from gpusched.folder import find
-from gpusched.recipe.values import duration
+from gpusched.recipe.values import duration, power_in_words
 from gpusched.text import count, printable, show, show_duration, show_hparams
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ def lines(recipe: Recipe) -> Iterator[str]:
     devices = (recipe.devices,) if isinstance(recipe.devices, str) else recipe.devices
     yield _line("devices", ", ".join(devices))
     yield _line("atoms", _atoms(recipe))
+    yield _line("rate", power_in_words(recipe.lr_power, recipe.batch))
     number = about["configurations"]
     width = max(map(len, about["space"]))
     for place, (name, text) in enumerate(about["space"].items()):

@@ -185,8 +185,8 @@ class Recipe:
         "Whether the batch size is that of each atom or of all together.", "per_atom"
     )
     lr_power: float = key(
-        "Learning rate x atoms^power: linear (1), sqrt (0.5), none (0) or auto (sqrt for Adam and its like).",
-        1.0,
+        "Learning rate x atoms^power: auto (1 for SGD, 0.5 for Adam and its like), linear, sqrt or none.",
+        -1.0,
         path="lr_scaling.power",
         reader=values.power,
     )

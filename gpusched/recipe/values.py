@@ -246,6 +246,15 @@ def _uuids(value: list[object]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def power_in_words(exponent: float, batch: str) -> str:
+    """Word how the learning rate follows the atoms, by the recipe's ``lr_scaling`` and ``batch``."""
+    if batch == "global" or exponent == 0:
+        return "as given, on any number of atoms"
+    if exponent == POWERS["auto"]:
+        return "base x atoms for SGD, base x sqrt(atoms) for Adam and its like (lr_scaling: auto)"
+    return f"base x {'atoms' if exponent == 1 else f'atoms^{exponent:g}'}"
+
+
 def power(value: object) -> float:
     """Read the exponent p of lr = base x atoms^p: ``linear`` or 1, ``sqrt`` or 0.5, ``none`` or 0; -1 for ``auto``."""
     found = POWERS.get(value) if isinstance(value, str) else value

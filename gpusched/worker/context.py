@@ -33,7 +33,7 @@ class Settings:
     mode: str = "max"
     seed: int = 0
     batch: str = "per_atom"
-    lr_power: float = 1.0
+    lr_power: float = -1.0
     lr_warmup_epochs: float = 5.0
     max_steps: int | None = None
 

@@ -61,7 +61,7 @@ class Ramp:
 
 
 class Clock:
-    """Epochs trained on, for ramps: asked of the training loader; without one, counted in reports.
+    """Epochs trained on, for ramps: asked of the training loader; without one, a report counts as an epoch.
 
     Between two reports it goes on by optimizer steps, once it is known how many make a report. While it is ``frozen``,
     steps are not training and no rate is scaled.
@@ -79,8 +79,9 @@ class Clock:
     def step_taken(self) -> None:
         self._steps += 1
 
-    def reported(self, step: int) -> None:
-        self._reports = step
+    def reported(self) -> None:
+        """Note a report, whatever step it is of: scripts report every 100th iteration too, as step 100, 200, .."""
+        self._reports += 1
         self._steps_per_report = self._steps
         self._steps = 0
 

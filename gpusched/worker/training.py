@@ -233,7 +233,7 @@ class Training:
     def reported(self, step: int) -> None:
         """Note a report: the script is set up, and the checkpoint it was restored from is not needed any more."""
         self.step = step
-        self.clock.reported(step)
+        self.clock.reported()
         self._checkpoint = self._loaded = None
         if not self.mid_epoch:
             self.begin_round()

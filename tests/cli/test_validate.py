@@ -44,13 +44,14 @@ def test_a_good_recipe_is_summed_up(recipe: Path, capsys: pytest.CaptureFixture[
         "  policy    asha  R=27",
         "  devices   auto",
         "  atoms     any number for a trial, at most 2",
+        "  rate      base x atoms for SGD, base x sqrt(atoms) for Adam and its like (lr_scaling: auto)",
         "  space     opt       one of 'sgd', 'adam'",
         "            lr        0.1",
         "            momentum  0.9, if opt is 'sgd'",
         "  trials    2 configurations",
-        *text.splitlines()[12:],
+        *text.splitlines()[13:],
     ]
-    assert sorted(line[12:] for line in text.splitlines()[12:]) == [
+    assert sorted(line[12:] for line in text.splitlines()[13:]) == [
         "opt=adam lr=0.1",
         "opt=sgd lr=0.1 momentum=0.9",
     ]
@@ -149,10 +150,10 @@ def test_an_option_of_another_policy_is_told(
 @pytest.mark.parametrize(
     ("words", "is_told"),
     [
-        ([], True),
-        (["--set", "lr_scaling=auto"], False),
-        (["--set", "batch=global"], False),
-        (["--set", "max_atoms=1"], False),
+        (["--set", "lr_scaling=linear"], True),
+        ([], False),
+        (["--set", "lr_scaling=linear", "--set", "batch=global"], False),
+        (["--set", "lr_scaling=linear", "--set", "max_atoms=1"], False),
     ],
 )
 def test_linear_scaling_of_adam_is_mentioned(

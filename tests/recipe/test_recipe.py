@@ -64,7 +64,7 @@ def test_the_least_recipe_has_every_default(load: Load, folder: Path) -> None:
         max_atoms=None,
         sizes=(),
         batch="per_atom",
-        lr_power=1.0,
+        lr_power=-1.0,
         lr_warmup_epochs=5,
         scaling="auto",
         launch="warm",

@@ -86,7 +86,6 @@ def wrongly(how: str) -> None:
         model = trial.wrap(model)
     else:
         assert how == "own DDP"
-        torch.distributed.init_process_group("gloo")
         model = nn.parallel.DistributedDataParallel(model)
     trial.track(model=model, opt=optimizer)
     for x, y in data:

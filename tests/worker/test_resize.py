@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 from torch.optim import lr_scheduler as schedulers
 
+import gpusched
 from gpusched.worker.learning_rate import AUTO_POWER, Clock, Ramp, RateScaler, power_for
+from tests.worker.fakes import Bench, at_step, daemon, run_ranks
+from tests.worker.test_ranks import values
 
 STEPS_PER_EPOCH = 10
 
@@ -289,7 +293,7 @@ def test_a_clock_without_a_loader_counts_reports_and_then_steps() -> None:
     for _ in range(4):
         clock.step_taken()
         assert clock.epochs() == 0.0, "how many steps make a report is not known yet"
-    clock.reported(1)
+    clock.reported()
     assert clock.epochs() == 1.0
     clock.step_taken()
     assert clock.epochs() == 1.25
@@ -297,11 +301,39 @@ def test_a_clock_without_a_loader_counts_reports_and_then_steps() -> None:
         clock.step_taken()
     assert clock.epochs() == 2.0, "a report that is late does not make time run on"
     relaunched = Clock(global_batches=4)
-    clock.reported(2)
-    clock.reported(3)
+    clock.reported()
+    clock.reported()
     relaunched.load_state_dict({"reports": 3, "base_steps_per_report": 8})
     relaunched.step_taken()
     assert relaunched.epochs() == 3.5
+
+
+def reporting_iterations(until: int) -> list[float]:
+    """Rates (base 1) of a script with a loop and data of its own, that reports every 20th iteration as that step."""
+    trial = gpusched.init()
+    model = trial.wrap(torch.nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    trial.scale_lr(optimizer)
+    seen: list[float] = []
+    optimizer.register_step_pre_hook(lambda *_: seen.append(optimizer.param_groups[0]["lr"]))
+    trial.track(model=model, opt=optimizer)
+    for iteration in range(trial.step, until):
+        optimizer.zero_grad()
+        (1e-6 * model(torch.full((1, 1), float(trial.rank + iteration)))).sum().backward()
+        optimizer.step()
+        if (iteration + 1) % 20 == 0:
+            trial.report(step=iteration + 1, accuracy=0)
+    return seen
+
+
+def test_9_iterations_as_steps_warm_up_over_reports_not_over_steps(bench: Bench) -> None:
+    with daemon(bench, at_step(**{"yield": 200})):
+        run_ranks(reporting_iterations, 1, bench, 1, (1000,))
+    for rates in values(run_ranks(reporting_iterations, 2, bench, 2, (340,))):
+        assert rates[0] == 1.0
+        assert all(after - before < 0.025 for before, after in pairwise(rates))
+        assert 1.4 < rates[50] < 1.6
+        assert rates[110] == 2.0
 
 
 def test_only_optimizers_are_taken() -> None:

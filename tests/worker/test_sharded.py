@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 import gpusched
@@ -145,7 +144,6 @@ def with_fsdp1() -> None:
 
     warnings.simplefilter("ignore")  # of what is deprecated in torch itself
     trial = gpusched.init()
-    dist.init_process_group("gloo")
     trial.track(model=FullyShardedDataParallel(nn.Linear(2, 2), device_id=torch.device("cpu")))
 
 
