@@ -148,9 +148,6 @@ class Daemon:
 
     def _replay(self, salvage: bool) -> Journal:
         """Return the journal of an experiment that is to go on. Raises InputError if it is over."""
-        if salvage and self._home.take_over():
-            print("salvage: the journal's disk is not here; the search goes on from the last copy")
-            self._salvaged = True
         self._home.move_in()
         journal = Journal.open(self.paths.journal)
         self.epoch = Epoch(self.paths.root, int(journal.meta.get("epoch", 1)))
@@ -330,9 +327,10 @@ class Daemon:
         self.hub.close()
         self.journal.close()
         self._loggers.finish()
-        self._home.move_out()
+        with self.clients.unharmed("the journal's place in the folder"):
+            self._home.move_out()
         self._report(view)
-        for complaint in (*self._loggers.complaints, *self._home.complaints):
+        for complaint in self._loggers.complaints:
             print(complaint, flush=True)
 
     def _report(self, view: dict[str, Any]) -> None:
@@ -378,9 +376,8 @@ class Daemon:
         self._next_look_at = now + FENCE_EVERY_S
         self.epoch.check()
         self._loggers.look()
-        self._home.look()
         if (edited := self._edits.look()) is not None:
             self._say(edited)
-        for helper in (*self._helpers.values(), self._loggers, self._home):
+        for helper in (*self._helpers.values(), self._loggers):
             while helper.complaints:
                 self._say(helper.complaints.popleft())

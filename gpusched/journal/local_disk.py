@@ -1,10 +1,8 @@
 """The home of a journal on a disk of the daemon's machine, where its experiment lies on a network file system.
 
 SQLite's write-ahead log needs locks and shared memory that a network file system does not give. So ``journal.db`` is a
-link into the home while the search goes on, and a copy beside the link is renewed every few seconds. At the end the
-copy takes the place of the link: an experiment that is over is whole in its folder, for every machine.
-
-Another machine does not have the home. A resume there is refused, and a salvage goes on from the copy.
+link into the home while the search runs, and takes the place of the link at the end: an experiment that is over is
+whole in its folder, for every machine. Until then it is resumed on the machine that has the home.
 """
 
 from __future__ import annotations
@@ -13,9 +11,6 @@ import os
 import shutil
 import socket
 import sqlite3
-import threading
-import time
-from collections import deque
 from contextlib import closing
 from pathlib import Path
 
@@ -25,9 +20,6 @@ from gpusched.journal.damage import explained
 
 VARIABLE = "GPUSCHED_JOURNALS"
 """Folder for homes; where it is set, the journal of every search on a cluster has one."""
-COPY_EVERY_S = 10.0
-COPY_SHARE = 20
-"""A copy that took long is followed by a pause of so many times its length."""
 _OF = "journal-of"
 """File of a home that names the link by which its experiment finds the journal."""
 _OWN_TOO = {"tmpfs", "ramfs", "overlay"}
@@ -39,12 +31,7 @@ class Home:
 
     def __init__(self, link: Path, *, is_wanted: bool) -> None:
         self._link = link
-        self._copy = _copy_of(link)
         self._is_wanted = is_wanted and (VARIABLE in os.environ or not is_on_own_disk(link.parent))
-        self._copying: threading.Thread | None = None
-        self._copy_at_s = 0.0
-        self._is_copy_old = False
-        self.complaints: deque[str] = deque()
 
     def move_in(self) -> None:
         """Have the journal in a home from here on, if one is wanted. Raises InputError where another machine has it.
@@ -56,15 +43,6 @@ class Home:
             self._settle(self._link.resolve(), home.parent)
         elif self._is_wanted:
             self._settle(self._link if self._link.exists() else None, _homes())
-
-    def take_over(self) -> bool:
-        """Go on from the copy where the home is not on this machine; False where the journal is here."""
-        if _home_of(self._link) is None or self._link.exists():
-            return False
-        if not self._copy.exists():
-            require_journal(self._link)
-        self._settle(self._copy, _homes())
-        return True
 
     def _settle(self, source: Path | None, base: Path) -> None:
         """Make a home below ``base`` with what is in ``source``; have the link lead there. Raises GpuschedError."""
@@ -85,7 +63,6 @@ class Home:
             if source is not None:
                 with explained(source):
                     _backup(source, journal)
-                write_durably(self._copy, journal.read_bytes())
             aside.unlink(missing_ok=True)
             aside.symlink_to(journal)
             before = _home_of(self._link)
@@ -98,39 +75,16 @@ class Home:
                 f"{error.filename or base}: the journal cannot be kept there ({error.strerror}); {remedy}"
             ) from None
 
-    def look(self) -> None:
-        """Renew the copy, if it is time to, beside the loop."""
-        is_busy = self._copying is not None and self._copying.is_alive()
-        if _home_of(self._link) is None or is_busy or time.monotonic() < self._copy_at_s:
-            return
-        self._copying = threading.Thread(target=self._renew, name="gpusched-copy", daemon=True)
-        self._copying.start()
-
-    def _renew(self) -> bool:
-        began_s = time.monotonic()
-        try:
-            journal = self._link.resolve()
-            whole = journal.with_name("copy")
-            _backup(journal, whole)
-            write_durably(self._copy, whole.read_bytes())
-            self._is_copy_old = False
-        except (OSError, sqlite3.Error) as error:
-            if not self._is_copy_old:
-                self.complaints.append(f"{self._copy}: no newer copy can be written: {error}")
-            self._is_copy_old = True
-        now_s = time.monotonic()
-        self._copy_at_s = now_s + max(COPY_EVERY_S, COPY_SHARE * (now_s - began_s))
-        return not self._is_copy_old
-
     def move_out(self) -> None:
-        """Bring the journal, which is closed, back into the experiment's folder; where that fails it stays at home."""
-        home = _home_of(self._link)
-        if self._copying is not None:
-            self._copying.join()
-        if home is not None and self._renew():
-            self._copy.replace(self._link)
-            sync(self._link.parent)
-            shutil.rmtree(home, ignore_errors=True)
+        """Bring the journal, which is closed, back into the experiment's folder. Raises OSError; it stays then."""
+        if (home := _home_of(self._link)) is None:
+            return
+        whole, beside = home / "whole", self._link.with_name(f".{self._link.name}.whole")
+        _backup(self._link.resolve(), whole)
+        write_durably(beside, whole.read_bytes())
+        beside.replace(self._link)
+        sync(self._link.parent)
+        shutil.rmtree(home, ignore_errors=True)
 
     def remove(self) -> None:
         """Remove the home of an experiment that is removed."""
@@ -145,18 +99,12 @@ def require_journal(path: Path) -> None:
     home = _home_of(path)
     if home is None:
         raise DamagedState(f"{path}: no journal is here, so this folder is not an experiment")
-    name, host, copy = path.parent.name, home.name.partition(":")[0], _copy_of(path)
-    salvage = ""
-    if copy.exists():
-        when = time.strftime("%F %T", time.localtime(copy.stat().st_mtime))
-        salvage = f"'gpusched resume {name} --salvage' goes on here from the copy of {when}"
+    name, host = path.parent.name, home.name.partition(":")[0]
     if host == socket.gethostname():
-        raise InputError(
-            f"{name}: its journal was in {home} and is gone; {salvage or 'no copy of the journal was found'}"
-        )
+        raise InputError(f"{name}: its journal was in {home} and is gone")
     raise InputError(
         f"{name}: its journal is on a disk of {host} ({home}): run this command there. "
-        f"If that disk is lost, {salvage or 'so is the search'}"
+        "If that disk is lost, so is the search"
     )
 
 
@@ -193,10 +141,6 @@ def _is_used(home: Path) -> bool:
         return _home_of(Path((home / _OF).read_text())) == home
     except OSError:
         return True  # of an older gpusched, or gone
-
-
-def _copy_of(journal: Path) -> Path:
-    return journal.with_name(f"{journal.name}-copy")
 
 
 def _backup(source: Path, target: Path) -> None:

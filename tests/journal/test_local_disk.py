@@ -15,7 +15,6 @@ from gpusched.errors import DamagedState, InputError
 from gpusched.journal.local_disk import Home, is_on_own_disk
 from gpusched.journal.log import Journal
 from tests.journal_samples import META, read, sample, write
-from tests.rig import wait_until
 
 
 @pytest.fixture
@@ -37,22 +36,14 @@ def moved_in(link: Path) -> Home:
     return home
 
 
-def copied(home: Home, link: Path) -> Path:
-    """Wait for a copy."""
-    copy = link.with_name("journal.db-copy")
-    home.look()
-    return wait_until(lambda: copy.exists() and copy)
-
-
-def test_only_a_copy_lies_in_the_shared_folder(link: Path, disk: Path) -> None:
+def test_only_a_link_lies_in_the_shared_folder(link: Path, disk: Path) -> None:
     """No log, no shared memory and no mark are there: the file system could not keep them right."""
-    home = moved_in(link)
+    moved_in(link)
     entries = write(link, 20)
     journal = Journal.open(link)
-    copy = copied(home, link)
-    assert {file.name for file in link.parent.iterdir()} == {link.name, copy.name}
+    assert {file.name for file in link.parent.iterdir()} == {link.name}
     assert link.resolve().is_relative_to(disk)
-    assert read(link) == read(copy) == entries
+    assert read(link) == entries
     journal.close()
     moved_in(link)
     assert read(link) == entries
@@ -71,7 +62,6 @@ def test_at_the_end_the_journal_is_a_file_of_its_folder_until_the_search_goes_on
     moved_in(link)
     assert link.is_symlink()
     assert read(link) == entries
-    assert read(link.with_name("journal.db-copy")) == entries
 
 
 def test_a_salvage_takes_place_in_the_home(link: Path) -> None:
@@ -87,57 +77,6 @@ def test_a_salvage_takes_place_in_the_home(link: Path) -> None:
     assert read(link)[:12] == entries[:12]
     assert link.is_symlink()
     assert link.resolve().with_name("journal.db.damaged").exists()
-
-
-def test_another_machine_goes_on_from_the_copy_and_the_first_one_does_not(
-    link: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = moved_in(link)
-    entries = write(link, 20)
-    copied(home, link)
-    disk.rename(disk.with_name("disk of the first"))
-    monkeypatch.setattr(socket, "gethostname", lambda: "second")
-    first = link.readlink().parent.name.partition(":")[0]
-    assert first not in ("", "second")
-    for refused in (lambda: moved_in(link), lambda: Journal.open(link), lambda: read(link)):
-        with pytest.raises(InputError, match=rf"disk of {first} .*resume digits --salvage' goes"):
-            refused()
-    assert Home(link, is_wanted=True).take_over()
-    journal = Journal.open(link)
-    assert list(journal.entries()) == entries
-    journal.append(*sample(2)[1])
-    journal.close()
-    assert not Home(link, is_wanted=True).take_over(), "it is here now"
-
-    shutil.rmtree(disk)
-    disk.with_name("disk of the first").rename(disk)
-    monkeypatch.undo()
-    monkeypatch.setenv("GPUSCHED_JOURNALS", str(disk))
-    with pytest.raises(InputError, match="is on a disk of second"):
-        moved_in(link)
-
-
-def test_without_a_copy_nothing_can_be_salvaged(
-    link: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    moved_in(link)
-    Journal.create(link, META).close()
-    shutil.rmtree(disk)
-    with pytest.raises(InputError, match="is gone; no copy of the journal was found"):
-        Home(link, is_wanted=True).take_over()
-    monkeypatch.setattr(socket, "gethostname", lambda: "second")
-    with pytest.raises(InputError, match="If that disk is lost, so is the search"):
-        Home(link, is_wanted=True).take_over()
-
-
-def test_a_home_that_was_cleaned_away_is_said_to_be_gone(link: Path, disk: Path) -> None:
-    """The message sent people to the machine they were at."""
-    home = moved_in(link)
-    write(link, 20)
-    copied(home, link)
-    shutil.rmtree(disk)
-    with pytest.raises(InputError, match=r"is gone; 'gpusched resume digits --salvage' goes on"):
-        Journal.open(link)
 
 
 def test_a_copied_experiment_takes_a_copy_of_the_journal(link: Path) -> None:
@@ -156,10 +95,9 @@ def test_a_copied_experiment_takes_a_copy_of_the_journal(link: Path) -> None:
 
 def test_a_moved_experiment_takes_its_journal_along(link: Path, disk: Path) -> None:
     """The home at its old name stayed for ever; one of an experiment that was copied is the first one's still."""
-    home = moved_in(link)
+    moved_in(link)
     entries = write(link, 20)
     first = link.resolve().parent
-    copied(home, link)
     moved = link.parent.rename(link.parent.with_name("moved")) / link.name
     of_moved = moved_in(moved)
     assert read(moved) == entries
@@ -167,18 +105,6 @@ def test_a_moved_experiment_takes_its_journal_along(link: Path, disk: Path) -> N
     of_moved.move_out()
     assert read(moved) == entries
     assert not [file for file in disk.rglob("*") if file.is_file()]
-
-
-def test_a_journal_that_is_gone_does_not_empty_its_copy(link: Path) -> None:
-    home = moved_in(link)
-    entries = write(link, 20)
-    copy = copied(home, link)
-    home = Home(link, is_wanted=True)
-    link.resolve().unlink()
-    home.look()
-    (complaint,) = wait_until(lambda: [*home.complaints])
-    assert "unable to open" in complaint
-    assert read(copy) == entries
 
 
 def test_a_place_that_is_not_ones_own_is_refused_with_what_to_do(
@@ -193,21 +119,6 @@ def test_a_place_that_is_not_ones_own_is_refused_with_what_to_do(
     with pytest.raises(InputError, match=r"GPUSCHED_JOURNALS=journals: name .* whole path"):
         moved_in(link)
     assert not link.is_symlink()
-
-
-def test_a_folder_that_takes_no_copy_is_named_once_and_the_journal_stays_at_home(
-    link: Path,
-) -> None:
-    home = moved_in(link)
-    entries = write(link, 20)
-    link.with_name("journal.db-copy").mkdir()
-    home.look()
-    wait_until(lambda: home.complaints)
-    home.move_out()
-    (complaint,) = home.complaints
-    assert complaint.startswith(f"{link}-copy: no newer copy can be written: ")
-    assert link.is_symlink()
-    assert read(link) == entries
 
 
 def test_a_removed_experiment_leaves_no_home(link: Path, disk: Path) -> None:
@@ -228,12 +139,10 @@ def test_a_folder_of_this_machine_keeps_its_journal(
         path.symlink_to(tmp_path / "elsewhere" / "journal.db")
     home = moved_in(path)
     entries = write(path, 5)
-    home.look()
     home.move_out()
     home.remove()
     assert path.is_symlink() == (place != "its own folder")
     assert read(path) == entries
-    assert not path.with_name("journal.db-copy").exists()
 
 
 @pytest.mark.parametrize(
@@ -252,3 +161,18 @@ def test_a_file_system_that_is_not_known_to_be_of_this_machine_is_not(
 
     monkeypatch.setattr(psutil, "disk_partitions", partitions)
     assert is_on_own_disk(Path(folder)) == is_own
+
+
+def test_another_machine_is_told_which_one_has_the_journal(
+    link: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved_in(link)
+    write(link, 20)
+    shutil.rmtree(disk)
+    with pytest.raises(InputError, match=r"its journal was in .* and is gone"):
+        read(link)
+    first = link.readlink().parent.name.partition(":")[0]
+    monkeypatch.setattr(socket, "gethostname", lambda: "second")
+    for refused in (lambda: moved_in(link), lambda: Journal.open(link), lambda: read(link)):
+        with pytest.raises(InputError, match=rf"disk of {first} .*: run this command there"):
+            refused()
