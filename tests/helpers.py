@@ -268,7 +268,7 @@ def launch(trial: int, incarnation: int, *devices: str) -> Launch:
 
 
 #: Follows from the rest; asking changes it.
-REMEMBERED = {"_draw", "_drawn", "_next_hparams", "_cutoff", "_cutoff_eta", "_ranking", "view"}
+REMEMBERED = {"_draw", "_drawn", "_next", "_cutoff", "_cutoff_eta", "_ranking"}
 
 
 def snapshot(experiment: Experiment) -> Any:

@@ -160,13 +160,17 @@ class Suggested(Event, kw_only=True):
 
 
 class DaemonResumed(Event, kw_only=True):
-    """A new daemon has taken over; ``epoch`` counts daemons.
+    """A new daemon has taken over; ``epoch`` counts daemons. All that is remembered of the outside has been asked anew.
 
+    ``unusable``: devices that cannot be used now, or are gone, and why. ``storage_low``: whether the disk has too
+    little room (None: not known, or neither little nor enough).
     ``launched``: after a salvage, the newest incarnation found on disk of trials whose last launches were lost; their
     numbers are not used again.
     """
 
     epoch: int
+    unusable: Mapping[str, str] = field(default_factory=dict)
+    storage_low: bool | None = None
     launched: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -95,9 +95,13 @@ class Experiment:
             self._do.add(Suggest(n))
 
     def _after_the_end(self, event: events.Event) -> None:
-        """Follow the devices alone."""
+        """Follow the devices and the room on the disk alone: the search may continue."""
         devices = self.state.devices
         match event:
+            case events.DaemonResumed():
+                self._learn_outside(event)
+            case events.StorageChanged():
+                self.state.storage_low = event.low
             case events.DevicesReleased():
                 devices.released(event.devices)
             case events.DeviceQuarantined() if event.device in devices.slots:
@@ -291,9 +295,19 @@ class Experiment:
         for number, incarnation in event.launched.items():
             state.trials[int(number)].skip_to = incarnation
         state.say(None, f"daemon {event.epoch} took over")
+        self._learn_outside(event)
         for trial in state.live.values():
             # A measurement under way spans the time without a daemon.
             trial.decided_at = None
+
+    def _learn_outside(self, event: events.DaemonResumed) -> None:
+        """Take in what the outside is like now, before anything is begun."""
+        if event.storage_low is not None:
+            self.state.storage_low = event.storage_low
+        for device, reason in event.unusable.items():
+            self._quarantined(
+                events.DeviceQuarantined(at=event.at, device=device, reason=reason, passing=True)
+            )
 
     # ------------------------------------------------------------ what follows
 

@@ -255,8 +255,12 @@ class Daemon:
                 f"salvage: {unknown.killed} processes that the journal knows nothing of were ended; "
                 f"{len(unknown.aside)} folders of unknown trials were put aside"
             )
-        news = list(resuming.news(state, inventory, self.storage, self.clock()))
-        self.driver.resume(self.epoch.number, launched=launched, news=news)
+        self.driver.resume(
+            self.epoch.number,
+            launched=launched,
+            unusable=resuming.unusable(state, inventory),
+            storage_low=self.storage.is_low(),
+        )
 
     # ------------------------------------------------------------ the loop
 

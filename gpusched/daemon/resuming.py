@@ -3,7 +3,7 @@
 Repairs are of rare cases, each left by a death at a bad instant:
 
 * The experiment was over in the journal, but the last commands were not carried out: ``complete``.
-* The disk or devices have changed while no daemon looked: ``news``.
+* Devices have gone bad, or are gone, while no daemon looked: ``unusable``.
 * After a salvage the journal knows less than happened. Process trees that it knows nothing of are ended, folders of
   trials that it knows nothing of are put aside, and numbers of incarnations are not used again: ``forget_the_unknown``.
 
@@ -19,11 +19,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpusched.core.events import DeadlineMoved, DeviceQuarantined, Event, Reopened
+from gpusched.core.events import DeadlineMoved, Event, Reopened
 from gpusched.core.state import DEADLINE, TOO_LATE, State
 from gpusched.core.trial import TrialRecord
 from gpusched.daemon import standing
-from gpusched.daemon.storage import Storage
 from gpusched.devices.base import Device
 from gpusched.driver.assemble import Assembled
 from gpusched.driver.clock import Beginning
@@ -59,24 +58,15 @@ def complete(assembled: Assembled) -> None:
         write_durably(paths.final_view, json.dumps(standing.view(assembled)).encode())
 
 
-def news(
-    state: State, inventory: Sequence[Device], storage: Storage, now: float
-) -> Iterator[Event]:
-    """Say where the outside is not as the journal remembers: the room on the disk, and each device.
-
-    Quarantines pass: a device that is not there comes back when it is seen again.
-    """
-    if (change := storage.ask(now, state)) is not None:
-        yield change
+def unusable(state: State, inventory: Sequence[Device]) -> dict[str, str]:
+    """Return the devices that the journal takes for good and that cannot be used now, or are gone, and why."""
     there = {device.id: device for device in inventory}
+    found = {}
     for name, slot in state.devices.slots.items():
-        if slot.state.value == "quarantined":
-            continue
         device = there.get(name)
-        if device is None:
-            yield DeviceQuarantined(at=now, device=name, reason=NOT_THERE, passing=True)
-        elif not device.usable:
-            yield DeviceQuarantined(at=now, device=name, reason=device.why_not, passing=True)
+        if slot.state.value != "quarantined" and (device is None or not device.usable):
+            found[name] = device.why_not if device is not None else NOT_THERE
+    return found
 
 
 @dataclass(slots=True)

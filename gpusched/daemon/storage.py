@@ -100,10 +100,11 @@ class Storage:
                     f"{self._paths.root.parent}: {room}; make room, or choose another disk with --dir"
                 )
 
-    def ask(self, now: float, state: State) -> StorageChanged | None:
-        """Look at the room at once: for a resume, before anything is begun."""
+    def is_low(self) -> bool | None:
+        """Tell at once whether there is too little room; None where it is neither little nor enough, or not known."""
         self._measure()
-        return self._change(now, state)
+        room = self._seen
+        return None if room is None or not (room.is_low or room.is_clear) else room.is_low
 
     def look(self, now: float, state: State) -> StorageChanged | None:
         """Return what the last look found to be otherwise than the search believes, and begin another, if it is due."""

@@ -20,11 +20,20 @@ from gpusched.core.commands import (
     Forecast,
     KeepBest,
     Kill,
+    Launch,
     SetTimer,
     Suggest,
     Yield,
 )
-from gpusched.core.events import DaemonResumed, Event, Reopened, Reported, TimerFired
+from gpusched.core.events import (
+    DaemonResumed,
+    DeviceQuarantined,
+    Event,
+    Reopened,
+    Reported,
+    TimerFired,
+    TrialExited,
+)
 from gpusched.core.experiment import Experiment
 from gpusched.core.trial import InvalidTransition, TrialRecord
 from gpusched.errors import ReplayDiverged
@@ -153,17 +162,35 @@ class Driver:
             self._fence()  # raises Fenced: another daemon carries them out
         effects, self._effects = self._effects, []
         waiting, self._waiting = self._waiting, []
+        moot = self._moot_launches(effects)
         for command in effects:
-            self._execute(command)
+            if not (isinstance(command, Launch | Kill) and _incarnation_of(command) in moot):
+                self._execute(command)
         for report in waiting:
             self.executor.acknowledge(report)
+        if moot:
+            self.handle([_unbegun(self.executor.now(), *of) for of in moot])
+
+    def _moot_launches(self, effects: Iterable[Command]) -> list[tuple[int, int]]:
+        """List launches that waited for a full disk until they were to be killed; their devices may be others' now."""
+        trials = self.experiment.state.trials
+        return [
+            (command.trial, command.incarnation)
+            for command in effects
+            if type(command) is Launch
+            and trials[command.trial].doom is not None
+            and trials[command.trial].incarnation == command.incarnation
+        ]
 
     def _kill_unsynced(self) -> None:
         """End what is to die also where the disk is full: a daemon that dies now finds those trials gone, no more."""
-        kills = [command for command in self._effects if type(command) is Kill]
-        self._effects = [command for command in self._effects if type(command) is not Kill]
-        for command in kills:
-            self._execute(command)
+        moot = self._moot_launches(self._effects)
+        effects, self._effects = self._effects, []
+        for command in effects:
+            if type(command) is Kill and _incarnation_of(command) not in moot:
+                self._execute(command)
+            else:
+                self._effects.append(command)
 
     def _commit(self) -> bool:
         """Commit the journal; False if the disk is full, to be tried again. Any other failure to write is fatal.
@@ -211,18 +238,29 @@ class Driver:
     # ------------------------------------------------------------ resume
 
     def resume(
-        self, epoch: int, *, launched: Mapping[int, int] | None = None, news: Sequence[Event] = ()
+        self,
+        epoch: int,
+        *,
+        launched: Mapping[int, int] | None = None,
+        unusable: Mapping[str, str] | None = None,
+        storage_low: bool | None = None,
     ) -> None:
         """Continue after ``replay``: ask the outside anew, and issue again what the state implies.
 
-        ``launched``: incarnations that the journal knows nothing of, by trial; ``news``: where disk and devices differ
-        from what the journal remembers. What became of the trials is found out first, so that nothing that follows
-        from the news is taken for something the last daemon had begun.
+        ``launched``: incarnations that the journal knows nothing of, by trial; the others: see ``DaemonResumed``.
+        All of the outside is known before anything is begun, so that no trial starts on what is gone, and none is taken
+        for one that the last daemon had begun.
         """
-        numbers = {str(trial): incarnation for trial, incarnation in (launched or {}).items()}
-        resumed = DaemonResumed(at=self.executor.now(), epoch=epoch, launched=numbers)
         found = self.executor.reconcile(list(live_trials(self.experiment)))
-        self.handle([resumed, *news, *found])
+        lost = {event.device: event.reason for event in found if type(event) is DeviceQuarantined}
+        resumed = DaemonResumed(
+            at=self.executor.now(),
+            epoch=epoch,
+            launched={str(trial): number for trial, number in (launched or {}).items()},
+            unusable={**(unusable or {}), **lost},
+            storage_low=storage_low,
+        )
+        self.handle([resumed, *(event for event in found if type(event) is not DeviceQuarantined)])
         failpoints.reach("resume.reconciled")
         self._effects += outstanding(self.experiment)
         self._settle()
@@ -232,6 +270,17 @@ class Driver:
         self.handle([event])
         self._effects += outstanding(self.experiment)
         self._settle()
+
+
+def _incarnation_of(command: Launch | Kill) -> tuple[int, int]:
+    return command.trial, command.incarnation
+
+
+def _unbegun(at: float, trial: int, incarnation: int) -> TrialExited:
+    why = "it was ended before it had begun"
+    return TrialExited(
+        at=at, trial=trial, incarnation=incarnation, outcome="killed", error=why, unbegun=True
+    )
 
 
 def replay(

@@ -8,46 +8,50 @@ from typing import Any
 
 import pytest
 
-from gpusched.core.decisions import NO_STEP_FITS, Stop
-from gpusched.core.events import DeviceQuarantined, Event
+from gpusched.core.commands import Launch
+from gpusched.core.decisions import NO_STEP_FITS, Start, Stop
+from gpusched.core.events import DaemonResumed
 from gpusched.daemon import resuming
 from gpusched.devices.base import Device
 from gpusched.errors import InputError
 from gpusched.folder.lock import read_fence, write_fence
 from gpusched.folder.paths import ExperimentPaths
 from tests.core import stages
-from tests.helpers import Script
-
-
-def news(script: Script, there: list[Device], now: float) -> list[Event]:
-    roomy = SimpleNamespace(ask=lambda _now, _state: None)
-    return list(resuming.news(script.state, there, roomy, now))
+from tests.helpers import Script, launch
 
 
 def test_devices_that_went_bad_while_nobody_looked() -> None:
     script = stages.running()
     there = [Device("d0", "GPU 0", usable=False, why_not="Xid 79")]
-    found = news(script, there, 9.0)
-    gone = "it was not there any more when the daemon came back"
-    assert found == [
-        DeviceQuarantined(at=9.0, device="d0", reason="Xid 79", passing=True),
-        DeviceQuarantined(at=9.0, device="d1", reason=gone, passing=True),
-    ]
-    for event in found:
-        script.feed(event).drop()
-    assert news(script, there, 10.0) == [], "said once"
+    found = resuming.unusable(script.state, there)
+    assert found == {"d0": "Xid 79", "d1": resuming.NOT_THERE}
+    script.feed(DaemonResumed(at=9.0, epoch=2, unusable=found)).drop()
+    slots = script.state.devices.slots
+    assert all(slots[name].passing for name in found), "each comes back when it is seen again"
+    assert resuming.unusable(script.state, there) == {}, "said once"
 
 
 def test_devices_that_are_well_are_not_spoken_of() -> None:
     script = stages.running()
     there = [Device(name, name) for name in script.state.devices.slots]
-    assert news(script, there, 9.0) == []
+    assert resuming.unusable(script.state, there) == {}
+
+
+def test_nothing_is_begun_on_what_a_resume_finds_gone() -> None:
+    """Atoms were given away between one fact and the next."""
+    script = Script(devices=3).wants(Start(1)).start().drop()
+    script.wants(Start(1), Start(1), Start(1))
+    script.feed(DaemonResumed(at=1.0, epoch=2, unusable={"d1": "gone", "d2": "gone"}))
+    assert not any(isinstance(command, Launch) for command in script.take())
+    script = Script(devices=2).wants(Start(1)).start().drop().wants(Start(1))
+    script.feed(DaemonResumed(at=1.0, epoch=2, storage_low=True)).expect_nothing()
+    script.feed(DaemonResumed(at=2.0, epoch=3, storage_low=False)).expect(launch(1, 1, "d1"))
 
 
 def test_a_trial_on_a_lost_device_goes_on_elsewhere() -> None:
     script = stages.running()
-    (lost,) = news(script, [Device("d1", "GPU 1")], script.now)
-    script.feed(lost).drop()
+    lost = resuming.unusable(script.state, [Device("d1", "GPU 1")])
+    script.feed(DaemonResumed(at=script.now, epoch=2, unusable=lost)).drop()
     script.exited(0, "killed").drop()
     assert script.trial(0).devices == ("d1",)
     assert script.trial(0).incarnation == 2

@@ -95,7 +95,8 @@ def test_a_look_tells_each_change_once_and_what_a_daemon_before_had_not_seen(
     assert [storage.look(at, state) for at in (20.0, 30.0)] == [None, None], "not by enough"
     free = 50 << 30
     storage = fresh()
-    clear = storage.ask(40.0, state)
+    assert storage.is_low() is False
+    clear = storage.look(40.0, state)
     assert not clear.low
     script.feed(clear).drop()
     assert [storage.look(at, state) for at in (50.0, 60.0)] == [None, None]

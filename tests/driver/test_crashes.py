@@ -73,7 +73,7 @@ class Near(Sampler):
         scored = [trial for trial in seen if trial.score is not None]
         assert [trial.trial for trial in seen] == list(range(len(seen)))
         best = max(scored, key=lambda trial: trial.score).hparams if scored else {}
-        return {key: min(1.0, value + 0.01 * random.random()) for key, value in best.items()}
+        return {key: min(0.99, value + 0.01 * random.random()) for key, value in best.items()}
 """
 
 
