@@ -107,9 +107,9 @@ class Rung:
         return int(self._order.index((-self._scores[trial], self._arrivals[trial], trial)))
 
 
-def milestones(r: int, R: int | None, eta: float, brackets: int = 0) -> Iterator[int]:
-    """Yield r*eta^s, r*eta^(s+1), ... below R (without end if R is None); the same number never twice."""
-    milestone = r * eta**brackets
+def milestones(r: int, R: int | None, eta: float) -> Iterator[int]:
+    """Yield r, r*eta, r*eta^2, ... below R (without end if R is None); the same number never twice."""
+    milestone = float(r)
     last = 0
     while R is None or round(milestone) < R:
         if round(milestone) > last:
@@ -123,8 +123,8 @@ class Ladder:
 
     __slots__ = ("_by_step", "_milestones", "_newest_rung", "rungs")
 
-    def __init__(self, r: int, R: int | None, eta: float, bracket: int = 0) -> None:
-        self._milestones = milestones(r, R, eta, bracket)
+    def __init__(self, r: int, R: int | None, eta: float) -> None:
+        self._milestones = milestones(r, R, eta)
         self.rungs: list[Rung] = []
         self._newest_rung: dict[int, Rung] = {}
         self._by_step: dict[int, Rung] = {}

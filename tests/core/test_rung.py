@@ -152,19 +152,18 @@ def test_who_waits_for_the_user_is_passed_over_not_forgotten() -> None:
 
 
 @pytest.mark.parametrize(
-    ("r", "R", "eta", "bracket", "expected"),
+    ("r", "R", "eta", "expected"),
     [
-        (1, 81, 3.0, 0, [1, 3, 9, 27]),
-        (1, 81, 3.0, 1, [3, 9, 27]),
-        (1, 82, 3.0, 0, [1, 3, 9, 27, 81]),
-        (5, 500, 4.0, 0, [5, 20, 80, 320]),
-        (1, 10, 1.5, 0, [1, 2, 3, 5, 8]),  # 1, 1.5, 2.25, 3.4, 5.1, 7.6: rounded, each once
-        (1, 1, 4.0, 0, []),
-        (7, 7, 4.0, 0, []),
+        (1, 81, 3.0, [1, 3, 9, 27]),
+        (1, 82, 3.0, [1, 3, 9, 27, 81]),
+        (5, 500, 4.0, [5, 20, 80, 320]),
+        (1, 10, 1.5, [1, 2, 3, 5, 8]),  # 1, 1.5, 2.25, 3.4, 5.1, 7.6: rounded, each once
+        (1, 1, 4.0, []),
+        (7, 7, 4.0, []),
     ],
 )
-def test_milestones(r: int, R: int, eta: float, bracket: int, expected: list[int]) -> None:
-    assert list(milestones(r, R, eta, bracket)) == expected
+def test_milestones(r: int, R: int, eta: float, expected: list[int]) -> None:
+    assert list(milestones(r, R, eta)) == expected
 
 
 def test_without_R_there_is_always_another_milestone() -> None:

@@ -57,7 +57,7 @@ BOUNDS: Mapping[str, Any] = {"metric_min": 0.0, "metric_max": 1.0}
 #: Options for the contract, for policies that cannot run without or whose defaults need days. Others run with ``{}``.
 VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "fifo": [{"R": 20}],
-    "asha": [{"R": 27, "eta": 3.0}, {"R": None, "eta": 2.0}, {"R": 32, "eta": 2.0, "brackets": 3}],
+    "asha": [{"R": 27, "eta": 3.0}, {"R": None, "eta": 2.0}],
     "hypersched": [
         {"R": 40, "cooldown": 1},
         {"R": None, "eta": 2.0, "cooldown": 0},

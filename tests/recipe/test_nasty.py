@@ -227,10 +227,10 @@ WHOLE = [
     ),
     more(
         "all of it at once",
-        "policy:\n  r: 9\n  R: 3\n  eta: 0.5\n  brackets: 2\n",
+        "policy:\n  r: 9\n  R: 3\n  eta: 0.5\n  quantum_s: 2\n",
         "6: policy.r: the first rung",
         "8: policy.eta: must be more than 1",
-        "9: policy.brackets: is an option of asha",
+        "9: policy.quantum_s: is an option of",
     ),
     space(
         "reversed", "\n  lr: {loguniform: [1, 1e-4]}", "5: space.lr: reversed: 1 is above 0.0001"

@@ -28,7 +28,7 @@ space:
   lr: {loguniform: [1e-4, 1]}
   momentum: {uniform: [0, 0.99], q: 0.01, when: {opt: sgd}}
   words: {const: ["no", "1e-4", "~", "0o7", "é😀\\u2028\\x7f"]}
-policy: {name: asha, r: 2, R: 64, eta: 3, brackets: 2}
+policy: {name: asha, r: 2, R: 64, eta: 3}
 devices: cpu:4
 max_atoms: 4
 sizes: [1, 2, 4]
@@ -86,7 +86,7 @@ def test_every_key_is_read(load: Load) -> None:
     recipe = load(whole=EVERYTHING)
     assert recipe.args == ("--data", "./d", "3", "0.5")
     assert recipe.deadline_s == 5400.0
-    assert recipe.policy_options == {"r": 2, "R": 64, "eta": 3.0, "brackets": 2}
+    assert recipe.policy_options == {"r": 2, "R": 64, "eta": 3.0}
     assert recipe.scaling == {1: 1.0, 2: 1.9, 4: 3.5}
     assert (recipe.lr_power, recipe.lr_warmup_epochs) == (0.5, 2.5)
     assert recipe.env == {"TOKENS": "5", "NAME": "yes"}

@@ -1,17 +1,14 @@
 """``asha``: asynchronous successive halving, by promotion (ASHA paper, Algorithm 1; HyperSched, Algorithms 1 and 2).
 
 A trial runs to the next rung and pauses there. Free atoms promote the furthest trained trial that is among the best
-floor(n/eta) of its rung; without such a trial they draw a new configuration. Brackets: bracket s has its first rung at
-``r * eta**s`` (ASHA paper: "a minimum resource of r*eta^s will be allocated to each configuration"); with several
-brackets new configurations go to them in proportion to the steps each spends on a first rung, as in Hyperband.
-ASHA knows no deadline. ``R`` may be left out: there is then no last rung.
+floor(n/eta) of its rung; without such a trial they draw a new configuration. Bracket s of the paper, with its first
+rung at ``r * eta**s``, is a larger ``r``. ASHA knows no deadline. ``R`` may be left out: there is then no last rung.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from gpusched.core.decisions import Decision, Pause, Resume, Start, TrialView, View
 from gpusched.core.rung import Ladder, Rung
@@ -19,38 +16,16 @@ from gpusched.policies import base
 from gpusched.text import ordinal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options(base.HalvingOptions):
-    """``brackets``: how many early-stopping rates s = 0, 1, .. to use."""
-
-    brackets: int = 1
-
-    def problems(self) -> Iterator[base.BadOption]:
-        yield from base.HalvingOptions.problems(self)
-        if self.brackets < 1:
-            yield "brackets", f"must be at least 1, not {self.brackets}"
-        elif self.R is not None and self.eta > 1 and self.brackets < 64:
-            first = self.r * self.eta ** (self.brackets - 1)
-            if first > self.R:
-                yield (
-                    "brackets",
-                    f"the last bracket would have its first rung at {first:g} steps, beyond R = {self.R}",
-                )
-
-
 class Asha(base.Policy):
     """Promotion-based asynchronous successive halving."""
 
     name = "asha"
-    options_type = Options
-    options: Options
+    options_type = base.HalvingOptions
+    options: base.HalvingOptions
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: base.HalvingOptions) -> None:
         super().__init__(options)
-        rates = range(options.brackets)
-        self.ladders = [Ladder(options.r, options.R, options.eta, rate) for rate in rates]
-        self._entered = [0] * len(self.ladders)
-        self._bracket_of: dict[int, int] = {}
+        self.ladder = Ladder(options.r, options.R, options.eta)
         self._rung_of: dict[int, Rung] = {}
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
@@ -58,7 +33,7 @@ class Asha(base.Policy):
         done = base.complete_at(trial, options.R)
         if done:
             return done
-        rung = self._ladder(trial).at(trial.step, trial.stride)
+        rung = self.ladder.at(trial.step, trial.stride)
         # Algorithm 2, line 8: only a trial that has just come to a rung is judged, and only once.
         if rung is None or not rung.record(trial.id, trial.score):
             return base.NOTHING
@@ -78,39 +53,18 @@ class Asha(base.Policy):
 
     def on_capacity(self, view: View) -> Sequence[Decision]:
         # ASHA paper, get_job(): the furthest trained promotable configuration first ..
-        for rung in self._rungs_from_the_top():
+        for rung in reversed(self.ladder.rungs):
             for trial_id in rung.promotable(self.options.eta, view.paused):
                 if not view.trials[trial_id].held_by_user:
                     return (Resume(trial_id, 1, f"promoted from rung {rung.milestone}"),)
         # .. else a new configuration in the bottom rung (Algorithm 2's trivial entrance policy).
         return (Start(1, "a new configuration"),) if view.can_draw else base.NOTHING
 
-    def _ladder(self, trial: TrialView) -> Ladder:
-        bracket = self._bracket_of.get(trial.id)
-        if bracket is None:
-            bracket = self._bracket_of[trial.id] = self._next_bracket()
-        return self.ladders[bracket]
-
-    def _next_bracket(self) -> int:
-        """Choose the bracket that has had the fewest steps on its first rung so far."""
-        if len(self.ladders) == 1:
-            return 0
-        steps = [self.options.r * self.options.eta**s for s in range(len(self.ladders))]
-        bracket = min(range(len(steps)), key=lambda s: (self._entered[s] * steps[s], s))
-        self._entered[bracket] += 1
-        return bracket
-
-    def _rungs_from_the_top(self) -> Iterator[Rung]:
-        if len(self.ladders) == 1:
-            return reversed(self.ladders[0].rungs)
-        rungs = (rung for ladder in self.ladders for rung in ladder.rungs)
-        return iter(sorted(rungs, key=lambda rung: -rung.milestone))
-
     def rungs(self, view: View) -> Sequence[Rung]:
-        return sorted(self._rungs_from_the_top(), key=lambda rung: rung.milestone)
+        return self.ladder.rungs
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
-        return explain_rungs(self.rungs(view), trial, self.options.eta)
+        return explain_rungs(self.ladder.rungs, trial, self.options.eta)
 
 
 def promoted(count: int, eta: float) -> str:

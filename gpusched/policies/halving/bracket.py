@@ -4,11 +4,8 @@ A bracket is a series of halvings. In each, its trials train to a milestone and 
 floor(n/eta) go on to the next one and the others are out. The end of a halving is the only point where anything is
 decided: a bracket holds state, the policies turn it into decisions.
 
-A trial that does not arrive must not block a halving for ever:
-
-* a trial that has failed, or that a person stopped or holds, does not count any more;
-* once half of the others are in, a *straggler* that has had its atoms for ``patience`` times their median time is left
-  out. A trial that was left out but comes while the halving is still open takes part after all.
+A trial that has failed, or that a person stopped or holds, does not count: it must not block a halving for ever. One
+that comes back while the halving is still open takes part after all.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ from dataclasses import dataclass, field
 
 from gpusched.core.decisions import TrialView, View
 from gpusched.core.rung import Rung
-from gpusched.core.speed import RunningMedian
 from gpusched.core.trial import NEVER, TrialState
 
 
@@ -37,13 +33,10 @@ class Halving:
     """One halving: trials still to come, and those that are in with their scores."""
 
     rung: Rung
-    #: Given a place, and neither in nor out. The value: when it was given atoms; None: it waits for them.
-    coming: dict[int, float | None] = field(default_factory=dict)
+    #: Given a place, and neither in nor out.
+    coming: set[int] = field(default_factory=set)
     #: Dropped, but not out for good.
     left_out: set[int] = field(default_factory=set)
-    times_s: RunningMedian = field(default_factory=RunningMedian)
-    #: Number of trials whose time from getting atoms to arriving is known.
-    timed: int = 0
 
 
 class Bracket:
@@ -81,15 +74,15 @@ class Bracket:
 
     # ------------------------------------------------------------ trials come and go
 
-    def enter(self, trial: int, now_s: float) -> None:
+    def enter(self, trial: int) -> None:
         """Note that a new configuration was started for this bracket."""
         self.entered += 1
-        self.now.coming[trial] = now_s
+        self.now.coming.add(trial)
 
-    def launched(self, trial: int, now_s: float) -> None:
+    def launched(self, trial: int) -> None:
         """Note that a trial that waited for atoms was given some, or has them still."""
         self._line.pop(trial, None)
-        self.now.coming[trial] = now_s
+        self.now.coming.add(trial)
 
     def is_waiting(self, trial: int) -> bool:
         """Tell whether the trial is to be given atoms for the present halving."""
@@ -108,12 +101,9 @@ class Bracket:
         """Tell whether the present halving is open to this trial."""
         return not self.is_over and (trial in self.now.coming or trial in self.now.left_out)
 
-    def arrive(self, trial: TrialView, now_s: float) -> None:
+    def arrive(self, trial: TrialView) -> None:
         """Record that a trial that takes part is at the milestone."""
-        began = self.now.coming.pop(trial.id, None)
-        if began is not None:
-            self.now.times_s.add(now_s - began)
-            self.now.timed += 1
+        self.now.coming.discard(trial.id)
         self.now.left_out.discard(trial.id)
         self.now.rung.record(trial.id, trial.score)
         # A person may have let it go on before its turn: it must not be given atoms for this halving again.
@@ -122,7 +112,7 @@ class Bracket:
     def drop(self, trial: int) -> None:
         """Let the halving go on without a trial, unless it comes before the others are in."""
         if trial in self.now.coming:
-            del self.now.coming[trial]
+            self.now.coming.remove(trial)
             self.now.left_out.add(trial)
 
     def next_waiting(self, view: View) -> TrialView | None:
@@ -158,28 +148,9 @@ class Bracket:
             return ranked, True
         self._place += 1
         self.now = self._open()
-        self.now.coming = dict.fromkeys(winners)
+        self.now.coming = set(winners)
         self._line = OrderedDict.fromkeys(winners)
         return ranked[len(winners) :], False
-
-    # ------------------------------------------------------------ stragglers
-
-    def stragglers(self, view: View, patience: float) -> tuple[list[int], float | None]:
-        """Return the trials that have taken too long by now, and when the next one will have."""
-        median_s = self.now.times_s.value
-        if not median_s or self.now.timed < len(self.now.coming) or self.wants_new:
-            return [], None
-        limit = patience * median_s
-        late, next_at = [], None
-        for trial, began in self.now.coming.items():
-            if began is None or trial not in view.live:
-                continue
-            due = began + limit
-            if due <= view.now:
-                late.append(trial)
-            elif next_at is None or due < next_at:
-                next_at = due
-        return late, next_at
 
 
 def shrinking(first: int, eta: float, count: int) -> Iterator[int]:

@@ -5,8 +5,7 @@ finally, 1 trial x 81 resources in the last": with r = 1, R = 81, eta = 3. In ge
 ``asha`` (r * eta^k below R, then R), and as many trials begin as leave one for R. Trials have one atom each. When a
 bracket is over the next one begins, until the deadline, which is not looked at.
 
-Synchronous means to wait: "every trial within a halving iteration must complete consuming its resource". What keeps
-a straggler or a dropped job from blocking a halving for ever is said in ``bracket``.
+Synchronous means to wait: "every trial within a halving iteration must complete consuming its resource".
 """
 
 from __future__ import annotations
@@ -24,15 +23,11 @@ from gpusched.core.decisions import (
     Stop,
     TrialView,
     View,
-    WakeAt,
 )
 from gpusched.core.rung import Rung, milestones
 from gpusched.policies import base
 from gpusched.policies.halving.bracket import Bracket, Shape, shrinking
 from gpusched.text import ordinal
-
-#: A halving continues without a trial that takes this many times the median time of the others.
-PATIENCE = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +66,14 @@ class Synchronous(base.Policy):
                 Stop(trial.id, f"the halving before {bracket.milestone} steps went on without it"),
             )
         milestone, is_last = bracket.milestone, bracket.is_last_halving
-        bracket.arrive(trial, view.now)
-        decisions = [*self._close(view, bracket), *self._look_after_stragglers(view)]
+        bracket.arrive(trial)
+        decisions = self._close(view, bracket)
         if is_last:
             return (Complete(trial.id, f"complete: {trial.step} steps"), *decisions)
         if any(isinstance(found, Stop) and found.trial == trial.id for found in decisions):
             return decisions
         if bracket.is_waiting(trial.id):  # the trial was the last to arrive, and is among the best
-            bracket.launched(trial.id, view.now)
+            bracket.launched(trial.id)
             return decisions
         rest = len(bracket.now.coming)
         others = "1 other" if rest == 1 else f"{rest} others"
@@ -118,7 +113,7 @@ class Synchronous(base.Policy):
                 return (*out, decision) if decision is not None else out
         if not self._brackets and view.can_draw:
             return (self._start(self._begin()),)
-        return base.NOTHING if view.wake_at is not None else self._look_after_stragglers(view)
+        return base.NOTHING
 
     def on_tried(self, view: View) -> Sequence[Decision]:
         """Give the configuration a place in a bracket that begins, or begin one for it."""
@@ -131,7 +126,7 @@ class Synchronous(base.Policy):
         """Return what a bracket would do with a free atom."""
         trial = bracket.next_waiting(view)
         if trial is not None:
-            bracket.launched(trial.id, view.now)
+            bracket.launched(trial.id)
             return Resume(trial.id, 1, f"goes on to {bracket.milestone} steps")
         if bracket.wants_new:
             if view.can_draw:
@@ -145,7 +140,7 @@ class Synchronous(base.Policy):
 
     def on_start(self, view: View, trial: TrialView) -> None:
         bracket: Bracket = trial.tag
-        bracket.enter(trial.id, view.now)
+        bracket.enter(trial.id)
 
     def _begin(self) -> Bracket:
         bracket = Bracket(next(self._next_shape))
@@ -164,28 +159,6 @@ class Synchronous(base.Policy):
             elif not bracket.is_waiting(trial.id):
                 bracket.comes_first(trial.id)  # the trial left without having been told to
         return self._close(view, bracket)
-
-    def on_wake(self, view: View) -> Sequence[Decision]:
-        return self._look_after_stragglers(view)
-
-    def _look_after_stragglers(self, view: View) -> Sequence[Decision]:
-        decisions: list[Decision] = []
-        next_at: float | None = None
-        for bracket in list(self._brackets):
-            late, bracket_next_at = bracket.stragglers(view, PATIENCE)
-            for trial in late:
-                bracket.drop(trial)
-                why = f"a straggler: the others had {bracket.milestone} steps in a fraction of its time"
-                decisions.append(Stop(trial, why))
-            if late:
-                decisions += self._close(view, bracket)
-            elif bracket_next_at is not None:
-                next_at = min(next_at or bracket_next_at, bracket_next_at)
-        if next_at is None and view.wake_at is not None:
-            next_at = view.now  # nobody to wait for: an experiment with a timer set is not over
-        if next_at is not None and view.wake_at != next_at:
-            decisions.append(WakeAt(next_at))
-        return decisions
 
     # ------------------------------------------------------------ for people
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpusched.policies.halving.asha import Asha, Options
+from gpusched.policies.base import HalvingOptions
+from gpusched.policies.halving.asha import Asha
 from tests.policies.hand import Hand
 
 
@@ -16,9 +17,9 @@ def test_milestones_are_r_times_powers_of_eta_below_R() -> None:
     """Section 3.3: "the same evaluation procedure will take place at r*eta epochs, r*eta^2, .."."""
     hand = Hand("asha", {"r": 2, "R": 54, "eta": 3.0}, atoms=1)
     assert isinstance(hand.policy, Asha)
-    assert hand.policy.ladders[0].at(18) is not None
+    assert hand.policy.ladder.at(18) is not None
     assert rungs(hand)[:3] == [2, 6, 18]
-    assert hand.policy.ladders[0].at(54) is None
+    assert hand.policy.ladder.at(54) is None
 
 
 def test_the_first_to_arrive_is_paused() -> None:
@@ -97,30 +98,9 @@ def test_R_completes_and_may_be_left_out() -> None:
     assert hand.where(0) == "completed"
     endless = Hand("asha", {"r": 1, "R": None, "eta": 2.0}, atoms=1)
     assert isinstance(endless.policy, Asha)
-    ladder = endless.policy.ladders[0]
+    ladder = endless.policy.ladder
     assert ladder.at(1 << 20) is not None
     assert ladder.rungs[-1].milestone == 1 << 20
-
-
-def test_a_bracket_has_its_first_rung_at_r_times_eta_to_the_s() -> None:
-    """ASHA paper: "a minimum resource of r*eta^s will be allocated to each configuration"; line rungs(R, s)."""
-    policy = Asha(Options(r=2, eta=3.0, R=100, brackets=3))
-    # "limit the number of rungs to log_eta(R/r) - s + 1"; beyond lies only R.
-    found = [
-        [step for step in range(101) if ladder.at(step) is not None] for ladder in policy.ladders
-    ]
-    assert found == [[2, 6, 18, 54], [6, 18, 54], [18, 54]]
-
-
-def test_brackets_share_new_configurations_by_the_steps_of_their_first_rung() -> None:
-    hand = Hand("asha", {"r": 1, "eta": 4.0, "R": 64, "brackets": 2}, atoms=1)
-    first_pause = []
-    for trial in range(5):
-        while hand.where(trial) == "running":
-            hand.report(trial, 0.5 - 0.01 * trial)
-        first_pause.append(hand.trial(trial).step)
-    # One trial of four steps to four of one step.
-    assert first_pause == [1, 4, 1, 1, 1]
 
 
 def test_non_finite_metrics_rank_worst() -> None:
@@ -164,9 +144,7 @@ def test_explanation_names_rank_and_cut() -> None:
         ({"r": 0}, "r"),
         ({"r": 10, "R": 5}, "r"),
         ({"R": 0}, "R"),
-        ({"brackets": 0}, "brackets"),
-        ({"brackets": 5, "R": 81}, "brackets"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, float], named: str) -> None:
-    assert named in [name for name, _ in Options(**options).problems()]
+    assert named in [name for name, _ in HalvingOptions(**options).problems()]

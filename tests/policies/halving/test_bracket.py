@@ -19,7 +19,7 @@ def in_line(bracket: Bracket, hand: Hand) -> list[int]:
     found = []
     while (trial := bracket.next_waiting(hand.state)) is not None:
         found.append(trial.id)
-        bracket.launched(trial.id, 0.0)
+        bracket.launched(trial.id)
     return found
 
 
@@ -31,18 +31,18 @@ def test_any_trial_may_come_go_or_be_dropped_at_any_time(seed: int) -> None:
     states = (TrialState.PAUSED, TrialState.RUNNING, TrialState.YIELDING, TrialState.FAILED)
     for number in range(9):
         hand.state.trials[number] = TrialRecord(number, {}, state=TrialState.RUNNING)
-        bracket.enter(number, 0.0)
-    for now_s in range(300):
+        bracket.enter(number)
+    for _ in range(300):
         trial = hand.state.trials[random.randrange(9)]
         trial.state, trial.score = random.choice(states), random.random()
         trial.held_by_user = random.random() < 0.1
         match random.randrange(6):
             case 0:
-                bracket.arrive(trial, float(now_s))
+                bracket.arrive(trial)
             case 1:
                 bracket.drop(trial.id)
             case 2:
-                bracket.launched(trial.id, float(now_s))
+                bracket.launched(trial.id)
             case 3:
                 bracket.comes_first(trial.id)
             case 4:

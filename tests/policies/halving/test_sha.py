@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from gpusched.policies.halving import sha
 from gpusched.policies.halving.sha import Options, Sha
 from tests.policies.hand import Hand
 
@@ -138,39 +137,6 @@ def test_trials_without_a_finite_metric_do_not_go_on() -> None:
     hand.report(8, -7.0)
     assert hand.live == [8]
     assert hand.paused == []
-
-
-@pytest.fixture
-def straggling(monkeypatch: pytest.MonkeyPatch) -> Hand:
-    """Eight of nine are in, half a second after each other; trial 2 has had its atom since 0.5 s."""
-    monkeypatch.setattr(sha, "PATIENCE", 50.0)
-    hand = Hand("sha", NINE, atoms=2)
-    for trial in (0, 1, 3, 4, 5, 6, 7, 8):
-        hand.report(trial, 0.1 * trial, at=hand.now + 0.5)
-    return hand
-
-
-def test_a_straggler_is_left_out_after_patience_times_the_median(straggling: Hand) -> None:
-    hand = straggling
-    assert hand.live == [2]
-    due = hand.state.timers["wake"]
-    assert due == pytest.approx(0.5 + 50 * 0.5)
-    hand.advance(due - 0.01)
-    assert sorted([*hand.live, *hand.paused]) == [0, 1, 2, 3, 4, 5, 6, 7, 8]
-    hand.advance(due)
-    assert "a straggler" in hand.said
-    assert {7, 8} & set(hand.live)
-    assert sorted(n for n in (*hand.live, *hand.paused) if n != 2) == [6, 7, 8]
-    hand.report(2, 0.99)
-    assert hand.where(2) == "stopped"
-
-
-def test_a_straggler_that_comes_in_time_takes_part_and_the_timer_goes(straggling: Hand) -> None:
-    hand = straggling
-    hand.report(2, 0.99)
-    assert hand.where(2) == "running"
-    hand.advance(hand.now)
-    assert "wake" not in hand.state.timers
 
 
 def test_who_is_held_by_a_person_does_not_block() -> None:
