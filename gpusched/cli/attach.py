@@ -227,7 +227,6 @@ def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False
     Raises why the daemon failed, if that is how it ended.
     """
     from gpusched.cli.look import summary
-    from gpusched.daemon.resuming import OUT_OF_TIME
 
     # A Ctrl-C too many must not cut the summary off.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -241,11 +240,6 @@ def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False
     else:
         for line in summary(from_json(view)).splitlines():
             print(common.paragraph(line))
-        if sys.stdout.isatty() and view.get("ending") in OUT_OF_TIME:
-            from gpusched.cli import whatif
-
-            if (told := whatif.suggestion(paths)) is not None:
-                print(common.paragraph(told))
     if view["state"] == "interrupted":
         sys.stdout.flush()
         raise session.failure(paths)

@@ -15,7 +15,6 @@ from gpusched.folder.files import write_durably
 from gpusched.text import count, show_duration, show_metric
 
 if TYPE_CHECKING:
-    from gpusched.folder.paths import ExperimentPaths
     from gpusched.sim.recorded import Question
 
 
@@ -29,7 +28,7 @@ def _question(usage: str, meaning: str) -> common.Argument:
     _question("--atoms N", "another number of atoms from now on"),
     _question("--policy P", "another policy from now on"),
     argument("--futures N", "futures of each question (200)", type=int),
-    argument("--limit D", "time after which no more futures are begun (60s)", default="60s"),
+    argument("--limit D", "the time that the answer may take (60s)", default="60s"),
 )
 def whatif(args: argparse.Namespace) -> int:
     """Say what the best score at the deadline will probably be, and what more time, atoms or another policy would buy.
@@ -89,15 +88,6 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"{without} would have no model on disk at the deadline: no checkpoint has been saved yet"
     for change in changes:
         yield f"{_named(change['question'])}: {_gain(change, found)}"
-    stops = found.get("stops_paying")
-    if stops is not None:
-        worth = points(stops["worth"], found)
-        if stops["add_s"] is None:
-            yield "more time still pays at twice the deadline"
-        elif not stops["add_s"]:
-            yield f"more time buys less than {worth}"
-        else:
-            yield f"more time stops paying after +{show_duration(stops['add_s'])}: what follows buys less than {worth}"
 
 
 def line(found: Mapping[str, Any]) -> str:
@@ -110,27 +100,6 @@ def line(found: Mapping[str, Any]) -> str:
     return f"what if: {'; '.join(said)}"
 
 
-def suggestion(paths: ExperimentPaths, patience_s: float = 1.0) -> str | None:
-    """Return what a person may do with a search that is over; None where that takes longer to find out."""
-    from gpusched.sim import whatif
-
-    found = whatif.suggestion(paths, patience_s)
-    if found is None:
-        return None
-    change = found["answers"][1]
-    more = _short(change["question"]["add_s"])
-    bought = _gain(change, found).partition("), ")[0]
-    return f"{more} {bought}): gpusched resume --deadline {more}"
-
-
-def _short(add_s: float) -> str:
-    """Word a time as a recipe takes it: +20m."""
-    for unit, seconds in (("h", 3600), ("m", 60)):
-        if add_s % seconds == 0:
-            return f"+{add_s / seconds:g}{unit}"
-    return f"+{add_s:g}s"
-
-
 def _named(question: Mapping[str, Any]) -> str:
     if question["atoms"] is not None:
         return count(question["atoms"], "atom")
@@ -140,15 +109,12 @@ def _named(question: Mapping[str, Any]) -> str:
 
 
 def _gain(change: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    gain = change["gain"]
-    word = "buy" if gain["median"] >= 0 else "cost"
-    ends = sorted(
-        abs(gain[end]) if gain["low"] * gain["high"] >= 0 else gain[end] for end in ("low", "high")
-    )
-    return (
-        f"would probably {word} {points(abs(gain['median']), found)} "
-        f"({_number(ends[0], found)} to {_number(ends[1], found)}), {metric_of(change['best'], found)}"
-    )
+    """Word the metric with a change; how much more is the difference of the numbers that are shown."""
+    sign = 1.0 if found["mode"] == "max" else -1.0
+    gain = sign * (change["best"]["median"] - found["answers"][0]["best"]["median"])
+    more = "better" if gain >= 0 else "worse"
+    by = f"{points(abs(gain), found)} {more} than without" if gain else "as without"
+    return f"probably {metric_of(change['best'], found)}, {by}"
 
 
 def metric_of(best: Mapping[str, float], found: Mapping[str, Any]) -> str:

@@ -16,7 +16,6 @@ import json
 import math
 import multiprocessing
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.sim.continuing import Array, Future, Resampled, SeenTrial, TrialCurves, go_on
 from gpusched.sim.recorded import NO_CHANGE, Question, Recorded
 from gpusched.sim.workload import Workload
+from gpusched.text import count
 
 #: A future is a copy of this process, with all that has been read and replayed.
 FORK = multiprocessing.get_context("fork")
@@ -43,17 +43,13 @@ DRAWS = 10
 #: Fewer curves than this, or fewer reports on the longest, say nothing about the rest.
 LEAST_CURVES, LEAST_STEPS, LEAST_FUTURES = 3, 4, 10
 #: Shares of the time so far from which this search's forecasts are held against what came, by so many futures, and
-#: the seconds after which no more are begun.
-LOOKS_BACK, FUTURES_BACK, BACK_S = (0.4, 0.6, 0.8), 20, 5.0
+#: the share of the limit that each of these looks back may take.
+LOOKS_BACK, FUTURES_BACK, BACK = (0.4, 0.6, 0.8), 20, 0.1
 #: Logarithms of a gain that came over the one forecast: their deviation between searches, and within one to begin with.
 BETWEEN, SCATTER = 1.0, 0.6
 #: Share of the range of scores that is added to gains before they are compared, so that small ones are alike; the most
 #: that a gain is multiplied by, a logarithm.
 LEAST, MOST = 0.001, 1.5
-#: Times that a suggestion names.
-ROUND_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 86_400)
-#: Shares of the deadline that are tried to find out when more time stops paying.
-LADDER = (0.125, 0.25, 0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +96,7 @@ class AskedSearch:
     def __init__(self, recorded: Recorded, looks_back: Sequence[float] = LOOKS_BACK) -> None:
         """``looks_back``: see ``LOOKS_BACK``. Raises InputError where too little is known."""
         self._looks_back = looks_back
+        self._until, self._limit_s = math.inf, LIMIT_S
         self.recorded, self.recipe, self.state = recorded, recorded.recipe, recorded.state
         self.curves = self._curves()
 
@@ -127,19 +124,28 @@ class AskedSearch:
     def ask(
         self, questions: Sequence[Question], *, futures: int = FUTURES, limit_s: float = LIMIT_S
     ) -> list[WhatifAnswer]:
-        """Answer questions by the same futures each, as many as there is time for."""
+        """Answer questions by the same futures each, as many as there is time for.
+
+        Raises InputError where there is time for too few.
+        """
+        self._until, self._limit_s = time.monotonic() + limit_s, limit_s
         asked = [NO_CHANGE, *(question for question in questions if question != NO_CHANGE)]
         searches = [
             self.recorded.experiment(question) for question in asked
         ]  # refused before any has run
-        found: list[Array] = []
-        for search in searches:
-            until = time.monotonic() + limit_s / len(asked)
-            found.append(self._futures(search, futures, until))
-        least = min(map(len, found))  # the same futures for all: intervals can be compared
+        has_best = self.state.best is not None
+        corrected = next_miss(self.misses) if has_best else (0.0, 0.0)  # before any, as they cost
+        found = self._raw(searches, futures, self._until)
+        if len(found) < min(futures, LEAST_FUTURES):
+            name, of = self.recorded.paths.root.name, count(len(asked), "question")
+            raise InputError(
+                f"{name}: {limit_s:g} s are enough for {len(found)} futures of {of}, and an answer needs "
+                f"{LEAST_FUTURES}; ask for less, or give a longer --limit"
+            )
+        values = [self._corrected(np.array(raw), *corrected) for raw in zip(*found, strict=True)]
         return [
-            self._answer(question, values[:least], found[0][:least])
-            for question, values in zip(asked, found, strict=True)
+            self._answer(question, one, values[0])
+            for question, one in zip(asked, values, strict=True)
         ]
 
     def _answer(self, question: Question, values: Array, unchanged: Array) -> WhatifAnswer:
@@ -157,33 +163,13 @@ class AskedSearch:
             question, len(values), without, Interval.of(values[has_model]), Interval.of(gains[both])
         )
 
-    def stops_paying(self, futures: int, limit_s: float) -> dict[str, float | None]:
-        """Return the added time beyond which more buys less than ``worth``; None: not within twice the deadline.
-
-        ``worth``: a hundredth of the distance between the best trial and the usual one.
-        """
-        scores = sorted(trial.best_score for trial in self.state.trials.values())
-        scores = [score for score in scores if math.isfinite(score)]
-        worth = max(1e-12, (scores[-1] - scores[len(scores) // 2]) / 100)
-        added = [0.0, *(share * self.state.rules.deadline_s for share in LADDER)]
-        asked = [Question(add_s=add_s) for add_s in added[1:]]
-        gains = [one.gain.median for one in self.ask(asked, futures=futures, limit_s=limit_s)]
-        stops = None
-        for n in range(len(added) - 1, 0, -1):
-            if gains[n] - gains[n - 1] >= worth:
-                break
-            stops = added[n - 1]
-        return {"worth": worth, "add_s": stops}
-
-    def _futures(self, search: Experiment, most: int, until: float) -> Array:
+    def _corrected(self, raw: Array, mean: float, deviation: float) -> Array:
         """Return the best metric of each future (a row), put right by draws of how wrong earlier forecasts were."""
-        found = np.array(self._raw(search, most, until))[:, None]
         if self.state.best is None:
-            return found
-        mean, deviation = next_miss(self.misses)
+            return raw[:, None]
         sign, now, range_ = self.state.rules.sign, self.state.best.score, self.curves.model.range
-        drawn = np.random.default_rng([self.recipe.seed, 1]).standard_normal((len(found), DRAWS))
-        gain = np.maximum(0.0, found * sign - now) / range_
+        drawn = np.random.default_rng([self.recipe.seed, 1]).standard_normal((len(raw), DRAWS))
+        gain = np.maximum(0.0, raw[:, None] * sign - now) / range_
         rise = np.exp(np.minimum(MOST, mean + deviation * drawn)) * (gain + LEAST) - LEAST
         score: Array = np.minimum(self.curves.model.bound, now + range_ * np.maximum(0.0, rise))
         return score * sign
@@ -201,8 +187,11 @@ class AskedSearch:
             return None
         if past.state.best is None or self.state.best is None:
             return None
-        until = time.monotonic() + BACK_S
-        found = past._raw(past.recorded.experiment(), FUTURES_BACK, until, end_s=self.state.now)
+        until = min(self._until, time.monotonic() + BACK * self._limit_s)
+        raw = past._raw([past.recorded.experiment()], FUTURES_BACK, until, end_s=self.state.now)
+        if not raw:
+            return None
+        found = [value for (value,) in raw]
         then, sign = past.state.best.score, self.state.rules.sign
         forecast = float(np.median(found)) * sign - then
         return miss(
@@ -211,15 +200,21 @@ class AskedSearch:
         )
 
     def _raw(
-        self, search: Experiment, most: int, until: float, end_s: float = math.inf
-    ) -> list[float]:
+        self, searches: Sequence[Experiment], most: int, until: float, end_s: float = math.inf
+    ) -> list[list[float]]:
+        """Return the best metric of each search in one future after the other, until the time is over."""
         gc.collect()
         gc.freeze()
-        found: list[float] = []
+        found: list[list[float]] = []
         try:
-            while len(found) < most and (len(found) < LEAST_FUTURES or time.monotonic() < until):
-                future = functools.partial(self._future, search, len(found), end_s)
-                found.append(float(_forked(future)))
+            while len(found) < most:
+                row = []
+                for search in searches:
+                    future = functools.partial(self._future, search, len(found), end_s)
+                    row.append(float(_forked(future, max(0.0, until - time.monotonic()))))
+                found.append(row)
+        except Late:
+            pass
         finally:
             gc.unfreeze()
         return found
@@ -297,7 +292,7 @@ def answer(
     futures: int = FUTURES,
     limit_s: float = LIMIT_S,
 ) -> dict[str, Any]:
-    """Answer in a child of low priority, as JSON: the search as it goes on, the questions, and when time stops paying.
+    """Answer in a child of low priority, as JSON: the search as it goes on, and the questions.
 
     Raises InputError where too little is known, DamagedState.
     """
@@ -307,24 +302,6 @@ def answer(
     return found
 
 
-def suggestion(paths: ExperimentPaths, patience_s: float = 1.0) -> dict[str, Any] | None:
-    """Return what some more time would buy a search that is over, as ``answer`` does; None where that takes longer."""
-    with contextlib.suppress(GpuschedError):
-        return _forked(functools.partial(_suggestion, paths), patience_s)  # type: ignore[no-any-return]
-    return None
-
-
-def _suggestion(paths: ExperimentPaths) -> dict[str, Any] | None:
-    os.nice(10)
-    recorded = Recorded(paths)
-    add_s = max(
-        (step for step in ROUND_S if step <= recorded.state.rules.deadline_s / 2), default=5
-    )
-    search = AskedSearch(recorded, LOOKS_BACK[1:2])
-    asked = search.ask([Question(add_s=add_s)], futures=LEAST_FUTURES, limit_s=0.0)
-    return _told(search, asked) if asked[1].gain.median > 0 else None
-
-
 def _answer(
     paths: ExperimentPaths, questions: Sequence[Question], futures: int, limit_s: float
 ) -> dict[str, Any]:
@@ -332,10 +309,9 @@ def _answer(
     try:
         search = AskedSearch(Recorded(paths))
         asked = search.ask(questions, futures=futures, limit_s=limit_s)
-        stops = search.stops_paying(futures // 4, limit_s / 2) if limit_s > 1 else None
     except GpuschedError as error:
         return {"refused": str(error), "exit_code": error.exit_code}
-    return {**_told(search, asked), "stops_paying": stops}
+    return _told(search, asked)
 
 
 def _told(search: AskedSearch, asked: Sequence[WhatifAnswer]) -> dict[str, Any]:
@@ -352,35 +328,32 @@ def _told(search: AskedSearch, asked: Sequence[WhatifAnswer]) -> dict[str, Any]:
     }
 
 
+class Late(GpuschedError):
+    """The time is over."""
+
+
 def _forked(work: Callable[[], Any], patience_s: float | None = None) -> Any:
     """Return what ``work`` returns, as JSON, in a copy of this process; the copy and its own end with it.
 
-    Raises GpuschedError where the copy fails, or is not done in time.
+    Raises Late where the copy is not done in time, GpuschedError where it fails.
     """
     reader, writer = FORK.Pipe(duplex=False)
-    leads = patience_s is not None
-    copy = FORK.Process(target=_tell, args=(writer, work, leads))
+    copy = FORK.Process(target=_tell, args=(writer, work))
     copy.start()
     writer.close()
-    assert copy.pid is not None
-    if leads:
-        with contextlib.suppress(OSError):
-            os.setpgid(copy.pid, copy.pid)  # as the copy does: whoever comes first
     is_late = not reader.poll(patience_s)
     if is_late:
-        os.killpg(copy.pid, signal.SIGKILL)
+        copy.kill()
     told = b""
     with reader, contextlib.suppress(EOFError):
         told = reader.recv_bytes()
     copy.join()
-    if is_late or not told:
-        how = "took too long" if is_late else f"ended with status {copy.exitcode}"
-        raise GpuschedError(f"a future of the search {how}")
+    if is_late:
+        raise Late("a future of the search took too long")
+    if not told:
+        raise GpuschedError(f"a future of the search ended with status {copy.exitcode}")
     return json.loads(told)
 
 
-def _tell(writer: Connection, work: Callable[[], Any], leads: bool) -> None:
-    if leads:
-        os.setpgid(0, 0)
-    with contextlib.suppress(GpuschedError):  # a search that cannot be asked has no suggestion
-        writer.send_bytes(json.dumps(work()).encode())
+def _tell(writer: Connection, work: Callable[[], Any]) -> None:
+    writer.send_bytes(json.dumps(work()).encode())

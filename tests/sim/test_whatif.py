@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +12,14 @@ import pytest
 
 from gpusched import policies
 from gpusched.cli import main
-from gpusched.cli.whatif import lines, suggestion
+from gpusched.cli.whatif import lines
 from gpusched.core.events import Tried
 from gpusched.daemon import standing
 from gpusched.driver.assemble import from_journal
 from gpusched.errors import InputError
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
+from gpusched.sim import whatif
 from gpusched.sim.continuing import Future, Resampled, SeenTrial, TrialCurves
 from gpusched.sim.physics import Delays
 from gpusched.sim.recorded import NO_CHANGE, Question, Recorded, let_watch
@@ -136,27 +137,26 @@ def test_a_search_that_is_over_is_asked_before_its_end(recorded):
 def test_the_command_says_it_and_journals_nothing(recorded, capsys):
     _, folder = recorded
     before = timeline.read(folder / "journal.db")
-    few = ["--limit", "1", "--futures", "10"]
+    few = ["--limit", "30", "--futures", "10"]
     assert main(["whatif", str(folder), "--add", "3s", *few, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {"experiment", "metric", "best", "answers", "stops_paying", "over"} <= found.keys()
-    assert list(lines(found))[1].startswith("+3 s: would probably buy ")
+    assert {"experiment", "metric", "best", "answers", "over"} <= found.keys()
+    assert list(lines(found))[1].startswith("+3 s: probably score ")
     assert timeline.read(folder / "journal.db") == before
     # The last answer stands in the dashboard's notes and in the report.
     note = standing.view(from_journal(ExperimentPaths(folder)))["notes"][-1]
-    assert note.startswith("what if: +3 s would probably buy ")
+    assert note.startswith("what if: +3 s probably score ")
     assert main(["report", str(folder)]) == 0
-    assert "what if: +3 s would probably buy " in (folder / "report.html").read_text()
+    assert "what if: +3 s probably score " in (folder / "report.html").read_text()
 
 
-def test_at_the_end_of_a_search_more_time_is_suggested(recorded, capsys):
+def test_the_limit_is_kept(recorded, monkeypatch):
+    """However long a future takes: the answer is refused, and says how many there was time for."""
     _, folder = recorded
-    paths = ExperimentPaths(folder)
-    told = suggestion(paths, patience_s=60.0)
-    assert re.fullmatch(
-        r"\+2s would probably buy \S+ points \(\S+ to \S+\): gpusched resume --deadline \+2s", told
-    )
-    assert suggestion(paths, patience_s=0.0) is None
+    asked = search(folder)
+    monkeypatch.setattr(whatif, "go_on", lambda *_: time.sleep(60))
+    with pytest.raises(InputError, match=r"0\.3 s are enough for 0 futures of 1 question, and an"):
+        asked.ask([], limit_s=0.3)
 
 
 @pytest.mark.parametrize(
@@ -266,14 +266,12 @@ def test_answers_are_worded():
         **{"experiment": "digits", "metric": "accuracy", "mode": "max", "best": 0.9},
         **{"at_s": 600.0, "deadline_s": 1200.0, "over": False},
         "answers": [answered(0.0, 0.0, 0.0, 0.0), answered(1200.0, 0.004, 0.0, 0.009)],
-        "stops_paying": {"worth": 0.001, "add_s": 300.0},
     }
     assert list(lines(found)) == [
         "digits: accuracy 0.9000 with 10 min 00 s left",
         "at the deadline: probably 0.9000 (0.9000 to 0.9000) (80% of 200 futures)",
         "9 futures would have no model on disk at the deadline: no checkpoint has been saved yet",
-        "+20 min 00 s: would probably buy 0.4 points (0 to 0.9), accuracy 0.9040 (0.9000 to 0.9090)",
-        "more time stops paying after +5 min 00 s: what follows buys less than 0.1 points",
+        "+20 min 00 s: probably accuracy 0.9040 (0.9000 to 0.9090), 0.4 points better than without",
     ]
 
 
