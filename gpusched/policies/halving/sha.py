@@ -70,7 +70,7 @@ class Synchronous(base.Policy):
         decisions = self._close(view, bracket)
         if is_last:
             return (Complete(trial.id, f"complete: {trial.step} steps"), *decisions)
-        if any(isinstance(found, Stop) and found.trial == trial.id for found in decisions):
+        if any(found.trial == trial.id for found in decisions):
             return decisions
         if bracket.is_waiting(trial.id):  # the trial was the last to arrive, and is among the best
             bracket.launched(trial.id)
