@@ -41,17 +41,13 @@ EXACT, NOISY = 1e-3, 0.1
 """Share of a metric by which sizes may differ: where the metric repeats exactly on each size, and where not."""
 
 
-def judge(
-    moved: RehearsedTrial, alone: RehearsedTrial | None, unread: Sequence[str] = ()
-) -> Judgement:
-    """Return the mistakes that a search would make, and what was compared.
-
-    ``alone``: None where the script failed before a comparison. ``unread``: hyperparameters that reach no script.
-    """
+def judge(moved: RehearsedTrial, alone: RehearsedTrial | None) -> Judgement:
+    """Return the mistakes that a search would make, and what was compared; ``alone``: None where that did not begin."""
     found = Judgement()
     for text in (*_failures(moved), *(_failures_alone(alone, moved) if alone else ())):
         found.findings.append(Finding("fails", text))
-    if unread:
+    last = [rows for launch in moved.launches for rows in launch.reports][-1:]
+    if unread := [name for rows in last for name in rows[0].get("unread", ())]:
         names = ", ".join(unread)
         found.findings.append(
             Finding(

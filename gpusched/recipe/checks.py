@@ -5,6 +5,7 @@ Each check of the machine yields ``(path, message)``; none raises. Nothing of th
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import re
@@ -29,7 +30,7 @@ def check_script(script: FilePath, launch: str, python: str | None) -> Iterator[
     source, message = _read(script)
     is_program = launch == "cold" and script.suffix != ".py"
     if not message and python is None and not (is_program and os.access(script, os.X_OK)):
-        message = _syntax(script, source)
+        message = _syntax(script, source) or _choice_of_gpus(script, source)
         if message and is_program:
             message += f"; make a program of another kind executable: chmod +x {script.name}"
     if message:
@@ -62,6 +63,29 @@ def _syntax(script: FilePath, source: bytes) -> str:
         return f"{script} is not Python: {where}{error.msg}"
     except (ValueError, OverflowError, RecursionError, MemoryError) as error:
         return f"{script} is not Python: {str(error) or type(error).__name__}"
+    return ""
+
+
+_VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+def _choice_of_gpus(script: FilePath, source: bytes) -> str:
+    """Say where a script chooses its GPUs itself: on those of another trial, at best."""
+    if _VARIABLE.encode() not in source:
+        return ""
+    for node in ast.walk(ast.parse(source)):
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        is_call = isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+            ("environ.setdefault", "environ.update", "putenv")
+        )
+        if (is_call and _VARIABLE in ast.unparse(node)) or (
+            isinstance(target, ast.Subscript)
+            and ast.unparse(target).endswith(f"environ['{_VARIABLE}']")
+        ):
+            return (
+                f"{script}:{node.lineno} sets {_VARIABLE}, which gpusched sets for each rank: the trial would train "  # type: ignore[attr-defined]
+                f"on another trial's GPU. Remove that line; the recipe's key devices chooses GPUs"
+            )
     return ""
 
 

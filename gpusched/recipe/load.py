@@ -324,9 +324,11 @@ def _check_arguments(args: Sequence[str], space: Space) -> Iterator[Finding]:
     known = [name for name, _ in space.describe()]
     for place, argument in enumerate(args):
         for name in arguments.names(argument):
-            if name in known or (name == arguments.ALL and argument.strip() == f"${{{name}}}"):
+            if name in (*known, arguments.ID, arguments.FOLDER) or (
+                name == arguments.ALL and argument.strip() == f"${{{name}}}"
+            ):
                 continue
-            meant = nearest(name, [*known, arguments.ALL])
+            meant = nearest(name, [*known, arguments.ALL, arguments.ID, arguments.FOLDER])
             hint = f"did you mean {meant}?" if meant else f"there are {', '.join(known[:20])}"
             message = f"${{{name}}}: the space has no such key; {hint} ($${{ stands for ${{)"
             yield ("args", place), message

@@ -108,13 +108,14 @@ class Recipe:
         None,
     )
     args: tuple[str, ...] = key(
-        "Arguments of the script; ${lr} stands for the trial's value of lr.",
+        "Arguments of the script; ${lr} stands for the trial's value of lr, ${trial.folder} and ${trial.id} for its "
+        "folder and number.",
         (),
         reader=values.arguments,
     )
     cwd: Path = key(
         "Working directory of the script; by default the recipe's folder. `private`: each trial runs in a folder of "
-        "its own (`trial.folder`), where no other trial finds its files.",
+        "its own (`trial.folder`), where relative paths of the script lead to nothing that is there today.",
         is_found=True,
         reader=values.path,
     )

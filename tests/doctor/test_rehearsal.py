@@ -205,5 +205,6 @@ def test_what_follows_the_loop_fails_in_the_trial_left_alone() -> None:
 
 
 def test_a_hyperparameter_that_nothing_reads_is_wrong() -> None:
-    (found,) = judge(RehearsedTrial([]), None, ["lr"]).errors
+    report = [row(1) | {"unread": ["lr"]}]
+    (found,) = judge(RehearsedTrial([RehearsedLaunch(1, [report])]), None).errors
     assert 'args: ["--lr=${lr}"]' in found.text

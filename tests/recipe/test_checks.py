@@ -118,7 +118,6 @@ def test_a_home_folder_is_understood(
         ("policy: {max_steps: 9}\n", "unknown option of hypersched; here it is R"),
         ("policy: {reduction_factor: 4}\n", "unknown option of hypersched; here it is eta"),
         ("method: bayes\n", "method: unknown key; here it is sampler or policy"),
-        ("sampler: TPESampler\n", "unknown sampler 'TPESampler'; did you mean tpe?"),
         ("policy: ASHAScheduler\n", "unknown policy 'ASHAScheduler'; did you mean asha?"),
         ("args: ['${lrr}']\n", "args[0]: ${lrr}: the space has no such key; did you mean lr?"),
         ("args: ['x${hparams}']\n", "args[0]: ${hparams}: the space has no such key"),
@@ -179,3 +178,25 @@ def test_a_module_names_its_file_as_the_script(
         assert (found.script, found.module) == (folder / f"{module.replace('.', '/')}.py", module)
     (both,) = problems("module: pkg.train\n")
     assert "script names what is run as well" in both
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'os.environ["CUDA_VISIBLE_DEVICES"] = "0"',
+        'os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")',
+        'os.environ.update({"CUDA_VISIBLE_DEVICES": "0"})',
+        'os.putenv("CUDA_VISIBLE_DEVICES", "0")',
+    ],
+)
+def test_a_script_that_chooses_its_gpus_is_refused(
+    line: str, folder: Path, problems: Problems
+) -> None:
+    (folder / "train.py").write_text(f"import os\n{line}\n")
+    (found,) = problems()
+    assert "train.py:2 sets CUDA_VISIBLE_DEVICES, which gpusched sets for each rank" in found
+
+
+def test_a_script_may_read_which_gpus_it_has(folder: Path, load: Load) -> None:
+    (folder / "train.py").write_text('import os\nprint(os.environ["CUDA_VISIBLE_DEVICES"])\n')
+    load()

@@ -15,6 +15,7 @@ HPARAMS = {"lr": 1e-05, "opt": "sgd", "net": {"width": 32, "skip": True, "sizes"
         (["--lr", "${lr}", "--w=${net.width}"], ["--lr", "1e-05", "--w=32"]),
         (["${opt}-${net.width}", "${net.skip}"], ["sgd-32", "true"]),
         (["--momentum=${momentum}", "--x"], ["--x"]),
+        (["--out=${trial.folder}", "${trial.id}"], ["--out=/t/7", "7"]),
         (["$${lr}", "$lr", "{lr}", "$"], ["${lr}", "$lr", "{lr}", "$"]),
         (["${ lr }", "${net.sizes}"], ["1e-05", "[1, 2]"]),
         (
@@ -27,8 +28,8 @@ HPARAMS = {"lr": 1e-05, "opt": "sgd", "net": {"width": 32, "skip": True, "sizes"
     ],
 )
 def test_they_are_filled_in(written: list[str], filled: list[str]) -> None:
-    assert arguments.fill(written, HPARAMS) == filled
+    assert arguments.fill(written, HPARAMS, 7, "/t/7") == filled
 
 
 def test_a_hyperparameter_called_hparams_is_itself() -> None:
-    assert arguments.fill(["${hparams}"], {"hparams": 3}) == ["3"]
+    assert arguments.fill(["${hparams}"], {"hparams": 3}, 0, "") == ["3"]

@@ -53,7 +53,8 @@ def prepare(incarnation: Incarnation, command: Launch, devices: Devices) -> Laun
     if known_seq > incarnation.last_seq:  # the disk refused to keep some
         incarnation.last_seq = content["seq"] = known_seq
     _write_hparams(incarnation.paths.hparams, json.dumps(content).encode() + b"\n")
-    args = arguments.fill(setting.recipe.args, command.hparams)
+    own = private_folder(incarnation.paths.own)
+    args = arguments.fill(setting.recipe.args, command.hparams, command.trial, str(own))
     spec = incarnation.spec = _spec(incarnation, devices.place(command.devices), args)
     return spec
 
@@ -68,7 +69,6 @@ def _spec(incarnation: Incarnation, placement: Placement, args: list[str]) -> La
     cwd = recipe.cwd
     if cwd == Path("private"):
         cwd = incarnation.paths.own
-        private_folder(cwd)
     return LaunchSpec(
         trial=incarnation.trial,
         incarnation=incarnation.number,
