@@ -47,7 +47,6 @@ SAMPLES: list[Frame] = [
     ),
     protocol.Ready(),
     protocol.PreloadFailed("x", "no", tainted=True),
-    protocol.Whole(),
     protocol.Launched(3, 1, 77, None),
     protocol.LaunchFailed(3, 1, "fork: no memory"),
     protocol.ShimDied(3, 1, 77, 9),

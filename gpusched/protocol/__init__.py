@@ -6,7 +6,7 @@ A frame is one JSON object on a line of its own; ``kind`` says which record it i
     sender       frames                                                                    answers of the daemon
     rank 0       RankHello, Report, Saved, Remark                                          Greeting, Answer
     shim         ShimHello, Exited                                                         Greeting, StopTree
-    warm server  Ready, PreloadFailed, Whole, Launched, LaunchFailed, ShimDied  LaunchSpec
+    warm server  PreloadFailed, Ready, Launched, LaunchFailed, ShimDied  LaunchSpec
     client       ClientHello, Ask                                                          Done, Refused, Shown, Lines
 
 * Numbers are bounded and finite; a metric that is not finite is one of three strings. A field that a record does not
@@ -222,7 +222,7 @@ class LaunchSpec(Frame, tag="launch"):
 
 
 class Ready(Frame, tag="ready"):
-    """The server can fork."""
+    """Every module is imported: the server can fork."""
 
 
 class PreloadFailed(Frame, tag="preload_failed"):
@@ -231,10 +231,6 @@ class PreloadFailed(Frame, tag="preload_failed"):
     module: str
     message: str
     tainted: bool = False
-
-
-class Whole(Frame, tag="whole"):
-    """Every module is imported; launches have waited for that."""
 
 
 class Launched(Frame, tag="launched"):

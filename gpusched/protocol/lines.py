@@ -53,7 +53,6 @@ to_shim = decoder(protocol.Greeting | protocol.StopTree)
 FromServer = (
     protocol.Ready
     | protocol.PreloadFailed
-    | protocol.Whole
     | protocol.Launched
     | protocol.LaunchFailed
     | protocol.ShimDied

@@ -3,9 +3,8 @@
 Speaks with the daemon on the socket pair whose descriptor it is given (frames: ``protocol``). Rules:
 
 * Single-threaded whenever it forks; never touches CUDA (a forked child could not use it any more).
-* It says ``ready`` as soon as torchrun's elastic agent is imported. What DDP and optimizers import lazily, and the
-  recipe's ``preload:``, follows module by module; launches wait for it, as each of their ranks would pay for those
-  imports itself.
+* It imports torchrun's elastic agent, then, module by module, what DDP and optimizers import lazily and the recipe's
+  ``preload:``. Launches wait for all of it, as each of their ranks would pay for those imports itself.
 * It is a subreaper. A shim that dies before its tree is empty leaves its processes to this server, which kills them
   before it says that the shim is dead.
 * It lives until the daemon's end is closed *and* the last shim is gone; after that end is closed it launches nothing.
@@ -50,7 +49,6 @@ from gpusched.protocol import (
     PreloadFailed,
     Ready,
     ShimDied,
-    Whole,
 )
 from gpusched.protocol.lines import CLIENT_FRAME_BYTES, BadFrame, Inbox, encode, to_server
 from gpusched.runtime.forked import fork_ranks, put_title
@@ -114,9 +112,8 @@ class WarmServer:
         self._wake.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._say(Ready())
         if not self._imports:
-            self._say(Whole())
+            self._say(Ready())
         while True:
             self._reap()
             if self._line is None and not self._shims and not self._dead:
@@ -188,7 +185,7 @@ class WarmServer:
             self._say(PreloadFailed(module, why, tainted=True))
         elif not self._imports:
             settle()
-            self._say(Whole())
+            self._say(Ready())
 
     # ------------------------------------------------------------------ launching
 

@@ -28,16 +28,16 @@ from gpusched.worker.endings import PACKAGE
 if TYPE_CHECKING:
     import torch
 
-PATIENCE_S = 300.0
-"""How long rank 0 waits for the others to come to the same call. They wait for rank 0 for as long as it takes: a script
-may evaluate on rank 0 alone."""
+PATIENCE_S = 600.0
+"""How long rank 0 waits for the others to come to the same call, as NCCL does. They wait for rank 0 for as long as it
+takes: a script may evaluate on rank 0 alone."""
 
 LOOK_AFTER_S = 10.0
 """When rank 0 first looks where the others are (or after five steps, if that is later): one that waits for rank 0 in a
 collective of the script's will never come."""
 
 END_PATIENCE_S = 10.0
-"""How long a rank 0 that is done waits for the others to come to their end."""
+"""How long a rank 0 that is done waits for the others to come to their end, before it saves without them."""
 
 _LONG = timedelta(days=30)
 _JOIN_PATIENCE = timedelta(minutes=30)

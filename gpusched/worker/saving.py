@@ -231,7 +231,7 @@ class Saver:
         return bool(self._group.share(Call.SAVE, self.saved_step == self.begun_step)[0])
 
     def work_alone(self) -> None:
-        """Save without the other ranks from now on: the script has taken the process groups down."""
+        """Save without the other ranks from now on: the process groups are down, or another rank does not come."""
         self._group = Group(self._group.rank, 1)
 
     def restore_rng(self, checkpoint: Checkpoint) -> None:

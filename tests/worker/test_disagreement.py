@@ -12,6 +12,7 @@ import torch.distributed as dist
 import gpusched
 from gpusched.processes import stacks
 from gpusched.worker import group
+from tests.rig import wait_until
 from tests.worker.fakes import Bench, run_ranks
 
 
@@ -55,6 +56,22 @@ def test_ranks_that_do_not_come_or_have_gone_are_told(bench: Bench) -> None:
     first = run_ranks(gone, 2, bench, incarnation=2)[0]
     assert "rank 0 is in trial.report() at line" in first.error
     assert "rank 1 has come to its end" in first.error
+
+
+def test_the_best_state_is_saved_where_another_rank_ends_late(bench: Bench) -> None:
+    """It was dropped without a word."""
+
+    def script() -> None:
+        group.END_PATIENCE_S = 0.3
+        trial = gpusched.init()
+        trial.track(model=torch.nn.Linear(1, 1))
+        trial.report(accuracy=1)
+        if trial.rank == 1:
+            wait_until(bench.last_word)
+
+    first, _ = run_ranks(script, 2, bench)
+    assert not first.error, first.error
+    assert bench.last_word() == {"why": "finished", "step": 1, "saved_step": 1}
 
 
 @pytest.mark.parametrize("fewer", [0, 1])

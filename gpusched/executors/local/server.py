@@ -20,7 +20,7 @@ from gpusched.executors.hub import Peer
 from gpusched.executors.local.launching import environment_for_trials
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
 from gpusched.processes.outcome import last_line
-from gpusched.protocol import LaunchSpec, PreloadFailed, Ready, Whole
+from gpusched.protocol import LaunchSpec, PreloadFailed, Ready
 from gpusched.protocol.lines import FromServer, from_server
 
 MOST_FALSE_STARTS = 3
@@ -59,7 +59,6 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._old: list[subprocess.Popen[bytes]] = []
         self._false_starts = 0
-        self._is_whole = False
         self.ready = False
         #: How long to wait before ``want_again`` after a death.
         self.pause_s = 0.0
@@ -78,7 +77,7 @@ class Server:
         ours.setblocking(False)
         with theirs:
             self._process = self._spawn(theirs)
-        self.ready = self._is_whole = False
+        self.ready = False
         self._peer = self._hub.adopt(ours)
         self._peer.hear(from_server, self._heard)
         self._peer.on_end = self._ended
@@ -159,10 +158,8 @@ class Server:
     def _heard(self, frame: FromServer) -> None:
         match frame:
             case Ready():
-                self.ready = True
+                self.ready, self._false_starts = True, 0
                 self._send()
-            case Whole():
-                self._is_whole, self._false_starts = True, 0
             case PreloadFailed(tainted=True):
                 raise InputError(
                     f"`preload` of the recipe: {frame.module} cannot be preloaded: {frame.message}; leave it out"
@@ -178,11 +175,9 @@ class Server:
         if self._process is not None:
             self._old.append(self._process)
             self._process = None
-        if self._is_whole:
-            self.pause_s = 0.0
-        else:
+        if not was_ready:
             self._false_starts += 1
-            self.pause_s = PAUSE_S * self._false_starts if was_ready else 0.0
+        self.pause_s = PAUSE_S * self._false_starts
         self._on_gone()
 
     def _complaint(self) -> str:
