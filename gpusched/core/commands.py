@@ -29,11 +29,15 @@ class Yield(Struct, frozen=True):
     save: bool
 
 
-class Save(Struct, frozen=True):
-    """Answer the trial's report with "save a checkpoint"; if it is to leave, it saves before it does."""
+class Save(Struct, frozen=True, omit_defaults=True):
+    """Answer the trial's report with "save a checkpoint"; if it is to leave, it saves before it does.
+
+    ``hold``: keep a copy in memory, which is committed when saves may cost time again, or as the trial ends.
+    """
 
     trial: int
     incarnation: int
+    hold: bool = False
 
 
 class Kill(Struct, frozen=True):

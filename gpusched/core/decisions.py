@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from gpusched.core.rules import Rules
@@ -332,6 +332,14 @@ class Policy(ABC):
 
     def __init__(self, options: Any) -> None:
         self.options = options
+
+    def take_length(self, steps: int, *, is_first: bool) -> None:
+        """Take the length of the script's own loop for R, which the recipe does not give.
+
+        ``is_first``: no trial has reported; else a trial with a longer loop than the others has.
+        """
+        if isinstance(self.options, Options):
+            self.options = replace(self.options, R=steps)
 
     @abstractmethod
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:

@@ -37,6 +37,8 @@ class Experiment:
         self.policy = policy
         self._do = Transitions(self.state)
         self._touched: TrialRecord | None = None
+        #: Steps of the longest loop that a script has told of; 0: none has.
+        self._length = 0
         self._checks = invariants.Checks()
         self._handlers: dict[type[events.Event], Callable[[Any], None]] = {
             events.Reported: self._reported,
@@ -147,6 +149,9 @@ class Experiment:
         rules = state.rules
         before = trial.step if trial.steps_of_incarnation else trial.saved_step
         trial.stride = stride = max(1, report.step - before)
+        if report.length is not None and report.length > self._length:
+            self.policy.take_length(report.length, is_first=self._length == 0)
+            self._length = report.length
         back = state.speed.learn(trial, report.step_time_s, stride, state.now)
         trial.record(report, event.metric, stride, state.now)
         state.set_score(trial, NEVER if event.metric is None else event.metric * rules.sign)

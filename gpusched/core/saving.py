@@ -24,7 +24,8 @@ class Saves:
         """Have a checkpoint saved if this step would be the new best, unless saving eats too much training time.
 
         A trial that leaves saves in any case. Otherwise a search in which every step is a new best would do nothing but
-        save: so not more often than ``best_every_s``, and not more than ``save_share`` of the trial's time.
+        save: so not more often than ``best_every_s``, and not more than ``save_share`` of the trial's time. In between
+        the trial holds a copy in memory, which it commits as soon as that share allows, or when it ends.
         """
         state = self._state
         if not state.is_new_best(trial):
@@ -37,8 +38,10 @@ class Saves:
                 self._add(Save(trial.id, trial.incarnation))
         elif state.now - trial.last_saved_at < trial.save_s / rules.save_share:
             why = f"saving may take {rules.save_share:.0%} of a trial's time, and it had just saved"
+            self._add(Save(trial.id, trial.incarnation, hold=True))
         elif state.best is not None and state.now - state.best_asked_at < rules.best_every_s:
             why = f"the best model is replaced every {rules.best_every_s:g} s at most"
+            self._add(Save(trial.id, trial.incarnation, hold=True))
         else:
             why = "the trial was asked to save it, and has not committed it"
             state.best_asked_at = trial.save_asked_at = state.now

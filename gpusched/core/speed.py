@@ -147,18 +147,17 @@ class Speed:
     def learn(self, trial: TrialRecord, step_time_s: float | None, stride: int, now: float) -> int:
         """Learn the step time and, from an incarnation's first report, the overhead of its launch.
 
-        ``step_time_s``: time of the report's ``stride`` steps. Return the number of atoms to go back to where the trial
+        ``step_time_s``: of each of the report's ``stride`` steps. Return the number of atoms to go back to where the trial
         has grown and is slower than before; 0: none.
         """
         if step_time_s is None:
             if trial.steps_of_incarnation == 0 or trial.last_report_at is None:
                 return 0
-            step_time_s = now - trial.last_report_at
+            step_time_s = (now - trial.last_report_at) / stride
         if trial.doom is not None or not step_time_s > 0:
             return (
                 0  # its devices may be lost; several reports read at once have no time between them
             )
-        step_time_s /= stride
         if trial.steps_of_incarnation == 0:
             self._learn_launch(trial, step_time_s, stride, now)
             return 0

@@ -79,6 +79,10 @@ class Foresight(base.Policy):
         #: Reports that the incumbent has let pass, with atoms free, because more are to come.
         self._waited = 0
 
+    def take_length(self, steps: int, *, is_first: bool) -> None:
+        super().take_length(steps, is_first=is_first)
+        self.beliefs.most_steps = steps
+
     def _refresh(self, view: View) -> None:
         """Believe and bid anew where something may have changed."""
         is_due = view.now - self._refreshed_at >= REFRESH * view.rules.deadline_s

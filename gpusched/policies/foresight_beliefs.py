@@ -39,7 +39,7 @@ class Beliefs:
         self.on: dict[int, Prospect] = {}
         #: The best score of a trial that is over.
         self.over = NEVER
-        self._most_steps = math.inf if most_steps is None else most_steps
+        self.most_steps: float = math.inf if most_steps is None else most_steps
 
     def step_s(self, view: View, trial: TrialView | None = None) -> float:
         """Return Ta, of this trial where it is known."""
@@ -58,7 +58,7 @@ class Beliefs:
         elif not trial.is_live or atoms != trial.atoms:
             left_s -= view.overhead_s
         steps = view.speedup(atoms) * max(0.0, left_s) / self.step_s(view, trial)
-        return min((0 if trial is None else trial.step) + steps, self._most_steps)
+        return min((0 if trial is None else trial.step) + steps, self.most_steps)
 
     def horizon(self, view: View, trial: TrialView | None = None) -> float:
         """Return the step that a trial, or a new one, comes to on all atoms, or on those it has."""

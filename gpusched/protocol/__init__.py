@@ -39,9 +39,10 @@ Seconds = Annotated[float, Meta(ge=0, lt=1e15)]
 Metric = (
     Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | float | Literal["nan", "inf", "-inf"]
 )
-Go = Literal["continue", "save", "yield", "leave"]
-"""The daemon's answer to a report: go on; save and go on; save and leave; leave without saving."""
-GO: tuple[Go, ...] = ("continue", "save", "yield", "leave")
+Go = Literal["continue", "hold", "save", "yield", "leave"]
+"""The daemon's answer to a report: train on; with a copy in memory; save and
+train on; save and leave; leave without saving."""
+GO: tuple[Go, ...] = ("continue", "hold", "save", "yield", "leave")
 
 
 class Frame(Struct, tag_field="kind", omit_defaults=True):
@@ -61,9 +62,17 @@ class RankHello(Frame, tag="rank"):
 class Report(
     Frame,
     tag="report",
-    rename={"incarnation": "i", "seq": "n", "step": "k", "step_time_s": "s", "metrics": "m"},
+    rename={
+        "incarnation": "i",
+        "seq": "n",
+        "step": "k",
+        "step_time_s": "s",
+        "metrics": "m",
+        "length": "l",
+    },
 ):
-    """One report of a trial. ``seq`` counts the trial's reports; ``step_time_s``: training time of this step alone.
+    """One report of a trial. ``seq`` counts the trial's reports; ``step_time_s``: training time of one step, in
+    seconds; ``length``: steps of the script's own loop, in the first report of a launch.
 
     A new field has a default, so that older lines and journals are still read. It is filled in ``worker/backing.py``
     and ``sim/executor.py``.
@@ -74,6 +83,7 @@ class Report(
     step: Count
     step_time_s: Seconds | None = None
     metrics: dict[str, Metric] = field(default_factory=dict)
+    length: Count | None = None
 
     def metric(self, name: str) -> float | None:
         """The metric of this name; None where the value is not finite. Raises KeyError for an unknown name."""

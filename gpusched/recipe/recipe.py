@@ -318,7 +318,17 @@ class Recipe:
         return {
             **{name: getattr(self, name) for name in names},
             "max_steps": self.policy_options.get("R"),
+            "passed": self.passed(),
         }
+
+    def passed(self) -> list[str]:
+        """Return the names of the hyperparameters that ``args`` pass to the script."""
+        from gpusched.space import arguments
+        from gpusched.space.space import parse_space
+
+        named = {name for argument in self.args for name in arguments.names(argument)}
+        known = [name for name, _ in parse_space(self.space).describe()] if named else []
+        return [name for name in known if name in named or arguments.ALL in named]
 
     @property
     def has_memory(self) -> bool:

@@ -96,6 +96,8 @@ class SimExecutor:
 
     def execute(self, command: Command) -> None:
         match command:
+            case Save(hold=True):
+                pass  # simulated memory keeps nothing: a model that is not saved is lost
             case Save() | Yield():
                 run = self._run(command.trial, command.incarnation)
                 if run is not None:

@@ -72,8 +72,7 @@ class Backing:
             folder = paths.checkpoints
             self.saver = Saver(group, folder, self._channel, seed, capture, self._fence)
             if context.is_rehearsal:
-                seen, power = paths.seen(number, context.rank), context.settings.lr_power
-                self.onlooker = Onlooker(seen, training, context.world_size, power)
+                self.onlooker = Onlooker(paths.seen(number, context.rank), training, context)
         elif context.checkpoints is not None:
             self.saver = Saver(group, context.checkpoints, None, seed, capture)
         if self.saver is not None:
@@ -106,7 +105,8 @@ class Backing:
         clean: dict[str, Metric] = {}
         if self._context.rank == 0:
             clean = clean_metrics(metrics, self._context.settings.metric)
-            report = Report(0, 0, step, step_time_s, clean)  # numbered by the trial's file
+            length = self._training.length if self._reported_step is None else None
+            report = Report(0, 0, step, step_time_s, clean, length)  # numbered by the trial's file
             go = self._print(report) if self._channel is None else self._send(report)
         code, said = self._group.share(Call.REPORT, GO.index(go), step)
         self._training.reported(int(said))
@@ -123,8 +123,11 @@ class Backing:
         failpoints.reach("report.written")
         go = self._channel.report(report)
         failpoints.reach("report.answered")
-        if go == "save" and self.saver is not None and self.saver.is_writing:
+        saver = self.saver
+        if go == "save" and saver is not None and saver.is_writing:
             return "continue"  # the disk is behind: the next best model is saved, not every one
+        if go == "hold" and (self.writes_files or saver is None or not saver.may_hold()):
+            return "continue"
         return go
 
     def _print(self, report: Report) -> Go:
@@ -156,17 +159,17 @@ class Backing:
 
     def _act(self, go: Go) -> None:
         """Do what the scheduler says, now or (inside ``steps()``) at the end of the body. May raise SystemExit."""
-        if go == "continue" or (self._asked == "yield" and go == "save"):
+        if go == "continue" or (self._asked == "yield" and go in ("hold", "save")):
             return
         script_saves = self.writes_files or (self.in_charge and not self._training.tracked)
         if script_saves and go in ("save", "yield"):
             self._asked = go
             return
         at_boundary = self._training.is_looping and not self._training.mid_epoch
-        if at_boundary or (self.in_charge and go != "save"):
+        if at_boundary or (self.in_charge and go not in ("hold", "save")):
             self._asked = go
-        elif go == "save":
-            self._save_behind()
+        elif go in ("hold", "save"):
+            self._save_behind(go)
         elif go == "leave" or self._save_to_leave():
             self._say_goodbye()
             raise SystemExit(0)
@@ -186,8 +189,8 @@ class Backing:
             if self.writes_files and asked in ("save", "yield"):
                 if asked == "save" or not self._leave_with_files():
                     return False
-            elif asked == "save":
-                self._save_behind()
+            elif asked in ("hold", "save"):
+                self._save_behind(asked)
                 return False
             elif asked == "leave" or (asked == "yield" and self._save_to_leave()):
                 self._say_goodbye()
@@ -256,18 +259,32 @@ class Backing:
         saver = self.saver
         if saver is None or not self._training.tracked or self.writes_files:
             return
-        if saver.begun_step != self._training.step or not saver.settle():
-            saver.save(self._training.where)
+        if saver.begun_step == self._training.step:
+            saver.commit_held()
+            if saver.settle():
+                return
+        self._settle_held(saver)
+        saver.save(self._training.where)
 
-    def _save_behind(self) -> None:
+    def _save_behind(self, go: Go) -> None:
         if self.saver is not None:
-            self.saver.save_behind(self._training.where)
+            self._settle_held(self.saver)
+            save = self.saver.hold if go == "hold" else self.saver.save_behind
+            save(self._training.where)
+
+    def _settle_held(self, saver: Saver) -> None:
+        """Before another save: commit the copy of an earlier step that is the best so far, forget any other."""
+        if self._best_step == self._training.step:
+            saver.drop_held()
+        else:
+            saver.commit_held()
 
     def _save_to_leave(self) -> bool:
         """Save, twice if need be, and say so. False: the disk refuses one of them, so the trial trains on."""
         saver = self.saver
         if saver is not None:
             where = self._training.where
+            self._settle_held(saver)
             is_saved = saver.save(where) or saver.save(where)
             if is_saved and self._group.share(Call.YIELD, self._say_goodbye())[0]:
                 return True
@@ -287,7 +304,8 @@ class Backing:
 
     def _say_goodbye(self) -> bool:
         if self.saver is not None:
-            self.saver.wait()  # the checkpoint being written may be the best model there is
+            self.saver.wait()  # the checkpoint being written, or held, may be the best model there is
+            self.saver.commit_held()
         saved = self.saver is not None and self.saver.saved_step == self._training.step
         return self._say("yielded", self._training.step if saved else None)
 
@@ -306,6 +324,7 @@ class Backing:
         if saver is None or os.getpid() != self._pid or endings.has_failed():
             return
         try:
+            saver.commit_held()
             if not self.has_left:
                 self._save_at_the_end(saver)
         finally:

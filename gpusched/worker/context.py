@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpusched.errors import DamagedState, InputError
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
+from gpusched.text import flat
 from gpusched.worker.hparams import HParams, from_command_line, merged
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Settings:
     lr_power: float = -1.0
     lr_warmup_epochs: float = 5.0
     max_steps: int | None = None
+    #: Hyperparameters that the recipe's ``args`` pass to the script.
+    passed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,8 @@ class Context:
     hparams: HParams
     seed: int
     settings: Settings
+    #: Names of the hyperparameters that the recipe's space has drawn for this trial.
+    drawn: tuple[str, ...] = ()
     trial: int = 0
     incarnation: int = 0
     device_kind: str | None = None
@@ -69,6 +74,11 @@ class Context:
     def for_helper(self) -> Context:
         """Return the same without its folders, for a process that a rank has started: it neither reports nor saves."""
         return replace(self, experiment=None, paths=None, checkpoints=None, is_helper=True)
+
+    @property
+    def unread(self) -> list[str]:
+        """Names of hyperparameters that were drawn, and that the script has neither read nor been passed."""
+        return self.hparams.unread(set(self.drawn) - set(self.settings.passed))
 
     @property
     def scheduled(self) -> bool:
@@ -114,6 +124,7 @@ def _scheduled(environment: Mapping[str, str], defaults: Mapping[str, object] | 
         experiment=experiment,
         paths=paths,
         hparams=HParams(merged(defaults or {}, drawn.get("hparams", {}))),
+        drawn=tuple(name for name, _ in flat(drawn.get("hparams", {}))),
         # In a rehearsal, trials that are compared are seeded alike.
         seed=settings.seed if is_rehearsal else int(drawn.get("seed", settings.seed)),
         settings=settings,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpusched.errors import InputError
 from gpusched.text import did_you_mean, flat, nearest
@@ -21,14 +21,26 @@ _WORDS: dict[str, object] = {"true": True, "false": False, "null": None, "none":
 class HParams(Mapping[str, object]):
     """A mapping whose keys are attributes too, except where a key is named like a method of mappings."""
 
-    __slots__ = ("_values",)
+    __slots__ = ("_path", "_read", "_values")
 
-    def __init__(self, values: Mapping[str, object]) -> None:
+    def __init__(
+        self, values: Mapping[str, object], read: set[str] | None = None, path: str = ""
+    ) -> None:
+        """``read``: takes the dotted names that are read; ``path``: of a nested mapping, with a dot at its end."""
         object.__setattr__(self, "_values", dict(values))
+        object.__setattr__(self, "_read", set() if read is None else read)
+        object.__setattr__(self, "_path", path)
 
     def __getitem__(self, name: str) -> object:
-        value = self._values[name]
-        return HParams(value) if isinstance(value, Mapping) else value
+        value, path = self._values[name], f"{self._path}{name}"
+        if isinstance(value, Mapping):
+            return HParams(value, self._read, f"{path}.")
+        self._read.add(path)
+        return value
+
+    def unread(self, names: Iterable[str]) -> list[str]:
+        """Return those of these dotted names that no code has read."""
+        return sorted(set(names) - self._read)
 
     def __getattr__(self, name: str):  # type: ignore[no-untyped-def]  # any type: what the recipe says
         if name.startswith("__"):
@@ -53,10 +65,11 @@ class HParams(Mapping[str, object]):
         return f"HParams({self._values!r})"
 
     def __reduce__(self) -> tuple[type[HParams], tuple[dict[str, object]]]:
-        return HParams, (self._values,)
+        return HParams, (self.as_dict(),)
 
     def as_dict(self) -> dict[str, object]:
         """Plain nested dictionaries, a copy."""
+        self._read.update(f"{self._path}{name}" for name, _ in flat(self._values))
         copy: dict[str, object] = json.loads(json.dumps(self._values))
         return copy
 

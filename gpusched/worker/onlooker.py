@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from gpusched.worker.context import Context
 from gpusched.worker.learning_rate import bare_optimizer, owned, power_for
 from gpusched.worker.training import Training
 
@@ -41,11 +42,12 @@ class _Draws:
 class Onlooker:
     """Record of what a script that trains does."""
 
-    def __init__(self, path: Path, training: Training, world_size: int, lr_power: float) -> None:
+    def __init__(self, path: Path, training: Training, context: Context) -> None:
         self._path = path
+        self._context = context
         self._training = training
-        self._world_size = world_size
-        self._lr_power = lr_power
+        self._world_size = context.world_size
+        self._lr_power = context.settings.lr_power
         self._optimizers: dict[int, Any] = {}
         self._draws: list[_Draws] = []
         self._last_drawn: _Draws | None = None
@@ -92,6 +94,7 @@ class Onlooker:
         optimizers = list(self._optimizers.values())
         row = {
             "step": step,
+            "unread": self._context.unread,
             "ranks": self._world_size,
             "metrics": {
                 name: number

@@ -40,6 +40,9 @@ Where = tuple[int, int]
 
 _NICE = 10
 
+HOLD_S = 1.0
+"""Least time between two commits of the best model: each is copied for the search."""
+
 SAVE_SHARE = 0.03
 """Share of a plain run's time that saving may cost; under gpusched the daemon's rules say when to save."""
 
@@ -50,7 +53,7 @@ class _Draft:
 
     step: int
     iteration: int
-    began_s: float
+    copy_s: float
     script_folder: Path | None
     facts: dict[str, Any]
     files: dict[str, Source] = field(default_factory=dict)
@@ -144,7 +147,12 @@ class Saver:
         self._snapshot = Snapshot()
         self._writing: threading.Thread | None = None
         self._began_s = time.monotonic()
-        self._last_save_s = 0.0
+        self._last_save_s = self._copy_s = 0.0
+        self._saved_at_s = self._began_s
+        #: A copy in memory that is still to be committed, and the thread that waits until it may be.
+        self._held: _Draft | None = None
+        self._due: threading.Timer | None = None
+        self._lock = threading.Lock()
         #: The last step that is committed; on rank 0 it may come to that while training goes on.
         self.saved_step: int | None = None
         #: The last step of which a save was begun, the same on all ranks.
@@ -209,10 +217,48 @@ class Saver:
             self._writing = threading.Thread(target=work, name="gpusched-save")
             self._writing.start()
 
+    def hold(self, where: Where) -> None:
+        """Keep a copy of this step in memory; commit it as soon as saves may cost time again. All ranks call it.
+
+        ``commit_held`` commits it before that, where the trial ends or saves a later step.
+        """
+        draft = self._draft(where, None)
+        if self._store is None or not draft.is_in_memory:
+            return
+        self._held = draft
+        pause_s = max(HOLD_S, self._last_save_s / SAVE_SHARE)
+        due_s = self._saved_at_s + pause_s - time.monotonic()
+        self._due = threading.Timer(max(0.0, due_s), self.commit_held)
+        self._due.daemon = True
+        self._due.start()
+
+    def may_hold(self) -> bool:
+        """Whether a copy costs little enough, and the disk has the one before. Asked of rank 0."""
+        since_s = time.monotonic() - self._began_s
+        return not self.is_writing and self._copy_s <= SAVE_SHARE * since_s
+
+    def commit_held(self) -> None:
+        """Commit the copy that is held in memory, if there is one; from any thread of rank 0."""
+        with self._lock:
+            draft, self._held = self._held, None
+            if draft is not None:
+                self._commit(draft, is_behind=threading.current_thread() is self._due)
+        self._cancel()
+
+    def drop_held(self) -> None:
+        """Forget the copy in memory, as a better model is saved."""
+        with self._lock:
+            self._held = None
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+
     @property
     def is_writing(self) -> bool:
         """Whether the save that was begun last is still on its way to the disk. Asked of rank 0."""
-        return self._writing is not None and self._writing.is_alive()
+        return self._lock.locked() or (self._writing is not None and self._writing.is_alive())
 
     def is_worth_saving(self) -> bool:
         """Whether saves have cost less than ``SAVE_SHARE`` of the time so far. Asked of rank 0 where no daemon says."""
@@ -246,7 +292,7 @@ class Saver:
         self.wait()
         step, iteration = where
         self.begun_step = step
-        self._began_s = began_s = time.monotonic()
+        self._began_s = time.monotonic()
         torch = sys.modules.get("torch")
         state, mine = {}, b""
         if torch is not None:
@@ -259,10 +305,11 @@ class Saver:
             "world_size": len(parts),
             "torch": str(torch.__version__) if torch is not None else None,
         }
-        draft = _Draft(step, iteration, began_s, script_folder, facts)
+        draft = _Draft(step, iteration, 0.0, script_folder, facts)
         if self._store is not None and torch is not None:
             contents = (self._copy(state), *(memoryview(part) for part in parts))
             draft.files = dict(zip(_file_names(len(parts)), contents, strict=True))
+        draft.copy_s = self._copy_s = time.monotonic() - self._began_s
         return draft
 
     def _copy(self, state: dict[str, Any]) -> Source:
@@ -278,6 +325,7 @@ class Saver:
         """Write a checkpoint and tell of it. False where the disk refuses, or on a rank that does not write."""
         if self._store is None:
             return False
+        began_s = time.monotonic()
         if is_behind:
             with suppress(OSError, AttributeError):  # training goes first on the rank's core
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
@@ -287,7 +335,8 @@ class Saver:
             self._complain(f"step {draft.step}", error)
             return False
         self.saved_step = draft.step
-        self._last_save_s = time.monotonic() - draft.began_s
+        self._saved_at_s = time.monotonic()
+        self._last_save_s = draft.copy_s + self._saved_at_s - began_s
         if self._channel is not None:
             self._channel.saved(draft.step, self._last_save_s, size)
         return True

@@ -32,6 +32,8 @@ class Training:
         #: Steps reported, iterations of ``trial.steps()`` finished, and whether the script is inside that loop.
         self.step = self.iteration = 0
         self.is_looping = False
+        #: Steps of the script's own loop, where it says so and the recipe says nothing.
+        self.length: int | None = None
         self._checkpoint: Checkpoint | None = None
         self._loaded: dict[str, Any] | None = None
         self.layout = Layout(

@@ -122,6 +122,8 @@ class Trial(TrialSetup):
         """
         if objects:
             self.track(**objects)
+        if limit is not None:
+            self.plan(limit)
         self._set_generators()
         self._training.is_looping = True
         try:
@@ -141,6 +143,14 @@ class Trial(TrialSetup):
                 self._backing.save_final()
         finally:
             self._training.is_looping = False
+
+    def plan(self, steps: int) -> None:
+        """Say how many steps this trial trains for, where a trainer owns the loop; ``steps(limit)`` says so by itself.
+
+        It is the length of the search's trials, R, unless the recipe says otherwise.
+        """
+        if self._context.settings.max_steps is None and steps > 0:
+            self._training.length = int(steps)
 
     def report(self, *unnamed: Any, step: int | None = None, **metrics: Any) -> None:
         """Tell how the trial does after one more step, and do what the scheduler says. Every rank calls it.
@@ -174,6 +184,7 @@ class Trial(TrialSetup):
         self._usage.at_report(self._training, writes_files=self._backing.writes_files)
         self._refuse_same_work()
         self._group.expect(step_time_s)
+        step_time_s /= step - self._training.step
         self._backing.report(step, round(step_time_s, 6), metrics)
         self._step_began_s = time.monotonic()
 

@@ -82,6 +82,8 @@ class Usage:
             apart = apart_ranks(self._group, training.tracked.values(), trains=trains)
             if apart is not None:
                 raise RuntimeError(apart)
+        if self._reports == 1 and (unread := self._context.unread):
+            self._refuse_or_tell("unread", _unread(unread), is_error=False)
         uneven = self.uneven(self._group.world_size) if self._reports == 1 else None
         if uneven is not None and self._group.rank == 0:
             say(uneven)
@@ -296,6 +298,14 @@ def _samples(torch: Any, tracked: Iterable[Any]) -> Any:
     whole = [model for model in models if not sharded.is_sharded(model)]
     trained = [each for model in whole for each in model.parameters() if each.requires_grad]
     return state.sampled(trained, _SAMPLES, 8)
+
+
+def _unread(names: list[str]) -> str:
+    return (
+        f"the script has not read {', '.join(names)} by its first report, so trials that differ in nothing else train "
+        f"the same: read trial.hparams, or pass it to the script: args: "
+        f'["--{names[0]}=${{{names[0]}}}"] in the recipe'
+    )
 
 
 def _lost(what: str) -> str:

@@ -90,9 +90,9 @@ class TorchrunExecutor(LiveBase):
             case Yield(trial, number, save):
                 if (incarnation := self.shared.find(trial, number)) is not None:
                     incarnation.yields = "yield" if save else "leave"
-            case Save(trial, number):
+            case Save(trial, number, hold):
                 if (incarnation := self.shared.find(trial, number)) is not None:
-                    incarnation.saves = True
+                    incarnation.holds, incarnation.saves = hold, incarnation.saves or not hold
             case Kill(trial, number, grace_s, stacks):
                 if (incarnation := self.shared.find(trial, number)) is not None:
                     self.stopping.kill(incarnation, grace_s, stacks=stacks)

@@ -73,6 +73,7 @@ class Incarnation:
     awaiting: int | None = None
     yields: Go | None = None
     saves: bool = False
+    holds: bool = False
     #: Stop that was asked for: its grace, and whether the ranks first write down where they hang.
     stop_grace_s: float | None = None
     stacks: bool = False
@@ -172,7 +173,8 @@ class Incarnation:
         if self.yields is not None:
             return Answer(seq, "yield" if self.saves else self.yields)
         saves, self.saves = self.saves, False
-        return Answer(seq, "save" if saves else "continue")
+        holds, self.holds = self.holds, False
+        return Answer(seq, "save" if saves else "hold" if holds else "continue")
 
     def answer(self, seq: int) -> None:
         """Answer a report if rank 0 waits for it."""

@@ -28,6 +28,11 @@ class Asha(base.Policy):
         self.ladder = Ladder(options.r, options.R, options.eta)
         self._rung_of: dict[int, Rung] = {}
 
+    def take_length(self, steps: int, *, is_first: bool) -> None:
+        super().take_length(steps, is_first=is_first)
+        if is_first:
+            self.ladder = Ladder(self.options.r, self.options.R, self.options.eta)
+
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         options = self.options
         done = base.complete_at(trial, options.R)

@@ -99,6 +99,11 @@ class HyperSched(base.Policy):
         #: Trials that have let a report pass because more atoms were coming, and the incarnation that did.
         self._waited: dict[int, int] = {}
 
+    def take_length(self, steps: int, *, is_first: bool) -> None:
+        super().take_length(steps, is_first=is_first)
+        if is_first:
+            self.ladder = Ladder(self.options.r, self.options.R, self.options.eta)
+
     # ------------------------------------------------------------ Algorithm 3, schedule(trial)
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
