@@ -147,8 +147,8 @@ class Speed:
     def learn(self, trial: TrialRecord, step_time_s: float | None, stride: int, now: float) -> int:
         """Learn the step time and, from an incarnation's first report, the overhead of its launch.
 
-        ``step_time_s``: of each of the report's ``stride`` steps. Return the number of atoms to go back to where the trial
-        has grown and is slower than before; 0: none.
+        ``step_time_s``: of each of the report's ``stride`` steps. Return the number of atoms to go back to where the
+        trial has grown and is slower than before; 0: none.
         """
         if step_time_s is None:
             if trial.steps_of_incarnation == 0 or trial.last_report_at is None:

@@ -49,8 +49,10 @@ class Backing:
         #: The step reported last, None before the first.
         self._reported_step: int | None = None
         self._asked: Go = "continue"
-        #: The best score of this launch, the step it was reported at, and the version of its model.
-        self._best, self._best_step, self._best_version = NEVER, -1, 0
+        #: The best score of this launch, and the step it was reported at.
+        self._best, self._best_step = NEVER, -1
+        #: Version of the model at the last report.
+        self._version = 0
         #: The script asks ``should_yield`` and leaves by itself.
         self.in_charge = False
         #: The script writes checkpoints itself (``checkpoint_dir``): none is made without its files.
@@ -148,7 +150,7 @@ class Backing:
             score = float(value) if settings.mode == "max" else -float(value)
             if score > self._best:
                 self._best, self._best_step = score, self._training.step
-                self._best_version = self._training.version
+        self._version = self._training.version
 
     # ------------------------------------------------------------------ leaving
 
@@ -332,11 +334,11 @@ class Backing:
                 self._say(self._at_exit, saver.saved_step)
 
     def _save_at_the_end(self, saver: Saver) -> None:
-        """Save the last state of a script that is over by itself, if it is the best and no checkpoint has it yet.
+        """Save the last state of a script that is over by itself, if no checkpoint has it yet.
 
         The script must be over on all ranks, or this one has made fewer calls than they.
         """
-        save = self._has_unsaved_best(saver)
+        save = self._has_unsaved_state(saver)
         try:
             save = self._group.end(save=save)
         except RanksDisagree as disagreement:
@@ -358,21 +360,24 @@ class Backing:
             except Exception as error:  # sharded parameters, say, whose process group is gone
                 say(f"the last state (step {self._training.step}) cannot be saved: {error}")
 
-    def _has_unsaved_best(self, saver: Saver) -> bool:
-        """Tell whether the script's last report is its best, of the model as it is now, and has no checkpoint."""
+    def _has_unsaved_state(self, saver: Saver) -> bool:
+        """Tell whether the model as it was last reported is the present one, and has no checkpoint."""
         step = self._training.step
-        if self._best_step != step:
-            return False
+        is_best = self._best_step == step
         saver.wait()
-        if saver.saved_step == step:
+        if saver.saved_step == step or self._reported_step is None:
             return False
         if self.writes_files:
-            say(
-                f"step {step} is the best so far and has no checkpoint: ask trial.should_save() after each "
-                f"trial.report(..), and save inside trial.checkpoint_dir()"
-            )
+            if is_best:
+                say(
+                    f"step {step} is the best so far and has no checkpoint: ask trial.should_save() after each "
+                    f"trial.report(..), and save inside trial.checkpoint_dir()"
+                )
             return False
-        if self._training.version != self._best_version:
-            say(f"step {step} is not saved: the model was changed after its last trial.report(..)")
+        if self._training.version != self._version:
+            if is_best:
+                say(
+                    f"step {step} is not saved: the model was changed after its last trial.report(..)"
+                )
             return False
-        return True
+        return is_best or bool(self._training.tracked)

@@ -16,7 +16,7 @@ from gpusched.worker.context import Context
 from gpusched.worker.data import Layout
 from gpusched.worker.endings import say
 from gpusched.worker.group import script_line
-from gpusched.worker.learning_rate import Clock, RateScaler, bare_optimizer, counts_atoms
+from gpusched.worker.learning_rate import Clock, RateScaler, bare_optimizer, counts_atoms, owned
 from gpusched.worker.usage import Usage
 
 STATE_NAME = "trial.state"
@@ -74,8 +74,11 @@ class Training:
 
     @property
     def is_untrained(self) -> bool:
-        """Whether an optimizer is tracked, and none has stepped in this launch."""
-        return self._optimizers > 0 and not self.has_stepped
+        """Whether an optimizer is tracked, and none has stepped in this launch or has gradients for a step."""
+        if self._optimizers == 0 or self.has_stepped:
+            return False
+        moved = (each for value in self.tracked.values() for each in owned(value))
+        return not any(each.grad is not None for each in moved)
 
     def target_factor(self, power: float) -> float:
         """Factor of the learning rate for the present global batch."""
@@ -118,6 +121,7 @@ class Training:
         self.step, self.iteration = checkpoint.step, checkpoint.facts["iteration"]
         self.written_by = checkpoint.facts["world_size"]
         self._restore_clock()
+        self.usage.continue_from(self._saved("late"))
 
     def _restore_clock(self) -> None:
         saved = self._saved("clock")
@@ -252,6 +256,7 @@ class Training:
             "loaders": [loader.state_dict() for loader in self.loaders],
             "scalers": [scaler.state_dict() for scaler in self.scalers],
             "clock": self.clock.state_dict(),
+            "late": [] if self.is_looping else sorted(self.usage.late),
         }
 
     def _saved(self, part: str) -> Any:

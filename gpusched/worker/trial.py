@@ -86,7 +86,8 @@ class Trial(TrialSetup):
 
         Takes anything with ``state_dict`` and ``load_state_dict``: models (wrapped or not), optimizers, schedulers,
         scalers, objects of your own. Call it when all of them are built, before the loop. Without objects it says that
-        the step is all the state there is. A loop of your own goes on from what it returns::
+        the step is all the state there is. A loop of your own continues from what it returns, the step reported last;
+        one that does not report every epoch says where it stands: ``trial.report(step=epoch + 1, ...)``::
 
             for epoch in range(trial.track(model=model, opt=opt), 50):
 
@@ -288,12 +289,15 @@ class Trial(TrialSetup):
     def _next_step(self, step: int | None) -> int:
         training = self._training
         if step is None:
-            if training.is_untrained and not self._reported:
-                self._backing.remark(
+            if training.is_untrained and not self._reported and not training.is_looping:
+                wrong = (
                     f"this trial.report(...) counts as step {training.step + 1}, but the optimizer has not stepped in "
                     f"this launch: a loop that evaluates before it trains skips as much training at every resume. "
                     f"Report after training, or say where training stands: trial.report(step=iteration, ...)"
                 )
+                if training.written_by is not None:
+                    raise RuntimeError(wrong)
+                self._backing.remark(wrong)
             return training.step + 1
         if step <= self._training.step:
             hint = "it counts finished steps, so the first is 1" if step == 0 else "it must go up"

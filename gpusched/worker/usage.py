@@ -55,6 +55,14 @@ class Usage:
         #: Steps that tracked schedulers had taken at the last report, by name.
         self._stepped: dict[str, int] = {}
         self._optimizer_steps = 0
+        #: Tracked schedulers by name; their positions at the last report; those that stepped after a report and before
+        #: the next training, in this launch, and in the one that wrote the checkpoint.
+        self._schedulers: dict[str, Any] = {}
+        self._positions: dict[str, int] = {}
+        self.late: set[str] = set()
+        self._was_late: set[str] = set()
+        #: Whether the optimizer of such a scheduler has stepped since the last report.
+        self._has_stepped = False
         self._reports = 0
 
     def watch_optimizers(self) -> None:
@@ -89,6 +97,7 @@ class Usage:
             say(uneven)
         if not training.tracked:
             return
+        self._check_late(training)
         written_by = training.written_by
         if not training.keeps_global_batch and (complaint := self.step_scheduler(training.tracked)):
             is_resized = written_by not in (None, self._group.world_size)
@@ -96,6 +105,23 @@ class Usage:
         if self._context.scheduled and not writes_files:
             for about, lost, is_certain in self.lost(training.tracked):
                 self._refuse_or_tell(about, lost, is_error=is_certain and written_by is not None)
+
+    def _check_late(self, training: Training) -> None:
+        """Find a scheduler that the script steps after its report, in a loop of its own, which leaves at the report.
+
+        One that is stepped at the top of the loop is right: it is stepped there after a pause too.
+        """
+        lagging = self._was_late - self.late if self._reports == 1 and self._has_stepped else set()
+        for name in sorted(lagging or (set() if training.is_looping else self.late)):
+            self._refuse_or_tell(
+                "late",
+                f"trial.track({name}=...): this {type(self._schedulers[name]).__name__} is stepped after trial.report "
+                f"and before the next training; at the end of the loop's body each launch loses a step of it: step it "
+                f"before trial.report, or loop over trial.steps()",
+                is_error=bool(lagging),
+            )
+        self._positions = {name: each.last_epoch for name, each in self._schedulers.items()}
+        self._has_stepped = False
 
     def _check_saves_nothing(self, step: int) -> None:
         """Refuse a script that trains and tracks nothing; tell of one of which nothing is known.
@@ -237,10 +263,22 @@ class Usage:
             if hasattr(value, "last_epoch") and hasattr(value, "optimizer"):
                 if not self._stepped:
                     bare_optimizer(value.optimizer).register_step_post_hook(self._optimizer_stepped)
-                self._stepped[name] = value.last_epoch
+                self._stepped[name] = self._positions[name] = value.last_epoch
+                self._schedulers[name] = value
 
     def _optimizer_stepped(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         self._optimizer_steps += 1
+        if not self._has_stepped:
+            self._has_stepped = True
+            self.late = {
+                name
+                for name, each in self._schedulers.items()
+                if each.last_epoch > self._positions[name]
+            }
+
+    def continue_from(self, late: list[str] | None) -> None:
+        """Take the names of the schedulers that were late in the launch that wrote the checkpoint."""
+        self._was_late = set(late or ())
 
 
 def apart_ranks(group: Group, tracked: Iterable[Any], *, trains: bool) -> str | None:

@@ -72,7 +72,7 @@ def test_the_best_of_two_trials() -> None:
 def test_saving_costs_at_most_its_share_of_the_time() -> None:
     script = stages.starting(save_share=0.05).report(0, 0.5).expect(Save(0, 1))
     script.wait(1.0).saved(0, 1, save_s=1.0).drop()  # the next one not before 20 s are over
-    script.wait(19.9).report(0, 0.6).expect_nothing()
+    script.wait(19.9).report(0, 0.6).expect(Save(0, 1, hold=True))
     script.wait(0.1).report(0, 0.59).expect(Save(0, 1))
 
 
@@ -82,11 +82,13 @@ def test_the_best_report_without_a_checkpoint_is_known_with_the_reason() -> None
     assert "has not committed it" in script.trial(0).why_unsaved
     script.saved(0, 1, save_s=0.01).drop()
     assert script.state.best_unsaved is None
-    script.wait(1.0).report(0, 0.6).expect_nothing()
+    script.wait(1.0).report(0, 0.6).expect(Save(0, 1, hold=True))
     assert "every 2 s at most" in script.trial(0).why_unsaved
     script.wait(1.0).report(0, 0.7).expect(Save(0, 1)).saved(0, 3, save_s=1.0).drop()
     assert script.state.best_unsaved is None
-    script.wait(10.0).report(0, 0.9).expect_nothing().report(0, 0.8).expect_nothing()
+    script.wait(10.0).report(0, 0.9).expect(Save(0, 1, hold=True)).report(0, 0.8).expect(
+        Save(0, 1, hold=True)
+    )
     assert script.state.best_unsaved is script.trial(0)
     assert script.trial(0).best_step == 4
     assert "may take 5% of a trial's time" in script.trial(0).why_unsaved
@@ -107,7 +109,7 @@ def test_late_news_of_a_checkpoint_from_an_older_incarnation_is_ignored() -> Non
 def test_the_best_model_is_replaced_once_a_second_at_most_while_its_trial_trains_on() -> None:
     script = stages.starting(best_every_s=20.0).report(0, 0.1).expect(Save(0, 1))
     script.saved(0, 1, save_s=0.0).drop().wait(5.0)
-    script.report(0, 0.2).expect_nothing()
+    script.report(0, 0.2).expect(Save(0, 1, hold=True))
     script.wait(20.0)
     script.report(0, 0.3).expect(Save(0, 1))
 

@@ -115,6 +115,54 @@ def test_a_script_without_state_is_told_at_its_first_report_and_refused_at_the_r
     assert values(run_ranks(partial_fit, 1, bench, 3, (True,))) == [[2.0, 3.0]]
 
 
+def stepping(where: str, epochs: int = 6) -> None:
+    """A schedule by epoch that is stepped before the report, after it, or at the top of the loop."""
+    trial = gpusched.init()
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = StepLR(optimizer, 1)
+    for epoch in range(trial.track(model=model, opt=optimizer, sched=schedule), epochs):
+        if where == "top" and epoch:
+            schedule.step()
+        model(torch.ones(1, 1)).sum().backward()
+        optimizer.step()
+        if where == "before":
+            schedule.step()
+        trial.report(accuracy=1)
+        if where == "after":
+            schedule.step()
+
+
+@pytest.mark.parametrize("where", ["before", "after", "top"])
+def test_a_schedule_that_loses_a_step_a_launch_is_told_and_refused_at_the_resume(
+    bench: Bench, where: str
+) -> None:
+    told = "sched=...): this StepLR is stepped after trial.report"
+    with daemon(bench, at_step(**{"yield": 3})) as fake:
+        (first,) = run_ranks(stepping, 1, bench, 1, (where,))
+    assert not first.error
+    assert [told in frame.text for frame in fake.of_kind(Remark)] == [True] * (where != "before")
+    (second,) = run_ranks(stepping, 1, bench, 2, (where,))
+    assert (told in second.error) == (where == "after"), second.error
+
+
+def deaf(reads: bool) -> None:
+    trial = gpusched.init()
+    _ = trial.hparams.opt.lr if reads else trial.hparams
+    trial.track()
+    for _ in range(2):
+        trial.report(accuracy=1)
+
+
+@pytest.mark.parametrize("how", ["reads", "is passed", "neither"])
+def test_hyperparameters_that_no_script_reads_are_told(bench: Bench, how: str) -> None:
+    bench.prepare({"opt": {"lr": 0.1}}, passed=["opt.lr"] if how == "is passed" else [])
+    with daemon(bench) as fake:
+        values(run_ranks(deaf, 1, bench, 1, (how == "reads",)))
+    said = [frame.text for frame in fake.of_kind(Remark)]
+    assert ["has not read opt.lr" in text for text in said] == [True] * (how == "neither")
+
+
 def numbers(count: int) -> TensorDataset:
     return TensorDataset(torch.arange(float(count)).reshape(-1, 1))
 

@@ -15,7 +15,7 @@ from torch import nn
 import gpusched
 from gpusched.protocol import RankHello
 from gpusched.worker.checkpoint import CheckpointStore
-from tests.worker.fakes import Bench, at_step, daemon, run_rank, run_ranks
+from tests.worker.fakes import Bench, at_step, daemon, if_it_leaves, run_rank, run_ranks
 from tests.worker.test_ranks import values
 
 
@@ -81,6 +81,41 @@ def test_a_loop_that_is_not_in_charge_leaves_when_its_files_are_saved(bench: Ben
         assert first.code == 0
         assert here.last_word() == {"why": "yielded", "step": 3, "saved_step": 3}
         assert values(run_ranks(script, 1, here, 2, (looping,))) == [([3, 4, 5, 6, 7], 8, "step 3")]
+
+
+def test_clock_and_generators_are_restored_for_a_script_that_saves_files_alone(
+    bench: Bench,
+) -> None:
+    """The factor of the rate stays where the ramp was, and dropout draws on, as with ``trial.track``."""
+
+    def script() -> list[tuple[float, float]]:
+        trial = gpusched.init()
+        model = trial.wrap(torch.nn.Linear(1, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trial.scale_lr(optimizer)
+        restored, seen = trial.restored_dir, []
+        assert (restored is None) == (trial.step == 0)
+        rates: list[float] = []
+        optimizer.register_step_pre_hook(lambda o, *_: rates.append(o.param_groups[0]["lr"]))
+        for _ in range(trial.step, 6):
+            model(torch.rand(2, 1)).sum().backward()
+            optimizer.step()
+            seen.append((rates[-1], float(torch.rand(1))))
+            trial.report(accuracy=0)
+            if_it_leaves(lambda: seen)
+            with trial.checkpoint_dir() as folder:
+                (folder / "note").touch()
+        return seen
+
+    bench.prepare(lr_warmup_epochs=5)
+    here = Bench(bench.root.parent / "whole")
+    here.prepare(lr_warmup_epochs=5)
+    whole = values(run_ranks(script, 2, here))
+    with daemon(bench, lambda report: "yield" if report.step == 3 else "continue"):
+        first = values(run_ranks(script, 2, bench))
+    second = values(run_ranks(script, 2, bench, 2))
+    assert [a + b for a, b in zip(first, second, strict=True)] == whole
+    assert len({rate for rate, _ in whole[0]}) > 3
 
 
 def test_a_damaged_file_of_the_script_sets_the_whole_checkpoint_aside(bench: Bench) -> None:

@@ -17,7 +17,7 @@ import gpusched
 from gpusched.protocol import Report, Saved
 from gpusched.worker import trial as trial_module
 from gpusched.worker.checkpoint import CheckpointStore
-from tests.rig import PATIENCE_S
+from tests.rig import PATIENCE_S, wait_until
 from tests.worker.fakes import Bench, at_step, daemon, if_it_leaves, run_rank
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,6 +111,79 @@ def test_what_follows_the_loop_runs_once_when_training_is_over(bench: Bench, for
             run_rank(script, bench, incarnation)
     assert (bench.root / "tail").read_text() == "4\n"
     assert bench.last_word(4) == {"why": "finished", "step": 4, "saved_step": 4}
+
+
+def test_a_best_model_that_may_not_be_saved_yet_is_held_and_committed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two best steps one after the other, as saves have had their share: the second is told to be held."""
+    monkeypatch.setattr("gpusched.worker.saving.SAVE_SHARE", 1e9)
+
+    def script() -> None:
+        trial = gpusched.init()
+        model = nn.Linear(1, 1)
+        trial.track(model=model)
+        saver = trial._backing.saver
+        assert saver is not None
+        for epoch in range(5):
+            with torch.no_grad():
+                model.weight.fill_(float(epoch))
+            trial.report(accuracy=[1, 3, 2, 2, 2][epoch])
+            saver.wait()
+
+    answers = {1: "save", 2: "hold", 5: "yield"}
+    with daemon(bench, lambda report: answers.get(report.step, "continue")) as fake:
+        run_rank(script, bench)
+        assert fake.saved() == [1, 2, 5]
+    assert bench.checkpoints() == ["step-00000002", "step-00000005"]
+
+
+def test_a_held_model_is_committed_as_soon_as_saves_may_cost_time_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpusched.worker.saving.SAVE_SHARE", 1e9)
+    monkeypatch.setattr("gpusched.worker.saving.HOLD_S", 0.0)
+
+    def script() -> int | None:
+        trial = gpusched.init()
+        trial.track(model=nn.Linear(1, 1))
+        for _ in range(2):
+            trial.report(accuracy=1)
+        saver = trial._backing.saver
+        assert saver is not None
+        wait_until(lambda: saver.saved_step == 2, "the held copy on disk")
+        return saver.saved_step
+
+    with daemon(bench, at_step(hold=2)):
+        assert run_rank(script, bench).value == 2
+
+
+def test_a_report_tells_seconds_a_step_and_the_length_of_the_loop_once(bench: Bench) -> None:
+    def script() -> None:
+        trial = gpusched.init()
+        trial.track(model=nn.Linear(1, 1))
+        for epoch in trial.steps(200):
+            trial._step_began_s -= 30.0  # as if the epoch took half a minute
+            trial.report(accuracy=1, step=30 * (epoch + 1))
+            if epoch == 1:
+                break
+
+    with daemon(bench) as fake:
+        run_rank(script, bench)
+    first, second = fake.of_kind(Report)
+    assert (first.length, second.length) == (200, None)
+    assert 1.0 <= first.step_time_s < 10.0
+    known = Bench_like(bench, "known")
+    known.prepare(max_steps=200)
+    with daemon(known) as fake:
+        run_rank(script, known)
+    assert {report.length for report in fake.of_kind(Report)} == {None}
+
+
+def test_a_loop_of_the_scripts_own_keeps_its_last_step(bench: Bench) -> None:
+    with daemon(bench, at_step(save=1)):
+        assert run_rank(plain, bench).code is None
+    assert bench.checkpoints()[-1] == f"step-{len(bench.reports()):08d}"
 
 
 def test_leave_ends_without_saving(bench: Bench) -> None:
