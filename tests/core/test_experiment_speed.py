@@ -33,7 +33,7 @@ def test_the_first_step_of_a_launch_is_no_usual_step() -> None:
 def test_a_report_of_several_steps_is_not_several_times_as_slow_a_step() -> None:
     script = Script(devices=1).wants(Start(1)).start().drop()
     for n in (1, 2, 3):
-        script.wait(10.0).report(0, 0.1, step=10 * n, step_time_s=10.0).drop()
+        script.wait(10.0).report(0, 0.1, step=10 * n, step_time_s=1.0).drop()
     trial = script.trial(0)
     assert (trial.step_time_s, trial.stride, trial.report_s) == (1.0, 10, 10.0)
     assert script.state.speed.step_on_one_atom_s == 1.0

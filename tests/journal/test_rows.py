@@ -56,6 +56,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
         *(numbers, st.integers(1, 10**12), numbers, st.none() | st.floats(0, 1e12)),
         st.dictionaries(text, floats | st.sampled_from(["nan", "inf", "-inf"]), max_size=3),
     ),
+    "hold": st.booleans(),
     "save": st.booleans(),
     "deadline_s": floats,
     "save_s": floats,

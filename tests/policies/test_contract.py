@@ -187,3 +187,13 @@ def test_links_within_the_page_lead_somewhere() -> None:
         for line in re.findall(r"^## (.*)$", PAGE, re.MULTILINE)
     }
     assert set(re.findall(r"\]\(#([\w-]+)\)", PAGE)) <= headings
+
+
+@pytest.mark.parametrize("policy", ["hypersched", "asha", "foresight", "fifo"])
+def test_the_length_of_the_scripts_loop_is_R_where_the_recipe_says_nothing(policy: str) -> None:
+    """``trial.steps(200)`` used to end at 81, the default of the policies."""
+    made = policies.make(policy, {})
+    made.take_length(200, is_first=True)
+    assert made.options.R == 200
+    made.take_length(300, is_first=False)  # of a trial with a longer loop
+    assert made.options.R == 300

@@ -281,6 +281,7 @@ def accumulating(every: int) -> tuple[list[list[float]], int]:
     held: list[float] = []
     for number, (x,) in enumerate(loader, loader.batches_done):
         held.append(x.item())
+        model(x).sum().backward()
         if (number + 1) % every == 0:
             optimizer.step()
             taken.append(held)
