@@ -169,7 +169,7 @@ def rehearse(
     found = []
     for number in sorted(told.trials)[::2]:
         moved, alone = (_read(paths, told.trials.get(each)) for each in (number, number + 1))
-        judgement = judge(moved, alone, _unread(alone))
+        judgement = judge(moved, alone)
         judgement.findings += _unseen(moved, alone, sizes, limit_s)
         about = (told.trials[number].hparams, judgement, moved, alone)
         found.append(Rehearsed(*about, recipe.metric, told.until, paths.root))
@@ -235,12 +235,6 @@ def _read(paths: ExperimentPaths, trial: timeline.TrialTimeline | None) -> Rehea
         )
         said |= dict.fromkeys(_said(files, incarnation.number))
     return RehearsedTrial(launches, tuple(said))
-
-
-def _unread(trial: RehearsedTrial) -> list[str]:
-    """Return the hyperparameters that the script had not read by its last report."""
-    last = [rows[0] for launch in trial.launches for rows in launch.reports[-1:]]
-    return list(last[-1]["unread"]) if last else []
 
 
 def _rows(path: Path) -> dict[int, Mapping[str, Any]]:
