@@ -54,9 +54,8 @@ UNPICKLE = {"pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudp
 #: Simulations of several seeds or futures run in processes of our own, over pipes that nobody else can reach.
 POOLS = {"gpusched/sim/study.py", "gpusched/sim/whatif.py"}
 
-#: The line between the daemon and the nodes of a cluster (mutual TLS, on the interface that leads to them), and the
-#: store of a trial that spans nodes, which a recipe has to ask for.
-BEYOND_THIS_MACHINE = {"gpusched/executors/cluster/line.py", "gpusched/runtime/rendezvous.py"}
+#: The line between the daemon and the nodes of a cluster: mutual TLS, on the interface that leads to them.
+BEYOND_THIS_MACHINE = {"gpusched/executors/cluster/line.py"}
 
 #: What a script asks to have pickled (``gpusched.pickled``): read from its own committed, hashed checkpoints alone.
 ASKED_FOR = {"gpusched/worker/training.py"}

@@ -17,35 +17,23 @@ from gpusched.text import show_memory
 SIGNS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
-_NODES = "check the nodes of this Ray cluster: HOST:PORT, or auto for the one of this machine"
-
-
 @common.command(
-    common.argument("--cluster ADDRESS", _NODES),
     common.DIR,
     lines="check",
 )
 def doctor(args: argparse.Namespace) -> int:
     """Check this machine: name each obstacle to a search, now or later, and its remedy. Changes nothing.
 
-    With --cluster, check every node of a cluster instead. Exit code 0 if a search can run, 4 if something must be
-    mended first.
+    Exit code 0 if a search can run, 4 if something must be mended first.
     """
     folder = find.runs_folder(args.dir).absolute()
     while not folder.exists():
         folder = folder.parent
-    if args.cluster:
-        from gpusched.cli.cluster import cluster_checks, look_at_cluster, nodes_table
+    from gpusched.doctor.machine import doctor_checks
 
-        has_token, looks = look_at_cluster(args.cluster, folder)
-        checks = list(cluster_checks(has_token, looks))
-        if not args.json:
-            print(nodes_table(looks), end="\n\n")
-    else:
-        from gpusched.doctor.machine import doctor_checks
-
-        checks = doctor_checks(folder)
-    for check in checks:
+    has_failed = False
+    for check in doctor_checks(folder):
+        has_failed |= check.state == "fail"
         if args.json:
             common.print_json(check)
             continue
@@ -53,8 +41,7 @@ def doctor(args: argparse.Namespace) -> int:
         print(common.paragraph(said, f"{SIGNS[check.state]}  ", " " * 6))
         if check.advice:
             print(common.paragraph(check.advice, " " * 8, " " * 8))
-    failed = sum(check.state == "fail" for check in checks)
-    return DeviceError.exit_code if failed else 0
+    return DeviceError.exit_code if has_failed else 0
 
 
 # ---------------------------------------------------------------- gpus

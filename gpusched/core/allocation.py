@@ -10,6 +10,7 @@ launch is allowed once all of a trial's devices are clean.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -97,10 +98,10 @@ class DeviceTable:
         """The most devices that one trial could have if all others left."""
         if not self._apart:
             return self.usable
-        usable = [
+        usable = Counter(
             slot.island for slot in self.slots.values() if slot.state is not DeviceState.QUARANTINED
-        ]
-        return max(map(usable.count, set(usable)), default=0)
+        )
+        return max(usable.values(), default=0)
 
     def room(self, near: Sequence[str] = ()) -> int:
         """Return the most free devices that one trial could have; ``near``: those that it has already."""

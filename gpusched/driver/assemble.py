@@ -69,7 +69,7 @@ def rules(recipe: Recipe) -> Rules:
         mode=recipe.mode,
         max_atoms=recipe.max_atoms,
         sizes=recipe.sizes,
-        islands_apart=recipe.cluster is not None and not recipe.span_nodes,
+        islands_apart=recipe.cluster is not None,
         scaling=recipe.scaling,
         max_trials=recipe.max_trials,
         target=recipe.target,

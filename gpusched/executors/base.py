@@ -20,7 +20,6 @@ from gpusched.core.events import Event, Reported
 from gpusched.devices.base import Device, Reading
 from gpusched.executors.hub import Hub
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.protocol import Span
 from gpusched.recipe.recipe import Recipe
 
 FOREVER = float("inf")
@@ -111,8 +110,6 @@ class Setting:
     seq_of: Callable[[int], int] = lambda _trial: 0
     #: Number of atoms that a trial's last report came from; None: not known.
     atoms_of: Callable[[int], int | None] = lambda _trial: None
-    #: This machine's part of a trial whose ranks span several.
-    span_of: Callable[[int], Span | None] = lambda _trial: None
     #: Gives back reserved room on a full disk; False: all is given.
     spare: Callable[[], bool] = lambda: False
     #: This machine's name in a cluster; empty: the daemon is on this machine.

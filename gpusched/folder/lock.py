@@ -103,14 +103,6 @@ _EPOCH = "epoch"
 _NOTE_BYTES = 80
 
 
-def read_note(path: Path | str) -> str:
-    """Return the line in a small file, which another process may be writing; empty if missing."""
-    with suppress(OSError):
-        text = _read_small(path)
-        return text.strip() if text.endswith("\n") else ""
-    return ""
-
-
 def _read_small(path: Path | str) -> str:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
@@ -120,9 +112,12 @@ def _read_small(path: Path | str) -> str:
 
 
 def _read_number(path: Path | str) -> int:
-    """Return the number in a file; 0 if missing."""
-    found = read_note(path)
-    return int(found) if found.isdecimal() else 0
+    """Return the number in a small file, which another process may be writing; 0 if missing."""
+    with suppress(OSError):
+        found = _read_small(path)
+        if found.endswith("\n") and found.strip().isdecimal():
+            return int(found)
+    return 0
 
 
 def read_epoch(experiment: Path | str) -> int:

@@ -35,8 +35,6 @@ class TrialPaths:
     """The folder of one trial, ``trials/0007``."""
 
     root: Path
-    #: Place among the nodes of a trial that spans several: each has a shim of its own.
-    part: int = 0
 
     hparams = Below("hparams.json")
     reports = Below("reports.jsonl")
@@ -45,8 +43,6 @@ class TrialPaths:
     own = Below("files")
     #: Number of the newest incarnation that must not write (``lock.py``); there on a cluster alone.
     fence = Below("fence")
-    #: Meeting point of the ranks of an incarnation that spans nodes: its number, address and port (``lock.py``).
-    meeting = Below("meeting")
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:08d}"
@@ -98,18 +94,14 @@ class TrialPaths:
         return self.logs(incarnation) / f"seen-{rank}.jsonl"
 
     def exit(self, incarnation: int) -> Path:
-        return self.logs(incarnation) / f"exit{self._of_part}.json"
+        return self.logs(incarnation) / "exit.json"
 
     def shim(self, incarnation: int) -> Path:
         """Return the file that identifies the shim: pid, start time, boot id."""
-        return self.logs(incarnation) / f"shim{self._of_part}.json"
+        return self.logs(incarnation) / "shim.json"
 
     def shim_log(self, incarnation: int) -> Path:
-        return self.logs(incarnation) / f"shim{self._of_part}.log"
-
-    @property
-    def _of_part(self) -> str:
-        return f"-{self.part}" if self.part else ""
+        return self.logs(incarnation) / "shim.log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +148,8 @@ class ExperimentPaths:
         """The trials that have a folder; a folder that a salvage put aside does not count."""
         return numbered(self.trials)
 
-    def trial(self, trial: int, part: int = 0) -> TrialPaths:
-        return TrialPaths(self.trials / f"{trial:04d}", part)
+    def trial(self, trial: int) -> TrialPaths:
+        return TrialPaths(self.trials / f"{trial:04d}")
 
     @property
     def resolved_time(self) -> float:

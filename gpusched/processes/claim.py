@@ -97,8 +97,8 @@ def read_claim(path: Path) -> Claim | None:
 class Hunt:
     """The processes that an incarnation left behind, known even after the incarnation is forgotten elsewhere."""
 
-    def __init__(self, paths: ExperimentPaths, trial: int, incarnation: int, part: int = 0) -> None:
-        shim = paths.trial(trial, part).shim(incarnation)
+    def __init__(self, paths: ExperimentPaths, trial: int, incarnation: int) -> None:
+        shim = paths.trial(trial).shim(incarnation)
         claim = read_claim(shim)
         self._mark = mark_of(paths.root, trial, incarnation)
         self._leaders = claim.leaders if claim is not None else ()

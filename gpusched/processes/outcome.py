@@ -113,20 +113,16 @@ def first_error(
     ranks: int,
     bad_codes: Mapping[int, int],
     killed_by_kernel: bool = False,
-    *,
-    spans_nodes: bool = False,
 ) -> RankError | None:
     """Find the root cause: the error file with the earliest time, else the first of ``bad_codes`` (in order of exit).
 
     But a rank that was the first to die, of a signal that leaves no time for an error file, is what others complain of.
-    ``spans_nodes``: the clocks of the ranks differ, so the file system's own time of each file decides.
     """
     found = []
     for rank in range(ranks):
         path = paths.error_file(incarnation, rank)
         message, trace, at = _from_error_file(path)
         if message is not None:
-            at = path.stat().st_mtime if spans_nodes else at
             found.append((at, rank, message, trace))
     first, how = next(iter(bad_codes.items()), (None, 0))
     if found and not (how in _SUDDEN and all(rank != first for _, rank, _, _ in found)):

@@ -190,21 +190,6 @@ class StopTree(Frame, tag="stop"):
 # ---------------------------------------------------------------------- warm server and daemon
 
 
-class Span(Struct):
-    """Part on this machine of a trial that spans ``parts`` nodes; all ranks meet at the ``host`` of the first.
-
-    ``host``: this machine's address, on its ``interface``; ``atoms``: of the trial.
-    """
-
-    part: Count
-    parts: Count
-    atoms: Count
-    first_rank: Count
-    world_size: Count
-    host: str
-    interface: str
-
-
 class LaunchSpec(Frame, tag="launch"):
     """All that a shim needs to run an incarnation. ``dir``: the trial's folder; ``module``: run ``script`` as this.
 
@@ -228,7 +213,6 @@ class LaunchSpec(Frame, tag="launch"):
     tether_s: Seconds = 120.0
     leave_grace_s: Seconds = 30.0
     module: str = ""
-    span: Span | None = None
 
 
 class Ready(Frame, tag="ready"):

@@ -279,9 +279,6 @@ def _check_values(
         except ValueError as error:
             findings.append((("python",), str(error)))
     findings += checks.check_preload(draft.preload or (), script)
-    if draft.span_nodes and draft.launch == "cold":
-        why = "torchrun of launch: cold starts the ranks of one node: leave one of the two out"
-        findings.append((("span_nodes",), why))
     space = None
     if "space" in fields:
         space, wrong = _check_space(draft)

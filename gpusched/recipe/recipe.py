@@ -168,11 +168,6 @@ class Recipe:
         path="node_patience",
         reader=values.duration,
     )
-    span_nodes: bool = key(
-        "Whether a trial may run on several nodes of a cluster at once. Its ranks then speak over the network between "
-        "the nodes, where torch asks for no password.",
-        False,
-    )
     atoms_per_gpu: int = key(
         "Atoms of one GPU, for small models: so many trials share it.", 1, limits=(1, 8)
     )
@@ -361,7 +356,7 @@ class Recipe:
     def too_many_atoms(self, total: int) -> Iterator[tuple[tuple[str, ...], str]]:
         """Yield the keys that ask for more atoms than there are, each with a message."""
         there_are = f"there are {total}" if total != 1 else "there is 1"
-        if self.cluster is not None and not self.span_nodes:
+        if self.cluster is not None:
             there_are = f"a trial runs on one node, and the largest has {total}"
         fewer = f"atoms for one trial; {there_are}: ask for fewer"
         if self.sizes and min(self.sizes) > total:

@@ -25,7 +25,6 @@ from torch.distributed.elastic.multiprocessing.api import (
 )
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from gpusched.folder.lock import write_note
 from gpusched.runtime.forked import fork_ranks
 from gpusched.runtime.rendezvous import LOOPBACK, LoopbackRendezvous
 from gpusched.runtime.shim import FAILURE_GRACE_S, LEFTOVER_GRACE_S, OVERDUE_GRACE_S, Shim
@@ -43,13 +42,13 @@ class RankFiles(LogsSpecs):
         return str(self._shim.paths.logs(self._shim.incarnation))
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        paths, incarnation, first = self._shim.paths, self._shim.incarnation, self._shim.first_rank
-        errors = {rank: str(paths.error_file(incarnation, first + rank)) for rank in envs}
+        paths, incarnation = self._shim.paths, self._shim.incarnation
+        errors = {rank: str(paths.error_file(incarnation, rank)) for rank in envs}
         for rank, path in errors.items():
             envs[rank]["TORCHELASTIC_ERROR_FILE"] = path
         return LogsDest(
-            stdouts={rank: str(paths.log(incarnation, first + rank, "out")) for rank in envs},
-            stderrs={rank: str(paths.log(incarnation, first + rank, "err")) for rank in envs},
+            stdouts={rank: str(paths.log(incarnation, rank, "out")) for rank in envs},
+            stderrs={rank: str(paths.log(incarnation, rank, "err")) for rank in envs},
             error_files=errors,
         )
 
@@ -81,11 +80,8 @@ class ForkedRanks(PContext):
             }
             forked.begin(environment, (self.stdouts[rank], self.stderrs[rank]))
             self._pids[rank] = forked.pid
-        store = self._rendezvous.serve()
-        if (span := self._shim.spec.span) is not None and not span.part:
-            where = f"{self._shim.incarnation} {span.host} {store.port}"
-            write_note(self._shim.paths.meeting, where)
-        self._shim.started({self._shim.first_rank + rank: pid for rank, pid in self._pids.items()})
+        self._rendezvous.serve()
+        self._shim.started(dict(self._pids))
 
     def pids(self) -> dict[int, int]:
         return self._pids
@@ -103,7 +99,7 @@ class ForkedRanks(PContext):
         failures = {
             rank: ProcessFailure(rank, pid, code, error_file="")
             for rank, pid in self._pids.items()
-            if (code := shim.codes.get(shim.first_rank + rank))
+            if (code := shim.codes.get(rank))
         }
         return RunProcsResult({}, failures, self.stdouts, self.stderrs)
 
@@ -120,9 +116,7 @@ class ForkedRanks(PContext):
 def run_agent(shim: Shim) -> None:
     """Run the incarnation's ranks, forked already, under the elastic agent until none is left."""
     run_id = f"gpusched-{shim.trial}-{shim.incarnation}"
-    span = shim.spec.span
-    host = span.host if span is not None and not span.part else LOOPBACK
-    rendezvous = LoopbackRendezvous(run_id, host, late=True)
+    rendezvous = LoopbackRendezvous(run_id, late=True)
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
 
     def start_processes(**agent: Any) -> PContext:

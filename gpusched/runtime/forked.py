@@ -15,15 +15,12 @@ import io
 import os
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpusched.folder.lock import read_note
-from gpusched.folder.paths import TrialPaths
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES, mark_of, read_file
 from gpusched.protocol import Begin, LaunchSpec
 from gpusched.protocol.lines import encode, to_forked
@@ -74,8 +71,6 @@ def _live(spec: LaunchSpec, local_rank: int, line: int) -> NoReturn:
             text = told.read()
         if text:
             _enter(to_forked(text))
-            if spec.span is not None and spec.span.part:
-                _find_meeting(spec)
             code = _run(spec)
             _tear_down()
     except BaseException:
@@ -116,17 +111,6 @@ def _enter(begin: Begin) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
-
-
-def _find_meeting(spec: LaunchSpec) -> None:
-    """Wait until the first node of the trial says where the ranks of all nodes meet."""
-    path = TrialPaths(Path(spec.dir)).meeting
-    while True:
-        number, _, where = read_note(path).partition(" ")
-        if number == str(spec.incarnation):
-            os.environ["MASTER_ADDR"], _, os.environ["MASTER_PORT"] = where.partition(" ")
-            return
-        time.sleep(_LOOK_S)
 
 
 def redirect(path: Path | str, *descriptors: int) -> None:

@@ -30,15 +30,10 @@ _STORE_TIMEOUT = timedelta(minutes=30)
 
 
 class LoopbackRendezvous(RendezvousHandler):
-    """Exactly one agent, rank 0 of 1.
+    """Exactly one agent, rank 0 of 1."""
 
-    ``host``: address to listen at; another one than loopback's for a trial that spans nodes, whose other shims tell
-    their ranks where to join (``birth.py``).
-    """
-
-    def __init__(self, run_id: str, host: str = LOOPBACK, *, late: bool = False) -> None:
+    def __init__(self, run_id: str, *, late: bool = False) -> None:
         self._run_id = run_id
-        self._host = host
         self._late = late
         self._listener: socket.socket | None = None
         self._store: TCPStore | None = None
@@ -46,10 +41,10 @@ class LoopbackRendezvous(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.bind((self._host, 0))
+        listener.bind((LOOPBACK, 0))
         listener.listen(512)
         self._listener = listener
-        where = RendezvousStoreInfo(self._host, listener.getsockname()[1])
+        where = RendezvousStoreInfo(LOOPBACK, listener.getsockname()[1])
         store: Store = HashStore() if self._late else self.serve()
         return RendezvousInfo(store, 0, 1, where)
 
@@ -59,7 +54,7 @@ class LoopbackRendezvous(RendezvousHandler):
             raise RuntimeError("a rendezvous serves its port once, after next_rendezvous")
         port = self._listener.getsockname()[1]
         self._store = TCPStore(
-            host_name=self._host,
+            host_name=LOOPBACK,
             port=port,
             is_master=True,
             wait_for_workers=False,

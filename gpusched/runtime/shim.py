@@ -71,11 +71,7 @@ class Shim:
         self.trial = spec.trial
         self.incarnation = spec.incarnation
         self.size = spec.ranks
-        span = spec.span
-        self.paths = TrialPaths(Path(spec.dir), span.part if span is not None else 0)
-        #: Number of the first rank here, and of all ranks of the trial.
-        self.first_rank = span.first_rank if span is not None else 0
-        self.world_size = span.world_size if span is not None else spec.ranks
+        self.paths = TrialPaths(Path(spec.dir))
         self.me = Identity(os.getpid(), start_time(os.getpid()) or 0)
         self.codes: dict[int, int] = {}
         self.launch_error: str | None = None
@@ -281,11 +277,7 @@ class Shim:
         error = None
         if self.word is None and not stopped:
             starved = _oom_kills() > self._oom_kills
-            ranks = self.world_size
-            spans_nodes = self.spec.span is not None
-            error = outcome.first_error(
-                self.paths, self.incarnation, ranks, bad, starved, spans_nodes=spans_nodes
-            )
+            error = outcome.first_error(self.paths, self.incarnation, self.size, bad, starved)
             if error is None and self.launch_error is not None:
                 error = RankError(self.launch_error)
         record = outcome.verdict(word=self.word, asked_to_stop=stopped, codes=codes, error=error)

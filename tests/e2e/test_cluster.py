@@ -57,45 +57,6 @@ def test_the_deadline_begins_when_the_first_node_is_in(sandbox: Sandbox) -> None
     assert "later" in json.dumps(told)
 
 
-def test_a_trial_that_spans_two_nodes_outlives_a_killed_daemon(sandbox: Sandbox) -> None:
-    """Neither step is trained twice, and no rank is started again; the journal is on the daemon's own disk."""
-    (disk := sandbox.root / "tmp").mkdir()
-    own = {"TMPDIR": str(disk), "GPUSCHED_JOURNALS": str(disk)}
-    steps = 100
-    recipe = sandbox.recipe(
-        "good.py",
-        devices="auto",
-        sizes=[3],
-        max_trials=1,
-        span_nodes=True,
-        policy={"name": "fifo", "R": steps},
-        try_first=[{"x": 0.5, "step_s": 0.05}],
-        space={"x": {"uniform": [0, 1]}, "step_s": {"uniform": [0, 1]}},
-    )
-    command = ("run", recipe, "--cluster", "local:2x2", "--detach")
-    begun = sandbox.gpusched(*command, **own)
-    assert begun.code == 0, begun.text
-    journal = sandbox.paths.journal
-    assert journal.resolve().is_relative_to(disk)
-    assert not [*sandbox.experiment.glob("journal.db-[ws]*")]
-    sandbox.wait_for(lambda view: view["trials"] and view["trials"][0]["step"] >= 5)
-    sandbox.kill_daemon()
-    resumed = sandbox.gpusched("resume", **own)
-    assert resumed.code == 0, resumed.text
-    assert not journal.is_symlink(), "the search is over"
-    refused = sandbox.gpusched("resume", **own)
-    assert refused.code == 2
-    assert "is over" in refused.err
-    assert not journal.is_symlink(), "a search that does not go on stays whole in its folder"
-    trial = sandbox.paths.trial(0)
-    rows = [json.loads(line) for line in trial.reports.read_text().splitlines()]
-    assert [(row["i"], row["k"]) for row in rows] == [(1, k) for k in range(1, steps + 1)]
-    for rank in range(3):
-        assert f"hello from rank {rank} of 3" in trial.log(1, rank, "out").read_text()
-    (best,) = [json.loads(sandbox.gpusched("best", "--json").out)]
-    assert (best["step"], best["atoms"]) == (steps, 3)
-
-
 def test_a_search_whose_journal_is_lost_with_a_disk_goes_on_from_the_copy(sandbox: Sandbox) -> None:
     """Its trials are adopted, and their own files say what they did since the copy was made."""
     steps = 100

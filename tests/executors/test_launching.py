@@ -19,7 +19,7 @@ from gpusched.executors.local.incarnation import Incarnation, Limits, Shared
 from gpusched.executors.local.launching import prepare
 from gpusched.executors.local.server import Server
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.protocol import Frame, LaunchSpec, Ready, Span
+from gpusched.protocol import Frame, LaunchSpec, Ready
 from gpusched.protocol.lines import encode, to_server
 from tests.executors.conftest import recipe
 
@@ -53,14 +53,12 @@ class Bench:
         hub: Any = self.line
         nothing: Any = None  # no event is made here
         self.seqs: dict[int, int] = {}
-        self.span: Span | None = None
         setting = Setting(
             paths=self.paths,
             recipe=recipe(folder, script=Path("train.py"), **settings),
             hub=hub,
             clock=lambda: 0.0,
             seq_of=lambda trial: self.seqs.get(trial, 0),
-            span_of=lambda _trial: self.span,
         )
         self.shared = Shared(
             setting=setting,
@@ -115,21 +113,6 @@ def test_the_recipe_may_set_threads_but_not_devices(tmp_path: Path) -> None:
     assert rank["CUDA_VISIBLE_DEVICES"] == ""
     assert rank["GPUSCHED_DEVICE"] == spec.env["GPUSCHED_DEVICE"] == "cpu"
     assert spec.env["GPUSCHED_TRIAL"] == "3"
-
-
-def test_the_recipe_may_set_the_network_of_a_part_but_not_its_ranks(tmp_path: Path) -> None:
-    """The node's interface towards the daemon used to win over the one that the recipe names."""
-    bench = Bench(tmp_path, env={"GLOO_SOCKET_IFNAME": "ib0", "RANK": "0"})
-    bench.span = Span(
-        part=1, parts=2, atoms=5, first_rank=3, world_size=5, host="10.0.0.5", interface="eth0"
-    )
-    spec = bench.prepare("cpu:0", "cpu:1").spec
-    assert spec is not None
-    assert [one["RANK"] for one in spec.rank_env] == ["3", "4"]
-    assert {one["WORLD_SIZE"] for one in spec.rank_env} == {"5"}
-    assert {one["GLOO_SOCKET_IFNAME"] for one in spec.rank_env} == {"ib0"}
-    assert {one["NCCL_SOCKET_IFNAME"] for one in spec.rank_env} == {"eth0"}
-    assert (spec.env["GPUSCHED_ATOMS"], spec.span) == ("5", bench.span)
 
 
 def test_hyperparameters_are_written_anew_when_they_differ(tmp_path: Path) -> None:

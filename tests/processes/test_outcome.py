@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -107,18 +106,6 @@ def test_the_earliest_error_file_is_the_cause(paths: TrialPaths) -> None:
     error_file(paths, 1, "ValueError: bad", timestamp="1700000000")
     error = first_error(paths, 1, 2, {0: 1, 1: 3})
     assert error == RankError("ValueError: bad", 1, "trace of 1", 3)
-
-
-def test_the_file_systems_time_decides_between_nodes_with_clocks_of_their_own(
-    paths: TrialPaths,
-) -> None:
-    """The clock of rank 1's node is an hour ahead, so its error looked like a consequence of rank 0's."""
-    error_file(paths, 1, "ValueError: bad", timestamp="1700003600")
-    error_file(paths, 0, "RuntimeError: peer gone", timestamp="1700000000")
-    os.utime(paths.error_file(1, 1), (1.0, 1.0))
-    error = first_error(paths, 1, 2, {0: 1, 1: 1}, spans_nodes=True)
-    assert error is not None
-    assert error.rank == 1
 
 
 def test_within_one_second_the_exact_time_decides(paths: TrialPaths) -> None:

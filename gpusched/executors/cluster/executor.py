@@ -3,9 +3,7 @@
     command ──▶ the node that its devices name ──line──▶ the node's local executor (``node.py``)
     events  ◀── restamped with this daemon's clock ◀── the same line
 
-* Devices are called ``node/device``, and a node is an island. A trial is on one node, or with ``span_nodes`` has a part
-  on each of several. The node of its rank 0 speaks for it, and its end is told when no part is left: a part that ends
-  badly has the others killed.
+* Devices are called ``node/device``, and a node is an island: a trial is on one node.
 * A node that is about to end has its trials save and leave; they continue elsewhere.
 * A node on which nothing ever reported and whose trials fail is taken out of use by its name: the failures are not the
   script's, unless other nodes that have not reported fail as well.
@@ -34,11 +32,6 @@ from gpusched.folder.files import private_folder
 from gpusched.folder.lock import write_fence
 from gpusched.folder.reports import reports_after
 
-PART_GRACE_S = 2.0
-"""Time for the ranks of a part to end after another part has ended badly: they wait for ranks that are gone."""
-WELL = ("yielded", "finished")
-GRAVEST_FIRST = ("lost", "failed", "killed", *WELL)
-"""Ends of parts: the node's before the trial's own, and that before what was done about it."""
 BAD_AFTER = 2
 """Failures of trials on a node without a report after which the node is out of use."""
 
@@ -67,8 +60,8 @@ class ClusterExecutor(LiveBase):
         self._listed: tuple[Device, ...] | None = None
         #: Of each trial, the newest incarnation that was launched.
         self._launched: dict[int, int] = {}
-        #: Ends of parts of trials of which other parts are left; that of rank 0 first.
-        self._ends: dict[int, list[TrialExited]] = {}
+        #: Of each trial, the node that it was last launched on.
+        self._homes: dict[int, JoinedNode] = {}
         #: Incarnations of nodes that were given up whose fence could not be raised yet.
         self._unfenced: list[tuple[JoinedNode, LiveTrial]] = []
 
@@ -81,11 +74,8 @@ class ClusterExecutor(LiveBase):
         match command:
             case Launch():
                 self._launch(command)
-            case Yield() | Save():
+            case Yield() | Save() | Kill():
                 if (node := self._home(command.trial, command.incarnation)) is not None:
-                    node.ask(command)
-            case Kill():
-                for node in self._homes(command.trial, command.incarnation):
                     node.ask(command)
             case ConfirmRelease(devices):
                 for name in {node_of(device): None for device in devices}:
@@ -107,6 +97,7 @@ class ClusterExecutor(LiveBase):
         self._launched = {one.trial: one.incarnation for one in live}
         for node in self._nodes:
             node.trials = on_node(live, node.name)
+            self._homes |= dict.fromkeys(node.trials, node)
         self.members.reconcile(self._wait)
         return self._told()
 
@@ -136,44 +127,31 @@ class ClusterExecutor(LiveBase):
     def _nodes(self) -> list[JoinedNode]:
         return list(self.members.nodes.values())
 
-    def _homes(self, trial: int, incarnation: int) -> list[JoinedNode]:
-        """Return the nodes on which parts of this incarnation are."""
-        return [
-            node
-            for node in self._nodes
-            if (found := node.trials.get(trial)) is not None
-            and found.live.incarnation == incarnation
-        ]
-
     def _home(self, trial: int, incarnation: int) -> JoinedNode | None:
-        """Return the node of rank 0 of this incarnation."""
-        for node in self._homes(trial, incarnation):
-            if node.leads(node.trials[trial].live):
-                return node
-        return None
+        """Return the node on which this incarnation is."""
+        node = self._homes.get(trial)
+        found = node.trials.get(trial) if node is not None else None
+        return node if found is not None and found.live.incarnation == incarnation else None
 
     def _launch(self, command: Launch) -> None:
         if command.incarnation <= self._launched.get(command.trial, 0):
             return
         self._launched[command.trial] = command.incarnation
-        nodes = [self.members.nodes[name] for name in dict.fromkeys(map(node_of, command.devices))]
-        seq = self._setting.seq_of(command.trial)
-        lost = [node.name for node in nodes if node.state == "lost"]
-        why = f"node {lost[0]} was lost" if lost else ""
-        if why := why or self._lay_notes(command.trial, spans=len(nodes) > 1):
+        node = self._homes[command.trial] = self.members.nodes[node_of(command.devices[0])]
+        why = (
+            f"node {node.name} was lost" if node.state == "lost" else self._lay_fence(command.trial)
+        )
+        if why:
             self._events.append(self._lost_end(command.trial, command.incarnation, why, True))
-            return
-        for node in nodes:
-            node.launch(command, seq)
+        else:
+            node.launch(command, self._setting.seq_of(command.trial))
 
-    def _lay_notes(self, trial: int, *, spans: bool) -> str:
-        """Make the files of a trial that nodes look at before anything is written to them; say why not."""
+    def _lay_fence(self, trial: int) -> str:
+        """Make the file that nodes look at before anything is written; say why not."""
         paths = self._paths.trial(trial)
         try:
             private_folder(paths.root)
             write_fence(paths.fence, 0)
-            if spans:
-                paths.meeting.touch(0o600)
         except OSError as error:
             return f"{error.filename or paths.root} cannot be written ({error.strerror})"
         return ""
@@ -188,21 +166,6 @@ class ClusterExecutor(LiveBase):
             unbegun=unbegun,
         )
 
-    def _ended(self, end: TrialExited, *, is_first: bool) -> None:
-        """Take the end of a part; the last one tells of the trial's. ``is_first``: rank 0 was on it."""
-        ends = self._ends.setdefault(end.trial, [])
-        ends.insert(0 if is_first else len(ends), end)
-        left = self._homes(end.trial, end.incarnation)
-        if end.outcome not in WELL:
-            for node in left:
-                node.ask(Kill(end.trial, end.incarnation, PART_GRACE_S))
-        if left or any(live.trial == end.trial for _, live in self._unfenced):
-            return
-        del self._ends[end.trial]
-        if not _has_last_word(ends[0]):
-            ends.sort(key=lambda one: GRAVEST_FIRST.index(one.outcome))
-        self._events.append(ends[0])
-
     # ------------------------------------------------------------------ nodes
 
     def _heard(self, node: JoinedNode, frame: Any) -> None:
@@ -210,7 +173,7 @@ class ClusterExecutor(LiveBase):
             case frames.Happened() if node.state != "lost":
                 for event in node.take(frame, self.now()):
                     if isinstance(event, TrialExited):
-                        self._part_ended(node, event)
+                        self._ended(node, event)
                     else:
                         self._events.append(event)
                 if node.barred:
@@ -218,9 +181,8 @@ class ClusterExecutor(LiveBase):
                     self._let_leave(node)
             case frames.Leaving():
                 node.is_leaving = True
-                for trial in node.trials.values():
-                    if node.leads(live := trial.live):
-                        node.ask(Yield(live.trial, live.incarnation, save=True))
+                for live in [trial.live for trial in node.trials.values()]:
+                    node.ask(Yield(live.trial, live.incarnation, save=True))
                 self._let_leave(node)
             case frames.Answered(device=device, why=why):
                 for answered in node.answers.pop(device, []):
@@ -228,20 +190,20 @@ class ClusterExecutor(LiveBase):
             case _:
                 pass
 
-    def _part_ended(self, node: JoinedNode, event: TrialExited) -> None:
-        live = node.trials.pop(event.trial).live
-        is_bad = event.outcome == "failed" and self._is_nodes_fault(node, live)
+    def _ended(self, node: JoinedNode, event: TrialExited) -> None:
+        del node.trials[event.trial]
+        is_bad = event.outcome == "failed" and self._is_nodes_fault(node)
         if is_bad:
             event.outcome = "lost"
             event.error = f"failed on node {node.name}, where no trial has reported: {event.error}"
-        self._ended(event, is_first=node.leads(live))
+        self._events.append(event)
         if is_bad and node.failures >= BAD_AFTER:
             first = (event.error or "").partition("\n")[0]
             self.members.bar(node, f"{node.failures} trials {first}")
 
-    def _is_nodes_fault(self, node: JoinedNode, live: LiveTrial) -> bool:
+    def _is_nodes_fault(self, node: JoinedNode) -> bool:
         """Whether a failure is to be laid on a node: other nodes do better, or none has been seen to do worse."""
-        if node.has_reported or not node.has_all(live.devices):
+        if node.has_reported:
             return False
         node.failures += 1
         others = [other for other in self._nodes if other is not node and other.state == "up"]
@@ -270,12 +232,9 @@ class ClusterExecutor(LiveBase):
         for node, live in self._unfenced[:]:
             if self._is_fenced(node, live):
                 self._unfenced.remove((node, live))
-                if node.leads(live):
-                    self._events += self._last_words(live)
-                end = self._lost_end(
-                    live.trial, live.incarnation, f"node {node.name} was lost", False
-                )
-                self._ended(end, is_first=node.leads(live))
+                self._events += self._last_words(live)
+                why = f"node {node.name} was lost"
+                self._events.append(self._lost_end(live.trial, live.incarnation, why, False))
         if self._unfenced:
             self._timers.after(BEAT_S, self._fence)
 
@@ -305,11 +264,6 @@ class ClusterExecutor(LiveBase):
             yield CheckpointSaved(
                 at=now, trial=live.trial, incarnation=live.incarnation, step=step, save_s=0.0
             )
-
-
-def _has_last_word(end: TrialExited) -> bool:
-    """Whether rank 0 left in good order; exit codes alone say so of ranks that ended early as well."""
-    return end.outcome == "yielded" or (end.outcome == "finished" and end.step is not None)
 
 
 def make(setting: Setting) -> ClusterExecutor:

@@ -19,8 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import own_folder, private_folder, read_json, write_durably
@@ -262,12 +260,6 @@ def interface_towards(hosts: Iterable[str]) -> str:
     if not found:
         raise GpuschedError(problem)
     return found
-
-
-def interface_of(address: str) -> str:
-    """Return the name of this machine's network interface with this address; empty where none has."""
-    known = psutil.net_if_addrs().items()
-    return next((name for name, all_of in known if address in {a.address for a in all_of}), "")
 
 
 def home_of(shared: Path, name: str) -> Path:

@@ -41,8 +41,7 @@ from gpusched.core.events import (
 from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.base import Setting
 from gpusched.executors.cluster import frames
-from gpusched.executors.cluster.line import Keys, dial, home_of, interface_of, is_over
-from gpusched.executors.cluster.nodes import node_of
+from gpusched.executors.cluster.line import Keys, dial, home_of, is_over
 from gpusched.executors.hub import Hub
 from gpusched.executors.local.executor import TorchrunExecutor
 from gpusched.executors.local.launching import devices_of
@@ -50,7 +49,7 @@ from gpusched.folder.lock import Epoch, Lock, read_fence
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import Hunt
 from gpusched.processes.identity import incarnations_left
-from gpusched.protocol import Report, Span
+from gpusched.protocol import Report
 from gpusched.recipe.recipe import Recipe
 
 BEAT_S = 1.0
@@ -159,10 +158,7 @@ class Session:
         self._peer.be_client(BACKLOG_BYTES)
         self._peer.hear(frames.to_node, self._said)
         self._executor: TorchrunExecutor | None = None
-        #: This machine's address on the way to the daemon, by which other nodes reach it.
-        self._host: str = line.getsockname()[0]
         self._seqs: dict[int, int] = {}
-        self._spans: dict[int, Span | None] = {}
         self._heard_s = self._looked_s = self._beat_s = 0.0
         self._patience_s = WELCOME_S
         self._has_told_leaving = False
@@ -221,23 +217,6 @@ class Session:
         names = (device.partition("/") for device in devices)
         return tuple(name for node, _, name in names if node == self._node.name)
 
-    def _span(self, devices: Sequence[str]) -> Span | None:
-        """Return this node's part of a trial on these devices; None where it has all."""
-        homes = [node_of(device) for device in devices]
-        nodes = list(dict.fromkeys(homes))
-        if len(nodes) == 1:
-            return None
-        part = nodes.index(self._node.name)
-        return Span(
-            part=part,
-            parts=len(nodes),
-            atoms=len(devices),
-            first_rank=sum(home in nodes[:part] for home in homes),
-            world_size=len(devices),
-            host=self._host,
-            interface=interface_of(self._host),
-        )
-
     # ------------------------------------------------------------------ what the daemon says
 
     def _said(self, frame: Any) -> None:
@@ -262,10 +241,8 @@ class Session:
             case frames.Do():
                 command = frame.read()
                 if isinstance(command, Launch | ConfirmRelease):
-                    devices = command.devices
-                    command = msgspec.structs.replace(command, devices=self._own(devices))
+                    command = msgspec.structs.replace(command, devices=self._own(command.devices))
                 if isinstance(command, Launch):
-                    self._spans[command.trial] = self._span(devices)
                     self._seqs[command.trial] = frame.seq
                     if self._is_fenced(command):
                         self._tell([self._unbegun(command)])
@@ -316,7 +293,6 @@ class Session:
             epoch=Epoch(node.paths.root, 0).number,
             say=self._say,
             seq_of=lambda trial: self._seqs.get(trial, 0),
-            span_of=self._spans.get,
             node=node.name,
         )
         self._executor = TorchrunExecutor(setting, devices_of(recipe, node.paths.root, ()))
@@ -334,7 +310,6 @@ class Session:
         self._node.end_trials(but={(one.trial, one.incarnation) for one in frame.live})
         for one in frame.live:
             self._seqs[one.trial] = one.last_seq
-            self._spans[one.trial] = self._span(one.devices)
         own = [replace(one, devices=self._own(one.devices)) for one in frame.live]
         events = executor.reconcile(own)
         for device, reason in frame.kept_out.items():

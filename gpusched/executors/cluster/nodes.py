@@ -20,7 +20,6 @@ from gpusched.core.events import (
     DevicesReleased,
     Event,
     Reported,
-    TrialExited,
 )
 from gpusched.devices.base import Device, Reading
 from gpusched.executors.base import LiveTrial
@@ -33,7 +32,7 @@ NodeState = Literal["absent", "joining", "up", "away", "lost"]
 
 @dataclass
 class NodeTrial:
-    """An incarnation on a node, or its part of one. ``asked``: commands about it, the newest of each kind."""
+    """An incarnation on a node. ``asked``: commands about it, the newest of each kind."""
 
     live: LiveTrial
     #: The launch, as long as the node could not be told.
@@ -68,14 +67,6 @@ class JoinedNode:
     #: Devices in quarantine for a reason that may pass, and the reason.
     kept_out: dict[str, str] = field(default_factory=dict)
     answers: dict[str, list[Callable[[str], None]]] = field(default_factory=dict)
-
-    def leads(self, live: LiveTrial) -> bool:
-        """Whether rank 0 of an incarnation is on this node."""
-        return node_of(live.devices[0]) == self.name
-
-    def has_all(self, devices: Iterable[str]) -> bool:
-        """Whether all of these devices are on this node."""
-        return {node_of(device) for device in devices} == {self.name}
 
     def send(self, frame: Frame) -> None:
         """Send a frame if the node can take commands; what it must not miss is kept elsewhere."""
@@ -152,8 +143,6 @@ class JoinedNode:
         trial = self.trials.get(getattr(event, "trial", -1))
         if trial is None or trial.live.incarnation != getattr(event, "incarnation", -1):
             return False
-        if not (self.leads(trial.live) or isinstance(event, TrialExited)):
-            return False  # rank 0's node tells all but the end of its part
         match event:
             case Reported():
                 self.has_reported = True

@@ -46,24 +46,6 @@ T = TypeVar("T")
 _ADDRESS = re.compile(r"[^\s:/]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
 
 
-class NodeLook(msgspec.Struct, frozen=True):
-    """A node's own description, for ``gpusched doctor``.
-
-    ``ray_gpus``: as Ray counts them; ``shared``: why the folder is not shared, empty if it is.
-    """
-
-    name: str
-    address: str
-    ray_gpus: int
-    cpus: int
-    ray: str = ""
-    python: str = ""
-    shared: str = ""
-    gpusched: str = ""
-    trouble: str = ""
-    gpus: tuple[dict[str, str], ...] = ()
-
-
 class Wanted(msgspec.Struct, frozen=True):
     """Devices to reserve. ``kind``: GPU or CPU, or empty: GPUs, unless no node has one; ``most``: of each node."""
 
@@ -135,10 +117,6 @@ class RayBootstrap:
             if not self._offers:
                 raise
         return self._offers
-
-    def look(self, argv: Sequence[str]) -> tuple[NodeLook, ...]:
-        """Have every node describe itself: ``argv`` prints gpusched's version. Raises DeviceError."""
-        return self._call("look", {"argv": [*argv]}, tuple[NodeLook, ...])
 
     def interrupt(self) -> None:
         if (bridge := self._bridge) is not None:

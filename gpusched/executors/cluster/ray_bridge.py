@@ -143,28 +143,6 @@ def driver_gpus() -> list[dict[str, str]]:
     return [{"index": index, "uuid": uuid, "name": name} for index, uuid, name in lines]
 
 
-def describe_node(mark: str, argv: list[str]) -> Json:
-    """Describe the node that this runs on; ``mark``: a file that every node can read, with room beside it."""
-    found: Json = {"ray": ray.__version__, "python": sys.version.split()[0], "gpus": driver_gpus()}
-    own = Path(f"{mark}-{ray.get_runtime_context().get_node_id()}")
-    try:
-        new = own.with_suffix(".new")
-        new.write_text(Path(mark).read_text())
-        os.link(new, own)
-        new.unlink()
-    except OSError as error:
-        found["shared"] = f"{own.parent}: {error.strerror}"
-    try:
-        said = subprocess.run(
-            argv, capture_output=True, text=True, timeout=ANCHOR_S, cwd="/", check=False
-        )
-        found["gpusched"] = said.stdout.strip()
-        found["trouble"] = "\n".join(said.stderr.strip().splitlines()[-1:])
-    except (OSError, subprocess.SubprocessError) as error:
-        found["trouble"] = str(error)
-    return found
-
-
 # ---------------------------------------------------------------- the driver
 
 
@@ -299,39 +277,6 @@ class Bridge:
             for group in groups:
                 self._remove(group["name"])
             time.sleep(0.05)
-
-    def look(self, argv: list[str]) -> list[Json]:
-        """Have every node describe itself, side by side."""
-        mark = self._folder / f".gpusched-probe-{os.getpid()}"
-        mark.write_text(self._experiment)
-        alive = {row["NodeID"]: row for row in ray.nodes() if row["Alive"]}
-        for row in alive.values():
-            self._name(row, alive)
-        try:
-            with ThreadPoolExecutor(16) as side_by_side:
-                return list(
-                    side_by_side.map(lambda row: self._look_at(row, mark, argv), alive.values())
-                )
-        finally:
-            for left in mark.parent.glob(mark.name + "*"):
-                left.unlink()
-
-    def _look_at(self, row: Json, mark: Path, argv: list[str]) -> Json:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        told: Json = {"name": self._names[row["NodeID"]], "address": row["NodeManagerAddress"]}
-        told["cpus"] = int(row["Resources"].get("CPU", 0))
-        told["ray_gpus"] = int(row["Resources"].get("GPU", 0))
-        here = NodeAffinitySchedulingStrategy(row["NodeID"], soft=False)
-        describe = ray.remote(num_cpus=0, scheduling_strategy=here)(describe_node)
-        try:
-            looked = describe.remote(str(mark), argv)
-            told.update(ray.get(looked, timeout=2 * ANCHOR_S))
-            if "shared" not in told and not Path(f"{mark}-{row['NodeID']}").exists():
-                told["shared"] = f"{mark.parent}: a file that this node wrote is not seen here"
-        except Exception as error:
-            told["trouble"] = one_line(error)
-        return told
 
 
 def one_line(error: Exception) -> str:

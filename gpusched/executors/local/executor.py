@@ -150,8 +150,7 @@ class TorchrunExecutor(LiveBase):
         self.server.launch(spec)
 
     def _enter(self, trial: int, number: int, devices: tuple[str, ...]) -> Incarnation:
-        span = self._setting.span_of(trial)
-        paths = self._paths.trial(trial, span.part if span is not None else 0)
+        paths = self._paths.trial(trial)
         incarnation = Incarnation(self.shared, trial, number, devices, paths)
         self.shared.current[trial] = incarnation
         return incarnation

@@ -195,9 +195,7 @@ class Incarnation:
             self._saved(step, 0.0, 0)
 
     def _catch_up(self, before: int | None = None) -> None:
-        """Take the reports that did not come in from the trial's own file; the node of rank 0 does so."""
-        if self.paths.part:
-            return
+        """Take the reports that did not come in from the trial's own file."""
         for report in reports_after(self.paths.reports, self.last_seq):
             if before is not None and report.seq >= before:
                 continue

@@ -19,7 +19,7 @@ from gpusched.devices.choose import parse_devices
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.folder.files import private_folder, write_aside
 from gpusched.folder.reports import last_seq
-from gpusched.protocol import LaunchSpec, Span
+from gpusched.protocol import LaunchSpec
 from gpusched.recipe.recipe import Recipe
 from gpusched.space import arguments
 
@@ -65,7 +65,6 @@ def _spec(incarnation: Incarnation, placement: Placement, args: list[str]) -> La
         incarnation.shared.setting.recipe,
         placement.rank_cpus,
     )
-    span = setting.span_of(incarnation.trial)
     cwd = recipe.cwd
     if cwd == Path("private"):
         cwd = incarnation.paths.own
@@ -78,36 +77,27 @@ def _spec(incarnation: Incarnation, placement: Placement, args: list[str]) -> La
         script=str(recipe.cwd / recipe.script),
         args=args,
         cwd=str(cwd),
-        env=_environment(incarnation, placement, span),
-        rank_env=[_of_rank(recipe, one, span, rank) for rank, one in enumerate(placement.rank_env)],
+        env=_environment(incarnation, placement),
+        rank_env=[_of_rank(recipe, one) for one in placement.rank_env],
         rank_cpus=None if cpus is None else [list(one) for one in cpus],
         python=str(recipe.python or sys.executable),
         epoch=setting.epoch,
         tether_s=incarnation.shared.limits.tether_s,
         leave_grace_s=recipe.leave_grace_s,
         module=recipe.module or "",
-        span=span,
     )
 
 
-def _of_rank(
-    recipe: Recipe, environment: Mapping[str, str], span: Span | None, local_rank: int
-) -> dict[str, str]:
+def _of_rank(recipe: Recipe, environment: Mapping[str, str]) -> dict[str, str]:
     """Let the recipe outrank our defaults, but not choose which rank a process is, and on which devices."""
-    if span is not None:
-        on = dict.fromkeys(("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"), span.interface)
-        environment = {**environment, **on}
     theirs = {name: value for name, value in given_env(recipe).items() if name in environment}
     return {
         **environment,
         **{name: theirs[name] for name in theirs if not _DEVICES.match(name)},
-        **(_ranks(span, local_rank) if span is not None else {}),
     }
 
 
-def _environment(
-    incarnation: Incarnation, placement: Placement, span: Span | None
-) -> dict[str, str]:
+def _environment(incarnation: Incarnation, placement: Placement) -> dict[str, str]:
     setting = incarnation.shared.setting
     return {
         "NCCL_SOCKET_IFNAME": "lo",
@@ -118,22 +108,9 @@ def _environment(
         "GPUSCHED_TRIAL": str(incarnation.trial),
         "GPUSCHED_TRIAL_DIR": str(incarnation.paths.own),
         "GPUSCHED_INCARNATION": str(incarnation.number),
-        "GPUSCHED_ATOMS": str(len(incarnation.devices) if span is None else span.atoms),
+        "GPUSCHED_ATOMS": str(len(incarnation.devices)),
         "GPUSCHED_DEVICE": placement.kind,
         **({"GPUSCHED_NODE": setting.node} if setting.node else {}),
-    }
-
-
-def _ranks(span: Span, local_rank: int) -> dict[str, str]:
-    """Say to a rank what torchrun's agent, which knows the ranks of its own node alone, cannot."""
-    rank, size = str(span.first_rank + local_rank), str(span.world_size)
-    return {
-        "RANK": rank,
-        "ROLE_RANK": rank,
-        "WORLD_SIZE": size,
-        "ROLE_WORLD_SIZE": size,
-        "GROUP_RANK": str(span.part),
-        "GROUP_WORLD_SIZE": str(span.parts),
     }
 
 

@@ -99,8 +99,7 @@ class Stopping:
             self._round(incarnation, self._hunt(incarnation))
 
     def _hunt(self, incarnation: Incarnation) -> Hunt:
-        part = incarnation.paths.part
-        return Hunt(self._paths, incarnation.trial, incarnation.number, part)
+        return Hunt(self._paths, incarnation.trial, incarnation.number)
 
     def _round(self, incarnation: Incarnation, hunt: Hunt) -> None:
         if not self._shared.has(incarnation):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpusched import __version__
-from gpusched.core.commands import Kill, Launch, Yield
+from gpusched.core.commands import Launch, Yield
 from gpusched.core.events import Event, TrialExited
 from gpusched.devices.base import Device
 from gpusched.executors.base import Setting
@@ -98,82 +98,8 @@ def made(tmp_path: Path) -> Iterator[tuple[ClusterExecutor, Cluster]]:
     executor.close()
 
 
-@pytest.fixture
-def spanning(made: tuple[ClusterExecutor, Cluster]) -> tuple[ClusterExecutor, dict[str, Line]]:
-    """Trial 0 runs on all nodes, and its rank 0 on ``a``."""
-    executor, cluster = made
-    devices = tuple(device.id for device in executor.inventory())
-    executor.execute(Launch(0, 1, devices, {}))
-    return executor, cluster.lines
-
-
 LAST_WORD = 7
 """Step of a last word."""
-
-
-@pytest.mark.parametrize(
-    ("ends", "told"),
-    [
-        ({"b": "finished", "c": "failed", "a": "killed"}, "failed"),
-        ({"b": "finished", "c": "finished", "a": "killed"}, "killed"),
-        ({"b": "finished", "c": "lost", "a": "failed"}, "lost"),
-        ({"a": "finished", "b": "failed", "c": "killed"}, "failed"),
-        ({"a": "finished", "b": "killed", "c": "finished"}, "killed"),
-        ({"a": "finished", "b": "finished", "c": "finished"}, "finished"),
-    ],
-)
-def test_the_gravest_end_of_a_part_is_the_trials(
-    spanning: tuple[ClusterExecutor, dict[str, Line]], ends: dict[str, str], told: str
-) -> None:
-    """The ranks of a part that left by themselves made a success of a trial that was killed, or failed elsewhere."""
-    executor, lines = spanning
-    for node, outcome in ends.items():
-        assert executor.poll(0.0) == []
-        lines[node].ends(outcome)
-    (end,) = executor.poll(0.0)
-    assert isinstance(end, TrialExited)
-    assert end.outcome == told
-
-
-def test_a_last_word_of_rank_0_decides(
-    spanning: tuple[ClusterExecutor, dict[str, Line]],
-) -> None:
-    executor, lines = spanning
-    lines["b"].ends("failed")
-    assert [len(lines[node].told(Kill)) for node in NODES] == [1, 0, 1]
-    lines["a"].ends("yielded", LAST_WORD)
-    lines["c"].ends("killed")
-    (end,) = executor.poll(0.0)
-    assert isinstance(end, TrialExited)
-    assert (end.outcome, end.step) == ("yielded", LAST_WORD)
-
-
-def test_a_node_that_is_back_does_not_replace_a_fence(
-    spanning: tuple[ClusterExecutor, dict[str, Line]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The trial was told of, and launched elsewhere, while nothing kept the lost incarnation from writing."""
-    executor, lines = spanning
-    refused: list[Path] = []
-
-    def refuse(fence: Path, _incarnation: int) -> None:
-        refused.append(fence)
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    with monkeypatch.context() as disk:
-        disk.setattr("gpusched.executors.cluster.executor.write_fence", refuse)
-        lines["a"].say(frames.Cannot("the machine restarts"))
-        for name in "bc":
-            lines[name].ends("killed")
-        lines["a"].join()
-        assert executor.members.nodes["a"].state == "up"
-        assert not [event for event in executor.poll(0.0) if isinstance(event, TrialExited)]
-    (end,) = executor.poll(executor.now() + 2.0)
-    assert isinstance(end, TrialExited)
-    assert (end.outcome, end.error) == ("lost", "node a was lost")
-    assert read_fence(refused[0]) == 1
-
-
-# ---------------------------------------------------------------- trials of one node each
 
 
 @pytest.fixture
@@ -280,3 +206,27 @@ def test_a_node_that_is_about_to_end_has_its_trials_save_and_leave(
     a.ends("yielded", LAST_WORD)
     assert kinds([*executor.poll(0.0)]) == [("TrialExited", "0"), ("DeviceQuarantined", "a/cpu:0")]
     assert a.told(frames.Bye)
+
+
+def test_a_node_that_is_back_does_not_replace_a_fence(
+    apart: tuple[ClusterExecutor, Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trial was told of, and launched elsewhere, while nothing kept the lost incarnation from writing."""
+    executor, cluster = apart
+    a = cluster.lines["a"]
+    refused: list[Path] = []
+
+    def refuse(fence: Path, _incarnation: int) -> None:
+        refused.append(fence)
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("gpusched.executors.cluster.executor.write_fence", refuse)
+        a.say(frames.Cannot("the machine restarts"))
+        a.join()
+        assert executor.members.nodes["a"].state == "up"
+        assert not [event for event in executor.poll(0.0) if isinstance(event, TrialExited)]
+    (end,) = executor.poll(executor.now() + 2.0)
+    assert isinstance(end, TrialExited)
+    assert (end.outcome, end.error) == ("lost", "node a was lost")
+    assert read_fence(refused[0]) == 1

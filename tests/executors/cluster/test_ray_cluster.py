@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from typing import Any
 import psutil
 import pytest
 
-from gpusched.cli import main
 from gpusched.errors import DeviceError
 from gpusched.executors.cluster.ray import RayBootstrap, Wanted
 from tests.rig import PATIENCE_S, wait_until
@@ -274,20 +272,6 @@ def test_a_cluster_without_a_token_is_refused_until_that_is_accepted(
     bootstrap.leave()
 
 
-def test_doctor_looks_at_every_node_and_leaves_nothing(
-    unguarded: RayCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["doctor", "--cluster", unguarded.address, "--dir", str(tmp_path)]) == 4
-    head, node, _, _, token, advice, *good = capsys.readouterr().out.splitlines()
-    assert head.split()[0] == "node"
-    assert f"2 CPUs   {version('ray')}" in node
-    assert token.startswith("FAIL  token: none")
-    assert "--insecure-cluster" in advice
-    assert len(good) >= 2
-    assert all(line.startswith("ok") and "shared yes" in line for line in good[:2])
-    assert not list(tmp_path.iterdir())
-
-
 def test_another_version_of_ray_is_named(
     unguarded: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,7 +371,7 @@ def test_a_search_has_both_nodes_until_its_end_also_beyond_a_killed_daemon(
 def test_a_search_continues_while_ray_dies_around_it(unguarded: RayCluster, tmp_path: Path) -> None:
     """Anchors, a raylet and the GCS are killed. The trials of the raylet's node continue elsewhere, no other is lost;
     the cluster's last test."""
-    running = search(tmp_path, unguarded.address, 60, 4)
+    running = search(tmp_path, unguarded.address, 200, 4)
     wait_until(lambda: len(found := steps_of(tmp_path)) == 4 and all(found.values()))
     for anchor in unguarded.anchors():
         anchor.kill()
@@ -399,5 +383,5 @@ def test_a_search_continues_while_ray_dies_around_it(unguarded: RayCluster, tmp_
     assert running.returncode == 0, said
     for found in steps_of(tmp_path).values():
         assert [launch for launch, _ in found] == sorted(launch for launch, _ in found)
-        assert found[-1][1] == 60
+        assert found[-1][1] == 200
     assert sum(found[-1][0] == 1 for found in steps_of(tmp_path).values()) == 2
