@@ -33,7 +33,12 @@ from gpusched.devices.helper import Board, ThisMachine, World
 from gpusched.devices.leases import Leases, lease_folder, lease_holder
 from gpusched.devices.machine import Machine, find_machine, place
 from gpusched.devices.nvml import Gpu
-from gpusched.devices.release import Processes, processes_here
+from gpusched.devices.release import (
+    IDLE_LIMIT_BYTES,
+    UNSEEN_LIMIT_BYTES,
+    Processes,
+    processes_here,
+)
 from gpusched.devices.unit import SHARE, Doing, Unit
 from gpusched.errors import DeviceError
 
@@ -98,10 +103,11 @@ class CudaDevices:
 
     def _units_of_gpu(self, gpu: Gpu, shares: int) -> list[Unit]:
         given = (Board(gpu), self._machine.islands.get(gpu.uuid, 0), self._now)
-        sees = self._processes.visible
+        is_certain = self._processes.visible and not self._is_resumed
+        limit_bytes = IDLE_LIMIT_BYTES if is_certain else UNSEEN_LIMIT_BYTES
         if shares == 1:
-            return [Unit(*given, sees_others=sees)]
-        units = [Unit(*given, sees_others=sees, share=n) for n in range(shares)]
+            return [Unit(*given, limit_bytes=limit_bytes)]
+        units = [Unit(*given, limit_bytes=limit_bytes, share=n) for n in range(shares)]
         for unit in units:
             unit.neighbours = tuple(other for other in units if other is not unit)
         return units
@@ -157,6 +163,8 @@ class CudaDevices:
                 "--pid=host may help); set atoms_per_gpu: 1",
                 passing=False,
             )
+        if self._is_resumed:
+            unit.board.idle_bytes = self._leases.idle_bytes.get(unit.gpu.uuid)
         verdict = unit.verdict()
         is_in_use = usage is not None and not verdict.is_free and unit.out is None
         is_a_strangers = bool(verdict.holders) and all(
@@ -165,7 +173,7 @@ class CudaDevices:
         if is_in_use and self._is_resumed and not is_a_strangers:
             for one in (unit, *unit.neighbours):
                 one.be_left()
-        unit.learn()
+        self._learn(unit)
         unit.fault()
         if usage is None and unit.out is None:
             unit.take_out(verdict.why, passing=True)
@@ -202,7 +210,8 @@ class CudaDevices:
 
     def drain(self, devices: Sequence[str]) -> None:
         for name in devices:
-            self._unit(name).drain()
+            if (fault := self._unit(name).drain()) is not None:
+                self._host.emit(fault)
 
     def confirm_release(self, devices: Sequence[str], limit_s: float) -> None:
         for name in devices:
@@ -257,8 +266,13 @@ class CudaDevices:
         self._tell_answers([unit for unit in units if unit.answer_due is not None])
         self._tell_strangers()
         for unit in units:
-            unit.learn()
+            self._learn(unit)
         self._plan(self._pause_s(units))
+
+    def _learn(self, unit: Unit) -> None:
+        unit.learn()
+        if unit.board.idle_bytes is not None:
+            self._leases.keep_idle(unit.gpu.uuid, unit.board.idle_bytes)
 
     def _paces(self, units: Sequence[Unit]) -> dict[Board, float]:
         """Return how often the GPUs are to be read that somebody waits for."""
@@ -400,7 +414,8 @@ def _state(
     processes: Processes,
 ) -> GpuState:
     gpu, lease = board.gpu, None
-    unit = Unit(board, machine.islands.get(gpu.uuid, 0), world.now, sees_others=processes.visible)
+    limit_bytes = IDLE_LIMIT_BYTES if processes.visible else UNSEEN_LIMIT_BYTES
+    unit = Unit(board, machine.islands.get(gpu.uuid, 0), world.now, limit_bytes=limit_bytes)
     unit.fault()
     with contextlib.suppress(DeviceError):
         lease = lease_holder(lease_folder(environ), gpu.uuid)

@@ -284,6 +284,8 @@ class Board:
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
+        #: Memory in use when nobody is on the GPU; None: nobody has seen it so.
+        self.idle_bytes: int | None = None
         self.reopen()
 
     def reopen(self) -> None:

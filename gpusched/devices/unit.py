@@ -21,7 +21,6 @@ from gpusched.devices.helper import Board
 from gpusched.devices.nvml import Gpu
 from gpusched.devices.release import (
     IDLE_LIMIT_BYTES,
-    UNSEEN_LIMIT_BYTES,
     WAITING,
     Holder,
     Verdict,
@@ -61,7 +60,7 @@ class Out:
 
 
 class Unit:
-    """The state of one device. ``sees_others``: NVML's pids are those of this pid namespace."""
+    """The state of one device. ``limit_bytes``: most that may be in use on a GPU that nobody has seen idle yet."""
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class Unit:
         island: int,
         now: Callable[[], float],
         *,
-        sees_others: bool,
+        limit_bytes: int = IDLE_LIMIT_BYTES,
         share: int | None = None,
     ) -> None:
         self.board = board
@@ -92,9 +91,7 @@ class Unit:
         #: Until when an answer is due to somebody who asks for the device back, and since when.
         self.answer_due: float | None = None
         self.asked_back_at = NEVER
-        #: Memory in use when nobody is on the GPU; None: nobody has seen it so.
-        self.idle_bytes: int | None = None
-        self._limit_bytes = IDLE_LIMIT_BYTES if sees_others else UNSEEN_LIMIT_BYTES
+        self._limit_bytes = limit_bytes
         self._clean_since: float | None = None
 
     # ---------------------------------------------------------------- readings
@@ -112,7 +109,7 @@ class Unit:
             return Verdict(False, self._silence(SILENCE_SAID_S) or WAITING)
         return judge(
             usage,
-            self._limit_bytes if self.idle_bytes is None else self.idle_bytes,
+            self._limit_bytes if board.idle_bytes is None else board.idle_bytes,
             board.who,
             is_beside_trial=any(unit.doing is Doing.HELD for unit in self.neighbours),
             is_beside_release=self.doing is Doing.FREE
@@ -121,9 +118,9 @@ class Unit:
 
     def learn(self) -> None:
         """Take the newest reading into what the GPU has in use when nobody is on it."""
-        usage, shares = self.board.usage, (self, *self.neighbours)
-        if usage is not None and all(unit.doing is Doing.FREE for unit in shares):
-            self.idle_bytes = learn(usage, self.idle_bytes, self._limit_bytes, self.board.who)
+        board, shares = self.board, (self, *self.neighbours)
+        if board.usage is not None and all(unit.doing is Doing.FREE for unit in shares):
+            board.idle_bytes = learn(board.usage, board.idle_bytes, self._limit_bytes, board.who)
 
     def _silence(self, beyond_s: float) -> str:
         """Say that the driver has not answered a question about the GPU for so long; empty if it has."""
@@ -139,12 +136,24 @@ class Unit:
 
     def be_left(self) -> None:
         """Take the device for one on which a trial of ours may live, until the executor says otherwise."""
-        self.doing, self._limit_bytes = Doing.HELD, UNSEEN_LIMIT_BYTES
+        self.doing = Doing.HELD
 
-    def drain(self) -> None:
-        """Note that the trial's process tree is empty: readings begun from now on tell whether the device is free."""
-        if self.doing is Doing.HELD:
-            self.doing, self.changed_at = Doing.DRAINING, self._now()
+    def drain(self) -> Quarantined | None:
+        """Note that the trial's process tree is empty: readings begun from now on tell whether the device is free.
+
+        A device that an earlier daemon left, and this one gave to nobody, has had no release: it is out at once unless
+        it was clean.
+        """
+        if self.doing is not Doing.HELD:
+            return None
+        is_left, verdict = self.changed_at == NEVER, self.verdict()
+        self.doing, self.changed_at = Doing.DRAINING, self._now()
+        if is_left and verdict.is_free:
+            self._be_free()
+        if not is_left or verdict.is_free or self.out is not None:
+            return None
+        self.take_out(verdict.why, passing=True)
+        return self._tell()
 
     def wait_for_release(self, limit_s: float) -> None:
         """Begin to wait; a wait that has begun continues as it was. A device that is out comes back by that alone."""

@@ -8,7 +8,7 @@ time. What it is told is checked against the truth, which only the world knows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,17 +80,8 @@ class Schedule(World):
         return self.counts
 
     def _open(self) -> CudaDevices:
-        def found() -> CudaDevices:
-            return CudaDevices(
-                "cuda",
-                atoms_per_gpu=self.atoms_per_gpu,
-                environ={"XDG_STATE_HOME": str(self.folder)},
-                world=self.clock,
-                processes=FakeProcesses(self.driver, visible=self.driver.pids == "same"),
-            )
-
         by_uuid = {gpu.uuid: gpu for gpu in self.driver.gpus}
-        devices = found()
+        devices = self.find()
         try:
             inventory = devices.open(self)
         except DeviceError:  # the only GPU is a stranger's
@@ -98,7 +89,7 @@ class Schedule(World):
             devices.close()
             self._leave()
             self.clock.advance(10.0)
-            devices = found()
+            devices = self.find()
             inventory = devices.open(self)
         self.inventory = inventory
         self.atoms = {}
@@ -109,6 +100,16 @@ class Schedule(World):
                 atom.state, atom.reason, atom.passing = "QUARANTINED", device.why_not, True
             self.atoms[device.id] = atom
         return devices
+
+    def find(self, known: Sequence[str] | None = None) -> CudaDevices:
+        return CudaDevices(
+            "cuda",
+            known=known,
+            atoms_per_gpu=self.atoms_per_gpu,
+            environ={"XDG_STATE_HOME": str(self.folder)},
+            world=self.clock,
+            processes=FakeProcesses(self.driver, visible=self.driver.pids == "same"),
+        )
 
     def _play(self) -> None:
         while self.now < BUSY_FOR_S:

@@ -32,7 +32,9 @@ from gpusched.core.events import (
     Reported,
     TrialExited,
 )
+from gpusched.core.experiment import Experiment
 from gpusched.devices.base import Device, DeviceEvent, require_sizes
+from gpusched.devices.cuda import CudaDevices
 from gpusched.driver.loop import Driver
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.live import Timers
@@ -122,9 +124,12 @@ class Executor:
         self._events: list[Event] = []
         self._world_at = 0.0
         self._timers = Timers(self.now)
-        self.stock = Inventory(
-            whole.devices, self._timers, self._events.append, lambda _text: None, LIMIT_S
-        )
+        self.have(whole.devices)
+
+    def have(self, devices: CudaDevices) -> None:
+        """Look after these from now on."""
+        said = self._events.append
+        self.stock = Inventory(devices, self._timers, said, lambda _text: None, LIMIT_S)
 
     def __getattr__(self, name: str) -> Any:
         """What concerns trials alone."""
@@ -140,7 +145,32 @@ class Executor:
             self.sim.execute(command)
 
     def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
-        raise AssertionError("no daemon dies here")
+        """As the live executor: adopt what lives, tell of what has ended, and let go of all that no trial has."""
+        for one in live:
+            self._whole.devices.take(one.devices)
+        left = {one.trial: one.devices for one in live}
+        for event in self.sim.reconcile(live):
+            if isinstance(event, TrialExited):
+                self.stock.drain(left.pop(event.trial))
+            self._events.append(event)
+        used = {name for names in left.values() for name in names}
+        self.stock.drain([name for name in self._whole.atoms if name not in used])
+        return self._take_events()
+
+    def live_on(self, seconds: float) -> None:
+        """Let time pass without a daemon: what happens is heard by nobody."""
+        until = self._now + seconds
+        while self._now < until:
+            self._go_to(min(self._world_at, self.sim.next_at, until))
+            if self._now >= self._world_at:
+                self._world_at = self._now + STEP_S
+                self._whole.happen(self, is_heard=False)
+            self.sim.poll(self._now)
+        self._events.clear()
+
+    def catch_up(self) -> None:
+        """Let the trials live up to the world's time, which has passed while devices were opened."""
+        self.live_on(self._whole.now - self._began - self._now)
 
     def poll(self, until: float) -> Sequence[Event]:
         self._timers.run_due()
@@ -152,6 +182,9 @@ class Executor:
             for event in self.sim.poll(self._now):
                 self._told(event)
             self._timers.run_due()
+        return self._take_events()
+
+    def _take_events(self) -> Sequence[Event]:
         events = list(self._events)
         self._events.clear()
         return events
@@ -227,7 +260,7 @@ class Whole(Schedule):
         self.experiment = experiment(setup, recipe(setup))
         require_sizes(inventory, self.experiment.state.rules.fit(len(inventory)))
         self.executor = Executor(self, setup, inventory)
-        self.loop = Driver(self.experiment, self.executor, check=True, observer=self._observe)
+        self.loop = self._driver_of(self.experiment)
         self.loop.handle([self._started(inventory)])
         while not self.experiment.finished:
             self._turn_of_the_driver()
@@ -237,6 +270,9 @@ class Whole(Schedule):
         self.check_devices(over=True)
         self.counts[f"{self.policy} experiments"] += 1
         self.counts["trials"] += len(self.experiment.state.trials)
+
+    def _driver_of(self, search: Experiment) -> Driver:
+        return Driver(search, self.executor, check=True, observer=self._observe)
 
     def _started(self, inventory: Sequence[Device]) -> Event:
         return ExperimentStarted(
@@ -250,7 +286,7 @@ class Whole(Schedule):
         self.loop.turn(self.executor.now() + 1.0)
         self.check_devices(over=self.experiment.finished)
 
-    def happen(self, executor: Executor) -> None:
+    def happen(self, executor: Executor, *, is_heard: bool = True) -> None:
         """Ten times a second: the world goes its way, GPUs that are lost take their trials along, people ask."""
         if not self.experiment.finished:
             self._happen()
@@ -261,8 +297,9 @@ class Whole(Schedule):
                     executor.sim.strike(run, self.rng.uniform(0, 0.3))
                 else:
                     executor.sim._go_wrong(run, "hang", "")
-        self._ask_back(executor)
-        self._check_waiting()
+        if is_heard:
+            self._ask_back(executor)
+            self._check_waiting()
 
     def _ask_back(self, executor: Executor) -> None:
         """Now and then somebody mends a GPU, and asks for it."""

@@ -257,16 +257,15 @@ class TorchrunExecutor(LiveBase):
         """Find out what became of an incarnation."""
         incarnation = self._enter(one.trial, one.incarnation, one.devices)
         incarnation.last_seq, incarnation.saved_step = one.last_seq, one.saved_step
+        self._devices.take(one.devices)  # until the end of what may be on them
         if not incarnation.claim_or_forbid():
             self._end(incarnation, incarnation.exited("lost", _UNBEGUN, unbegun=True))
         elif (record := incarnation.exit_record()) is not None:
             self._end(incarnation, how_it_ended(incarnation, record))
+        elif self._adopt(incarnation):
+            incarnation.catch_up()
         else:
-            self._devices.take(one.devices)
-            if self._adopt(incarnation):
-                incarnation.catch_up()
-            else:
-                self.stopping.hunt(incarnation)
+            self.stopping.hunt(incarnation)
 
     def _adopt(self, incarnation: Incarnation) -> bool:
         """Watch over the shim that another daemon, or another server, has started. False if it has ended."""

@@ -66,9 +66,14 @@ if box and "GPUSCHED_TRIAL" not in os.environ:
             """The file decides."""
 
         def _now(self) -> list[Context]:
-            files = Path(str(box), self.uuid).glob("[0-9]*")
-            pids = [int(file.name) for file in files]
-            return [Context(pid, CONTEXT_BYTES) for pid in pids if gone_for_s(pid) < LAG_S]
+            """A file is removed when the driver has let go: until then its GPU is not free."""
+            left = []
+            for file in Path(str(box), self.uuid).glob("[0-9]*"):
+                if gone_for_s(int(file.name)) < LAG_S:
+                    left.append(Context(int(file.name), CONTEXT_BYTES))
+                else:
+                    file.unlink(missing_ok=True)
+            return left
 
         def used(self, now: float) -> int:
             return self.idle + sum(context.memory for context in self._now())
