@@ -309,7 +309,13 @@ class Experiment:
         """Take in what the outside is like now, before anything is begun."""
         if event.storage_low is not None:
             self.state.storage_low = event.storage_low
-        for device, reason in event.unusable.items():
+        slots = self.state.devices.slots
+        # Those that drain come last, or a launch that waits for one is made on another that cannot be used either.
+        unusable = sorted(
+            event.unusable, key=lambda device: slots[device].state is DeviceState.DRAINING
+        )
+        for device in unusable:
+            reason = event.unusable[device]
             self._quarantined(
                 events.DeviceQuarantined(at=event.at, device=device, reason=reason, passing=True)
             )
