@@ -10,7 +10,7 @@ import math
 from random import Random
 
 JOBS, STEPS, ITERATIONS_A_STEP = 16, 100, 10
-SPACE = {"job": {"grid": list(range(JOBS))}}
+SPACE = {"job": {"choice": list(range(JOBS))}}
 METRIC, MODE = "loss", "min"
 FIRST_LOSS = 7.0
 SECONDS_AN_ITERATION = {"short": 0.030, "long": 0.110}

@@ -10,7 +10,7 @@ import math
 from random import Random
 
 CONFIGURATIONS, EPOCHS, TARGET = 100, 120, 0.77
-SPACE = {"configuration": {"grid": list(range(CONFIGURATIONS))}}
+SPACE = {"configuration": {"choice": list(range(CONFIGURATIONS))}}
 METRIC, MODE, STEP_TIME = "accuracy", "max", 60.0
 
 NOT_LEARNING, REACHING = 32, 6

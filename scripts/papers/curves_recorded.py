@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from papers.real import curves
 
 CONFIGURATIONS, EPOCHS, TARGET = 100, 60, 0.95
-SPACE = {"configuration": {"grid": list(range(CONFIGURATIONS))}}
+SPACE = {"configuration": {"choice": list(range(CONFIGURATIONS))}}
 METRIC, MODE, STEP_TIME = "accuracy", "max", 60.0
 
 

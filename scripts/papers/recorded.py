@@ -25,6 +25,7 @@ def record(function: str, configurations: int, steps: int) -> str:
     atexit.register(shutil.rmtree, runs, ignore_errors=True)
     setup = Setup(
         policy="fifo",
+        sampler="grid",
         options={"R": steps},
         workload=f"{Path(__file__).with_name(function.partition(':')[0])}:{function.partition(':')[2]}",
         atoms=configurations,

@@ -98,7 +98,7 @@ class Bed(Search):
         with os.fdopen(reading, "rb") as pipe:
             ready, _, _ = select.select([pipe], [], [], PATIENCE_S)
             assert ready, f"no daemon within {PATIENCE_S:.0f} s; its log says:\n{self.log()}"
-            line = pipe.readline()
+            line = next((text for text in pipe if "say" not in json.loads(text)), b"")
         if line and resume:
             self.resumed_s.append(time.monotonic() - began)
             self.resumed_cpu_s.append(cpu_s(self.daemon.pid))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpusched import failpoints
-from gpusched.core import decisions
+from gpusched.core import commands
 from gpusched.core.commands import Launch
 from gpusched.core.events import TrialExited
 from tests.rig import wait_until
@@ -212,10 +212,10 @@ def test_the_points_that_are_died_at_are_those_of_the_package() -> None:
         for file in Path(failpoints.__file__).parent.rglob("*.py")
     )
     there = {name for found in calls for is_dynamic, name in found if not is_dynamic}
-    commands = {name for name in DAEMON if name[0].isupper()}
-    assert there == {*DAEMON, *SALVAGE, *WORKER} - commands
-    assert {name.partition(".")[0] for name in commands} < vars(decisions).keys()
-    assert {name.partition(".")[2] for name in commands} == {"before", "after"}
+    named = {name for name in DAEMON if name[0].isupper()}
+    assert there == {*DAEMON, *SALVAGE, *WORKER} - named
+    assert {name.partition(".")[0] for name in named} < vars(commands).keys()
+    assert {name.partition(".")[2] for name in named} == {"before", "after"}
 
 
 def test_what_a_failpoint_is_armed_with() -> None:
