@@ -274,51 +274,23 @@ def _winner(view: Standing, best: BestRow) -> Iterator[str]:
         yield f"  {'gpusched report':<{len(story)}}  plots of the whole search"
 
 
-def _has_begun(view: Standing) -> bool:
-    """Tell whether a rank of a trial's first launch was started: the rank has a log then, which may be empty."""
-    logs = [ExperimentPaths(Path(view.folder)).trial(trial.id).logs(1) for trial in view.trials]
-    return not view.folder or any(
-        not log.parent.is_dir() or any(log.glob("rank-*")) for log in logs
-    )
-
-
-def _stopped_early(view: Standing) -> Iterator[str]:
-    """Say how far a search came that a person ended before the first report."""
-    if not view.trials_total:
-        yield "The search was ended before a trial was started."
-    elif not _has_begun(view):
-        yield "The search was ended before a script was started: the modules of the trials were being imported."
-    else:
-        yield "The search was ended before a trial had reported a step; the script calls trial.report(..) after each."
-        yield "'gpusched logs 0' shows how far the first trial came."
-    if view.time_left_s:
-        yield f"'gpusched resume {view.experiment}' goes on with the search."
-
-
 def _no_winner(view: Standing) -> Iterator[str]:
     """Say why no model was found, as far as that can be told, and what to do."""
-    from gpusched import policies
-
-    by_person = (view.ending or "").endswith("by the user")
     if (first := _first_failure(view)) is not None:
         yield f"No trial left a model. The first failure, of trial {first.id} at step {first.step}:"
         yield f"  {first.error}"
         yield f"'gpusched logs {first.id}' shows what the trial printed. Mend the script or the recipe and run again."
     elif view.state == "interrupted":
         yield INTERRUPTED
-    elif by_person and all(trial.step == 0 for trial in view.trials):
-        yield from _stopped_early(view)
+    elif (view.ending or "").endswith("by the user") and not any(t.step for t in view.trials):
+        yield "The search was ended before a trial had reported a step."
+        if view.time_left_s:
+            yield f"'gpusched resume {view.experiment}' continues it."
     elif not view.trials_total and not any(device.state == "free" for device in view.devices):
         yield "No trial was started; 'gpusched gpus' shows the devices and who holds them."
-    elif not view.trials_total and view.policy in policies.names():
-        yield "No trial was started before the end, and atoms were free: no configuration came in time. Give a longer"
-        yield "--deadline, or a sampler that answers sooner."
     elif not view.trials_total:
-        yield f"The policy {view.policy} started no trial, and atoms were free: on_capacity of a policy of your own"
-        yield "answers with a Start of no more than view.atoms_free, where view.can_draw."
-    elif not _has_begun(view):
-        yield "No script was started before the end: importing the modules of the trials took all the time."
-        yield "Give a longer --deadline."
+        yield "No trial was started before the end, and atoms were free: no configuration came in time, or the policy"
+        yield f"{view.policy} started none. Give a longer --deadline, or a sampler that answers sooner."
     elif all(trial.step == 0 for trial in view.trials):
         yield "No trial reported a step before the end. The script must call trial.report(..) after each step; if a"
         yield "step takes longer, give a longer --deadline. 'gpusched logs 0' shows how far the first trial came."

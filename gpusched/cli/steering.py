@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from gpusched import policies
-from gpusched.cli import attach, common
+from gpusched.cli import common
 from gpusched.cli.common import argument
 from gpusched.daemon import session
-from gpusched.daemon import start as launchpad
 from gpusched.driver.assemble import read_recipe
-from gpusched.driver.clock import Beginning
 from gpusched.errors import InputError
-from gpusched.folder import find
 from gpusched.folder.files import read_json
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.recipe import values
-from gpusched.recipe.recipe import DEFAULT_SAMPLER, Recipe
 from gpusched.space.space import fill_in, parse_space
 from gpusched.text import count, show_duration, show_hparams
 
@@ -167,20 +161,10 @@ def queue(
 
 
 @common.command(
-    common.TRIAL,
-    argument("--seed N", "seed of training (default: the same)", type=int),
-    argument("--alone", "an experiment of its own"),
-    argument("--deadline D", "how long the trial may train alone: 10m, 18:30"),
-    argument("--atoms N", "atoms alone (default: 1)", type=int, default=1),
-    common.DETACH,
-    lines="event",
+    common.TRIAL, argument("--seed N", "seed of training (default: the same)", type=int)
 )
 def rerun(args: argparse.Namespace) -> int:
-    """Train a trial's configuration again, with the same seed unless --seed gives another.
-
-    Within the search where it is running: the next trial to start. Alone otherwise, or with --alone: an experiment of
-    this one trial, for as long as the recipe's deadline.
-    """
+    """Train a trial's configuration again in a running search, with the same seed unless --seed gives another."""
     paths = common.experiment(args)
     number = session.trial_number(args.trial)
     known = read_json(paths.trial(number).hparams)
@@ -188,39 +172,5 @@ def rerun(args: argparse.Namespace) -> int:
         raise InputError(
             f"trial {number} of {paths.root.name} was never launched; 'gpusched status' lists the trials"
         )
-    hparams: dict[str, Any] = dict(known["hparams"])
-    seed = known["seed"] if args.seed is None else args.seed
-    recipe = read_recipe(paths)
-    if find.has_daemon(paths) and not args.alone:
-        queue(args, paths, hparams, seed)
-        return 0
-    return _alone(args, paths, recipe, number, {"hparams": hparams, "seed": seed})
-
-
-def _alone(
-    args: argparse.Namespace,
-    paths: ExperimentPaths,
-    recipe: Recipe,
-    number: int,
-    asked: dict[str, Any],
-) -> int:
-    began = Beginning.now()
-    options = policies.options_type("fifo")(R=recipe.policy_options.get("R"))
-    alone = dataclasses.replace(
-        recipe,
-        name=f"{recipe.name[:50]}-trial-{number}",
-        policy_name="fifo",
-        policy_options=dataclasses.asdict(options),
-        sampler_name=DEFAULT_SAMPLER,
-        sampler_options={},
-        max_trials=1,
-        sizes=(args.atoms,),
-        max_atoms=None,
-        target=None,
-    )
-    if args.deadline is not None:
-        deadline_s = common.read_option("--deadline", args.deadline, values.deadline)
-        alone = dataclasses.replace(alone, deadline_s=deadline_s)
-    made = launchpad.make_experiment(paths.root.parent, alone, began)
-    pid = launchpad.start_daemon(made, recipe=alone, wish={"try": asked})
-    return attach.begin(args, made, pid, "runs")
+    queue(args, paths, known["hparams"], known["seed"] if args.seed is None else args.seed)
+    return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -62,30 +61,15 @@ def test_why_there_is_no_model(trials: tuple[TrialRow, ...], told: str) -> None:
     assert told in summary(view)
     if not trials:
         free = replace(view, policy="mine", devices=(DeviceRow(id="cpu:0", state="free"),))
-        assert "The policy mine started no trial, and atoms were free" in summary(free)
-        assert "no configuration came in time" in summary(replace(free, policy="asha"))
+        assert "no configuration came in time, or the policy" in summary(free)
 
 
-@pytest.mark.parametrize("ending", ["stopped by the user", "cancelled by the user"])
-def test_a_search_that_a_person_ended_early_blames_nothing(tmp_path: Path, ending: str) -> None:
-    view = Standing(experiment="x", state="finished", ending=ending, policy="mine", time_left_s=9.0)
-    view = replace(view, folder=str(tmp_path), devices=(DeviceRow(id="cpu:0", state="free"),))
-    launched = replace(view, trials=(trial(),), trial_counts={"stopped": 1})
-    logs = tmp_path / "trials" / "0000" / "logs" / "1"
-    logs.mkdir(parents=True)
-    told = [summary(view), summary(launched)]
-    (logs / "rank-0.out").touch()
-    told.append(summary(launched))
-    far = (
-        "before a trial was started",
-        "before a script was started",
-        "before a trial had reported",
-    )
-    for words, where in zip(told, far, strict=True):
-        assert where in words
-        assert "--deadline" not in words
-        assert "policy" not in words
-        assert "'gpusched resume x' goes on" in words
+def test_a_search_that_a_person_ended_early_blames_nothing() -> None:
+    view = Standing(experiment="x", state="finished", ending="stopped by the user", time_left_s=9.0)
+    told = summary(view)
+    assert "before a trial had reported" in told
+    assert "--deadline" not in told
+    assert "'gpusched resume x' continues" in told
     assert "resume" not in summary(replace(view, time_left_s=0.0))
 
 
@@ -108,16 +92,6 @@ def test_a_winner_does_not_hide_that_others_failed() -> None:
     told = summary(replace(view, trials=(view.trials[0], broken), trial_counts={"failed": 4}))
     assert f"4 trials failed; the first, trial {broken.id} at step" in told
     assert "train.py:3: bad" in told
-
-
-def test_no_script_was_ever_started(tmp_path: Path) -> None:
-    shown = {"trials": (trial(),), "trial_counts": {"stopped": 1}, "folder": str(tmp_path)}
-    view = Standing(experiment="x", state="finished", **shown)  # type: ignore[arg-type]
-    logs = tmp_path / "trials" / "0000" / "logs" / "1"
-    logs.mkdir(parents=True)
-    assert "No script was started before the end" in summary(view)
-    (logs / "rank-0.out").touch()
-    assert "The script must call trial.report(..)" in summary(view)
 
 
 # ---------------------------------------------------------------- status

@@ -22,7 +22,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Printed]:
     told: Printed = {}
 
     def call(*words: str | Path, code: int = 0) -> None:
-        starts_a_daemon = words[0] in ("run", "resume", "rerun")
+        starts_a_daemon = words[0] in ("run", "resume")
         result = (box.gpusched if starts_a_daemon else box.call)(*words, "--json")
         assert result.code == code or words == ("doctor",), result.text
         told.setdefault(str(words[0]), []).extend(result.out.splitlines())
@@ -56,7 +56,6 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Printed]:
         call(*words)
     short = box.recipe("counted.py", max_trials=1, policy={"name": "fifo", "R": 2})
     call("run", short, "--dir", "short")
-    call("rerun", "0", "--alone", "--dir", "short")
     call("simulate", "--seeds", "1", "--deadline", "5")
     call("doctor")
     yield told
