@@ -55,10 +55,14 @@ def remarks(script: Path, *, grows: bool, lr_power: float) -> Iterator[str]:
     if not grows or _TRAINERS.search(text) or "local_batch" in names:
         return
     if not {"scale_lr", "prepare"} & names.keys():
-        if "backward" in names and "track" in names and lr_power != 0:
+        tracks = "track" in names or any(
+            call.keywords for call, name in calls if name.endswith(".steps")
+        )
+        if "backward" in names and tracks and lr_power != 0:
             yield (
                 f"{script.name}: on several atoms a trial has a batch for each, and the script does not call "
-                f"trial.scale_lr(opt), so its learning rate stays what it is on one atom: add it before trial.track, "
+                f"trial.scale_lr(opt), so its learning rate stays what it is on one atom: add it before trial.track "
+                f"or trial.steps, "
                 f"or write `batch: global` or `lr_scaling: none`"
             )
     elif lr_power == 1 and (found := next(filter(_is_adaptive, names), None)):

@@ -165,3 +165,11 @@ def test_linear_scaling_of_adam_is_mentioned(
     said = capsys.readouterr().err
     assert ("train.py:2 makes an AdamW" in said) == is_told
     assert ("lr_scaling: auto" in said) == is_told
+
+
+def test_sizes_beyond_what_is_there_are_mentioned(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["validate", str(recipe), "--devices", "cpu:2", "--set", "sizes=[1, 64]"]
+    assert main(words) == 0
+    assert "sizes: 64 atoms are more than the 2 there are" in capsys.readouterr().err

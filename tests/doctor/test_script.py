@@ -19,6 +19,10 @@ for epoch in trial.steps():
     loss.backward()
     trial.report(loss=loss)
 """
+AS_TAUGHT = (
+    "trial.scale_lr(opt)\ntrial.track(model=model, opt=opt)\nfor epoch in trial.steps():",
+    "for epoch in trial.steps(60, model=model, opt=opt):",
+)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +46,7 @@ for epoch in trial.steps():
         ("gpusched.init()", "mp.spawn(main, nprocs=2)", "train.py:2: mp.spawn(...) starts ranks"),
         ("gpusched", "ray", "train.py does not mention gpusched"),
         ("trial.scale_lr(opt)\n", "", "does not call trial.scale_lr(opt)"),
+        (AS_TAUGHT[0], AS_TAUGHT[1], "does not call trial.scale_lr(opt)"),
         ("SGD", "AdamW", "train.py:3 makes an AdamW"),
     ],
 )
