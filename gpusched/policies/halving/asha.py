@@ -83,7 +83,8 @@ def promoted(count: int, eta: float) -> str:
 def explain_rungs(rungs: Sequence[Rung], trial: TrialView, eta: float) -> list[str]:
     """Return a sentence for each rung in which the trial was recorded."""
     return [
-        f"rung {rung.milestone}: {ordinal(rung.rank(trial.id))} of {len(rung)}; {promoted(len(rung), eta)}"
+        f"rung {rung.milestone}: {ordinal(rung.rank(trial.id))} of {len(rung)}"
+        + ("" if trial.state.is_final else f"; {promoted(len(rung), eta)}")
         for rung in rungs
         if trial.id in rung
     ]
