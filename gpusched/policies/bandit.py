@@ -7,7 +7,7 @@ Trials are started in order, one after the other on each atom (``fifo``). At eve
 The rule multiplies metrics, so it means something for positive ones only:
 
 * If a metric below 0 turns up, metrics are normalised to 0..1 between the lowest and highest seen so far (HyperDrive
-  6.3, equation 4: "the lower bound range is determined empirically"), which is said once.
+  6.3, equation 4: "the lower bound range is determined empirically").
 * Lower is better (a loss): the mirror image, globalBest * (1 + eps) > jobBest.
 
 The trial that has the best metric of all always goes on; with a best metric of 0 the rule as printed would stop it.
@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpusched.core.decisions import Decision, Say, Stop, TrialView, View
+from gpusched.core.decisions import Decision, Stop, TrialView, View
 from gpusched.core.trial import NEVER
 from gpusched.policies import base, fifo
 from gpusched.policies.scale import Scale
@@ -51,7 +51,6 @@ class Bandit(fifo.Fifo):
         super().__init__(options)
         self._best = NEVER
         self._lowest, self._highest = math.inf, -math.inf
-        self._has_said = False
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         if trial.metric is not None:
@@ -63,16 +62,15 @@ class Bandit(fifo.Fifo):
             return done
         if not trial.has_passed(self.options.b) or self._best == NEVER:
             return base.NOTHING
-        said = self._say_how_it_compares()
         if self._goes_on(trial.best_score, view.rules.sign):
-            return said
+            return base.NOTHING
         sign = view.rules.sign
         has = f"{trial.best_score * sign:.4g}" if trial.best_score > NEVER else "not finite"
         why = (
             f"stops at step {trial.step}: its best is {has}, the best of all {self._best * sign:.4g} "
             f"(more than {self.options.eps:.0%} apart)"
         )
-        return (*said, Stop(trial.id, why))
+        return (Stop(trial.id, why),)
 
     def _goes_on(self, score: float, sign: float) -> bool:
         """HyperDrive 5.3: jobBest * (1 + eps) > globalBest."""
@@ -92,15 +90,3 @@ class Bandit(fifo.Fifo):
         if self._lowest < 0 and self._highest > self._lowest:
             return Scale(self._lowest, self._highest, sign)
         return None
-
-    def _say_how_it_compares(self) -> Sequence[Decision]:
-        if self._has_said or self._lowest >= 0:
-            return base.NOTHING
-        self._has_said = True
-        return (Say(f"bandit: {self._comparison()}"),)
-
-    def _comparison(self) -> str:
-        return "the metric is negative at times: it is compared on a scale from the lowest to the highest seen so far"
-
-    def notes(self, view: View) -> Sequence[str]:
-        return (self._comparison(),) if self._has_said else ()

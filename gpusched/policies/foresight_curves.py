@@ -58,9 +58,9 @@ def shapes(steps: Array) -> Array:
 
 #: Steps at which curves are looked at, two an octave.
 LOOKS: tuple[int, ...] = tuple(sorted({2**p for p in range(1, 40)} | {3 * 2**p for p in range(39)}))
-#: So many trials' worth of belief in the usual shapes, and in the usual amplitude, before any curve was seen.
-SHAPES_PRIOR, AMPLITUDE_PRIOR = 40.0, 4.0
-#: What is expected then, in shares of the scale: amplitude, its deviation, the start's deviation.
+#: So many trials' worth of belief in the usual shapes before any curve was seen.
+SHAPES_PRIOR = 40.0
+#: What is expected of a curve, in shares of the scale: amplitude, its deviation, the start's deviation.
 AMPLITUDE, WIDE, START = 0.5, 0.4, 0.3
 #: Share of its weight that a look keeps at the next one: where forecasts miss as much as expected or more, and at most.
 LEAST_KEPT, MOST_KEPT = 0.25, 0.75
@@ -88,8 +88,6 @@ class SeenCurve:
     fit: Array = field(default_factory=lambda: np.zeros((6, 0)))
     #: Fading sums over looks, by shape: of 1, s, s*s, y, s*y.
     sums: Array = field(default_factory=lambda: np.zeros((5, len(USUAL))))
-    #: What it adds to the sums of ``Curves.amplitudes``.
-    tally: Array = field(default_factory=lambda: np.zeros(3))
 
     @property
     def is_fitted(self) -> bool:
@@ -137,11 +135,9 @@ class Curves:
         self._forget()
 
     def _forget(self) -> None:
-        #: Belief in each shape, in trials; logarithm of how likely it is here; weight, sum and sum of squares of
-        #: known amplitudes.
+        #: Belief in each shape, in trials; logarithm of how likely it is here.
         self.counts: Array = SHAPES_PRIOR * USUAL
         self.likely: Array = np.log(USUAL)
-        self._amplitudes: Array = np.zeros(3)
         self.first.clear()
 
     # ------------------------------------------------------------ looking
@@ -263,15 +259,11 @@ class Curves:
 
     def _fit(self, seen: SeenCurve) -> None:
         """Fit start and amplitude of every shape, and weigh the shapes."""
-        n, total, squares = self._amplitudes + AMPLITUDE_PRIOR * np.array(
-            (1.0, AMPLITUDE, AMPLITUDE**2 + WIDE**2)
-        )
-        usual = total / n
-        wide = max(0.15, math.sqrt(max(0.0, squares / n - usual**2))) * self.range
-        start_weight, height_weight = 1 / (START * self.range) ** 2, 1 / wide**2
+        start_weight = 1 / (START * self.range) ** 2
+        height_weight = 1 / (WIDE * self.range) ** 2
         a, b, c, u, v = seen.sums
         a, c = a + start_weight, c + height_weight
-        u, v = u + start_weight * self.usual, v + height_weight * usual * self.range
+        u, v = u + start_weight * self.usual, v + height_weight * AMPLITUDE * self.range
         det = a * c - b * b
         start, height = (c * u - b * v) / det, (a * v - b * u) / det
         explained = 0.5 * (start * u + height * v) - 0.5 * np.log(det)
@@ -280,13 +272,6 @@ class Curves:
         seen.fit = np.stack((start, height, c / det, a / det, -b / det, explained))
         if is_first:
             self.first.append(SeenCurve(seen.bin, seen.step, seen.level, seen.fit))
-        weight = weights(explained + self.likely)
-        mean = float(weight @ height)
-        spread = float(weight @ (a / det + (height - mean) ** 2))
-        known = 1 / (1 + spread / (0.2 * self.range) ** 2)
-        self._amplitudes -= seen.tally
-        seen.tally = known * np.array((1.0, mean / self.range, (mean / self.range) ** 2))
-        self._amplitudes += seen.tally
 
     def learn(self) -> None:
         """Learn which shapes are likely here: those that explain the curves so far."""

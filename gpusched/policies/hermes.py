@@ -15,7 +15,7 @@ Where the paper is silent: a trial that has not had its first quantum comes befo
 until there are two losses, as the range of one says nothing; with equal C the one that has waited longest runs. The
 loss is the metric, or for a metric of which more is better ``metric_max`` less the metric. A quantum shorter than what
 it takes to save one trial and load the next would have less than half of the time for training: it is stretched to
-that, which is said once.
+that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from itertools import islice
 
 from sortedcontainers import SortedList
 
-from gpusched.core.decisions import Decision, Pause, Resume, Say, Start, TrialView, View
+from gpusched.core.decisions import Decision, Pause, Resume, Start, TrialView, View
 from gpusched.policies import base
 
 #: Factor of a quantum at each milestone.
@@ -133,7 +133,6 @@ class Hermes(base.Policy):
         self._queue: SortedList[tuple[float, float, int]] = SortedList()
         self._entry_of: dict[int, tuple[float, float, int]] = {}
         self._ended = 0
-        self._has_said = False
 
     def job(self, trial: int) -> Job:
         """Return the job of a trial."""
@@ -155,15 +154,14 @@ class Hermes(base.Policy):
         if not job.is_over(view.now, handover_s):
             return base.NOTHING
         job.end_quantum(view.now)
-        said = self._say_if_too_short(handover_s)
         challenger = self._challenger(view)
         if challenger is None or challenger < job.speed:
-            return said
+            return base.NOTHING
         why = (
             f"its turn is over: C = {job.speed:.3g}, the next one has "
             f"{'not had a turn yet' if challenger == math.inf else f'{challenger:.3g}'}"
         )
-        return (*said, Pause(trial.id, why))
+        return (Pause(trial.id, why),)
 
     def _loss(self, view: View, trial: TrialView) -> float | None:
         if trial.metric is None:
@@ -181,19 +179,6 @@ class Hermes(base.Policy):
             return math.inf
         waiting = next(islice(self._waiting(view), served - int(new), None), None)
         return None if waiting is None else self.job(waiting).speed
-
-    def _say_if_too_short(self, handover_s: float) -> Sequence[Decision]:
-        quantum_s = self.options.quantum_s
-        if self._has_said or quantum_s >= handover_s:
-            return ()
-        self._has_said = True
-        return (Say(f"hermes: {self._too_short(handover_s)}"),)
-
-    def _too_short(self, handover_s: float) -> str:
-        return (
-            f"quantum_s = {self.options.quantum_s:g} is shorter than the {handover_s:.3g} s it takes to save a "
-            f"trial, hand its device over and load the next; quanta last that long, a larger quantum_s would help"
-        )
 
     # ------------------------------------------------------------ Algorithms 1 and 2
 
@@ -248,10 +233,7 @@ class Hermes(base.Policy):
     # ------------------------------------------------------------ for people
 
     def notes(self, view: View) -> Sequence[str]:
-        lines = [f"{self._under_way(view)} trials share {view.atoms_total} devices"]
-        if self._has_said:
-            lines.append(self._too_short(view.overhead_s))
-        return lines
+        return (f"{self._under_way(view)} trials share {view.atoms_total} devices",)
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         job = self._jobs.get(trial.id)

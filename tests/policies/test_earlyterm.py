@@ -42,15 +42,6 @@ def test_a_trial_without_a_chance_is_stopped() -> None:
     assert hand.live == [1]
 
 
-def test_a_trial_with_a_chance_goes_on() -> None:
-    hand = Hand("earlyterm", SMALL, atoms=1)
-    hand.train(0, [0.1] * 3)
-    hand.answer(0, reached_at_end=0.05, mean=0.2)
-    hand.report(0, 0.1)
-    assert hand.where(0) == "running"
-    assert "0.05" in "\n".join(hand.explain(0))
-
-
 def test_it_trains_on_while_the_forecast_is_made() -> None:
     """5.2: "overlap training and prediction"."""
     hand = Hand("earlyterm", SMALL, atoms=1)
@@ -65,23 +56,6 @@ def test_an_empty_answer_changes_nothing(answer: dict[str, float]) -> None:
     hand.answer(0, **answer)
     hand.report(0, 0.1)
     assert hand.where(0) == "running"
-
-
-def test_an_answer_that_comes_too_late_changes_nothing() -> None:
-    hand = Hand("earlyterm", SMALL, atoms=1)
-    hand.train(0, [0.1] * 3)
-    hand.exit(0, "failed")
-    hand.answer(0, reached_at_end=0.0, mean=0.2)
-    assert hand.where(0) == "failed"
-
-
-def test_a_paused_trial_without_a_chance_is_stopped_too() -> None:
-    hand = Hand("earlyterm", SMALL, atoms=1)
-    hand.train(0, [0.1] * 3)
-    hand.user("pause", 0)
-    hand.report(0, 0.1)
-    hand.answer(0, reached_at_end=0.0, mean=0.2)
-    assert hand.where(0) == "stopped"
 
 
 def test_losses_and_bounds_are_turned_to_a_scale() -> None:
@@ -106,13 +80,6 @@ def test_a_long_curve_is_thinned_and_so_is_the_way_to_R() -> None:
     (asked,) = hand.forecasts
     assert len(asked.curve) == 250
     assert asked.horizon == 500
-
-
-def test_R_completes_without_a_forecast() -> None:
-    hand = Hand("earlyterm", SMALL, atoms=1)
-    hand.train(0, [0.5] * 9)
-    assert hand.where(0) == "completed"
-    assert [asked.step for asked in hand.forecasts] == [3, 6]
 
 
 def test_the_real_predictor_ends_a_flat_trial_and_keeps_a_rising_one() -> None:

@@ -82,12 +82,6 @@ def test_losses_that_are_not_finite_do_not_count() -> None:
     assert quantum(job, [6.0]) == pytest.approx(1.0)
 
 
-def test_C_stays_finite_whatever_is_reported() -> None:
-    job = Job(10.0)
-    assert math.isfinite(quantum(job, [1.7e308, -1.7e308]))
-    assert math.isfinite(quantum(job, [1.7e308, 1.7e308]))
-
-
 # ---------------------------------------------------------------- Algorithm 3
 
 
@@ -141,32 +135,6 @@ def test_nobody_is_preempted_within_a_quantum() -> None:
     assert hand.live == [1]
 
 
-def test_with_the_same_C_who_has_waited_longest_runs() -> None:
-    hand = after_first_turns([0.0, 0.0, 0.0])
-    order = []
-    for _ in range(5):
-        (trial,) = hand.live
-        order.append(trial)
-        turn(hand, trial, [10.0] * 4)
-    assert order == [0, 1, 2, 0, 1]
-
-
-def test_a_first_quantum_lasts_for_two_losses() -> None:
-    """Ours: the range of a single loss would be 0 whatever the trial is worth."""
-    hand = table()
-    hand.report(0, 10.0, at=5.0)
-    assert hand.live == [0]
-    hand.report(0, 6.0, at=10.0)
-    assert hand.live == [1]
-    assert policy(hand).job(0).speed == pytest.approx(2.0)
-
-
-def test_with_a_free_device_nobody_is_preempted() -> None:
-    hand = table(atoms=2, configurations=1)
-    turn(hand, 0, [5.0] * 9)
-    assert hand.live == [0]
-
-
 def test_a_preempted_trial_keeps_its_state_and_its_device_changes_hands_after_the_release() -> None:
     """3.1: "once the node scheduler confirms that the GPU is finally released, it runs the selected .. container"."""
     hand = table(configurations=2)
@@ -187,17 +155,6 @@ def test_at_most_four_trials_a_device_are_under_way() -> None:
     for _ in range(60):
         hand.report(hand.live[0], 10.0, at=hand.now + 1.0)
     assert hand.count == 8
-
-
-def test_one_that_ends_makes_room_for_a_new_one() -> None:
-    """3.2: "the remaining jobs remain in the global scheduler queue"."""
-    hand = table(trials_per_device=2, R=5)
-    for _ in range(2):
-        turn(hand, hand.live[0], [10.0] * 4)
-    assert (hand.live, hand.count) == ([0], 2)
-    hand.report(0, 1.0)
-    assert hand.where(0) == "completed"
-    assert hand.live == [2]
 
 
 def test_who_is_held_by_a_person_is_passed_over() -> None:
@@ -232,22 +189,18 @@ def test_where_more_is_better_what_is_missing_to_the_best_metric_is_the_loss() -
     assert policy(hand).job(0).speed == pytest.approx((0.6 - 0.2) / 8)
 
 
-def test_a_quantum_shorter_than_a_handover_is_stretched_and_said_once() -> None:
-    """One clear message: "Hermes quantum shorter than the measured save + load"."""
+def test_a_quantum_shorter_than_a_handover_is_stretched() -> None:
     hand = Hand("hermes", {**LOSSES, "quantum_s": 1.0}, atoms=1, mode="min")
     hand.report(0, 10.0, at=6.0, took_s=1.0)  # launched at 0: 5 s until its first step began
     hand.advance(6.5)
     hand.report(0, 9.0)
     assert hand.live == [1]
-    assert hand.said.count("quantum_s = 1 is shorter than the 5 s it takes to save a trial") == 1
-    assert "a larger quantum_s would help" in hand.notes
     hand.report(1, 10.0, at=12.5, took_s=1.0)
     hand.report(1, 9.0, at=12.6)
     assert hand.where(1) == "paused"
     hand.report(2, 9.0, at=14.6)  # within 5 s of its start nobody is preempted
     hand.report(2, 9.0, at=16.6)
     assert hand.where(2) == "running"
-    assert hand.said.count("is shorter than") == 1
 
 
 def test_explanation_and_notes() -> None:

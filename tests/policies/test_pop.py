@@ -60,12 +60,6 @@ def test_the_horizon_is_what_the_time_left_allows() -> None:
     assert asked.target == 0.9
 
 
-def test_R_bounds_the_horizon() -> None:
-    hand = pop(1, R=7, deadline_s=100.0)
-    boundary(hand, 0)
-    assert hand.forecasts[0].horizon == 7
-
-
 def test_expected_remaining_time_is_steps_times_their_duration() -> None:
     """Equation 3: ERT = x * Epoch; "set ERT = Tmax - Tpass" where it would be more."""
     hand = pop(1, deadline_s=100.0, trials=1)
@@ -159,29 +153,6 @@ def test_suspended_trials_and_new_ones_take_turns(most: int | None, turns: list[
     assert found == turns
 
 
-def test_with_a_limit_of_configurations_the_search_is_over_after_them() -> None:
-    hand = pop(4, configurations=3, kill_threshold=0.15)
-    assert hand.live == [0, 1, 2]
-    for trial in range(3):
-        hand.train(trial, [0.1, 0.1])
-    assert hand.count == 3
-    assert hand.finished == "nothing left to run"
-
-
-def test_alone_an_opportunistic_trial_just_goes_on() -> None:
-    hand = pop(1, trials=1)
-    boundary(hand, 0, p=0.3)
-    hand.train(0, [0.5] * 3)
-    assert hand.launched(0) == [1]
-
-
-def test_with_atoms_to_spare_nobody_is_suspended() -> None:
-    hand = pop(3, trials=2)
-    boundary(hand, 0, p=0.1)
-    hand.report(0, 0.5)
-    assert hand.live == [0, 1]
-
-
 def test_a_suspended_trial_that_becomes_promising_comes_back_at_once() -> None:
     """5.3: promising jobs are labelled with the priority p, which 4.2 uses "to order idle jobs"."""
     hand = pop(2)
@@ -259,16 +230,6 @@ def test_a_trial_without_a_forecast_takes_turns_too() -> None:
     assert hand.where(1) == "paused"
 
 
-def test_who_is_held_by_a_person_misses_its_turn() -> None:
-    hand = pop(1, configurations=2)
-    boundary(hand, 0, p=0.3)
-    hand.report(0, 0.5)
-    hand.user("pause", 0)
-    boundary(hand, 1, p=0.3)
-    hand.report(1, 0.5)
-    assert hand.live == [1]
-
-
 # ---------------------------------------------------------------- the target
 
 
@@ -280,22 +241,6 @@ def test_when_the_target_is_reached_the_search_is_over() -> None:
     hand.report(1, 0.2)
     assert hand.where(1) == "stopped"
     assert hand.finished == "trial 0 reached the target 0.9"
-
-
-def test_a_target_may_have_to_be_held() -> None:
-    hand = pop(1, target_for=2)
-    hand.train(0, [0.95, 0.8, 0.95])
-    assert hand.where(0) == "running"
-    hand.report(0, 0.95)
-    assert hand.where(0) == "completed"
-
-
-def test_for_a_loss_the_target_is_reached_from_above() -> None:
-    hand = pop(1, target=0.5, metric_max=4.0, mode="min")
-    hand.report(0, 0.6)
-    assert hand.where(0) == "running"
-    hand.report(0, 0.5)
-    assert hand.where(0) == "completed"
 
 
 def test_without_a_target_it_rises_when_it_is_reached() -> None:

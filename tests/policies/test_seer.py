@@ -43,13 +43,6 @@ def test_the_first_stage_begins_with_8_trials_on_1_atom_and_4_on_2() -> None:
     assert "seer plans 3 stages of 1.43, 2.86 and 5.71 min" in hand.said
 
 
-def test_nothing_is_decided_within_a_stage() -> None:
-    hand = example()
-    hand.advance(ENDS[0] - 0.01)
-    go_on(hand, 0.0)
-    assert len(hand.live) == 12
-
-
 def test_at_its_end_the_worse_half_of_each_bracket_goes() -> None:
     """Line 9; 3.4: "the 4 lowest performing trials in bracket 1 .. and the 2 lowest performing from bracket 2"."""
     hand = example()
@@ -71,16 +64,6 @@ def test_the_best_of_all_move_to_the_bracket_with_more_atoms() -> None:
     alive = sorted(hand.live)
     assert len(alive) == 6
     assert [hand.atoms(n) for n in alive] == [1, 1, 1, 1, 2, 2]
-
-
-def test_who_stays_in_its_bracket_is_not_interrupted() -> None:
-    hand = example()
-    hand.advance(ENDS[0])
-    for _ in range(3):
-        go_on(hand)
-    for trial in hand.live:
-        sizes = hand.launched(trial)
-        assert len(sizes) == 1 or sizes[0] != sizes[1], "relaunched on as many atoms as before"
 
 
 def test_the_third_round_and_the_result() -> None:
@@ -127,24 +110,11 @@ def test_when_all_have_failed_it_is_over() -> None:
     assert hand.finished == "nothing left to run"
 
 
-def test_too_few_configurations_start_what_there_is() -> None:
-    hand = Hand("seer", EXAMPLE, atoms=16, deadline_s=600.0, configurations=5)
-    assert hand.count == 5
-    assert sorted(hand.atoms(n) for n in hand.live) == [1, 2, 2, 2, 2]
-
-
 def test_who_lost_its_atoms_gets_them_back() -> None:
     hand = example()
     trial = hand.live[0]
     hand.exit(trial, "yielded", saved_step=1)
     assert hand.where(trial) == "running"
-
-
-def test_R_completes() -> None:
-    hand = example(R=3)
-    trial = hand.live[0]
-    hand.train(trial, [0.5, 0.5])
-    assert hand.where(trial) == "completed"
 
 
 # ---------------------------------------------------------------- the end
@@ -208,21 +178,10 @@ def test_a_plan_that_is_cut_says_so_before_it_starts() -> None:
     assert "cut" not in uncut
 
 
-def test_a_plan_that_is_hardly_cut_does_not_say_0_833_of_0_833() -> None:
-    (words,) = Seer(Options()).foreword(Rules(deadline_s=25.0), 2)
-    assert "cut to just below 0.833 atom-minutes, as the plan for those needs 4 atoms" in words
-
-
 def test_a_cut_plan_runs_within_the_box() -> None:
     hand = Hand("seer", EXAMPLE, atoms=5, deadline_s=600.0)
     assert sum(hand.atoms(n) for n in hand.live) <= 5
     assert "cut to" in hand.said
-
-
-def test_an_elastic_pool_is_as_large_as_the_plan_wants() -> None:
-    plan, words = seer(**EXAMPLE).plan_for(Rules(deadline_s=600.0), 10**9, 600.0)
-    assert plan.peak == 16
-    assert "cut" not in words
 
 
 @pytest.mark.parametrize(
@@ -264,11 +223,6 @@ def test_where_t_min_is_left_open_a_cut_plan_lasts_until_the_deadline(
     assert plan.stage_end_min(plan.stages) == pytest.approx(minutes, rel=0.01)
     assert plan.peak <= atoms
     assert "cut to" in words
-
-
-def test_trials_get_sizes_that_the_recipe_allows() -> None:
-    hand = Hand("seer", {"B": 80.0, "eta": 2.0, "t_min": 1.0, "nu": 3.0}, atoms=16, sizes=(1, 2, 4))
-    assert {hand.atoms(n) for n in hand.live} <= {1, 2, 4}
 
 
 @pytest.mark.parametrize(

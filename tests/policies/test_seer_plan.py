@@ -13,7 +13,6 @@ from gpusched.policies.seer_plan import (
     Plan,
     bracket_count,
     fitting_plan,
-    in_words,
     largest_R,
     make_plan,
 )
@@ -111,11 +110,6 @@ def test_what_is_too_small_for_one_trial_has_no_plan(T: float, B: float) -> None
     assert make_plan(Arguments(T, B)) is None
 
 
-def test_the_smallest_plan_is_one_trial_for_t_min() -> None:
-    plan = make_plan(Arguments(1.0, 1.0))
-    assert (plan.stages, plan.first_stage_min, plan.trials, plan.peak) == (1, 1.0, 1, 1)
-
-
 # ---------------------------------------------------------------- Algorithm 3
 
 
@@ -124,11 +118,6 @@ def test_p_max_leaves_fewer_brackets_with_the_budget_shared_evenly() -> None:
     plan = make_plan(Arguments(10.0, 2000.0, eta=2.0, p_max=4))
     assert [b.atoms for b in plan.brackets] == [1, 2, 4]
     assert [b.budget for b in plan.brackets] == pytest.approx([2000.0 / 3] * 3)
-
-
-def test_p_min_is_where_the_brackets_begin() -> None:
-    plan = make_plan(Arguments(10.0, 400.0, eta=2.0, p_min=3))
-    assert [b.atoms for b in plan.brackets][:2] == [3, 6]
 
 
 # ---------------------------------------------------------------- on a box
@@ -143,16 +132,3 @@ def test_a_plan_is_cut_to_the_largest_budget_that_fits(atoms: int) -> None:
         richer = make_plan(replace(given, budget=plan.budget * share))
         if plan.budget * share <= 30.0 * atoms:
             assert richer.peak > atoms
-
-
-def test_a_plan_that_fits_is_not_touched(example: Plan) -> None:
-    assert fitting_plan(16, Arguments(10.0, 80.0, eta=2.0)) == example
-
-
-def test_a_plan_in_words(example: Plan) -> None:
-    assert in_words(example) == (
-        "3 stages of 1.43, 2.86 and 5.71 min; 8 trials on 1 atom, 4 trials on 2 atoms"
-    )
-    one = make_plan(Arguments(1.0, 1.0))
-    assert one is not None
-    assert in_words(one) == "1 stage of 1 min; 1 trial on 1 atom"

@@ -123,12 +123,6 @@ def test_the_example_is_short_and_a_recipe_names_it(folder: Path) -> None:
     assert recipe.configurations().size is None
 
 
-def test_validate_names_the_sampler(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    load(folder, "mine.py:NearTheBest")
-    assert main(["validate", str(folder / "recipe.yaml")]) == 0
-    assert f"  sampler   {folder}/mine.py:NearTheBest  startup=8\n" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("sampler", "more", "told"),
     [
@@ -222,12 +216,6 @@ def test_a_mistake_in_a_sampler_is_said_with_its_place(
     question = {"n": 0, "seed": 0, "new": []}
     with pytest.raises(InputError, match=re.escape(told)):
         memory.answer(memory.make(f"{tmp_path}/mine.py:Mine", ONE, {}), {}, question)
-
-
-def test_a_sampler_may_leave_its_parents_init_alone(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(EXAMPLE.replace("        super().__init__(space)\n", ""))
-    made = memory.make(f"{tmp_path}/mine.py:NearTheBest", ONE, {})
-    assert memory.answer(made, {}, {"n": 0, "seed": 0, "new": []})["hparams"].keys() == {"lr"}
 
 
 @pytest.mark.parametrize(

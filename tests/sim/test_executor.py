@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
-from gpusched import policies
 from gpusched.core.commands import ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.events import (
     CheckpointSaved,
-    DeviceQuarantined,
-    DeviceReadmitted,
     DevicesReleased,
     Event,
     Reported,
     TrialExited,
     TrialUp,
 )
-from gpusched.core.experiment import Experiment
-from gpusched.core.rules import Rules
-from gpusched.driver.loop import Driver, replay
 from gpusched.executors.base import FOREVER, LiveTrial
-from gpusched.journal.log import Journal
 from gpusched.sim.executor import SimExecutor, Stalled
 from gpusched.sim.physics import Delays, Noise
-from gpusched.sim.study import start
 from gpusched.sim.workload import SimulatedCurve, Synthetic
-from tests.faults import Faults, FaultyExecutor, Incident
+from tests.faults import FaultyExecutor, Incident
 
 HPARAMS = {"b0_quantile": 0.5, "b1": 0.5, "b2": 0.5}
 
@@ -105,14 +95,6 @@ def test_poll_stops_at_until_and_time_never_goes_back():
     assert executor.poll(0.25) == []
     assert executor.now() == 0.5
     assert told(executor.poll(1.0)[0]) == ("report", 1.0, 1)
-
-
-def test_events_of_one_moment_come_together_in_order():
-    executor = machine()
-    launch(executor, 0, ("sim:0",))
-    launch(executor, 1, ("sim:1",))
-    assert [event.trial for event in executor.poll(FOREVER)] == [0, 1]  # up
-    assert [event.trial for event in executor.poll(FOREVER)] == [0, 1]  # reports
 
 
 def test_steps_are_faster_on_more_atoms():
@@ -248,58 +230,6 @@ def test_metrics_that_are_not_finite():
     assert executor.improvements == []
 
 
-@pytest.mark.parametrize(("kind", "outcome"), [("crash", "failed"), ("lost", "lost")])
-def test_incidents_that_end_a_launch(kind, outcome):
-    executor = machine(incidents=[Incident(at=2.5, kind=kind, trial=0, reason="it burns")])
-    launch(executor)
-    *_, exited = events(executor, 4)
-    assert told(exited) == ("exit", 2.5, outcome, None)
-    assert exited.error == "it burns"
-
-
-def test_a_hung_trial_dies_only_after_the_grace():
-    executor = machine(incidents=[Incident(at=2.5, kind="hang", trial=0)])
-    launch(executor)
-    events(executor, 3)
-    assert executor.poll(50.0) == []
-    executor.execute(Kill(0, 1, 5.0))
-    assert told(events(executor, 1)[0]) == ("exit", 55.0, "killed", None)
-
-
-def test_devices_that_do_not_come_back():
-    executor = machine(faults=Faults(quarantine=0.999999, readmit_s=10.0))
-    launch(executor)
-    executor.execute(Kill(0, 1, 0.0))
-    events(executor, 1)
-    executor.execute(ConfirmRelease(("sim:0",)))
-    broken, mended = events(executor, 2)
-    assert (type(broken), broken.device, broken.at) == (DeviceQuarantined, "sim:0", 0.0)
-    assert (type(mended), mended.device, mended.at) == (DeviceReadmitted, "sim:0", 10.0)
-
-
-def test_a_broken_device_is_readmitted_only_when_nobody_is_on_it():
-    incidents = [
-        Incident(at=0.5, kind="quarantine", device="sim:0", reason="XID 79"),
-        Incident(at=0.6, kind="readmit", device="sim:0"),
-    ]
-    executor = machine(incidents=incidents, delays=Delays(exit_s=0.3))
-    launch(executor)
-    _, broken = events(executor, 2)
-    assert broken.reason == "XID 79"
-    executor.execute(Kill(0, 1, 0.0))
-    _, mended = events(executor, 2)
-    assert mended == DeviceReadmitted(at=1.6, device="sim:0")
-
-
-def test_faults_do_not_depend_on_the_order_of_things():
-    faults = Faults(crash=0.1, lost=0.1)
-    steps = [faults.crash_step(1, trial) for trial in range(200)]
-    assert steps == [faults.crash_step(1, trial) for trial in range(200)]
-    assert sum(steps) / len(steps) == pytest.approx(10, rel=0.25)
-    assert Faults().crash_step(1, 1) > 10**12
-    assert faults.fault_steps(1, 2, 1) != faults.fault_steps(1, 2, 2)
-
-
 def test_noise_is_the_same_when_a_step_is_trained_twice():
     executor = machine(noise=Noise(step_time=0.2, metric=0.1))
     launch(executor)
@@ -313,46 +243,6 @@ def test_noise_is_the_same_when_a_step_is_trained_twice():
 
 
 # ---------------------------------------------------------------- a daemon that dies
-
-
-def search(seed=0):
-    draw = [{"b0_quantile": n / 40, "b1": 0.5, "b2": 0.5} for n in range(40)].__getitem__
-    policy = policies.make("hypersched", {"r": 2, "R": 30, "eta": 2.0})
-    rules = Rules(deadline_s=5.0, scaling="linear", watch=False, last_call_s=0.0, max_trials=40)
-    return Experiment(rules, policy, draw)
-
-
-def crash_and_go_on(tmp_path, random):
-    """Run a search whose daemon dies again and again, each time after a random number of turns."""
-    executor = SimExecutor(
-        Synthetic(), 4, delays=Delays(launch_s=0.03, save_s=0.01, exit_s=0.01, release_s=0.02)
-    )
-    path = tmp_path / "journal.db"
-    journal, epoch = Journal.create(path, {}), 1
-    experiment = search()
-    driver = Driver(experiment, executor, journal, check=True)
-    start(driver, executor)
-    while not experiment.finished:
-        for _ in range(random.randint(1, 60)):
-            if experiment.finished:
-                break
-            driver.turn()
-        journal.close()
-        experiment, journal, epoch = search(), Journal.open(path), epoch + 1
-        replay(experiment, journal.entries())
-        driver = Driver(experiment, executor, journal, check=True)
-        if not experiment.finished:
-            driver.resume(epoch)
-    journal.close()
-    return experiment
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_daemon_that_dies_again_and_again_still_finds_a_model(tmp_path, seed):
-    experiment = crash_and_go_on(tmp_path, Random(seed))
-    assert experiment.state.best is not None
-    assert experiment.state.failures == 0
-    assert max(trial.step for trial in experiment.state.trials.values()) >= 20
 
 
 def test_reconcile_tells_what_a_new_driver_has_missed():

@@ -6,15 +6,10 @@ import math
 
 import pytest
 
-from gpusched.core.experiment import Experiment
 from gpusched.driver.loop import replay
 from gpusched.errors import DamagedState, InputError
-from gpusched.executors.local.launching import seed_of
-from gpusched.folder.files import read_json
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.folder.reports import reports_after
 from gpusched.journal.log import Journal
-from gpusched.recipe.recipe import Recipe
 from gpusched.sim.physics import Delays, Noise
 from gpusched.sim.setup import Setup, experiment, recipe
 from gpusched.sim.study import simulate
@@ -56,31 +51,6 @@ def test_a_kept_run_is_the_same_run_and_can_be_replayed(recorded):
     journal.close()
     assert search.finished
     assert search.state.best.metric == result.best
-
-
-def test_a_kept_run_can_be_assembled_from_its_folder_alone(recorded):
-    _, result, folder = recorded
-    from gpusched.driver.assemble import from_journal
-
-    found = from_journal(ExperimentPaths(folder))
-    assert isinstance(found.experiment, Experiment)
-    assert isinstance(found.recipe, Recipe)
-    assert found.experiment.state.best.metric == result.best
-
-
-def test_a_kept_run_has_the_trials_own_files(recorded):
-    """Read as a live trial's are."""
-    setup, result, folder = recorded
-    paths = ExperimentPaths(folder)
-    lines = [reports_after(paths.trial(trial).reports, 0) for trial in range(result.trials)]
-    assert sum(map(len, lines)) == result.steps
-    assert [line.seq for line in lines[0]] == list(range(1, len(lines[0]) + 1))
-    assert set(lines[0][0].metrics) == {"score"}
-    told = read_json(paths.trial(1).hparams)
-    assert told["hparams"].keys() >= {"b1", "b2"}
-    assert told["seed"] == seed_of(setup.seed, 1)
-    assert paths.root.stat().st_mode & 0o77 == 0
-    assert paths.trial(0).hparams.stat().st_mode & 0o77 == 0
 
 
 # ---------------------------------------------------------------- traces

@@ -10,14 +10,11 @@ import pytest
 
 from gpusched.policies.curves import mcmc
 from gpusched.policies.curves.mcmc import (
-    HIGHS,
-    LOWS,
     MODELS,
     SIZE,
     TEMPER,
     McmcPredictor,
     Posterior,
-    evaluate,
 )
 from tests.policies.curves.contract import Array, rising
 
@@ -58,15 +55,6 @@ def test_the_likelihood_is_the_normal_one(posterior: Posterior) -> None:
         beyond = np.maximum([first - last, last - 1.0, -first], 0.0) / mcmc.SLACK
         expected -= 0.5 * float(np.sum(beyond**2))
         assert posterior.log_probability(theta[walker : walker + 1])[0] == pytest.approx(expected)
-
-
-def test_the_combination_is_the_weighted_mean_of_the_curves(posterior: Posterior) -> None:
-    theta = begin(posterior)[:3]
-    theta[:, mcmc.SIZE : -1] = 0.0
-    theta[:, mcmc.SIZE + 1] = 0.7  # pow3 alone
-    x = np.array([2.0, 30.0])
-    alone = mcmc.evaluate(theta[:, : mcmc.SIZE], x)[1]
-    assert posterior.curves(theta, x) == pytest.approx(alone)
 
 
 def test_outside_the_box_nothing_is_possible(posterior: Posterior) -> None:
@@ -146,20 +134,3 @@ def test_a_curve_is_its_formula(model: mcmc.Model) -> None:
     for walker in range(5):
         expected = [formula(step, *parameters[:, walker]) for step in x]
         assert found[walker] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_the_fit_begins_inside_the_prior_with_a_learning_curve(model: mcmc.Model) -> None:
-    start = np.array(model.start)
-    assert (start > model.low).all()
-    assert (start < model.high).all()
-    curve = model.curves(start[None, :], np.arange(1.0, 101.0))[0]
-    assert -0.5 < curve[0] < curve[-1] < 1.5
-
-
-def test_all_models_at_once() -> None:
-    assert len(LOWS) == len(HIGHS) == SIZE
-    middle = np.array([value for model in MODELS for value in model.start])
-    found = evaluate(np.tile(middle, (3, 1)), np.array([1.0, 10.0]))
-    assert found.shape == (11, 3, 2)
-    assert np.isfinite(found).all()

@@ -55,13 +55,6 @@ def test_the_best_ceil_n_over_eta_are_kept() -> None:
     assert hand.where(5) == "paused"
 
 
-def test_ties_keep() -> None:
-    hand = Hand("hypersched", PLAIN, atoms=4)
-    for trial in range(4):
-        hand.report(trial, 0.5)
-    assert hand.live == [0, 1, 2, 3]
-
-
 def test_a_metric_is_recorded_once_for_each_rung() -> None:
     """Lines 15 and 16: the value at the milestone stays, whatever a repeated step says."""
     hand = Hand("hypersched", PLAIN, atoms=2)
@@ -162,14 +155,6 @@ def test_the_inverted_prose_of_section_4_2_is_not_followed() -> None:
     assert "exploiting" in late.notes
 
 
-def test_atoms_must_be_free() -> None:
-    """Line 9: allocated < N."""
-    hand = Hand("hypersched", PLAIN, atoms=2)
-    assert hand.count == 2
-    hand.report(0, 0.5)
-    assert hand.count == 2
-
-
 def test_where_one_trial_trains_at_a_time_the_first_is_not_the_only_one_tried() -> None:
     """Four are compared at rung 1 before one goes on; once none may enter, the best is kept as Algorithm 3 has it."""
     options = {**PLAIN, "R": None}
@@ -215,13 +200,6 @@ def test_the_first_arrival_goes_on_where_another_trains_or_none_can_come(
 
 
 # ---------------------------------------------------------------- the end
-
-
-def test_R_completes() -> None:
-    """Line 12."""
-    hand = Hand("hypersched", {**PLAIN, "R": 3}, atoms=2)
-    hand.train(0, [0.1, 0.2, 0.3])
-    assert hand.where(0) == "completed"
 
 
 def test_a_step_that_cannot_end_is_not_begun() -> None:

@@ -74,15 +74,6 @@ def test_the_last_to_arrive_goes_on_without_a_pause_if_it_is_among_the_best() ->
     assert hand.launched(8) == [1]
 
 
-def test_idle_atoms_stay_idle_until_the_halving_is_over() -> None:
-    """That is what the asynchronous policies improve on."""
-    hand = Hand("sha", NINE, atoms=4)
-    round_of(hand, {n: 0.1 * n for n in range(8)})
-    assert hand.live == [8]
-    assert hand.count == 9
-    assert hand.state.atoms_free == 3
-
-
 def test_another_bracket_follows() -> None:
     hand = Hand("sha", {"r": 1, "R": 2, "eta": 2.0}, atoms=1)
     round_of(hand, {0: 0.1, 1: 0.2})
@@ -115,20 +106,6 @@ def test_failed_trials_do_not_block() -> None:
     hand.exit(1, "failed")
     round_of(hand, {n: 0.1 * n for n in range(2, 9)})
     assert sorted([*hand.live, *hand.paused]) == [6, 7, 8]
-
-
-def test_the_failure_of_the_last_one_ends_the_halving() -> None:
-    hand = Hand("sha", NINE, atoms=1)
-    round_of(hand, {n: 0.1 * n for n in range(8)})
-    hand.exit(8, "failed")
-    assert hand.live == [7]
-
-
-def test_a_bracket_of_failures_makes_room_for_the_next() -> None:
-    hand = Hand("sha", {"r": 1, "R": 2, "eta": 2.0}, atoms=1, max_failures=99)
-    for trial in range(5):
-        hand.exit(trial, "failed")
-    assert hand.live == [5]
 
 
 def test_trials_without_a_finite_metric_do_not_go_on() -> None:
@@ -187,15 +164,6 @@ def test_a_winner_that_a_person_lets_go_on_is_not_launched_for_the_same_halving_
     hand.report(3, 0.6)
     assert [hand.trial(n).step for n in range(4)] == [2, 2, 2, 2]
     assert sorted([*hand.live, *hand.paused]) == [0, 1]
-
-
-def test_a_winner_that_a_person_stops_is_replaced_by_nobody() -> None:
-    hand = Hand("sha", NINE, atoms=1)
-    round_of(hand, {n: 0.1 * n for n in range(9)})
-    hand.user("stop_trial", 7)
-    assert hand.where(7) == "stopped"
-    round_of(hand, {8: 0.8, 6: 0.7}, steps=2)
-    assert hand.live == [8]
 
 
 def test_explanation_and_notes() -> None:
