@@ -15,12 +15,16 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+
 from gpusched.core.commands import Forecast, Suggest
 from gpusched.core.events import (
+    CheckpointSaved,
     DeadlineMoved,
     Event,
     ExperimentStarted,
     TrialExited,
+    TrialUp,
     Tried,
     UserAsked,
 )
@@ -44,6 +48,7 @@ from tests.policies.contract import VARIANTS, StraightOn
 
 GIB = 1 << 30
 LOW, CLEAR = Room(GIB // 4, GIB // 2), Room(50 * GIB, GIB // 2)
+TWICE = (TrialUp, CheckpointSaved, TrialExited)
 BEGAN = Beginning(0.0, 0.0, "boot")
 
 
@@ -78,10 +83,21 @@ def drawn(seed: int, folder: Path) -> FaultySetup:
 
 
 class Machine(FragileExecutor):
-    """The simulated machine as a daemon has it; every second trial that fails has run out of memory."""
+    """The simulated machine as a daemon has it; every second trial that fails has run out of memory.
+
+    News of trials may come twice, and late.
+    """
+
+    rng: Random
+    told: list[Event]
 
     def poll(self, until: float) -> Sequence[Event]:
-        return [_with_memory(event) for event in super().poll(until)]
+        events = [_with_memory(event) for event in super().poll(until)]
+        self.told += [event for event in events if isinstance(event, TWICE)]
+        if events and self.told and self.rng.random() < 0.1:
+            again = self.rng.choice(self.told[-20:])
+            events.append(msgspec.structs.replace(again, at=self.now()))
+        return events
 
     def reconcile(self, live: Any) -> Sequence[Event]:
         return [_with_memory(event) for event in super().reconcile(live)]
@@ -121,6 +137,7 @@ class Search(Daemons):
         if of.has_memory:
             helpers[Suggest] = FragileSuggester(of, self.points)
         executor = Machine(self.machine, self.points, self.facts)
+        executor.rng, executor.told = self.rng, []
         storage = Storage(self.disk, room=lambda _: self.room, beside=lambda work: work())
         driver = Driver(self.experiment, executor, journal, helpers=helpers, check=True)
         assembled = Assembled(self.experiment, of, self._paths())
