@@ -80,8 +80,6 @@ def simulate(args: argparse.Namespace) -> int:
     workload = setups[0].load()
     for note in getattr(workload, "notes", ()):
         common.note(f"note: {note}")
-    for line in setup.forewords(setups):
-        common.note(f"note: {line}")
     with _progress(len(setups)) as on_done:
         results = study.run_all(setups, jobs=args.jobs, on_done=on_done)
     if args.json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpusched.cli import common
@@ -41,7 +41,8 @@ def validate(args: argparse.Namespace) -> int:
     try:
         limit_s = common.read_option("--rehearse", args.rehearse or "10m", duration)
         recipe = common.load_recipe(args)
-        foreword = [*remarks(recipe), *ask_policy(recipe)]
+        notes = list(remarks(recipe))
+        ask_policy(recipe)
     except InputError as error:
         if not args.json:
             raise
@@ -51,7 +52,7 @@ def validate(args: argparse.Namespace) -> int:
     if not args.json:
         print(f"{args.recipe} is good. A search would run:", flush=True)
         print("\n".join(lines(recipe)), flush=True)
-        for line in foreword:
+        for line in notes:
             common.note(f"note: {line}")
     seen = []
     if args.rehearse is not None:
@@ -60,7 +61,7 @@ def validate(args: argparse.Namespace) -> int:
         seen = rehearse(recipe, find.runs_folder(args.dir), limit_s, args.configurations)
     is_good = all(rehearsal.is_good for rehearsal in seen)
     if args.json:
-        data = {"recipe": str(args.recipe), "ok": is_good, **summary(recipe), "notes": foreword}
+        data = {"recipe": str(args.recipe), "ok": is_good, **summary(recipe), "notes": notes}
         data |= {"rehearsals": [rehearsal.to_json() for rehearsal in seen]} if seen else {}
         common.print_json(data)
     else:
@@ -84,8 +85,8 @@ def remarks(recipe: Recipe) -> Iterator[str]:
     yield from script.remarks(recipe.script, grows=grows, lr_power=recipe.lr_power)
 
 
-def ask_policy(recipe: Recipe) -> Sequence[str]:
-    """Return the policy's remarks on this recipe. Raises InputError where the policy cannot work with the recipe.
+def ask_policy(recipe: Recipe) -> None:
+    """Raise InputError where the policy cannot work with the recipe.
 
     If the recipe leaves the number of devices open, the policy is asked about more than enough of them, so that a
     problem is one on any machine. ``run`` asks again with the real number.
@@ -99,7 +100,6 @@ def ask_policy(recipe: Recipe) -> Sequence[str]:
     problems = list(policy.problems(known, MANY if atoms is None else atoms))
     if problems:
         raise RecipeError([f"policy.{option}: {message}" for option, message in problems])
-    return () if atoms is None else policy.foreword(known, atoms)
 
 
 def summary(recipe: Recipe) -> dict[str, Any]:

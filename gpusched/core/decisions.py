@@ -357,16 +357,15 @@ class Policy(ABC):
         return NOTHING
 
     def on_wake(self, view: View) -> Sequence[Decision]:
-        """Answer that the time asked for with ``WakeAt`` has come."""
+        """Answer that the time asked for with ``WakeAt`` has come, or that the search continues after its end.
+
+        Trials that ended with the search are told by ``on_exit`` after that.
+        """
         return NOTHING
 
     def on_tried(self, view: View) -> Sequence[Decision]:
         """Start the configuration that a person asked for; asked while atoms are free."""
         return (Start(view.rules.smallest, "a person asked for it"),)
-
-    def on_reopen(self, view: View) -> Sequence[Decision]:
-        """Answer that the search goes on after its end; what ended with it is told by ``on_exit`` after this."""
-        return NOTHING
 
     def on_forecast(
         self, view: View, trial: TrialView, step: int, forecast: Mapping[str, float]
@@ -379,10 +378,6 @@ class Policy(ABC):
     def problems(self, rules: Rules, atoms: int) -> Iterator[BadOption]:
         """Yield options that make no sense in this experiment on so many atoms, before it starts."""
         return iter(())
-
-    def foreword(self, rules: Rules, atoms: int) -> Sequence[str]:
-        """Return what a person should know before the experiment starts."""
-        return ()
 
     def notes(self, view: View) -> Sequence[str]:
         """Return one or two lines about the search as a whole, for the dashboard."""

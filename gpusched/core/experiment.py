@@ -292,7 +292,7 @@ class Experiment:
 
     def _reopened(self, event: events.Reopened) -> None:
         if requests.reopen(self.state, self._do, event):
-            self._enact(self.policy.on_reopen(self.state))
+            self._enact(self.policy.on_wake(self.state))
 
     def _resumed(self, event: events.DaemonResumed) -> None:
         state = self.state

@@ -210,7 +210,6 @@ class Daemon:
         widest = max(islands.values()) if rules.islands_apart else len(inventory)
         self.assembled.recipe.require_atoms(widest)
         self.assembled.require_policy(len(inventory))
-        self._foreword = list(self.assembled.foreword(len(inventory)))
         require_sizes(inventory, rules.fit(widest))
         asked = self._wish.get("try")
         self.driver.handle(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,10 +42,6 @@ class Assembled:
         if found:
             lines = [f"policy.{option}: {message}" for option, message in found]
             raise InputError("\n".join(lines))
-
-    def foreword(self, atoms: int) -> Sequence[str]:
-        """Return what the policy tells a person before it starts on so many atoms."""
-        return self.experiment.policy.foreword(self.experiment.state.rules, atoms)
 
 
 def read_recipe(paths: ExperimentPaths) -> Recipe:

@@ -223,7 +223,7 @@ class Foresight(base.Policy):
 
     # ------------------------------------------------------------ free atoms
 
-    def on_reopen(self, view: View) -> Sequence[Decision]:
+    def on_wake(self, view: View) -> Sequence[Decision]:
         self._refreshed_at = -math.inf
         return base.NOTHING
 

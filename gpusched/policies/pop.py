@@ -149,7 +149,7 @@ class Pop(base.Policy):
 
     # ------------------------------------------------------------ the target
 
-    def on_reopen(self, view: View) -> Sequence[Decision]:
+    def on_wake(self, view: View) -> Sequence[Decision]:
         self._target = None
         if self._best > NEVER:
             self._aim(view)

@@ -91,6 +91,8 @@ class Seer(base.Policy):
         super().__init__(options)
         self.plan: Plan | None = None
         self._has_planned = False
+        #: Deadline that the plan was made for.
+        self._planned_to_s = 0.0
         self._began_s = 0.0
         self._stage = 0
         #: Trials under way and the bracket each is in; how many of each bracket are still to be started.
@@ -166,9 +168,6 @@ class Seer(base.Policy):
             given = self.options.arguments(rules, atoms, rules.deadline_s)
             yield self._why_none(given, atoms)
 
-    def foreword(self, rules: Rules, atoms: int) -> Sequence[str]:
-        return (f"seer plans {self.plan_for(rules, atoms, rules.deadline_s)[1]}",)
-
     # ------------------------------------------------------------ the first stage
 
     def on_capacity(self, view: View) -> Sequence[Decision]:
@@ -182,6 +181,7 @@ class Seer(base.Policy):
         return (*said, decision) if decision is not None else said
 
     def _begin(self, view: View) -> Sequence[Decision]:
+        self._planned_to_s = view.rules.deadline_s
         self._has_planned = True
         self._began_s = view.now
         self.plan, words = self.plan_for(view.rules, view.atoms_total, view.time_left_s)
@@ -191,10 +191,8 @@ class Seer(base.Policy):
         self._missing = [bracket.trials for bracket in self.plan.brackets]
         return Say(f"seer plans {words}"), WakeAt(self._stage_end_s)
 
-    def on_reopen(self, view: View) -> Sequence[Decision]:
+    def _plan_again(self, view: View) -> Sequence[Decision]:
         """Plan the time that is left anew where the plan is over; a winner takes a place in the new plan."""
-        if self.plan is not None and self._winner is None and self._bracket_of:
-            return base.NOTHING
         winners, self._winner = list(self._bracket_of), None
         said = self._begin(view)
         self._bracket_of.clear()
@@ -263,6 +261,9 @@ class Seer(base.Policy):
 
     def on_wake(self, view: View) -> Sequence[Decision]:
         plan = self.plan
+        is_over = plan is None or self._winner is not None or not self._bracket_of
+        if is_over and view.rules.deadline_s > self._planned_to_s:
+            return self._plan_again(view)  # the search continues after its end
         if plan is None or not self._bracket_of or view.now < self._stage_end_s - 1e-9:
             return base.NOTHING
         self._missing = [0] * len(plan.brackets)

@@ -212,20 +212,6 @@ def _policy_problems(setup: Setup, of: Recipe) -> Iterator[tuple[str, str]]:
     return policy.problems(rules_of(setup, of), setup.atoms)
 
 
-def forewords(setups: Sequence[Setup]) -> Iterator[str]:
-    """Yield forewords of policies: once a situation, which is named if there are several."""
-    asked = [setup for setup in setups if setup.seed == setups[0].seed]
-    situations = {(setup.atoms, setup.deadline_s) for setup in asked}
-    found: dict[str, None] = {}
-    for setup in asked:
-        where = f"{setup.atoms} atoms, {setup.deadline_s:g} s: " if len(situations) > 1 else ""
-        of = recipe(setup)
-        policy = policies.make(of.policy_name, of.policy_options)
-        said = policy.foreword(rules_of(setup, of), setup.atoms)
-        found |= dict.fromkeys(f"{where}{line}" for line in said)
-    yield from found
-
-
 def _runs(
     situation: Setup, options: Mapping[str, Mapping[str, Any]], request: Request
 ) -> Iterable[Setup]:

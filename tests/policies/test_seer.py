@@ -166,16 +166,12 @@ def seer(**options: Any) -> Seer:
     return Seer(Options(**options))
 
 
-def test_a_plan_that_is_cut_says_so_before_it_starts() -> None:
-    policy = seer(**EXAMPLE)
-    (words,) = policy.foreword(Rules(deadline_s=600.0), 8)
-    assert "cut to" in words
-    assert (
-        "of 80 atom-minutes, as the plan for those needs 16 atoms at once and there are 8" in words
-    )
-    assert list(policy.problems(Rules(deadline_s=600.0), 8)) == []
-    (uncut,) = policy.foreword(Rules(deadline_s=600.0), 16)
-    assert "cut" not in uncut
+def test_a_plan_that_is_cut_says_so() -> None:
+    policy, rules = seer(**EXAMPLE), Rules(deadline_s=600.0)
+    words = policy.plan_for(rules, 8, 600.0)[1]
+    assert "of 80 atom-minutes, as the plan for those needs 16 atoms at once" in words
+    assert list(policy.problems(rules, 8)) == []
+    assert "cut" not in policy.plan_for(rules, 16, 600.0)[1]
 
 
 def test_a_cut_plan_runs_within_the_box() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gpusched.errors import InputError
 from gpusched.sim.physics import Noise, parse_scaling
-from gpusched.sim.setup import Request, forewords, plan
+from gpusched.sim.setup import Request, plan
 from gpusched.sim.study import Mean, student_t
 
 
@@ -91,14 +91,6 @@ def test_pop_needs_bounds_where_the_workload_has_none(tmp_path):
     file.write_text("def f(hp, step):\n    return step\n")
     (line,) = problems(workload=f"{file}:f", policies=["pop"])
     assert "pop needs a bounded metric" in line
-
-
-def test_what_should_be_known_before_it_starts():
-    seer = plan(Request(policies=["seer"], overrides=["B=100"], deadline="15m,30m", seeds=3))
-    lines = list(forewords(seer))
-    assert [line.partition(":")[0] for line in lines] == ["8 atoms, 900 s", "8 atoms, 1800 s"]
-    assert "seer plans" in lines[0]
-    assert not list(forewords(plan(Request(policies=["hermes", "asha"], seeds=1))))
 
 
 def test_all_problems_at_once():
