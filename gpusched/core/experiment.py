@@ -312,7 +312,8 @@ class Experiment:
         slots = self.state.devices.slots
         # Those that drain come last, or a launch that waits for one is made on another that cannot be used either.
         unusable = sorted(
-            event.unusable, key=lambda device: slots[device].state is DeviceState.DRAINING
+            slots.keys() & event.unusable,
+            key=lambda device: (slots[device].state is DeviceState.DRAINING, device),
         )
         for device in unusable:
             reason = event.unusable[device]
