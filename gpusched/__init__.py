@@ -34,7 +34,7 @@ def __getattr__(name: str) -> object:
     if name in ("accelerate", "lightning", "transformers"):
         import importlib
 
-        return importlib.import_module(f"gpusched.integrations.{name}")
+        return importlib.import_module(f"gpusched.{name}")
     if name == "Trial":
         from gpusched.worker.trial import Trial
 

@@ -29,7 +29,7 @@ PURE_LIBRARIES = {
 }
 SEEDED_NUMPY = {"Generator", "BitGenerator", "PCG64", "Philox", "SeedSequence", "RandomState"}
 
-TORCH_ROOMS = {"worker", "runtime", "integrations"}
+TORCH_ROOMS = {"worker", "runtime", "lightning", "transformers", "accelerate"}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ _ONE_RANK = re.compile(
     r"\brank\s*(==\s*0|<\s*1)|not\s+(\w+\.)*rank\b|is_(local_)?main_process|is_global_zero"
 )
 _ADAPTIVE = re.compile(r"ada|lion|lamb|rmsprop|rprop|shampoo|muon|soap|sophia")
-_TRAINERS = re.compile(r"gpusched\.(integrations\.)?(lightning|transformers|accelerate)\b")
+_TRAINERS = re.compile(r"gpusched\.(lightning|transformers|accelerate)\b")
 
 
 def remarks(script: Path, *, grows: bool, lr_power: float) -> Iterator[str]:

@@ -9,6 +9,6 @@
   (loaders and samplers of the script's own); ``weights`` and ``learning_rate`` keep gradients, rates and schedules
   right whatever the number of ranks
 * what survives a launch: ``training`` (what was set up), ``state``, ``sharded`` and ``rng`` (what a checkpoint holds),
-  ``checkpoint`` (how it lies on disk), ``saving``
+  ``checkpoint`` (how it lies on disk), ``saving``; ``owner`` (where a trainer owns the loop)
 * what a rehearsal looks at: ``onlooker``
 """

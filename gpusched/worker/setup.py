@@ -225,6 +225,11 @@ class TrialSetup:
         kind = EvaluationStream if isinstance(dataset, IterableDataset) else EvaluationLoader
         return kind(dataset, batch_size, self._training.layout, self.device, **options)
 
+    @property
+    def base_batches(self) -> int:
+        """Batches of one atom in a global batch: the number of atoms, and 1 where the global batch is fixed."""
+        return self._training.global_batches
+
     def steps_per_epoch(self, loader: Any) -> int:
         """Count the optimizer steps of one epoch on one atom: the length to give to a scheduler by step.
 

@@ -9,6 +9,8 @@
 
 One report is one evaluation. ``per_device_train_batch_size`` is the global batch and stays so: its ranks share it, so
 the number of steps, the schedule and the order of the samples depend neither on the number of ranks nor on a pause.
+Each rank's loss is the mean over its tokens, and ranks count alike (``average_tokens_across_devices`` is False):
+transformers multiplies losses by the number of ranks otherwise, also those of models that take no count of tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from gpusched.integrations import Owner
+from gpusched.worker.owner import Owner
 
 if TYPE_CHECKING:
     from gpusched.worker.trial import Trial
@@ -71,6 +73,7 @@ class Search(Owner, TrainerCallback):
             )
         options.output_dir = str(trial.folder / "trainer")
         options.save_strategy = SaveStrategy.NO
+        options.average_tokens_across_devices = False
         if self._keep_global_batch:
             batch = options.per_device_train_batch_size
             options.per_device_train_batch_size = trial.local_batch(batch)

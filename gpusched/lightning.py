@@ -9,24 +9,72 @@
 One report is one epoch, after its validation. The strategy is DDP on one rank too: Lightning then shuffles by seed and
 epoch, so that the order of the samples depends neither on the number of ranks nor on a pause. ``batch_size=B`` is a
 batch per atom, and the learning rate follows the number of atoms; ``batch_size=trial.local_batch(B)`` keeps the global
-batch, and with it the training, the same on any number of atoms.
+batch, and with it the training, the same on any number of atoms. Schedules by step are counted in steps of one atom,
+which ``trainer.estimated_stepping_batches`` tells. With ``LightningCLI`` write ``trainer_class=search.trainer``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
-from gpusched.integrations import Owner
+from gpusched.worker.owner import Owner
 
 if TYPE_CHECKING:
     from gpusched.worker.trial import Trial
 
 CHECKPOINT = "lightning.ckpt"
+
+
+class SearchTrainer(Trainer):
+    """Lightning's trainer, made by ``Search.trainer``."""
+
+    search: Search
+
+    @wraps(Trainer.__init__)  # type: ignore[misc]  # LightningCLI reads what it takes
+    def __init__(
+        self, *, callbacks: Callback | Iterable[Callback] | None = None, **options: Any
+    ) -> None:
+        super().__init__(**self.search.fitted(callbacks, options))
+
+    @property
+    def estimated_stepping_batches(self) -> int | float:
+        """Steps of the whole training on one atom: the length of a schedule, the same in every launch."""
+        here: int | float = super().estimated_stepping_batches
+        atoms = self.search.atoms
+        per_epoch = self.search.steps_of_an_epoch(self)
+        if atoms == 1 or math.isinf(here) or per_epoch is None or not self.max_epochs:
+            return here * atoms
+        whole: int = per_epoch * self.max_epochs
+        return whole if self.max_steps == -1 else min(whole, self.max_steps * atoms)
+
+    def validate(self, *arguments: Any, **options: Any) -> Any:
+        """As Lightning's; nothing where the trial leaves before its training is over."""
+        return self._after(super().validate, arguments, options)
+
+    def test(self, *arguments: Any, **options: Any) -> Any:
+        """As Lightning's; nothing where the trial leaves before its training is over."""
+        return self._after(super().test, arguments, options)
+
+    def predict(self, *arguments: Any, **options: Any) -> Any:
+        """As Lightning's; nothing where the trial leaves before its training is over."""
+        return self._after(super().predict, arguments, options)
+
+    def _after(self, call: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if self.search.is_leaving:
+            return []
+        if options.get("ckpt_path") in ("best", "last") and self.checkpoint_callback is None:
+            # What Lightning's own checkpoint, which is off here, would hold: the model as training has left it.
+            options["ckpt_path"] = None
+            if not (len(arguments) > 0 or options.get("model")):
+                options["model"] = self.lightning_module
+        return call(*arguments, **options)
 
 
 class Search(Owner, Callback):
@@ -42,18 +90,33 @@ class Search(Owner, Callback):
         self._scale_lr = scale_lr
         self._is_wanted = self._has_made = False
 
-    def trainer(
-        self, *, callbacks: Callback | Iterable[Callback] | None = None, **options: Any
-    ) -> Trainer:
-        """Make Lightning's ``Trainer`` with this callback, on the trial's ranks and in its folder, by DDP.
+    @property
+    def atoms(self) -> int:
+        """Base batches in a global batch; 1 where the script keeps its global batch (``trial.local_batch``)."""
+        return self._trial.base_batches
 
-        Args:
-            callbacks: More callbacks; a ``ModelCheckpoint`` writes into the trial's folder.
-            options: Others of ``Trainer``, ``strategy`` too. ``accelerator``, ``devices``, ``num_nodes`` and
-                ``default_root_dir`` are the trial's, whatever a script gives.
+    def steps_of_an_epoch(self, trainer: Trainer) -> int | None:
+        """Return the steps of an epoch on one atom; None where the training loader does not tell."""
+        try:
+            batches = self._trial.steps_per_epoch(trainer.train_dataloader)
+        except TypeError:
+            return None
+        is_limited = trainer.num_training_batches < len(trainer.train_dataloader)
+        return None if is_limited else math.ceil(batches / trainer.accumulate_grad_batches)
+
+    @property
+    def trainer(self) -> type[SearchTrainer]:
+        """Lightning's ``Trainer`` with this callback, on the trial's ranks and in its folder, by DDP.
+
+        It takes the options of ``Trainer``. ``accelerator``, ``devices``, ``num_nodes`` and ``default_root_dir`` are
+        the trial's, whatever a script gives; a ``ModelCheckpoint`` writes into the trial's folder.
         """
-        more = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or ())
         self._has_made = True
+        return type("SearchTrainer", (SearchTrainer,), {"search": self})
+
+    def fitted(self, callbacks: Any, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options of a ``Trainer`` as the trial needs them."""
+        more = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or ())
         ours = {
             "callbacks": [self, *more],
             "accelerator": "gpu" if self._trial.device.type == "cuda" else "cpu",
@@ -63,7 +126,9 @@ class Search(Owner, Callback):
             "enable_checkpointing": any(isinstance(each, Checkpoint) for each in more),
             "default_root_dir": self._trial.folder,
         }
-        return Trainer(**{"strategy": "ddp", **options, **ours})
+        if options.get("strategy", "auto") == "auto":
+            options["strategy"] = "ddp"
+        return {**options, **ours}
 
     @property
     def ckpt_path(self) -> Path | None:
@@ -91,7 +156,8 @@ class Search(Owner, Callback):
             trial.scale_lr(optimizer)
         for config in trainer.lr_scheduler_configs:
             if config.interval == "step" and not config.reduce_on_plateau:
-                config.scheduler = trial.schedule(config.scheduler)
+                steps = self.steps_of_an_epoch(trainer)
+                config.scheduler = trial.schedule(config.scheduler, steps_per_epoch=steps)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report the epoch that has ended, with every metric that was logged."""

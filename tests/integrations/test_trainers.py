@@ -1,0 +1,216 @@
+"""Trainers of libraries on real ranks: what is reported, and which rates, do not depend on the number of ranks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.worker.fakes import Bench, at_step, daemon, run_ranks
+from tests.worker.test_ranks import values
+
+pytestmark = [
+    pytest.mark.integrations,
+    pytest.mark.timeout(900),
+    *(
+        pytest.mark.skipif(not find_spec(name), reason=f"{name} is not installed here")
+        for name in ("lightning", "transformers", "accelerate", "jsonargparse")
+    ),
+]
+END = 10**6
+if find_spec("lightning"):  # torchvision that is built for other operators (recipes/vision_ops.py)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).resolve().parents[2] / "recipes")
+        __import__("vision_ops")
+
+
+@pytest.fixture
+def bench(folder: Path) -> Bench:
+    made = Bench(folder / "run")
+    made.prepare()
+    return made
+
+
+def through(
+    bench: Bench, body: Any, plan: list[tuple[int, int]], *arguments: Any
+) -> list[list[Any]]:
+    """What each launch's ranks return, where a launch is (ranks, step at which it leaves)."""
+    found = []
+    for incarnation, (ranks, until) in enumerate(plan, 1):
+        with daemon(bench, at_step(**{"yield": until})):
+            found.append(values(run_ranks(body, ranks, bench, incarnation, arguments)))
+    return found
+
+
+# ---------------------------------------------------------------- transformers
+
+
+def with_transformers(kind: str, epochs: int = 4) -> list[float]:
+    """Gradient norms; a causal model takes ``num_items_in_batch``, a classifier takes it and does not use it."""
+    warnings.simplefilter("ignore")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import transformers as hf
+
+    from gpusched.transformers import Search
+
+    search = Search()
+    torch.manual_seed(0)
+    rows = [{"input_ids": s + torch.arange(8)} for s in torch.randint(0, 32, (32,))]
+    small: dict[str, Any] = {"vocab_size": 40, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    still = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop", "summary_first_dropout"), 0.0)
+    config = hf.GPT2Config(n_positions=8, **small, **still, pad_token_id=0, num_labels=3)
+    if kind == "causal":
+        model: Any = hf.GPT2LMHeadModel(config)
+        rows = [{**row, "labels": row["input_ids"]} for row in rows]
+    else:
+        model = hf.GPT2ForSequenceClassification(config)
+        rows = [{**row, "labels": row["input_ids"][0] % 3} for row in rows]
+    options = hf.TrainingArguments(
+        output_dir="out",
+        num_train_epochs=epochs,
+        per_device_train_batch_size=8,
+        learning_rate=0.01,
+        eval_strategy="epoch",
+        logging_steps=1,
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+    )
+    arguments = search.arguments(options)
+    trainer = hf.Trainer(
+        model, arguments, train_dataset=rows, eval_dataset=rows, callbacks=[search]
+    )
+    trainer.train(resume_from_checkpoint=search.checkpoint)
+    return [row["grad_norm"] for row in trainer.state.log_history if "grad_norm" in row]
+
+
+@pytest.mark.parametrize("kind", ["causal", "classifier"])
+def test_2_transformers_evaluates_and_trains_alike_on_two_ranks(bench: Bench, kind: str) -> None:
+    seen = []
+    for name, plan in (("alone", [(1, END)]), ("resized", [(1, 1), (2, 3), (1, END)])):
+        one = Bench(bench.root / name)
+        one.prepare(metric="eval_loss", mode="min")
+        norms = through(one, with_transformers, plan, kind)[-1][0]
+        seen.append(([line["m"]["eval_loss"] for line in one.reports()], norms))
+    assert len(seen[0][0]) == 4
+    assert seen[1][0] == pytest.approx(seen[0][0], rel=1e-3)
+    assert seen[1][1] == pytest.approx(seen[0][1], rel=1e-3)
+
+
+# ---------------------------------------------------------------- lightning
+
+
+def lightning_module(kind: str, seen: list[Any], epochs: int) -> Any:
+    import lightning as L
+
+    class Net(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Linear(4, 1)
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            x, y = batch
+            seen.append(
+                (self.current_epoch, x[:, 0].tolist(), self.lr_schedulers().get_last_lr()[0])
+            )  # type: ignore[union-attr]
+            return nn.functional.mse_loss(self.net(x), y)
+
+        def validation_step(self, batch: Any, index: int) -> None:
+            x, y = batch
+            self.log("val_loss", nn.functional.mse_loss(self.net(x), y), sync_dist=True)
+
+        test_step = validation_step
+
+        def configure_optimizers(self) -> Any:
+            opt = torch.optim.SGD(self.parameters(), lr=0.1)
+            steps = self.trainer.estimated_stepping_batches
+            made = torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=int(steps))
+            return [opt], [{"scheduler": made, "interval": "step"}]
+
+    return Net()
+
+
+def with_lightning(kind: str, epochs: int = 4) -> list[Any]:
+    warnings.simplefilter("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    from gpusched.lightning import Search
+
+    search = Search()
+    torch.manual_seed(0)
+    data = TensorDataset(x := torch.rand(36, 4), x.sum(1, keepdim=True))
+    seen: list[Any] = []
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = search.trainer(max_epochs=epochs, strategy="auto", **quiet)
+    train, val = DataLoader(data, batch_size=4, shuffle=True), DataLoader(data, batch_size=4)
+    model = lightning_module(kind, seen, epochs)
+    trainer.fit(model, train, val, ckpt_path=search.ckpt_path)
+    trainer.test(ckpt_path="best", dataloaders=val, verbose=False)
+    return seen
+
+
+def test_6_7_and_28_lightning_by_itself_keeps_order_schedule_and_a_test_at_the_end(
+    bench: Bench,
+) -> None:
+    """``strategy="auto"``, a schedule as long as ``estimated_stepping_batches``, ``test(ckpt_path="best")``."""
+    bench.prepare(metric="val_loss", mode="min")
+    launches = through(bench, with_lightning, [(1, 1), (2, 3), (1, END)], "plain")
+    orders = [tuple(map(tuple, (s for _, s, _ in launch[0][:9]))) for launch in launches]
+    assert len(set(orders)) == 3, "each launch begins with an epoch of its own"
+    rates = {}
+    for launch in launches:
+        for epoch, _, rate in launch[0]:
+            rates.setdefault(epoch, rate)
+    course = torch.optim.lr_scheduler.CosineAnnealingLR(
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1), T_max=36
+    )
+    for epoch, rate in sorted(rates.items()):
+        for _ in range(9 * epoch - course.last_epoch):
+            course.optimizer.step()
+            course.step()
+        assert rate == pytest.approx(course.get_last_lr()[0], abs=1e-9)
+    assert sorted(rates) == [0, 1, 2, 3]
+    assert bench.last_word(3)["why"] == "finished"  # type: ignore[index]
+
+
+def by_command_line() -> list[Any]:
+    warnings.simplefilter("ignore")
+    from lightning.pytorch.cli import LightningCLI
+
+    from gpusched.lightning import Search
+
+    search = Search()
+    data = TensorDataset(x := torch.rand(32, 4), x.sum(1, keepdim=True))
+    seen: list[Any] = []
+    net = type(lightning_module("plain", seen, 2))
+    sys.argv = ["cli.py", "--trainer.max_epochs=2", "--trainer.logger=false"]
+    cli = LightningCLI(net, trainer_class=search.trainer, run=False, save_config_callback=None)
+    loader = DataLoader(data, batch_size=4, shuffle=True)
+    cli.trainer.fit(cli.model, loader, loader, ckpt_path=search.ckpt_path)
+    return seen
+
+
+def test_28_lightnings_command_line_takes_the_trainer(bench: Bench) -> None:
+    bench.prepare(metric="val_loss", mode="min")
+    ((seen,),) = through(bench, by_command_line, [(1, END)])
+    assert len(seen) == 2 * 8
+
+
+def real_modules() -> list[str]:
+    from gpusched.accelerate import Accelerator
+    from gpusched.lightning import Search as Lightning
+    from gpusched.transformers import Search as Transformers
+
+    return [one.__module__ for one in (Accelerator, Lightning, Transformers)]
+
+
+def test_28_trainers_are_modules() -> None:
+    assert real_modules() == ["gpusched.accelerate", "gpusched.lightning", "gpusched.transformers"]
