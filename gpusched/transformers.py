@@ -47,7 +47,7 @@ class Search(Owner, TrainerCallback):
     @property
     def checkpoint(self) -> str | None:
         """The folder to go on from, for ``Trainer.train(resume_from_checkpoint=..)``; None for a new trial."""
-        folder = self._restored(CHECKPOINT)
+        folder = self._restored(CHECKPOINT, keeps_generators=True)
         return None if folder is None else str(folder)
 
     def arguments(self, options: TrainingArguments) -> TrainingArguments:

@@ -26,8 +26,12 @@ class Owner:
         """The trial: ``hparams``, ``local_batch``, ``folder``."""
         return self._trial
 
-    def _restored(self, name: str) -> Path | None:
-        """Return a path in the checkpoint to go on from, which the script has asked for; None for a new trial."""
+    def _restored(self, name: str, *, keeps_generators: bool = False) -> Path | None:
+        """Return a path in the checkpoint to continue from, which the script has asked for; None for a new trial.
+
+        ``keeps_generators``: the trainer restores them itself, and seeds its samplers alike on every rank by them.
+        """
         self._is_asked = True
-        folder = self._trial.restored_dir
+        trial = self._trial
+        folder = trial.restored_files() if keeps_generators else trial.restored_dir
         return None if folder is None else folder / name

@@ -261,8 +261,12 @@ class Trial(TrialSetup):
         None means that the trial begins at step 0, or that its checkpoint has no files. Read it before the first
         ``report``, when the model and the data are made; it must not be written to.
         """
-        self._backing.writes_files = True
         self._set_generators()
+        return self.restored_files()
+
+    def restored_files(self) -> Path | None:
+        """Return ``restored_dir`` and leave the generators alike: a trainer makes its samplers after this."""
+        self._backing.writes_files = True
         return self._checkpoint.script_folder if self._checkpoint is not None else None
 
     # ------------------------------------------------------------------ inside
