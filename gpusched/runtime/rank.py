@@ -38,6 +38,7 @@ def run_file(
     Raises:
         SystemExit: The script ended badly, said on stderr and in the error file. The code is the one to exit with.
     """
+    endings.leave_to_caller()
     with suppress(Exception):  # streams without a descriptor
         faulthandler.enable(all_threads=True)
     with suppress(Exception):  # under plain torchrun nobody asks

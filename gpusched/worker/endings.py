@@ -137,10 +137,15 @@ def has_failed() -> bool:
     return _failed
 
 
-def watch_endings() -> None:
-    """Notice a bad ending in an interpreter that runs the script itself, and leave torchrun's error file.
+def leave_to_caller() -> None:
+    """Leave it to the code that runs the script (``runtime/rank.py``) to notice a bad ending."""
+    global _watching
+    _watching = True
 
-    ``rank.py`` notices by its own means.
+
+def watch_endings() -> None:
+    """Notice a bad ending in an interpreter that runs the script itself (``launch: cold``), and leave torchrun's error
+    file.
     """
     global _watching
     if _watching:

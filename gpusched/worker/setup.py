@@ -107,6 +107,8 @@ class TrialSetup:
     def wrap(self, model: Any, *, shard: bool = False, **ddp_options: Any) -> Any:
         """``model`` on this rank's device, in ``DistributedDataParallel`` where there are several ranks.
 
+        The model's own attributes and methods stay reachable through it: ``model.decode(x)``.
+
         With ``shard`` its parameters are split over the ranks instead (``fully_shard``, FSDP2), each child of its own;
         shard it yourself, layer by layer, where that is too coarse. Optimizers are made after this.
 
@@ -136,11 +138,11 @@ class TrialSetup:
             sharded.shard(model, self.device, self.world_size)
             weights.weigh_sharded(model, self._batch_weight())
             return model
-        from torch.nn.parallel import DistributedDataParallel
+        from gpusched.worker.weights import OpenDDP
 
         if self.device.type == "cuda":
             ddp_options.setdefault("device_ids", [self.device.index])
-        wrapped = DistributedDataParallel(model, **ddp_options)
+        wrapped = OpenDDP(model, **ddp_options)
         weights.weigh_gradients(wrapped.parameters(), self._batch_weight())
         return wrapped
 

@@ -86,8 +86,7 @@ class Usage:
         if self._context.scheduled and not saves and not self.tracks:
             self._check_saves_nothing(training.step)
         if self._reports & (self._reports - 1) == 0:  # 1, 2, 4, 8, ..
-            trains = any(map(_has_trained, self._at_work))
-            apart = apart_ranks(self._group, training.tracked.values(), trains=trains)
+            apart = apart_ranks(self._group, training.tracked.values())
             if apart is not None:
                 raise RuntimeError(apart)
         if self._reports == 1 and (unread := self._context.unread):
@@ -281,7 +280,7 @@ class Usage:
         self._was_late = set(late or ())
 
 
-def apart_ranks(group: Group, tracked: Iterable[Any], *, trains: bool) -> str | None:
+def apart_ranks(group: Group, tracked: Iterable[Any]) -> str | None:
     """Return the error for ranks that train apart: other parameters, or the same work twice. All ranks call it.
 
     A few thousand parameters of the tracked models are compared. Sharded models are left out.
@@ -305,21 +304,7 @@ def apart_ranks(group: Group, tracked: Iterable[Any], *, trains: bool) -> str | 
                 f"ranks 0 and {rank} have trained apart (their parameters differ by {apart:.2g} of the largest), "
                 f"and the model of rank 0 alone would be ranked: {fix}"
             )
-    if trains and not _has_talked(torch.distributed):
-        return (
-            f"the {group.world_size} ranks of this trial do the same work, each for itself: {fix}"
-        )
     return None
-
-
-def _has_talked(dist: Any) -> bool:
-    """Tell whether the script may have used a collective: of the default group, or of a group of its own."""
-    if not dist.is_initialized() or len(dist.distributed_c10d._world.pg_map) > 1:
-        return True
-    try:
-        return bool(dist.group.WORLD._get_sequence_number_for_group())
-    except RuntimeError:  # a backend that does not count
-        return True
 
 
 def _distance(torch: Any, first: bytes, other: bytes) -> float:

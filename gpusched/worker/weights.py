@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from gpusched.worker.group import Call, Group
 
@@ -89,6 +90,18 @@ class BatchWeight:
         """Return a few values of each of the first gradients; nothing where there is none, or all are 0."""
         values = torch.cat(self._first).cpu() if self._first else torch.empty(0)
         return values.numpy().tobytes() if bool(values.count_nonzero()) else b""
+
+
+class OpenDDP(DistributedDataParallel):
+    """``DistributedDataParallel`` through which the model's own attributes and methods are reachable."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module":
+                raise
+            return getattr(self.module, name)
 
 
 def each_part(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -353,6 +353,25 @@ def test_a_process_group_that_a_script_makes_too_late_is_refused_with_the_fix() 
     assert "if not dist.is_initialized():" in endings.headline(error, "train.py")
 
 
+def test_a_wrapped_model_keeps_its_own_attributes_and_methods(bench: Bench) -> None:
+    class Coder(nn.Linear):
+        block_size = 8
+
+        def decode(self, code: int) -> int:
+            return code * self.block_size
+
+    def script() -> tuple[int, bool, str]:
+        model = gpusched.init().wrap(Coder(2, 1))
+        try:
+            model.lost  # noqa: B018
+        except AttributeError as error:
+            return model.decode(3), isinstance(model, DistributedDataParallel), str(error)
+        raise AssertionError
+
+    told = "'Coder' object has no attribute 'lost'"
+    assert values(run_ranks(script, 2, bench)) == [(24, True, told)] * 2
+
+
 def uneven(wraps: bool) -> None:
     trial = gpusched.init()
     model = nn.Linear(4, 1).double()
@@ -420,5 +439,5 @@ def test_under_plain_torchrun_nothing_is_saved_and_rank_0_prints(tmp_path: Any) 
             told.append(trial.step)
         return [type(model).__name__, told, trial.hparams.as_dict()]
 
-    expected = ["DistributedDataParallel", [1, 2], {}]
+    expected = ["OpenDDP", [1, 2], {}]
     assert values(run_ranks(script, 2)) == [expected, expected]

@@ -14,7 +14,8 @@ EVERY, MOST, WARMUP, RATE, BATCH, CONTEXT = 5, 100, 10, 3e-3, 8, 16
 gradient_accumulation_steps = 4
 ddp, seed_offset = int(os.environ.get("RANK", -1)) != -1, 0
 if ddp:
-    dist.init_process_group(backend="gloo")
+    if not dist.is_initialized():  # <-
+        dist.init_process_group(backend="gloo")
     seed_offset, ddp_world_size = dist.get_rank(), dist.get_world_size()
     assert gradient_accumulation_steps % ddp_world_size == 0
     gradient_accumulation_steps //= ddp_world_size
