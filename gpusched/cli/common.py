@@ -17,10 +17,12 @@ import msgspec
 
 from gpusched.errors import InputError
 from gpusched.folder import find
-from gpusched.folder.paths import ExperimentPaths
+from gpusched.folder.paths import ExperimentPaths, TrialPaths
 
 if TYPE_CHECKING:
     from gpusched.recipe.recipe import Recipe
+
+_SAID = "gpusched: "
 
 # ---------------------------------------------------------------- commands
 
@@ -206,6 +208,15 @@ def tell(args: argparse.Namespace, data: object, text: str) -> int:
     else:
         print(text)
     return 0
+
+
+def said(files: TrialPaths, incarnation: int) -> list[str]:
+    """Return what gpusched has told a script in this launch, as its log has it."""
+    try:
+        lines = files.log(incarnation, 0, "err").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    return [line.removeprefix(_SAID) for line in lines if line.startswith(_SAID)]
 
 
 def print_json(value: object) -> None:

@@ -16,7 +16,7 @@ from gpusched.dashboard.model import BestRow, Standing, TrialRow, UnsavedRow, fr
 from gpusched.errors import GpuschedError
 from gpusched.folder import find
 from gpusched.folder.files import read_json
-from gpusched.folder.paths import ExperimentPaths
+from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.recipe.values import power_in_words
 from gpusched.text import count, flat, hparam_texts, show_duration, show_hparams, show_metric
 
@@ -171,12 +171,14 @@ def _read(path: Path) -> dict[str, Any]:
 class BestModel(best_model.Description):
     """The best model, the code that trained it, and what of that differs now.
 
-    ``best_unsaved``: the report that beats the best model on disk, None without one.
+    ``best_unsaved``: the report that beats the best model on disk, None without one; ``said``: what gpusched has told
+    its script.
     """
 
     best_unsaved: UnsavedRow | None
     code: dict[str, Any] | None
     differs_now: list[str]
+    said: list[str]
 
 
 @common.command(common.EXPERIMENT)
@@ -193,8 +195,14 @@ def best(args: argparse.Namespace) -> int:
         best_unsaved=_best_unsaved(paths),
         code=code,
         differs_now=provenance.differences(paths, script),
+        said=_said_to(paths.trial(about.trial)),
     )
     return common.tell(args, found, "\n".join(_best_lines(paths, found)))
+
+
+def _said_to(files: TrialPaths) -> list[str]:
+    told = [text for number in files.incarnations for text in common.said(files, number)]
+    return list(dict.fromkeys(told))
 
 
 def _best_unsaved(paths: ExperimentPaths) -> UnsavedRow | None:
@@ -222,6 +230,7 @@ def _best_lines(paths: ExperimentPaths, best: BestModel) -> list[str]:
         *out,
         f"checkpoint: {checkpoint}",
         f"in Python:  gpusched.load({str(paths.root)!r}).{part}",
+        *(f"note:       {text}" for text in best.said),
     ]
 
 

@@ -16,7 +16,7 @@ from gpusched.doctor.findings import Finding, Judgement, RehearsedLaunch, Rehear
 from gpusched.doctor.rehearsal import judge
 from gpusched.driver.clock import Beginning
 from gpusched.folder import find
-from gpusched.folder.paths import ExperimentPaths, TrialPaths
+from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.policies import rehearsal as policy
 from gpusched.recipe.recipe import DEFAULT_SAMPLER, Recipe
@@ -35,7 +35,6 @@ def _atoms_here(recipe: Recipe) -> tuple[str, int]:
         found.close()
 
 
-_SAID = "gpusched: "
 STILL_FROM = 3
 """From this launch on a trial that is moved trains in vain, its parameters put back (``worker/onlooker.py``)."""
 
@@ -233,21 +232,13 @@ def _read(paths: ExperimentPaths, trial: timeline.TrialTimeline | None) -> Rehea
                 incarnation.steps[-1].time_s if incarnation.steps else None,
             )
         )
-        said |= dict.fromkeys(_said(files, incarnation.number))
+        said |= dict.fromkeys(common.said(files, incarnation.number))
     return RehearsedTrial(launches, tuple(said))
 
 
 def _rows(path: Path) -> dict[int, Mapping[str, Any]]:
     rows = (json.loads(line) for line in path.read_text().splitlines())
     return {row["step"]: row for row in rows}
-
-
-def _said(files: TrialPaths, incarnation: int) -> list[str]:
-    try:
-        lines = files.log(incarnation, 0, "err").read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-    return [line.removeprefix(_SAID) for line in lines if line.startswith(_SAID)]
 
 
 def _unseen(

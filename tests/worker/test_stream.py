@@ -168,8 +168,9 @@ def test_shares_of_the_last_batch_are_weighted(bench: Bench) -> None:
     """45 samples, 8 at a time: 3 and 2 of the last five; 4 at a time with a fixed global batch: one sample for two."""
     one, other = values(run_ranks(consume, 2, bench, arguments=("plain", {}, 1)))
     assert (one["weights"][-1], other["weights"][-1]) == (2 * 3 / 5, 2 * 2 / 5)
-    bench.prepare(batch="global")
-    one, other = values(run_ranks(consume, 2, bench, 2, ("plain", {}, 1)))
+    whole = Bench(bench.root.parent / "global")
+    whole.prepare(batch="global")
+    one, other = values(run_ranks(consume, 2, whole, arguments=("plain", {}, 1)))
     assert (one["weights"][-1], other["weights"][-1]) == (2.0, 0.0)
 
 
