@@ -195,6 +195,7 @@ def plain_run(tmp_path: Path, ranks: int, until: int) -> list[str]:
     return sorted(line for line in done.stdout.splitlines() if line.startswith("END"))
 
 
+@pytest.mark.slow
 def test_plain_runs_save_and_go_on_with_any_number_of_ranks(tmp_path: Path) -> None:
     assert plain_run(tmp_path, 1, 3) == ["END 0 3 3.0"]
     assert plain_run(tmp_path, 2, 5) == ["END 0 5 5.0", "END 1 5 5.0"]
@@ -236,6 +237,7 @@ def as_rank(bench: Bench, text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_processes_that_import_the_script_anew_do_not_pose_as_its_rank(bench: Bench) -> None:
     bench.prepare({"lr": 1})
     with daemon(bench) as fake:

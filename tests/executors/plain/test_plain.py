@@ -64,6 +64,7 @@ class TestPlainExecutor(ExecutorContract):
         setting.hub.close()
 
 
+@pytest.mark.slow
 def test_a_whole_search_with_pauses_and_two_ranks(tmp_path: Path) -> None:
     """The daemon itself, told the executor's name: trials pause, grow, finish, and the best model is kept."""
     file = tmp_path / "recipe.yaml"
