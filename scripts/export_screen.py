@@ -17,7 +17,9 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from gpusched.daemon import standing as daemon_standing
 from gpusched.dashboard.app import Dashboard
@@ -48,7 +50,7 @@ def main() -> int:
     try:
         if args.simulate:
             with tempfile.TemporaryDirectory() as runs:
-                view = standing(simulated(Path(runs), args.policy), args.at)
+                view = on_gpus(standing(simulated(Path(runs), args.policy), args.at))
         else:
             view = standing(args.folder, args.at)
     except GpuschedError as error:
@@ -89,6 +91,32 @@ def standing(folder: Path, at: float | None) -> Standing:
     return from_json(
         daemon_standing.view(assembled, daemon_pid=os.getpid(), now=max(at, state.now))
     )
+
+
+def on_gpus(view: Standing) -> Standing:
+    """Return a simulated search as eight GPUs and two hyperparameters would show it; its name says what it is."""
+    devices = tuple(
+        dataclasses.replace(
+            device,
+            id=f"GPU {n}",
+            label=f"GPU {n}",
+            utilisation=0.97 - 0.013 * n if device.state == "held" else 0.0,
+            memory_used_bytes=(31 << 30) - n * (1 << 28) if device.state == "held" else 1 << 28,
+            memory_total_bytes=80 << 30,
+            power_w=618.0 - 7 * n if device.state == "held" else 71.0,
+        )
+        for n, device in enumerate(view.devices)
+    )
+    trials = tuple(dataclasses.replace(t, hparams=_usual(t.hparams)) for t in view.trials)
+    best = view.best and dataclasses.replace(view.best, hparams=_usual(view.best.hparams))
+    return dataclasses.replace(
+        view, experiment="digits (simulated)", devices=devices, trials=trials, best=best
+    )
+
+
+def _usual(hparams: Mapping[str, Any]) -> dict[str, Any]:
+    lr, width = (float(hparams[name]) for name in ("b1", "b2"))
+    return {"lr": 10 ** (4 * lr - 4), "width": int(16 + 112 * width)}
 
 
 def svg(view: Standing, columns: int, rows: int, trial: int | None) -> str:

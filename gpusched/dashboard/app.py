@@ -70,6 +70,8 @@ class Dashboard(App[Why]):
     .-wide #trials { width: 3fr; height: 1fr; }
     .-wide #side { width: 2fr; height: 1fr; margin-left: 1; }
     Screen.-zoomed #trials { display: none; }
+    DataTable > .datatable--header, DataTable > .datatable--fixed { background: transparent; }
+    DataTable > .datatable--header { color: ansi_cyan; text-style: bold; }
     TabPane { padding: 0; }
     RichLog, #curves { height: 1fr; }
     """
