@@ -138,8 +138,11 @@ def load_recipe(args: argparse.Namespace) -> Recipe:
     flags = {
         name: vars(args)[name] for name in ("deadline", "devices", "cluster", "policy", "seed")
     }
-    accepted = ["insecure_cluster=true"] if args.insecure_cluster else []
-    return load_recipe(args.recipe, [*args.overrides, *accepted], **flags)
+    if args.insecure_cluster:
+        if args.cluster is None:
+            raise InputError("--insecure-cluster goes with --cluster ADDRESS")
+        flags["cluster"] = f"insecure:{args.cluster}"
+    return load_recipe(args.recipe, args.overrides, **flags)
 
 
 def read_option(option: str, text: str, read: Callable[[str], T]) -> T:

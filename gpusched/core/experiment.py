@@ -180,12 +180,11 @@ class Experiment:
         self._do.enact(Resize(trial.id, atoms, why))
 
     def _end_at_target(self, trial: TrialRecord) -> None:
-        """Save this step as its trial leaves and end the search, if the trial's last reports are good enough."""
+        """Save this step as its trial leaves and end the search, if the trial's last report is good enough."""
         rules = self.state.rules
         if not rules.is_reached_by(trial.curve):
             return
-        times = f" for {rules.target_for} reports" if rules.target_for > 1 else ""
-        reached = f"reached the target {rules.target:g}{times}"
+        reached = f"reached the target {rules.target:g}"
         self._do.cut(trial, S.COMPLETED, reached)
         self._do.end(f"trial {trial.id} {reached}")
 

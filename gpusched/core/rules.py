@@ -21,8 +21,6 @@ class Rules:
     max_trials: int | None = None
     #: A metric that is good enough: the search is over when a trial reports it (policies that aim at one see to it).
     target: float | None = None
-    #: Reports of a trial in a row that must reach it.
-    target_for: int = 1
     #: The experiment ends when this many trials failed before any reported.
     max_failures: int = 3
     #: Relaunches of a trial without progress in between, after faults that were not its own.
@@ -50,11 +48,10 @@ class Rules:
         object.__setattr__(self, "sign", 1.0 if self.mode == "max" else -1.0)
 
     def is_reached_by(self, curve: Sequence[tuple[int, float]]) -> bool:
-        """Tell whether the last reports of a trial, (step, metric), are good enough to end the search."""
-        if self.target is None or len(curve) < self.target_for:
+        """Tell whether the last report of a trial, (step, metric), is good enough to end the search."""
+        if self.target is None or not curve:
             return False
-        least = self.target * self.sign
-        return all(metric * self.sign >= least for _, metric in curve[-self.target_for :])
+        return curve[-1][1] * self.sign >= self.target * self.sign
 
     @property
     def smallest(self) -> int:

@@ -69,7 +69,6 @@ def rules(recipe: Recipe) -> Rules:
         scaling=recipe.scaling,
         max_trials=recipe.max_trials,
         target=recipe.target,
-        target_for=recipe.target_for,
         max_failures=recipe.max_failures,
         kill_grace_s=recipe.grace_s,
         hang_limit_s=recipe.hang_limit_s,

@@ -28,7 +28,7 @@ DEFAULT_POLICY = "hypersched"
 DEFAULT_SAMPLER = "random"
 
 #: Keys whose value is a map of keys, each with the key in it for which a plain value stands.
-SHORTHANDS = {"policy": "name", "sampler": "name", "lr_scaling": "power", "target": "value"}
+SHORTHANDS = {"policy": "name", "sampler": "name", "lr_scaling": "power"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,10 +155,6 @@ class Recipe:
         "The Ray cluster whose nodes the trials run on: auto or HOST:PORT; by default this machine alone.",
         None,
     )
-    insecure_cluster: bool = key(
-        "Whether a Ray cluster without a token may be used: whoever reaches it can run code on every node.",
-        False,
-    )
     max_nodes: int | None = key(
         "Most nodes to take of the cluster; by default all.", None, limits=(1, 10_000)
     )
@@ -253,13 +249,6 @@ class Recipe:
     target: float | None = key(
         "A metric that is good enough: the search ends when a trial reaches it.",
         None,
-        path="target.value",
-    )
-    target_for: int = key(
-        "For how many reports of a trial in a row the target must be reached.",
-        1,
-        path="target.for",
-        limits=(1, 1_000_000),
     )
 
     def resolved(self) -> dict[str, Any]:

@@ -354,13 +354,6 @@ def test_the_search_is_over_when_the_target_is_reached() -> None:
     assert script.state.best.metric == 0.9
 
 
-def test_a_target_may_have_to_hold_for_several_reports_of_one_trial_in_a_row() -> None:
-    script = Script(devices=2, target=0.9, target_for=3).wants(Start(1), Start(1)).start().drop()
-    for trial, metric in ((0, 0.95), (1, 0.95), (0, 0.95), (0, 0.89), (0, 0.9), (0, 0.9)):
-        assert script.report(trial, metric).drop().state.stopping is None
-    assert script.report(0, 1.0).state.stopping == "trial 0 reached the target 0.9 for 3 reports"
-
-
 def test_in_mode_min_the_target_is_reached_from_above() -> None:
     script = Script(mode="min", target=0.1).wants(Start(1)).start().drop()
     assert script.report(0, 0.2).drop().state.stopping is None

@@ -28,7 +28,8 @@ def test_every_fault_is_told_in_its_own_words(sandbox: Sandbox) -> None:
     faults = [*FAULTS, "nan", "inf", "none"]
     recipe = sandbox.recipe(
         "bad.py",
-        space={"fault": {"grid": faults}},
+        space={"fault": {"choice": faults}},
+        sampler="grid",
         policy={"name": "fifo", "R": 10},
         sizes=[2],
         devices="cpu:4",
@@ -63,7 +64,8 @@ def test_the_deadline_holds_whatever_a_trial_does(sandbox: Sandbox) -> None:
     faults = ["hangs", "ignores SIGTERM", "stopped", "grandchildren", "none"]
     recipe = sandbox.recipe(
         "bad.py",
-        space={"fault": {"grid": faults}},
+        space={"fault": {"choice": faults}},
+        sampler="grid",
         policy={"name": "fifo", "R": 100000},
         devices="cpu:5",
         max_trials=5,

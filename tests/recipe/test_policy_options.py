@@ -111,5 +111,5 @@ def test_every_registered_policy_has_valid_defaults(name: str) -> None:
 
 def test_pop_aims_at_the_target_of_the_recipe(load: Load) -> None:
     pop = "policy: {name: pop, metric_min: 0, metric_max: 1}\n"
-    recipe = load(pop + "target: {value: 0.9, for: 3}\n")
-    assert (rules(recipe).target, rules(recipe).target_for) == (0.9, 3)
+    recipe = load(pop + "target: 0.9\n")
+    assert rules(recipe).target == 0.9

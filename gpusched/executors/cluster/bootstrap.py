@@ -78,7 +78,8 @@ def bootstrap_for(recipe: Recipe, shared: Path, say: Callable[[str], None]) -> B
     from gpusched.executors.cluster.ray import RayBootstrap, Wanted
 
     wanted = Wanted.of(recipe)
-    ray = RayBootstrap(address, shared, insecure=recipe.insecure_cluster, wanted=wanted)
+    bare = address.removeprefix("insecure:")
+    ray = RayBootstrap(bare, shared, insecure=bare != address, wanted=wanted)
     say(f"speaking with Ray at {ray.address} by its interpreter here, {ray.python}")
     return ray
 
