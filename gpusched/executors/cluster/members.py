@@ -187,14 +187,17 @@ class Members:
                 self._offered(called.result())
 
     def _offered(self, offers: Iterable[NodeOffer]) -> None:
-        self._offers = {offer.name: offer for offer in offers}
+        before, self._offers = self._offers, {offer.name: offer for offer in offers}
         for name in self._offers:
             self.node(name)
         for node in self.nodes.values():
-            if node.name not in self._offers:
+            offer = self._offers.get(node.name)
+            if offer is None or offer != before.get(node.name, offer):
                 self._dismiss(node.peer)
                 if self._is_open:
-                    self._lose(node, "the cluster says that it is gone")
+                    self._lose(
+                        node, "the cluster says that it is gone, or has other devices for us"
+                    )
 
     def _dismiss(self, peer: Peer | None) -> None:
         """Have a node end its trials and leave: the cluster may have given its devices to another job."""

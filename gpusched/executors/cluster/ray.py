@@ -65,6 +65,13 @@ class Wanted(msgspec.Struct, frozen=True):
         return cls(kinds.get(kind, ""), int(most) if most else None, recipe.max_nodes)
 
 
+class Reserved(msgspec.Struct):
+    """An answer of the bridge. ``kept``: nodes that are still ours; one whose anchor is slow has no offer in it."""
+
+    offers: list[NodeOffer]
+    kept: list[str]
+
+
 class RayBootstrap:
     """Nodes of the Ray cluster at ``address``: ``HOST:PORT`` of its GCS, or ``auto`` for the one of this machine.
 
@@ -112,7 +119,10 @@ class RayBootstrap:
         if self._offers and self._bridge is None and time.monotonic() < self._join_at:
             return self._offers
         try:
-            self._offers = self._call("reserve", self._given, list[NodeOffer])
+            now = self._call("reserve", self._given, Reserved)
+            late = {offer.name for offer in self._offers if offer.name in now.kept}
+            late -= {offer.name for offer in now.offers}
+            self._offers = [*now.offers, *(o for o in self._offers if o.name in late)]
         except DeviceError:
             if not self._offers:
                 raise

@@ -5,7 +5,7 @@
 Ray wants equal patch versions of Ray and Python from its drivers, so this file needs ray and the standard library of
 Python 3.10 alone. On every node an *anchor*, a detached actor in a detached placement group, reserves the node's GPUs
 (its CPUs where no node has a GPU), and has the node's process run, which does not die with Ray. A later bridge finds
-the anchors by name.
+the anchors by their names.
 """
 
 from __future__ import annotations
@@ -159,16 +159,19 @@ class Bridge:
             _, name, node = group["name"].split("/")
             self._names[node] = name
 
-    def reserve(self, **wanted: Any) -> list[Json]:
-        """Reserve devices of new nodes, start their processes, and return the offers of all.
+    def reserve(self, **wanted: Any) -> Json:
+        """Reserve devices of new nodes, start their processes, and return the ``offers`` of all.
 
-        ``wanted``: as ``ray.Wanted``, the command of a node's process, its variables and its lease. Raises RayRefused
-        where no node is free.
+        ``kept``: names of the nodes that are alive and reserved, also where an anchor has not answered. ``wanted``: as
+        ``ray.Wanted``, the command of a node's process, its variables and its lease. Raises RayRefused where no node is
+        free.
         """
         alive = {row["NodeID"]: row for row in ray.nodes() if row["Alive"]}
-        for node in self._offers.keys() - alive.keys():
-            del self._offers[node]
-            self._remove(self._group_name(node))
+        for group in self._groups():
+            node = group["name"].rpartition("/")[2]
+            if node not in alive:
+                self._offers.pop(node, None)
+                self._remove(group["name"])
         has_gpus = any(row["Resources"].get("GPU") for row in alive.values())
         kind = wanted["kind"] or ("GPU" if has_gpus else "CPU")
         new = [
@@ -191,10 +194,12 @@ class Bridge:
                 self._offers[row["NodeID"]] = tried.result()
             except Exception as error:
                 waiting[self._names[row["NodeID"]]] = one_line(error)
-        if waiting and not self._offers:
+        reserved = {group["name"].rpartition("/")[2] for group in self._groups()}
+        kept = [self._names[node] for node in alive.keys() & reserved]
+        if waiting and not kept:
             reasons = "; ".join(f"{name}: {why}" for name, why in sorted(waiting.items()))
             raise RayRefused(f"no node is free: {reasons}")
-        return list(self._offers.values())
+        return {"offers": list(self._offers.values()), "kept": kept}
 
     def _name(self, row: Json, alive: dict[str, Json]) -> None:
         """Name a node after its host; nodes that share a host take a part of their ids."""
@@ -214,7 +219,7 @@ class Bridge:
         anchor = (
             ray.remote(Anchor)
             .options(
-                name=name,
+                name=self._group_name(row["NodeID"]),
                 namespace=self._experiment,
                 get_if_exists=True,
                 lifetime="detached",

@@ -68,6 +68,8 @@ class Line:
 class Cluster:
     """A way to nodes of one device each."""
 
+    devices = "cpu:1"
+
     def __init__(self, paths: ExperimentPaths, world: World) -> None:
         self.world = world
         self.lines = {name: Line(name, paths, world) for name in NODES}
@@ -77,7 +79,7 @@ class Cluster:
             if not line.has_begun:
                 line.has_begun = True
                 self.world.after(0.0, line.join)
-        return [NodeOffer(name, "127.0.0.1", "cpu:1") for name in self.lines]
+        return [NodeOffer(name, "127.0.0.1", self.devices) for name in self.lines]
 
     def interrupt(self) -> None: ...
 
@@ -159,6 +161,17 @@ def test_a_node_that_the_cluster_calls_dead_is_lost_at_once_and_told_to_end_its_
     assert not cluster.world.take(frames.NodeHello("a", version=__version__), gone)
     assert len(gone.told(frames.Bye)) == 2, "as often as it comes back"
     assert executor.members.nodes["a"].state == "lost"
+
+
+def test_a_node_that_came_back_to_the_cluster_with_fewer_devices_is_lost(
+    apart: tuple[ClusterExecutor, Cluster],
+) -> None:
+    """Its raylet was killed and started again, and another job was faster."""
+    executor, cluster = apart
+    cluster.devices = "cpu:0"
+    events = passes(executor, 2, *cluster.lines.values())
+    assert ("TrialExited", "0") in kinds(events)
+    assert [frame.ends_trials for frame in cluster.lines["a"].told(frames.Bye)] == [True]
 
 
 def test_a_node_on_which_every_trial_fails_is_out_of_use_by_name(

@@ -18,9 +18,15 @@ import pytest
 
 from gpusched.errors import DeviceError, InputError
 from gpusched.executors.cluster import ray
-from gpusched.executors.cluster.bootstrap import bootstrap_for, node_environment
+from gpusched.executors.cluster.bootstrap import NodeOffer, bootstrap_for, node_environment
 from gpusched.executors.cluster.node import NodeProcess
-from gpusched.executors.cluster.ray import RayBootstrap, Wanted, find_cluster, ray_nodes_here
+from gpusched.executors.cluster.ray import (
+    RayBootstrap,
+    Reserved,
+    Wanted,
+    find_cluster,
+    ray_nodes_here,
+)
 from gpusched.recipe.load import load_recipe
 from gpusched.recipe.recipe import Recipe
 from tests.rig import wait_until
@@ -246,3 +252,20 @@ def test_a_recipe_for_gpus_never_trains_on_cpu_slots(tmp_path: Path) -> None:
     node = NodeProcess(tmp_path, "node0", "cpu:4")
     with pytest.raises(InputError, match=r"asks for GPUs .* this node gives CPU slots"):
         node.recipe_here(asked.resolved())
+
+
+def test_a_node_whose_anchor_is_slow_is_not_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: str
+) -> None:
+    """After the bridge was replaced: only a node that Ray calls dead, or that is not ours any more, is."""
+    offers = {name: NodeOffer(name, "127.0.0.1", "cpu:2") for name in "ab"}
+    answers = [
+        Reserved([offers["a"], offers["b"]], ["a", "b"]),
+        Reserved([offers["a"]], ["a", "b"]),
+        Reserved([offers["a"]], ["a"]),
+    ]
+    monkeypatch.setattr(RayBootstrap, "_join", lambda *_: None)
+    monkeypatch.setattr(RayBootstrap, "_call", lambda *_: answers.pop(0))
+    bootstrap = RayBootstrap(listener, tmp_path, insecure=True)
+    found = [[offer.name for offer in bootstrap.nodes()] for _ in range(3)]
+    assert found == [["a", "b"], ["a", "b"], ["a"]]
