@@ -137,7 +137,7 @@ def _apply_flag(document: Document, key: str, text: str) -> None:
     if key == "policy" and policies.is_known(text):
         _switch_policy(document, plugins.absolute(text, FilePath.cwd()), place)
     else:
-        # An address is text also where YAML would read a map, as in ssh:
+        # An address is text whatever YAML would read.
         _set(document, (key,), json.dumps(text) if key == "cluster" else text, place)
 
 

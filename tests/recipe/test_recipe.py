@@ -194,7 +194,7 @@ def test_flags_of_the_command_line(load: Load) -> None:
 
 
 def test_a_cluster_s_address_is_text_whatever_yaml_makes_of_it(load: Load) -> None:
-    assert load("", cluster="ssh:").cluster == "ssh:"
+    assert load("", cluster="head: 1").cluster == "head: 1"
 
 
 def test_problems_of_flags_name_the_flag(problems: Problems) -> None:

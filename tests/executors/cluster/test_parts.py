@@ -92,6 +92,7 @@ def made(tmp_path: Path) -> Iterator[tuple[ClusterExecutor, Cluster]]:
     private_folder(paths.trials)
     cluster = Cluster(paths, world)
     recipe: Any = Recipe()
+    recipe.node_patience_s = 6.0
     hub: Any = world
     helper: Any = AtOnce()
     setting = Setting(paths=paths, recipe=recipe, hub=hub, clock=lambda: world.now)

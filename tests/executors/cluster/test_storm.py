@@ -368,7 +368,7 @@ class Recipe:
     """The part of a recipe that the executor reads."""
 
     metric = "m"
-    node_patience_s = 6.0
+    node_patience_s = 4.0
 
     def resolved(self) -> dict[str, Any]:
         return {}
