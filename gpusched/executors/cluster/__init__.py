@@ -1,4 +1,4 @@
-"""Trials on several machines, the nodes of a Ray cluster: a local executor on each, behind one authenticated line a node.
+"""Trials on the nodes of a Ray cluster: a local executor on each, behind one authenticated line a node.
 
 * ``bootstrap``: finds nodes and keeps a process running on each. ``ray`` does so through a Ray cluster, with
   ``ray_bridge``, its driver under the cluster's own interpreter; ``local:2`` is for tests
