@@ -14,7 +14,6 @@ import importlib.util
 import linecache
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -82,22 +81,13 @@ def _leave(leaving: SystemExit, path: str) -> None:
     if isinstance(leaving.code, int):
         code, what = (
             leaving.code & 0xFF or _FAILED,
-            _of_argparse(leaving) or f"the script ended with exit code {leaving.code}",
+            f"the script ended with exit code {leaving.code}",
         )
     else:
         code, what = _FAILED, str(leaving.code)
         _print(what)
     write_error_file(f"SystemExit: {what}", trace_of(leaving, path))
     raise SystemExit(code) from None
-
-
-def _of_argparse(leaving: SystemExit) -> str:
-    """Say what argparse refused, with the script's usage; empty where it was not argparse that left."""
-    for frame, _ in traceback.walk_tb(leaving.__traceback__):
-        if frame.f_code.co_name == "error" and Path(frame.f_code.co_filename).name == "argparse.py":
-            usage = " ".join(frame.f_locals["self"].format_usage().split())
-            return f"{frame.f_locals.get('message')} ({usage}); give the script its options by args: in the recipe"
-    return ""
 
 
 def _fail(error: BaseException, path: str) -> None:

@@ -102,18 +102,6 @@ if __name__ == "__main__":
     assert not stage.error_file.exists()
 
 
-def test_what_argparse_refuses_is_told_with_the_usage(stage: Stage) -> None:
-    source = (
-        "import argparse\np = argparse.ArgumentParser(prog='train.py')\n"
-        "p.add_argument('--data', required=True)\np.parse_args()\n"
-    )
-    stage.run(source)
-    assert stage.error()[0] == (
-        "SystemExit: the following arguments are required: --data (usage: train.py [-h] --data DATA); "
-        "give the script its options by args: in the recipe"
-    )
-
-
 RAISES = """\
 import gpusched
 
