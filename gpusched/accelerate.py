@@ -8,7 +8,8 @@
         ...
         accelerator.trial.report(val_loss=evaluate(model))
 
-A prepared scheduler counts the steps of one atom by itself: no ``trial.schedule``.
+A prepared scheduler counts the steps of one atom by itself: no ``trial.schedule``, and no ``accelerator.num_processes``
+in its numbers.
 """
 
 from __future__ import annotations
@@ -22,8 +23,31 @@ from accelerate.scheduler import AcceleratedScheduler
 from torch import nn
 
 import gpusched
+from gpusched.worker.learning_rate import numbers_of, refuse_other_numbers
 
 _KINDS = {"model": nn.Module, "optimizer": AcceleratedOptimizer, "schedule": AcceleratedScheduler}
+
+
+class _Counted:
+    """A prepared scheduler, tracked with the numbers that it was made with; otherwise it is the scheduler."""
+
+    def __init__(self, scheduler: AcceleratedScheduler, atoms: int) -> None:
+        self._scheduler, self._atoms = scheduler, atoms
+
+    def state_dict(self) -> dict[str, Any]:
+        inner = self._scheduler.scheduler
+        state = {"scheduler": self._scheduler.state_dict(), "atoms": self._atoms}
+        return {**state, "numbers": numbers_of(inner)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        inner = self._scheduler.scheduler
+        refuse_other_numbers(inner, state["numbers"], state["atoms"], self._atoms)
+        self._scheduler.load_state_dict(state["scheduler"])
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._scheduler, name)
 
 
 class Accelerator(accelerate.Accelerator):
@@ -52,7 +76,9 @@ class Accelerator(accelerate.Accelerator):
                 if isinstance(one, of):
                     self._prepared[kind] += 1
                     number = self._prepared[kind]
-                    tracked[kind if number == 1 else f"{kind}{number}"] = one
+                    name = kind if number == 1 else f"{kind}{number}"
+                    atoms = self.trial.base_batches
+                    tracked[name] = _Counted(one, atoms) if kind == "schedule" else one
                     if self._scale_lr and kind == "optimizer":
                         self.trial.scale_lr(one)
         if tracked:

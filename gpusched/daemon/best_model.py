@@ -41,7 +41,8 @@ class Best(Description):
     """The best model with its state.
 
     Attributes:
-        state: What ``trial.track`` was given, by name, with tensors on the CPU.
+        state: What ``trial.track`` was given, by name, with tensors on the CPU. The state of an object that
+            ``gpusched.pickled`` made trackable goes back by ``gpusched.pickled(clf).load_state_dict(state["clf"])``.
         folder: Files that the script wrote inside ``trial.checkpoint_dir()``; None without any. While the search runs,
             a better model may replace the folder: copy what is needed.
     """
@@ -63,6 +64,7 @@ def load(experiment: str | os.PathLike[str] | None = None) -> Best:
         DamagedState: The best model is not what was written.
     """
     from gpusched.worker.checkpoint import Damaged, verify
+    from gpusched.worker.state import as_tracked
 
     paths = find.find(None if experiment is None else os.fspath(experiment), find.runs_folder())
 
@@ -71,7 +73,7 @@ def load(experiment: str | os.PathLike[str] | None = None) -> Best:
         try:
             checkpoint = verify(folder / "checkpoint", known.step)
             has_state = "state.pt" in checkpoint.files
-            state = checkpoint.load("state.pt")["tracked"] if has_state else {}
+            state = as_tracked(checkpoint.load("state.pt")["tracked"]) if has_state else {}
         except (Damaged, OSError, ValueError, KeyError) as error:
             raise DamagedState(f"{folder}: the best model cannot be loaded: {error}") from None
         fields = {name: getattr(known, name) for name in Description.__slots__}

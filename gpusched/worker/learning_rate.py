@@ -333,7 +333,7 @@ class Schedule:
             "is_by_epoch": self._is_by_epoch,
             "epochs": self._epochs,
             "atoms": self._atoms,
-            "numbers": _numbers(self._scheduler),
+            "numbers": numbers_of(self._scheduler),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -342,13 +342,7 @@ class Schedule:
         Raises:
             ValueError: The schedule was made with other numbers, on another number of atoms.
         """
-        before, now = state["numbers"], _numbers(self._scheduler)
-        if state["atoms"] != self._atoms and before != now:
-            raise ValueError(
-                f"this {type(self._scheduler).__name__} was made with other numbers on {state['atoms']} atoms than on "
-                f"{self._atoms} ({_differing(before, now)}): a schedule is counted in steps of one atom, so write its "
-                f"lengths with trial.steps_per_epoch(loader), and leave the number of ranks out of them"
-            )
+        refuse_other_numbers(self._scheduler, state["numbers"], state["atoms"], self._atoms)
         self._scheduler.load_state_dict(state["scheduler"])
         self._done = int(state["base_steps"])
         self._batches_per_step = self._batches_per_step or state["batches_per_step"]
@@ -388,7 +382,7 @@ class Schedule:
             self._batches_per_step = self._seen.most_common(1)[0][0] or 1
 
 
-def _numbers(scheduler: Any) -> list[Any]:
+def numbers_of(scheduler: Any) -> list[Any]:
     """Return what a schedule was made with: its lengths, or values of its functions."""
     found: list[Any] = []
     for one in (scheduler, *getattr(scheduler, "_schedulers", ())):
@@ -397,6 +391,17 @@ def _numbers(scheduler: Any) -> list[Any]:
             with suppress(Exception):  # a function of the script's own may know fewer steps
                 found.append([round(float(function(step)), 6) for step in _PROBES])
     return found
+
+
+def refuse_other_numbers(scheduler: Any, before: list[Any], atoms_before: int, atoms: int) -> None:
+    """Raise ValueError where a schedule was made with other numbers on another number of atoms."""
+    now = numbers_of(scheduler)
+    if atoms_before != atoms and before != now:
+        raise ValueError(
+            f"this {type(scheduler).__name__} was made with other numbers on {atoms_before} atoms than on {atoms} "
+            f"({_differing(before, now)}): a schedule is counted in steps of one atom, so write its lengths with "
+            f"trial.steps_per_epoch(loader), and leave the number of ranks out of them (accelerator.num_processes too)"
+        )
 
 
 def _differing(before: list[Any], now: list[Any]) -> str:

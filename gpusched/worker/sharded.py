@@ -73,6 +73,11 @@ def is_whole(saved: Any) -> bool:
     return isinstance(saved, Mapping) and set(saved) == {_MARK}
 
 
+def whole(saved: Any) -> Any:
+    """Return the whole state in what ``save`` returned, any other as it is."""
+    return saved[_MARK] if is_whole(saved) else saved
+
+
 def save(value: Any, models: Iterable[Any]) -> dict[str, Any]:
     """Return the whole state of a sharded model or of its optimizer; empty but on rank 0. All ranks call it."""
     from torch.distributed.checkpoint import state_dict as dcp
@@ -89,7 +94,7 @@ def load(value: Any, saved: Any, models: Iterable[Any]) -> None:
     from torch.distributed.checkpoint import state_dict as dcp
 
     options = dcp.StateDictOptions(full_state_dict=True)
-    state = saved[_MARK] if is_whole(saved) else saved
+    state = whole(saved)
     if isinstance(value, Optimizer):
         model = _plain(_owner(value, models))
         if not is_whole(saved):

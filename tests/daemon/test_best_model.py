@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,14 +19,18 @@ from gpusched.folder.files import private_folder
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.worker import checkpoint
 from gpusched.worker.checkpoint import CheckpointStore
+from gpusched.worker.state import save_object
+from gpusched.worker.training import PlainState
 
 
-def keep(paths: ExperimentPaths, step: int) -> None:
-    """Save a model whose weights are its step, and make it the best."""
+def keep(paths: ExperimentPaths, step: int, **more: Any) -> None:
+    """Save a model whose weights are its step, and ``more`` as a rank saves it; make it the best."""
     trial = paths.trial(4)
     private_folder(trial.root)
     state = io.BytesIO()
-    torch.save({"tracked": {"model": {"weight": torch.full((3,), float(step))}}}, state)
+    tracked = {name: save_object(name, value) for name, value in more.items()}
+    tracked["model"] = {"weight": torch.full((3,), float(step))}
+    torch.save({"tracked": tracked}, state)
     CheckpointStore(trial.checkpoints).write(step, {"state.pt": state.getbuffer()}, {})
     trial.hparams.write_text('{"trial": 4, "seed": 5, "hparams": {"opt": {"lr": 0.25}}}')
     assert keep_best(paths, 4, step, metric="accuracy", value=step / 8, atoms=2)
@@ -52,6 +57,24 @@ def test_the_best_model_by_every_name(paths: ExperimentPaths, named: Any) -> Non
     assert best.experiment == paths.root.name
     best.state["model"]["weight"].zero_()
     assert gpusched.load().state["model"]["weight"].sum() == 6, "what is loaded is the caller's own"
+
+
+class Classifier:
+    def __init__(self) -> None:
+        self.weights: list[float] = []
+
+
+def test_31_pickled_models_and_numpy_arrays_are_loaded_as_they_were(
+    paths: ExperimentPaths,
+) -> None:
+    trained, loaded = Classifier(), Classifier()
+    trained.weights = [1.0, 2.0]
+    keep(paths, 1, clf=gpusched.pickled(trained), state=PlainState(mean=np.arange(3.0)))
+    best = gpusched.load()
+    gpusched.pickled(loaded).load_state_dict(best.state["clf"])
+    assert loaded.weights == [1.0, 2.0]
+    assert isinstance(best.state["state"]["mean"], np.ndarray)
+    assert best.state["state"]["mean"].tolist() == [0, 1, 2]
 
 
 def test_a_model_that_is_replaced_while_it_is_read(

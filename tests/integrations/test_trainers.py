@@ -204,6 +204,56 @@ def test_28_lightnings_command_line_takes_the_trainer(bench: Bench) -> None:
     assert len(seen) == 2 * 8
 
 
+# ---------------------------------------------------------------- accelerate
+
+
+def with_accelerate(times_ranks: bool, epochs: int = 3) -> list[float]:
+    """As ``*_no_trainer.py``: rates of a linear warm-up and decay."""
+    warnings.simplefilter("ignore")
+    import transformers as hf
+
+    from gpusched.accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, scale_lr=False)
+    torch.manual_seed(0)
+    model: Any = nn.Linear(4, 1)
+    opt: Any = torch.optim.AdamW(model.parameters(), lr=0.1)
+    data = TensorDataset(x := torch.rand(32, 4), x.sum(1, keepdim=True))
+    loader: Any = DataLoader(data, batch_size=4, shuffle=True)
+    warmup = 10 * (accelerator.num_processes if times_ranks else 1)
+    made = hf.get_linear_schedule_with_warmup(opt, warmup, epochs * len(loader))
+    model, opt, loader, schedule = accelerator.prepare(model, opt, loader, made)
+    seen = []
+    for _ in accelerator.trial.steps(epochs):
+        for x, y in loader:
+            accelerator.backward(nn.functional.mse_loss(model(x), y))
+            opt.step()
+            schedule.step()
+            opt.zero_grad()
+        seen.append(schedule.get_last_lr()[0])
+        accelerator.trial.report(accuracy=0)
+    return seen
+
+
+def test_10_accelerates_warm_up_without_the_number_of_ranks_is_the_same(bench: Bench) -> None:
+    alone, resized = Bench(bench.root / "alone"), Bench(bench.root / "resized")
+    rates = []
+    for one, plan in ((alone, [(1, END)]), (resized, [(1, 1), (2, END)])):
+        one.prepare()
+        rates.append(
+            [
+                rate
+                for launch in through(one, with_accelerate, plan, False)
+                for rate in launch[0] or []
+            ]
+        )
+    assert rates[1][-2:] == pytest.approx(rates[0][-2:])
+    with daemon(bench, at_step(**{"yield": 1})):
+        run_ranks(with_accelerate, 1, bench, 1, (True,))
+    for rank in run_ranks(with_accelerate, 2, bench, 2, (True,)):
+        assert "leave the number of ranks out of them (accelerator.num_processes too)" in rank.error
+
+
 def real_modules() -> list[str]:
     from gpusched.accelerate import Accelerator
     from gpusched.lightning import Search as Lightning
