@@ -1,6 +1,6 @@
 """The seam to policies: what a policy sees (``View``), what it decides (in atoms), and what it is asked (``Policy``).
 
-A view is the state itself, through properties that can only be read. Answers are decisions as values.
+A view is the state itself, to be read and never changed. Answers are decisions as values.
 """
 
 from __future__ import annotations
@@ -107,19 +107,37 @@ NOTHING: tuple[Decision, ...] = ()
 
 
 class TrialView(Protocol):
-    """One trial, to be read (``core/trial.py``). Times in seconds since the experiment began."""
+    """One trial, to be read and never changed (``core/trial.py``). Times in seconds since the experiment began."""
 
-    @property
-    def id(self) -> int: ...
-    @property
-    def hparams(self) -> Mapping[str, object]: ...
-    @property
-    def tag(self) -> Any:
-        """Value that the policy gave ``Start(tag=..)`` for this trial."""
-        ...
+    id: int
+    hparams: Mapping[str, object]
+    #: Value that the policy gave ``Start(tag=..)`` for this trial.
+    tag: Any
+    state: TrialState
+    #: Whether a person paused the trial: leave it alone.
+    held_by_user: bool
+    #: Launches so far.
+    incarnation: int
+    #: Step of the latest report, and steps since the report before, or since the checkpoint: 1 where a script reports
+    #: every step.
+    step: int
+    stride: int
+    #: The latest metric, None where it was not finite; the same turned so that more is better, minus infinity there.
+    metric: float | None
+    score: float
+    best_score: float
+    best_step: int
+    #: (step, metric) of every report so far.
+    curve: Curve
+    #: Step of the newest committed checkpoint (0: none), and how long saving it held the trial up.
+    saved_step: int
+    save_s: float
+    steps_since_resize: int
+    #: Time of one step, of which a report stands for ``stride``.
+    step_time_s: float | None
+    #: When the present incarnation came up; None while none is up.
+    up_at: float | None
 
-    @property
-    def state(self) -> TrialState: ...
     @property
     def is_live(self) -> bool: ...
     @property
@@ -130,11 +148,6 @@ class TrialView(Protocol):
         ...
 
     @property
-    def held_by_user(self) -> bool:
-        """Whether a person paused the trial: leave it alone."""
-        ...
-
-    @property
     def atoms(self) -> int:
         """Atoms it holds now; ``size_in_words``: the same in words."""
         ...
@@ -142,64 +155,8 @@ class TrialView(Protocol):
     @property
     def size_in_words(self) -> str: ...
     @property
-    def incarnation(self) -> int:
-        """Launches so far."""
-        ...
-
-    @property
-    def step(self) -> int:
-        """Step of the latest report."""
-        ...
-
-    @property
-    def stride(self) -> int:
-        """Steps since the report before, or since the checkpoint: 1 where a script reports every step."""
-        ...
-
-    @property
-    def metric(self) -> float | None:
-        """The latest metric; None where it was not finite."""
-        ...
-
-    @property
-    def score(self) -> float:
-        """The latest metric turned so that more is better; minus infinity where it was not finite."""
-        ...
-
-    @property
     def metrics(self) -> Mapping[str, float | str]:
         """Every number of the latest report."""
-        ...
-
-    @property
-    def best_score(self) -> float: ...
-    @property
-    def best_step(self) -> int: ...
-    @property
-    def curve(self) -> Curve:
-        """(step, metric) of every report so far."""
-        ...
-
-    @property
-    def saved_step(self) -> int:
-        """Step of the newest committed checkpoint; 0: none."""
-        ...
-
-    @property
-    def save_s(self) -> float:
-        """How long saving that checkpoint held the trial up."""
-        ...
-
-    @property
-    def steps_since_resize(self) -> int: ...
-    @property
-    def step_time_s(self) -> float | None:
-        """Time of one step, of which a report stands for ``stride``."""
-        ...
-
-    @property
-    def up_at(self) -> float | None:
-        """When the present incarnation came up; None while none is up."""
         ...
 
     def has_passed(self, every: int) -> bool:

@@ -18,7 +18,7 @@ from gpusched.core.commands import Forecast, Suggest
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.driver.clock import Beginning
-from gpusched.driver.forecaster import PooledForecaster, make_forecaster
+from gpusched.driver.forecaster import ChildForecaster, make_forecaster
 from gpusched.driver.loop import replay
 from gpusched.driver.suggester import ChildSuggester, make_suggester
 from gpusched.errors import DamagedState, InputError
@@ -86,7 +86,7 @@ def make_experiment(recipe: Recipe, obeyed: Rules) -> Experiment:
     return Experiment(obeyed, policy, draw)
 
 
-def make_helpers(recipe: Recipe) -> dict[type, PooledForecaster | ChildSuggester]:
+def make_helpers(recipe: Recipe) -> dict[type, ChildForecaster | ChildSuggester]:
     """Return what the recipe's policy and sampler need beside the loop, by the kind of command."""
     helpers = {Forecast: make_forecaster(recipe), Suggest: make_suggester(recipe)}
     return {kind: helper for kind, helper in helpers.items() if helper is not None}

@@ -1,6 +1,6 @@
 """Learning-curve forecasts away from the daemon's loop: ``Forecast`` commands in, ``Forecasted`` events out.
 
-* ``PooledForecaster``, for live runs: child processes (``child``) that answer one curve at a time.
+* ``ChildForecaster``, for live runs: a child process (``child``) that answers one curve at a time.
 * ``InlineForecaster``, for simulations: the same numbers, at once, optionally late by a simulated delay.
 
 What a fit says depends on the curve, the seed, the trial and the step alone. It is journaled and never made again. Of a
@@ -11,11 +11,12 @@ was overtaken, could not be fitted, or if its process died.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from msgspec.structs import asdict
 
 from gpusched.core.commands import Forecast
 from gpusched.core.events import Event, Forecasted
@@ -27,26 +28,21 @@ if TYPE_CHECKING:
     from gpusched.recipe.recipe import Recipe
 
 
-def make_forecaster(recipe: Recipe) -> PooledForecaster | None:
+def make_forecaster(recipe: Recipe) -> ChildForecaster | None:
     """Return the forecaster that the policy's option ``predictor`` asks for; None if the policy forecasts nothing."""
     predictor = recipe.policy_options.get("predictor")
-    if not isinstance(predictor, str):
-        return None
-    workers = max(1, min(4, len(os.sched_getaffinity(0)) // 4))
-    return PooledForecaster(predictor, recipe.seed, workers)
+    return ChildForecaster(predictor, recipe.seed) if isinstance(predictor, str) else None
 
 
 # ---------------------------------------------------------------- live
 
 
-class PooledForecaster:
-    """A ``Helper`` with up to ``workers`` processes."""
+class ChildForecaster:
+    """A ``Helper`` with a process that answers one question after the other."""
 
-    def __init__(self, predictor: str, seed: int, workers: int = 1) -> None:
+    def __init__(self, predictor: str, seed: int) -> None:
         module = "gpusched.driver.forecaster"
-        self._workers = [
-            Child[Forecast]("forecasts", module, predictor, str(seed)) for _ in range(workers)
-        ]
+        self._child = Child[Forecast]("forecasts", module, predictor, str(seed))
         self._waiting: dict[int, Forecast] = {}
         self._given_up: list[Forecast] = []
         #: Problems, for the daemon's log.
@@ -55,8 +51,7 @@ class PooledForecaster:
     @property
     def pending(self) -> int:
         """Requests that have no answer yet."""
-        busy = sum(worker.job is not None for worker in self._workers)
-        return len(self._waiting) + len(self._given_up) + busy
+        return len(self._waiting) + len(self._given_up) + (self._child.job is not None)
 
     def submit(self, command: Forecast, _trials: object = ()) -> None:
         """Have a curve fitted."""
@@ -68,14 +63,12 @@ class PooledForecaster:
 
     def poll(self, now: float) -> Sequence[Event]:
         """Return the forecasts that are done."""
-        done: list[Event] = []
-        for worker in self._workers:
-            for command, forecast in worker.answers():
-                done.append(_event(command, forecast or {}, now))
-            self.complaints.extend(worker.complaints)
-            worker.complaints.clear()
-        if self._waiting:
-            self._feed()
+        done: list[Event] = [
+            _event(command, forecast or {}, now) for command, forecast in self._child.answers()
+        ]
+        self.complaints.extend(self._child.complaints)
+        self._child.complaints.clear()
+        self._feed()
         done += [_event(command, {}, now) for command in self._given_up]
         self._given_up.clear()
         return done
@@ -84,30 +77,16 @@ class PooledForecaster:
         return now + LOOK_EVERY_S if self.pending else FOREVER
 
     def _feed(self) -> None:
-        for worker in self._workers:
-            if not self._waiting:
-                return
-            if worker.job is None and worker.is_usable:
-                command = self._waiting.pop(next(iter(self._waiting)))
-                worker.ask(command, _question(command))
-        if self._waiting and not any(worker.is_usable for worker in self._workers):
+        if not self._child.is_usable:
             self._given_up += self._waiting.values()
             self._waiting.clear()
+        elif self._waiting and self._child.job is None:
+            command = self._waiting.pop(next(iter(self._waiting)))
+            self._child.ask(command, asdict(command))
 
     def close(self) -> None:
-        """End the processes; forecasts that are not done are lost."""
-        for worker in self._workers:
-            worker.close()
-
-
-def _question(command: Forecast) -> dict[str, object]:
-    return {
-        "trial": command.trial,
-        "step": command.step,
-        "curve": command.curve,
-        "horizon": command.horizon,
-        "target": command.target,
-    }
+        """End the process; forecasts that are not done are lost."""
+        self._child.close()
 
 
 def _event(command: Forecast, forecast: Mapping[str, float], now: float) -> Forecasted:

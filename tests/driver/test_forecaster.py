@@ -14,7 +14,7 @@ import pytest
 from gpusched.core.commands import Forecast
 from gpusched.core.events import Forecasted
 from gpusched.driver.child import MAX_DEATHS
-from gpusched.driver.forecaster import InlineForecaster, PooledForecaster, make_forecaster
+from gpusched.driver.forecaster import ChildForecaster, InlineForecaster, make_forecaster
 from gpusched.processes.identity import Identity, is_alive
 from gpusched.sim.setup import Setup, recipe
 from tests.helpers import children_of
@@ -28,14 +28,14 @@ def ask(trial: int = 3, step: int = 20) -> Forecast:
 
 
 @pytest.fixture
-def pool() -> Iterator[PooledForecaster]:
-    made = PooledForecaster("shapes", seed=7)
+def pool() -> Iterator[ChildForecaster]:
+    made = ChildForecaster("shapes", seed=7)
     yield made
     made.close()
 
 
 def wait(
-    pool: PooledForecaster, count: int, *, also: Callable[[], None] = lambda: None
+    pool: ChildForecaster, count: int, *, also: Callable[[], None] = lambda: None
 ) -> list[Forecasted]:
     """Poll until so many answers are there."""
     found: list[Forecasted] = []
@@ -53,7 +53,7 @@ def children() -> list[psutil.Process]:
     return children_of("gpusched.driver.forecaster")
 
 
-def test_the_answer_is_an_event_and_the_same_as_in_a_simulation(pool: PooledForecaster) -> None:
+def test_the_answer_is_an_event_and_the_same_as_in_a_simulation(pool: ChildForecaster) -> None:
     pool.submit(ask())
     (event,) = wait(pool, 1)
     assert (event.at, event.trial, event.step) == (12.5, 3, 20)
@@ -64,7 +64,7 @@ def test_the_answer_is_an_event_and_the_same_as_in_a_simulation(pool: PooledFore
     assert 0.0 < event.forecast["reached_by_end"] <= 1.0
 
 
-def test_asking_does_not_wait(pool: PooledForecaster) -> None:
+def test_asking_does_not_wait(pool: ChildForecaster) -> None:
     """Its process is stopped: who waited for anything of it would wait for ever."""
     pool.submit(ask(0))
     (process,) = children()
@@ -78,11 +78,11 @@ def test_asking_does_not_wait(pool: PooledForecaster) -> None:
 
 
 def test_no_process_before_the_first_question_and_none_afterwards() -> None:
-    pool = PooledForecaster("shapes", seed=7, workers=2)
+    pool = ChildForecaster("shapes", seed=7)
     assert children() == []
     for trial in range(4):
         pool.submit(ask(trial))
-    assert len(children()) == 2
+    assert len(children()) == 1
     pool.close()
     assert children() == []
 
@@ -91,14 +91,14 @@ def test_it_ends_with_the_daemon() -> None:
     """However the daemon ended, and in the middle of a fit: a stopped process cannot see that its pipe has ended."""
     program = (
         "import os, signal, time\n"
-        "from gpusched.driver.forecaster import PooledForecaster\n"
+        "from gpusched.driver.forecaster import ChildForecaster\n"
         "from gpusched.core.commands import Forecast\n"
         "from gpusched.processes.identity import start_time\n"
-        "pool = PooledForecaster('shapes', 0)\n"
+        "pool = ChildForecaster('shapes', 0)\n"
         "curve = tuple(0.8 - 0.5 * 0.9 ** step for step in range(20))\n"
         "pool.submit(Forecast(0, 20, curve, 40, 0.9))\n"
         "while not pool.poll(0.0): time.sleep(0.01)\n"
-        "pid = pool._workers[0]._process.pid\n"
+        "pid = pool._child._process.pid\n"
         "os.kill(pid, signal.SIGSTOP)\n"
         "print(pid, start_time(pid), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -109,7 +109,7 @@ def test_it_ends_with_the_daemon() -> None:
     wait_until(lambda: not is_alive(fitter), "the end of a fit whose daemon has died")
 
 
-def test_of_a_trial_only_the_newest_question_waits(pool: PooledForecaster) -> None:
+def test_of_a_trial_only_the_newest_question_waits(pool: ChildForecaster) -> None:
     pool.submit(ask(1, step=20))  # goes to the process at once
     pool.submit(ask(2, step=20))
     pool.submit(ask(2, step=30))
@@ -119,7 +119,7 @@ def test_of_a_trial_only_the_newest_question_waits(pool: PooledForecaster) -> No
     assert answers[1, 20]
 
 
-def test_a_killed_process_costs_an_answer_and_is_replaced(pool: PooledForecaster) -> None:
+def test_a_killed_process_costs_an_answer_and_is_replaced(pool: ChildForecaster) -> None:
     pool.submit(ask(1))
     os.kill(children()[0].pid, signal.SIGKILL)
     (lost,) = wait(pool, 1)
@@ -131,7 +131,7 @@ def test_a_killed_process_costs_an_answer_and_is_replaced(pool: PooledForecaster
 
 
 def test_after_too_many_deaths_everything_is_answered_empty() -> None:
-    pool = PooledForecaster("no such predictor", seed=0)
+    pool = ChildForecaster("no such predictor", seed=0)
     for trial in range(MAX_DEATHS + 3):
         pool.submit(ask(trial))
     events = wait(pool, MAX_DEATHS + 3)
@@ -142,7 +142,7 @@ def test_after_too_many_deaths_everything_is_answered_empty() -> None:
     assert event.forecast == {}
 
 
-def test_what_cannot_be_fitted_is_answered_empty_and_said(pool: PooledForecaster) -> None:
+def test_what_cannot_be_fitted_is_answered_empty_and_said(pool: ChildForecaster) -> None:
     broken = Forecast(1, 5, ("x", "y", "z", "u"), 9, 0.5)
     pool.submit(broken)
     (event,) = wait(pool, 1)
