@@ -268,7 +268,7 @@ def launch(trial: int, incarnation: int, *devices: str) -> Launch:
 
 
 #: Follows from the rest; asking changes it.
-REMEMBERED = {"_draw", "_drawn", "_next", "_cutoff", "_cutoff_eta", "_ranking"}
+REMEMBERED = {"_draw", "_drawn", "_next", "_cutoff", "_cutoff_eta"}
 
 
 def snapshot(experiment: Experiment) -> Any:

@@ -243,10 +243,6 @@ class View(Protocol):
         """Return 0 for the live trial with the best latest score; equal scores by age."""
         ...
 
-    def live_by_score(self) -> Iterable[TrialView]:
-        """Return live trials, the best latest score first."""
-        ...
-
     def paused_by_score(self) -> Iterable[TrialView]:
         """Return paused trials, the best latest score first."""
         ...

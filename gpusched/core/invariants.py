@@ -158,9 +158,7 @@ def _check_indices(state: State) -> None:
     live = {trial.id for trial in trials.values() if trial.is_live}
     paused = {trial.id for trial in trials.values() if trial.state is S.PAUSED}
     assert set(state.live) == live, "live index"
-    assert [t.id for t in state.live_by_score()] == _by_score(state, live), "live by score"
     assert set(state.paused) == paused, "paused index"
-    assert [t.id for t in state.paused_by_score()] == _by_score(state, paused), "paused by score"
     longest_s = max((trial.training_s(state.now) for trial in trials.values()), default=0.0)
     assert abs(state.longest_training_s - longest_s) < 1e-6 * max(1.0, longest_s), (
         "longest training"
@@ -170,7 +168,3 @@ def _check_indices(state: State) -> None:
         goes_to = trial.after.state if trial.after is not None else trial.state
         assert goes_to is S.PAUSED, f"trial {wanted} is wanted and not paused"
         assert not trial.held_by_user, f"trial {wanted} is wanted and held by the user"
-
-
-def _by_score(state: State, ids: set[int]) -> list[int]:
-    return sorted(ids, key=lambda trial: (-state.trials[trial].score, trial))

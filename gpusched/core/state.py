@@ -1,18 +1,14 @@
 """The state of an experiment: all that is true of it now, and the questions a policy may ask of it.
 
-Policies get this object as a ``View`` (``decisions.py``) and must not change it; ``Experiment`` alone does. The
-indices (who is live, in which order) are kept up to date here, so that a question costs the same with ten trials and
-with ten thousand.
+Policies get this object as a ``View`` (``decisions.py``) and must not change it; ``Experiment`` alone does.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
-
-from sortedcontainers import SortedList
 
 from gpusched.core.allocation import DeviceState, DeviceTable
 from gpusched.core.commands import Forecast
@@ -28,57 +24,6 @@ DEADLINE, LAST_CALL, WAKE, WATCH = "deadline", "last call", "wake", "watch"
 NOTHING_LEFT = "nothing left to run"
 #: The same where something is left, and no step of it would end in time.
 TOO_LATE = "no step would end before the deadline"
-
-
-class Ranking:
-    """Live trials by latest score, the best first and equal scores by age; put in order only when asked.
-
-    Every report changes a score, and with many atoms few reports need the order. A question after k changed scores
-    costs O(min(k, n) log n), a changed score O(1).
-    """
-
-    __slots__ = ("_changed", "_order", "_placed")
-
-    def __init__(self) -> None:
-        #: (-score, trial) when the order was last asked for; each trial's entry; trials whose score changed since.
-        self._order: SortedList[tuple[float, int]] = SortedList()
-        self._placed: dict[int, tuple[float, int]] = {}
-        self._changed: dict[int, TrialRecord] = {}
-
-    def touch(self, trial: TrialRecord) -> None:
-        """Note that the trial is new here, or its score has changed."""
-        self._changed[trial.id] = trial
-
-    def discard(self, trial: TrialRecord) -> None:
-        self._changed.pop(trial.id, None)
-        entry = self._placed.pop(trial.id, None)
-        if entry is not None:
-            self._order.remove(entry)
-
-    def rank(self, trial: TrialView) -> int:
-        """Return 0 for the best."""
-        self._settle()
-        return int(self._order.index(self._placed[trial.id]))
-
-    def __iter__(self) -> Iterator[int]:
-        self._settle()
-        return (trial for _, trial in self._order)
-
-    def __len__(self) -> int:
-        self._settle()
-        return len(self._order)
-
-    def _settle(self) -> None:
-        if not self._changed:
-            return
-        for trial in self._changed.values():
-            entry, before = (-trial.score, trial.id), self._placed.get(trial.id)
-            if before != entry:
-                if before is not None:
-                    self._order.remove(before)
-                self._order.add(entry)
-                self._placed[trial.id] = entry
-        self._changed.clear()
 
 
 class State:
@@ -123,9 +68,6 @@ class State:
         #: The last decisions in words: (at, trial or None, text).
         self.decisions: deque[tuple[float, int | None, str]] = deque(maxlen=200)
         self._longest_past_s = 0.0
-        self._ranking = Ranking()
-        self._paused_by_score: SortedList[tuple[float, int]] = SortedList()
-        self._live_by_age: SortedList[tuple[float, int]] = SortedList()
 
     # ------------------------------------------------------------ questions of a policy
 
@@ -211,21 +153,18 @@ class State:
 
     def rank_among_live(self, trial: TrialView) -> int:
         """Return 0 for the live trial with the best latest score; equal scores by age."""
-        return self._ranking.rank(trial)
-
-    def live_by_score(self) -> Iterable[TrialRecord]:
-        """Yield live trials, the best latest score first."""
-        return (self.trials[trial] for trial in self._ranking)
+        mine = (-trial.score, trial.id)
+        return sum((-other.score, other.id) < mine for other in self.live.values())
 
     def paused_by_score(self) -> Iterable[TrialRecord]:
-        """Yield paused trials, the best latest score first."""
-        return (self.trials[trial] for _, trial in self._paused_by_score)
+        """Return paused trials, the best latest score first."""
+        return sorted(self.paused.values(), key=lambda trial: (-trial.score, trial.id))
 
     @property
     def longest_training_s(self) -> float:
         """Training time of the trial that has had most of it (Algorithm 3, line 7: the furthest trial's time)."""
-        live = self.now - self._live_by_age[0][0] if self._live_by_age else 0.0
-        return max(self._longest_past_s, live)
+        live_s = (trial.training_s(self.now) for trial in self.live.values())
+        return max(self._longest_past_s, *live_s, 0.0)
 
     @property
     def may_go_on(self) -> bool:
@@ -262,19 +201,16 @@ class State:
             self._set_down(trial)
         if to.is_live and not was_live:
             self.live[trial.id] = trial
-            self._ranking.touch(trial)
         elif was_live and not to.is_live:
             del self.live[trial.id]
-            self._ranking.discard(trial)
         if not to.is_live:
             self.rested.append(trial)
         if to is not TrialState.PAUSED:
             self.unwant(trial)
         if to is TrialState.PAUSED:
             self.paused[trial.id] = trial
-            self._paused_by_score.add((-trial.score, trial.id))
-        elif self.paused.pop(trial.id, None) is not None:
-            self._paused_by_score.remove((-trial.score, trial.id))
+        else:
+            self.paused.pop(trial.id, None)
 
     def want(self, trial: TrialRecord) -> None:
         """Have the trial go on as soon as atoms are free."""
@@ -288,22 +224,18 @@ class State:
     def set_up(self, trial: TrialRecord) -> None:
         """Count the trial's training time from now on: its ranks run."""
         trial.up_at = self.now
-        self._live_by_age.add((self.now - trial.past_training_s, trial.id))
 
     def _set_down(self, trial: TrialRecord) -> None:
         """Stop counting the trial's training time: its ranks are gone."""
         if trial.up_at is None:
             return
-        self._live_by_age.remove((trial.up_at - trial.past_training_s, trial.id))
         trial.past_training_s = trial.training_s(self.now)
         self._longest_past_s = max(self._longest_past_s, trial.past_training_s)
         trial.up_at = None
 
     def set_score(self, trial: TrialRecord, score: float) -> None:
         """Set the latest score of a live trial."""
-        if score != trial.score:
-            trial.score = score
-            self._ranking.touch(trial)
+        trial.score = score
         if score > trial.best_score:
             trial.best_score, trial.best_step = score, trial.step
 
