@@ -154,9 +154,9 @@ def test_cooldown_step_time_and_rungs_count_steps_where_a_report_stands_for_many
     options = {**PLAIN, "cooldown": 250, "r": 250, "R": 10_000}
     hand = Hand("hypersched", options, atoms=2, configurations=1)
     for step in (100, 200):
-        hand.report(0, 0.5, step=step, took_s=1.0)
+        hand.report(0, 0.5, step=step, took_s=0.01)
         assert hand.launched(0) == [1], "within the cooldown"
-    hand.report(0, 0.5, step=300, took_s=1.0)
+    hand.report(0, 0.5, step=300, took_s=0.01)
     assert hand.launched(0) == [1, 2]
     assert hand.state.step_on_one_atom_s == pytest.approx(0.01)
     assert "rung 250: 1st of 1" in hand.explain(0)[0]
@@ -165,8 +165,8 @@ def test_cooldown_step_time_and_rungs_count_steps_where_a_report_stands_for_many
 def test_the_first_report_of_a_relaunch_counts_its_steps_from_the_checkpoint() -> None:
     options = {**PLAIN, "cooldown": 250, "R": 10_000}
     hand = Hand("hypersched", options, atoms=1, configurations=1)
-    hand.report(0, 0.5, step=400, took_s=4.0)
+    hand.report(0, 0.5, step=400, took_s=0.01)
     hand.exit(0, "lost", saved_step=200)
-    hand.report(0, 0.5, step=400, took_s=2.0)
+    hand.report(0, 0.5, step=400, took_s=0.01)
     assert hand.trial(0).stride == 200
     assert hand.state.step_on_one_atom_s == pytest.approx(0.01)
