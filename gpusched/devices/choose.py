@@ -200,12 +200,6 @@ def chosen(
             f"CUDA_VISIBLE_DEVICES={variable} leaves no GPU. The GPUs are:\n{listing(machine)}"
         )
     gpus = choose(pool, spec, variable)
-    cards = sorted({gpu.name for gpu in gpus})
-    if len(cards) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        notes.append(
-            f"the cards differ ({', '.join(cards)}): in a shell CUDA numbers them by speed unless "
-            "CUDA_DEVICE_ORDER=PCI_BUS_ID is set; gpusched and its trials number them as nvidia-smi does"
-        )
     places = {gpu: place for place, gpu in enumerate(machine)}
 
     def near(gpu: Gpu) -> tuple[int, int, int]:

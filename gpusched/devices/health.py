@@ -1,4 +1,4 @@
-"""Health of a GPU, and whether it may be used: the driver's recovery action, compute mode, fabric, row remapping, ECC.
+"""Health of a GPU, and whether it may be used: the driver's recovery action, compute mode, row remapping, ECC.
 
 The driver's recovery action, where it gives one, is the last word. A GPU that asks for a reset *once it is empty* may
 finish its trial first. Nothing is ever reset here: the commands that do it are named instead.
@@ -51,12 +51,6 @@ def trouble(index: int, now: Vitals, first: Vitals) -> Trouble | None:
         return Trouble(
             "the compute mode prohibits contexts (`sudo nvidia-smi -c DEFAULT` allows them)"
         )
-    if now.fabric_missing:
-        return Trouble(
-            "NVLink's fabric is not set up, so CUDA refuses the GPU (error 802): `sudo systemctl start "
-            "nvidia-fabricmanager`, of the driver's own version",
-            at_once=False,
-        )
     if now.rows_failed:
         return Trouble("the memory has more bad rows than can be replaced (row remapping failed)")
     before, after = first.ecc_uncorrected, now.ecc_uncorrected
@@ -73,10 +67,8 @@ def notes(now: Vitals) -> tuple[str, ...]:
     said = []
     if now.throttle & _HEAT:
         said.append("slowed by heat")
-    if now.throttle & pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown:
-        said.append("slowed by the power supply (power brake)")
-    elif now.throttle & pynvml.nvmlClocksEventReasonHwSlowdown and not now.throttle & _HEAT:
-        said.append("slowed by a limit of the hardware")
+    elif now.throttle & pynvml.nvmlClocksEventReasonHwSlowdown:
+        said.append("slowed by a limit of the hardware, such as its power supply")
     if now.throttle & pynvml.nvmlClocksEventReasonSwPowerCap:
         said.append("at its power limit")
     if now.ecc_uncorrected:

@@ -38,7 +38,6 @@ FACTS_TIMEOUT_S = 10.0
 TOPOLOGY_TIMEOUT_S = 20.0
 LOADER_WORKERS_MAX = 16
 CPU_FOLDER = Path("/sys/devices/system/cpu")
-NODE_FOLDER = Path("/sys/devices/system/node")
 
 COMMON = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -109,26 +108,18 @@ def _join(machine: Machine) -> None:
     pairs = [(a, b) for place, a in enumerate(gpus) for b in gpus[place + 1 :]]
     if not pairs:
         return
-    links = [
-        ("nvmlDeviceGetP2PStatus", pair, (pynvml.NVML_P2P_CAPS_INDEX_NVLINK,)) for pair in pairs
-    ]
-    ancestors = [("nvmlDeviceGetTopologyCommonAncestor", pair, ()) for pair in pairs]
+    nvlink = (pynvml.NVML_P2P_CAPS_INDEX_NVLINK,)
     try:
-        asked = Numbers((*links, *ancestors))
+        asked = Numbers(tuple(("nvmlDeviceGetP2PStatus", pair, nvlink) for pair in pairs))
         answer: Counted = machine.driver.answer(asked, TOPOLOGY_TIMEOUT_S)
     except (TimeoutError, NvmlError):
         machine.notes.append(
             "NVML did not say how the GPUs are joined: each counts as a neighbour of all others"
         )
         return
-    answers = answer.numbers
     linked, near = {}, {}
-    for (a, b), link, level in zip(
-        pairs, answers[: len(pairs)], answers[len(pairs) :], strict=True
-    ):
-        is_near = level is None or level <= pynvml.NVML_TOPOLOGY_NODE
-        if a.numa_node is not None and b.numa_node is not None:
-            is_near = a.numa_node == b.numa_node
+    for (a, b), link in zip(pairs, answer.numbers, strict=True):
+        is_near = a.numa_node is None or b.numa_node in (None, a.numa_node)
         for pair in ((a.uuid, b.uuid), (b.uuid, a.uuid)):
             linked[pair], near[pair] = link == pynvml.NVML_P2P_STATUS_OK, is_near
     machine.islands = islands([gpu.uuid for gpu in gpus], linked, near)
@@ -179,7 +170,7 @@ def place(
     """Return one entry a rank, in the order of ``shares``: GPU, number of its shares, which of them."""
     if not machine.cores:
         allowed = os.sched_getaffinity(0)
-        machine.cores = share_cores(machine.gpus, allowed, siblings, node_distances())
+        machine.cores = share_cores(machine.gpus, allowed, siblings)
     cores = [split(machine.cores[gpu.uuid], parts, part) for gpu, parts, part in shares]
     threads = min((threads_of(share, siblings) for share in cores), default=1)
     visible = ",".join(gpu.uuid for gpu, _, _ in shares)
@@ -195,62 +186,30 @@ def place(
     return Placement("cuda", rank_env, tuple(cores) if all(cores) else None, threads)
 
 
-def node_distances(folder: Path = NODE_FOLDER) -> dict[int, tuple[int, dict[int, int]]]:
-    """Return of each core its NUMA node, and how far that is from each node; empty where the kernel does not say."""
-    found: dict[int, tuple[int, dict[int, int]]] = {}
-    places = sorted(folder.glob("node[0-9]*"), key=lambda path: int(path.name[4:]))
-    for place in places:
-        try:
-            far = [int(word) for word in (place / "distance").read_text().split()]
-            cores = parse_cpu_list((place / "cpulist").read_text())
-        except (OSError, ValueError):
-            return {}
-        numbers = [int(path.name[4:]) for path in places]
-        found.update(
-            dict.fromkeys(cores, (int(place.name[4:]), dict(zip(numbers, far, strict=False))))
-        )
-    return found
-
-
-def with_orphans(
-    groups: dict[tuple[int, ...], list[Gpu]],
-    usable: Iterable[int],
-    nodes: Mapping[int, tuple[int, Mapping[int, int]]],
-) -> dict[tuple[int, ...], list[Gpu]]:
-    """Give cores of nodes without a GPU to the nearest group: an HGX A100's GPUs sit on nodes 3, 1, 7, 5 of 8."""
-    grown = {near: list(near) for near in groups}
-    taken = {core for near in groups for core in near}
-    for core in (core for core in usable if core not in taken and core in nodes):
-        distance = nodes[core][1]
-        near = min(
-            groups,
-            key=lambda g: (
-                min((distance.get(nodes[c][0], 255) for c in g if c in nodes), default=255),
-                len(grown[g]),
-            ),
-        )
-        grown[near].append(core)
-    return {tuple(sorted(grown[near])): group for near, group in groups.items()}
-
-
 def share_cores(
     boards: Iterable[Gpu],
     allowed: Iterable[int],
     siblings: Callable[[int], tuple[int, ...]],
-    nodes: Mapping[int, tuple[int, Mapping[int, int]]] | None = None,
 ) -> dict[str, tuple[int, ...]]:
     """Share out the cores of each board (by UUID) among ``allowed``: even, contiguous shares of its node's cores.
 
-    ``nodes``: as ``node_distances`` returns them. Hyperthreads of one core stay together. Boards without known cores
-    share all; where a node has fewer cores than boards, they double up.
+    Hyperthreads of one core stay together. Boards without known cores share all; where a node has fewer cores than
+    boards, they double up. Cores of nodes without a GPU are shared out as well, in order: an HGX A100's GPUs sit on
+    nodes 3, 1, 7, 5 of 8.
     """
     usable = sorted(set(allowed))
     by_cores: dict[tuple[int, ...], list[Gpu]] = {}
     for gpu in boards:
         near = tuple(c for c in usable if c in gpu.cpus) or tuple(usable)
         by_cores.setdefault(near, []).append(gpu)
-    if nodes and len(by_cores) > 1:
-        by_cores = with_orphans(by_cores, usable, nodes)
+    if len(by_cores) > 1:
+        taken = {core for near in by_cores for core in near}
+        spare = [core for core in usable if core not in taken]
+        ends = [place * len(spare) // len(by_cores) for place in range(len(by_cores) + 1)]
+        by_cores = {
+            (*near, *spare[ends[place] : ends[place + 1]]): by_cores[near]
+            for place, near in enumerate(sorted(by_cores))
+        }
     shares: dict[str, tuple[int, ...]] = {}
     for near, group in by_cores.items():
         cores = sorted({tuple(s for s in siblings(c) if s in near) or (c,) for c in near})

@@ -270,7 +270,7 @@ def _try(errors: list[str], function: str, *arguments: object) -> Any | None:
 class Vitals:
     """Health and load of a GPU. ``throttle``: NVML's bits of what slows the clocks; ``recovery``: the action wanted.
 
-    ``prohibited``: its compute mode allows no context. ``fabric_missing``: nobody has set up its NVLink fabric.
+    ``prohibited``: its compute mode allows no context.
     """
 
     at: float
@@ -283,7 +283,6 @@ class Vitals:
     rows_failed: bool = False
     ecc_uncorrected: int | None = None
     prohibited: bool = False
-    fabric_missing: bool = False
 
 
 def read_vitals(handle: Any, at: float) -> Vitals:
@@ -315,18 +314,6 @@ def read_vitals(handle: Any, at: float) -> Vitals:
         rows_failed=bool(rows and rows[3]),
         ecc_uncorrected=ecc,
         prohibited=mode == pynvml.NVML_COMPUTEMODE_PROHIBITED,
-        fabric_missing=_fabric_missing(handle),
-    )
-
-
-def _fabric_missing(handle: Any) -> bool:
-    """Tell whether CUDA would refuse the GPU (error 802) since the fabric manager has not registered it."""
-    info = pynvml.c_nvmlGpuFabricInfo_t()
-    if ask_if_supported("nvmlDeviceGetGpuFabricInfo", handle, ctypes.byref(info)) is None:
-        return False
-    return info.state in (
-        pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED,
-        pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS,
     )
 
 

@@ -23,14 +23,6 @@ PCI_DEVICES = Path("/sys/bus/pci/devices")
 NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
 
-_PEER_STATUS = {
-    pynvml.NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED: "the chipset does not support it",
-    pynvml.NVML_P2P_STATUS_GPU_NOT_SUPPORTED: "these GPUs do not support it",
-    pynvml.NVML_P2P_STATUS_IOH_TOPOLOGY_NOT_SUPPORTED: "they hang off different sockets",
-    pynvml.NVML_P2P_STATUS_DISABLED_BY_REGKEY: "the driver was told not to",
-    pynvml.NVML_P2P_STATUS_NOT_SUPPORTED: "not supported",
-    pynvml.NVML_P2P_STATUS_UNKNOWN: "unknown",
-}
 P2P_READ = 0
 """Not ``pynvml.NVML_P2P_CAPS_INDEX_READ``: a stray comma makes that one a tuple."""
 
@@ -154,15 +146,13 @@ def _peers(pairs: Sequence[tuple[Gpu, Gpu]], statuses: Sequence[int | None]) -> 
     denied = []
     for (a, b), status in zip(pairs, statuses, strict=True):
         if status != pynvml.NVML_P2P_STATUS_OK:
-            known = pynvml.NVML_P2P_STATUS_UNKNOWN if status is None else status
-            why = _PEER_STATUS.get(known, f"status {known}")
-            denied.append(f"{a.label} and {b.label}: {why}")
+            denied.append(f"{a.label} and {b.label}")
     if not denied:
         return ok("peer access", "between all GPUs")
     more = f"; and {len(denied) - 3} more pairs" if len(denied) > 3 else ""
     return warn(
         "peer access",
-        f"{'; '.join(denied[:3])}{more}. nccl goes through host memory there",
+        f"{'; '.join(denied[:3])}{more}. They cannot read each other: nccl goes through host memory there",
         "check ACS and IOMMU in the firmware's settings; `nvidia-smi topo -p2p r` shows all pairs",
     )
 

@@ -31,10 +31,6 @@ FILES_NEEDED = 1024
 PROCESSES_WANTED = 4096
 DISK_WANTED_BYTES = 10 * 1024 * MIB
 DISK_NEEDED_BYTES = 1024 * MIB
-LIBRARY_FOLDERS = (
-    *("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"),
-    "/usr/local/cuda/lib64",
-)
 
 
 def doctor_checks(
@@ -53,7 +49,6 @@ def doctor_checks(
     has_gpus = any(check.name == "NVML" and check.state == "ok" for check in checks)
     checks.append(torch_check(torch_cuda, has_gpus=has_gpus))
     if has_gpus:
-        checks.append(nccl_check())
         checks.append(namespace_check(in_initial_pid_namespace()))
     checks.append(shm_check())
     checks.extend(limit_checks())
@@ -76,32 +71,6 @@ def torch_check(torch_cuda: tuple[str, str] | None, *, has_gpus: bool) -> Check:
             "install the CUDA build (see https://pytorch.org/get-started/locally), or use devices: cpu",
         )
     return ok("torch", f"{version}, built for {'CUDA ' + cuda if cuda else 'CPUs'}")
-
-
-def nccl_check() -> Check:
-    """Look for nccl: a package of its own, a part of torch, or the system's."""
-    for name in sorted({d.name for d in metadata.distributions() if d.name}):
-        if name.lower().startswith("nvidia-nccl"):
-            found = metadata.distribution(name)
-            files = [f for f in found.files or () if f.name.startswith("libnccl.so")]
-            where = [Path(str(found.locate_file(f))) for f in files]
-            if where and not any(path.exists() for path in where):
-                return fail("nccl", f"{name} {found.version} has lost its library", "reinstall it")
-            return ok("nccl", f"{found.version} ({name})")
-    named = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
-    for folder in (*named, *LIBRARY_FOLDERS):
-        for path in sorted(Path(folder).glob("libnccl.so*")):
-            return ok("nccl", str(path))
-    torch = util.find_spec("torch")
-    if torch is not None and torch.submodule_search_locations:
-        library = Path(torch.submodule_search_locations[0]) / "lib" / "libtorch_cuda.so"
-        if library.exists():
-            return ok("nccl", "part of torch's own libraries")
-    return warn(
-        "nccl",
-        "not found: a trial on more than one GPU would fail or fall back to gloo",
-        "install torch's CUDA build, which brings it, or libnccl2 from the system's packages",
-    )
 
 
 # ---------------------------------------------------------------- the machine

@@ -69,8 +69,6 @@ class FakeGpu:
     ecc_uncorrected: int = 0
     compute_mode: int = 0
     persistence: int = 1
-    #: State of the NVLink fabric, as NVML numbers them; 0: has none.
-    fabric: int = 0
     nvlinked: set[str] = field(default_factory=set)
     no_peer: set[str] = field(default_factory=set)
     address: int = 0

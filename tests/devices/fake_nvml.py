@@ -170,16 +170,9 @@ class FakeFunctions:
         _target(reference).value = self._gpu(handle).compute_mode
         return 0
 
-    def nvmlDeviceGetGpuFabricInfo(self, handle: Any, reference: Any) -> int:
-        _target(reference).state = self._gpu(handle).fabric
-        return pynvml.NVML_ERROR_NOT_SUPPORTED if not self._gpu(handle).fabric else 0
-
     def nvmlDeviceGetPersistenceMode(self, handle: Any, reference: Any) -> int:
         _target(reference).value = self._gpu(handle).persistence
         return 0
-
-    def nvmlDeviceGetTopologyCommonAncestor(self, a: Any, b: Any, reference: Any) -> int:
-        return pynvml.NVML_ERROR_NOT_SUPPORTED
 
     def nvmlDeviceGetP2PStatus(self, a: Any, b: Any, index: Any, reference: Any) -> int:
         first, second = self._gpu(a), self._gpu(b)

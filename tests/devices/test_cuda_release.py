@@ -35,14 +35,6 @@ def test_a_release_needs_pids_gone_and_memory_back(box: Box) -> None:
     assert devices.released([name], 0.2) is not None, "asked again: still"
 
 
-def test_pids_may_go_before_or_after_the_memory(box: Box) -> None:
-    devices, (name, _) = begin(box)
-    run_trial(box, devices, name, 11)
-    box.driver.end(11, listed_s=3.0, memory_s=0.0)
-    assert devices.released([name], 2.5) is None
-    assert devices.released([name], 2.0) is not None
-
-
 def test_a_quick_release_is_noticed_within_tens_of_milliseconds(box: Box) -> None:
     devices, (name, _) = begin(box)
     run_trial(box, devices, name, 11)
@@ -59,17 +51,6 @@ def test_memory_that_is_not_given_any_more_is_unknown_not_free(box: Box) -> None
     box.driver.end(11)
     assert devices.released([name], 5) is None
     assert "no memory figure" in devices.waits_for(name)
-
-
-def test_the_display_may_grow_meanwhile(box: Box) -> None:
-    devices, (name, _) = begin(box)
-    run_trial(box, devices, name, 11)
-    box.driver.start(box.gpus[0], 700, 900 * MIB, user="me", command="Xorg", ours=False)
-    box.gpus[0].contexts[-1].graphics = True
-    box.driver.end(11, 0.1, 0.1)
-    assert devices.released([name], 2) is not None
-    box.clock.advance(5)
-    assert devices.faults() == ()
 
 
 @pytest.mark.parametrize(
@@ -145,12 +126,6 @@ def test_no_gpu_at_all_is_an_error_that_says_who(make_box: MakeBox) -> None:
     with pytest.raises(DeviceError, match="GPU 0: held by pid 99") as raised:
         box.devices().open()
     assert raised.value.exit_code == 4
-
-
-def test_memory_in_use_by_nobody_is_somebody(make_box: MakeBox) -> None:
-    box = make_box(gpu(0), gpu(1, idle=30 * GIB))
-    _, second = box.devices().open()
-    assert "and NVML names no process that holds it" in second.why_not
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ FUNCTIONS = functions()
 
 
 def test_they_are_found() -> None:
-    assert len(FUNCTIONS) > 24
+    assert len(FUNCTIONS) > 20
     assert len(constants()) > 30
     assert FUNCTIONS["nvmlDeviceGetMemoryInfo"] == {1, 2}
     assert FUNCTIONS["nvmlDeviceGetTotalEccErrors"] == {3}
@@ -82,7 +82,7 @@ def test_a_function_is_there_and_takes_what_it_is_given(name: str) -> None:
 
 
 def test_constants_are_there_and_are_numbers() -> None:
-    others = {"NVMLError", "nvmlLib", "c_nvmlGpuFabricInfo_t"}
+    others = {"NVMLError", "nvmlLib"}
     for name in sorted(constants() - others):
         found = getattr(pynvml, name)  # scripts call some functions by name
         assert type(found) is int or inspect.isfunction(found), name

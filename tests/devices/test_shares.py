@@ -50,13 +50,6 @@ def test_memory_that_does_not_come_back_beside_another_trial(box: Box, shared: W
     assert shared.recovered() == (ONE,)
 
 
-def test_both_leave_at_once(box: Box, shared: Watched) -> None:
-    box.driver.end(11, 1.0, 1.0)
-    box.driver.end(12, 0.2, 2.0)
-    assert shared.released([ONE, TWO], 1.8) is None
-    assert shared.released([ONE, TWO], 1.0) is not None
-
-
 def test_late_releases_do_not_keep_each_other_awake(make_box: MakeBox) -> None:
     """Each waits ever more slowly: together they asked every 5 ms, for as long as they were late."""
     box = make_box(gpu(0), gpu(1), gpu(2))
@@ -72,14 +65,6 @@ def test_late_releases_do_not_keep_each_other_awake(make_box: MakeBox) -> None:
     box.clock.advance(10.0)
     calls = box.driver.calls["nvmlDeviceGetMemoryInfo_v2"] - before
     assert calls < 3 * 10 * 30, calls
-
-
-def test_a_process_of_ours_that_nobody_runs_is_in_the_way(box: Box, shared: Watched) -> None:
-    """No other trial has a share: what lives has escaped."""
-    box.driver.end(12)
-    assert shared.released([TWO], 2.0) is not None
-    assert shared.released([ONE], 5.0) is None
-    assert "pid 11" in shared.waits_for(ONE)
 
 
 def test_a_process_that_has_escaped_is_in_the_way_beside_a_share_never_used(box: Box) -> None:
