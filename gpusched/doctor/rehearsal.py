@@ -219,6 +219,8 @@ class _Pause:
                 f"momentum, averages) is lost. Give it to trial.track(..., opt=opt)"
             )
             return found.wrong(self.when, PARAMETERS, text, "optimizer not tracked")
+        if found.outcome(self.when, RATE) == "WRONG":
+            return found.skip(self.when, PARAMETERS, "the learning rate is another")
         text = (
             f"step {step} takes the parameters elsewhere than without one, from the same parameters at the same "
             f"rate: something that training depends on is not in the checkpoint. Give it to trial.track (an average "

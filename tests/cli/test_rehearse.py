@@ -76,7 +76,7 @@ MISTAKES: dict[str, tuple[list[tuple[str, str]], str]] = {
     ),
     "optimizer not tracked": (
         [("opt=opt, ", "")],
-        "this script steps an optimizer (SGD) that trial.track does not have",
+        "the state of SGD (its rate, momentum, averages) is lost",
     ),
     "model not tracked": (
         [("model=model, ", "")],
@@ -84,7 +84,7 @@ MISTAKES: dict[str, tuple[list[tuple[str, str]], str]] = {
     ),
     "scheduler not tracked": (
         [(", schedule=schedule", "")],
-        "Track all that training changes: trial.track(model=model, opt=opt, sched=sched)",
+        "expected 0.0729: give the scheduler to trial.track(schedule=schedule)",
     ),
     "every rank draws every sample": (
         [(LOADER, "DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)")],
@@ -146,7 +146,7 @@ MISTAKES: dict[str, tuple[list[tuple[str, str]], str]] = {
                 "        a = x[(i := torch.randint(64, (8,)))]\n        b = y[i]",
             )
         ],
-        "on 2 atoms all ranks train on the same samples, each of which counts 2 times",
+        "all 2 ranks of this trial train on the same samples",
     ),
     "evaluation before training": (
         [
