@@ -316,10 +316,6 @@ class Policy(ABC):
         """
         return NOTHING
 
-    def on_tried(self, view: View) -> Sequence[Decision]:
-        """Start the configuration that a person asked for; asked while atoms are free."""
-        return (Start(view.rules.smallest, "a person asked for it"),)
-
     def on_forecast(
         self, view: View, trial: TrialView, step: int, forecast: Mapping[str, float]
     ) -> Sequence[Decision]:

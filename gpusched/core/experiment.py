@@ -340,7 +340,7 @@ class Experiment:
             atoms = min(atoms, max(1, state.atoms_free))
             self._enact([Resume(wanted, atoms, "goes on as planned")])
         while state.configurations.given and state.devices.free:
-            if not self._enact(self.policy.on_tried(state)):
+            if not self._enact([Start(state.rules.smallest, "a person asked for it")]):
                 break
         while state.devices.free and self._enact(self.policy.on_capacity(state)):
             self._tell_of_rest()

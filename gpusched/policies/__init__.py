@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 #: Methods of a policy that gpusched calls during a search: those that answer with decisions, and the others.
-DECIDING = (*("on_report", "on_capacity", "on_exit", "on_wake", "on_forecast", "on_tried"),)
+DECIDING = ("on_report", "on_capacity", "on_exit", "on_wake", "on_forecast")
 TELLING = ("on_start", "notes", "explain", "rungs")
 #: Entry points of this group are policies of installed packages.
 GROUP = "gpusched.policies"

@@ -56,9 +56,6 @@ class Walk(base.Policy):
                 return (Resize(trial.id, atoms, why),)
         return (Complete(trial.id, "every size has been measured"),)
 
-    def on_tried(self, view: View) -> Sequence[Decision]:
-        return base.NOTHING
-
     def on_capacity(self, view: View) -> Sequence[Decision]:
         atoms = self.options.sizes[0]
         if view.trials or not view.can_draw or view.rules.fit(atoms) > view.atoms_free:

@@ -218,15 +218,12 @@ class Seer(base.Policy):
                 return Start(atoms, f"a trial of bracket {place + 1}", tag=place)
         return None
 
-    def on_tried(self, view: View) -> Sequence[Decision]:
-        """Start the configuration in the bracket with the fewest atoms, beside the plan."""
-        if self.plan is None or not self._bracket_of:
-            return base.NOTHING
-        return (Start(self.plan.brackets[0].atoms, "a person asked for it", tag=0),)
-
     def on_start(self, view: View, trial: TrialView) -> None:
-        self._missing[trial.tag] = max(0, self._missing[trial.tag] - 1)
-        self._bracket_of[trial.id] = trial.tag
+        if self.plan is None:
+            return
+        place = trial.tag or 0  # a configuration that a person asked for has no tag
+        self._missing[place] = max(0, self._missing[place] - 1)
+        self._bracket_of[trial.id] = place
 
     def _put_right(self, view: View) -> Decision | None:
         """Give a trial the atoms of its bracket, if it has others or none, as far as they are free."""
@@ -261,6 +258,8 @@ class Seer(base.Policy):
 
     def on_wake(self, view: View) -> Sequence[Decision]:
         plan = self.plan
+        for number in [n for n in self._bracket_of if view.trials[n].is_final]:
+            del self._bracket_of[number]  # it ended with the search, which continues
         is_over = plan is None or self._winner is not None or not self._bracket_of
         if is_over and view.rules.deadline_s > self._planned_to_s:
             return self._plan_again(view)  # the search continues after its end

@@ -92,6 +92,9 @@ class Witness(Policy):
         self.watched = watched
         self.asked = 0
 
+    def on_start(self, view: View, trial: TrialView) -> None:
+        self.watched.on_start(view, trial)
+
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         return self._watch(view, "on_report", trial)
 

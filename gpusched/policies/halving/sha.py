@@ -50,6 +50,7 @@ class Synchronous(base.Policy):
         super().__init__(options)
         self._next_shape = self._shapes()
         self._brackets: list[Bracket] = []
+        self._bracket_of: dict[int, Bracket] = {}
 
     def _shapes(self) -> Iterator[Shape]:
         """Yield the form of each bracket, without end."""
@@ -58,7 +59,7 @@ class Synchronous(base.Policy):
     # ------------------------------------------------------------ reports
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        bracket: Bracket = trial.tag
+        bracket = self._bracket_of[trial.id]
         if trial.step < bracket.milestone:
             return base.NOTHING
         if not bracket.takes_part(trial.id):
@@ -115,13 +116,6 @@ class Synchronous(base.Policy):
             return (self._start(self._begin()),)
         return base.NOTHING
 
-    def on_tried(self, view: View) -> Sequence[Decision]:
-        """Give the configuration a place in a bracket that begins, or begin one for it."""
-        if view.rules.smallest > view.atoms_free:
-            return base.NOTHING
-        bracket = next((b for b in self._brackets if b.wants_new), None)
-        return (self._start(bracket or self._begin()),)
-
     def _next_of(self, view: View, bracket: Bracket) -> Decision | None:
         """Return what a bracket would do with a free atom."""
         trial = bracket.next_waiting(view)
@@ -139,7 +133,10 @@ class Synchronous(base.Policy):
         return Start(1, f"{bracket.shape.name}, {bracket.entered + 1} of {of}", tag=bracket)
 
     def on_start(self, view: View, trial: TrialView) -> None:
-        bracket: Bracket = trial.tag
+        # A configuration that a person asked for has no tag: it takes a place, or begins a bracket.
+        wants = (bracket for bracket in self._brackets if bracket.wants_new)
+        bracket = trial.tag or next(wants, None) or self._begin()
+        self._bracket_of[trial.id] = bracket
         bracket.enter(trial.id)
 
     def _begin(self) -> Bracket:
@@ -150,7 +147,7 @@ class Synchronous(base.Policy):
     # ------------------------------------------------------------ who does not come
 
     def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        bracket: Bracket = trial.tag
+        bracket = self._bracket_of[trial.id]
         if bracket.is_over:
             return base.NOTHING
         if trial.id in bracket.now.coming:
@@ -173,7 +170,7 @@ class Synchronous(base.Policy):
         ]
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
-        bracket: Bracket = trial.tag
+        bracket = self._bracket_of[trial.id]
         lines = [f"it is in {bracket.shape.name}"]
         for rung, size in zip(bracket.rungs, (*bracket.shape.sizes[1:], 0), strict=False):
             if trial.id in rung:

@@ -150,7 +150,7 @@ def test_shares_are_rounded_down_to_allowed_sizes() -> None:
 
 
 def test_cooldown_step_time_and_rungs_count_steps_where_a_report_stands_for_many() -> None:
-    """``trial.report(step=iteration)`` every 100 iterations, 1 s each; r = 250 is passed at 300."""
+    """``trial.report(step=iteration)`` every 100 iterations of 0.01 s; r = 250 is passed at 300."""
     options = {**PLAIN, "cooldown": 250, "r": 250, "R": 10_000}
     hand = Hand("hypersched", options, atoms=2, configurations=1)
     for step in (100, 200):
