@@ -87,6 +87,11 @@ def _lock(descriptor: int, kind: int) -> bool:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        raise InputError(
+            f"a file here cannot be locked (flock: {error.strerror}), so two daemons could run one search: mount the "
+            f"folder of searches with locks, or choose another with --dir"
+        ) from None
     return True
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.folder.lock import Fence, read_fence, write_fence
+from gpusched.errors import InputError
+from gpusched.folder.lock import Fence, Lock, read_fence, write_fence
 from gpusched.worker.checkpoint import CheckpointStore
 
 
@@ -45,6 +46,19 @@ def test_only_a_missing_file_means_no_fence(tmp_path: Path) -> None:
         read_fence(fence)
     write_fence(fence, 1)
     assert read_fence(fence) == 1
+
+
+def test_a_folder_without_locks_is_told_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was "Function not implemented"."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(InputError, match=r"cannot be locked .*Function not implemented.* --dir"):
+        Lock.take(tmp_path / "lock")
 
 
 def test_a_report_waits_until_the_fence_can_be_read(tmp_path: Path) -> None:
