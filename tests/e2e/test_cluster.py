@@ -59,7 +59,7 @@ def test_the_deadline_begins_when_the_first_node_is_in(sandbox: Sandbox) -> None
 
 def test_a_search_whose_journal_is_lost_with_a_disk_goes_on_from_the_copy(sandbox: Sandbox) -> None:
     """Its trials are adopted, and their own files say what they did since the copy was made."""
-    steps = 100
+    steps = 200
     recipe = sandbox.recipe(
         "good.py",
         devices="cpu:1",
