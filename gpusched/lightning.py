@@ -152,6 +152,7 @@ class Search(Owner, Callback):
                 "Trainer.fit would begin anew after a pause or a resize: write "
                 "trainer.fit(..., ckpt_path=search.ckpt_path)"
             )
+        trial.plan(trainer.max_epochs or 0)
         for optimizer in trainer.optimizers if self._scale_lr else ():
             trial.scale_lr(optimizer)
         for config in trainer.lr_scheduler_configs:

@@ -110,10 +110,13 @@ class Backing:
             length = self._training.length if self._reported_step is None else None
             report = Report(0, 0, step, step_time_s, clean, length)  # numbered by the trial's file
             go = self._print(report) if self._channel is None else self._send(report)
-        code, said = self._group.share(Call.REPORT, GO.index(go), step)
-        self._training.reported(int(said))
+        if self._context.world_size > 1:
+            code, step = map(int, self._group.share(Call.REPORT, GO.index(go), step))
+            go = GO[code]
+        self._training.reported(step)
         self._scored(clean)
-        self._act(GO[int(code)])
+        if go != "continue":
+            self._act(go)
 
     def _send(self, report: Report) -> Go:
         """Write and send a report; return the daemon's answer, ``continue`` without a daemon."""
@@ -161,7 +164,7 @@ class Backing:
 
     def _act(self, go: Go) -> None:
         """Do what the scheduler says, now or (inside ``steps()``) at the end of the body. May raise SystemExit."""
-        if go == "continue" or (self._asked == "yield" and go in ("hold", "save")):
+        if self._asked == "yield" and go in ("hold", "save"):
             return
         script_saves = self.writes_files or (self.in_charge and not self._training.tracked)
         if script_saves and go in ("save", "yield"):

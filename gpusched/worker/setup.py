@@ -334,7 +334,7 @@ class TrialSetup:
         Raises:
             RuntimeError: All train on the same; the message has the line to change.
         """
-        if self.world_size == 1 or self._weight is None or self._looks_left == 0:
+        if self._weight is None or self._looks_left == 0:
             return
         from gpusched.worker.weights import same_work
 

@@ -183,8 +183,9 @@ class Trial(TrialSetup):
         step = self._next_step(step)
         self._reported = True
         self._usage.at_report(self._training, writes_files=self._backing.writes_files)
-        self._refuse_same_work()
-        self._group.expect(step_time_s)
+        if self._context.world_size > 1:
+            self._refuse_same_work()
+            self._group.expect(step_time_s)
         step_time_s /= step - self._training.step
         self._backing.report(step, round(step_time_s, 6), metrics)
         self._step_began_s = time.monotonic()
@@ -293,7 +294,7 @@ class Trial(TrialSetup):
     def _next_step(self, step: int | None) -> int:
         training = self._training
         if step is None:
-            if training.is_untrained and not self._reported and not training.is_looping:
+            if not self._reported and not training.is_looping and training.is_untrained:
                 wrong = (
                     f"this trial.report(...) counts as step {training.step + 1}, but the optimizer has not stepped in "
                     f"this launch: a loop that evaluates before it trains skips as much training at every resume. "

@@ -41,6 +41,7 @@ class Usage:
     def __init__(self, context: Context, group: Group, remark: Callable[[str], None]) -> None:
         """Check the script of one rank; ``remark`` tells the search."""
         self._context, self._group, self._remark = context, group, remark
+        self._is_scheduled = context.scheduled
         self._told: set[str] = set()
         #: Optimizers that have stepped, tracked or not.
         self._at_work: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -83,9 +84,10 @@ class Usage:
         self.watch_optimizers()
         saves = bool(training.tracked) or writes_files
         self._reports += 1
-        if self._context.scheduled and not saves and not self.tracks:
+        if self._is_scheduled and not saves and not self.tracks:
             self._check_saves_nothing(training.step)
-        if self._reports & (self._reports - 1) == 0:  # 1, 2, 4, 8, ..
+        looks_again = self._reports & (self._reports - 1) == 0  # at 1, 2, 4, 8, ..
+        if looks_again and self._group.world_size > 1:
             apart = apart_ranks(self._group, training.tracked.values())
             if apart is not None:
                 raise RuntimeError(apart)
@@ -96,12 +98,17 @@ class Usage:
             say(uneven)
         if not training.tracked:
             return
-        self._check_late(training)
         written_by = training.written_by
-        if not training.keeps_global_batch and (complaint := self.step_scheduler(training.tracked)):
+        if self._schedulers:
+            self._check_late(training)
+        if (
+            self._stepped
+            and not training.keeps_global_batch
+            and (complaint := self.step_scheduler(training.tracked))
+        ):
             is_resized = written_by not in (None, self._group.world_size)
             self._refuse_or_tell("schedule", complaint, is_error=is_resized)
-        if self._context.scheduled and not writes_files:
+        if looks_again and self._is_scheduled and not writes_files:
             for about, lost, is_certain in self.lost(training.tracked):
                 self._refuse_or_tell(about, lost, is_error=is_certain and written_by is not None)
 
