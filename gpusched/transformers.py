@@ -108,7 +108,9 @@ class Search(Owner, TrainerCallback):
                 "trainer.train(resume_from_checkpoint=search.checkpoint)"
             )
         by_steps = args.eval_strategy == IntervalStrategy.STEPS
-        self._trial.plan(state.max_steps // state.eval_steps if by_steps else state.num_train_epochs)
+        self._trial.plan(
+            state.max_steps // state.eval_steps if by_steps else state.num_train_epochs
+        )
 
     def on_evaluate(
         self,
