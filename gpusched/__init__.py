@@ -13,6 +13,7 @@ Importing gpusched costs nothing: torch and all else is loaded when ``trial``, `
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from gpusched.worker.trial import Trial
 
     trial: Trial
+
+if "--multiprocessing-fork" in sys.orig_argv and os.environ.get("GPUSCHED_DIR"):
+    # A script that spawns its ranks: they would wait for a store that the agent serves elsewhere, and never come to
+    # ``init()``, which refuses them.
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
 
 __version__ = "0.1.0"
 __all__ = ["Trial", "__version__", "init", "load", "pickled"]

@@ -272,7 +272,7 @@ def save_and_load(state_mb: int, rounds: int = 5) -> tuple[float, float]:
     model = torch.nn.Linear(1024, state_mb * 2**20 // ROW_BYTES, bias=False)
     saves, loads = [], []
     with tempfile.TemporaryDirectory() as folder:
-        saver = Saver(Group(0, 1), Path(folder), 2, None, 0, model.state_dict)
+        saver = Saver(Group(0, 1), Path(folder), None, 0, model.state_dict)
         for step in range(1, rounds + 1):
             began = time.monotonic()
             saver.save((step, step))

@@ -20,9 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpusched.processes.identity import (
-    descendants,
     identify,
-    read_each,
     read_file,
     send_signal,
     stat_fields,
@@ -67,18 +65,6 @@ def folder() -> Path:
 def listen_as_rank() -> None:
     """Call ``listen`` with what the environment says of this rank. Raises OSError, KeyError, ValueError without one."""
     listen(folder() / f"stacks-{int(os.environ['RANK'])}.txt")
-
-
-def ranks_below(pid: int) -> dict[int, int]:
-    """Return rank: pid, of processes below ``pid`` that torchrun started as programs (``launch: cold``)."""
-    found: dict[int, int] = {}
-    environments = read_each(descendants(pid), lambda pid: read_file(f"/proc/{pid}/environ"))
-    for process, environment in environments.items():
-        variables = (environment or b"").split(b"\0")
-        rank = next((text[5:] for text in variables if text.startswith(b"RANK=")), b"")
-        if rank.isdigit() and _listens(process):
-            found.setdefault(int(rank), process)
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ News = Literal["running", "left", "failed", "stop", "overdue"]
 
 TICK_S = 1.0
 OVERDUE_GRACE_S = 2.0
+ABORT_GRACE_S = 2.0
 FAILURE_GRACE_S = 2.0
 LEFTOVER_GRACE_S = 1.0
 
@@ -79,7 +80,7 @@ class Shim:
         self._overran_s: float | None = None
         self._rank_of: dict[int, int] = {}
         self._word: Word | None = None
-        self._leave_by_s = float("inf")
+        self._leave_by_s = self._abort_by_s = float("inf")
         self._oom_kills = 0
         on_cluster = "GPUSCHED_NODE" in spec.env
         self._fence = Fence(self.paths.fence if on_cluster else None, self.incarnation)
@@ -141,7 +142,7 @@ class Shim:
             if news != "running":
                 return news
             now = time.monotonic()
-            self._pass(min(TICK_S, self._leave_by_s - now))
+            self._pass(min(TICK_S, self._leave_by_s - now, self._abort_by_s - now))
 
     def watch_to_the_end(self) -> News:
         """Watch the ranks of a launcher without an agent until they are over, and end them; return how it came."""
@@ -167,7 +168,19 @@ class Shim:
                 return "running"
             self._overran_s = self.spec.leave_grace_s
             return "overdue"
-        return "failed" if any(self.codes.values()) else "running"
+        if not any(self.codes.values()):
+            return "running"
+        return "failed" if self._is_failure(now) else "running"
+
+    def _is_failure(self, now: float) -> bool:
+        """Give a rank that only aborts as it leaves some time: rank 0 may be about to commit the last word."""
+        bad = [rank for rank, code in self.codes.items() if code]
+        aborts = (self.codes[rank] == -signal.SIGABRT and rank != 0 for rank in bad)
+        if not all(aborts) or any(self.paths.error_file(self.incarnation, r).exists() for r in bad):
+            return True
+        if self._abort_by_s == float("inf"):
+            self._abort_by_s = now + ABORT_GRACE_S
+        return now >= self._abort_by_s
 
     @property
     def word(self) -> Word | None:
@@ -240,8 +253,7 @@ class Shim:
         running = {rank: pid for pid, rank in self._rank_of.items() if rank not in self.codes}
         running.pop(-1, None)
         try:
-            ranks = running or stacks.ranks_below(self.me.pid)
-            self._stuck = stacks.capture(ranks, lambda r: self.paths.stacks(self.incarnation, r))
+            self._stuck = stacks.capture(running, lambda r: self.paths.stacks(self.incarnation, r))
         except Exception:
             traceback.print_exc()
 

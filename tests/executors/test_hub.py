@@ -217,13 +217,6 @@ def test_a_malformed_frame_ends_its_connection_alone(place: Place, bad: bytes) -
     assert place.board.peers[1].fault, "the reason is kept for the log"
 
 
-def test_of_a_key_that_is_there_twice_the_last_counts(place: Place) -> None:
-    line = place.connect(RANK)
-    line.sendall(b'{"kind":"saved","step":1,"step":2,"save_s":0.5,"size_bytes":10}\n')
-    place.turns()
-    assert place.board.heard == [saved(2)]
-
-
 @pytest.mark.parametrize(
     ("hello", "frame", "limit"),
     [(RANK, Remark("odd"), WORKER_FRAME_BYTES), (CLIENT, Ask("view"), CLIENT_FRAME_BYTES)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -221,11 +222,15 @@ if __name__ == "__main__":
     trial.report(accuracy=sum(int(x) for x in workers))
 """
 SPAWNED = """
-import os, gpusched, torch.multiprocessing as mp
-def main(rank):
+import os, gpusched, torch.distributed as dist, torch.multiprocessing as mp
+def main(rank, joins_first):
+    if joins_first:
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(joins_first)
+        dist.init_process_group("gloo", rank=rank, world_size=2)
     gpusched.init().report(accuracy=rank)
 if __name__ == "__main__":
-    mp.spawn(main, nprocs=2)
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # as under an agent
+    mp.spawn(main, args=(JOINS_FIRST,), nprocs=2)
 """
 
 
@@ -247,8 +252,15 @@ def test_processes_that_import_the_script_anew_do_not_pose_as_its_rank(bench: Be
     assert len(fake.of_kind(RankHello)) == 1
 
 
-def test_a_script_that_spawns_its_ranks_is_told_what_to_write(bench: Bench) -> None:
-    done = as_rank(bench, SPAWNED)
+@pytest.mark.parametrize("joins_first", [False, True])
+def test_a_script_that_spawns_its_ranks_is_told_what_to_write(
+    bench: Bench, joins_first: bool
+) -> None:
+    """With a process group of their own first, they waited for a store until the deadline."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    done = as_rank(bench, SPAWNED.replace("JOINS_FIRST", str(port if joins_first else 0)))
     assert done.returncode != 0
     assert "Instead of mp.spawn(main, ...) call main(rank, ...) itself" in done.stderr
     assert bench.reports() == []
