@@ -94,12 +94,6 @@ def test_one_step_after_another_by_hand() -> None:
     assert rig.optimizer.param_groups[0]["lr"] == 0.1
 
 
-def test_parameters_move_by_the_scaled_rate() -> None:
-    rig = Rig(target=4.0)
-    rig.step(3)
-    assert rig.parameters[0].item() == pytest.approx(-0.1 * (1 + 1.3 + 1.6))
-
-
 def test_resized_twice_in_the_middle_of_a_ramp() -> None:
     """1 -> 4; after five steps (factor 2.5) to 2: 10% a step; after three more back to 4, from 2 in an epoch."""
     first = Rig(target=4.0)
@@ -137,12 +131,7 @@ OPTIMIZERS = [
     (torch.optim.Adam, {}),
     (torch.optim.Adam, {"fused": True}),
     (torch.optim.AdamW, {"amsgrad": True}),
-    (torch.optim.Adadelta, {}),
-    (torch.optim.Adagrad, {}),
-    (torch.optim.Adamax, {}),
-    (torch.optim.ASGD, {}),
     (torch.optim.NAdam, {}),
-    (torch.optim.RAdam, {}),
     (torch.optim.RMSprop, {"momentum": 0.9}),
 ]
 
@@ -270,22 +259,6 @@ def test_averaged_weights_and_deep_copies_are_untouched() -> None:
     rig.step()
     averaged.update_parameters(module)
     assert copy.deepcopy(rig.optimizer.state_dict())["param_groups"][0]["lr"] == 0.1
-
-
-def test_momentum_grows_with_the_rate() -> None:
-    """Goyal et al., equation 9. The rate goes 0.1 -> 0.4 between two steps with gradient 1 and momentum 0.5."""
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.5)
-    clock = Clock()
-    clock.source = lambda: 5.0
-    RateScaler(optimizer, target=4.0, warmup_epochs=5.0, clock=clock)
-    moves = []
-    for _ in range(2):
-        before = parameter.item()
-        parameter.grad = torch.ones(1)
-        optimizer.step()
-        moves.append(before - parameter.item())
-    assert moves == pytest.approx([0.1, 0.4 * 1.5])
 
 
 def test_a_clock_without_a_loader_counts_reports_and_then_steps() -> None:
