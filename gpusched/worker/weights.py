@@ -184,6 +184,6 @@ def same_work(group: Group, weight: BatchWeight, unread: str | None) -> tuple[bo
         return True, None
     return True, (
         f"all {group.world_size} ranks of this trial train on the same samples (their gradients are equal, bit for "
-        f"bit): give each its share, loader = trial.loader(data, batch_size=...) or a DistributedSampler, or let "
-        f"trials have one rank: `sizes: [1]` in the recipe"
+        f"bit): wrap the model (model = trial.wrap(model)) and give each rank its share, loader = trial.loader(data, "
+        f"batch_size=...) or a DistributedSampler, or let trials have one rank: `sizes: [1]` in the recipe"
     )

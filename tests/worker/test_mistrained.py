@@ -49,7 +49,7 @@ def train(how: str, steps: int = 3) -> float:
     ("how", "told"),
     [
         ("apart", "ranks 0 and 1 have trained apart"),
-        ("same", "the 2 ranks of this trial do the same work, each for itself"),
+        ("same", "all 2 ranks of this trial train on the same samples"),
     ],
 )
 def test_ranks_that_do_not_train_together_are_refused(bench: Bench, how: str, told: str) -> None:
