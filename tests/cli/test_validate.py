@@ -122,18 +122,6 @@ def test_the_policy_is_asked(recipe: Path, capsys: pytest.CaptureFixture[str]) -
     assert problem.startswith("policy.B: the budget")
 
 
-def test_what_the_policy_says_before_it_starts(
-    recipe: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    much = ["validate", str(recipe), "--policy", "seer", "--set", "policy.B=500"]
-    much += ["--devices", "cpu:4", "--deadline", "30m"]
-    assert main(much) == 0
-    assert "cut to" in capsys.readouterr().err
-    assert main([*much, "--json"]) == 0
-    (note,) = json.loads(capsys.readouterr().out)["notes"]
-    assert "there are 4" in note
-
-
 def test_a_time_that_is_none_is_told(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", str(recipe), "--rehearse", "soon"]) == 2
     assert "gpusched: --rehearse: 'soon' is not a duration; write 90s" in capsys.readouterr().err

@@ -44,7 +44,6 @@ def test_every_fault_is_told_in_its_own_words(sandbox: Sandbox) -> None:
     assert {trials[fault]["state"] for fault in FAULTS} == {"failed"}
     assert {trials[fault]["step"] for fault in ("nan", "inf", "none")} == {10}
     assert sandbox.gpusched("best", "--json").json()["hparams"]["fault"] == "none"
-    assert result.text.count("last.txt, as trial") == 1, result.text
 
 
 def test_a_script_that_always_fails_is_given_up(sandbox: Sandbox) -> None:
