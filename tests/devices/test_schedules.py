@@ -13,6 +13,7 @@ from whole import Whole
 
 from tests.torture.bed import times
 
+
 def test_whole_experiments_on_scripted_gpus(tmp_path: Path) -> None:
     counts = play(Whole, range(12), tmp_path)
     # They are worth something only if all of this happens in them.
