@@ -57,38 +57,6 @@ def test_the_deadline_begins_when_the_first_node_is_in(sandbox: Sandbox) -> None
     assert "later" in json.dumps(told)
 
 
-def test_a_search_whose_journal_is_lost_with_a_disk_goes_on_from_the_copy(sandbox: Sandbox) -> None:
-    """Its trials are adopted, and their own files say what they did since the copy was made."""
-    steps = 200
-    recipe = sandbox.recipe(
-        "good.py",
-        devices="cpu:1",
-        policy={"name": "fifo", "R": steps},
-        try_first=[{"x": 0.5, "step_s": 0.05}] * 2,
-        space={"x": {"uniform": [0, 1]}, "step_s": {"uniform": [0, 1]}},
-    )
-    places = {"TMPDIR": str(sandbox.root), "GPUSCHED_JOURNALS": str(sandbox.root / "disk")}
-    begun = sandbox.gpusched("run", recipe, "--cluster", "local:2", "--detach", **places)
-    assert begun.code == 0, begun.text
-    copy = sandbox.paths.journal.with_name("journal.db-copy")
-    sandbox.wait_for(
-        lambda view: (
-            copy.exists() and [trial["step"] > 5 for trial in view["trials"]] == [True, True]
-        )
-    )
-    sandbox.kill_daemon()
-    (sandbox.root / "disk").rename(sandbox.root / "lost")
-    refused = sandbox.gpusched("resume", **places)
-    assert refused.code == 2
-    assert "and is gone; 'gpusched resume " in refused.err
-    resumed = sandbox.gpusched("resume", "--salvage", **places)
-    assert resumed.code == 0, resumed.text
-    for number in (0, 1):
-        reports = sandbox.paths.trial(number).reports.read_text().splitlines()
-        rows = [(row["i"], row["k"]) for row in map(json.loads, reports)]
-        assert rows == [(1, k) for k in range(1, steps + 1)]
-
-
 def test_a_resume_without_a_node_begins_its_trials_elsewhere(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
