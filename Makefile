@@ -12,7 +12,7 @@ LIBRARIES := .venv-libraries
 # Hundreds of interpreters start in the tests: each would compile gpusched anew where this is set, as on some build machines.
 export PYTHONDONTWRITEBYTECODE :=
 # Most tests wait for processes, so a few run side by side, on any machine.
-BESIDE := -n 3 --dist worksteal
+BESIDE := -n 4 --dist worksteal
 # pip compiles the 12,000 files of the libraries one after the other (40 s); COMPILE does so on all cores.
 PIP     := -m pip --disable-pip-version-check install -qq --no-compile -c constraints.txt
 COMPILE := $(BIN)/python -m compileall -q -j 0 -x '/tests?/' $(VENV)/lib

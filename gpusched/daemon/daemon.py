@@ -344,7 +344,8 @@ class Daemon:
         from gpusched.report import page
 
         with self.clients.unharmed("the report"):
-            page.write(self.paths.report, page.html(view, timeline.read(self.paths.journal)))
+            told = timeline.read(self.paths.journal)
+            page.write(self.paths.report, page.html(view, told, self.assembled.recipe.space))
 
     # ------------------------------------------------------------ signals
 

@@ -23,7 +23,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 def test_a_report_was_written_and_can_be_written_again(finished: Sandbox, tmp_path: Path) -> None:
-    assert "Learning curves by step" in (finished.experiment / "report.html").read_text()
+    assert "Learning curves" in (finished.experiment / "report.html").read_text()
     again = tmp_path / "again.html"
     told = finished.call("report", "-o", again, "--json").json()
     assert told["report"] == str(again)

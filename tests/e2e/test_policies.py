@@ -152,16 +152,3 @@ def test_a_policy_that_cannot_work_is_one_message_before_anything_starts(
     assert result.code == 2
     assert said in result.err
     assert len(result.err.splitlines()) == 1
-
-
-def test_a_plan_that_is_cut_to_the_box_is_said_before_it_starts(sandbox: Sandbox) -> None:
-    recipe = sandbox.recipe(
-        "counted.py",
-        policy={"name": "seer", "B": 500},
-        deadline="60s",
-    )
-    result = sandbox.gpusched("run", recipe, "--detach")
-    assert result.code == 0
-    assert result.err.startswith("note: seer plans ")
-    assert "and there are 2)" in result.err
-    assert sandbox.gpusched("cancel").code == 0

@@ -151,7 +151,10 @@ def test_sizes_are_kept_to() -> None:
 # ---------------------------------------------------------------- any metric
 
 
-@pytest.mark.parametrize("atoms", [1, 3, 64, pytest.param(1024, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "atoms",
+    [1, 3, pytest.param(64, marks=pytest.mark.slow), pytest.param(1024, marks=pytest.mark.slow)],
+)
 def test_any_number_of_atoms(atoms: int) -> None:
     deadline_s = 20.0 if atoms < 100 else 2.0
     result = simulate(Setup(policy="foresight", atoms=atoms, deadline_s=deadline_s))

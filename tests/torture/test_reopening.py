@@ -53,6 +53,7 @@ def go_on(bed: Bed, failpoint: str) -> None:
     require_whole_best(bed)
 
 
+@pytest.mark.slow
 def test_killed_between_the_event_and_the_first_launch(make_bed: MakeBed) -> None:
     bed = ended(make_bed)
     shut_down_at = bed.check().state.now
