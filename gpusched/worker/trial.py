@@ -66,7 +66,8 @@ class Trial(TrialSetup):
                 )
             self._state = PlainState()
             self._training.track({STATE_NAME: self._state})
-            self._set_generators()
+            if not self._diverged:  # else the loop may have drawn from them already
+                self._set_generators()
         return self._state
 
     @property

