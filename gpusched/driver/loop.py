@@ -21,6 +21,7 @@ from gpusched.core.commands import (
     KeepBest,
     Kill,
     Launch,
+    Save,
     SetTimer,
     Suggest,
     Yield,
@@ -138,7 +139,13 @@ class Driver:
             commands = self.experiment.handle(event)
             if self._check:
                 self.experiment.check()
-            if commands:
+            if commands and all(type(command) is Save and command.hold for command in commands):
+                # A copy in memory has no effect outside, and a search in which every step is better asks for many.
+                for command in commands:
+                    self._execute(command)
+                if type(event) is Reported:
+                    self.executor.acknowledge(event)
+            elif commands:
                 self._effects += commands
                 if type(event) is Reported:
                     self._waiting.append(event)

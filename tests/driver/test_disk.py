@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.commands import Command, KeepBest, Kill
+from gpusched.core.commands import Command, KeepBest, Kill, Save
 from gpusched.core.events import ExperimentStarted, TrialExited, UserAsked
 from gpusched.driver.loop import RETRY_EVERY_S, Driver
 from gpusched.journal.log import Journal
@@ -38,7 +38,7 @@ class Watched(FaultyExecutor):
     def execute(self, command: Command) -> None:
         if isinstance(command, Kill):
             self.kills.append(command)
-        else:
+        elif not (isinstance(command, Save) and command.hold):  # a copy in memory is no effect
             self.carried_out_at.append(self.now())
         super().execute(command)
 
