@@ -53,7 +53,7 @@ class Rehearsed:
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found, mistakes first."""
+        """Findings of a rehearsal, mistakes first."""
         return sorted(self.judgement.findings, key=lambda finding: not finding.is_error)
 
     @property

@@ -1,4 +1,4 @@
-"""Which devices: the kind, the GPUs that a recipe names, and CPU slots.
+"""Choice of devices: the kind, the GPUs that a recipe names, and CPU slots.
 
 *Visible* GPUs: the inherited ``CUDA_VISIBLE_DEVICES`` cut down by the recipe's ``devices:``. The variable is read as
 CUDA reads it (indices in PCI order, UUIDs or unambiguous beginnings of them; the first entry that names nothing ends

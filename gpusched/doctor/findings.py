@@ -1,4 +1,4 @@
-"""What a rehearsal finds: findings with the line to change, what was compared, and the rows that ranks wrote down."""
+"""Results of a rehearsal: findings with the line to change, what was compared, and the rows that ranks wrote down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands behind a rank: its line to the daemon, its reports and checkpoints, and its ways out of the script.
+"""The backing of a rank: its line to the daemon, its reports and checkpoints, and its ways out of the script.
 
 All ranks do the same; rank 0 alone speaks to the daemon and touches the disk. A trial that cannot save does not leave.
 In a plain run reports are printed, and there are checkpoints where ``GPUSCHED_CHECKPOINTS`` names a folder for them.
