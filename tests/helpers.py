@@ -274,7 +274,8 @@ REMEMBERED = {"_draw", "_drawn", "_next", "_cutoff", "_cutoff_eta"}
 def snapshot(experiment: Experiment) -> Any:
     """Everything the experiment and its policy hold but what is only remembered to be quick, as plain data."""
     state = {key: value for key, value in vars(experiment.state).items() if key not in REMEMBERED}
-    return _Snapshot().plain([state, vars(experiment.policy)])
+    idle = [experiment.idle.by_reason, experiment.idle.now]
+    return _Snapshot().plain([state, vars(experiment.policy), idle])
 
 
 def difference(one: Any, other: Any, where: str = "it") -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpusched.cli import common
 from gpusched.daemon import best_model, session
+from gpusched.dashboard import idle
 from gpusched.dashboard.model import BestRow, Standing, TrialRow, UnsavedRow, from_json
 from gpusched.errors import GpuschedError
 from gpusched.folder import find
@@ -53,7 +54,7 @@ def lines(view: Standing, *, everything: bool = False) -> list[str]:
     total = count(by_state.pop("total"), "atom")
     counts = ", ".join(f"{number} {state}" for state, number in by_state.items() if number)
     out = [_headline(view), f"{total}: {counts or 'none in use'}"]
-    out += [f"  {d.id} is {d.state}: {d.reason}" for d in view.devices if d.reason]
+    out += [f"  {line}" for line in idle.now(view)]
     if (best := view.best) is not None:
         score = f"{view.metric} {show_metric(best.metric)}"
         out.append(f"best: {score}, trial {best.trial} at step {best.step}")
@@ -247,7 +248,8 @@ def summary(view: Standing) -> str:
     if view.best is None:
         lines = [_outcome(view), "", *_no_winner(view)]
     else:
-        lines = [_outcome(view), *failures(view), "", *_winner(view, view.best)]
+        told = (_outcome(view), *failures(view), *idle.spent(view))
+        lines = [*told, "", *_winner(view, view.best)]
     return "\n".join(lines)
 
 

@@ -100,7 +100,16 @@ class Say:
     text: str
 
 
-Decision = Start | Resume | Resize | Pause | Stop | Complete | WakeAt | AskForecast | Say
+@dataclass(frozen=True, slots=True)
+class LeaveFree:
+    """Give the free atoms to nobody now, and say why; without figures, as idle time is counted by reason."""
+
+    why: str
+
+
+Decision = (
+    Start | Resume | Resize | Pause | Stop | Complete | WakeAt | AskForecast | Say | LeaveFree
+)
 NOTHING: tuple[Decision, ...] = ()
 
 # ---------------------------------------------------------------- what a policy sees

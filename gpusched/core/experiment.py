@@ -17,6 +17,7 @@ from gpusched.core.allocation import DeviceState, DeviceTable
 from gpusched.core.commands import Command, Finish, Suggest
 from gpusched.core.configurations import Draw
 from gpusched.core.decisions import NO_STEP_FITS, Decision, Policy, Resize, Resume, Start
+from gpusched.core.idle import IdleTime
 from gpusched.core.rules import Rules
 from gpusched.core.state import DEADLINE, LAST_CALL, NOTHING_LEFT, TOO_LATE, WAKE, WATCH, State
 from gpusched.core.transitions import Transitions
@@ -35,6 +36,7 @@ class Experiment:
         """``draw``: the sequence of configurations; None: a sampler with a memory is asked by ``Suggest``."""
         self.state = State(rules, draw)
         self.policy = policy
+        self.idle = IdleTime(self.state)
         self._do = Transitions(self.state)
         self._touched: TrialRecord | None = None
         #: Steps of the longest loop that a script has told of; 0: none has.
@@ -76,6 +78,7 @@ class Experiment:
             return []
         if event.at > state.now:
             state.now = event.at
+            self.idle.count_to(event.at)
         self._touched = None
         self._handlers[type(event)](event)
         if state.rested:
@@ -86,6 +89,7 @@ class Experiment:
                 self._fill()
         if not state.live:
             self._finish_if_over()
+        self.idle.recount()
         self._checks.after_event(state, self._touched)
         return self._do.take()
 
@@ -129,6 +133,7 @@ class Experiment:
         trial = self._current(event.trial, event.incarnation)
         if trial is not None and trial.decided_at is not None:
             trial.decided_at += event.waited_s
+            self.idle.waited_for_imports(trial, event.waited_s)
         if trial is not None and trial.state is S.STARTING:
             self._set_up(trial)
 
@@ -342,6 +347,7 @@ class Experiment:
         while state.configurations.given and state.devices.free:
             if not self._enact([Start(state.rules.smallest, "a person asked for it")]):
                 break
+        state.declined = ""
         while state.devices.free and self._enact(self.policy.on_capacity(state)):
             self._tell_of_rest()
 

@@ -37,6 +37,10 @@ class State:
         self.trials: dict[int, TrialRecord] = {}
         self.live: dict[int, TrialRecord] = {}
         self.paused: dict[int, TrialRecord] = {}
+        #: Live trials that are starting or leaving.
+        self.moving: dict[int, TrialRecord] = {}
+        #: Reason for which the policy left atoms free when it was last asked.
+        self.declined = ""
         self.best: BestCheckpoint | None = None
         #: When a trial was last asked to save because it had become the best.
         self.best_asked_at = NEVER
@@ -203,6 +207,10 @@ class State:
             self.live[trial.id] = trial
         elif was_live and not to.is_live:
             del self.live[trial.id]
+        if to in (TrialState.STARTING, TrialState.YIELDING):
+            self.moving[trial.id] = trial
+        else:
+            self.moving.pop(trial.id, None)
         if not to.is_live:
             self.rested.append(trial)
         if to is not TrialState.PAUSED:

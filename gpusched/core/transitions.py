@@ -16,6 +16,7 @@ from gpusched.core.decisions import (
     AskForecast,
     Complete,
     Decision,
+    LeaveFree,
     Pause,
     Resize,
     Resume,
@@ -82,6 +83,8 @@ class Transitions:
                 self._forecast(decision)
             case Say():
                 self._state.say(None, decision.text)
+            case LeaveFree():
+                self._state.declined = decision.why
         return False
 
     def _forecast(self, decision: AskForecast) -> None:

@@ -46,6 +46,7 @@ def view(
         daemon_pid=daemon_pid,
         now=state.now if now is None else now,
         rungs=rungs,
+        idle=assembled.experiment.idle,
         eta=getattr(getattr(policy, "options", None), "eta", None),
         notes=(*notes, *problems, *_what_if(assembled.paths)),
         **more,

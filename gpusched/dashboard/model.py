@@ -10,14 +10,18 @@ tree is made from the journal. Rules:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
 
+from gpusched.text import clean
+
 LIVE = ("starting", "running", "yielding")
 FINAL = ("completed", "stopped", "failed")
+_GPU = re.compile(r"([^/ ]+/)?GPU [0-9+/]+( #[0-9]+)?")
 STATES = ("running", "starting", "yielding", "pending", "paused", "completed", "stopped", "failed")
 
 
@@ -76,6 +80,12 @@ class DeviceRow:
     power_w: float | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """The number of a GPU, as ``nvidia-smi`` has it, rather than its UUID; of anything else the id."""
+        found = _GPU.match(self.label)
+        return clean(found[0] if found else self.id, 60)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRow:
@@ -128,6 +138,16 @@ class DecisionRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IdleRow:
+    """Atoms that are idle for one reason, for ``idle_s`` so far; ``detail``: who, or what exactly."""
+
+    devices: tuple[str, ...]
+    idle_s: float
+    reason: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """The standing of an experiment.
 
@@ -157,6 +177,9 @@ class Standing:
     decisions: tuple[DecisionRow, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    #: Atoms that train nobody now, and the atom-seconds that each reason has cost so far.
+    idle: tuple[IdleRow, ...] = ()
+    idle_atom_s: Mapping[str, float] = field(default_factory=dict)
     #: Speed by number of atoms relative to one, as the scheduler has it now.
     speed: Mapping[int, float] = field(default_factory=dict)
 

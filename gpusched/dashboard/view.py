@@ -11,11 +11,12 @@ import dataclasses
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from gpusched.core.allocation import DeviceSlot, DeviceState
+from gpusched.core.idle import RELEASING, IdleTime, idle_now
 from gpusched.core.rung import Rung
 from gpusched.core.state import State
 from gpusched.core.trial import TrialRecord, TrialState
@@ -24,6 +25,7 @@ from gpusched.dashboard.model import (
     BestRow,
     DecisionRow,
     DeviceRow,
+    IdleRow,
     RungRow,
     Standing,
     TrialRow,
@@ -58,6 +60,7 @@ def build(
     notes: Sequence[str] = (),
     warnings: Sequence[str] = (),
     readings: Iterable[Reading] = (),
+    idle: IdleTime | None = None,
 ) -> Standing:
     """Describe the standing at ``now`` (seconds since the experiment began; the last event's time if None).
 
@@ -70,6 +73,8 @@ def build(
     total = state.devices.total
     sizes = {1 << n for n in range(total.bit_length())} | {total} if total else set()
     counts, by_id = state.devices.counts(), {reading.device: reading for reading in readings}
+    slots = state.devices.slots.values()
+    devices = {slot.id: _device(slot, by_id.get(slot.id)) for slot in slots}
     kinds = Counter(trial.state for trial in state.trials.values())
     return Standing(
         experiment=name,
@@ -86,15 +91,32 @@ def build(
         best=_best(state),
         best_unsaved=_best_unsaved(state),
         atoms=AtomCounts(total=state.devices.total, **counts),
-        devices=tuple(_device(slot, by_id.get(slot.id)) for slot in state.devices.slots.values()),
+        devices=tuple(devices.values()),
         trials=tuple(_trial(state, trial, now_s) for trial in _relevant(state)),
         trial_counts={kind.value: number for kind, number in kinds.items()},
         rungs=_rungs(state, rungs, eta),
         decisions=_decisions(state),
         notes=tuple(clean(note) for note in notes),
         warnings=tuple(clean(warning) for warning in warnings),
+        idle=_idle(state, idle, devices, now_s) if idle is not None and not state.finished else (),
+        idle_atom_s={} if idle is None else {why: round(s, 3) for why, s in idle.by_reason.items()},
         speed={size: round(state.speed.s(size), 4) for size in sorted(sizes)},
     )
+
+
+def _idle(
+    state: State, idle: IdleTime, devices: Mapping[str, DeviceRow], now_s: float
+) -> tuple[IdleRow, ...]:
+    rows = []
+    for row in idle_now(idle, state):
+        reason, detail = row.reason, row.detail
+        if reason == RELEASING:  # the device's own word names the processes that are still there
+            reason, detail = devices[row.devices[0]].reason, ""
+        idle_s = round(max(0.0, now_s - row.since), 3)
+        rows.append(
+            IdleRow(devices=row.devices, idle_s=idle_s, reason=clean(reason), detail=clean(detail))
+        )
+    return tuple(rows)
 
 
 def _standing(state: State, *, is_driven: bool) -> str:

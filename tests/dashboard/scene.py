@@ -143,6 +143,7 @@ class Scene:
             folder="/data/runs/digits-0714-1532",
             now=now,
             rungs=policy.rungs(state),
+            idle=self.experiment.idle,
             eta=getattr(policy.options, "eta", None),
             notes=policy.notes(state),
             **more,

@@ -13,7 +13,7 @@ from textual.widgets import DataTable, TabbedContent
 
 from gpusched.dashboard import table
 from gpusched.dashboard.app import Dashboard, Why
-from gpusched.dashboard.model import DeviceRow, Standing
+from gpusched.dashboard.model import DeviceRow, IdleRow, Standing
 from gpusched.dashboard.table import TableChoice
 from gpusched.errors import InputError
 from tests.dashboard.driving import Steps, drive, screen_of
@@ -84,14 +84,17 @@ def test_any_size_has_what_is_looked_at_first(scene: str, size: tuple[int, int])
 
 def test_each_gpu_has_its_figures_and_what_is_wrong_with_it() -> None:
     screen = shown(recorded("trouble"), size=(160, 40))
-    line = next(line for line in screen.splitlines() if "gpu5" in line)
-    assert "quarantined" in line
-    assert "still held by python (pid 8812)" in line
+    line = next(line for line in screen.splitlines() if "gpu5 idle for" in line)
+    assert "quarantined (4.1 GiB still held by python (pid 8812) after 30 s)" in line
     assert "31.2/80 GiB" in screen
     assert "527 W" in screen
     assert "! the journal cannot be written" in screen
     busy = DeviceRow(id="GPU-1", label="GPU 0 H100", state="quarantined", reason="held by pid 7")
-    assert "GPU 0 busy: held by pid 7" in shown(replace(EXPLORING, devices=(busy,)))
+    idle = IdleRow(
+        devices=("GPU-1",), idle_s=7.0, reason="quarantined", detail="GPU 0: held by pid 7"
+    )
+    screen = shown(replace(EXPLORING, devices=(busy,), idle=(idle,)))
+    assert "GPU 0 idle for 7 s: quarantined (held by pid 7)" in screen
 
 
 def test_before_the_first_view_and_without_a_daemon() -> None:

@@ -70,6 +70,8 @@ views = made(
     trials=several(trials, 12, unique_by=lambda trial: trial.id),
     trial_counts=st.dictionaries(st.sampled_from(model.STATES), counts),
     rungs=several(made(model.RungRow), 6),
+    idle=several(made(model.IdleRow), 6),
+    idle_atom_s=st.dictionaries(words, st.floats(0, 1e9), max_size=6),
     decisions=several(made(model.DecisionRow), 6),
     speed=st.just({1: 1.0}),
 )

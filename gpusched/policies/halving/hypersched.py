@@ -33,6 +33,7 @@ from functools import cache
 from gpusched.core.decisions import (
     NO_STEP_FITS,
     Decision,
+    LeaveFree,
     Pause,
     Resize,
     Resume,
@@ -215,8 +216,11 @@ class HyperSched(base.Policy):
 
     def on_capacity(self, view: View) -> Sequence[Decision]:
         if self._too_late_for_anything(view):
-            return base.NOTHING
+            return (LeaveFree("no step fits into the time that is left"),)
         if self._may_enter(view):
+            declined = (
+                "no configuration is left to start, and no paused trial is good enough to continue"
+            )
             self._entrance_closed_at = None
             for rung in reversed(self.ladder.rungs):
                 for trial_id in rung.promotable(self.options.eta, view.paused):
@@ -224,9 +228,11 @@ class HyperSched(base.Policy):
                         return (Resume(trial_id, 1, f"promoted from rung {rung.milestone}"),)
             if view.can_draw:
                 return (Start(1, "a new configuration enters"),)
-        elif self._entrance_closed_at is None:
-            self._entrance_closed_at = view.now
-        return base.NOTHING if view.live else self._wake_the_best(view)
+        else:
+            declined = "a new trial could not catch up before the deadline"
+            if self._entrance_closed_at is None:
+                self._entrance_closed_at = view.now
+        return (LeaveFree(declined),) if view.live else self._wake_the_best(view)
 
     def _may_enter(self, view: View) -> bool:
         """Lines 5 to 9; that atoms are free is why we are asked."""
