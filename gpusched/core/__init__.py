@@ -22,8 +22,8 @@ commands say what an executor must do. Everything else in this package is a part
                    └─ invariants.py  what is always true, asserted after every event
 
 The same events give the same commands, in any process and at any time. Resume is built on that: a journal of events is
-replayed through ``handle``, and no second interpreter of it exists that could drift away. ``explain.py``
-tells a person why a trial is where it is.
+replayed through ``handle``, and no second interpreter of it exists that could drift away. ``idle.py`` tells a person
+why an atom is idle, ``explain.py`` why a trial is where it is.
 
 States of a trial
 -----------------

@@ -1,7 +1,7 @@
 """An experiment as people see it: state to view to widgets; the app alone has a terminal.
 
 * ``view`` makes a ``model.Standing`` of the core's state: ``status --json``, the dashboard and the report show it
-* ``table``, ``panels`` and ``devices`` word a view; ``marks`` has glyphs, colours and drawings
+* ``table``, ``panels``, ``devices`` and ``idle`` word a view; ``marks`` has glyphs, colours and drawings
 * ``live`` brings views, stories and logs to ``app``, which asks the daemon for what a person wants changed, by the
   questions in ``widgets``
 * ``lines`` tells the events without a terminal
