@@ -2,7 +2,7 @@
 
     python scripts/bench_sim.py [--quick] [--plot FILE] [--profile POLICY]
 
-Processor time on one core of the whole driver, core, policy and simulated machine, with noise and without a journal, on
+Processor time on one core of the whole driver, core, policy and simulated machine, without a journal, on
 the synthetic workload of HyperSched's section 6 (r 5, R 500, eta 4), where one report in about twenty causes a launch,
 with all that follows.
 
@@ -21,14 +21,16 @@ import gc
 import json
 import pstats
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from gpusched.driver.loop import Driver
-from gpusched.sim.physics import Noise
+from gpusched.sim.physics import SimulatedCurve
 from gpusched.sim.setup import Setup, experiment, recipe
 from gpusched.sim.study import start, without_collector
+from gpusched.sim.workload import Synthetic
 
 FOREVER_S = 1e9
 DEADLINE_S = 20.0
@@ -36,18 +38,27 @@ Prepared = tuple[Driver, Any, Any]
 POLICIES = ("asha", "hypersched")
 
 
+class Uneven(Synthetic):
+    """Steps of one length would end together and be dealt with in batches, which is cheaper."""
+
+    def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
+        curve, random = super().curve(trial, hparams, seed), Random(trial)
+        times = [self.step_time_s * random.lognormvariate(0.0, 0.1) for _ in range(64)]
+        curve.step_time_s = lambda step: times[step % len(times)]
+        return curve
+
+
 def prepare(policy: str, atoms: int, deadline_s: float = FOREVER_S, seed: int = 0) -> Prepared:
     options = {"r": 5, "R": 500, "eta": 4.0}
-    # Without noise steps end together and are dealt with in batches, which is cheaper.
     setup = Setup(
         policy=policy,
         options=options,
         atoms=atoms,
         deadline_s=deadline_s,
         seed=seed,
-        noise=Noise(step_time=0.1),
     )
     search, executor = experiment(setup, recipe(setup)), setup.machine()
+    executor.workload = Uneven()
     driver = Driver(search, executor)
     start(driver, executor)
     return driver, executor, search

@@ -1,4 +1,4 @@
-"""Reproduces the papers' experiments in the simulator: pictures and JSON under docs/figures. See docs/papers.md.
+"""Reproduces the papers' experiments in the simulator: JSON under docs/figures. See docs/papers.md.
 
     python scripts/figures.py [NAME ..] [--quick] [--jobs N] [--out DIR] [--list]
 
@@ -15,10 +15,9 @@ from pathlib import Path
 
 from papers import (
     asha,
-    foresight,
+    decisions,
     hermes,
     hyperdrive,
-    hyperdrive_slots,
     hypersched,
     regret,
     samplers,
@@ -27,14 +26,14 @@ from papers import (
 )
 from papers.study import Study
 
-from gpusched.sim.study import map_all, simulate
+from gpusched.sim.study import run_all, simulate
 
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 STUDIES: list[Study] = [
     study
     for module in (
-        *(hypersched, asha, seer, hyperdrive_slots, hyperdrive, hermes),
-        *(regret, foresight, samplers, whatif),
+        *(hypersched, asha, seer, hyperdrive, hermes),
+        *(regret, decisions, samplers, whatif),
     )
     for study in module.STUDIES
 ]
@@ -51,7 +50,7 @@ def run(study: Study, out: Path, *, quick: bool, jobs: int | None) -> None:
         if sys.stderr.isatty():
             print(f"\r{study.name}: {done} of {len(setups)} runs", end="", file=sys.stderr)
 
-    results = map_all(study.work or simulate, setups, jobs=jobs, on_done=on_done)
+    results = run_all(setups, study.work or simulate, jobs=jobs, on_done=on_done)
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)
     said = study.draw(results, out)

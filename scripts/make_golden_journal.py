@@ -22,7 +22,7 @@ from gpusched.core.rules import Rules
 from gpusched.driver.loop import Driver
 from gpusched.journal.log import Journal
 from gpusched.policies import make
-from gpusched.sim.physics import Delays, Noise
+from gpusched.sim.physics import Delays
 from gpusched.sim.workload import Synthetic
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -99,7 +99,6 @@ def record(path: Path) -> Experiment:
         Synthetic(),
         4,
         delays=delays,
-        noise=Noise(step_time=0.1, metric=0.01),
         faults=Faults(lost=0.004, crash=0.002),
         incidents=INCIDENTS,
         seed=11,

@@ -202,7 +202,6 @@ class FaultySetup(Setup):
             self.atoms,
             scaling=parse_scaling(self.scaling)[1],
             delays=self.delays,
-            noise=self.noise,
             faults=self.faults,
             incidents=self.incidents,
             seed=self.seed,

@@ -15,25 +15,17 @@ from gpusched.errors import InputError
 from gpusched.folder import find
 
 if TYPE_CHECKING:
-    from gpusched.sim.setup import Setup
-    from gpusched.sim.study import Result, Row
+    from gpusched.sim.study import Result
 
 _CURVES = "linear (default), sqrt, none, resnet18, resnet50, resnet101, shufflenet, or 2:1.9,4:3.6"
 _TARGET = "metric that is good enough: a run ends when a trial reaches it"
 _MACHINE = (
-    argument("--atoms N", "atoms of the machine (8)"),
+    argument("--atoms N", "atoms of the machine (8)", type=int, default=8),
     argument("--deadline D", "deadline of each run: 60, 10m, 1h30m (60)", default="60"),
     argument("--scaling S", f"speed over atoms: {_CURVES}", default="linear"),
     argument(
         "--delay D", "duration of a launch or resize: seconds, or a share of the deadline (5%%)"
     ),
-    argument(
-        "--time-noise X",
-        "standard deviation of the logarithm of step times",
-        type=float,
-        default=0.0,
-    ),
-    argument("--metric-noise X", "standard deviation added to metrics", type=float, default=0.0),
     argument("--max-atoms N", "most atoms for a trial", type=int),
     argument(
         "--sizes N,N", "allowed numbers of atoms for a trial", type=common.numbers, default=[]
@@ -66,8 +58,8 @@ def simulate(args: argparse.Namespace) -> int:
                         step, random) returns the metric, or (metric, step time);
                         SPACE, METRIC, MODE and STEP_TIME beside it are optional
 
-    For a seed, every policy meets the same configurations and noise. Values with commas make a grid:
-      gpusched simulate --policy asha,hypersched --atoms 4,8,16 --deadline 15
+    For a seed, every policy meets the same configurations and noise:
+      gpusched simulate --policy asha,hypersched --atoms 4 --deadline 15
       gpusched simulate --set eta=3 --delay 5%
       gpusched simulate trace:runs/digits-20260101-120000 --policy asha,pop
     """
@@ -81,12 +73,12 @@ def simulate(args: argparse.Namespace) -> int:
     for note in getattr(workload, "notes", ()):
         common.note(f"note: {note}")
     with _progress(len(setups)) as on_done:
-        results = study.run_all(setups, jobs=args.jobs, on_done=on_done)
+        results = study.run_all(setups, study.simulate, jobs=args.jobs, on_done=on_done)
     if args.json:
         for result in results:
             common.print_json(result.line())
     else:
-        _print_table(results, setups, workload.metric)
+        _print_table(results, workload.metric, args.target)
     return 0 if any(result.best is not None for result in results) else 3
 
 
@@ -102,7 +94,6 @@ def _refuse_running(workload: str) -> None:
 
 
 def _request(args: argparse.Namespace) -> Any:
-    from gpusched.sim.physics import Noise
     from gpusched.sim.setup import Request
 
     names = [name.strip() for text in args.policy or ["hypersched"] for name in text.split(",")]
@@ -111,11 +102,10 @@ def _request(args: argparse.Namespace) -> Any:
         workload=args.workload,
         policies=list(dict.fromkeys(names)),
         overrides=args.overrides,
-        atoms=args.atoms or "8",
+        atoms=args.atoms,
         deadline=args.deadline,
         scaling=args.scaling,
         delay=args.delay,
-        noise=Noise(step_time=args.time_noise, metric=args.metric_noise),
         seeds=args.seeds,
         first_seed=args.seed,
         sampler=args.sampler,
@@ -152,46 +142,29 @@ def _progress(total: int) -> Iterator[Callable[[Result], None] | None]:
         yield on_done
 
 
-# ---------------------------------------------------------------- table
+def _print_table(results: Sequence[Result], metric: str, target: float | None) -> None:
+    """Print a row a policy; ``difference`` is to the first policy, seed by seed."""
+    from gpusched.sim.study import Mean
 
-
-def _print_table(results: Sequence[Result], setups: Sequence[Setup], metric: str) -> None:
-    from gpusched.sim.study import summarise
-
-    rows = summarise(results)
-    columns = _columns(rows, metric, setups[0].target)
-    head = [name for name, _ in columns]
-    cells = [[show(row) for _, show in columns] for row in rows]
-    print(common.table(head, cells, [name for name in head if name not in _LEFT]))
-    if len({row.name for row in rows}) > 1:
-        common.note(
-            "difference: to the first policy, seed by seed; ± is half a 95% interval of the mean"
-        )
-    else:
-        common.note("± is half a 95% interval of the mean")
-
-
-_LEFT = ("policy", "scaling")
-
-
-def _columns(
-    rows: Sequence[Row], metric: str, target: float | None
-) -> list[tuple[str, Callable[[Row], object]]]:
-    """Return name and text of each column, without those equal in all rows (but for atoms and deadline)."""
-    has_target = target is not None
-    columns: list[tuple[str, Callable[[Row], object], bool]] = [
-        ("policy", lambda row: row.name, True),
-        ("atoms", lambda row: row.atoms, True),
-        ("deadline", lambda row: f"{row.deadline_s:g}", True),
-        ("scaling", lambda row: row.scaling, len({row.scaling for row in rows}) > 1),
-        ("delay", lambda row: f"{row.delay_s:g}", len({row.delay_s for row in rows}) > 1),
-        ("seeds", lambda row: row.seeds, True),
-        (f"best {metric}", lambda row: row.best, True),
-        ("difference", lambda row: row.against or "", any(row.against for row in rows)),
-        ("reached", lambda row: f"{row.reached}/{row.seeds}", has_target),
-        ("after", lambda row: row.time_to_target_s, has_target),
-        ("trials", lambda row: row.trials, True),
-        ("steps", lambda row: row.steps, True),
-        ("device-s", lambda row: row.device_s, True),
-    ]
-    return [(name, show) for name, show, is_shown in columns if is_shown]
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(result.policy, []).append(result)
+    first = {one.seed: one.best for one in next(iter(groups.values()))}
+    rows = []
+    for policy, found in groups.items():
+        known = [(one.best, first[one.seed]) for one in found if one.best is not None]
+        row: dict[str, object] = {"policy": policy, "seeds": len(found)}
+        row[f"best {metric}"] = Mean.of(best for best, _ in known)
+        if len(groups) > 1:
+            row["difference"] = Mean.of(best - other for best, other in known if other is not None)
+        if target is not None:
+            times = [one.time_to_target_s for one in found if one.time_to_target_s is not None]
+            row |= {"reached": f"{len(times)}/{len(found)}", "after": Mean.of(times)}
+        row["trials"] = Mean.of(one.trials for one in found)
+        row["steps"] = Mean.of(one.steps for one in found)
+        row["device-s"] = Mean.of(one.device_s for one in found)
+        rows.append(row)
+    head = list(rows[0])
+    print(common.table(head, [list(row.values()) for row in rows], head[1:]))
+    against = "difference: to the first policy, seed by seed; " if len(groups) > 1 else ""
+    common.note(f"{against}± is half a 95% interval of the mean")

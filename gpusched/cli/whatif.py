@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpusched.cli import common
 from gpusched.cli.common import argument
@@ -14,63 +14,34 @@ from gpusched.errors import InputError
 from gpusched.folder.files import write_durably
 from gpusched.text import count, show_duration, show_metric
 
-if TYPE_CHECKING:
-    from gpusched.sim.recorded import Question
-
-
-def _question(usage: str, meaning: str) -> common.Argument:
-    return argument(usage, f"{meaning}; may be repeated", action="append", default=[])
-
 
 @common.command(
     common.EXPERIMENT,
-    _question("--add D", "more time: 90s, 20m, 1h"),
-    _question("--atoms N", "another number of atoms from now on"),
-    _question("--policy P", "another policy from now on"),
+    argument("--add D", "more time: 90s, 20m, 1h; may be repeated", action="append", default=[]),
     argument("--futures N", "futures of each question (200)", type=int),
     argument("--limit D", "the time that the answer may take (60s)", default="60s"),
 )
 def whatif(args: argparse.Namespace) -> int:
-    """Say what the best score at the deadline will probably be, and what more time, atoms or another policy would buy.
+    """Say what the best score at the deadline will probably be, and what more time would buy.
 
     The search is replayed into a copy, which goes on several hundred times in virtual time, at low priority, on curves
     resampled from its own. Nothing of it is journaled. A search that is over is changed as of just before its end.
 
       gpusched whatif --add 20m --add 1h
-      gpusched whatif digits --atoms 4 --policy asha
     """
     from gpusched.recipe.values import duration
     from gpusched.sim import whatif as futures_of
 
-    questions = list(_questions(args))
+    more_s = [common.read_option("--add", text.removeprefix("+"), duration) for text in args.add]
     futures = futures_of.FUTURES if args.futures is None else args.futures
     if futures < futures_of.LEAST_FUTURES:
         raise InputError(f"--futures must be at least {futures_of.LEAST_FUTURES}, not {futures}")
     limit_s = common.read_option("--limit", args.limit, duration)
     paths = common.experiment(args)
-    found = futures_of.answer(paths, questions, futures=futures, limit_s=limit_s)
+    found = futures_of.answer(paths, more_s, futures=futures, limit_s=limit_s)
     with contextlib.suppress(OSError):
         write_durably(paths.whatif, json.dumps({**found, "line": line(found)}).encode())
     return common.tell(args, found, "\n".join(lines(found)))
-
-
-def _questions(args: argparse.Namespace) -> Iterator[Question]:
-    from gpusched import policies
-    from gpusched.recipe.values import duration
-    from gpusched.sim.recorded import Question
-    from gpusched.text import did_you_mean
-
-    for text in args.add:
-        yield Question(add_s=common.read_option("--add", text.removeprefix("+"), duration))
-    for text in args.atoms:
-        if not text.isdigit() or not 1 <= int(text) <= 65_536:
-            raise InputError(f"--atoms: '{text}' is not a number of atoms from 1 to 65536")
-        yield Question(atoms=int(text))
-    for name in args.policy:
-        if not policies.is_known(name):
-            hint = did_you_mean(name, policies.all_names())
-            raise InputError(f"--policy: no policy is called '{name}'{hint}")
-        yield Question(policy=name)
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
@@ -87,25 +58,17 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
             without = count(now["without_model"], "future")
             yield f"{without} would have no model on disk at the deadline: no checkpoint has been saved yet"
     for change in changes:
-        yield f"{_named(change['question'])}: {_gain(change, found)}"
+        yield f"+{show_duration(change['add_s'])}: {_gain(change, found)}"
 
 
 def line(found: Mapping[str, Any]) -> str:
     """Return the answer in one line, for the dashboard and the report."""
     now, *changes = found["answers"]
-    said = [f"{_named(change['question'])} {_gain(change, found)}" for change in changes[:2]]
+    said = [f"+{show_duration(change['add_s'])} {_gain(change, found)}" for change in changes[:2]]
     if not found["over"]:
         at = show_duration(found["at_s"])
         said.insert(0, f"at the deadline probably {metric_of(now['best'], found)}, as of {at}")
     return f"what if: {'; '.join(said)}"
-
-
-def _named(question: Mapping[str, Any]) -> str:
-    if question["atoms"] is not None:
-        return count(question["atoms"], "atom")
-    if question["policy"] is not None:
-        return f"policy {question['policy']}"
-    return f"+{show_duration(question['add_s'])}"
 
 
 def _gain(change: Mapping[str, Any], found: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""One search, continued: what its trials, and trials like them, may do next, and the machine they do it on.
+"""A recorded search up to an instant, and continued: what its trials, and trials like them, may do next, and where.
 
 ``foresight``'s forecaster (``policies/foresight_curves.py``) says which shapes a curve may have, where it starts and
 how high it rises, and how sure that is. A future draws how usual each shape is in this search, and then for each trial
@@ -19,20 +19,73 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpusched.core.allocation import DeviceState
-from gpusched.core.commands import Forecast, KeepBest
+from gpusched.core.commands import Forecast, KeepBest, Yield
+from gpusched.core.decisions import NO_STEP_FITS
+from gpusched.core.events import DeadlineMoved
 from gpusched.core.experiment import Experiment
 from gpusched.core.state import WATCH, State
 from gpusched.core.trial import TrialRecord, TrialState
 from gpusched.devices.base import Device
-from gpusched.driver.loop import Driver, Helper
+from gpusched.driver.assemble import assemble, read_recipe
+from gpusched.driver.loop import Driver, Helper, replay
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal import rows
+from gpusched.journal.rows import Entry
+from gpusched.journal.timeline import timeline
 from gpusched.policies import foresight_curves
 from gpusched.policies.foresight_curves import shape_at
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.machine import Run, Story
-from gpusched.sim.physics import Delays
-from gpusched.sim.workload import SimulatedCurve, Workload
+from gpusched.sim.physics import Delays, SimulatedCurve, Workload
+from gpusched.sim.trace import Record
 
 Array = NDArray[np.float64]
+
+
+class Recorded:
+    """A recorded search. A search that is over is taken as of just before its end."""
+
+    def __init__(self, paths: ExperimentPaths, entries: Sequence[Entry] | None = None) -> None:
+        """``entries``: of the journal; None: all. Raises DamagedState."""
+        self.paths, self.recipe = paths, read_recipe(paths)
+        self._rules = rows.read_meta(paths.journal).get("rules")
+        found = list(rows.read(paths.journal)) if entries is None else entries
+        self.entries = found[: self._end(found)]
+        self.is_over = len(self.entries) < len(found)
+        self.state = self.experiment().state
+        self.delays: Delays = Record(self.recipe, timeline(self.entries)).delays
+
+    def until(self, at_s: float) -> Recorded:
+        """Return the search as it was then, seconds since its beginning."""
+        return Recorded(self.paths, [entry for entry in self.entries if entry.event.at <= at_s])
+
+    def _end(self, entries: Sequence[Entry]) -> int:
+        """Return the number of events before the end began: before trials left because no time was left."""
+        search = assemble(self.recipe, self.paths, self._rules).experiment
+        state, end, was_ending = search.state, None, False
+        for place, entry in enumerate(entries):
+            replay(search, iter([entry]))
+            if was_ending and state.stopping is None:
+                end = None  # a search that was over continues
+            was_ending = state.stopping is not None
+            if end is None and (was_ending or _leaves_for_want_of_time(state, entry)):
+                end = place
+        self.best = state.best
+        return len(entries) if end is None or not was_ending else end
+
+    def experiment(self, add_s: float = 0.0) -> Experiment:
+        """Return the experiment where the record ends, with so much more time."""
+        search = assemble(self.recipe, self.paths, self._rules).experiment
+        replay(search, iter(self.entries))
+        if add_s:
+            to_s = search.state.rules.deadline_s + add_s
+            search.handle(DeadlineMoved(at=search.state.now, deadline_s=to_s))
+        return search
+
+
+def _leaves_for_want_of_time(state: State, entry: Entry) -> bool:
+    leaving = [state.trials[c.trial].after for c in entry.commands if isinstance(c, Yield)]
+    return any(after is not None and after.reason.endswith(NO_STEP_FITS) for after in leaving)
 
 
 @dataclass(frozen=True, slots=True)

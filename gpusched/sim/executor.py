@@ -33,8 +33,7 @@ from gpusched.devices.base import Device
 from gpusched.executors.base import FOREVER, LiveTrial
 from gpusched.protocol import Metric, Report, as_metric
 from gpusched.sim.machine import Pool, Run, Story, simulated
-from gpusched.sim.physics import Delays, Noise
-from gpusched.sim.workload import Workload, with_noise
+from gpusched.sim.physics import Delays, Workload
 
 Kind = Literal["report", "up", "saved", "exit", "release"]
 _INFINITE = math.inf
@@ -54,7 +53,6 @@ class SimExecutor:
         *,
         scaling: Scaling = speed.linear,
         delays: Delays | None = None,
-        noise: Noise | None = None,
         seed: int = 0,
     ) -> None:
         self.workload = workload
@@ -65,7 +63,6 @@ class SimExecutor:
         #: The content of ``best/``.
         self.kept: KeepBest | None = None
         self._delays = delays or Delays()
-        self._noise = noise or Noise()
         self._seed = seed
         self._sign = 1.0 if workload.mode == "max" else -1.0
         self._best_score = -math.inf
@@ -199,7 +196,6 @@ class SimExecutor:
 
     def _new_story(self, trial: int, hparams: Mapping[str, object]) -> Story:
         curve = self.workload.curve(trial, hparams, self._seed)
-        curve = with_noise(curve, self._noise, self._seed, trial)
         story = Story(trial, curve)
         self.stories[trial] = story
         return story

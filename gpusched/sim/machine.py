@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from gpusched.core.events import TrialExited
 from gpusched.devices.base import Device
-from gpusched.sim.physics import NEVER_STEP
-from gpusched.sim.workload import SimulatedCurve
+from gpusched.sim.physics import NEVER_STEP, SimulatedCurve
 
 
 @dataclass(slots=True, eq=False)

@@ -1,10 +1,11 @@
-"""The simulated machine's delays, noise and scaling. Times in (virtual) seconds."""
+"""The simulated machine's delays and scaling, and the seam to what is trained on it. Times in (virtual) seconds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 from gpusched.core import speed
 from gpusched.core.speed import Scaling
@@ -44,22 +45,34 @@ class Delays:
         return start_s + self.launch_per_atom_s * (atoms - 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Noise:
-    """``step_time``: standard deviation of the logarithm of step times; ``metric``: of the metric, added to it."""
+@dataclass(slots=True, eq=False)
+class SimulatedCurve:
+    """A configuration's learning curve. ``step_time_s`` is on one atom.
 
-    step_time: float = 0.0
-    metric: float = 0.0
+    ``length``: steps after which its script ends by itself (None: it never does), with what ``ending``.
+    """
 
-    def __bool__(self) -> bool:
-        return self.step_time > 0 or self.metric > 0
+    metric: Callable[[int], float]
+    step_time_s: Callable[[int], float]
+    length: int | None = None
+    ending: Literal["finished", "failed"] = "finished"
 
-    def problems(self) -> Iterator[str]:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not (math.isfinite(value) and value >= 0):
-                name = field.name.replace("_", " ")
-                yield f"noise of the {name} must be 0 or more, not {value:g}"
+
+class Workload(Protocol):
+    """A kind of training. ``defaults``: options that suit it, for policies that have them."""
+
+    name: str
+    metric: str
+    mode: Literal["max", "min"]
+    defaults: Mapping[str, Any]
+
+    def space(self, seed: int) -> Mapping[str, Any]:
+        """Return the search space, in the words of a recipe."""
+        ...
+
+    def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
+        """Return the curve of a configuration: the same for the same arguments, whatever the policy."""
+        ...
 
 
 def parse_scaling(text: str) -> tuple[str | dict[int, float], Scaling]:

@@ -36,11 +36,12 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The outcome of a run, as ``simulate --json`` prints it.
+class Result:
+    """The outcome of a run; ``line`` is what ``simulate --json`` prints of it.
 
     ``best``: the metric of the best model on disk at the end (None: no model); ``top_steps``: how many steps
     it had had. ``time_to_target_s``: None if the target was not reached. ``device_s``: device-seconds used.
+    ``history``: (at, metric) of each new best report.
     """
 
     policy: str
@@ -61,16 +62,10 @@ class Outcome:
     ended_at_s: float
     time_to_target_s: float | None
     wall_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result(Outcome):
-    """An outcome with its ``history``: (at, metric) of each new best report."""
-
     history: tuple[tuple[float, float], ...] = field(repr=False)
 
     def line(self) -> dict[str, Any]:
-        return {item.name: getattr(self, item.name) for item in fields(Outcome)}
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.repr}
 
 
 def start(driver: Driver, executor: SimExecutor) -> None:
@@ -176,22 +171,15 @@ def result(setup: Setup, search: Experiment, executor: SimExecutor, wall_s: floa
 
 def run_all(
     setups: Sequence[Setup],
-    *,
-    jobs: int | None = None,
-    on_done: Callable[[Result], None] | None = None,
-) -> list[Result]:
-    """Run them on ``jobs`` processes (None: one a core). Raises what the first run to fail raised."""
-    return map_all(simulate, setups, jobs=jobs, on_done=on_done)
-
-
-def map_all(
     work: Callable[[Setup], R],
-    setups: Sequence[Setup],
     *,
     jobs: int | None = None,
     on_done: Callable[[R], None] | None = None,
 ) -> list[R]:
-    """``run_all`` with another kind of work, a function of a module."""
+    """Do the work, ``simulate`` or another function of a module, on ``jobs`` processes (None: one a core).
+
+    Raises what the first run to fail raised.
+    """
     jobs = min(jobs or cores(), len(setups))
     if jobs <= 1:
         return list(_in_turn(work, setups, on_done))
@@ -278,84 +266,3 @@ def student_t(degrees: int, level: float = 0.95) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, 0.5 + level / 2))
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """All seeds of one policy in one situation. ``against``: the difference to the first policy there, seed by seed."""
-
-    policy: str
-    label: str
-    atoms: int
-    deadline_s: float
-    scaling: str
-    delay_s: float
-    seeds: int
-    best: Mean
-    trials: Mean
-    steps: Mean
-    device_s: Mean
-    time_to_target_s: Mean
-    reached: int
-    against: Mean | None
-
-    @property
-    def name(self) -> str:
-        return f"{self.policy} {self.label}".rstrip()
-
-
-Situation = tuple[str, int, float, str, float]
-
-
-def situation(result: Result) -> Situation:
-    """Return all that a policy cannot choose."""
-    return (result.workload, result.atoms, result.deadline, result.scaling, result.delay)
-
-
-def summarise(results: Sequence[Result]) -> list[Row]:
-    """One row for each situation and policy, in the order of the results."""
-    groups: dict[tuple[Situation, str, str], list[Result]] = {}
-    for result in results:
-        key = (situation(result), result.policy, result.label)
-        groups.setdefault(key, []).append(result)
-    first: dict[Situation, dict[int, float]] = {}
-    rows = []
-    for (where, policy, label), found in groups.items():
-        best = {result.seed: result.best for result in found if result.best is not None}
-        yardstick = first.get(where)
-        if yardstick is None:
-            first[where] = best
-        rows.append(_row(policy, label, found, best, yardstick))
-    return rows
-
-
-def _row(
-    policy: str,
-    label: str,
-    found: Sequence[Result],
-    best: dict[int, float],
-    yardstick: dict[int, float] | None,
-) -> Row:
-    one = found[0]
-    against = None
-    if yardstick is not None:
-        against = Mean.of(
-            value - yardstick[seed] for seed, value in best.items() if seed in yardstick
-        )
-    times = [r.time_to_target_s for r in found if r.time_to_target_s is not None]
-    return Row(
-        policy,
-        label,
-        one.atoms,
-        one.deadline,
-        one.scaling,
-        one.delay,
-        len(found),
-        Mean.of(best.values()),
-        Mean.of(result.trials for result in found),
-        Mean.of(result.steps for result in found),
-        Mean.of(result.device_s for result in found),
-        Mean.of(times),
-        len(times),
-        against,
-    )

@@ -21,8 +21,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.journal.timeline import ReportedStep, Timeline, TrialTimeline
 from gpusched.recipe.recipe import Recipe
-from gpusched.sim.physics import Delays
-from gpusched.sim.workload import SimulatedCurve
+from gpusched.sim.physics import Delays, SimulatedCurve
 from gpusched.space.forms import NAMES
 
 KEY = "recorded"

@@ -1,4 +1,4 @@
-"""Forecast of what a search will probably come to, and what more time or other atoms would buy.
+"""Forecast of what a search will probably come to, and what more time would buy.
 
     journal ──replay──▶ a copy of the experiment ──fork, several hundred times──▶ futures ──▶ best score, 80% interval
 
@@ -29,9 +29,16 @@ from gpusched.core.state import State
 from gpusched.driver.forecaster import InlineForecaster
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.sim.continuing import Array, Future, Resampled, SeenTrial, TrialCurves, go_on
-from gpusched.sim.recorded import NO_CHANGE, Question, Recorded
-from gpusched.sim.workload import Workload
+from gpusched.sim.continuing import (
+    Array,
+    Future,
+    Recorded,
+    Resampled,
+    SeenTrial,
+    TrialCurves,
+    go_on,
+)
+from gpusched.sim.physics import Workload
 from gpusched.text import count
 
 #: A future is a copy of this process, with all that has been read and replayed.
@@ -71,12 +78,12 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class WhatifAnswer:
-    """``best``: the metric at the deadline; ``gain``: against no change, future by future, more is better.
+    """``best``: the metric ``add_s`` after the deadline; ``gain``: against no change, future by future, more is better.
 
     Both are of the futures that have a model on disk by then; ``without_model``: how many have none.
     """
 
-    question: Question
+    add_s: float
     futures: int
     without_model: int
     best: Interval
@@ -122,17 +129,15 @@ class AskedSearch:
     # ------------------------------------------------------------ futures
 
     def ask(
-        self, questions: Sequence[Question], *, futures: int = FUTURES, limit_s: float = LIMIT_S
+        self, more_s: Sequence[float], *, futures: int = FUTURES, limit_s: float = LIMIT_S
     ) -> list[WhatifAnswer]:
-        """Answer questions by the same futures each, as many as there is time for.
+        """Answer for the search as it is and for so many seconds more, by the same futures each, as far as time allows.
 
         Raises InputError where there is time for too few.
         """
         self._until, self._limit_s = time.monotonic() + limit_s, limit_s
-        asked = [NO_CHANGE, *(question for question in questions if question != NO_CHANGE)]
-        searches = [
-            self.recorded.experiment(question) for question in asked
-        ]  # refused before any has run
+        asked = [0.0, *filter(None, more_s)]
+        searches = [self.recorded.experiment(add_s) for add_s in asked]
         has_best = self.state.best is not None
         corrected = next_miss(self.misses) if has_best else (0.0, 0.0)  # before any, as they cost
         found = self._raw(searches, futures, self._until)
@@ -144,11 +149,10 @@ class AskedSearch:
             )
         values = [self._corrected(np.array(raw), *corrected) for raw in zip(*found, strict=True)]
         return [
-            self._answer(question, one, values[0])
-            for question, one in zip(asked, values, strict=True)
+            self._answer(add_s, one, values[0]) for add_s, one in zip(asked, values, strict=True)
         ]
 
-    def _answer(self, question: Question, values: Array, unchanged: Array) -> WhatifAnswer:
+    def _answer(self, add_s: float, values: Array, unchanged: Array) -> WhatifAnswer:
         """Raises InputError where no future has a model on disk."""
         gains = (values - unchanged) * self.state.rules.sign
         has_model = np.isfinite(values).all(axis=1)
@@ -160,7 +164,7 @@ class AskedSearch:
             )
         without = int(len(values) - has_model.sum())
         return WhatifAnswer(
-            question, len(values), without, Interval.of(values[has_model]), Interval.of(gains[both])
+            add_s, len(values), without, Interval.of(values[has_model]), Interval.of(gains[both])
         )
 
     def _corrected(self, raw: Array, mean: float, deviation: float) -> Array:
@@ -219,9 +223,9 @@ class AskedSearch:
             gc.unfreeze()
         return found
 
-    def under(self, workload: Workload, question: Question) -> float:
+    def under(self, workload: Workload, add_s: float = 0.0) -> float:
         """Return the best metric at the deadline where the trials train this workload from now on."""
-        search = self.recorded.experiment(question)
+        search = self.recorded.experiment(add_s)
         return float(_forked(functools.partial(self._end_of, search, workload)))
 
     def _future(self, search: Experiment, number: int, end_s: float) -> float:
@@ -287,28 +291,28 @@ def _ending(state: State, number: int) -> Any:
 
 def answer(
     paths: ExperimentPaths,
-    questions: Sequence[Question],
+    more_s: Sequence[float],
     *,
     futures: int = FUTURES,
     limit_s: float = LIMIT_S,
 ) -> dict[str, Any]:
-    """Answer in a child of low priority, as JSON: the search as it goes on, and the questions.
+    """Answer in a child of low priority, as JSON: the search as it is, and with more time.
 
     Raises InputError where too little is known, DamagedState.
     """
-    found: dict[str, Any] = _forked(functools.partial(_answer, paths, questions, futures, limit_s))
+    found: dict[str, Any] = _forked(functools.partial(_answer, paths, more_s, futures, limit_s))
     if "refused" in found:
         raise GpuschedError(found["refused"], exit_code=found["exit_code"])
     return found
 
 
 def _answer(
-    paths: ExperimentPaths, questions: Sequence[Question], futures: int, limit_s: float
+    paths: ExperimentPaths, more_s: Sequence[float], futures: int, limit_s: float
 ) -> dict[str, Any]:
     os.nice(10)
     try:
         search = AskedSearch(Recorded(paths))
-        asked = search.ask(questions, futures=futures, limit_s=limit_s)
+        asked = search.ask(more_s, futures=futures, limit_s=limit_s)
     except GpuschedError as error:
         return {"refused": str(error), "exit_code": error.exit_code}
     return _told(search, asked)

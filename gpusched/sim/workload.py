@@ -9,52 +9,19 @@ Python function of the reader's own (``Function``).
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import math
-from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from types import ModuleType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from gpusched import plugins
 from gpusched.errors import InputError
-from gpusched.sim.physics import Noise
+from gpusched.sim.physics import SimulatedCurve, Workload
 from gpusched.space.space import SpaceError, parse_space
 from gpusched.text import did_you_mean
-
-
-@dataclass(slots=True, eq=False)
-class SimulatedCurve:
-    """A configuration's learning curve. ``step_time_s`` is on one atom.
-
-    ``length``: steps after which its script ends by itself (None: it never does), with what ``ending``.
-    """
-
-    metric: Callable[[int], float]
-    step_time_s: Callable[[int], float]
-    length: int | None = None
-    ending: Literal["finished", "failed"] = "finished"
-
-
-class Workload(Protocol):
-    """A kind of training. ``defaults``: options that suit it, for policies that have them."""
-
-    name: str
-    metric: str
-    mode: Literal["max", "min"]
-    defaults: Mapping[str, Any]
-
-    def space(self, seed: int) -> Mapping[str, Any]:
-        """Return the search space, in the words of a recipe."""
-        ...
-
-    def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
-        """Return the curve of a configuration: the same for the same arguments, whatever the policy."""
-        ...
 
 
 class Synthetic:
@@ -93,47 +60,6 @@ class Synthetic:
             return (2.0 - (1.0 / (0.01 * b0 * step + 0.1 * b1 + 0.5) + 0.01 * b2)) / 2.0
 
         return SimulatedCurve(score, lambda step: step_time_s)
-
-
-def with_noise(curve: SimulatedCurve, noise: Noise, seed: int, trial: int) -> SimulatedCurve:
-    """The curve with noise, the same for every policy and for a step that is trained twice."""
-    if not noise:
-        return curve
-    metrics = _Gaussian(f"{seed}/metric/{trial}")
-    times = _Gaussian(f"{seed}/time/{trial}")
-
-    def metric(step: int) -> float:
-        return curve.metric(step) + noise.metric * metrics[step]
-
-    def step_time_s(step: int) -> float:
-        return curve.step_time_s(step) * math.exp(noise.step_time * times[step])
-
-    return SimulatedCurve(metric, step_time_s, curve.length, curve.ending)
-
-
-class _Gaussian:
-    """The k-th normal number of a sequence.
-
-    All sequences walk through one table, each from a place and with a stride of its own: nothing is kept for a trial,
-    and a step costs the same with ten trials and with ten thousand.
-    """
-
-    __slots__ = ("_start", "_stride")
-
-    def __init__(self, key: str) -> None:
-        bits = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
-        self._start, self._stride = bits >> 32, (bits & 0xFFFFFFFF) | 1
-
-    def __getitem__(self, place: int) -> float:
-        table = _table()
-        return table[(self._start + place * self._stride) % len(table)]
-
-
-@functools.cache
-def _table() -> array[float]:
-    """Close together in memory: a step of another trial looks at another place."""
-    random = Random("normal numbers")
-    return array("d", (random.gauss(0.0, 1.0) for _ in range(1 << 16)))
 
 
 @functools.cache

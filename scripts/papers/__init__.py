@@ -1,1 +1,1 @@
-"""The papers' experiments, each as a study: what to simulate, and how to draw it. Run by ``scripts/figures.py``."""
+"""The papers' experiments, each as a study: what to simulate, and what to say of it. Run by ``scripts/figures.py``."""

@@ -52,12 +52,6 @@ def draw(results: Sequence[Result], folder: Path) -> list[str]:
             widths = {"score": round(score.mean, 4), "score_half_width": round(score.half_width, 4)}
             found.append({**point, **widths})
     study.write(folder, name, title, found)
-    figure, (axes,) = study.panels(1, width=4.6)
-    study.lines(axes, found, "time", "score")
-    axes.set_xlabel("time in units of time(R)")
-    axes.set_ylabel("best score so far")
-    axes.legend(fontsize="x-small")
-    study.save(figure, folder, name, title)
     head = " | ".join(f"{multiple:g} R" for multiple in times)
     said = [f"| bracket (configurations) | {head} |", "| --- " * (len(times) + 1) + "|"]
     for label in dict.fromkeys(point["label"] for point in found):

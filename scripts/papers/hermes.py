@@ -119,23 +119,7 @@ def draw(results: Sequence[Sequence[Converged]], folder: Path) -> list[str]:
             }
         )
     study.write(folder, name, title, found)
-    _picture(found, folder, name, title)
     return ["Hermes: time until good jobs converge, relative to FIFO", *_said(found)]
-
-
-def _picture(found: Sequence[dict[str, Any]], folder: Path, name: str, title: str) -> None:
-    figure, (axes,) = study.panels(1, width=6.5)
-    places = list(dict.fromkeys((p["jobs"], p["model"]) for p in found))
-    for offset, policy in enumerate(POLICIES):
-        mine = [p for p in found if p["policy"] == policy]
-        xs = [places.index((p["jobs"], p["model"])) + 0.2 * (offset - 1.5) for p in mine]
-        bars = [p["relative_half_width"] for p in mine]
-        axes.bar(xs, [p["relative"] for p in mine], 0.19, yerr=bars, label=policy, capsize=2)
-    axes.set_xticks(range(len(places)), [f"{jobs},\n{model}" for jobs, model in places])
-    axes.set_ylabel("time relative to FIFO")
-    axes.set_ylim(0, 1.6)
-    axes.legend(fontsize="x-small", ncols=len(POLICIES), loc="upper center")
-    study.save(figure, folder, name, title)
 
 
 def _said(found: Sequence[dict[str, Any]]) -> list[str]:

@@ -93,13 +93,13 @@ def draw(results: Sequence[Search], folder: Path) -> list[str]:
     found = list(_points(results))
     name, title = "hyperdrive-12", "HyperDrive figure 12 b and c: hours to the target"
     study.write(folder, name, title, found)
-    _picture(results, found, folder, name, title)
     few = min(result.machines for result in results)
     said = ["| curves, machines | POP | Bandit | EarlyTerm | Default |", "| --- " * 5 + "|"]
     for source in SOURCES:
         for machines in dict.fromkeys(point["machines"] for point in found):
             here = [p for p in found if (p["source"], p["machines"]) == (source, machines)]
             said.append(f"| {source}, {machines} | {' | '.join(map(_cell, here))} |")
+    few = min(result.machines for result in results)
     said.append(f"hours on {few} machines, largest less smallest; long jobs (figure 6):")
     for point in found:
         if point["machines"] == few:
@@ -149,25 +149,6 @@ def _cell(point: dict[str, Any]) -> str:
         return f"{point['hours']:.2f} ± {point['hours_half_width']:.2f}{missed}"
     behind = f"{point['behind_pop']:+.2f} ± {point['behind_pop_half_width']:.2f}"
     return f"{point['hours']:.2f} ({behind}){missed}"
-
-
-def _picture(
-    results: Sequence[Search], found: Sequence[dict[str, Any]], folder: Path, name: str, title: str
-) -> None:
-    figure, axes = study.panels(2 * len(SOURCES), width=3.4, height=3.2, share=False)
-    few = min(result.machines for result in results)
-    for place, source in enumerate(SOURCES):
-        over, orders = axes[2 * place : 2 * place + 2]
-        here = [point for point in found if point["source"] == source]
-        study.lines(over, here, "machines", "hours", "policy", NAMES)
-        over.set_xlabel("machines")
-        over.set_title(f"{source} curves", fontsize="small")
-        each = [point["each_order"] for point in here if point["machines"] == few]
-        orders.boxplot(each, whis=(0, 100), tick_labels=list(NAMES.values()))
-        orders.set_title(f"{source} curves, {few} machines", fontsize="small")
-    axes[0].set_ylabel("hours to the target")
-    axes[0].legend(fontsize="x-small")
-    study.save(figure, folder, name, title)
 
 
 STUDIES = [Study("hyperdrive-12", "time to target and long jobs", setups, draw, work)]

@@ -1,155 +1,315 @@
-"""Recorded curves of real training as workloads, for figure ``foresight``.
+"""Recorded curves of real training as workloads, for figure ``real``.
 
-    gpusched simulate scripts/papers/real.py:digits --set R=80
-    python scripts/papers/real.py                                  records them again (scikit-learn; ten minutes)
+    gpusched simulate scripts/papers/real.py:tabular --set R=128 --atoms 8 --deadline 60
+    python scripts/papers/real.py [TASK ..]     records them again (torch, scikit-learn; ten minutes of a core)
 
-Validation accuracy after each of 80 epochs, a unit of time each, of classifiers on data that ships with or is made by
-scikit-learn; u draws one of 70. ``recorded`` are the 240 curves of ``docs/figures/recorded-curves.jsonl`` (60 epochs).
-In ``real-curves.jsonl`` accuracies count in ten-thousandths.
+Six small tasks that do not saturate in 128 steps, each trained once for 64 configurations drawn from its space: the
+metric on data held back after each step, and the processor time of a step. In the workload a configuration is one of
+the 64, without repetition; its step takes as long as it took, on a scale on which the median configuration needs 1 s.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
-import warnings
+import statistics
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
-SPACE = {"u": {"uniform": [0.0, 1.0]}}
-METRIC, MODE, STEP_TIME = "accuracy", "max", 1.0
-EPOCHS, CONFIGURATIONS = 80, 70
-CURVES = Path(__file__).with_name("real-curves.jsonl")
-RECORDED = Path(__file__).resolve().parents[2] / "docs" / "figures" / "recorded-curves.jsonl"
+STEPS, CONFIGURATIONS = 128, 64
+FOLDER = Path(__file__).with_name("curves")
+SPACE = {"configuration": {"choice": list(range(CONFIGURATIONS))}}
+METRIC, MODE = "loss", "min"
+#: An accuracy is recorded as the share of errors, so that less is better everywhere.
+TASKS = ("tabular", "digits", "autoencoder", "boosting", "adding", "charlm")
 
 
 @functools.cache
-def curves(name: str) -> list[list[float]]:
-    """The curves of one set, in the order in which they were recorded."""
-    if name == "recorded":
-        return [json.loads(line)["accuracy"] for line in RECORDED.read_text().splitlines()]
-    found = [json.loads(line) for line in CURVES.read_text().splitlines()]
-    return [[value / 1e4 for value in one["curve"]] for one in found if one["set"] == name]
+def curves(task: str) -> list[tuple[list[float], float]]:
+    """The curve and the relative time of a step of each configuration."""
+    rows = [json.loads(line) for line in (FOLDER / f"{task}.jsonl").read_text().splitlines()]
+    usual = statistics.median(row["step_s"] for row in rows)
+    return [
+        ([math.nan if value is None else value for value in row["curve"]], row["step_s"] / usual)
+        for row in rows
+    ]
 
 
-def at(name: str, hp: Mapping[str, float], step: int) -> float:
-    """Accuracy of the configuration that u draws; a curve stays at its last value."""
-    known = curves(name)
-    curve = known[min(len(known) - 1, int(hp["u"] * len(known)))]
-    return curve[min(step, len(curve)) - 1]
+def at(task: str, hp: Mapping[str, int], step: int) -> tuple[float, float]:
+    """The metric, and the seconds of a step; a curve stays at its last value."""
+    curve, step_s = curves(task)[hp["configuration"]]
+    return curve[min(step, len(curve)) - 1], step_s
 
 
-def digits(hp: Mapping[str, float], step: int) -> float:
-    """Small networks on handwritten digits."""
+def tabular(hp: Mapping[str, int], step: int) -> tuple[float, float]:
+    """Log loss of a network on generated tabular data: 40 columns, 8 classes."""
+    return at("tabular", hp, step)
+
+
+def digits(hp: Mapping[str, int], step: int) -> tuple[float, float]:
+    """Share of errors of a network on 300 handwritten digits, a few of them wrongly labelled."""
     return at("digits", hp, step)
 
 
-def clusters(hp: Mapping[str, float], step: int) -> float:
-    """Small networks on overlapping clusters with a tenth of the labels wrong."""
-    return at("clusters", hp, step)
+def autoencoder(hp: Mapping[str, int], step: int) -> tuple[float, float]:
+    """Squared error of handwritten digits squeezed through six numbers."""
+    return at("autoencoder", hp, step)
 
 
-def boosting(hp: Mapping[str, float], step: int) -> float:
-    """Boosted trees, one more tree a step."""
+def boosting(hp: Mapping[str, int], step: int) -> tuple[float, float]:
+    """Share of errors of boosted trees, one more tree of each class a step, on labels with noise: some overfit."""
     return at("boosting", hp, step)
 
 
-def linear(hp: Mapping[str, float], step: int) -> float:
-    """Linear classifiers by stochastic gradient descent: jumpy, with rates up to divergence."""
-    return at("linear", hp, step)
+def adding(hp: Mapping[str, int], step: int) -> tuple[float, float]:
+    """Squared error of a recurrent network that adds two marked numbers: nothing for long, then a fall."""
+    return at("adding", hp, step)
 
 
-def recorded(hp: Mapping[str, float], step: int) -> float:
-    """The curves that the predictors are judged by (docs/policies.md)."""
-    return at("recorded", hp, step)
+def charlm(hp: Mapping[str, int], step: int) -> tuple[float, float]:
+    """Bits a byte of a small transformer (``recipes/charlm.py``)."""
+    return at("charlm", hp, step)
 
 
 # ---------------------------------------------------------------- recording
 
 
-def _data(name: str) -> tuple[Any, Any, Any, Any]:
-    from sklearn import datasets
-    from sklearn.model_selection import train_test_split
-    from sklearn.preprocessing import StandardScaler
-
-    if name == "digits":
-        x, y = datasets.load_digits(return_X_y=True)
-    else:
-        x, y = datasets.make_classification(
-            2400, 24, n_informative=10, n_classes=5, flip_y=0.1, class_sep=1.2, random_state=3
-        )
-    train_x, test_x, train_y, test_y = train_test_split(x, y, test_size=0.4, random_state=1)
-    scale = StandardScaler().fit(train_x)
-    return scale.transform(train_x), train_y, scale.transform(test_x), test_y
+def _log(random: Random, low: float, high: float) -> float:
+    return math.exp(random.uniform(math.log(low), math.log(high)))
 
 
-def _network(name: str, random: Random) -> Iterator[float]:
-    from sklearn.neural_network import MLPClassifier
+def _optimizer(net: Any, random: Random) -> Any:
+    import torch
 
-    train_x, train_y, test_x, test_y = _data(name)
-    solver = random.choice(["sgd", "adam"])
-    rate = 10.0 ** (random.uniform(-3.5, -0.5) if solver == "sgd" else random.uniform(-4.5, -1.5))
-    model = MLPClassifier(
-        (random.choice([8, 16, 32, 64]),) * random.choice([1, 2]),
-        solver=solver,
-        learning_rate_init=rate,
-        batch_size=random.choice([32, 64, 128]),
-        alpha=10.0 ** random.uniform(-6, 0),
-        momentum=random.choice([0.0, 0.5, 0.9]),
-        activation=random.choice(["relu", "tanh"]),
-        random_state=random.randrange(10**6),
+    name, decay = random.choice(["sgd", "momentum", "adam"]), _log(random, 1e-6, 1e-1)
+    if name == "adam":
+        return torch.optim.AdamW(net.parameters(), _log(random, 1e-5, 1e-1), weight_decay=decay)
+    momentum = 0.9 if name == "momentum" else 0.0
+    rate = _log(random, 1e-4, 1e0) * (0.3 if momentum else 1.0)
+    return torch.optim.SGD(net.parameters(), rate, momentum=momentum, weight_decay=decay)
+
+
+def _layers(sizes: list[int], dropout: float, activation: Any) -> Any:
+    from torch import nn
+
+    layers: list[Any] = []
+    for before, after in itertools.pairwise(sizes):
+        layers += [nn.Linear(before, after), activation(), nn.Dropout(dropout)]
+    return nn.Sequential(*layers[:-2])
+
+
+def _network(
+    data: Any, classes: int, random: Random, updates: int
+) -> Iterator[tuple[float, float]]:
+    """Yield the log loss and the share of errors after each step of so many updates."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    x, y, test_x, test_y = data
+    sizes = [x.shape[1], *[random.choice([16, 32, 64, 128])] * random.choice([1, 2, 3]), classes]
+    net = _layers(
+        sizes, random.choice([0.0, 0.1, 0.3]), random.choice([nn.ReLU, nn.Tanh, nn.Sigmoid])
     )
-    for _ in range(EPOCHS):
-        model.partial_fit(train_x, train_y, classes=sorted(set(train_y)))
-        yield float(model.score(test_x, test_y))
+    optimizer, batch = _optimizer(net, random), random.choice([16, 32, 64, 128])
+    while True:
+        net.train()
+        for _ in range(updates):
+            chosen = torch.randint(len(x), (batch,))
+            loss = functional.cross_entropy(net(x[chosen]), y[chosen])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        net.eval()
+        with torch.no_grad():
+            said = net(test_x)
+            wrong = float((said.argmax(1) != test_y).float().mean())
+            yield float(functional.cross_entropy(said, test_y)), wrong
 
 
-def _boosting(name: str, random: Random) -> Iterator[float]:
+@functools.cache
+def _split(task: str) -> Any:
+    """Data of a task, as tensors: trained on and held back."""
+    import torch
+    from sklearn import datasets
+
+    if task == "tabular":
+        x, y = datasets.make_classification(
+            6000,
+            40,
+            n_informative=16,
+            n_classes=8,
+            n_clusters_per_class=3,
+            flip_y=0.05,
+            random_state=7,
+        )
+        kept = 4000
+    else:
+        x, y = datasets.load_digits(return_X_y=True)
+        kept = 300 if task == "digits" else 1200
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
+    x, y = torch.tensor(x, dtype=torch.float32)[order], torch.tensor(y)[order]
+    x = x / 16.0 if task != "tabular" else (x - x.mean(0)) / x.std(0)
+    if task == "digits":
+        y[:kept:15] = y[:kept:15].roll(1)
+    return x[:kept], y[:kept], x[kept:], y[kept:]
+
+
+def _train_tabular(random: Random) -> Iterator[float]:
+    return (loss for loss, _ in _network(_split("tabular"), 8, random, 15))
+
+
+def _train_digits(random: Random) -> Iterator[float]:
+    return (wrong for _, wrong in _network(_split("digits"), 10, random, 4))
+
+
+def _train_autoencoder(random: Random) -> Iterator[float]:
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    x, _, test_x, _ = _split("autoencoder")
+    width, activation = random.choice([32, 64, 128]), random.choice([nn.ReLU, nn.Tanh, nn.GELU])
+    sizes = [64, *[width] * random.choice([1, 2]), 6]
+    net = nn.Sequential(_layers(sizes, 0.0, activation), _layers(sizes[::-1], 0.0, activation))
+    optimizer, batch = _optimizer(net, random), random.choice([16, 32, 64, 128])
+    while True:
+        for _ in range(15):
+            some = x[torch.randint(len(x), (batch,))]
+            loss = functional.mse_loss(net(some), some)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            yield float(functional.mse_loss(net(test_x), test_x))
+
+
+def _train_boosting(random: Random) -> Iterator[float]:
     from sklearn.ensemble import GradientBoostingClassifier
 
-    train_x, train_y, test_x, test_y = _data("clusters")
+    x, y, test_x, test_y = (part.numpy() for part in _split("tabular"))
+    y = y.copy()
+    y[:600:5] = (y[:600:5] + 3) % 8
     model = GradientBoostingClassifier(
-        learning_rate=10.0 ** random.uniform(-2.5, 0.3),
-        n_estimators=EPOCHS,
-        max_depth=random.choice([1, 2, 3]),
+        learning_rate=_log(random, 3e-3, 1.5),
+        n_estimators=STEPS,
+        max_depth=random.choice([1, 2, 3, 4]),
         subsample=random.choice([0.3, 0.6, 1.0]),
-        max_features=random.choice([3, 8, None]),
+        max_features=random.choice([3, 6, 12]),
+        min_samples_leaf=random.choice([1, 5, 20]),
         random_state=random.randrange(10**6),
-    ).fit(train_x[:700], train_y[:700])
-    for predicted in model.staged_predict(test_x):
-        yield float((predicted == test_y).mean())
+    ).fit(x[:600], y[:600])
+    for predicted in model.staged_predict(test_x[:1500]):
+        yield float((predicted != test_y[:1500]).mean())
 
 
-def _linear(name: str, random: Random) -> Iterator[float]:
-    from sklearn.linear_model import SGDClassifier
+def _train_adding(random: Random) -> Iterator[float]:
+    import torch
+    from torch import nn
+    from torch.nn import functional
 
-    train_x, train_y, test_x, test_y = _data("digits")
-    model = SGDClassifier(
-        loss=random.choice(["hinge", "log_loss", "modified_huber"]),
-        learning_rate=random.choice(["constant", "invscaling"]),
-        eta0=10.0 ** random.uniform(-5, 1),
-        alpha=10.0 ** random.uniform(-6, -1),
-        random_state=random.randrange(10**6),
+    def sample(count: int) -> tuple[Any, Any]:
+        values, marks = torch.rand(count, 16), torch.zeros(count, 16)
+        marks[torch.arange(count), torch.randint(8, (count,))] = 1.0
+        marks[torch.arange(count), torch.randint(8, 16, (count,))] = 1.0
+        return torch.stack([values, marks], 2), (values * marks).sum(1)
+
+    torch.manual_seed(0)
+    test_x, test_y = sample(500)
+    torch.manual_seed(random.randrange(10**6))
+    width = random.choice([8, 16, 32])
+    kind = random.choice([nn.GRU, nn.LSTM, nn.RNN])
+    net, head = kind(2, width, batch_first=True), nn.Linear(width, 1)
+    both = nn.ModuleList([net, head])
+    optimizer = torch.optim.Adam(both.parameters(), _log(random, 3e-4, 1e-1))
+    batch = random.choice([16, 32, 64])
+    while True:
+        for _ in range(8):
+            x, y = sample(batch)
+            loss = functional.mse_loss(head(net(x)[0][:, -1])[:, 0], y)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(both.parameters(), 1.0)
+            optimizer.step()
+        with torch.no_grad():
+            yield float(functional.mse_loss(head(net(test_x)[0][:, -1])[:, 0], test_y))
+
+
+def _train_charlm(random: Random) -> Iterator[float]:
+    import torch
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "recipes"))
+    import charlm as recipe
+
+    hp = SimpleNamespace(context=32, dropout=0.1, heads=4, text="stdlib")
+    hp.width, hp.depth = random.choice([16, 32, 48]), random.choice([1, 2])
+    rate, decay, batch = _log(random, 1e-4, 1e-1), _log(random, 1e-3, 1.0), random.choice([8, 16])
+    text = recipe.read_text(hp, "cpu")
+    kept = int(len(text) * (1 - recipe.HELD_BACK))
+    training, held_back = (recipe.Windows(part, hp.context) for part in (text[:kept], text[kept:]))
+    some = torch.arange(0, len(held_back), math.ceil(len(held_back) / 200))
+    net = recipe.Transformer(hp)
+    optimizer = torch.optim.AdamW(
+        net.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=decay, fused=True
     )
-    for _ in range(EPOCHS):
-        model.partial_fit(train_x[:, ::3], train_y, classes=sorted(set(train_y)))
-        yield float(model.score(test_x[:, ::3], test_y))
+    ramp = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1.0, (n + 1) / recipe.RAMP))
+    while True:
+        net.train()
+        for _ in range(6):
+            chosen = torch.randint(len(training), (batch,))
+            loss = recipe.bits(net, *training.batch(chosen, shift=True))
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            optimizer.step()
+            ramp.step()
+        net.eval()
+        with torch.no_grad():
+            yield float(recipe.bits(net, *held_back.batch(some, shift=False)))
 
 
-def _record() -> None:
-    """Record all curves again. Another version of scikit-learn may give slightly different ones."""
-    warnings.simplefilter("ignore")
-    kinds = {"digits": _network, "clusters": _network, "boosting": _boosting, "linear": _linear}
-    with CURVES.open("w") as file:
-        for name, train in kinds.items():
-            for place in range(CONFIGURATIONS):
-                values = list(train(name, Random(f"{name}/{place}")))
-                curve = [round(1e4 * value) for value in values if math.isfinite(value)]
-                file.write(json.dumps({"set": name, "curve": curve}, separators=(",", ":")) + "\n")
+def _record(task: str) -> None:
+    import torch
+
+    train = globals()[f"_train_{task}"]
+    began = time.process_time()
+    with (FOLDER / f"{task}.jsonl").open("w") as file:
+        for number in range(CONFIGURATIONS):
+            torch.manual_seed(number)
+            values, seconds, before = [], [], time.process_time()
+            for value in train(Random(f"{task}/{number}")):
+                values.append(float(f"{value:.4g}") if math.isfinite(value) else None)
+                seconds.append(time.process_time() - before)
+                before += seconds[-1]
+                if len(values) == STEPS:
+                    break
+            # Boosted trees are all grown before the first is looked at.
+            step_s = sum(seconds) / STEPS if task == "boosting" else statistics.median(seconds)
+            row = {"step_s": float(f"{step_s:.3g}"), "curve": values}
+            file.write(json.dumps(row, separators=(",", ":")) + "\n")
+            file.flush()
+    spent = time.process_time() - began
+    print(
+        f"{task}: {CONFIGURATIONS} configurations, {STEPS} steps, {spent:.0f} s of one core",
+        flush=True,
+    )
+
+
+def _main(tasks: list[str]) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    FOLDER.mkdir(exist_ok=True)
+    for task in tasks or TASKS:
+        _record(task)
 
 
 if __name__ == "__main__":
-    _record()
+    _main(sys.argv[1:])

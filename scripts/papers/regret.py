@@ -95,7 +95,6 @@ def draw(results: Sequence[Result], folder: Path) -> list[str]:
     found = [*_means(regrets, ()), *(p for key in DIMENSIONS for p in _means(regrets, (key,)))]
     study.write(folder, name, title, found)
     overall = sorted(_means(regrets, ()), key=lambda point: point["regret"])
-    _picture(overall, found, folder, name, title)
     mean = Mean.of(perfect.values()).mean
     said = [f"{p['policy']} {p['regret']:.3f} ± {p['half_width']:.3f}" for p in overall]
     return [
@@ -116,37 +115,6 @@ def _means(regrets: Iterable[dict[str, Any]], keys: tuple[str, ...]) -> list[dic
         point = {"policy": policy, **over, "runs": mean.count, "regret": round(mean.mean, 4)}
         found.append({**point, "half_width": round(mean.half_width, 4)})
     return found
-
-
-def _picture(
-    overall: Sequence[dict[str, Any]],
-    found: Sequence[dict[str, Any]],
-    folder: Path,
-    name: str,
-    title: str,
-) -> None:
-    figure, axes = study.panels(1 + len(DIMENSIONS), width=2.6, height=3.3)
-    names = [point["policy"] for point in overall]
-    axes[0].bar(
-        range(len(names)),
-        [point["regret"] for point in overall],
-        yerr=[point["half_width"] for point in overall],
-        color=[f"C{list(POLICIES).index(policy)}" for policy in names],
-        capsize=2,
-    )
-    axes[0].set_xticks(range(len(names)), names, rotation=90, fontsize="x-small")
-    axes[0].set_ylabel("regret")
-    for one, key in zip(axes[1:], DIMENSIONS, strict=True):
-        here = [point for point in found if key in point]
-        for place, policy in enumerate(POLICIES):
-            mine = [point for point in here if point["policy"] == policy]
-            xs = [f"{x:g}" if isinstance(x, float) else str(x) for x in (p[key] for p in mine)]
-            one.plot(
-                xs, [p["regret"] for p in mine], "o-", markersize=3, color=f"C{place}", label=policy
-            )
-        one.set_xlabel("delay / deadline" if key == "share" else key)
-    axes[-1].legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1.02, 0.5))
-    study.save(figure, folder, name, title)
 
 
 STUDIES = [Study("regret", "all policies against an oracle", setups, draw)]

@@ -120,27 +120,6 @@ def draw(results: Sequence[Result], folder: Path) -> list[str]:
     title = "SEER, elastic, against fixed clusters of the same budget (Score(k), Table 3 scaling)"
     found = study.points(results, MEASURES, ("policy", "label", "deadline", "scaling"))
     study.write(folder, name, title, found)
-    models = list(dict.fromkeys(point["scaling"] for point in found))
-    figure, axes = study.panels(2 * len(models))
-    for place, model in enumerate(models):
-        here = [point for point in found if point["scaling"] == model]
-        over_time, over_budget = axes[2 * place : 2 * place + 2]
-        wide = max((p["label"] for p in here), key=lambda n: sum(p["label"] == n for p in here))
-        fixed = [point for point in here if point["label"] == wide]
-        study.lines(over_time, fixed, "deadline", "score", "policy", NAMES)
-        over_time.set_xlabel(f"deadline (s), budget {wide} × deadline")
-        half = sorted({point["deadline"] for point in here})[
-            len({p["deadline"] for p in here}) // 2
-        ]
-        varied = [{**p, "budget": int(p["label"])} for p in here if p["deadline"] == half]
-        varied.sort(key=lambda point: point["budget"])
-        study.lines(over_budget, varied, "budget", "score", "policy", NAMES)
-        over_budget.set_xlabel(f"budget / deadline, deadline {half:g} s")
-        for one in (over_time, over_budget):
-            one.set_title(model, fontsize="small")
-    axes[0].set_ylabel("score")
-    axes[-1].legend(fontsize="x-small")
-    study.save(figure, folder, name, title)
     return _said(found)
 
 

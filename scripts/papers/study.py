@@ -1,4 +1,4 @@
-"""What the studies share: from setups to points (mean and 95% interval over seeds), JSON and pictures."""
+"""What the studies share: from setups to points (mean and 95% interval over seeds), and JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Measure = Callable[[Result], float | None]
 class Study:
     """``setups(quick)`` says what to run; ``work`` does one run (None: a plain one) and returns what ``draw`` takes.
 
-    ``draw(results, folder)`` writes ``folder/name.json`` and ``folder/name.png`` and returns lines for people.
+    ``draw(results, folder)`` writes ``folder/name.json`` and returns lines for people.
     """
 
     name: str
@@ -88,63 +88,6 @@ def write(folder: Path, name: str, title: str, found: Sequence[Mapping[str, Any]
         f'{{"figure": {json.dumps(name)}, "title": {json.dumps(title)}, "points": [\n{lines}\n]}}\n'
     )
     (folder / f"{name}.json").write_text(text)
-
-
-def pyplot() -> Any:
-    """Return matplotlib's pyplot without a display: the pictures of the documentation are files, which plotly needs a
-    browser for."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot as found
-
-    return found
-
-
-def panels(
-    count: int, *, width: float = 3.1, height: float = 2.8, share: bool = True
-) -> tuple[Any, list[Any]]:
-    """A row of axes; they ``share`` their y axis."""
-    figure, axes = pyplot().subplots(
-        1,
-        count,
-        figsize=(width * count + 0.6, height),
-        layout="constrained",
-        sharey=share,
-        squeeze=False,
-    )
-    for one in axes[0]:
-        one.grid(alpha=0.3)
-    return figure, list(axes[0])
-
-
-def lines(
-    axes: Any,
-    found: Sequence[Mapping[str, Any]],
-    x: str,
-    y: str,
-    label: str = "label",
-    names: Mapping[str, str] | None = None,
-) -> None:
-    """A line with error bars for each label."""
-    for name in dict.fromkeys(point[label] for point in found):
-        mine = [p for p in found if p[label] == name and p[y] is not None]
-        axes.errorbar(
-            [point[x] for point in mine],
-            [point[y] for point in mine],
-            [point[f"{y}_half_width"] or 0.0 for point in mine],
-            label=(names or {}).get(name, name),
-            capsize=2,
-            marker="o",
-            markersize=3,
-            linewidth=1.2,
-        )
-
-
-def save(figure: Any, folder: Path, name: str, title: str) -> None:
-    figure.suptitle(title, fontsize="medium")
-    figure.savefig(folder / f"{name}.png", dpi=90)
-    pyplot().close(figure)
 
 
 def ratio(found: Sequence[Mapping[str, Any]], y: str, one: str, other: str) -> float:

@@ -1,7 +1,8 @@
 """Figure ``whatif``: do the intervals of ``gpusched whatif`` hold what came?
 
-Searches are recorded, cut at 25, 50 and 75% of the deadline, and asked for the best score at the deadline from what
-was known then. *Coverage*: share of the 80% intervals that hold the true one, also of those after whose cut something
+Searches of the real tasks of figure ``decisions`` and of Score(k) are recorded, cut at 25, 50 and 75% of the deadline,
+and asked for the best score at the deadline from what was known then.
+*Coverage*: share of the 80% intervals that hold the true one, also of those after whose cut something
 better came; *bias*: mean of prediction less truth, in mean widths of an interval. The truth of ``more`` (a third more
 time) is the same search, gone on with from the cut on its own true curves. Constants were chosen on seeds from 100 on.
 """
@@ -18,41 +19,33 @@ from typing import Any
 from kept import simulate_into
 
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.sim.physics import Noise
-from gpusched.sim.recorded import Question, Recorded
+from gpusched.sim.continuing import Recorded
+from gpusched.sim.physics import SimulatedCurve
 from gpusched.sim.setup import Setup
 from gpusched.sim.study import Mean
 from gpusched.sim.whatif import AskedSearch
-from gpusched.sim.workload import SimulatedCurve, with_noise
-from papers import foresight, study
+from papers import decisions, study
 from papers.study import Study
 
 CUTS = (0.25, 0.5, 0.75)
-SEEDS, FUTURES = 2, 20
+SEEDS, FUTURES = 6, 20
 POLICIES = ("hypersched", "asha")
 
 
 def setups(quick: bool) -> list[Setup]:
     return [
         _setup(name, seed)
-        for name in (("synthetic", "digits") if quick else foresight.KINDS)
+        for name in ("synthetic", *(decisions.TASKS[:1] if quick else decisions.TASKS))
         for seed in range(2 if quick else SEEDS)
     ]
 
 
 def _setup(name: str, seed: int) -> Setup:
-    kind, policy = foresight.KINDS[name], POLICIES[seed % len(POLICIES)]
-    is_real = "real.py" in kind.workload
-    return Setup(
-        policy=policy,
-        options=foresight.options(policy, kind),
-        seed=seed,
-        label=name,
-        workload=kind.workload,
-        atoms=8 if is_real else 4,
-        deadline_s=60.0 if is_real else 15.0,
-        noise=Noise(metric=kind.noise),
-    )
+    policy = POLICIES[seed % len(POLICIES)]
+    more = {"atoms": 4, "deadline_s": 15.0}
+    if name != "synthetic":
+        more = {"atoms": 8, "deadline_s": 60.0, **decisions.situation(name)}
+    return Setup(policy=policy, seed=seed, label=name, **more)
 
 
 class Known:
@@ -67,8 +60,7 @@ class Known:
         return self._of.space(seed)
 
     def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
-        curve = self._of.curve(trial, hparams, self._setup.seed)
-        return with_noise(curve, self._setup.noise, self._setup.seed, trial)
+        return self._of.curve(trial, hparams, self._setup.seed)
 
 
 def work(setup: Setup) -> list[dict[str, Any]]:
@@ -77,10 +69,10 @@ def work(setup: Setup) -> list[dict[str, Any]]:
         found, recorded = [], Recorded(ExperimentPaths(folder))
         for cut in CUTS:
             search = AskedSearch(recorded.until(cut * setup.deadline_s))
-            more = Question(add_s=setup.deadline_s / 3)
-            truth = search.under(Known(setup), Question())
-            later = search.under(Known(setup), more)
-            now, then = search.ask([more], futures=FUTURES)
+            more_s = setup.deadline_s / 3
+            truth = search.under(Known(setup))
+            later = search.under(Known(setup), more_s)
+            now, then = search.ask([more_s], futures=FUTURES)
             sign = search.state.rules.sign
             found.append(
                 {

@@ -22,9 +22,8 @@ from gpusched.dashboard import view as views
 from gpusched.dashboard.model import Standing, from_json
 from gpusched.devices.base import Device, Reading
 from gpusched.driver.loop import Driver
-from gpusched.sim.physics import Delays
+from gpusched.sim.physics import Delays, SimulatedCurve
 from gpusched.sim.study import start
-from gpusched.sim.workload import SimulatedCurve
 from tests.faults import FaultyExecutor, Incident
 
 VIEWS = Path(__file__).with_name("golden") / "views"

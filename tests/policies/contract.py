@@ -44,8 +44,7 @@ from gpusched.driver.forecaster import InlineForecaster
 from gpusched.driver.loop import Driver
 from gpusched.policies.curves.predictor import Prediction
 from gpusched.sim.executor import SimExecutor
-from gpusched.sim.physics import Delays
-from gpusched.sim.workload import SimulatedCurve
+from gpusched.sim.physics import Delays, SimulatedCurve
 from tests.faults import Faults, FaultyExecutor, Incident
 
 #: More events than this in one experiment: it does not end.

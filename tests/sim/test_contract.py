@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from gpusched.sim.executor import SimExecutor
-from gpusched.sim.workload import SimulatedCurve
+from gpusched.sim.physics import SimulatedCurve
 from tests.executors.contract import ExecutorContract, Rig
 
 

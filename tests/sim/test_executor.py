@@ -15,8 +15,8 @@ from gpusched.core.events import (
 )
 from gpusched.executors.base import FOREVER, LiveTrial
 from gpusched.sim.executor import SimExecutor, Stalled
-from gpusched.sim.physics import Delays, Noise
-from gpusched.sim.workload import SimulatedCurve, Synthetic
+from gpusched.sim.physics import Delays, SimulatedCurve
+from gpusched.sim.workload import Synthetic
 from tests.faults import FaultyExecutor, Incident
 
 HPARAMS = {"b0_quantile": 0.5, "b1": 0.5, "b2": 0.5}
@@ -228,18 +228,6 @@ def test_metrics_that_are_not_finite():
     assert report.metric is None
     assert report.report.metrics == {"score": "nan"}
     assert executor.improvements == []
-
-
-def test_noise_is_the_same_when_a_step_is_trained_twice():
-    executor = machine(noise=Noise(step_time=0.2, metric=0.1))
-    launch(executor)
-    first = events(executor, 2)[1]
-    executor.execute(Kill(0, 1, 0.0))
-    events(executor, 1)
-    launch(executor, incarnation=2)
-    again = events(executor, 2)[1]
-    assert again.metric == first.metric != 1.0
-    assert again.report.step_time_s == first.report.step_time_s != 1.0
 
 
 # ---------------------------------------------------------------- a daemon that dies

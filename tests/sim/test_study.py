@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpusched.sim.physics import Delays, Noise
+from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup
 from gpusched.sim.study import run_all, simulate
 from gpusched.sim.workload import Synthetic
@@ -76,10 +76,10 @@ def test_scaling_divides_the_step_time(steady):
         assert simulate(setup).steps == steps
 
 
-def test_all_policies_see_the_same_configurations_and_noise():
+def test_all_policies_see_the_same_configurations():
     found = {}
     for policy in ("fifo", "asha", "hypersched"):
-        setup = Setup(policy=policy, options={"R": 20}, deadline_s=4.0, noise=Noise(metric=0.05))
+        setup = Setup(policy=policy, options={"R": 20}, deadline_s=4.0)
         result = simulate(setup)
         assert result.trials > 8
         found[policy] = result.history[0]
@@ -88,12 +88,12 @@ def test_all_policies_see_the_same_configurations_and_noise():
 
 def test_a_run_repeats_exactly_and_in_other_processes():
     setups = [
-        Setup(policy=policy, deadline_s=6.0, seed=seed, noise=Noise(step_time=0.3, metric=0.01))
+        Setup(policy=policy, deadline_s=6.0, seed=seed)
         for policy in ("asha", "hypersched")
         for seed in range(3)
     ]
-    here = [replace(result, wall_s=0.0) for result in run_all(setups, jobs=1)]
-    there = [replace(result, wall_s=0.0) for result in run_all(setups, jobs=2)]
+    here = [replace(result, wall_s=0.0) for result in run_all(setups, simulate, jobs=1)]
+    there = [replace(result, wall_s=0.0) for result in run_all(setups, simulate, jobs=2)]
     assert here == there
     assert len({result.best for result in here}) > 3
 
@@ -112,7 +112,7 @@ def test_orientation_figures(policy, options, expected):
         Setup(policy=policy, options=options, atoms=8, deadline_s=15.0, seed=seed)
         for seed in range(20)
     ]
-    best = [result.best for result in run_all(setups, jobs=1)]
+    best = [result.best for result in run_all(setups, simulate, jobs=1)]
     assert statistics.fmean(best) == pytest.approx(expected, abs=0.04)
 
 
@@ -128,7 +128,6 @@ def test_faults_of_every_kind_do_not_end_a_search(policy, seed):
         deadline_s=30.0,
         seed=seed,
         delays=Delays(launch_s=0.05, resize_s=0.1, save_s=0.01, exit_s=0.02, release_s=0.05),
-        noise=Noise(step_time=0.2, metric=0.01),
         faults=FAULTS,
     )
     result = simulate(setup, check=True)

@@ -10,25 +10,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpusched import policies
 from gpusched.cli import main
 from gpusched.cli.whatif import lines
-from gpusched.core.events import Tried
 from gpusched.daemon import standing
 from gpusched.driver.assemble import from_journal
 from gpusched.errors import InputError
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.sim import whatif
-from gpusched.sim.continuing import Future, Resampled, SeenTrial, TrialCurves
+from gpusched.sim.continuing import Future, Recorded, Resampled, SeenTrial, TrialCurves
 from gpusched.sim.physics import Delays
-from gpusched.sim.recorded import NO_CHANGE, Question, Recorded, let_watch
 from gpusched.sim.setup import Setup
 from gpusched.sim.whatif import AskedSearch, Interval, Miss, miss, next_miss
 from gpusched.sim.workload import Synthetic
 from scripts.kept import simulate_into
 from tests.faults import FaultySetup, Incident
-from tests.policies.hand import Hand
 
 DEADLINE_S = 6.0
 DELAYS = Delays(launch_s=0.1, resize_s=0.2, save_s=0.05, exit_s=0.03, release_s=0.02)
@@ -56,12 +52,12 @@ def search(folder: Path, share: float | None = 0.5) -> AskedSearch:
 def test_gone_on_with_on_its_own_curves_a_search_ends_as_it_did(tmp_path, policy, share):
     setup = Setup(policy=policy, options={"R": 60}, atoms=3, deadline_s=DEADLINE_S, seed=1)
     result, folder = simulate_into(tmp_path, setup)
-    assert search(folder, share).under(Synthetic(), NO_CHANGE) == result.best
+    assert search(folder, share).under(Synthetic()) == result.best
 
 
 def test_with_delays_it_ends_nearly_as_it_did(recorded):
     result, folder = recorded
-    assert search(folder).under(Synthetic(), NO_CHANGE) == pytest.approx(result.best, abs=0.01)
+    assert search(folder).under(Synthetic()) == pytest.approx(result.best, abs=0.01)
 
 
 def test_a_search_goes_on_from_the_middle_of_a_save(tmp_path):
@@ -77,44 +73,21 @@ def test_a_search_goes_on_from_the_middle_of_a_save(tmp_path):
     ]
     assert leaving
     for cut in leaving:
-        cut.under(Synthetic(), NO_CHANGE)
+        cut.under(Synthetic())
 
 
-def test_more_time_and_atoms_help_and_fewer_harm(recorded):
+def test_more_time_helps(recorded):
     _, folder = recorded
-    cut = search(folder)
-    asked = [Question(add_s=DEADLINE_S), Question(atoms=8), Question(atoms=1)]
-    now, later, more, fewer = cut.ask(asked, futures=8)
-    assert later.gain.median > 0 < more.gain.median
-    assert fewer.gain.median < 0
+    now, later = search(folder).ask([DEADLINE_S], futures=8)
+    assert (now.add_s, later.add_s) == (0.0, DEADLINE_S)
+    assert later.gain.median > 0
     assert now.gain.low == now.gain.high == 0.0
     assert later.best.low <= later.best.median <= later.best.high
 
 
-@pytest.mark.parametrize("other", ["asha", "foresight", "hermes"])
-def test_policies_take_over(recorded, other):
-    _, folder = recorded
-    cut = search(folder)
-    assert cut.under(Synthetic(), Question(policy=other)) >= cut.state.best.metric
-
-
-def test_a_policy_that_cannot_take_over_says_why(recorded):
-    _, folder = recorded
-    with pytest.raises(InputError, match="metric_m"):
-        search(folder).ask([Question(policy="pop")], futures=20)
-
-
-def test_a_policy_answers_as_it_did_while_another_one_watches():
-    """Also where a person asked for a configuration: ``fifo`` starts it."""
-    hand = Hand("fifo", atoms=4, configurations=1, sizes=(2,))
-    let_watch(hand.policy, policies.make("asha", {}))
-    hand.send(Tried(at=0.0, hparams={"n": 9}))
-    assert [hand.atoms(trial) for trial in hand.live] == [2, 2]
-
-
 def test_the_same_question_has_the_same_answer(recorded):
     _, folder = recorded
-    once, again = (search(folder).ask([Question(add_s=2.0)], futures=4) for _ in range(2))
+    once, again = (search(folder).ask([2.0], futures=4) for _ in range(2))
     assert once == again
 
 
@@ -124,7 +97,7 @@ def test_a_search_that_is_over_is_asked_before_its_end(recorded):
     assert over.recorded.is_over
     assert over.recorded.best.metric == result.best
     assert over.state.stopping is None
-    assert over.ask([Question(add_s=DEADLINE_S)], futures=8)[1].gain.median > 0
+    assert over.ask([DEADLINE_S], futures=8)[1].gain.median > 0
 
 
 def test_the_command_says_it_and_journals_nothing(recorded, capsys):
@@ -156,8 +129,6 @@ def test_the_limit_is_kept(recorded, monkeypatch):
     ("arguments", "said"),
     [
         (["--add", "soon"], "--add"),
-        (["--atoms", "0"], "--atoms"),
-        (["--policy", "hypersced"], "did you mean hypersched"),
         (["--futures", "3"], "--futures must be at least 10"),
         (["--limit", "x"], "--limit"),
     ],
@@ -247,11 +218,10 @@ def test_a_search_knows_how_wrong_it_was(recorded):
 
 def test_answers_are_worded():
     def answered(add_s, median, low, high):
-        question = {"add_s": add_s, "atoms": None, "policy": None}
         best = {"median": 0.9 + median, "low": 0.9 + low, "high": 0.9 + high}
         gain = {"median": median, "low": low, "high": high}
         return {
-            **{"question": question, "futures": 200, "without_model": 9 if add_s == 0 else 0},
+            **{"add_s": add_s, "futures": 200, "without_model": 9 if add_s == 0 else 0},
             **{"best": best, "gain": gain},
         }
 

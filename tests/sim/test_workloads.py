@@ -10,7 +10,7 @@ from gpusched.driver.loop import replay
 from gpusched.errors import DamagedState, InputError
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
-from gpusched.sim.physics import Delays, Noise
+from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup, experiment, recipe
 from gpusched.sim.study import simulate
 from gpusched.sim.trace import Record, Trace
@@ -30,7 +30,6 @@ def recorded(tmp_path_factory):
         deadline_s=15.0,
         seed=3,
         delays=DELAYS,
-        noise=Noise(step_time=0.1),
         faults=Faults(lost=0.01, crash=0.001),
         scaling="sqrt",
     )
