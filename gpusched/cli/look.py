@@ -22,10 +22,18 @@ from gpusched.recipe.values import power_in_words
 from gpusched.text import count, flat, hparam_texts, show_duration, show_hparams, show_metric
 
 
-@common.command(common.TRIAL)
+@common.command(
+    common.argument("TRIAL", "number of the trial; none: why atoms are idle", nargs="?"),
+    common.EXPERIMENT,
+)
 def explain(args: argparse.Namespace) -> int:
-    """Explain the state of a trial: its story, its ranks, and what would change the state."""
+    """Explain the state of a trial, and what would change it; without a trial, why atoms are idle."""
     paths = common.experiment(args)
+    if args.trial is None:
+        view = from_json(session.view(paths))
+        told = [*idle.now(view), *idle.spent(view)] or ["no atom is idle, and hardly any was"]
+        data = {"idle": view.idle, "idle_atom_s": view.idle_atom_s}
+        return common.tell(args, data, "\n".join(told))
     answer = session.explanation(paths, session.trial_number(args.trial))
     settings = json.loads(paths.worker.read_text()) if paths.worker.exists() else {}
     rate = power_in_words(settings.get("lr_power", 0.0), settings.get("batch", ""))
