@@ -224,6 +224,8 @@ def _read(paths: ExperimentPaths, trial: timeline.TrialTimeline | None) -> Rehea
         error = None
         if incarnation.outcome in ("failed", "killed"):
             error = (incarnation.error or incarnation.outcome).partition("\nTraceback ")[0]
+        elif incarnation.outcome == "finished" and not any(trial.steps()):
+            error = "it ended without a report: call gpusched.init(), and trial.report(..) once an epoch"
         launches.append(
             RehearsedLaunch(
                 len(incarnation.devices),
@@ -254,7 +256,7 @@ def _unseen(
     went = [launch.atoms for launch in moved.launches if launch.reports]
     if not any(errors) and len(went) < len(sizes):
         why = (
-            f"the script had {count(len(went), 'launch')} of {len(sizes)} within {show_duration(limit_s)}: it ends too "
+            f"the script had {len(went)} of {len(sizes)} launches within {show_duration(limit_s)}: it ends too "
             f"early, or a step takes too long; the rest was not rehearsed (--rehearse TIME gives it longer)"
         )
         found.append(Finding("not rehearsed", why, is_error=False))

@@ -70,6 +70,10 @@ RIGHTS: dict[str, list[tuple[str, str]]] = {
     ],
 }
 MISTAKES: dict[str, tuple[list[tuple[str, str]], str]] = {
+    "no report": (
+        [("        trial.report(loss=nn.functional.mse_loss(model(x), y))", "        pass")],
+        "it ended without a report",
+    ),
     "rate not scaled": (
         [("trial.scale_lr(opt)\n", "")],
         "is the optimizer given to trial.scale_lr?",
