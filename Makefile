@@ -103,9 +103,8 @@ $(DOCS)/.installed: $(STAMP)
 	@touch $@
 
 $(LIBRARIES)/.installed: $(STAMP)
-	@echo "[libraries] Lightning, transformers, Optuna, MLflow, TensorBoard, W&B, Trackio, gymnasium and Ray in $(LIBRARIES)"
+	@echo "[libraries] Lightning, transformers, Optuna, MLflow, TensorBoard, W&B, gymnasium and Ray in $(LIBRARIES)"
 	@$(call ON_TOP,$(LIBRARIES))
 	@$(LIBRARIES)/bin/python $(PIP) lightning "jsonargparse[signatures]" "transformers[torch]" optuna mlflow-skinny sqlalchemy alembic \
 		tensorboard wandb "gymnasium[box2d]" ray cryptography
-	@$(LIBRARIES)/bin/python -m pip --disable-pip-version-check install -qq trackio==0.43.0 # wants an older pillow
 	@touch $@

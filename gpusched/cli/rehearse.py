@@ -162,7 +162,7 @@ def rehearse(
     sizes = (small, small) if large is None else (small, small, large, small)
     recipe = _scripted(replace(recipe, devices=devices), sizes, limit_s, configurations)
     paths = launchpad.make_experiment(folder, recipe, Beginning.now())
-    launchpad.start_daemon(paths, recipe=recipe)
+    launchpad.start_daemon(paths)
     common.wait_for_end(paths)
     told = timeline.read(paths.journal)
     found = []

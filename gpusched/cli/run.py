@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         remark(f"joining the cluster {recipe.cluster}")
     paths = launchpad.make_experiment(runs, recipe, began, source)
     try:
-        pid = launchpad.start_daemon(paths, recipe=recipe, say=remark)
+        pid = launchpad.start_daemon(paths, say=remark)
     except GpuschedError:
         if not paths.journal.exists() or not paths.socket.exists():
             launchpad.discard(paths)

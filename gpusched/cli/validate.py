@@ -73,11 +73,7 @@ def validate(args: argparse.Namespace) -> int:
 def remarks(recipe: Recipe) -> Iterator[str]:
     """Yield oddities of a recipe, and of its script, that are not surely mistakes."""
     from gpusched.doctor import script
-    from gpusched.recipe.checks import mode_remark
 
-    odd = mode_remark(recipe.metric, recipe.mode)
-    if odd:
-        yield odd
     if recipe.atoms_named is not None and max(recipe.sizes, default=0) > recipe.atoms_named:
         yield f"sizes: {max(recipe.sizes)} atoms are more than the {recipe.atoms_named} there are; no trial gets them"
     has_one_size = 1 in (recipe.atoms_named, recipe.max_atoms, max(recipe.sizes, default=None))

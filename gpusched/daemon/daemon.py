@@ -12,8 +12,7 @@ import json
 import os
 import signal
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gpusched import failpoints
@@ -42,7 +41,6 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.local_disk import Home
 from gpusched.journal.log import DiskFull, Journal
 from gpusched.loggers.children import Loggers
-from gpusched.recipe.env import filled_in
 from gpusched.recipe.recipe import Recipe
 
 #: How often it is looked whether another daemon has taken over.
@@ -66,7 +64,6 @@ class Daemon:
         *,
         resuming: bool,
         salvage: bool = False,
-        environment: Mapping[str, str] | None = None,
         wish: resuming.Wish | None = None,
         executor: str | None = None,
     ) -> None:
@@ -82,8 +79,7 @@ class Daemon:
         #: Told what the start waits for, by whoever starts this daemon.
         self._starts: Callable[[dict[str, Any]], None] | None = None
         self._next_look_at = 0.0
-        recipe = read_recipe(paths)
-        recipe = replace(recipe, env=filled_in(recipe.env, environment or {}))
+        recipe = read_recipe(paths).with_environment()
         self.assembled: Assembled = assemble(recipe, paths)
         self.experiment = self.assembled.experiment
         self._began = Beginning.from_json(json.loads(paths.began.read_bytes()))

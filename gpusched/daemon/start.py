@@ -32,7 +32,6 @@ from gpusched.errors import Fenced, GpuschedError, InputError
 from gpusched.folder.files import read_json, write_all, write_durably
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.local_disk import Home
-from gpusched.recipe import env as config_env
 from gpusched.recipe.recipe import Recipe
 from gpusched.text import first_line
 
@@ -43,12 +42,12 @@ if TYPE_CHECKING:
 def make_experiment(
     runs: Path, recipe: Recipe, began: Beginning, source: Path | None = None
 ) -> ExperimentPaths:
-    """Make a new folder ``<name>-<time>`` with everything the daemon starts from, but secrets.
+    """Make a new folder ``<name>-<time>`` with everything the daemon starts from.
 
     ``source``: the recipe's file. Raises InputError if it cannot be made.
     """
     _require_script(recipe.script)
-    config_env.from_elsewhere(recipe.env, None)
+    recipe.with_environment()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(began.wall_s))
     paths: ExperimentPaths | None = None
     try:
@@ -71,7 +70,6 @@ def make_experiment(
 def start_daemon(
     paths: ExperimentPaths,
     *,
-    recipe: Recipe | None = None,
     resume: bool = False,
     salvage: bool = False,
     wish: Mapping[str, object] | None = None,
@@ -82,16 +80,13 @@ def start_daemon(
     ``wish``: limits that a resumed experiment goes on with (``resuming``); of a new one a configuration to ``try``.
 
     ``say`` is told what the start waits for, and what the policy wants a person to know before the search starts.
-
-    ``recipe``: the one that was just read, with the values that are not on the disk; without it they are looked for.
     """
     if resume and (script := (read_json(paths.resolved) or {}).get("script")):
         _require_script(script)
     options = ["--resume"] * resume + ["--salvage"] * salvage
     options += ["--wish", json.dumps(wish)] if wish else []
-    hidden = _hidden_values(paths, recipe)
     with _interrupts_wait() as interrupted:
-        process, reading = _spawn(paths, options, hidden)
+        process, reading = _spawn(paths, options)
     message: dict[str, Any] = {}
     try:
         if interrupted:
@@ -123,16 +118,11 @@ def start_daemon(
     return int(message["ok"])
 
 
-def _spawn(
-    paths: ExperimentPaths, options: Sequence[str], hidden: Mapping[str, str]
-) -> tuple[subprocess.Popen[bytes], int]:
+def _spawn(paths: ExperimentPaths, options: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
     """Start the daemon's process; return it, and the descriptor on which it tells how its start went."""
     reading, writing = os.pipe()
-    passed = os.memfd_create("gpusched-env")
-    os.write(passed, json.dumps(hidden).encode())
-    os.lseek(passed, 0, os.SEEK_SET)
     command = [sys.executable, "-m", "gpusched.daemon.start", str(paths.root), *options]
-    command += ["--ready-fd", str(writing), "--env-fd", str(passed)]
+    command += ["--ready-fd", str(writing)]
     log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         process = subprocess.Popen(
@@ -142,10 +132,10 @@ def _spawn(
             stderr=log,
             cwd=paths.root,
             start_new_session=True,
-            pass_fds=(writing, passed),
+            pass_fds=(writing,),
         )
     finally:
-        for descriptor in (log, writing, passed):
+        for descriptor in (log, writing):
             os.close(descriptor)
     return process, reading
 
@@ -184,16 +174,6 @@ def _require_script(script: str | Path) -> None:
         )
 
 
-def _hidden_values(paths: ExperimentPaths, recipe: Recipe | None) -> dict[str, str]:
-    """Find the values of the environment that are not on the disk. Raises InputError where one is nowhere."""
-    if recipe is not None:
-        return config_env.filled_in(recipe.env, {})
-    environment = (read_json(paths.resolved, limit_bytes=-1) or {}).get("env")
-    if not isinstance(environment, dict):
-        return {}  # the daemon says what is wrong with it
-    return config_env.from_elsewhere(environment, provenance.recipe_file(paths))
-
-
 def discard(paths: ExperimentPaths) -> None:
     """Remove the folder of an experiment that never began."""
     Home(paths.journal, is_wanted=False).remove()
@@ -225,15 +205,6 @@ def write_unfailingly() -> None:
     )
 
 
-def _given_environment(descriptor: int | None) -> dict[str, str]:
-    """Values of the recipe's ``env`` that are not on the disk."""
-    if descriptor is None:
-        return {}
-    with os.fdopen(descriptor, "rb") as memory:
-        given: dict[str, str] = json.loads(memory.read())
-    return given
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the daemon's process. Tells its fate at the start through ``--ready-fd``."""
     parser = argparse.ArgumentParser(prog="python -m gpusched.daemon.start")
@@ -241,7 +212,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--salvage", action="store_true")
     parser.add_argument("--ready-fd", type=int)
-    parser.add_argument("--env-fd", type=int)
     parser.add_argument("--wish", type=json.loads, help="limits to go on with (daemon/resuming.py)")
     parser.add_argument("--executor", help="a package beside executors/local")
     args = parser.parse_args(argv)
@@ -275,7 +245,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             paths,
             resuming=args.resume,
             salvage=args.salvage,
-            environment=_given_environment(args.env_fd),
             wish=args.wish,
             executor=args.executor,
         )

@@ -70,7 +70,6 @@ def rules(recipe: Recipe) -> Rules:
         max_trials=recipe.max_trials,
         target=recipe.target,
         max_failures=recipe.max_failures,
-        kill_grace_s=recipe.grace_s,
         hang_limit_s=recipe.hang_limit_s,
         save_every_s=recipe.save_every_s,
     )
@@ -122,9 +121,8 @@ def fresh_folder(runs: Path, name: str) -> ExperimentPaths:
 
 
 def write_recipe(paths: ExperimentPaths, recipe: Recipe, began: Beginning) -> None:
-    """Write everything an experiment starts from, but secrets; ``resolved.json`` last. Raises OSError."""
-    kept = recipe.for_disk()
-    write_durably(paths.recipe, kept.to_yaml().encode())
+    """Write everything an experiment starts from; ``resolved.json`` last. Raises OSError."""
+    write_durably(paths.recipe, recipe.to_yaml().encode())
     write_durably(paths.worker, json.dumps(recipe.worker_settings()).encode())
     write_durably(paths.began, json.dumps(began.to_json()).encode())
-    write_durably(paths.resolved, json.dumps(kept.resolved()).encode())
+    write_durably(paths.resolved, json.dumps(recipe.resolved()).encode())

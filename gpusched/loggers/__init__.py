@@ -1,9 +1,9 @@
-"""Other people's tools: one run a trial in TensorBoard, MLflow, W&B, Trackio or a table, live or afterwards.
+"""Other people's tools: one run a trial in TensorBoard, MLflow or W&B, live or afterwards.
 
 A logger runs in a child process that reads the journal beside the daemon, so that it can neither slow nor break
 a search.
 
 * ``base``: the seam, and how loggers are found; ``follow``: from the journal to a logger, each point once
-* ``tools``: TensorBoard, CSV, MLflow, W&B and Trackio, imported in the child alone
+* ``tools``: TensorBoard, MLflow and W&B, imported in the child alone
 * ``children``: the daemon's end of the processes
 """

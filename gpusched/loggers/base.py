@@ -17,14 +17,8 @@ from gpusched import plugins
 from gpusched.errors import InputError
 
 GROUP = "gpusched.loggers"
-#: Loggers by name in a recipe: the class in ``tools``, and the package that the class needs.
-_OWN = {
-    "csv": ("Csv", ""),
-    "tensorboard": ("TensorBoard", "tensorboard"),
-    "mlflow": ("Mlflow", "mlflow"),
-    "wandb": ("Wandb", "wandb"),
-    "trackio": ("Trackio", "trackio"),
-}
+#: Loggers by name in a recipe, which is that of the package they need: the class in ``tools``.
+_OWN = {"tensorboard": "TensorBoard", "mlflow": "Mlflow", "wandb": "Wandb"}
 
 
 def nothing(name: str) -> int:
@@ -100,9 +94,7 @@ def load(name: str) -> type[Logger]:
     """
     if name not in _OWN:
         return plugins.load(name, GROUP, Logger)
-    kind, package = _OWN[name]
-    if package and find_spec(package) is None:
-        install = f"install it with: pip install 'gpusched[{name}]'"
-        raise InputError(f"{name} needs the package {package}; {install}")
-    found: type[Logger] = getattr(import_module("gpusched.loggers.tools"), kind)
+    if find_spec(name) is None:
+        raise InputError(f"{name} is not installed; install it: pip install 'gpusched[{name}]'")
+    found: type[Logger] = getattr(import_module("gpusched.loggers.tools"), _OWN[name])
     return found

@@ -1,30 +1,23 @@
-"""The tools that runs are handed to: CSV, TensorBoard, MLflow, Weights & Biases, Trackio. Imported in the child alone.
+"""The tools that runs are handed to: TensorBoard, MLflow, Weights & Biases. Imported in the child alone.
 
 The files on the disk, or the runs found again by their names, say which points a tool has.
 """
 
 from __future__ import annotations
 
-import csv
-import os
 import re
 import shutil
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from gpusched.loggers.base import Logger, Point, Search, nothing
 from gpusched.text import flat
 
-COLUMNS = ("trial", "step", "at_s", "name", "value")
 #: MLflow takes no more metrics, or parameters, in one call.
 _METRICS_MAX, _PARAMS_MAX = 1000, 100
 _MLFLOW_STATUS = {"completed": "FINISHED", "failed": "FAILED"}
-
-
-# ---------------------------------------------------------------- tools that read files
 
 
 class TensorBoard(Logger):
@@ -102,55 +95,6 @@ def _steps_on_disk(folder: Path) -> dict[str, int]:
     found = EventAccumulator(str(folder), size_guidance={"scalars": 1})
     found.Reload()
     return {tag: found.Scalars(tag)[-1].step for tag in found.Tags()["scalars"]}
-
-
-class Csv(Logger):
-    """One table with a line a value, by default ``log.csv`` in the experiment's folder."""
-
-    def __init__(self, search: Search, *, file: str = "") -> None:
-        super().__init__(search)
-        self._path = Path(file).expanduser() if file else search.folder / "log.csv"
-        self._has: dict[int, dict[str, int]] = {}
-        whole = _whole_lines(self._path)
-        for trial, step, _, name, _ in csv.reader(whole[1:]):
-            self._has.setdefault(int(trial), {})[name] = int(step)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.open("r+" if whole else "w", newline="", encoding="utf-8")
-        self._file.seek(0)
-        self._file.truncate(sum(len(line.encode()) for line in whole))
-        self._file.seek(0, 2)
-        self._writer = csv.writer(self._file, lineterminator="\n")
-        if not whole:
-            self._writer.writerow(COLUMNS)
-
-    def begin(self, trial: int, hparams: Mapping[str, object]) -> Callable[[str], int]:
-        has = self._has.get(trial, {})
-        return lambda name: has.get(name, -1)
-
-    def write(self, trial: int, points: Sequence[Point]) -> None:
-        for point in points:
-            for name, value in point.values.items():
-                self._writer.writerow((trial, point.step, round(point.at_s, 3), name, value))
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def end(self, trial: int, state: str, score: float | None) -> None:
-        pass  # the state of a trial is not a step: `gpusched status --json` has it
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _whole_lines(path: Path) -> list[str]:
-    """Return the lines of a file but for a last one that was cut off by a kill."""
-    if not path.is_file():
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return [line for line in file if line.endswith("\n")]
-
-
-# ---------------------------------------------------------------- tools with a store of runs
 
 
 class Mlflow(Logger):
@@ -281,44 +225,3 @@ class Wandb(Logger):
     def close(self) -> None:
         for run in self._runs.values():
             run.finish()
-
-
-class Trackio(Logger):
-    """Runs of a Trackio project that is called as the recipe, on this machine alone.
-
-    Written by Trackio's store, as its own importers do: the client's thread drops what it had not written when killed.
-    """
-
-    def __init__(self, search: Search, *, project: str = "", dir: str = "") -> None:
-        super().__init__(search)
-        root = Path(dir).expanduser() if dir else search.folder / "trackio"
-        root.mkdir(parents=True, exist_ok=True)
-        os.environ["TRACKIO_DIR"] = str(root)  # read when Trackio is imported
-        from trackio.sqlite_storage import SQLiteStorage
-
-        self._store, self._project = SQLiteStorage, project or search.name
-        self._hparams: dict[int, Mapping[str, object]] = {}
-
-    def begin(self, trial: int, hparams: Mapping[str, object]) -> Callable[[str], int]:
-        self._hparams[trial] = hparams
-        last = self._store.get_last_step(self._project, self.search.run_name(trial))
-        return lambda name: -1 if last is None else last
-
-    def write(self, trial: int, points: Sequence[Point], **about: object) -> None:
-        """Add points, whose identity lets none be there twice, and replace what is told about the run."""
-        name = self.search.run_name(trial)
-        self._store.bulk_log(
-            self._project,
-            name,
-            metrics_list=[dict(point.values) for point in points],
-            steps=[point.step for point in points],
-            timestamps=[datetime.fromtimestamp(point.at_s, UTC).isoformat() for point in points],
-            log_ids=[f"{name}/{point.step}" for point in points],
-            config={**self._hparams[trial], **about, "_Group": self.search.folder.name},
-        )
-
-    def end(self, trial: int, state: str, score: float | None) -> None:
-        last = self._store.get_last_step(self._project, self.search.run_name(trial))
-        if last is not None:  # this point is there; the state is new
-            about = {"gpusched.state": state, "gpusched.best": score}
-            self.write(trial, [Point(last, self.search.began_s, {})], **about)

@@ -1,4 +1,4 @@
-"""Checks of a recipe that look at the machine (script, interpreter, folders, modules), and at the metric's name.
+"""Checks of a recipe that look at the machine (script, interpreter, folders), and at the metric's name.
 
 Each check of the machine yields ``(path, message)``; none raises. Nothing of the user's code is run.
 """
@@ -6,12 +6,11 @@ Each check of the machine yields ``(path, message)``; none raises. Nothing of th
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path as FilePath
 
 from gpusched.recipe.yaml import Finding
@@ -90,23 +89,14 @@ def _choice_of_gpus(script: FilePath, source: bytes) -> str:
 
 
 def find_python(written: str, folder: FilePath, launch: str) -> FilePath:
-    """Return the interpreter to start. Raises ValueError."""
+    """Return the interpreter to start: a path, or a program of the PATH. Raises ValueError."""
     if launch != "cold":
         raise ValueError("trials cannot be forked into another interpreter; add launch: cold")
-    if "/" not in written and not written.startswith("~"):
-        found = shutil.which(written)
-        if found is None:
-            there = f"the PATH has no program {show(written)}"
-            raise ValueError(f"{there}; write the path of the interpreter")
-        return FilePath(os.path.abspath(found))  # noqa: PTH100 - resolve() would leave a venv
-    path = absolute(folder, written)
-    try:
-        can_run = path.is_file() and os.access(path, os.X_OK)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{show(written)} cannot be looked at: {error}") from None
-    if not can_run:
-        raise ValueError(f"{path} cannot be run; write the path of a Python interpreter")
-    return path
+    is_path = "/" in written or written.startswith("~")
+    found = shutil.which(absolute(folder, written) if is_path else written)
+    if found is None:
+        raise ValueError(f"{show(written)} cannot be run; write the path of a Python interpreter")
+    return absolute(folder, found)
 
 
 PRIVATE = "private"
@@ -121,20 +111,6 @@ def check_cwd(cwd: FilePath) -> Iterator[Finding]:
     if not found:
         mend = "make it, or leave cwd out for the recipe's folder"
         yield ("cwd",), f"no such folder: {show(str(cwd))}; {mend}"
-
-
-def check_preload(modules: Sequence[str], script: FilePath) -> Iterator[Finding]:
-    """Check that the top-level package of each module can be found; none is imported to look further."""
-    for place, name in enumerate(modules):
-        top = name.partition(".")[0]
-        try:
-            found = importlib.util.find_spec(top) is not None
-        except (ImportError, ValueError):
-            found = True  # an odd package; the warm server says more
-        beside = script.parent / top
-        if not found and not beside.is_dir() and not beside.with_suffix(".py").is_file():
-            why = f"module {show(top)} is not installed here; install it or leave it out"
-            yield ("preload", place), why
 
 
 # -------------------------------------------------- mode, by the metric's name
@@ -159,12 +135,3 @@ def better_mode(metric: str) -> str | None:
         if word in _MORE.split():
             return "max"
     return None
-
-
-def mode_remark(metric: str, mode: str) -> str:
-    """Return a remark about a ``mode`` that contradicts the metric's name; empty if it does not."""
-    if better_mode(metric) in (None, mode):
-        return ""
-    other = "min" if mode == "max" else "max"
-    wants = "more" if mode == "max" else "less"
-    return f"mode is {mode}: {wants} {metric} counts as better; write mode: {other} if that is the wrong way round"

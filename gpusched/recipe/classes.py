@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from gpusched import plugins, policies
 from gpusched.errors import InputError
@@ -54,9 +56,6 @@ def _loaded(what: str, name: str, load: Callable[[str], Any], known: Collection[
         raise BadValue(str(error)) from None
 
 
-# ------------------------------------------------------------ the policy
-
-
 def check_policy(raw: object, folder: Path | None = None) -> Named:
     """Return name and complete options of the policy, and their problems.
 
@@ -79,7 +78,6 @@ def _check_options(
     hints = typing.get_type_hints(kind)
     findings: list[Finding] = []
     values: dict[str, Any] = {}
-    wrong: list[Finding] = []
     for key, value in given.items():
         if key not in fields:
             findings.append(((key,), _unknown_option(name, key, list(fields))))
@@ -87,29 +85,23 @@ def _check_options(
         try:
             values[key] = typed(value, hints[key])
         except BadValue as error:
-            wrong.append(((key, *error.path), str(error)))
+            findings.append(((key, *error.path), str(error)))
+    missing = dataclasses.MISSING
     for key, field in fields.items():
-        no_default = field.default is field.default_factory is dataclasses.MISSING
-        if key not in given and no_default:
-            wrong.append(((), f"policy {name} needs {key}; add it"))
-    if wrong:
-        return {}, [*findings, *wrong]
+        if key not in given and field.default is field.default_factory is missing:
+            findings.append(((), f"policy {name} needs {key}; add it"))
     try:
         options = kind(**values)
-        problems = options.problems() if hasattr(options, "problems") else ()
-        findings += [((key,), message) for key, message in problems]
-    except ValueError as error:
-        return {}, [*findings, ((), str(error))]
+    except (TypeError, ValueError) as error:
+        return {}, findings or [((), str(error))]
+    problems = options.problems() if hasattr(options, "problems") else ()
+    findings += [((key,), message) for key, message in problems if (key,) not in dict(findings)]
     return dataclasses.asdict(options), findings
 
 
 def _unknown_option(name: str, key: str, known: list[str]) -> str:
     if (meant_here := OPTIONS_ELSEWHERE.get(key.lower().replace("-", "_"))) in known:
         return f"unknown option of {name}; here it is {meant_here}"
-    owners = [other for other in policies.names() if other != name and key in option_names(other)]
-    if owners and not any(key.lower() == option.lower() for option in known):
-        last = f" and {owners[-1]}" if len(owners) > 1 else owners[-1]
-        return f"is an option of {', '.join(owners[:-1])}{last}, not of {name}; leave it out"
     if not known:
         return f"unknown option of {name}, which has no options; leave it out"
     return unknown_key(key, known).replace("unknown key", f"unknown option of {name}")
@@ -121,9 +113,6 @@ def option_names(policy: str) -> list[str]:
         return [field.name for field in dataclasses.fields(policies.options_type(policy))]
     except (KeyError, InputError):  # which check_policy reports
         return []
-
-
-# ------------------------------------------------------------ the sampler
 
 
 def check_sampler(raw: object, folder: Path, space: Space | None) -> Named:
@@ -140,22 +129,11 @@ def check_sampler(raw: object, folder: Path, space: Space | None) -> Named:
                 findings += [((key,), why) for key, why in sequence.problems(name, space)]
             return name, {}, findings
         kind = _loaded("sampler", name, memory.load, memory.names())
+        startup = typed(options.pop("startup", kind.startup), Annotated[int, Meta(ge=0)])
     except BadValue as error:
         return DEFAULT_SAMPLER, {}, [(("sampler", *error.path), str(error))]
-    return name, {"startup": kind.startup, **options}, list(_check_memory(kind, options))
-
-
-def _check_memory(kind: type[memory.Sampler], options: Mapping[str, Any]) -> Iterator[Finding]:
-    startup = options.get("startup", 0)
-    if not isinstance(startup, int) or isinstance(startup, bool) or startup < 0:
-        why = "should be a number of configurations to draw at random first"
-        yield ("sampler", "startup"), f"{why}, not {show(startup)}"
-    own = {key: value for key, value in options.items() if key != "startup"}
-    for key, why in plugins.option_problems(kind, own):
-        yield ("sampler", key), why
-
-
-# ------------------------------------------------------------ the loggers
+    findings = [(("sampler", key), why) for key, why in plugins.option_problems(kind, options)]
+    return name, {"startup": startup, **options}, findings
 
 
 def check_log_to(raw: object, folder: Path) -> tuple[dict[str, Any], list[Finding]]:
@@ -164,26 +142,20 @@ def check_log_to(raw: object, folder: Path) -> tuple[dict[str, Any], list[Findin
     ``raw``: a name, a map of names and options, or a list of such.
     """
     found: dict[str, Any] = {}
-    findings: list[str] = []
+    findings: list[Finding] = []
     for item in raw if isinstance(raw, list) else [raw]:
-        named = {item: None} if isinstance(item, str) else item
-        if not isinstance(named, Mapping) or not all(
-            isinstance(name, str) and isinstance(options, Mapping | None)
-            for name, options in named.items()
-        ):
-            example = "[tensorboard, {mlflow: {uri: sqlite:///mlflow.db}}]"
-            message = f"should be names of loggers, or maps of name and options, as in {example}"
-            findings.append(f"{message}; not {show(item)}")
-            continue
-        for name, options in named.items():
-            name = plugins.absolute(name, folder)
-            if name in found:
-                findings.append(f"{name} is named twice; leave one out")
-            found[name] = dict(options or {})
-            try:
+        try:
+            named = (
+                {item: None}
+                if isinstance(item, str)
+                else typed(item, dict[str, dict[str, Any] | None])
+            )
+            for name, options in named.items():
+                name = plugins.absolute(name, folder)
                 kind = _loaded("logger", name, loggers.load, loggers.names())
+                found[name] = dict(options or {})
                 problems = plugins.option_problems(kind, found[name])
-                findings += [f"{name}: {key} {why}" for key, why in problems]
-            except BadValue as error:
-                findings.append(str(error))
-    return found, [(("log_to",), message) for message in findings]
+                findings += [(("log_to",), f"{name}: {key} {why}") for key, why in problems]
+        except BadValue as error:
+            findings.append((("log_to",), f"{error}, as in [tensorboard, {{mlflow: {{uri: ..}}}}]"))
+    return found, findings

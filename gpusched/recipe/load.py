@@ -14,11 +14,11 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from gpusched import plugins, policies
-from gpusched.errors import RecipeError
+from gpusched.errors import InputError, RecipeError
 from gpusched.recipe import checks
 from gpusched.recipe.classes import check_log_to, check_policy, check_sampler, option_names
 from gpusched.recipe.messages import ELSEWHERE, Path, unknown_key
-from gpusched.recipe.recipe import SHORTHANDS, Recipe, in_full, keys
+from gpusched.recipe.recipe import NAMED, Recipe, keys
 from gpusched.recipe.yaml import (
     Document,
     Finding,
@@ -72,7 +72,7 @@ def load_recipe(
     wrong = {path[0] for path in document.unusable} | {path[0] for path, _ in findings}
     good = {key: value for key, value in document.data.items() if key not in wrong}
     fields, found = _read_keys(good)
-    recipe, more = _check_values(fields, good, path.absolute())
+    recipe, more = _check_values(fields, path.absolute())
     told = {problem.path for problem in document.problems}
     for where, message in (*findings, *found, *more):
         if where not in told:
@@ -135,7 +135,15 @@ def _override(document: Document, text: str) -> None:
 def _apply_flag(document: Document, key: str, text: str) -> None:
     place = SourcePlace(f"--{key} {text[:60]}")
     if key == "policy" and policies.is_known(text):
-        _switch_policy(document, plugins.absolute(text, FilePath.cwd()), place)
+        # Options that both policies have are kept, so that one recipe compares several.
+        before = document.data.get("policy")
+        known = option_names(name := plugins.absolute(text, FilePath.cwd()))
+        options = before.items() if isinstance(before, dict) else ()
+        document.data["policy"] = {
+            "name": name,
+            **{option: value for option, value in options if option in known},
+        }
+        _replace(document, ("policy",), place)
     else:
         # An address is text whatever YAML would read.
         _set(document, (key,), json.dumps(text) if key == "cluster" else text, place)
@@ -152,12 +160,9 @@ def _set(document: Document, path: Path, text: str, place: SourcePlace) -> None:
     document.unusable |= {(*path, *below) for below in value.unusable}
     branch: dict[str, Any] = document.data
     for depth, name in enumerate(path[:-1], 1):
-        inner = branch.get(str(name))
-        shorthand = SHORTHANDS.get(str(path[0])) if depth == 1 else None
-        if inner is None:
-            inner = {}
-        elif shorthand and isinstance(inner, str | int | float):
-            inner = {shorthand: inner}
+        inner = branch.setdefault(str(name), {})
+        if path[:depth] in {(named,) for named in NAMED} and isinstance(inner, str):
+            inner = {"name": inner}
         if not isinstance(inner, dict):
             where = ".".join(map(str, path[:depth]))
             document.problems.append(
@@ -172,6 +177,7 @@ def _set(document: Document, path: Path, text: str, place: SourcePlace) -> None:
 
 
 def _replace(document: Document, path: Path, place: SourcePlace) -> None:
+    """Note that a key of the file, with all in it, was set on the command line."""
     for known in [known for known in document.places if known[: len(path)] == path]:
         del document.places[known]
     document.overridden = [known for known in document.overridden if known in document.places]
@@ -179,53 +185,22 @@ def _replace(document: Document, path: Path, place: SourcePlace) -> None:
     document.places[path] = place
 
 
-def _switch_policy(document: Document, name: str, place: SourcePlace) -> None:
-    """Switch to another policy and keep the options that both have, so that one recipe compares several."""
-    before = document.data.get("policy")
-    options = before if isinstance(before, dict) else {}
-    shared = {key: value for key, value in options.items() if key in option_names(name)}
-    document.data["policy"] = {"name": name, **shared}
-    _replace(document, ("policy",), place)
-
-
 # ------------------------------------------------------------ checks
-
-
-#: Keys of the file whose fields are found by ``check_policy`` and ``check_sampler``.
-_NAMED = ("policy", "sampler")
-
-
-def _written(data: Mapping[str, Any]) -> dict[Path, Any]:
-    """Return the values of a file by the paths of their keys."""
-    written: dict[Path, Any] = {}
-    for name, value in data.items():
-        if name in SHORTHANDS and name not in _NAMED:
-            written |= {(name, inner): one for inner, one in in_full(name, value).items()}
-        else:
-            written[(name,)] = value
-    return written
 
 
 def _unknown_keys(data: Mapping[str, Any]) -> list[Finding]:
     """Return keys that are unknown, with those that were meant, and keys that are missing."""
-    findings: list[Finding] = []
-    known = [path for path in keys() if path[0] not in _NAMED]
-    tops = sorted({*_NAMED, *(str(path[0]) for path in known)})
-    for path in _written(data):
-        if path in known or path[0] in _NAMED:
-            continue
-        beside = [path_of[-1] for path_of in known if path_of[:-1] == path[:-1]]
-        if len(path) == 1:
-            name = str(path[0])
-            findings.append((path, _misplaced(name, data) or unknown_key(name, tops)))
-        else:
-            findings.append((path, unknown_key(str(path[-1]), beside)))
+    findings: list[Finding] = [
+        ((name,), _misplaced(name, data) or unknown_key(name, sorted(keys())))
+        for name in data
+        if name not in keys()
+    ]
     # A key under another name is not missing as well.
     meant = {name for _, message in findings for name in _MEANT.findall(message)}
-    for path, about in keys().items():
-        if about.is_needed and path[0] not in {*data, *meant}:
-            why = f"missing; every recipe needs it, as in {path[0]}: {about.example}"
-            findings.append((path, why))
+    for name, about in keys().items():
+        if about.is_needed and name not in {*data, *meant}:
+            why = f"missing; every recipe needs it, as in {name}: {about.example}"
+            findings.append(((name,), why))
     return findings
 
 
@@ -242,21 +217,17 @@ def _misplaced(key: str, data: Mapping[str, Any]) -> str:
 
 def _read_keys(good: Mapping[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
     """Return the fields of a recipe whose values are right, and the problems of the others."""
-    written, findings = _written(good), []
+    findings: list[Finding] = []
     fields: dict[str, Any] = {}
-    for path, about in keys().items():
-        if path in written:
-            try:
-                fields[about.field] = about.read(written[path])
-            except ValueError as error:
-                where = path if isinstance(good[str(path[0])], dict) else path[:1]
-                findings.append(((*where, *getattr(error, "path", ())), str(error)))
+    for name, value in good.items():
+        try:
+            fields[keys()[name].field] = keys()[name].read(value)
+        except ValueError as error:
+            findings.append(((name, *getattr(error, "path", ())), str(error)))
     return fields, findings
 
 
-def _check_values(
-    fields: Mapping[str, Any], good: Mapping[str, Any], file: FilePath
-) -> tuple[Recipe, list[Finding]]:
+def _check_values(fields: Mapping[str, Any], file: FilePath) -> tuple[Recipe, list[Finding]]:
     """Return the recipe of the fields without problems, and the problems of their values.
 
     The recipe is to be used only if there are no problems: needed fields that are wrong have stand-ins.
@@ -278,7 +249,6 @@ def _check_values(
             found["python"] = checks.find_python(fields["python"], folder, draft.launch)
         except ValueError as error:
             findings.append((("python",), str(error)))
-    findings += checks.check_preload(draft.preload or (), script)
     space = None
     if "space" in fields:
         space, wrong = _check_space(draft)
@@ -286,12 +256,13 @@ def _check_values(
     if "mode" not in fields and checks.better_mode(draft.metric) == "min":
         why = f"{draft.metric} looks like a loss, but mode is max: add mode: min"
         findings.append((("metric",), f"{why} (or mode: max, if more of it is better)"))
-    sampler = good.get("sampler", draft.sampler_name)
-    found["sampler_name"], found["sampler_options"], wrong = check_sampler(sampler, folder, space)
-    findings += wrong
-    policy = good.get("policy", draft.policy_name)
-    found["policy_name"], found["policy_options"], wrong = check_policy(policy, folder)
-    findings += wrong
+    named = (
+        check_sampler(draft.sampler_name, folder, space),
+        check_policy(draft.policy_name, folder),
+    )
+    for kind, (name, options, wrong) in zip(("sampler", "policy"), named, strict=True):
+        found[f"{kind}_name"], found[f"{kind}_options"] = name, options
+        findings += wrong
     found["log_to"], wrong = check_log_to(draft.log_to or [], folder)
     findings += wrong
     recipe = Recipe(**found)
@@ -340,4 +311,7 @@ def _check_together(recipe: Recipe) -> Iterator[Finding]:
     if on_cpu and recipe.atoms_per_gpu > 1:
         yield ("atoms_per_gpu",), "an atom on the CPU is one slot; leave atoms_per_gpu out"
     elif recipe.atoms_named is not None:
-        yield from recipe.too_many_atoms(recipe.atoms_named)
+        try:
+            recipe.require_atoms(recipe.atoms_named)
+        except InputError as error:
+            yield ("sizes",), str(error).removeprefix("sizes: ")

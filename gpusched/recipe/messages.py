@@ -63,9 +63,9 @@ def _in_words(said: str, given: object, kind: Any) -> str:
     if options := _literals(kind):
         wanted = " or ".join(options)
         hint = did_you_mean(given, options) if isinstance(given, str) else ""
-    elif given is not None and (limit := re.fullmatch(r"(>=|<=) (\S+)", bound)):
-        most = "at least" if limit[1] == ">=" else "at most"
-        return f"must be {most} {limit[2]}, not {show(given)}"
+    elif given is not None and (limit := re.fullmatch(r"(>=|<=|>) (\S+)", bound)):
+        words = {">=": "at least", "<=": "at most", ">": "more than"}
+        return f"must be {words[limit[1]]} {limit[2].removesuffix('.0')}, not {show(given)}"
     elif name == "str" and not isinstance(given, Mapping | list):
         hint = "; put it in quotes"
     elif name in ("int", "float") and isinstance(given, str) and re.match(r"[-+. ]*\d", given):

@@ -10,11 +10,12 @@ files (``load``) goes by this list, and ``docs/recipe.md`` is compared with it.
 from __future__ import annotations
 
 import functools
+import os
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import msgspec
 
@@ -27,18 +28,19 @@ if TYPE_CHECKING:
 DEFAULT_POLICY = "hypersched"
 DEFAULT_SAMPLER = "random"
 
-#: Keys whose value is a map of keys, each with the key in it for which a plain value stands.
-SHORTHANDS = {"policy": "name", "sampler": "name", "lr_scaling": "power"}
+#: Keys whose value is a name, or a map of a name and options.
+NAMED = ("policy", "sampler")
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
     """A key of the recipe file.
 
-    ``field``, ``type``, ``default`` (``...``: needed): of the field of ``Recipe``. ``path``: where the key stands, by
-    default under the name of the field. ``reader``: turns what people write into the value (None: a value of the
-    type of the field). ``is_found``: where the file has none, the reader of the file finds a value.
-    ``limits``: least and most.
+    ``field``, ``type``, ``default`` (``...``: needed): of the field of ``Recipe``. ``path``: the key, by default the
+    name of the field. ``reader``: turns what people write into the value (None: a value of the type of the field).
+    ``is_found``: where the file has none, the reader of the file finds a value.
     """
 
     field: str
@@ -49,38 +51,16 @@ class Key:
     reader: values.Reader | None = None
     example: str = ""
     is_found: bool = False
-    limits: tuple[float, float] | None = None
-
-    @property
-    def type_in_file(self) -> Any:
-        """The type of what stands in the file, for a key without a reader."""
-        kinds = [kind for kind in typing.get_args(self.type) if kind is not type(None)]
-        kind = kinds[0] if self.may_be_null and kinds else self.type
-        if self.limits is None:
-            return kind
-        least, most = self.limits
-        return typing.Annotated[kind, msgspec.Meta(ge=least, le=most)]
 
     @property
     def is_needed(self) -> bool:
         return self.default is ... and not self.is_found
 
-    @property
-    def may_be_null(self) -> bool:
-        return self.is_found or type(None) in typing.get_args(self.type)
-
     def read(self, value: object) -> Any:
         """Return what stands in the file as the field's value. Raises ValueError."""
-        if value is None and self.may_be_null:
+        if value is None and (self.is_found or type(None) in typing.get_args(self.type)):
             return None
-        return self.reader(value) if self.reader else messages.typed(value, self.type_in_file)
-
-    def restored(self, value: object) -> Any:
-        """Return a value of the resolved recipe as the field's. Raises ValueError."""
-        try:
-            return msgspec.convert(value, self.type, str_keys=True, dec_hook=_made)
-        except msgspec.ValidationError as error:
-            raise ValueError(f"{self.path}: {error}") from None
+        return self.reader(value) if self.reader else messages.typed(value, self.type)
 
 
 def key(meaning: str, default: Any = MISSING, **about: Any) -> Any:
@@ -137,15 +117,14 @@ class Recipe:
     try_first: tuple[Mapping[str, Any], ...] = key(
         "Configurations to begin with; what they leave out is drawn.",
         (),
-        reader=values.configurations,
     )
     policy_name: str = key(
         "The policy's name, or a map of its name and options.",
         DEFAULT_POLICY,
-        path="policy.name",
+        path="policy",
         reader=values.anything,
     )
-    policy_options: Mapping[str, Any] = key("The options of the policy.", {}, path="policy.*")
+    policy_options: Mapping[str, Any] = field(default_factory=dict)
     devices: str | tuple[str, ...] = key(
         "What to run on: auto, cpu, cpu:N, cuda, cuda:0,2, or GPU UUIDs.",
         "auto",
@@ -155,21 +134,17 @@ class Recipe:
         "The Ray cluster whose nodes the trials run on: auto or HOST:PORT; by default this machine alone.",
         None,
     )
-    max_nodes: int | None = key(
-        "Most nodes to take of the cluster; by default all.", None, limits=(1, 10_000)
-    )
+    max_nodes: Count | None = key("Most nodes to take of the cluster; by default all.", None)
     node_patience_s: float = key(
         "How long a node may be silent before its trials are begun elsewhere, from their newest checkpoints.",
         20.0,
         path="node_patience",
         reader=values.duration,
     )
-    atoms_per_gpu: int = key(
-        "Atoms of one GPU, for small models: so many trials share it.", 1, limits=(1, 8)
+    atoms_per_gpu: Annotated[int, msgspec.Meta(ge=1, le=8)] = key(
+        "Atoms of one GPU, for small models: so many trials share it.", 1
     )
-    max_atoms: int | None = key(
-        "Most atoms a trial may have; by default all.", None, limits=(1, 65536)
-    )
+    max_atoms: Count | None = key("Most atoms a trial may have; by default all.", None)
     sizes: tuple[int, ...] = key(
         "Numbers of atoms a trial may have; by default any.", (), reader=values.sizes
     )
@@ -179,14 +154,8 @@ class Recipe:
     lr_power: float = key(
         "Learning rate x atoms^power: auto (1 for SGD, 0.5 for Adam and its like), linear, sqrt or none.",
         -1.0,
-        path="lr_scaling.power",
+        path="lr_scaling",
         reader=values.power,
-    )
-    lr_warmup_epochs: float = key(
-        "Epochs over which the factor ramps after a resize.",
-        5.0,
-        path="lr_scaling.warmup_epochs",
-        limits=(0, 1000),
     )
     scaling: str | Mapping[int, float] = key(
         "Throughput on a atoms, s(a): learnt (auto), a formula, or a table.",
@@ -202,32 +171,26 @@ class Recipe:
     preload: tuple[str, ...] | None = key(
         "Modules that the warm interpreter imports once, after what DDP and optimizers need; []: torch alone.",
         None,
-        reader=values.modules,
     )
     env: Mapping[str, str | None] = key(
         "Environment variables for the script.", {}, reader=values.environment
     )
-    seed: int = key("Seed of the configurations and of training.", 0, limits=(0, 2**63 - 1))
+    seed: Annotated[int, msgspec.Meta(ge=0)] = key("Seed of the configurations and of training.", 0)
     sampler_name: str = key(
         "Where configurations come from: a sampler's name, or a map of its name and options.",
         DEFAULT_SAMPLER,
-        path="sampler.name",
+        path="sampler",
         reader=values.anything,
     )
-    sampler_options: Mapping[str, Any] = key("The options of the sampler.", {}, path="sampler.*")
+    sampler_options: Mapping[str, Any] = field(default_factory=dict)
     log_to: Mapping[str, Any] = key(
         "Other tools that show each trial as a run, live: names, or maps of name and options.",
         {},
         reader=values.anything,
         example="[tensorboard, {mlflow: {uri: sqlite:///mlflow.db}}]",
     )
-    max_trials: int | None = key(
-        "Most configurations to draw; by default no limit.", None, limits=(1, 1_000_000)
-    )
-    max_failures: int = key(
-        "Failed trials, before any reported, that end the search.", 3, limits=(1, 1_000_000)
-    )
-    grace_s: float = key("From SIGTERM to SIGKILL.", 5.0, path="grace", reader=values.duration)
+    max_trials: Count | None = key("Most configurations to draw; by default no limit.", None)
+    max_failures: Count = key("Failed trials, before any reported, that end the search.", 3)
     leave_grace_s: float = key(
         "How long a script may tidy up once it has saved and leaves, or is over; then it gets SIGTERM.",
         30.0,
@@ -253,12 +216,9 @@ class Recipe:
 
     def resolved(self) -> dict[str, Any]:
         """Return every key as plain values: JSON-able, and a recipe that loads back as an equal one."""
-        data: dict[str, Any] = {}
-        for (*groups, name), about in keys().items():
-            value = msgspec.to_builtins(getattr(self, about.field), str_keys=True, enc_hook=str)
-            branch = data.setdefault(groups[0], {}) if groups else data
-            branch.update(value if name == "*" else {name: value})
-        return data
+        plain = msgspec.to_builtins(self, str_keys=True, enc_hook=str)
+        data = {name: plain[about.field] for name, about in keys().items()}
+        return data | {name: {"name": data[name], **plain[f"{name}_options"]} for name in NAMED}
 
     @classmethod
     def from_resolved(cls, resolved: Mapping[str, Any]) -> Self:
@@ -267,28 +227,29 @@ class Recipe:
         Raises DamagedState if keys are missing or unknown, as in a folder written by another version.
         """
         try:
-            left = {name: in_full(name, value) for name, value in resolved.items()}
-            found: dict[str, Any] = {}
-            for (*groups, name), about in keys().items():
-                branch = left.get(groups[0], {}) if groups else left
-                if name == "*":
-                    found[about.field] = {k: _tuples(option) for k, option in branch.items()}
-                    branch.clear()
-                else:
-                    found[about.field] = about.restored(branch.pop(name))
-            unknown = [name for name, value in left.items() if value or name not in SHORTHANDS]
-            if unknown:
-                raise KeyError(*unknown)
-            return cls(**found)
+            left = dict(resolved)
+            found = {about.field: left.pop(name) for name, about in keys().items()}
+            if left:
+                raise KeyError(*left)
+            for name in NAMED:
+                options = dict(found[f"{name}_name"])
+                found[f"{name}_name"] = options.pop("name")
+                found[f"{name}_options"] = _tuples(options)
+            return msgspec.convert(found, cls, str_keys=True, dec_hook=_made)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             message = f"the resolved recipe is damaged or of another version: {error!r}"
             raise DamagedState(f"{message}; use the gpusched that wrote it") from None
 
-    def for_disk(self) -> Self:
-        """Return the recipe without the values of ``env`` that must not be written (``env``)."""
-        from gpusched.recipe.env import for_disk
-
-        return replace(self, env=for_disk(self.env))
+    def with_environment(self) -> Self:
+        """Return the recipe with the values of ``env`` that stand in the environment alone. Raises InputError."""
+        missing = [n for n, value in self.env.items() if value is None and n not in os.environ]
+        if missing:
+            raise InputError(
+                f"env: no value for {', '.join(missing)}: set it in the environment of gpusched, as in "
+                f"{missing[0]}=... gpusched ..."
+            )
+        filled = {n: os.environ[n] if value is None else value for n, value in self.env.items()}
+        return replace(self, env=filled)
 
     def to_yaml(self) -> str:
         """Return the resolved recipe as a recipe file."""
@@ -298,7 +259,7 @@ class Recipe:
 
     def worker_settings(self) -> dict[str, Any]:
         """Return ``worker.json``: the part of the recipe that a worker needs (docs/contracts.md)."""
-        names = ("metric", "mode", "seed", "batch", "lr_power", "lr_warmup_epochs")
+        names = ("metric", "mode", "seed", "batch", "lr_power")
         return {
             **{name: getattr(self, name) for name in names},
             "max_steps": self.policy_options.get("R"),
@@ -342,44 +303,29 @@ class Recipe:
             return None
         return len(rest.split(",")) * self.atoms_per_gpu
 
-    def too_many_atoms(self, total: int) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield the keys that ask for more atoms than there are, each with a message."""
-        there_are = f"there are {total}" if total != 1 else "there is 1"
-        if self.cluster is not None:
-            there_are = f"a trial runs on one node, and the largest has {total}"
-        fewer = f"atoms for one trial; {there_are}: ask for fewer"
-        if self.sizes and min(self.sizes) > total:
-            smallest = f"the smallest trial has {min(self.sizes)} atoms"
-            yield ("sizes",), f"{smallest}; {there_are}: add a smaller size"
-        elif self.max_atoms is not None and self.max_atoms > total and self.cluster is None:
-            yield ("max_atoms",), f"{self.max_atoms} {fewer}"
-
     def require_atoms(self, total: int) -> None:
-        """Raise InputError if the recipe asks for more atoms than the ``total`` that were found."""
-        lines = [f"{'.'.join(path)}: {message}" for path, message in self.too_many_atoms(total)]
-        if lines:
-            raise InputError("\n".join(lines))
-
-
-def in_full(key: str, value: Any) -> Any:
-    """Return the value of a key at the top as a map of keys, where a plain value stands for one; others as they are."""
-    if key not in SHORTHANDS:
-        return value
-    return dict(value) if isinstance(value, Mapping) else {SHORTHANDS[key]: value}
+        """Raise InputError if no trial fits on the ``total`` atoms that there are."""
+        if self.sizes and min(self.sizes) > total:
+            there_are = f"there are {total}" if total != 1 else "there is 1"
+            if self.cluster is not None:
+                there_are = f"a trial runs on one node, and the largest has {total}"
+            smallest = f"the smallest trial has {min(self.sizes)} atoms"
+            raise InputError(f"sizes: {smallest}; {there_are}: add a smaller size")
 
 
 @functools.cache
-def keys() -> dict[tuple[str, ...], Key]:
-    """Return the keys by their paths in the file."""
-    types = typing.get_type_hints(Recipe)
+def keys() -> dict[str, Key]:
+    """Return the keys by their names in the file."""
+    types = typing.get_type_hints(Recipe, include_extras=True)
     found = {}
     for item in fields(Recipe):
-        default = ... if item.default is MISSING else item.default
-        if item.default_factory is not MISSING:
-            default = item.default_factory()
-        about: dict[str, Any] = {"path": item.name, **item.metadata}
-        key = Key(field=item.name, type=types[item.name], default=default, **about)
-        found[tuple(key.path.split("."))] = key
+        if item.metadata:
+            default = ... if item.default is MISSING else item.default
+            if item.default_factory is not MISSING:
+                default = item.default_factory()
+            about: dict[str, Any] = {"path": item.name, **item.metadata}
+            key = Key(field=item.name, type=types[item.name], default=default, **about)
+            found[key.path] = key
     return found
 
 

@@ -28,10 +28,13 @@ _DURATION = re.compile(
     r"(?:(?P<m>\d+(?:\.\d+)?)m)?\s*(?:(?P<s>\d+(?:\.\d+)?)s)?",
     re.ASCII,
 )
-_CLOCK = re.compile(
-    r"(?:(?P<day>\d{4}-\d\d-\d\d)[ T]\s*)?(?P<hour>\d\d):(?P<minute>\d\d)", re.ASCII
-)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+#: Names of secrets, values that may be one (no number, switch or path), and addresses with a password.
+_SECRET = re.compile(
+    r"(^|_)(TOKEN|KEY|SECRET|PASS|PASSWD|PASSWORD|PW|PWD|CRED\w*|AUTH\w*|PIN|DSN)S?($|_)", re.I
+)
+_TELLING = re.compile(r"^(?![~./]|[\d.eE+-]{1,12}$|(true|false|yes|no|on|off|none)$)", re.I)
+_PASSWORD = re.compile(r"://[^/\s]*:[^/\s]*@")
 _UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9/-]{4,80}", re.ASCII)
 
 #: Set for every rank by gpusched or torchrun's agent; a recipe that sets them would break the process group.
@@ -45,7 +48,7 @@ RESERVED_ENV_PREFIXES = ("GPUSCHED_", "TORCHELASTIC_")
 
 Reader = Callable[[Any], Any]
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-_MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+_Atoms = Annotated[int, msgspec.Meta(ge=1, le=65536)]
 
 
 def anything(value: object) -> object:
@@ -102,23 +105,6 @@ def arguments(value: object) -> tuple[str, ...]:
     return _listed(value, _argument)
 
 
-def modules(value: object) -> tuple[str, ...]:
-    """Read names of modules."""
-
-    def module(value: object) -> str:
-        text: str = typed(value, str)
-        if not re.fullmatch(_MODULE, text):
-            raise ValueError(f"{show(value)} is not a module name such as torchvision.models")
-        return text
-
-    return _listed(value, module)
-
-
-def configurations(value: object) -> tuple[dict[str, Any], ...]:
-    """Read configurations of the space."""
-    return _listed(value, lambda item: typed(item, dict[str, Any]))
-
-
 def _argument(value: object) -> str:
     """Read text for a command line or an environment variable, from text or a number."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -131,18 +117,19 @@ def _argument(value: object) -> str:
 
 def duration(value: object) -> float:
     """Read seconds, from ``90``, ``90s``, ``10m``, ``1h30m`` or ``2d``; more than 0, at most ten years."""
-    if value is None:
-        raise ValueError("no value; write a duration such as 90s, 10m, 1h30m or 2d")
-    text = value.strip() if isinstance(value, str) else ""
-    if re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
-        seconds = float(text)
-    elif text and (found := _DURATION.fullmatch(text)):
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"{show(value)} is not a duration; write 90s, 10m, 1h30m or 2d")
+    text = str(value).strip()
+    found = _DURATION.fullmatch(text)
+    if found and text:
         parts = found.groupdict("0").items()
         seconds = sum(float(number) * UNITS_S[unit] for unit, number in parts)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value)
     else:
-        raise ValueError(f"{show(value)} is not a duration; write 90s, 10m, 1h30m or 2d")
+        try:
+            seconds = float(text)
+        except ValueError:
+            why = f"{show(value)} is not a duration; write 90s, 10m, 1h30m or 2d"
+            raise ValueError(why) from None
     if not seconds > 0:
         raise ValueError(f"must be more than 0 seconds, not {show(value)}")
     if seconds > MAX_DURATION_S:
@@ -151,7 +138,7 @@ def duration(value: object) -> float:
 
 
 def deadline(value: object, now: datetime | None = None) -> float:
-    """Read seconds from ``now`` on, from a duration, or by the clock: ``18:30``, ``2026-05-04 08:00``."""
+    """Read seconds from now on, from a duration, or by the clock: ``18:30``, ``2026-05-04 08:00``."""
     text = value.strip().upper() if isinstance(value, str) else ""
     if not re.match(r"\d{4}-|\d\d:", text):
         try:
@@ -159,25 +146,20 @@ def deadline(value: object, now: datetime | None = None) -> float:
         except ValueError as error:
             also = ", or a time of day, 18:30" if "not a duration" in str(error) else ""
             raise ValueError(f"{error}{also}") from None
-    found = _CLOCK.fullmatch(text)
-    if found is None:
-        raise ValueError(f"{show(value)} is not a time; write 18:30 or 2026-05-04 08:00")
-    now = datetime.now().astimezone() if now is None else now
+    now = now or datetime.now().astimezone()
+    day, _, clock = text.replace("T", " ").rpartition(" ")
     try:
-        clock = time(int(found["hour"]), int(found["minute"]))
-        day = date.fromisoformat(found["day"]) if found["day"] else now.date()
         # Without a zone of its own, so that the day on which clocks are put forward has its 23 hours.
-        then = datetime.combine(day, clock).astimezone()
-        if not found["day"] and then <= now:
-            then = datetime.combine(day + timedelta(days=1), clock).astimezone()
-    except (ValueError, OverflowError) as error:
-        raise ValueError(f"{show(value)}: {error}") from None
-    seconds = (then - now).total_seconds()
-    if seconds <= 0:
+        then = datetime.combine(
+            date.fromisoformat(day.strip() or str(now.date())), time.fromisoformat(clock)
+        ).astimezone()
+    except (ValueError, OverflowError):
+        raise ValueError(f"{show(value)} is not a time; write 18:30 or 2026-05-04 08:00") from None
+    if not day and then <= now:
+        then = (then.replace(tzinfo=None) + timedelta(days=1)).astimezone()
+    if then <= now:
         raise ValueError(f"{show(value)} is past: now is {now:%Y-%m-%d %H:%M}; write a later time")
-    if seconds > MAX_DURATION_S:
-        raise ValueError(f"{show(value)} is more than ten years away; write an earlier time")
-    return round(seconds, 3)
+    return duration(round((then - now).total_seconds(), 3))
 
 
 def environment(value: object) -> dict[str, str | None]:
@@ -193,9 +175,14 @@ def environment(value: object) -> dict[str, str | None]:
         if name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIXES):
             raise ValueError(f"{name} is set by gpusched for each rank; leave it out")
         try:
-            found[name] = None if item is None else _argument(item)
+            text = found[name] = None if item is None else _argument(item)
         except ValueError as error:
             raise ValueError(f"{name} {error}") from None
+        if text and (_PASSWORD.search(text) or (_SECRET.search(name) and _TELLING.search(text))):
+            raise ValueError(
+                f"{name} looks like a secret, and the recipe is copied into the search's folder: leave the value out "
+                f"({name}:) and set it in the environment of gpusched"
+            )
     return found
 
 
@@ -204,46 +191,38 @@ def environment(value: object) -> dict[str, str | None]:
 
 def devices(value: object) -> str | tuple[str, ...]:
     """Read ``auto``, ``cpu``, ``cpu:N``, ``cuda``, ``cuda:0,2``, or a list of GPU UUIDs (prefixes will do)."""
-    if isinstance(value, list | tuple):
-        return _uuids(list(value))
-    if not isinstance(value, str):
-        raise ValueError(
-            f"should be auto, cpu, cpu:4, cuda, cuda:0,2 or GPU UUIDs; not {show(value)}"
-        )
-    kind, _, rest = value.replace(" ", "").partition(":")
-    if kind.startswith(("GPU-", "MIG-")) and not rest:
-        return _uuids([*kind.split(",")])
+    wanted = "auto, cpu, cpu:4, cuda, cuda:0,2 or GPU UUIDs"
+    if isinstance(value, str) and value.startswith(("GPU-", "MIG-")):
+        value = value.replace(" ", "").split(",")
+    if isinstance(value, list):
+        for item in value:
+            if not isinstance(item, str) or not _UUID.fullmatch(item):
+                raise ValueError(
+                    f"{show(item)} is not a GPU UUID (nvidia-smi -L lists them); indices are cuda:0,2"
+                )
+        if not value:
+            raise ValueError("an empty list; write auto for all devices of this machine")
+        return tuple(_once(value))
+    kind, _, rest = str(value).replace(" ", "").partition(":")
     if kind == "cpu" and re.fullmatch(r"[0-9]{1,6}", rest):
-        slots = int(rest)
-        if not 1 <= slots <= MAX_CPU_SLOTS:
-            raise ValueError(f"cpu:{slots}: the number of slots is from 1 to {MAX_CPU_SLOTS}")
-        return f"cpu:{slots}"
+        if not 1 <= int(rest) <= MAX_CPU_SLOTS:
+            raise ValueError(f"cpu:{rest}: the number of slots is from 1 to {MAX_CPU_SLOTS}")
+        return f"cpu:{int(rest)}"
     if kind == "cuda" and re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", rest):
-        indices = [int(index) for index in rest.split(",")]
-        if len(set(indices)) < len(indices):
-            raise ValueError(f"{value[:60]} names a GPU twice; leave one out")
-        return "cuda:" + ",".join(map(str, indices))
-    if kind in ("auto", "cpu", "cuda") and not rest and ":" not in value:
+        return "cuda:" + ",".join(_once([str(int(index)) for index in rest.split(",")]))
+    if value in ("auto", "cpu", "cuda"):
         return kind
     is_gpu = kind.lower() in ("gpu", "gpus")  # nearer to cpu by its letters
     meant = "cuda" if is_gpu else nearest(kind, ["auto", "cpu", "cuda"])
     hint = f"; did you mean {meant}?" if meant and meant != kind else ""
-    raise ValueError(f"{show(value)} is not auto, cpu, cpu:4, cuda, cuda:0,2 or GPU UUIDs{hint}")
+    raise ValueError(f"{show(value)} is not {wanted}{hint}")
 
 
-def _uuids(value: list[object]) -> tuple[str, ...]:
-    if not value:
-        raise ValueError("an empty list; write auto for all devices of this machine")
-    found: list[str] = []
-    for item in value:
-        if not isinstance(item, str) or not _UUID.fullmatch(item):
-            raise ValueError(
-                f"{show(item)} is not a GPU UUID (nvidia-smi -L lists them); indices are cuda:0,2"
-            )
-        if item in found:
-            raise ValueError(f"{item} is named twice; leave one out")
-        found.append(item)
-    return tuple(found)
+def _once(names: list[str]) -> list[str]:
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise ValueError(f"{name} is named twice; leave one out")
+    return names
 
 
 def power_in_words(exponent: float, batch: str) -> str:
@@ -271,25 +250,12 @@ def scaling(value: object) -> str | dict[int, float]:
         hint = did_you_mean(value, SCALINGS) if isinstance(value, str) else ""
         wanted = "auto, linear, sqrt, none or a table such as {1: 1, 2: 1.9}"
         raise ValueError(f"should be {wanted}, not {show(value)}{hint}")
-    table: dict[int, float] = {}
-    for name, factor in value.items():
-        if not re.fullmatch(r"[1-9][0-9]{0,4}", str(name)):
-            raise ValueError(f"{show(name)} in the table is not a number of atoms")
-        if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
-            raise ValueError(f"s({name}) should be a number above 0, not {show(factor)}")
-        table[int(name)] = float(factor)
+    table: dict[int, float] = typed(value, dict[_Atoms, Annotated[float, msgspec.Meta(gt=0)]])
     if table.get(1, 1.0) != 1.0:
         raise ValueError(f"s(1) is 1 by definition, not {table[1]:g}; divide the table by it")
     return dict(sorted(table.items()))
 
 
 def sizes(value: object) -> tuple[int, ...]:
-    """Read numbers of atoms that a trial may have, rising."""
-    if value is None:
-        return ()
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"should be a list such as [1, 2, 4], not {show(value)}")
-    found: list[int] = typed(value, list[Annotated[int, msgspec.Meta(ge=1, le=65536)]])
-    if found != sorted(set(found)):
-        raise ValueError(f"should rise, as in {sorted(set(found))}")
-    return tuple(found)
+    """Read numbers of atoms that a trial may have; they come back rising."""
+    return tuple(sorted({*typed(value, list[_Atoms])}))

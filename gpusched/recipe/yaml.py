@@ -2,13 +2,12 @@
 
 The rules are YAML 1.2's core schema: ``1e-4`` is a number, ``no`` is text, ``010`` is ten. A key twice, a tag, and a
 number that is not finite or has more than 64 bits are problems. ruamel.yaml reads the text into nodes; values are built
-here, because its own constructor honours tags and knows dates.
+here, because its own constructor honours tags, knows dates, and stops at the first problem.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 from collections.abc import Mapping
@@ -21,16 +20,7 @@ from gpusched.recipe.messages import Path
 from gpusched.space.forms import INT_LIMIT
 from gpusched.text import nearest, printable
 
-_WORDS: Mapping[str, bool | None] = {
-    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
-    **dict.fromkeys(("true", "True", "TRUE"), True),
-    **dict.fromkeys(("false", "False", "FALSE"), False),
-}
-_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _TAGS = "tag:yaml.org,2002:"
-
 
 Finding = tuple[Path, str]
 """A key and its problem, before the key's place in the file is looked up."""
@@ -196,10 +186,10 @@ class _Builder:
             return [self.value(item, (*path, place)) for place, item in enumerate(node.value)]
         if node.id == "mapping":
             return self._mapping(node, path)
-        value, problem = (node.value, "") if node.style else resolve(node.value)
-        if problem:
-            self._complain(node, path, problem)
-        return value
+        try:
+            return node.value if node.style else plain(str(node.tag), node.value)
+        except ValueError as error:
+            return self._complain(node, path, str(error))
 
     def _mapping(self, node: Any, path: Path) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -208,7 +198,7 @@ class _Builder:
                 raise Unreadable(
                     key_node.start_mark.line + 1, "a list or map as a key; a key is plain text"
                 )
-            key: str = key_node.value
+            key = str(key_node.value)
             here = (*path, key)
             if key in found:
                 line = self.document.places[here].line
@@ -227,46 +217,42 @@ class _Builder:
         return SourcePlace(self._origin, node.start_mark.line + 1)
 
 
-def resolve(text: str) -> tuple[str | int | float | bool | None, str]:
-    """Return the value of a plain (unquoted) scalar, and its problem (empty if it has none)."""
-    if text in _WORDS:
-        return _WORDS[text], ""
-    if _INT.fullmatch(text):
-        if len(text) > 30:  # more digits than any number we take, fewer than int() chokes on
-            return 0, "a whole number of more than 64 bits"
-        value = int(text) if text[:2] not in ("0o", "0x") else int(text, 0)
-        is_small = abs(value) <= INT_LIMIT
-        return (value, "") if is_small else (0, "a whole number of more than 64 bits")
-    if _FLOAT.fullmatch(text):
-        number = float(text)
-        is_large = math.isinf(number)
-        return (0.0, f"{text[:40]} is too large for a number") if is_large else (number, "")
-    if _NOT_FINITE.fullmatch(text):
-        return 0.0, f"{text}: a number in a recipe must be finite"
-    return text, ""
-
-
-# ---------------------------------------------------------------- YAML out
+def plain(tag: str, text: str) -> str | int | float | bool | None:
+    """Return the value of an unquoted scalar, by the tag that its form gives it. Raises ValueError."""
+    match tag.removeprefix(_TAGS):
+        case "null":
+            return None
+        case "bool":
+            return text.lower() == "true"
+        case "int":
+            # More digits than any number here has, fewer than int() chokes on.
+            base = 0 if text.strip("+-")[1:2] in ("x", "o", "b") else 10
+            value = int(text, base) if len(text) < 80 else INT_LIMIT + 1
+            if abs(value) > INT_LIMIT:
+                raise ValueError("a whole number of more than 64 bits")
+            return value
+        case "float":
+            if text.strip("+-.").lower() in ("inf", "nan"):
+                raise ValueError(f"{text}: a number in a recipe must be finite")
+            if abs(number := float(text)) == float("inf"):
+                raise ValueError(f"{text[:40]} is too large for a number")
+            return number
+        case _:  # dates and other forms are text here
+            return text
 
 
 def write_yaml(data: Mapping[str, object], indent: str = "") -> str:
     """Maps in block style, everything else as JSON (which is YAML): reads back as exactly the same values."""
-    lines = []
+    text = ""
     for key, value in data.items():
         name = key if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key) else _json(key)
         if isinstance(value, Mapping) and value:
-            lines.append(f"{indent}{name}:\n{write_yaml(value, indent + '  ')}")
+            text += f"{indent}{name}:\n{write_yaml(value, indent + '  ')}"
         else:
-            lines.append(f"{indent}{name}: {_json(value)}\n")
-    return "".join(lines)
+            text += f"{indent}{name}: {_json(value)}\n"
+    return text
 
 
 def _json(value: object) -> str:
-    """JSON, but a character beyond 16 bits is one YAML escape instead of JSON's two."""
-
-    def one(pair: re.Match[str]) -> str:
-        character = json.loads(f'"{pair[0]}"')
-        return f"\\U{ord(character):08x}"
-
-    text = json.dumps(value, allow_nan=False, default=list)
-    return re.sub(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}", one, text)
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=list)
+    return re.sub(r"[^ -~]", lambda found: f"\\U{ord(found[0]):08x}", text)

@@ -191,10 +191,9 @@ def _refuse(problems: Sequence[str]) -> None:
 
 def _problems(setup: Setup) -> Iterator[str]:
     of = recipe(setup)
-    too_many = [f"{'.'.join(path)}: {text}" for path, text in of.too_many_atoms(setup.atoms)]
-    yield from too_many
+    of.require_atoms(setup.atoms)
     policy = policies.make(of.policy_name, of.policy_options)
-    for option, message in () if too_many else policy.problems(rules_of(setup, of), setup.atoms):
+    for option, message in policy.problems(rules_of(setup, of), setup.atoms):
         yield f"{setup.policy}.{option}: {message}"
 
 

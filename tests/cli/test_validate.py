@@ -127,14 +127,6 @@ def test_a_time_that_is_none_is_told(recipe: Path, capsys: pytest.CaptureFixture
     assert "gpusched: --rehearse: 'soon' is not a duration; write 90s" in capsys.readouterr().err
 
 
-def test_an_option_of_another_policy_is_told(
-    recipe: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["validate", str(recipe), "--policy", "sha", "--set", "policy.cooldown=3"]
-    assert main(words) == 2
-    assert "is an option of hypersched, not of sha" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "is_told"),
     [

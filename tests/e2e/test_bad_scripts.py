@@ -69,7 +69,6 @@ def test_the_deadline_holds_whatever_a_trial_does(sandbox: Sandbox) -> None:
         devices="cpu:5",
         max_trials=5,
         deadline="1h",
-        grace="1s",
     )
     assert sandbox.gpusched("run", recipe, "--detach").code == 0
     # All have come to their loops, however long that takes; then the hour is over.

@@ -186,7 +186,7 @@ def test_a_daemon_that_dies_around_a_suggestion_asks_again(sandbox: Sandbox) -> 
 @pytest.fixture
 def training(sandbox: Sandbox) -> Sandbox:
     """A search of one trial that does not leave by itself."""
-    recipe = sandbox.recipe("stubborn.py", max_trials=1, devices="cpu:1", grace="60s")
+    recipe = sandbox.recipe("stubborn.py", max_trials=1, devices="cpu:1")
     assert sandbox.gpusched("run", recipe, "--detach").code == 0
     sandbox.wait_for(lambda view: view["trials"] and view["trials"][0]["step"] == 1)
     return sandbox

@@ -1,4 +1,4 @@
-"""Loggers against the tools themselves (TensorBoard, MLflow on SQLite, offline W&B, Trackio): each point there once.
+"""Loggers against the tools themselves (TensorBoard, MLflow on SQLite, offline W&B): each point there once.
 
 What a tool has is read back with the tool's own reader.
 """
@@ -6,9 +6,7 @@ What a tool has is read back with the tool's own reader.
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
-import os
 import random
 import shutil
 import signal
@@ -60,11 +58,11 @@ def curves(paths: ExperimentPaths) -> Curves:
 # ---------------------------------------------------------------- what each tool has
 
 
-def in_csv(folder: Path) -> Iterator[tuple[int, int, float]]:
-    with (folder / "log.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if not row["name"].startswith("gpusched/"):
-                yield int(row["trial"]), int(row["step"]), float(row["value"])
+def in_lines(folder: Path) -> Iterator[tuple[int, int, float]]:
+    for line in (folder / "lines.jsonl").read_text().splitlines():
+        trial, step, name, value = json.loads(line)
+        if not name.startswith("gpusched/"):
+            yield trial, step, value
 
 
 def in_tensorboard(folder: Path) -> Iterator[tuple[int, int, float]]:
@@ -119,39 +117,49 @@ def in_wandb(folder: Path) -> Iterator[tuple[int, int, float]]:
                 yield int(run.name.rpartition("-")[2]), items["_step"], items[key]
 
 
-def in_trackio(folder: Path) -> Iterator[tuple[int, int, float]]:
-    """Read by Trackio in a process of its own: it takes its folder from the environment when it is imported."""
-    program = (
-        "import json; from trackio.sqlite_storage import SQLiteStorage as store\n"
-        "(project,) = store.get_projects()\n"
-        "for run in store.get_runs(project):\n"
-        "    print(json.dumps([run, store.get_logs(project, run)], default=str))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "TRACKIO_DIR": str(folder / "trackio")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for run, points in map(json.loads, done.stdout.splitlines()):
+#: A logger of one's own, which any machine has.
+OWN = """
+import json
+from pathlib import Path
+from gpusched.loggers.base import Logger
+
+class Lines(Logger):
+    def __init__(self, search, *, file="lines.jsonl"):
+        super().__init__(search)
+        path = search.folder / file
+        text = path.read_text() if path.exists() else ""
+        whole = text[: text.rfind("\\n") + 1]
+        self.has = {(row[0], row[2]): row[1] for row in map(json.loads, whole.splitlines())}
+        self.file = path.open("w")
+        self.file.write(whole)
+        self.file.flush()
+    def begin(self, trial, hparams):
+        return lambda name: self.has.get((trial, name), -1)
+    def write(self, trial, points):
         for point in points:
-            step = point.pop("step")
-            del point["timestamp"]
-            (key,) = (k for k in point if not k.startswith("gpusched/"))
-            yield int(run.rpartition("/")[2]), step, point[key]
-
-
+            for name, value in point.values.items():
+                print(json.dumps([trial, point.step, name, value]), file=self.file)
+    def flush(self):
+        self.file.flush()
+    def end(self, trial, state, score):
+        print(json.dumps([trial, 0, f"gpusched/{state}", score]), file=self.file)
+"""
 READERS: dict[str, Callable[[Path], Iterator[tuple[int, int, float]]]] = {
-    "csv": in_csv,
+    "lines": in_lines,
     "tensorboard": in_tensorboard,
     "mlflow": in_mlflow,
     "wandb": in_wandb,
-    "trackio": in_trackio,
 }
 TOOLS = [
-    pytest.param(name, marks=[] if name == "csv" else pytest.mark.integrations) for name in READERS
+    pytest.param(name, marks=[] if name == "lines" else pytest.mark.integrations)
+    for name in READERS
 ]
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    (tmp_path / "mine.py").write_text(OWN)
+    return f"{tmp_path / 'mine.py'}:Lines"
 
 
 def assert_complete(name: str, folder: Path, expected: Curves) -> None:
@@ -186,22 +194,22 @@ def grows(search: ExperimentPaths, root: Path, shares: int) -> Iterator[Experime
 @pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", TOOLS)
 def test_a_tool_gets_every_point_once_although_its_process_is_killed(
-    name: str, kills: int, search: ExperimentPaths, tmp_path: Path
+    name: str, kills: int, search: ExperimentPaths, own: str, tmp_path: Path
 ) -> None:
     """Killed at random instants, from its start on, while the journal grows between one process and the next."""
-    if kills > 5 and name != "csv":
+    if kills > 5 and name != "lines":
         pytest.importorskip(name)
-    clock = random.Random(name)
+    clock, logger = random.Random(name), own if name == "lines" else name
     for paths in grows(search, tmp_path / "grid", kills):
-        command = [sys.executable, "-m", "gpusched.loggers.follow", str(paths.root), name, "{}"]
+        command = [sys.executable, "-m", "gpusched.loggers.follow", str(paths.root), logger, "{}"]
         child = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        time.sleep(clock.uniform(0.1, 0.8 if name == "csv" else 3.0))
+        time.sleep(clock.uniform(0.1, 0.8 if name == "lines" else 3.0))
         child.send_signal(signal.SIGKILL)
         child.communicate()
-    loggers = Loggers(paths, {name: {}}, tmp_path)
+    loggers = Loggers(paths, {logger: {}}, tmp_path)
     loggers.look()
     loggers.finish(limit_s=5 * PATIENCE_S)  # nothing may be there yet, and a tool imports for long
-    assert not loggers.complaints, paths.logger_log(name).read_text()
+    assert not loggers.complaints, paths.logger_log(logger).read_text()
     assert_complete(name, paths.root, curves(paths))
 
 
@@ -238,13 +246,13 @@ def test_hyperparameters_and_states_are_with_the_runs(
 
 
 def test_a_process_that_keeps_failing_is_given_up_and_said_so(
-    search: ExperimentPaths, tmp_path: Path
+    search: ExperimentPaths, own: str, tmp_path: Path
 ) -> None:
-    loggers = Loggers(search, {"csv": {"file": "/proc/none/log.csv"}}, tmp_path)
+    loggers = Loggers(search, {own: {"file": "/proc/none/lines.jsonl"}}, tmp_path)
     loggers.look()
     loggers.finish(limit_s=0.5)
     (complaint,) = loggers.complaints
-    assert complaint.startswith("log_to csv: not everything was handed over")
+    assert complaint.startswith(f"log_to {own}: not everything was handed over")
     assert not children_of("gpusched.loggers.follow")
 
 
@@ -271,49 +279,26 @@ def test_a_logger_keeps_no_report_it_has_sent(search: ExperimentPaths) -> None:
     ("log_to", "why"),
     [
         ("tensorbord", "did you mean tensorboard?"),
-        ([{"csv": {"fil": "x"}}], "csv: fil unknown option; there are file"),
-        (["csv", "csv"], "csv is named twice"),
-        ([3], "should be names of loggers"),
-        ("mine.py:Missing", "no such file"),
+        ([{"mine.py:Lines": {"fil": "x"}}], "fil unknown option; there are file"),
+        ([3], "should be a map of keys, not 3, as in [tensorboard"),
+        ("mine.py:Missing", "has no class Missing"),
     ],
 )
-def test_a_wrong_log_to_is_refused(log_to: Any, why: str, tmp_path: Path) -> None:
+def test_a_wrong_log_to_is_refused(log_to: Any, why: str, own: str, tmp_path: Path) -> None:
     _, findings = check_log_to(log_to, tmp_path)
     assert [path for path, _ in findings] == [("log_to",)]
     assert why in findings[0][1]
 
 
-OWN = """
-import json
-from pathlib import Path
-from gpusched.loggers.base import Logger, nothing
-
-class Lines(Logger):
-    def __init__(self, search, *, file):
-        super().__init__(search)
-        self.file = Path(file).open("w")
-    def begin(self, trial, hparams):
-        return nothing
-    def write(self, trial, points):
-        for point in points:
-            print(json.dumps([trial, point.step, point.values]), file=self.file)
-    def flush(self):
-        self.file.flush()
-    def end(self, trial, state, score):
-        print(json.dumps([trial, state, score]), file=self.file)
-"""
-
-
-def test_a_logger_of_ones_own_is_told_everything(search: ExperimentPaths, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(OWN)
-    log_to, findings = check_log_to({"mine.py:Lines": {"file": "lines.jsonl"}}, tmp_path)
+def test_a_logger_of_ones_own_is_told_how_trials_ended(
+    search: ExperimentPaths, own: str, tmp_path: Path
+) -> None:
+    log_to, findings = check_log_to({own: {"file": "told.jsonl"}}, tmp_path)
     assert not findings
     loggers = Loggers(search, log_to, tmp_path)
     loggers.look()
     loggers.finish(limit_s=PATIENCE_S)
-    lines = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
+    lines = map(json.loads, (search.root / "told.jsonl").read_text().splitlines())
+    ended = {trial: score for trial, step, _, score in lines if not step}
     told = timeline.read(search.journal)
-    points = {(trial, step) for trial, step, _ in lines if isinstance(step, int)}
-    assert points == set(curves(search))
-    ended = {trial: score for trial, state, score in lines if isinstance(state, str)}
     assert ended == {trial.id: trial.best(1.0) for trial in told.trials.values()}

@@ -12,7 +12,7 @@ import pytest
 
 from gpusched import policies
 from gpusched.recipe.load import load_recipe
-from gpusched.recipe.recipe import SHORTHANDS, Recipe, keys
+from gpusched.recipe.recipe import Recipe, keys
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "recipe.md").read_text()
@@ -25,14 +25,7 @@ TABLE = {
 }
 
 
-#: A key that a plain value stands for is described under the name of its map.
-KEYS = {
-    ".".join(
-        path[:1] if path[0] != "lr_scaling" and path[-1] == SHORTHANDS.get(path[0]) else path
-    ): about
-    for path, about in keys().items()
-    if path[-1] != "*"
-}
+KEYS = keys()
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -44,7 +37,7 @@ def test_the_reference_says_of_every_key_what_is_true(key: str) -> None:
     assert (default == "needed") == about.is_needed
     if isinstance(about.default, str | bool):
         assert default == f"`{str(about.default).lower()}`"
-    elif isinstance(about.default, int | float) and key != "lr_scaling.power":
+    elif isinstance(about.default, int | float) and key != "lr_scaling":
         assert default in (f"`{about.default:g}`", f"`{about.default:g}s`")
     if typing.get_origin(about.type) is Literal:
         assert kind == ", ".join(f"`{value}`" for value in typing.get_args(about.type))
@@ -54,13 +47,13 @@ def test_the_reference_names_no_key_that_is_none() -> None:
     options = {
         item.name for name in policies.names() for item in fields(policies.options_type(name))
     }
-    assert set(TABLE) <= {*KEYS, *options, *SHORTHANDS}
+    assert set(TABLE) <= {*KEYS, *options}
 
 
 def test_the_file_s_keys_are_the_recipe_s() -> None:
     """Through the resolved form, so that a key cannot be read and then lost."""
     resolved = load_recipe(ROOT / "recipes" / "digits.yaml").resolved()
-    assert set(resolved) == {path[0] for path in keys()}
+    assert set(resolved) == set(keys())
     assert Recipe.from_resolved(resolved).resolved() == resolved
 
 

@@ -88,9 +88,7 @@ recipes = st.builds(
     st.sampled_from(
         ['{"script": "train.py", "deadline": 60, "metric": "a", "space": {"x": 1}}', "{}"]
     ),
-    st.dictionaries(
-        st.sampled_from(sorted({path[0] for path in keys()})) | words, values, max_size=4
-    ),
+    st.dictionaries(st.sampled_from(sorted(keys())) | words, values, max_size=4),
     spaces,
 )
 

@@ -86,7 +86,12 @@ def test_defaults_are_filled_in_and_lists_become_what_is_declared() -> None:
         ),
         (
             {"budget": 1, "cooldown": 2},
-            [(("policy", "cooldown"), "is an option of hypersched, not of made; leave it out")],
+            [
+                (
+                    ("policy", "cooldown"),
+                    "unknown option of made; known are budget, kind, limit, sizes, table",
+                )
+            ],
         ),
     ],
 )

@@ -33,7 +33,7 @@ devices: cpu:4
 max_atoms: 4
 sizes: [1, 2, 4]
 batch: global
-lr_scaling: {power: sqrt, warmup_epochs: 2.5}
+lr_scaling: sqrt
 scaling: {1: 1, 2: 1.9, 4: 3.5}
 launch: warm
 preload: [json.decoder, train]
@@ -41,7 +41,6 @@ env: {TOKENS: 5, NAME: "yes"}
 seed: 7
 max_trials: 40
 max_failures: 2
-grace: 3s
 hang_limit: 90
 target: 0.98
 """
@@ -65,7 +64,6 @@ def test_the_least_recipe_has_every_default(load: Load, folder: Path) -> None:
         sizes=(),
         batch="per_atom",
         lr_power=-1.0,
-        lr_warmup_epochs=5,
         scaling="auto",
         launch="warm",
         python=None,
@@ -74,7 +72,6 @@ def test_the_least_recipe_has_every_default(load: Load, folder: Path) -> None:
         seed=0,
         max_trials=None,
         max_failures=3,
-        grace_s=5.0,
         save_every_s=300.0,
         hang_limit_s=None,
         target=None,
@@ -88,9 +85,9 @@ def test_every_key_is_read(load: Load) -> None:
     assert recipe.deadline_s == 5400.0
     assert recipe.policy_options == {"r": 2, "R": 64, "eta": 3.0}
     assert recipe.scaling == {1: 1.0, 2: 1.9, 4: 3.5}
-    assert (recipe.lr_power, recipe.lr_warmup_epochs) == (0.5, 2.5)
+    assert recipe.lr_power == 0.5
     assert recipe.env == {"TOKENS": "5", "NAME": "yes"}
-    assert (recipe.grace_s, recipe.hang_limit_s) == (3.0, 90.0)
+    assert recipe.hang_limit_s == 90.0
     assert recipe.configurations().sample(0) == recipe.configurations().sample(0)
 
 
@@ -134,7 +131,6 @@ def test_worker_settings_are_the_contract(load: Load) -> None:
         "seed": 7,
         "batch": "global",
         "lr_power": 0.5,
-        "lr_warmup_epochs": 2.5,
         "max_steps": 64,
         "passed": [],
     }
@@ -144,18 +140,15 @@ def test_worker_settings_are_the_contract(load: Load) -> None:
 
 
 def test_overrides_are_yaml_values(load: Load) -> None:
-    recipe = load(
-        "", "policy.R=27", "space.lr=0.5", "sizes=[1, 2]", "lr_scaling.power=sqrt", "mode=min"
-    )
+    recipe = load("", "policy.R=27", "space.lr=0.5", "sizes=[1, 2]", "lr_scaling=sqrt", "mode=min")
     assert (recipe.policy_name, recipe.policy_options["R"]) == ("hypersched", 27)
     assert recipe.space == {"lr": 0.5}
     assert (recipe.sizes, recipe.lr_power, recipe.mode) == ((1, 2), 0.5, "min")
 
 
 def test_an_override_reaches_into_a_shorthand(load: Load) -> None:
-    recipe = load("policy: asha\nlr_scaling: sqrt\n", "policy.R=27", "lr_scaling.warmup_epochs=1")
+    recipe = load("policy: asha\n", "policy.R=27")
     assert (recipe.policy_name, recipe.policy_options["R"]) == ("asha", 27)
-    assert (recipe.lr_power, recipe.lr_warmup_epochs) == (0.5, 1)
 
 
 def test_an_override_may_mend_a_key(load: Load) -> None:

@@ -49,7 +49,7 @@ def test_options_come_from_the_workload_and_from_set():
     ("request_", "message"),
     [
         ({"policies": ["hypersche"]}, "unknown policy 'hypersche'; did you mean hypersched?"),
-        ({"policies": ["fifo"], "overrides": ["eta=3"]}, "is an option of"),
+        ({"policies": ["fifo"], "overrides": ["eta=3"]}, "unknown option of fifo; known are R"),
         ({"overrides": ["cooldwn=3"]}, "did you mean cooldown"),
         ({"overrides": ["eta=much"]}, "hypersched.eta"),
         ({"overrides": ["eta=0.5"]}, "must be more than 1"),

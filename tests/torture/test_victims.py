@@ -141,7 +141,6 @@ def bed_of_pairs(make_bed: MakeBed, **keys: Any) -> Bed:
         policy={"name": "fifo", "R": 100_000},
         sizes=[2],
         space={"x": {"uniform": [0, 1]}, "step_s": 0.1},
-        grace="1s",
         **keys,
     )
     bed.begin()
@@ -213,7 +212,6 @@ def bed_that_resizes(make_bed: MakeBed) -> Bed:
         scaling="linear",
         space={"x": {"uniform": [0, 1]}, "step_s": 0.1},
         policy={"name": "hypersched", "r": 100_000, "R": 1_000_000, "eta": 3, "cooldown": 1},
-        grace="1s",
     )
     bed.begin()
     wait_until(lambda: len(live(bed)) >= 3, f"three that train\n{bed.log()}")
