@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pynvml
-from fake_driver import Context, FakeDriver, FakeGpu
 
 from gpusched.devices import nvml
+from tests.devices.fake_driver import Context, FakeDriver, FakeGpu
 
 
 def _number(argument: Any) -> int:

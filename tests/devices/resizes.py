@@ -10,8 +10,6 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from whole import DEADLINE_S, Whole
-
 from gpusched.core.commands import Command, Launch
 from gpusched.core.events import (
     DaemonResumed,
@@ -27,6 +25,7 @@ from gpusched.errors import DeviceError
 from gpusched.journal.rows import Entry
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import experiment, recipe
+from tests.devices.whole import DEADLINE_S, Whole
 from tests.faults import Faults, FaultySetup
 
 WALK = Path(__file__).with_name("walk.py")

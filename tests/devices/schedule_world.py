@@ -10,11 +10,11 @@ import random
 from collections import Counter
 
 import pynvml
-from fake_driver import GIB, LIST, MIB, FakeDriver, FakeGpu
-from virtual_time import VirtualClock
 
 from gpusched.devices.helper import START_MAX_S
 from gpusched.devices.release import tolerance_bytes
+from tests.devices.fake_driver import GIB, LIST, MIB, FakeDriver, FakeGpu
+from tests.devices.virtual_time import VirtualClock
 
 SICK_S = 9.0
 """For so long after a hang or a failure things may take longer."""

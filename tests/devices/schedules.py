@@ -12,10 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fake_driver import GIB, LIST, NEVER, FakeGpu, FakeProcesses
-from fake_nvml import installed
-from schedule_world import SICK_S, World
-
 from gpusched.devices.base import (
     DeviceEvent,
     Quarantined,
@@ -26,6 +22,9 @@ from gpusched.devices.base import (
 )
 from gpusched.devices.cuda import CudaDevices
 from gpusched.errors import DeviceError
+from tests.devices.fake_driver import GIB, LIST, NEVER, FakeGpu, FakeProcesses
+from tests.devices.fake_nvml import installed
+from tests.devices.schedule_world import SICK_S, World
 
 LIMIT_S = 60.0
 """The executor's: a release that takes longer quarantines the device."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from boxed import Boxed, name_of, running_on, state_of
+
+from tests.devices.boxed import Boxed, name_of, running_on, state_of
 
 pytestmark = pytest.mark.slow
 

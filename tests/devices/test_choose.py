@@ -9,8 +9,6 @@ from types import ModuleType
 
 import pynvml
 import pytest
-from conftest import Box, gpu
-from fake_nvml import forget
 
 from gpusched.devices.base import (
     Device,
@@ -22,6 +20,8 @@ from gpusched.devices.base import (
 )
 from gpusched.devices.choose import CpuDevices, gpus_here, parse_devices
 from gpusched.errors import DeviceError, InputError
+from tests.devices.box import Box, gpu
+from tests.devices.fake_nvml import forget
 
 
 class Host:

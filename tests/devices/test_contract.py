@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from conftest import Box, Watched, gpu
 
 from gpusched.devices.base import (
     DeviceRemark,
@@ -17,6 +16,7 @@ from gpusched.devices.base import (
 )
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import DeviceError
+from tests.devices.box import Box, Watched, gpu
 
 Made = tuple[Watched, Box]
 LIMIT_S = 60.0

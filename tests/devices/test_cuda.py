@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conftest import Box, begin, gpu, run_trial
-from fake_driver import GIB, LIST, MEMORY, MIB
 
 from gpusched.devices.base import Devices, Quarantined
 from gpusched.devices.leases import Leases, lease_folder
 from gpusched.errors import DeviceError
+from tests.devices.box import Box, begin, gpu, run_trial
+from tests.devices.fake_driver import GIB, LIST, MEMORY, MIB
 
 MakeBox = Callable[..., Box]
 

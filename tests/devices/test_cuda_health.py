@@ -7,13 +7,13 @@ from typing import Any
 
 import pynvml
 import pytest
-from conftest import LIMIT_S, Box, begin, gpu, run_trial
-from fake_driver import GIB, Context
 
 from gpusched.devices import health
 from gpusched.devices.base import Quarantined, ReadmitRefused, Readmitted, Released
 from gpusched.devices.nvml import Vitals
 from gpusched.errors import DeviceError
+from tests.devices.box import LIMIT_S, Box, begin, gpu, run_trial
+from tests.devices.fake_driver import GIB, Context
 
 MakeBox = Callable[..., Box]
 

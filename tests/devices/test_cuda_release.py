@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conftest import LIMIT_S, Box, begin, gpu, run_trial
-from fake_driver import GIB, LIST, MEMORY, MIB
 
 from gpusched.devices.base import Quarantined, Readmitted, Released, Strangers
 from gpusched.errors import DeviceError
+from tests.devices.box import LIMIT_S, Box, begin, gpu, run_trial
+from tests.devices.fake_driver import GIB, LIST, MEMORY, MIB
 
 MakeBox = Callable[..., Box]
 

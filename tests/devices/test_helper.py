@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from boxed import BOX, name_of
-from conftest import Loop
-from fake_driver import GIB
 
 from gpusched.devices import helper
 from gpusched.devices.base import Released
 from gpusched.devices.cuda import CudaDevices
 from gpusched.devices.release import Processes
 from gpusched.processes.identity import children
+from tests.devices.box import Loop
+from tests.devices.boxed import BOX, name_of
+from tests.devices.fake_driver import GIB
 from tests.rig import PATIENCE_S, wait_until
 
 BLOCKING_MAX_S = 0.010

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Box, gpu
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from gpusched.devices.machine import (
     threads_of,
 )
 from gpusched.devices.nvml import Gpu
+from tests.devices.box import Box, gpu
 
 
 def pairs(names: str, joined: str) -> dict[tuple[str, str], bool]:

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from conftest import Box, gpu
-from fake_nvml import forget
 
 import gpusched
 from gpusched.devices import nvml
 from gpusched.errors import DeviceError
+from tests.devices.box import Box, gpu
+from tests.devices.fake_nvml import forget
 
 ROOT = Path(gpusched.__file__).parent
 ASKING = {"ask": 0, "ask_if_supported": 0, "_try": 1}

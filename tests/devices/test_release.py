@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_driver import GIB, MIB
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +26,7 @@ from gpusched.devices.release import (
     printable,
     tolerance_bytes,
 )
+from tests.devices.fake_driver import GIB, MIB
 from tests.rig import wait_until
 
 IDLE = 4 * MIB

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from boxed import Boxed
-from resizes import WALK, Resizes
-from schedules import play
 
+from tests.devices.boxed import Boxed
+from tests.devices.resizes import WALK, Resizes
+from tests.devices.schedules import play
 from tests.torture.bed import times
 
 #: Seeds that found something. 4: what a dead trial had left on its GPU was taken for the idle state by the next

@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from schedules import Schedule, Shared, play
-from whole import Whole
 
+from tests.devices.schedules import Schedule, Shared, play
+from tests.devices.whole import Whole
 from tests.torture.bed import times
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conftest import LIMIT_S, Box, Watched, begin, gpu, run_trial
-from fake_driver import GIB
 
 from gpusched.devices.base import Quarantined, Strangers, require_sizes
 from gpusched.errors import DeviceError
+from tests.devices.box import LIMIT_S, Box, Watched, begin, gpu, run_trial
+from tests.devices.fake_driver import GIB
 
 MakeBox = Callable[..., Box]
 ONE, TWO = "GPU-0a00-beef#1", "GPU-0a00-beef#2"

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from boxed import BOX, Boxed, name_of, running_on, state_of
+
+from tests.devices.boxed import BOX, Boxed, name_of, running_on, state_of
 
 GPUS = (name_of(0), name_of(1))
 

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from fake_driver import GIB
-from schedules import LIMIT_S, STEP_S, Schedule
 
 from gpusched.core.allocation import DeviceState
 from gpusched.core.commands import Command, ConfirmRelease, Kill
@@ -43,6 +41,8 @@ from gpusched.executors.local.inventory import Inventory
 from gpusched.sim.machine import Run
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup, experiment, recipe
+from tests.devices.fake_driver import GIB
+from tests.devices.schedules import LIMIT_S, STEP_S, Schedule
 from tests.events import exited
 from tests.faults import Faults, FaultyExecutor, FaultySetup
 

@@ -19,12 +19,10 @@ CONTEXT_BYTES = 3 << 30
 
 box = os.environ.get("GPU_BOX")
 if box and "GPUSCHED_TRIAL" not in os.environ:
-    here = Path(__file__).resolve().parent
-    sys.path.insert(1, str(here.parent))
-    from fake_driver import Context, FakeDriver, FakeGpu, RealTime
-    from fake_nvml import installed
-
+    sys.path.insert(1, str(Path(__file__).resolve().parents[3]))
     from gpusched.doctor import machine as doctor
+    from tests.devices.fake_driver import Context, FakeDriver, FakeGpu, RealTime
+    from tests.devices.fake_nvml import installed
 
     died: dict[int, float] = {}
 

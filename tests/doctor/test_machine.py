@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 import pynvml
 import pytest
-from conftest import Box, gpu
-from fake_driver import GIB
 
 from gpusched.devices.cuda import gpu_states
 from gpusched.doctor import gpus as doctor_gpus
 from gpusched.doctor import machine as doctor
 from gpusched.doctor.gpus import Check
 from gpusched.errors import DeviceError
+from tests.devices.box import Box, gpu
+from tests.devices.fake_driver import GIB
 
 MakeBox = Callable[..., Box]
 
