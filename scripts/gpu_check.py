@@ -89,12 +89,12 @@ def about(cpu: bool) -> dict[str, Any]:
     if not cpu:
         from gpusched.devices.cuda import gpu_states
 
-        states, notes = gpu_states()
+        states, machine = gpu_states()
         found.update(
             cuda=torch.version.cuda,
             gpus=[state.label for state in states],
             busy={state.label: state.busy for state in states if state.busy},
-            notes=notes,
+            notes=machine.notes,
         )
     return found
 

@@ -47,26 +47,16 @@ def doctor(args: argparse.Namespace) -> int:
 # ---------------------------------------------------------------- gpus
 
 
-_READMIT = "use this quarantined device of EXP again, if the device is clean"
-
-
-@common.command(
-    common.argument("--readmit DEVICE", _READMIT),
-    common.EXPERIMENT_OPTION,
-    lines="GPU",
-)
+@common.command(lines="GPU")
 def gpus(args: argparse.Namespace) -> int:
-    """Show the GPUs of this machine, their state and their holders; use a quarantined one again.
+    """Show the GPUs of this machine, their state and their holders.
 
     Below a GPU that cannot be used stands the reason: a foreign process (pid and user; never touched), a lease of
     another experiment, or a fault.
     """
-    if args.readmit is not None:
-        answer = session.ask(common.experiment(args), "readmit", device=args.readmit)
-        return common.tell(args, {"device": args.readmit, "answer": answer}, answer)
     from gpusched.devices.cuda import gpu_states
 
-    states, notes = gpu_states()
+    states, machine = gpu_states()
     rows = [state.to_json() for state in states]
     known = _standings({row["experiment"] for row in rows})
     for row in rows:
@@ -83,7 +73,7 @@ def gpus(args: argparse.Namespace) -> int:
         print(line)
         for detail in _details(row):
             print(common.paragraph(detail, " " * 5, " " * 7))
-    for note in notes:
+    for note in machine.notes:
         common.note(note)
     return 0
 
@@ -118,7 +108,7 @@ def _state(row: dict[str, Any]) -> str:
 def _reason(row: dict[str, Any]) -> str:
     """Return why the experiment does not use the GPU, without the GPU's name once more."""
     said: str = (row["standing"] or {}).get("reason") or ""
-    return said.removeprefix(f"GPU {row['place']}: ")
+    return said.removeprefix(f"GPU {row['index']}: ")
 
 
 def _is_strangers(row: dict[str, Any]) -> bool:
@@ -130,7 +120,7 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
     use, temp, power = row["utilisation"], row["temperature_c"], row["power_w"]
     used = row["memory_used_bytes"]
     return (
-        row["place"],
+        str(row["index"]),
         row["name"],
         "-" if use is None else f"{100 * use:.0f}%",
         "-" if used is None else show_memory(used, row["memory_total_bytes"]),

@@ -40,7 +40,6 @@ class DeviceSlot:
     awaited_by: int | None = None
     reason: str = ""
     #: While QUARANTINED: the reason may pass by itself.
-    passing: bool = False
 
 
 class DeviceTable:
@@ -182,7 +181,7 @@ class DeviceTable:
             slot.state, slot.trial, slot.awaited_by = HELD, slot.awaited_by, None
         return waiting
 
-    def quarantine(self, name: str, reason: str, *, passing: bool = False) -> None:
+    def quarantine(self, name: str, reason: str) -> None:
         slot = self.slots[name]
         if slot.state is not DeviceState.QUARANTINED:
             self.quarantined += 1
@@ -190,7 +189,7 @@ class DeviceTable:
             self.draining -= 1
         self._unset_free(slot)
         slot.state, slot.trial, slot.awaited_by = DeviceState.QUARANTINED, None, None
-        slot.reason, slot.passing = reason, passing
+        slot.reason = reason
 
     def readmit(self, name: str) -> None:
         slot = self.slots[name]
@@ -201,7 +200,7 @@ class DeviceTable:
     def _set_free(self, slot: DeviceSlot) -> None:
         self._note(slot)
         slot.state, slot.trial, slot.awaited_by = DeviceState.FREE, None, None
-        slot.reason, slot.passing = "", False
+        slot.reason = ""
         assert slot.id not in self.free, f"{slot.id} is free twice"
         self.free.add(slot.id)
         self._free_on[slot.island].add(slot.id)

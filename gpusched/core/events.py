@@ -113,11 +113,10 @@ class DevicesReleased(Event, kw_only=True):
 
 
 class DeviceQuarantined(Event, kw_only=True):
-    """A device is out of use until it is readmitted. ``passing``: the reason may end by itself (a stranger leaves)."""
+    """A device is out of use until it is readmitted."""
 
     device: str
     reason: str
-    passing: bool = False
 
 
 class DeviceReadmitted(Event, kw_only=True):

@@ -111,7 +111,7 @@ class Experiment:
             case events.DevicesReleased():
                 devices.released(event.devices)
             case events.DeviceQuarantined() if event.device in devices.slots:
-                devices.quarantine(event.device, event.reason, passing=event.passing)
+                devices.quarantine(event.device, event.reason)
             case _:
                 pass
 
@@ -217,7 +217,7 @@ class Experiment:
             event.devices, event.islands, apart=self.state.rules.islands_apart
         )
         for name, reason in event.unusable.items():
-            self.state.devices.quarantine(name, reason, passing=True)
+            self.state.devices.quarantine(name, reason)
             self.state.say(None, f"{name} is quarantined: {reason}")
         self._do.set_timer(DEADLINE, self.state.rules.deadline_s)
         if self.state.rules.watch:
@@ -237,12 +237,12 @@ class Experiment:
         if slot is None:
             return
         if slot.state is DeviceState.QUARANTINED:
-            if slot.passing and slot.reason != event.reason:  # a stranger's GPU was lost as well
-                state.devices.quarantine(event.device, event.reason, passing=event.passing)
+            if slot.reason != event.reason:  # a stranger's GPU was lost as well
+                state.devices.quarantine(event.device, event.reason)
                 state.say(None, f"{event.device} stays quarantined: {event.reason}")
             return
         holder = slot.trial if slot.state is DeviceState.HELD else slot.awaited_by
-        state.devices.quarantine(event.device, event.reason, passing=event.passing)
+        state.devices.quarantine(event.device, event.reason)
         state.say(None, f"{event.device} is quarantined: {event.reason}")
         if holder is not None:
             trial = self._touched = state.trials[holder]
@@ -321,9 +321,7 @@ class Experiment:
         )
         for device in unusable:
             reason = event.unusable[device]
-            self._quarantined(
-                events.DeviceQuarantined(at=event.at, device=device, reason=reason, passing=True)
-            )
+            self._quarantined(events.DeviceQuarantined(at=event.at, device=device, reason=reason))
 
     # ------------------------------------------------------------ what follows
 

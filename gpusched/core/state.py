@@ -182,7 +182,7 @@ class State:
             or self.storage_low  # there may be room again
             or self.atoms_total < self.rules.smallest  # devices may come back from quarantine
             # The first trial may want more than can be used yet.
-            or (not self.trials and any(slot.passing for slot in slots))
+            or (not self.trials and any(slot.reason for slot in slots))
             or any(trial.held_by_user for trial in self.paused.values())
         )
 

@@ -13,15 +13,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from gpusched.core.allocation import DeviceState, DeviceTable
 from gpusched.core.commands import Command
 from gpusched.core.events import DeadlineMoved, Event, Tried, UserAsked
 from gpusched.daemon import standing
 from gpusched.dashboard import lines as plain
-from gpusched.devices.base import Device
 from gpusched.driver.assemble import Assembled
 from gpusched.driver.clock import ExperimentClock
-from gpusched.errors import DeviceError, Fenced, GpuschedError, InputError
+from gpusched.errors import Fenced, GpuschedError, InputError
 from gpusched.executors.base import LiveExecutor
 from gpusched.executors.hub import Hub, Peer
 from gpusched.protocol import Ask, ClientHello, Done, Lines, Refused, Shown
@@ -95,13 +93,10 @@ class Clients:
     def serve(self, request: Ask, client: Peer) -> None:
         """Answer one request of a client; called from within the executor's poll."""
         try:
-            if request.verb == "readmit":
-                self._readmit(str(request.device), client)
-            else:
-                client.send(Done(self._answer(request, client)))
-                if request.verb == "follow" and self._past:
-                    lines, records = zip(*self._past, strict=True)
-                    client.send(Lines(list(lines), list(records)))
+            client.send(Done(self._answer(request, client)))
+            if request.verb == "follow" and self._past:
+                lines, records = zip(*self._past, strict=True)
+                client.send(Lines(list(lines), list(records)))
         except GpuschedError as error:
             client.send(Refused(str(error), error.exit_code))
         except Exception as error:
@@ -178,20 +173,6 @@ class Clients:
         }
         return f"trial {number} {words[verb]}"
 
-    def _readmit(self, wanted: str, client: Peer) -> None:
-        """Ask for a device back; answer once it is proven clean and well, or is not within seconds."""
-        devices = self._assembled.experiment.state.devices
-        device = named_device(wanted, devices, self._executor.inventory(), quarantined=True)
-
-        def answer(why_not: str) -> None:
-            if why_not:
-                error = f"{device} cannot be used yet: {why_not}"
-                client.send(Refused(error, DeviceError.exit_code))
-            else:
-                client.send(Done(f"{device} is in use again"))
-
-        self._executor.readmit(device, answer)
-
     # ------------------------------------------------------------ what they are shown
 
     def view(self, *, leaving: bool = False) -> dict[str, Any]:
@@ -263,24 +244,3 @@ def _trial(request: Ask) -> int:
     if request.trial is None:
         raise InputError("which trial? give its number")
     return request.trial
-
-
-def named_device(
-    wanted: str, allocated: DeviceTable, inventory: Sequence[Device], *, quarantined: bool
-) -> str:
-    """Find a device by its id, its label, its GPU's number, or an unambiguous beginning of its id.
-
-    ``quarantined``: among those in quarantine alone. Raises InputError with those that could be meant.
-    """
-    slots = allocated.slots.values()
-    names = [s.id for s in slots if s.state is DeviceState.QUARANTINED or not quarantined]
-    labels = {device.id: device.label for device in inventory}
-    found = [name for name in names if wanted in (name, labels.get(name))]
-    found = found or [name for name in names if labels.get(name) == f"GPU {wanted}"]
-    found = found or [name for name in names if wanted and name.startswith(wanted)]
-    if len(found) != 1:
-        there = ", ".join(f"{name} ({labels.get(name, '?')})" for name in names) or "none"
-        where = "in quarantine" if quarantined else "in this experiment"
-        problem = "could be several" if found else f"is not {where}"
-        raise InputError(f"device {wanted} {problem}; {where} are: {there}")
-    return found[0]

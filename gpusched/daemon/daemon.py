@@ -192,7 +192,7 @@ class Daemon:
         if self._resuming and self.experiment.state.devices.total:
             there = {device.id for device in inventory}
             for slot in self.experiment.state.devices.slots.values():
-                if slot.passing and slot.id in there:
+                if slot.reason and slot.id in there:
                     self.executor.keep_out(slot.id, slot.reason)
             self._resume(inventory)
             self._go_on()

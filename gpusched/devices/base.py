@@ -65,26 +65,17 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A device that must not be used any more. ``passing``: the reason may end by itself (a stranger leaves)."""
+    """A device that must not be used until it is ``Readmitted``."""
 
     device: str
     reason: str
-    passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Readmitted:
-    """A quarantined device proven clean and well: free again, by itself or after ``readmit``."""
+    """A quarantined device proven clean and well: free again."""
 
     device: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReadmitRefused:
-    """The answer to ``readmit`` for a device that stays in quarantine."""
-
-    device: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +93,7 @@ class DeviceRemark:
     text: str
 
 
-DeviceEvent = Released | Quarantined | Readmitted | ReadmitRefused | Strangers | DeviceRemark
+DeviceEvent = Released | Quarantined | Readmitted | Strangers | DeviceRemark
 
 
 class Host(Protocol):
@@ -161,12 +152,8 @@ class Devices(Protocol):
         """
         ...
 
-    def readmit(self, device: str) -> None:
-        """Look anew at a quarantined device, forgetting its past faults: ``Readmitted`` or soon ``ReadmitRefused``."""
-        ...
-
     def keep_out(self, device: str, reason: str) -> None:
-        """Take up a quarantine that an earlier daemon ended with: ``Readmitted`` once its passing reason is over."""
+        """Take up a quarantine that an earlier daemon ended with: ``Readmitted`` once the device is clean and well."""
         ...
 
     def readings(self) -> tuple[Reading, ...]:

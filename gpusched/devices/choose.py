@@ -106,9 +106,6 @@ class CpuDevices:
         """Release at once: a slot is free when the process tree on it is empty, as the caller has made sure."""
         self._host.emit(Released(tuple(devices)))
 
-    def readmit(self, device: str) -> None:
-        self._host.emit(Readmitted(device))
-
     def keep_out(self, device: str, reason: str) -> None:
         """Give the slot back at once: a core has nothing that could be in the way."""
         self._host.emit(Readmitted(device))
@@ -164,14 +161,14 @@ def gpus_here(world: World | None = None) -> bool:
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES", "?").strip() in ("", "-1", "NoDevFiles"):
         return False
-    from gpusched.devices.helper import Driver, ThisMachine
+    from gpusched.devices.helper import Driver, World
     from gpusched.devices.machine import which_driver
     from gpusched.devices.nvml import NvmlAbsent, has_library
     from gpusched.devices.release import Processes
 
     if not has_library():
         return False
-    driver = Driver(world or ThisMachine(), Processes())
+    driver = Driver(world or World(), Processes())
     try:
         return which_driver(driver).gpus > 0
     except NvmlAbsent:
@@ -200,13 +197,7 @@ def chosen(
             f"CUDA_VISIBLE_DEVICES={variable} leaves no GPU. The GPUs are:\n{listing(machine)}"
         )
     gpus = choose(pool, spec, variable)
-    places = {gpu: place for place, gpu in enumerate(machine)}
-
-    def near(gpu: Gpu) -> tuple[int, int, int]:
-        node = -1 if gpu.numa_node is None else gpu.numa_node
-        return islands.get(gpu.uuid, 0), node, places[gpu]
-
-    return sorted(gpus, key=near), notes
+    return sorted(gpus, key=lambda gpu: (islands.get(gpu.uuid, 0), machine.index(gpu))), notes
 
 
 def visible(machine: Sequence[Gpu], variable: str | None) -> tuple[list[Gpu], list[str]]:

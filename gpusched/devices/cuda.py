@@ -23,13 +23,12 @@ from gpusched.devices.base import (
     Placement,
     Quarantined,
     Reading,
-    ReadmitRefused,
     Readmitted,
     Released,
     Strangers,
 )
 from gpusched.devices.choose import chosen
-from gpusched.devices.helper import Board, ThisMachine, World
+from gpusched.devices.helper import World
 from gpusched.devices.leases import Leases, lease_folder, lease_holder
 from gpusched.devices.machine import Machine, find_machine, place
 from gpusched.devices.nvml import Gpu
@@ -39,17 +38,14 @@ from gpusched.devices.release import (
     Processes,
     processes_here,
 )
-from gpusched.devices.unit import SHARE, Doing, Unit
+from gpusched.devices.unit import SHARE, Board, Doing, Unit
 from gpusched.errors import DeviceError
 
 LOOK_EVERY_S = 1.0
-ANSWER_S = 0.05
+ANSWER_S = 0.02
 QUICK_ANSWER_S = 0.005
 """Time after which the helper's answer is looked for; the short one while a release is waited for."""
 LEASE_RETRY_S = 5.0
-READMIT_EVERY_S = 0.1
-READMIT_PATIENCE_S = 4.0
-"""Time a requested device may take to prove that it is clean and well."""
 FIRST_READING_TIMEOUT_S = 30.0
 LEAVING_TIMEOUT_S = 10.0
 """Time to wait for processes that have ended and whose contexts the driver is still taking down."""
@@ -77,7 +73,7 @@ class CudaDevices:
         a search that is resumed, which then replace ``spec``; those that are gone are listed as unusable. May take
         seconds, and at most some minutes with a driver that hangs. Raises DeviceError.
         """
-        self._world = world or ThisMachine()
+        self._world = world or World()
         self._now = self._world.now
         self._processes = processes or processes_here(experiment)
         self._machine = find_machine(self._processes, self._world)
@@ -160,11 +156,8 @@ class CudaDevices:
         if unit.neighbours and not unit.board.gone and not told_apart:
             unit.take_out(
                 f"{unit.gpu.label} cannot be shared: the processes on it cannot be told apart here (in a container "
-                "--pid=host may help); set atoms_per_gpu: 1",
-                passing=False,
+                "--pid=host may help); set atoms_per_gpu: 1"
             )
-        if self._is_resumed:
-            unit.board.idle_bytes = self._leases.idle_bytes.get(unit.gpu.uuid)
         verdict = unit.verdict()
         is_in_use = usage is not None and not verdict.is_free and unit.out is None
         is_a_strangers = bool(verdict.holders) and all(
@@ -173,10 +166,10 @@ class CudaDevices:
         if is_in_use and self._is_resumed and not is_a_strangers:
             for one in (unit, *unit.neighbours):
                 one.be_left()
-        self._learn(unit)
+        unit.learn()
         unit.fault()
         if usage is None and unit.out is None:
-            unit.take_out(verdict.why, passing=True)
+            unit.take_out(verdict.why)
         if unit.out is not None:
             unit.out.is_told = True  # with the list
 
@@ -191,9 +184,9 @@ class CudaDevices:
             except DeviceError as error:
                 problem = str(error)
             if problem:
-                unit.take_out(problem, passing=True, leased=True)
+                unit.take_out(problem, leased=True)
             elif unit.out is not None and unit.out.leased:
-                unit.take_out("was leased by another search", passing=True)
+                unit.take_out("was leased by another search")
 
     # ---------------------------------------------------------------- requests
 
@@ -218,16 +211,10 @@ class CudaDevices:
             self._unit(name).wait_for_release(limit_s)
         self._turn()
 
-    def readmit(self, device: str) -> None:
-        unit = self._unit(device)
-        if unit.answer_due is None:
-            unit.ask_back(READMIT_PATIENCE_S)
-            self._turn()
-
     def keep_out(self, device: str, reason: str) -> None:
         unit = self._unit(device)
         if unit.out is None:
-            unit.take_out(reason, passing=True)
+            unit.take_out(reason)
         if unit.out is not None:
             unit.out.is_told = True
 
@@ -263,29 +250,18 @@ class CudaDevices:
         self._tell_faults(units)
         self._tell_releases(units)
         self._tell_recoveries(units)
-        self._tell_answers([unit for unit in units if unit.answer_due is not None])
         self._tell_strangers()
         for unit in units:
-            self._learn(unit)
+            unit.learn()
         self._plan(self._pause_s(units))
-
-    def _learn(self, unit: Unit) -> None:
-        unit.learn()
-        if unit.board.idle_bytes is not None:
-            self._leases.keep_idle(unit.gpu.uuid, unit.board.idle_bytes)
 
     def _paces(self, units: Sequence[Unit]) -> dict[Board, float]:
         """Return how often the GPUs are to be read that somebody waits for."""
         paces: dict[Board, float] = {}
         for unit in units:
             if unit.release_until is not None:
-                since, pace_s = unit.changed_at, unit.pause_s()
-            elif unit.answer_due is not None:
-                since, pace_s = unit.asked_back_at, READMIT_EVERY_S
-            else:
-                continue
-            pace_s = 0.0 if unit.board.last_at <= since else pace_s
-            paces[unit.board] = min(pace_s, paces.get(unit.board, pace_s))
+                pace_s = 0.0 if unit.board.asked_at <= unit.changed_at else unit.pause_s()
+                paces[unit.board] = min(pace_s, paces.get(unit.board, pace_s))
         return paces
 
     def _pause_s(self, units: Sequence[Unit]) -> float:
@@ -293,10 +269,7 @@ class CudaDevices:
         releases = [unit for unit in units if unit.release_until is not None]
         if self._machine.driver.is_waiting:
             return QUICK_ANSWER_S if releases else ANSWER_S
-        pauses = [LOOK_EVERY_S - ANSWER_S, *(unit.pause_s() for unit in releases)]
-        if any(unit.answer_due is not None for unit in units):
-            pauses.append(READMIT_EVERY_S)
-        return min(pauses)
+        return min([LOOK_EVERY_S - ANSWER_S, *(unit.pause_s() for unit in releases)])
 
     def _tell_faults(self, units: Sequence[Unit]) -> None:
         """Tell of devices that went bad: the free ones first, or who leaves another one would be sent there."""
@@ -305,8 +278,8 @@ class CudaDevices:
             if fault is not None:
                 self._host.emit(fault)
         for unit in units:
-            if unit.out is not None and all(one.is_over for one in (unit, *unit.neighbours)):
-                self._machine.driver.leave(unit.board, unit.out.reason)
+            if why := unit.must_be_closed():
+                self._machine.driver.leave(unit.board, why)
 
     def _tell_releases(self, units: Sequence[Unit]) -> None:
         """Tell of devices that are free again, and of those that should be by now."""
@@ -318,7 +291,7 @@ class CudaDevices:
             self._host.emit(Released(released))
 
     def _tell_recoveries(self, units: Sequence[Unit]) -> None:
-        """Tell of devices whose reason has passed (a stranger left, memory came back), proven clean."""
+        """Tell of devices whose reason has passed (a stranger left, memory came back), proven clean and well."""
         now = self._now()
         if now >= self._leases_due:
             self._leases_due = now + LEASE_RETRY_S
@@ -326,18 +299,6 @@ class CudaDevices:
         for unit in [unit for unit in units if unit.can_recover()]:
             unit.back_in_use()
             self._host.emit(Readmitted(unit.id))
-
-    def _tell_answers(self, asked: Sequence[Unit]) -> None:
-        """Answer those who ask for a device: when it is proven clean and well, or when time is over."""
-        for unit in asked:
-            self._take_leases([unit])
-            why, due = unit.why_not_back(), unit.answer_due
-            if not why:
-                unit.back_in_use()
-                self._host.emit(Readmitted(unit.id))
-            elif due is not None and self._now() >= due:
-                unit.answer_due = None
-                self._host.emit(ReadmitRefused(unit.id, why))
 
     def _tell_strangers(self) -> None:
         for unit in self._units.values():
@@ -372,10 +333,7 @@ class GpuState(Reading):
     """
 
     index: int
-    place: str
     name: str
-    numa_node: int | None
-    island: int
     leased_by: str
     busy: str
     experiment: str
@@ -389,43 +347,34 @@ def gpu_states(
     environ: Mapping[str, str] | None = None,
     world: World | None = None,
     processes: Processes | None = None,
-) -> tuple[list[GpuState], list[str]]:
-    """Return every GPU of the machine, and remarks about them. Takes seconds at most; raises DeviceError."""
-    world = world or ThisMachine()
+) -> tuple[list[GpuState], Machine]:
+    """Return every GPU of the machine, and the machine. Takes seconds at most; raises DeviceError."""
+    world = world or World()
     processes = processes or processes_here()
     machine = find_machine(processes, world)
     driver = machine.driver
+    limit_bytes = IDLE_LIMIT_BYTES if processes.visible else UNSEEN_LIMIT_BYTES
+    units = [Unit(Board(gpu), 0, world.now, limit_bytes=limit_bytes) for gpu in machine.gpus]
     try:
-        driver.boards = [Board(gpu) for gpu in machine.gpus]
+        driver.boards = [unit.board for unit in units]
         until = world.now() + LEAVING_TIMEOUT_S
         while world.now() < until and any(not b.usage and not b.gone for b in driver.boards):
             driver.turn()
             driver.wait(ANSWER_S)
-        return [_state(b, machine, environ, world, processes) for b in driver.boards], machine.notes
+        return [_state(unit, environ) for unit in units], machine
     finally:
         driver.close()
 
 
-def _state(
-    board: Board,
-    machine: Machine,
-    environ: Mapping[str, str] | None,
-    world: World,
-    processes: Processes,
-) -> GpuState:
-    gpu, lease = board.gpu, None
-    limit_bytes = IDLE_LIMIT_BYTES if processes.visible else UNSEEN_LIMIT_BYTES
-    unit = Unit(board, machine.islands.get(gpu.uuid, 0), world.now, limit_bytes=limit_bytes)
+def _state(unit: Unit, environ: Mapping[str, str] | None) -> GpuState:
     unit.fault()
+    lease = None
     with contextlib.suppress(DeviceError):
-        lease = lease_holder(lease_folder(environ), gpu.uuid)
+        lease = lease_holder(lease_folder(environ), unit.gpu.uuid)
     return GpuState(
         **asdict(unit.reading()),
-        index=gpu.index,
-        place=str(gpu.index),
-        name=gpu.name,
-        numa_node=gpu.numa_node,
-        island=unit.island,
+        index=unit.gpu.index,
+        name=unit.gpu.name,
         leased_by=str(lease) if lease else "",
         busy=unit.out.reason if unit.out else unit.verdict().why,
         experiment=lease.experiment if lease else "",

@@ -23,7 +23,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpusched.errors import DeviceError
 from gpusched.folder.files import private_folder
@@ -90,8 +89,6 @@ class Leases:
         self._folder = folder
         self._experiment = experiment
         self._held: dict[str, int] = {}
-        #: What each GPU had in use when nobody was on it, as an earlier daemon of the same search has seen.
-        self.idle_bytes: dict[str, int] = {}
 
     def take(self, uuid: str, *, patient: bool = False) -> LeaseHolder | None:
         """Take the lease: None if we have it now, else who has. Raises DeviceError where the lock cannot be tried.
@@ -113,27 +110,11 @@ class Leases:
                 f"{lock_path(self._folder, uuid)} cannot be locked: {error.strerror}. {REMEDY} on a local disk"
             ) from None
         self._held[uuid] = descriptor
-        before = _read_note(descriptor)
-        if before.get("experiment") == self._experiment and isinstance(
-            before.get("idle_bytes"), int
-        ):
-            self.idle_bytes[uuid] = before["idle_bytes"]
-        self._write(uuid)
-        return None
-
-    def keep_idle(self, uuid: str, idle_bytes: int) -> None:
-        """Note what a GPU has in use when nobody is on it, for the next daemon: a trial's remains are not that."""
-        if uuid in self._held and self.idle_bytes.get(uuid) != idle_bytes:
-            self.idle_bytes[uuid] = idle_bytes
-            self._write(uuid)
-
-    def _write(self, uuid: str) -> None:
-        note: dict[str, object] = {"pid": os.getpid(), "experiment": self._experiment}
-        if uuid in self.idle_bytes:
-            note["idle_bytes"] = self.idle_bytes[uuid]
+        note = {"pid": os.getpid(), "experiment": self._experiment}
         with contextlib.suppress(OSError):  # a full disk: the lock counts, and is ours
-            os.ftruncate(self._held[uuid], 0)
-            os.pwrite(self._held[uuid], json.dumps(note).encode(), 0)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(note).encode(), 0)
+        return None
 
     def close(self) -> None:
         """Drop the locks by closing their files."""
@@ -188,15 +169,9 @@ def lease_holder(folder: Path, uuid: str) -> LeaseHolder | None:
 
 
 def _read_holder(descriptor: int) -> LeaseHolder:
-    note = _read_note(descriptor)
-    pid, experiment = note.get("pid"), note.get("experiment")
-    return LeaseHolder(pid if isinstance(pid, int) else 0, str(experiment or ""))
-
-
-def _read_note(descriptor: int) -> dict[str, Any]:
-    """Read what the holder wrote; empty where the holder is about to write it."""
+    """Read what the holder wrote: nothing yet, where the holder is about to write it."""
     try:
         note = json.loads(os.pread(descriptor, 4096, 0))
-    except (OSError, ValueError):
-        return {}
-    return note if isinstance(note, dict) else {}
+        return LeaseHolder(int(note["pid"]), str(note["experiment"]))
+    except (OSError, ValueError, LookupError, TypeError):
+        return LeaseHolder(0, "")

@@ -1,7 +1,7 @@
 """The GPUs of this machine, found out once: how they are joined, which cores are next to them, how ranks use them.
 
-*Islands*: GPUs joined by NVLink (directly or through NVSwitch); where there is no NVLink, GPUs of one NUMA node. A
-trial on one island exchanges gradients at the speed of the fast links.
+*Islands*: GPUs joined by NVLink (directly or through NVSwitch); where there is no NVLink, GPUs next to the same cores.
+A trial on one island exchanges gradients at the speed of the fast links.
 
 Every rank sees all GPUs of its trial (nccl wants to), by UUID, which stays right in any order of counting. The cores of
 a GPU's NUMA node are shared out evenly over *all* GPUs of that node, not just over ours, so that two searches on one
@@ -11,24 +11,14 @@ machine, or a GPU that comes and goes, never end up on the same cores.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pynvml
-
 from gpusched.devices.base import Placement
-from gpusched.devices.helper import (
-    Counted,
-    Driver,
-    DriverFound,
-    Facts,
-    Found,
-    Numbers,
-    WhichDriver,
-    World,
-)
+from gpusched.devices.helper import Driver, DriverFacts, World
 from gpusched.devices.nvml import Gpu, NvmlError
 from gpusched.devices.release import Processes
 from gpusched.errors import DeviceError
@@ -75,8 +65,7 @@ def find_machine(processes: Processes, world: World) -> Machine:
         machine.version, machine.cuda = found.version, found.cuda
         for index in range(found.gpus):
             try:
-                answer: Found = machine.driver.answer(Facts(index), FACTS_TIMEOUT_S)
-                machine.gpus.append(answer.gpu)
+                machine.gpus.append(machine.driver.answer(FACTS_TIMEOUT_S, "facts", index))
             except (TimeoutError, NvmlError) as error:
                 machine.notes.append(f"GPU {index} is left out: {error}")
         if not machine.gpus:
@@ -90,10 +79,10 @@ def find_machine(processes: Processes, world: World) -> Machine:
     return machine
 
 
-def which_driver(driver: Driver) -> DriverFound:
+def which_driver(driver: Driver) -> DriverFacts:
     """Ask for the driver and the number of its GPUs. Raises NvmlError, and DeviceError if it hangs."""
     try:
-        found: DriverFound = driver.answer(WhichDriver(), START_TIMEOUT_S)
+        found: DriverFacts = driver.answer(START_TIMEOUT_S, "driver")
     except TimeoutError:
         raise DeviceError(
             f"the NVIDIA driver did not answer within {START_TIMEOUT_S:.0f} s; does `nvidia-smi` hang too?"
@@ -103,49 +92,40 @@ def which_driver(driver: Driver) -> DriverFound:
 
 def _join(machine: Machine) -> None:
     """Find out which GPUs are neighbours."""
-    gpus = machine.gpus
-    machine.islands = dict.fromkeys((gpu.uuid for gpu in gpus), 0)
-    pairs = [(a, b) for place, a in enumerate(gpus) for b in gpus[place + 1 :]]
-    if not pairs:
-        return
-    nvlink = (pynvml.NVML_P2P_CAPS_INDEX_NVLINK,)
+    pairs = list(itertools.combinations(machine.gpus, 2))
     try:
-        asked = Numbers(tuple(("nvmlDeviceGetP2PStatus", pair, nvlink) for pair in pairs))
-        answer: Counted = machine.driver.answer(asked, TOPOLOGY_TIMEOUT_S)
+        links = machine.driver.answer(TOPOLOGY_TIMEOUT_S, "links", pairs) if pairs else []
     except (TimeoutError, NvmlError):
-        machine.notes.append(
-            "NVML did not say how the GPUs are joined: each counts as a neighbour of all others"
-        )
-        return
-    linked, near = {}, {}
-    for (a, b), link in zip(pairs, answer.numbers, strict=True):
-        is_near = a.numa_node is None or b.numa_node in (None, a.numa_node)
-        for pair in ((a.uuid, b.uuid), (b.uuid, a.uuid)):
-            linked[pair], near[pair] = link == pynvml.NVML_P2P_STATUS_OK, is_near
-    machine.islands = islands([gpu.uuid for gpu in gpus], linked, near)
+        links = [False] * len(pairs)
+        machine.notes.append("NVML did not say how the GPUs are joined")
+    linked = {
+        frozenset((a.uuid, b.uuid))
+        for (a, b), is_linked in zip(pairs, links, strict=True)
+        if is_linked
+    }
+    machine.islands = islands(machine.gpus, linked)
 
 
-def islands(
-    uuids: Sequence[str],
-    linked: Mapping[tuple[str, str], bool],
-    near: Mapping[tuple[str, str], bool],
-) -> dict[str, int]:
+def islands(gpus: Sequence[Gpu], linked: Set[frozenset[str]]) -> dict[str, int]:
     """Number the islands from 0, in the order of their first member.
 
-    GPUs without any NVLink form islands by ``near`` among themselves.
+    GPUs without any NVLink form islands by the cores next to them.
     """
-    with_link = {a for a in uuids if any(linked.get((a, b)) for b in uuids if b != a)}
+    with_link = {uuid for pair in linked for uuid in pair}
 
-    def joined(a: str, b: str) -> bool:
-        return near.get((a, b), True) if {a, b}.isdisjoint(with_link) else linked.get((a, b), False)
+    def joined(a: Gpu, b: Gpu) -> bool:
+        is_alike = with_link.isdisjoint((a.uuid, b.uuid)) and a.cpus == b.cpus
+        return is_alike or frozenset((a.uuid, b.uuid)) in linked
 
     found: dict[str, int] = {}
-    for first in uuids:
+    for first in gpus:
         number = len(set(found.values()))
-        island = [] if first in found else [first]
+        island = [] if first.uuid in found else [first]
         for member in island:  # grows as it is walked
-            found[member] = number
-            island += [b for b in uuids if b not in (*found, *island) and joined(member, b)]
+            found[member.uuid] = number
+            island += [
+                b for b in gpus if b.uuid not in found and b not in island and joined(member, b)
+            ]
     return found
 
 

@@ -7,11 +7,9 @@ never a guess. The names are those of ``nvidia-ml-py`` (``import pynvml``), whic
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -27,6 +25,9 @@ class NvmlError(DeviceError):
         self.code = code
         self.text = text
         super().__init__(_ADVICE.get(code) or f"NVML: {text} ({function})")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.function, self.code, self.text)
 
 
 class NvmlUnsupported(NvmlError):
@@ -72,7 +73,6 @@ _ADVICE = {
     ),
 }
 
-SYS = Path("/sys")
 started = False
 
 
@@ -92,11 +92,6 @@ def start() -> None:
         started = True
 
 
-def error_of(function: str, code: int, text: str) -> NvmlError:
-    """Return the error of the kind that NVML's ``code`` stands for."""
-    return _KINDS.get(code, NvmlError)(function, code, text)
-
-
 def ask(function: str, *arguments: object) -> Any:
     """Call ``pynvml.<function>``; its answer, or an ``NvmlError`` of the right kind.
 
@@ -110,7 +105,8 @@ def ask(function: str, *arguments: object) -> Any:
     try:
         return call(*arguments)
     except pynvml.NVMLError as error:
-        raise error_of(function, int(error.value), str(error)) from None
+        kind = _KINDS.get(int(error.value), NvmlError)
+        raise kind(function, int(error.value), str(error)) from None
 
 
 def ask_if_supported(function: str, *arguments: object) -> Any | None:
@@ -128,16 +124,16 @@ def ask_if_supported(function: str, *arguments: object) -> Any | None:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU that the driver shows. ``mig``: the GPU is cut into slices."""
+    """A GPU that the driver shows. ``cpus``: the cores next to it; ``mig``: it is cut into slices."""
 
     uuid: str
     index: int = 0
     name: str = "NVIDIA GPU"
     pci_bus_id: str = ""
     memory_total_bytes: int | None = None
-    numa_node: int | None = None
     cpus: frozenset[int] = frozenset()
     mig: bool = False
+    persistence: bool = True
 
     @property
     def label(self) -> str:
@@ -148,18 +144,17 @@ def read_gpu(index: int) -> Gpu:
     """Read the GPU at NVML's ``index``."""
     handle = ask("nvmlDeviceGetHandleByIndex", index)
     pci = ask_if_supported("nvmlDeviceGetPciInfo", handle)
-    bus_id = str(pci.busId) if pci else ""
     mig = ask_if_supported("nvmlDeviceGetMigMode", handle)
     memory = ask_if_supported("nvmlDeviceGetMemoryInfo", handle)
     return Gpu(
         uuid=ask("nvmlDeviceGetUUID", handle),
         index=index,
         name=ask_if_supported("nvmlDeviceGetName", handle) or "NVIDIA GPU",
-        pci_bus_id=bus_id,
+        pci_bus_id=str(pci.busId) if pci else "",
         memory_total_bytes=None if memory is None else int(memory.total),
-        numa_node=_numa_node(bus_id),
         cpus=_cpus(handle),
         mig=bool(mig and mig[0]),
+        persistence=ask_if_supported("nvmlDeviceGetPersistenceMode", handle) != 0,
     )
 
 
@@ -182,16 +177,6 @@ def _cpus(handle: Any) -> frozenset[int]:
     if mask is None:
         return frozenset()
     return frozenset(64 * w + bit for w in range(words) for bit in range(64) if mask[w] >> bit & 1)
-
-
-def _numa_node(bus_id: str) -> int | None:
-    """Read the GPU's node from sysfs. (``nvmlDeviceGetNumaNodeId`` is the node that a GPU's own memory forms.)"""
-    domain, _, rest = bus_id.lower().partition(":")
-    path = SYS / "bus/pci/devices" / f"{domain[-4:]}:{rest}" / "numa_node"
-    with contextlib.suppress(OSError, ValueError):
-        node = int(path.read_text())
-        return node if node >= 0 else None
-    return None
 
 
 # ---------------------------------------------------------------- usage, read often
@@ -268,24 +253,16 @@ def _try(errors: list[str], function: str, *arguments: object) -> Any | None:
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """Health and load of a GPU. ``throttle``: NVML's bits of what slows the clocks; ``recovery``: the action wanted.
+    """Health and load of a GPU. ``throttle``: NVML's bits of what slows the clocks; ``recovery``: the action wanted."""
 
-    ``prohibited``: its compute mode allows no context.
-    """
-
-    at: float
     utilisation: float | None = None
     temperature_c: float | None = None
     power_w: float | None = None
     throttle: int = 0
-    recovery: int | None = None
-    rows_pending: bool = False
-    rows_failed: bool = False
-    ecc_uncorrected: int | None = None
-    prohibited: bool = False
+    recovery: int = 0
 
 
-def read_vitals(handle: Any, at: float) -> Vitals:
+def read_vitals(handle: Any) -> Vitals:
     """Read all that the driver gives about a GPU's health and load. Raises NvmlLost alone."""
     load = ask_if_supported("nvmlDeviceGetUtilizationRates", handle)
     heat = ask_if_supported("nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU)
@@ -293,35 +270,63 @@ def read_vitals(handle: Any, at: float) -> Vitals:
     slowed = ask_if_supported("nvmlDeviceGetCurrentClocksEventReasons", handle)
     if slowed is None:  # the constant's name until driver 535
         slowed = ask_if_supported("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-    rows = ask_if_supported("nvmlDeviceGetRemappedRows", handle)
-    ecc = ask_if_supported(
-        "nvmlDeviceGetTotalEccErrors",
-        handle,
-        pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-        pynvml.NVML_VOLATILE_ECC,
-    )
     action = [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
     fields = ask_if_supported("nvmlDeviceGetFieldValues", handle, action)
-    mode = ask_if_supported("nvmlDeviceGetComputeMode", handle)
     return Vitals(
-        at=at,
         utilisation=None if load is None else load.gpu / 100,
         temperature_c=None if heat is None else float(heat),
         power_w=None if power is None else power / 1000,
         throttle=int(slowed or 0),
-        recovery=None if fields is None else _recovery_action(fields[0]),
-        rows_pending=bool(rows and rows[2]),
-        rows_failed=bool(rows and rows[3]),
-        ecc_uncorrected=ecc,
-        prohibited=mode == pynvml.NVML_COMPUTEMODE_PROHIBITED,
+        recovery=_recovery_action(fields[0]) if fields else 0,
     )
 
 
-def _recovery_action(field: Any) -> int | None:
+def _recovery_action(field: Any) -> int:
     if field.nvmlReturn != pynvml.NVML_SUCCESS:
-        return None
+        return 0
     wide = field.valueType in (
         pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG,
         pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG,
     )
     return int(field.value.ullVal if wide else field.value.uiVal)
+
+
+RESET = (
+    "`sudo nvidia-smi --gpu-reset -i {index}`; in persistence mode first `sudo nvidia-smi -pm 0 -i {index}`, since "
+    "nvidia-persistenced keeps the GPU open"
+)
+"""Processes that hold a GPU open are in the way of a reset: NVIDIA/gpu-operator#118, NVIDIA/NVSentinel#1690."""
+
+_RECOVERY = {
+    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: f"a reset of the GPU ({RESET})",
+    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "a reboot",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: f"a reset once the GPU is empty ({RESET})",
+}
+_HEAT = (
+    pynvml.nvmlClocksEventReasonSwThermalSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown
+)
+
+
+def illness(index: int, now: Vitals, *, at_once: bool = False) -> str:
+    """Say what the driver wants done to a GPU before it is used; empty if nothing. gpusched never does it.
+
+    ``at_once``: only what a trial on the GPU cannot live with; a reset *once the GPU is empty* waits for the trial.
+    """
+    if not now.recovery or (
+        at_once and now.recovery == pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET
+    ):
+        return ""
+    wish = _RECOVERY.get(now.recovery, f"recovery action {now.recovery} (see `nvidia-smi -q`)")
+    return f"the driver asks for {wish.format(index=index)}"
+
+
+def slowed_by(now: Vitals) -> tuple[str, ...]:
+    """Say what slows a GPU, for people."""
+    said = []
+    if now.throttle & _HEAT:
+        said.append("slowed by heat")
+    elif now.throttle & pynvml.nvmlClocksEventReasonHwSlowdown:
+        said.append("slowed by a limit of the hardware, such as its power supply")
+    if now.throttle & pynvml.nvmlClocksEventReasonSwPowerCap:
+        said.append("at its power limit")
+    return tuple(said)

@@ -14,7 +14,6 @@ kernel may keep a reader waiting, so the helper process does the naming.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,6 +28,8 @@ from gpusched.text import show_bytes
 
 WAITING = "waiting for the driver's answer"
 MIB = 1 << 20
+TOLERANCE_BYTES = 64 * MIB
+"""What an idle GPU varies by, far less than a bare CUDA context (256 to 616 MiB) that no list may name."""
 IDLE_LIMIT_BYTES = 1024 * MIB
 """More than this on a GPU without processes is not an idle driver's: a process is there that NVML does not name."""
 UNSEEN_LIMIT_BYTES = 128 * MIB
@@ -80,15 +81,6 @@ class Holder:
 Who = Callable[[int], Holder]
 
 
-@functools.cache
-def tolerance_bytes() -> int:
-    """Allow what an idle GPU varies by, far less than a bare CUDA context (256 to 616 MiB) that no list may name.
-
-    On WSL the windows of the host come and go in the same memory.
-    """
-    return 512 * MIB if "microsoft" in os.uname().release.lower() else 64 * MIB
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A judgement. ``is_free``: nobody is on the GPU; else ``why`` in words, and who is."""
@@ -135,7 +127,7 @@ def judge(
     if any(other.memory_bytes is None for other in others):
         return Verdict(False, "NVML does not say how much memory the other trial on it has")
     excess = own_bytes(usage, who) - idle_bytes - sum(other.memory_bytes or 0 for other in others)
-    if excess > tolerance_bytes():
+    if excess > TOLERANCE_BYTES:
         return Verdict(
             False,
             f"{show_bytes(excess)} more memory in use than when nobody was on it, and NVML names no process that "

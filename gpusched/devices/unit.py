@@ -2,10 +2,10 @@
 
     FREE ──hold──▶ HELD ──drain──▶ DRAINING ──release confirmed──▶ FREE
 
-and, whatever it is doing, it may be *out*: taken out of use, with a reason. ``passing`` reasons (a stranger, another
-search's lease, a late release, a driver that does not answer) end by themselves; the others (a lost GPU, a pending
-reset) end only on request. Nothing here blocks: it looks at the newest readings. A device's id is its GPU's UUID, a
-share's has ``#`` and a number behind it, so a search that is resumed finds its devices by its journal.
+and, whatever it is doing, it may be *out*: taken out of use, with a reason (a stranger, another search's lease, a late
+release, a driver that does not answer, a GPU that is lost or asks for a reset). It is used again once it has been clean
+and well for a while. Nothing here blocks: it looks at the newest readings. A device's id is its GPU's UUID, a share's
+has ``#`` and a number behind it, so a search that is resumed finds its devices by its journal.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gpusched.devices import health
 from gpusched.devices.base import Device, Quarantined, Reading
-from gpusched.devices.helper import Board
-from gpusched.devices.nvml import Gpu
+from gpusched.devices.nvml import Gpu, GpuUsage, Vitals, illness, slowed_by
 from gpusched.devices.release import (
     IDLE_LIMIT_BYTES,
     WAITING,
@@ -34,12 +32,60 @@ SILENCE_MAX_S = 5.0
 """A free GPU whose driver does not answer for so long is not known to be free any more."""
 ERRORS_MAX = 3
 CLEAN_FOR_S = 3.0
-"""A passing reason must have been gone for so long: jobs often come in rows."""
+"""A reason must have been gone for so long: jobs often come in rows."""
 UNASKED_S = 5.0
 """A device that a trial has left and whose release nobody asked for is judged as a free one after this."""
 PAUSE_MIN_S, PAUSE_MAX_S = 0.02, 0.25
 """Between two looks at a release: at first often, then more slowly."""
 NEVER = -math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A reading of a GPU, with the names of the processes on it; ``vitals``: None where they were not due."""
+
+    usage: GpuUsage
+    vitals: Vitals | None = None
+    holders: tuple[Holder, ...] = ()
+
+
+class Board:
+    """The newest reading of one GPU. ``gone``: why the GPU is out of reach; empty while it is not."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        #: Memory in use when nobody is on the GPU; None: nobody has seen it so.
+        self.idle_bytes: int | None = None
+        self.gone = "" if gpu.pci_bus_id else "it is not there any more"
+        if gpu.mig:
+            off = f"`sudo nvidia-smi -i {gpu.index} -mig 0` switches MIG off"
+            self.gone = f"MIG has cut it into slices, which gpusched does not use ({off})"
+        self.may_be_asked = not self.gone
+        self.usage: GpuUsage | None = None
+        self.vitals: Vitals | None = None
+        self.errors_in_a_row = 0
+        #: Since when an answer is due that has not come; also while another GPU's question hangs.
+        self.waits_since: float | None = None
+        self.asked_at = NEVER
+        self.not_before = self.vitals_due = 0.0
+        self._names: dict[int, Holder] = {}
+
+    def who(self, pid: int) -> Holder:
+        """Name a process, as the helper found it out."""
+        return self._names.get(pid) or Holder(pid, "gone")
+
+    def illness(self, *, at_once: bool = False) -> str:
+        """Say what is wrong with the GPU. ``at_once``: only what even a running trial cannot live with."""
+        if self.gone or self.vitals is None:
+            return self.gone
+        return illness(self.gpu.index, self.vitals, at_once=at_once)
+
+    def keep(self, seen: Seen) -> None:
+        """Take a reading."""
+        self.gone, self.usage = "", seen.usage
+        self._names = {holder.pid: holder for holder in seen.holders}
+        self.errors_in_a_row = self.errors_in_a_row + 1 if seen.usage.error else 0
+        self.vitals = seen.vitals or self.vitals
 
 
 class Doing(enum.Enum):
@@ -50,11 +96,10 @@ class Doing(enum.Enum):
 
 @dataclass(slots=True)
 class Out:
-    """A reason why a device is out of use, and whether that can pass by itself. ``is_told``: people know."""
+    """A reason why a device is out of use. ``leased``: by another search; ``is_told``: people know."""
 
     reason: str
     since: float
-    passing: bool
     leased: bool = False
     is_told: bool = False
 
@@ -88,9 +133,6 @@ class Unit:
         #: Until when a release must be complete, and since when it is waited for.
         self.release_until: float | None = None
         self.release_since = NEVER
-        #: Until when an answer is due to somebody who asks for the device back, and since when.
-        self.answer_due: float | None = None
-        self.asked_back_at = NEVER
         self._limit_bytes = limit_bytes
         self._clean_since: float | None = None
 
@@ -124,8 +166,8 @@ class Unit:
 
     def _silence(self, beyond_s: float) -> str:
         """Say that the driver has not answered a question about the GPU for so long; empty if it has."""
-        asked_at = self.board.asked_at
-        silent_s = 0.0 if asked_at is None else self._now() - asked_at
+        since = self.board.waits_since
+        silent_s = 0.0 if since is None else self._now() - since
         return f"NVML has not answered for {silent_s:.0f} s" if silent_s > beyond_s else ""
 
     # ---------------------------------------------------------------- a trial's use of it
@@ -152,7 +194,7 @@ class Unit:
             self._be_free()
         if not is_left or verdict.is_free or self.out is not None:
             return None
-        self.take_out(verdict.why, passing=True)
+        self.take_out(verdict.why)
         return self._tell()
 
     def wait_for_release(self, limit_s: float) -> None:
@@ -181,7 +223,7 @@ class Unit:
         if self._now() < self.release_until:
             return False
         waited_s = self._now() - self.release_since
-        self.take_out(f"not released after {waited_s:.0f} s: {verdict.why}", passing=True)
+        self.take_out(f"not released after {waited_s:.0f} s: {verdict.why}")
         return self._tell()
 
     def _be_free(self) -> None:
@@ -189,32 +231,26 @@ class Unit:
 
     # ---------------------------------------------------------------- out of use and back
 
-    @property
-    def is_over(self) -> bool:
-        """The device is out of use until somebody asks for it back, and no trial is on it."""
-        is_asked_for = self.doing is Doing.HELD or self.answer_due is not None
-        return self.out is not None and not self.out.passing and not is_asked_for
-
-    def take_out(self, reason: str, *, passing: bool, leased: bool = False) -> None:
-        """Take the device out of use. Told anew where a passing reason was told and this one ends only on request."""
-        was = self.out
-        is_known = was is not None and was.is_told and (passing or not was.passing)
-        self.out = Out(reason, self._now(), passing, leased, is_told=is_known)
+    def take_out(self, reason: str, *, leased: bool = False) -> None:
+        """Take the device out of use; a new reason for one that is out already is not told."""
+        is_told = self.out is not None and self.out.is_told
+        self.out = Out(reason, self._now(), leased, is_told)
         self.release_until = self._clean_since = None
 
     def fault(self) -> Quarantined | None:
         """Return why the device must not be used any more, once; None if nothing is new."""
-        ill = self.board.illness(at_once=self.doing is Doing.HELD)
-        if ill and (self.out is None or self.out.passing):
-            self.take_out(ill, passing=False)
-        elif not ill and self.out is None and (busy := self._busy()):
-            self.take_out(busy, passing=True)
+        out, ill = self.out, self.board.illness(at_once=self.doing is Doing.HELD)
+        if ill and (out is None or (ill != out.reason and not out.leased)):
+            self.out = None  # told anew: a stranger's GPU was lost as well
+            self.take_out(ill)
+        elif out is None and (busy := self._busy()):
+            self.take_out(busy)
         return None if self.out is None or self.out.is_told else self._tell()
 
     def _tell(self) -> Quarantined:
         assert self.out is not None
         self.out.is_told = True
-        return Quarantined(self.id, self.out.reason, self.out.passing)
+        return Quarantined(self.id, self.out.reason)
 
     def _busy(self) -> str:
         """Say why a device that should be free is not known to be; take note of strangers beside a trial."""
@@ -241,10 +277,15 @@ class Unit:
             return ""
         return self.verdict().why
 
+    def must_be_closed(self) -> str:
+        """Say what the GPU waits for, of one on which nobody is and that must not be open for that; empty if none."""
+        is_in_use = any(unit.doing is Doing.HELD for unit in (self, *self.neighbours))
+        return "" if is_in_use or self.board.gone else self.board.illness()
+
     def can_recover(self) -> bool:
-        """Tell whether a passing reason has passed: the device has been clean for a while."""
+        """Tell whether the reason has passed: the device has been clean and well for a while."""
         out, usage = self.out, self.board.usage
-        if out is None or not out.passing or out.leased or self.doing is Doing.HELD:
+        if out is None or out.leased or self.doing is Doing.HELD:
             return False
         is_clean = self.verdict(max(out.since, self.changed_at)).is_free
         if usage is None or not is_clean or self.board.illness():
@@ -253,29 +294,9 @@ class Unit:
         self._clean_since = usage.at if self._clean_since is None else self._clean_since
         return usage.at - self._clean_since >= CLEAN_FOR_S
 
-    def ask_back(self, patience_s: float) -> None:
-        """Look the GPU up anew: somebody asks for the device, and its past errors count no more."""
-        self.asked_back_at = self._now()
-        self.answer_due = self.asked_back_at + patience_s
-        if self.board.gone:
-            self.board.reopen()
-
-    def why_not_back(self) -> str:
-        """Say why a device that was asked back stays as it is; empty if it need not."""
-        if self.out is not None and self.out.leased:
-            return self.out.reason
-        if self.doing is Doing.HELD:
-            return "the trial on it has not ended yet" if self.out else "a trial is using it"
-        if self.release_until is not None:
-            return "it is being released"
-        verdict, vitals = self.verdict(max(self.asked_back_at, self.changed_at)), self.board.vitals
-        if verdict.is_free and (vitals is None or vitals.at <= self.asked_back_at):
-            return WAITING
-        return self.board.illness() if verdict.is_free else verdict.why
-
     def back_in_use(self) -> None:
-        """Make a device that can recover or was asked back FREE again."""
-        self.out = self.answer_due = None
+        """Make a device that can recover FREE again."""
+        self.out = None
         self._be_free()
         self.learn()
 
@@ -291,7 +312,7 @@ class Unit:
         """Describe the device for people."""
         board, usage, vitals = self.board, self.board.usage, self.board.vitals
         notes = [self.out.reason] if self.out else []
-        notes += health.notes(vitals) if vitals else ()
+        notes += slowed_by(vitals) if vitals else ()
         if self.release_until is not None:
             notes.append(f"not released yet: {self.verdict(self.changed_at).why}")
         if self.doing is Doing.HELD:

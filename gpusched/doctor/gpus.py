@@ -8,23 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import pynvml
-
 from gpusched.devices.cuda import GpuState, gpu_states
-from gpusched.devices.helper import Counted, Numbers, ThisMachine, World
-from gpusched.devices.machine import Machine, find_machine
-from gpusched.devices.nvml import Gpu, NvmlError
+from gpusched.devices.helper import World
+from gpusched.devices.machine import Machine
+from gpusched.devices.nvml import Gpu
 from gpusched.devices.release import Processes
 from gpusched.errors import DeviceError
 from gpusched.text import count
 
-ASK_TIMEOUT_S = 10.0
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
-
-P2P_READ = 0
-"""Not ``pynvml.NVML_P2P_CAPS_INDEX_READ``: a stray comma makes that one a tuple."""
 
 State = Literal["ok", "warn", "fail"]
 
@@ -58,23 +52,18 @@ def driver_checks(
     torch_cuda: tuple[str, str] | None,
 ) -> Iterator[Check]:
     """Check driver and NVML and, if they answer, everything about the GPUs."""
-    world = world or ThisMachine()
-    processes = processes or Processes()
     try:
-        machine = find_machine(processes, world)
+        states, machine = gpu_states(environ, world, processes)
     except DeviceError as error:
         yield absent_check(str(error), nvidia_cards())
         return
-    try:
-        yield driver_check(machine, torch_cuda)
-        names = ", ".join(gpu.name for gpu in machine.gpus)
-        yield ok("NVML", f"{count(len(machine.gpus), 'GPU')}: {names}")
-        for note in machine.notes:
-            yield warn("NVML", note, "look at `nvidia-smi` and `dmesg`; reset or reboot")
-        yield from _asked_once(machine)
-    finally:
-        machine.driver.close()
-    yield from _state_checks(environ, world, processes)
+    yield driver_check(machine, torch_cuda)
+    names = ", ".join(gpu.name for gpu in machine.gpus)
+    yield ok("NVML", f"{count(len(machine.gpus), 'GPU')}: {names}")
+    for note in machine.notes:
+        yield warn("NVML", note, "look at `nvidia-smi` and `dmesg`; reset or reboot")
+    yield _persistence([gpu for gpu in machine.gpus if not gpu.persistence])
+    yield from map(gpu_check, states)
 
 
 def nvidia_cards(folder: Path = PCI_DEVICES) -> int:
@@ -109,29 +98,7 @@ def driver_check(machine: Machine, torch_cuda: tuple[str, str] | None) -> Check:
     return ok("driver", detail)
 
 
-# ---------------------------------------------------------------- asked once
-
-
-def _asked_once(machine: Machine) -> list[Check]:
-    gpus = machine.gpus
-    pairs = [(a, b) for place, a in enumerate(gpus) for b in gpus[place + 1 :]]
-    modes = [("nvmlDeviceGetPersistenceMode", (gpu,), ()) for gpu in gpus]
-    peers = [("nvmlDeviceGetP2PStatus", pair, (P2P_READ,)) for pair in pairs]
-    try:
-        asked = Numbers((*modes, *peers))
-        answer: Counted = machine.driver.answer(asked, ASK_TIMEOUT_S)
-    except (TimeoutError, NvmlError):
-        mend = "look at `nvidia-smi` and `dmesg`; reboot"
-        return [fail("NVML", "a call to the driver hangs", mend)]
-    answers = answer.numbers
-    checks = [_persistence(gpus, answers[: len(gpus)])]
-    if pairs:
-        checks.append(_peers(pairs, answers[len(gpus) :]))
-    return checks
-
-
-def _persistence(gpus: Sequence[Gpu], modes: Sequence[int | None]) -> Check:
-    off = [gpu for gpu, mode in zip(gpus, modes, strict=True) if mode == 0]
+def _persistence(off: Sequence[Gpu]) -> Check:
     if not off:
         return ok("persistence mode", "on")
     return warn(
@@ -140,38 +107,6 @@ def _persistence(gpus: Sequence[Gpu], modes: Sequence[int | None]) -> Check:
         f"takes seconds at each start",
         "run nvidia-persistenced, or `sudo nvidia-smi -pm 1`",
     )
-
-
-def _peers(pairs: Sequence[tuple[Gpu, Gpu]], statuses: Sequence[int | None]) -> Check:
-    denied = []
-    for (a, b), status in zip(pairs, statuses, strict=True):
-        if status != pynvml.NVML_P2P_STATUS_OK:
-            denied.append(f"{a.label} and {b.label}")
-    if not denied:
-        return ok("peer access", "between all GPUs")
-    more = f"; and {len(denied) - 3} more pairs" if len(denied) > 3 else ""
-    return warn(
-        "peer access",
-        f"{'; '.join(denied[:3])}{more}. They cannot read each other: nccl goes through host memory there",
-        "check ACS and IOMMU in the firmware's settings; `nvidia-smi topo -p2p r` shows all pairs",
-    )
-
-
-# ---------------------------------------------------------------- the GPUs themselves
-
-
-def _state_checks(
-    environ: Mapping[str, str] | None,
-    world: World,
-    processes: Processes,
-) -> Iterator[Check]:
-    try:
-        states, _ = gpu_states(environ, world, processes)
-    except DeviceError as error:
-        yield fail("GPUs", str(error), "look at `nvidia-smi`")
-        return
-    for state in states:
-        yield gpu_check(state)
 
 
 def gpu_check(state: GpuState) -> Check:

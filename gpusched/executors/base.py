@@ -81,11 +81,7 @@ class LiveExecutor(Executor, Protocol):
     """An executor on devices that exist."""
 
     def keep_out(self, device: str, reason: str) -> None:
-        """Take up a quarantine that an earlier daemon ended with; it ends when its passing reason is over."""
-        ...
-
-    def readmit(self, device: str, answered: Callable[[str], None]) -> None:
-        """Ask for a quarantined device back; ``answered`` gets why it stays there, or an empty text, within seconds."""
+        """Take up a quarantine that an earlier daemon ended with; it ends when the device is clean and well."""
         ...
 
     def readings(self) -> Sequence[Reading]:

@@ -276,7 +276,6 @@ class Ask(Frame, tag="ask"):
 
     verb: str
     trial: Count | None = None
-    device: str | None = None
     in_s: float | None = None
     add_s: float | None = None
     hparams: dict[str, Any] | None = None

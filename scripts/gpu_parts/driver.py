@@ -18,10 +18,10 @@ from typing import Any
 import pynvml
 
 from gpu_parts.box import Failed
-from gpusched.devices.helper import ThisMachine
+from gpusched.devices.helper import World
 from gpusched.devices.machine import find_machine
 from gpusched.devices.nvml import Gpu
-from gpusched.devices.release import in_initial_pid_namespace, processes_here, tolerance_bytes
+from gpusched.devices.release import TOLERANCE_BYTES, in_initial_pid_namespace, processes_here
 
 CALLS = 20
 SAMPLE_S = 0.001
@@ -35,8 +35,6 @@ _QUESTIONS: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("nvmlDeviceGetUtilizationRates", ()),
     ("nvmlDeviceGetPowerUsage", ()),
     ("nvmlDeviceGetCurrentClocksEventReasons", ()),
-    ("nvmlDeviceGetRemappedRows", ()),
-    ("nvmlDeviceGetComputeMode", ()),
     ("nvmlDeviceGetFieldValues", ([pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION],)),
     ("nvmlDeviceGetPersistenceMode", ()),
 )
@@ -84,7 +82,7 @@ _FAULTS = {
 
 def found(device: str) -> Gpu:
     """Return the GPU's facts as the product reads them."""
-    machine = find_machine(processes_here(), ThisMachine())
+    machine = find_machine(processes_here(), World())
     machine.driver.close()
     for gpu in machine.gpus:
         if gpu.uuid == device:
@@ -190,7 +188,7 @@ def watched(
         memory.append((round(time.monotonic() - began, 4), used(handle)))
         over = {
             "waitpid_s": process.poll() is not None,
-            "memory_s": memory[-1][1] <= idle + tolerance_bytes(),
+            "memory_s": memory[-1][1] <= idle + TOLERANCE_BYTES,
             "listed_s": len(memory) % 10 == 0 and process.pid not in listed(handle),
         }
         for name, is_over in over.items():

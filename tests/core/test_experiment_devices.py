@@ -6,7 +6,7 @@ import pytest
 
 from gpusched.core.commands import ConfirmRelease, Finish, Kill, SetTimer, Yield
 from gpusched.core.decisions import Pause, Resize, Resume, Start
-from gpusched.core.events import DeviceQuarantined, DevicesJoined, ExperimentStarted
+from gpusched.core.events import DevicesJoined, ExperimentStarted
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Script, launch
@@ -37,19 +37,16 @@ def test_what_cannot_be_used_at_the_start_begins_in_quarantine() -> None:
     )
     script.expect(SetTimer("deadline", 1000.0), launch(0, 1, "d1"))
     slot = script.state.devices.slots["d0"]
-    assert (slot.reason, slot.passing) == ("leased by another", True)
+    assert slot.reason == "leased by another"
     script.wants(Start(1)).readmitted("d0").expect(launch(1, 1, "d0"))
-    assert (slot.reason, slot.passing) == ("", False)
+    assert slot.reason == ""
 
 
 def test_another_reason_while_in_quarantine_is_the_one_that_counts() -> None:
-    script = stages.running().feed(
-        DeviceQuarantined(at=1.0, device="d1", reason="a stranger's", passing=True)
-    )
+    script = stages.running().quarantined("d1", "a stranger's")
     slot = script.state.devices.slots["d1"]
-    assert slot.passing
     script.expect_nothing().quarantined("d1", "XID 79").expect_nothing()
-    assert (slot.reason, slot.passing) == ("XID 79", False)
+    assert slot.reason == "XID 79"
     assert script.state.devices.quarantined == 1
 
 
@@ -147,10 +144,8 @@ def test_a_draining_device_that_nobody_awaits_is_just_gone() -> None:
     assert script.device("d0") == "quarantined"
 
 
-def test_quarantine_twice_and_of_unknown_devices_is_nothing() -> None:
-    script = stages.running().quarantined("d1", "first").quarantined("d1", "second")
-    script.expect_nothing().quarantined("d9").expect_nothing()
-    assert script.state.devices.slots["d1"].reason == "first"
+def test_quarantine_of_unknown_devices_is_nothing() -> None:
+    stages.running().quarantined("d9").expect_nothing()
 
 
 # ---------------------------------------------------------------- sizes

@@ -167,7 +167,7 @@ class Search(Daemons):
         for name in self.missing:
             self.machine._broken.add(name)
         for name, slot in state.devices.slots.items():
-            if slot.passing and name not in self.missing:  # whoever keeps it out lets it in again
+            if slot.reason and name not in self.missing:  # whoever keeps it out lets it in again
                 self.machine._broken.add(name)
                 self.machine._push(now + 0.05, "readmit", name)
             elif name in was_missing - self.missing:

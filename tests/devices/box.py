@@ -15,7 +15,6 @@ from gpusched.devices.base import (
     DeviceEvent,
     DeviceRemark,
     Quarantined,
-    ReadmitRefused,
     Readmitted,
     Released,
     gpu_of,
@@ -90,17 +89,6 @@ class Watched:
                 return self.clock.now() - begun
             self.clock.advance(0.05)
         return None
-
-    def readmitted(self, name: str) -> str | None:
-        """The answer to somebody who wants it back: why not; None: it is back."""
-        self.told(Readmitted)
-        self.readmit(name)
-        while True:
-            if refused := self.told(ReadmitRefused):
-                return refused[0].reason
-            if name in self.recovered():
-                return None
-            self.clock.advance(0.1)
 
 
 class Loop:

@@ -65,12 +65,8 @@ class FakeGpu:
     power_mw: int = 70_000
     throttle: int = 0
     recovery: int = 0
-    remapped: tuple[int, int, int, int] = (0, 0, 0, 0)
-    ecc_uncorrected: int = 0
-    compute_mode: int = 0
     persistence: int = 1
     nvlinked: set[str] = field(default_factory=set)
-    no_peer: set[str] = field(default_factory=set)
     address: int = 0
 
     def used(self, now: float) -> int:

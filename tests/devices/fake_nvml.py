@@ -166,19 +166,14 @@ class FakeFunctions:
             _target(reference)[word] = mask >> (64 * word) & (2**64 - 1)
         return 0
 
-    def nvmlDeviceGetComputeMode(self, handle: Any, reference: Any) -> int:
-        _target(reference).value = self._gpu(handle).compute_mode
-        return 0
-
     def nvmlDeviceGetPersistenceMode(self, handle: Any, reference: Any) -> int:
         _target(reference).value = self._gpu(handle).persistence
         return 0
 
     def nvmlDeviceGetP2PStatus(self, a: Any, b: Any, index: Any, reference: Any) -> int:
         first, second = self._gpu(a), self._gpu(b)
-        denied = second.uuid in first.no_peer
-        if _number(index) == pynvml.NVML_P2P_CAPS_INDEX_NVLINK:
-            denied = second.uuid not in first.nvlinked
+        assert _number(index) == pynvml.NVML_P2P_CAPS_INDEX_NVLINK
+        denied = second.uuid not in first.nvlinked
         _target(reference).value = (
             pynvml.NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED if denied else pynvml.NVML_P2P_STATUS_OK
         )
@@ -238,17 +233,6 @@ class FakeFunctions:
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Any, reference: Any) -> int:
         _target(reference).value = self._gpu(handle).throttle
-        return 0
-
-    def nvmlDeviceGetRemappedRows(self, handle: Any, *references: Any) -> int:
-        for reference, value in zip(references, self._gpu(handle).remapped, strict=True):
-            _target(reference).value = value
-        return 0
-
-    def nvmlDeviceGetTotalEccErrors(self, handle: Any, kind: Any, counter: Any, count: Any) -> int:
-        assert _number(kind) == pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
-        assert _number(counter) == pynvml.NVML_VOLATILE_ECC
-        _target(count).value = self._gpu(handle).ecc_uncorrected
         return 0
 
     def nvmlDeviceGetFieldValues(self, handle: Any, count: Any, reference: Any) -> int:

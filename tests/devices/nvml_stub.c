@@ -82,7 +82,6 @@ int nvmlDeviceGetCpuAffinity(device_t device, unsigned words, unsigned long *set
     set[0] = device->geforce ? 0xf0 : 0x800000000000000ful;
     return OK;
 }
-int nvmlDeviceGetComputeMode(device_t device, int *mode) { *mode = 0; return device ? OK : INVALID_ARGUMENT; }
 int nvmlDeviceGetPersistenceMode(device_t device, int *mode) { *mode = !SMALLER(device); return OK; }
 int nvmlDeviceGetP2PStatus(device_t a, device_t b, int index, int *status) { *status = index == 2 && a != b ? 1 : 0; return OK; }
 
@@ -121,16 +120,6 @@ int nvmlDeviceGetUtilizationRates(device_t device, utilization_t *rates) { rates
 int nvmlDeviceGetTemperature(device_t device, int sensor, unsigned *heat) { *heat = 61; return sensor || !device ? INVALID_ARGUMENT : OK; }
 int nvmlDeviceGetPowerUsage(device_t device, unsigned *mw) { *mw = 123456; return device ? OK : INVALID_ARGUMENT; }
 int nvmlDeviceGetCurrentClocksEventReasons(device_t device, unsigned long long *reasons) { *reasons = 0x40; return device ? OK : INVALID_ARGUMENT; }
-int nvmlDeviceGetRemappedRows(device_t device, unsigned *a, unsigned *b, unsigned *pending, unsigned *failed) {
-    UNLESS_SMALLER(device);
-    *a = 1; *b = 2; *pending = 1; *failed = 0;
-    return OK;
-}
-int nvmlDeviceGetTotalEccErrors(device_t device, int kind, int counter, unsigned long long *count) {
-    UNLESS_SMALLER(device);
-    *count = (1ull << 40) + 10 * kind + counter;
-    return OK;
-}
 int nvmlDeviceGetFieldValues(device_t device, int count, field_t *values) {
     for (int i = 0; i < count; i++) {
         values[i].nvmlReturn = device->geforce || values[i].fieldId != 230 ? NOT_SUPPORTED : OK;

@@ -40,6 +40,8 @@ class Resizes(Whole):
         super().__init__(seed, folder)
         rng = random.Random(f"resizes {seed}")
         self.policy = "walk"
+        for gpu in self.driver.gpus:  # more than that might be left of a trial of the daemon before
+            gpu.idle = min(gpu.idle, 4 << 20)
         self.setup = FaultySetup(
             policy=f"{WALK}:Walk",
             options={"R": 400, "most": 4, "seed": seed + 1},
@@ -115,7 +117,7 @@ class Resizes(Whole):
         executor.catch_up()
         slots = self.experiment.state.devices.slots.values()
         for slot in slots:
-            if slot.passing:
+            if slot.reason:
                 self.devices.keep_out(slot.id, slot.reason)
         bad = unusable(self.experiment.state, inventory)
         self.drained_at.clear()

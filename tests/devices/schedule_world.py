@@ -12,7 +12,7 @@ from collections import Counter
 import pynvml
 
 from gpusched.devices.helper import START_MAX_S
-from gpusched.devices.release import tolerance_bytes
+from gpusched.devices.release import TOLERANCE_BYTES
 from tests.devices.fake_driver import GIB, LIST, MIB, FakeDriver, FakeGpu
 from tests.devices.virtual_time import VirtualClock
 
@@ -34,6 +34,7 @@ class World:
         self.next_pid = 1000
         self.sick_until: dict[str, float] = {}
         self.bad_since: dict[str, float] = {}
+        self.was_bad: set[str] = set()
         self.calm_until = 0.0
 
     # ------------------------------------------------------------ the world
@@ -61,7 +62,7 @@ class World:
                 gpu.unsupported.add(LIST)
                 self.lists = False
             if rng.random() < 0.2:
-                gpu.unsupported |= {"recovery", "nvmlDeviceGetRemappedRows"}
+                gpu.unsupported.add("recovery")
         if driver.pids == "absent":
             self.lists = False
         self.pids = driver.pids == "same" and self.lists
@@ -90,7 +91,7 @@ class World:
                 return f"pid {context.pid} is listed"
             if now < context.memory_until:
                 memory += context.memory
-        if memory > tolerance_bytes():
+        if memory > TOLERANCE_BYTES:
             return f"{memory >> 20} MiB are in use"
         return ""
 
@@ -101,7 +102,7 @@ class World:
     def ill(self, gpu: FakeGpu) -> str:
         if gpu.lost_from <= self.now < gpu.lost_until:
             return "lost"
-        return "asks for recovery" if gpu.recovery or gpu.remapped[3] else ""
+        return "asks for recovery" if gpu.recovery else ""
 
     def hangs_for(self, gpu: FakeGpu) -> float:
         """For how long its driver has not answered."""
@@ -121,7 +122,7 @@ class World:
         happening = self.rng.choice(
             ["stranger"] * 3
             + ["lost", "hang", "hang", "error"]
-            + ["recovery", "rows", "ecc", "display", "throttle", "calm", "calm"]
+            + ["recovery", "recovery", "display", "throttle", "calm", "calm"]
         )
         self.counts[happening] += 1
         if happening == "stranger":
@@ -146,14 +147,6 @@ class World:
             if "recovery" not in board.unsupported:
                 board.recovery = self.rng.randint(1, 7)
                 self._bad(board)
-        elif happening == "rows":
-            failed = self.rng.randint(0, 1) or board.remapped[3]
-            if "nvmlDeviceGetRemappedRows" not in board.unsupported:
-                board.remapped = (0, 1, self.rng.randint(0, 1), failed)
-                if failed:
-                    self._bad(board)
-        elif happening == "ecc":
-            board.ecc_uncorrected += 1
         elif happening == "display":
             pid = self.new_pid()
             self.foreign[pid] = gpu
@@ -166,6 +159,7 @@ class World:
 
     def _bad(self, board: FakeGpu) -> None:
         self.bad_since.setdefault(board.uuid, self.now)
+        self.was_bad.add(board.uuid)
 
     def _sick(self, board: FakeGpu, until: float) -> None:
         self.sick_until[board.uuid] = max(self.sick_until.get(board.uuid, 0.0), until + SICK_S)
@@ -196,7 +190,7 @@ class World:
             board.hangs = [(a, min(b, self.now)) for a, b in board.hangs]
             if everything or self.rng.random() < 0.7:
                 board.lost_until = self.now
-                board.recovery, board.remapped = 0, (0, 0, 0, 0)
+                board.recovery = 0
         for gpu in self.driver.gpus:
             for context in gpu.contexts:
                 if everything or self.rng.random() < 0.7:

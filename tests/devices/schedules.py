@@ -15,12 +15,12 @@ from pathlib import Path
 from gpusched.devices.base import (
     DeviceEvent,
     Quarantined,
-    ReadmitRefused,
     Readmitted,
     Released,
     gpu_of,
 )
 from gpusched.devices.cuda import CudaDevices
+from gpusched.devices.helper import REOPEN_S
 from gpusched.errors import DeviceError
 from tests.devices.fake_driver import GIB, LIST, NEVER, FakeGpu, FakeProcesses
 from tests.devices.fake_nvml import installed
@@ -52,8 +52,6 @@ class Atom:
     state: str = "FREE"
     reason: str = ""
     drained_at: float = 0.0
-    #: In quarantine for a reason that may pass by itself.
-    passing: bool = False
 
 
 class Schedule(World):
@@ -63,8 +61,6 @@ class Schedule(World):
         self.trials: list[Trial] = []
         self.atoms: dict[str, Atom] = {}
         self.clean_since: dict[str, float] = {}
-        self.refused: dict[str, str] = {}
-        self.asking = False
 
     def run(self) -> Counter[str]:
         with installed(self.driver):
@@ -96,7 +92,7 @@ class Schedule(World):
             atom = Atom([by_uuid[gpu_of(device.id)]])
             if not device.usable:
                 assert device.why_not
-                atom.state, atom.reason, atom.passing = "QUARANTINED", device.why_not, True
+                atom.state, atom.reason = "QUARANTINED", device.why_not
             self.atoms[device.id] = atom
         return devices
 
@@ -122,9 +118,8 @@ class Schedule(World):
         while self.trials or self._draining() or self.now < max(hanging, default=0.0):
             self._turn()
         self._heal(everything=False)
-        self._turns(SICK_S + 8.0)
+        self._turns(SICK_S + BACK_WITHIN_S + REOPEN_S)
         self._check_end()
-        self._readmit()
 
     def _turns(self, seconds: float) -> None:
         until = self.now + seconds
@@ -206,9 +201,6 @@ class Schedule(World):
                 self._quarantined(event)
             case Readmitted(device):
                 self._readmitted(device)
-            case ReadmitRefused(device, reason):
-                assert reason, "a refusal without a reason"
-                self.refused[device] = reason
             case _:
                 pass
 
@@ -229,14 +221,12 @@ class Schedule(World):
         else:
             self.counts["fault"] += 1
         if atom.state == "HELD":
-            grave = any(self.ill(gpu) for gpu in atom.gpus) or "memory errors" in event.reason
-            assert grave or "lost" in event.reason, f"a trial is killed for: {event.reason}"
+            grave = any(self.ill(gpu) for gpu in atom.gpus) or "lost" in event.reason
+            assert grave, f"a trial is killed for: {event.reason}"
             for trial in self.trials:
                 if event.device in trial.atoms:
                     trial.ends_at = min(trial.ends_at, self.now + self.rng.uniform(0, 2))
-        was_passing = atom.passing or atom.state != "QUARANTINED"
         atom.state, atom.reason = "QUARANTINED", event.reason
-        atom.passing = event.passing and was_passing
         self.clean_since.pop(event.device, None)
 
     def _readmitted(self, name: str) -> None:
@@ -246,9 +236,8 @@ class Schedule(World):
         for gpu in atom.gpus:
             wrong = self.dirty(gpu, foreign_older_than=SEEN_WITHIN_S, share=name)
             assert not wrong, f"{name} is back: {wrong}"
-            assert not (self.asking and self.ill(gpu)), f"{name} readmitted: {self.ill(gpu)}"
         atom.state = "FREE"
-        self.counts["readmitted" if self.asking else "recovered"] += 1
+        self.counts["recovered"] += 1
 
     # ------------------------------------------------------------ what must hold
 
@@ -274,7 +263,7 @@ class Schedule(World):
             {
                 name: (atom.state, atom.reason)
                 for name, atom in self.atoms.items()
-                if atom.state == "DRAINING" or (atom.state == "QUARANTINED" and atom.passing)
+                if atom.state in ("DRAINING", "QUARANTINED")
             },
             released_within_s=2.0,
         )
@@ -284,7 +273,7 @@ class Schedule(World):
     ) -> None:
         """A device that is clean and answers is not kept waiting, whatever its neighbours do.
 
-        ``waiting``: state and reason of those that drain, or are out for a reason that may pass.
+        ``waiting``: state and reason of those that drain or are out of use.
         """
         for name in self.clean_since.keys() - waiting.keys():
             del self.clean_since[name]
@@ -295,6 +284,8 @@ class Schedule(World):
                 continue
             waited_s = self.now - self.clean_since.setdefault(name, self.now)
             limit_s = released_within_s if state == "DRAINING" else BACK_WITHIN_S
+            if any(gpu.uuid in self.was_bad for gpu in gpus):
+                limit_s += REOPEN_S
             assert waited_s < limit_s, f"{name} is clean for {waited_s:.1f} s, {state}: {reason}"
 
     def _check_end(self) -> None:
@@ -308,24 +299,6 @@ class Schedule(World):
             else:
                 assert atom.reason
                 self.counts["quarantined at the end"] += 1
-
-    def _readmit(self) -> None:
-        """Whoever asks gets back what is whole and clean, and nothing else."""
-        self.asking = True
-        kept_out = [name for name, atom in self.atoms.items() if atom.state == "QUARANTINED"]
-        whole_for: Counter[str] = Counter()
-        for turn in range(60):
-            for name in kept_out:
-                wrong = [self.dirty(gpu) or self.ill(gpu) for gpu in self.atoms[name].gpus]
-                whole_for[name] = 0 if any(wrong) else whole_for[name] + 1
-                if turn % 24 == 0 and self.atoms[name].state == "QUARANTINED":
-                    self.devices.readmit(name)
-            self.clock.advance(0.2)
-        for name in kept_out:
-            if self.atoms[name].state == "QUARANTINED":
-                waited_s = 0.2 * whole_for[name]
-                assert waited_s < 6.0, f"{name} is whole for {waited_s:.1f} s: {self.refused[name]}"
-                self.counts["kept out"] += 1
 
 
 class Shared(Schedule):

@@ -95,7 +95,7 @@ def test_slots_are_free_when_asked_and_never_break() -> None:
     _, told = opened(devices)
     told.clear()
     devices.confirm_release(["cpu:0", "cpu:1"], 60.0)
-    devices.readmit("cpu:1")
+    devices.keep_out("cpu:1", "busy when the last daemon ended")
     assert told == [Released(("cpu:0", "cpu:1")), Readmitted("cpu:1")]
     assert [reading.device for reading in devices.readings()] == ["cpu:0", "cpu:1"]
     devices.close()

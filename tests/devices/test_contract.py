@@ -10,7 +10,6 @@ from gpusched.devices.base import (
     DeviceRemark,
     Devices,
     Quarantined,
-    ReadmitRefused,
     Readmitted,
     Released,
 )
@@ -68,17 +67,14 @@ def test_each_release_is_told_once(made: Made) -> None:
     assert devices.told(Released) == [], "nobody has asked"
 
 
-def test_whoever_asks_gets_one_answer(made: Made) -> None:
+def test_what_is_kept_out_comes_back_once(made: Made) -> None:
     devices, box = made
     (name, *_) = [device.id for device in devices.open()]
     devices.keep_out(name, "busy when the last daemon ended")
     box.clock.advance(10)
     assert devices.told(Readmitted) == [Readmitted(name)], "by itself"
-    devices.readmit(name)
     box.clock.advance(10)
-    assert devices.told(Readmitted) == [Readmitted(name)]
-    assert devices.told(ReadmitRefused) == []
-    assert devices.told(Quarantined) == []
+    assert devices.told(Readmitted) == devices.told(Quarantined) == []
 
 
 def test_nothing_is_told_after_the_end(made: Made) -> None:
@@ -89,7 +85,6 @@ def test_nothing_is_told_after_the_end(made: Made) -> None:
     box.driver.start(box.gpus[0], 11, 1 << 30)
     if kind.kind == "cuda":
         kind.confirm_release(names[:1], LIMIT_S)
-        kind.readmit(names[1])
     box.gpus[0].lost_from = box.clock.now()
     kind.close()
     devices.events.clear()

@@ -100,7 +100,6 @@ def test_nothing_blocks_while_a_gpu_hangs(real: Real) -> None:
 
     requests: dict[str, Callable[[], object]] = {
         "confirm_release": lambda: devices.confirm_release([first, second], 60.0),
-        "readmit": lambda: devices.readmit(first),
         "take": lambda: devices.take([second]),
         "readings": devices.readings,
         "look": look,
@@ -115,7 +114,7 @@ def test_a_helper_that_takes_long_to_die_is_not_forgotten(
 ) -> None:
     """Nobody may forget a child that still runs: Python warns, and this suite takes that for an error."""
     monkeypatch.setattr(helper, "KILLED_WITHIN_S", -1.0)
-    process = helper.HelperProcess(Processes())
+    process = helper.Helper(Processes())
     process.kill()
     del process
     gc.collect()

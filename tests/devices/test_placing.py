@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.devices import nvml
-from gpusched.devices.cuda import gpu_states
 from gpusched.devices.machine import (
     core_siblings,
     islands,
@@ -24,33 +22,26 @@ from gpusched.devices.nvml import Gpu
 from tests.devices.box import Box, gpu
 
 
-def pairs(names: str, joined: str) -> dict[tuple[str, str], bool]:
-    """``joined``: pairs like "ab cd"."""
-    table = {(a, b): False for a in names for b in names if a != b}
-    for a, b in joined.split():
-        table[a, b] = table[b, a] = True
-    return table
+def g(index: int, cpus: range = range(0)) -> Gpu:
+    return Gpu(f"g{index}", index, "x", cpus=frozenset(cpus))
 
 
 @pytest.mark.parametrize(
-    ("nvlink", "near", "expected"),
+    ("nvlink", "sockets", "expected"),
     [
-        ("ab ac ad bc bd cd", "ab cd", [0, 0, 0, 0]),  # NVSwitch across both sockets
-        ("ab cd", "ab cd ac ad bc bd", [0, 0, 1, 1]),  # bridged pairs on one socket
-        ("ac bd", "ab cd", [0, 1, 0, 1]),
-        ("", "ab cd", [0, 0, 1, 1]),  # PCIe only, two sockets
-        ("", "ab ac ad bc bd cd", [0, 0, 0, 0]),
-        ("", "", [0, 1, 2, 3]),
-        ("bc", "ad ab", [0, 1, 1, 0]),  # the unlinked ones among themselves
+        ("ab ac ad bc bd cd", "0011", [0, 0, 0, 0]),  # NVSwitch across both sockets
+        ("ab cd", "0000", [0, 0, 1, 1]),  # bridged pairs on one socket
+        ("ac bd", "0011", [0, 1, 0, 1]),
+        ("", "0011", [0, 0, 1, 1]),  # PCIe only, two sockets
+        ("", "0000", [0, 0, 0, 0]),
+        ("bc", "0000", [0, 1, 1, 0]),  # the unlinked ones among themselves
     ],
 )
-def test_islands(nvlink: str, near: str, expected: list[int]) -> None:
-    found = islands("abcd", pairs("abcd", nvlink), pairs("abcd", near))
-    assert [found[name] for name in "abcd"] == expected
-
-
-def g(index: int, node: int | None = 0, cpus: range = range(0)) -> Gpu:
-    return Gpu(f"g{index}", index, "x", numa_node=node, cpus=frozenset(cpus))
+def test_islands(nvlink: str, sockets: str, expected: list[int]) -> None:
+    gpus = [g(place, range(8 * int(s), 8 * int(s) + 8)) for place, s in enumerate(sockets)]
+    linked = {frozenset(gpus["abcd".index(one)].uuid for one in pair) for pair in nvlink.split()}
+    found = islands(gpus, linked)
+    assert [found[gpu.uuid] for gpu in gpus] == expected
 
 
 def alone(cpu: int) -> tuple[int, ...]:
@@ -58,14 +49,14 @@ def alone(cpu: int) -> tuple[int, ...]:
 
 
 def test_cores_of_a_node_are_shared_out_evenly() -> None:
-    gpus = [g(0, 0, range(8)), g(1, 0, range(8)), g(2, 1, range(8, 16))]
+    gpus = [g(0, range(8)), g(1, range(8)), g(2, range(8, 16))]
     shares = share_cores(gpus, range(16), alone)
     assert shares == {"g0": (0, 1, 2, 3), "g1": (4, 5, 6, 7), "g2": tuple(range(8, 16))}
 
 
 def test_cores_of_nodes_without_a_gpu_go_to_their_neighbours() -> None:
     """Four GPUs on nodes 3, 1, 7, 5 of eight, half of the cores were nobody's."""
-    gpus = [g(i, n, range(2 * n, 2 * n + 2)) for i, n in enumerate((3, 1, 7, 5))]
+    gpus = [g(i, range(2 * n, 2 * n + 2)) for i, n in enumerate((3, 1, 7, 5))]
     shares = share_cores(gpus, range(16), alone)
     assert [shares[f"g{n}"] for n in (1, 0, 3, 2)] == [
         tuple(range(first, first + 4)) for first in (0, 4, 8, 12)
@@ -76,14 +67,14 @@ def test_hyperthreads_stay_together_and_count_once() -> None:
     def twins(cpu: int) -> tuple[int, ...]:
         return (cpu % 4, cpu % 4 + 4)
 
-    shares = share_cores([g(0, 0, range(8)), g(1, 0, range(8))], range(8), twins)
+    shares = share_cores([g(0, range(8)), g(1, range(8))], range(8), twins)
     assert shares == {"g0": (0, 1, 4, 5), "g1": (2, 3, 6, 7)}
     assert threads_of(shares["g0"], twins) == 2
     assert loader_workers(shares["g0"]) == 3
 
 
 def test_outside_the_affinity_mask_all_allowed_cores_are_shared() -> None:
-    shares = share_cores([g(0, 0, range(8)), g(1, 0, range(8))], (20, 21), alone)
+    shares = share_cores([g(0, range(8)), g(1, range(8))], (20, 21), alone)
     assert shares == {"g0": (20,), "g1": (21,)}
 
 
@@ -95,15 +86,13 @@ def test_outside_the_affinity_mask_all_allowed_cores_are_shared() -> None:
 def test_every_gpu_gets_cores_of_its_node_and_shares_differ_by_one(
     boards: int, cores: int, nodes: int
 ) -> None:
-    gpus = [
-        g(i, i % nodes, range(i % nodes * cores, (i % nodes + 1) * cores)) for i in range(boards)
-    ]
+    gpus = [g(i, range(i % nodes * cores, (i % nodes + 1) * cores)) for i in range(boards)]
     shares = share_cores(gpus, range(min(nodes, boards) * cores), alone)
     for board in gpus:
         assert shares[board.uuid]
         assert set(shares[board.uuid]) <= board.cpus
     for node in range(nodes):
-        mine = [shares[b.uuid] for b in gpus if b.numa_node == node]
+        mine = [shares[b.uuid] for b in gpus if b.index % nodes == node]
         if len(mine) <= cores:
             taken = [cpu for share in mine for cpu in share]
             assert len(taken) == len(set(taken))
@@ -139,19 +128,6 @@ def test_devices_come_island_by_island(make_box: Callable[..., Box], tmp_path: P
     assert [(device.label, device.island) for device in found] == [
         *(("GPU 0", 0), ("GPU 2", 0), ("GPU 1", 1), ("GPU 3", 1))
     ]
-
-
-def test_the_numa_node_comes_from_sysfs(
-    make_box: Callable[..., Box], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for index, node in ((0, "0"), (1, "1"), (2, "-1")):
-        folder = tmp_path / f"sys/bus/pci/devices/0000:{index + 1:02x}:00.0"
-        folder.mkdir(parents=True)
-        (folder / "numa_node").write_text(node + "\n")
-    monkeypatch.setattr(nvml, "SYS", tmp_path / "sys")
-    box = make_box(gpu(0), gpu(1), gpu(2), gpu(3))
-    states, _ = gpu_states({"XDG_STATE_HOME": str(box.home)}, box.clock, box.processes)
-    assert [state.numa_node for state in states] == [0, 1, None, None]
 
 
 def test_placement(make_box: Callable[..., Box]) -> None:

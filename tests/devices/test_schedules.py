@@ -19,7 +19,7 @@ def test_whole_experiments_on_scripted_gpus(tmp_path: Path) -> None:
     # They are worth something only if all of this happens in them.
     for happening in ("launches", "reports", "released", "quarantined", "readmitted"):
         assert counts[happening] >= 5, counts
-    assert counts["asked back"], counts
+    assert counts["mended"], counts
     assert counts["lost by its GPU"], counts
 
 
@@ -40,9 +40,8 @@ SHORT, LONG = 20, 10_000
 def test_random_schedules(tmp_path: Path) -> None:
     counts = play(Schedule, range(SHORT), tmp_path)
     # The schedules are worth something only if all of this happens in them.
-    for happening in ("launches", "released", "timed out", "fault", "recovered", "readmitted"):
+    for happening in ("launches", "released", "timed out", "fault", "recovered"):
         assert counts[happening] >= 4, counts
-    assert counts["kept out"], counts
 
 
 def test_random_schedules_of_shared_gpus(tmp_path: Path) -> None:

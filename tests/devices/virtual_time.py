@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import deque
 from collections.abc import Callable
+from typing import Any
 
-from gpusched.devices.helper import Answer, Answerer, Helper, Question
+from gpusched.devices.helper import Answerer
 from gpusched.devices.release import Processes
 
 
@@ -52,13 +52,13 @@ class VirtualClock:
 
     # ------------------------------------------------------------ the world of the helpers
 
-    def start(self, processes: Processes) -> Helper:
+    def start(self, processes: Processes) -> VirtualHelper:
         self.helpers.append(VirtualHelper(self, processes))
         return self.helpers[-1]
 
-    def wait(self, helper: Helper | None, timeout_s: float) -> None:
+    def wait(self, helper: VirtualHelper | None, timeout_s: float) -> None:
         until = self._now + max(0.0, timeout_s)
-        while self._now < until and not (isinstance(helper, VirtualHelper) and helper.has_answer):
+        while self._now < until and not (helper and helper.has_answer):
             self.advance(min(0.05, until - self._now))
 
 
@@ -67,23 +67,24 @@ class VirtualHelper:
 
     def __init__(self, clock: VirtualClock, processes: Processes) -> None:
         self._answerer, self._clock = Answerer(processes), clock
-        self._questions: deque[Question] = deque()
-        self._answers: deque[Answer] = deque()
+        self._question: tuple[Any, ...] | None = None
+        self._answer: Any = None
         self._until = 0.0
         self.killed = False
 
-    def ask(self, question: Question) -> None:
-        self._questions.append(question)
+    def ask(self, *question: Any) -> None:
+        assert not self._question, "one question at a time"
+        self._question = question
         self._work()
 
     def _work(self) -> None:
-        while self._questions and not self.killed and self._clock.now() >= self._until:
-            try:
-                self._answers.append(self._answerer.answer(self._questions[0]))
-            except Blocks as blocks:
-                self._until = blocks.until
-                return
-            self._questions.popleft()
+        if self._question is None or self.killed or self._clock.now() < self._until:
+            return
+        try:
+            self._answer = self._answerer.answer(*self._question)
+            self._question = None
+        except Blocks as blocks:
+            self._until = blocks.until
 
     @property
     def opened(self) -> set[str]:
@@ -93,12 +94,13 @@ class VirtualHelper:
     @property
     def has_answer(self) -> bool:
         self._work()
-        return bool(self._answers)
+        return self._answer is not None
 
-    def take(self) -> Answer | None:
+    def take(self) -> Any:
         if self.killed:
             raise EOFError
-        return self._answers.popleft() if self.has_answer else None
+        answer, self._answer = (self._answer, None) if self.has_answer else (None, None)
+        return answer
 
     def kill(self) -> None:
         self.killed = True

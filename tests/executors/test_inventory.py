@@ -15,7 +15,6 @@ from gpusched.devices.base import (
     Placement,
     Quarantined,
     Reading,
-    ReadmitRefused,
     Readmitted,
     Released,
     Strangers,
@@ -49,9 +48,6 @@ class Scripted:
 
     def confirm_release(self, devices: Sequence[str], limit_s: float) -> None:
         self.asked.append(("confirm_release", *devices, limit_s))
-
-    def readmit(self, device: str) -> None:
-        self.asked.append(("readmit", device))
 
     def keep_out(self, device: str, reason: str) -> None:
         self.asked.append(("keep_out", device, reason))
@@ -99,28 +95,16 @@ def test_the_devices_are_opened_once(bench: Bench) -> None:
 
 def test_events_of_devices_are_the_cores(bench: Bench) -> None:
     bench.now = 3.0
-    told = (Released(("a", "b")), Quarantined("a", "lost", passing=True), Readmitted("b"))
+    told = (Released(("a", "b")), Quarantined("a", "lost"), Readmitted("b"))
     for event in told:
         bench.inventory.emit(event)
     assert bench.events == [
         DevicesReleased(at=3.0, devices=("a", "b")),
-        DeviceQuarantined(at=3.0, device="a", reason="lost", passing=True),
+        DeviceQuarantined(at=3.0, device="a", reason="lost"),
         DeviceReadmitted(at=3.0, device="b"),
     ]
     bench.inventory.emit(DeviceRemark("no GPU error events"))
     assert bench.said == ["no GPU error events"]
-
-
-def test_everybody_who_asks_for_a_device_gets_the_answer(bench: Bench) -> None:
-    answers: list[str] = []
-    for _ in range(2):
-        bench.inventory.readmit("a", answers.append)
-    assert answers == []
-    bench.inventory.emit(ReadmitRefused("a", "the GPU is lost"))
-    assert answers == ["the GPU is lost"] * 2
-    bench.inventory.readmit("a", answers.append)
-    bench.inventory.emit(Readmitted("a"))
-    assert answers[2:] == [""]
 
 
 def test_strangers_are_those_who_were_seen_last(bench: Bench) -> None:

@@ -48,7 +48,6 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "incarnation": numbers,
     "islands": st.dictionaries(text, numbers, max_size=3),
     "low": st.booleans(),
-    "passing": st.booleans(),
     "outcome": st.sampled_from(["yielded", "finished", "failed", "lost", "killed"]),
     "reason": text,
     "report": st.builds(

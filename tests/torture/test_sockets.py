@@ -83,7 +83,6 @@ class Attacker:
                 {"verb": self.rng.choice(["view", "explain", "nothing", "follow", 7, None])},
                 {"verb": "explain", "trial": self.rng.choice([-1, 10**30, "x", None, 0.5, True])},
                 {"verb": "pause", "trial": self.rng.choice([-1, 10**30, "x", None])},
-                {"verb": "readmit", "device": self.rng.choice(["", "cpu:0", "\0", {"a": 1}])},
                 {"tell": "x" * self.rng.choice([1, 10_000])},
             ]
             questions = [{"kind": "ask", **question} for question in questions]

@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor as Helper
 from contextlib import suppress
 from typing import Any
@@ -110,14 +110,6 @@ class ClusterExecutor(LiveBase):
     def keep_out(self, device: str, reason: str) -> None:
         self.members.node(node_of(device)).kept_out[device] = reason
 
-    def readmit(self, device: str, answered: Callable[[str], None]) -> None:
-        node = self.members.up(device)
-        if node is None:
-            answered(f"node {node_of(device)} is not there")
-            return
-        node.answers.setdefault(device, []).append(answered)
-        node.send(frames.Readmit(device))
-
     def readings(self) -> Sequence[Reading]:
         return [reading for node in self._nodes for reading in node.readings]
 
@@ -184,9 +176,6 @@ class ClusterExecutor(LiveBase):
                 for live in [trial.live for trial in node.trials.values()]:
                     node.ask(Yield(live.trial, live.incarnation, save=True))
                 self._let_leave(node)
-            case frames.Answered(device=device, why=why):
-                for answered in node.answers.pop(device, []):
-                    answered(why)
             case _:
                 pass
 

@@ -1,8 +1,8 @@
 """Frames between the daemon and a node's process; each is a line of JSON on the TLS connection of ``line.py``.
 
     sender  frames
-    node    NodeHello, Joined, Cannot, Reconciled, Happened, Said, Answered, Beat, Leaving
-    daemon  Welcome, Cannot, Reconcile, Do, Ack, Readmit, Beat, Bye
+    node    NodeHello, Joined, Cannot, Reconciled, Happened, Said, Beat, Leaving
+    daemon  Welcome, Cannot, Reconcile, Do, Ack, Beat, Bye
 
 Devices have the cluster's names in all of them, ``node/device``. The frames stand here and not in ``protocol`` as
 they carry events, commands and devices, which are above that file.
@@ -74,13 +74,6 @@ class Said(Frame, tag="said"):
     text: str
 
 
-class Answered(Frame, tag="answered"):
-    """Answer to ``Readmit``: why the device stays in quarantine, or an empty text."""
-
-    device: str
-    why: str
-
-
 class Beat(Frame, tag="beat"):
     """A sign of life, once a second; from a node with what its devices look like now."""
 
@@ -129,12 +122,6 @@ class Ack(Frame, tag="ack"):
     seq: Count
 
 
-class Readmit(Frame, tag="readmit"):
-    """Look anew at a quarantined device."""
-
-    device: str
-
-
 class Leaving(Frame, tag="leaving"):
     """The machine is about to end; its trials are to save and leave."""
 
@@ -146,8 +133,8 @@ class Bye(Frame, tag="bye"):
 
 
 from_stranger = decoder(NodeHello)
-from_node = decoder(Joined | Cannot | Reconciled | Happened | Said | Answered | Beat | Leaving)
-to_node = decoder(Welcome | Cannot | Reconcile | Do | Ack | Readmit | Beat | Bye)
+from_node = decoder(Joined | Cannot | Reconciled | Happened | Said | Beat | Leaving)
+to_node = decoder(Welcome | Cannot | Reconcile | Do | Ack | Beat | Bye)
 
 
 def _read(kinds: Any, name: str, fields: Any) -> Any:

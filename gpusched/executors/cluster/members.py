@@ -272,7 +272,7 @@ class Members:
         for name in self._devices_of(node):
             why = there.get(name, "it was not there any more when its node came back")
             if why and name not in node.kept_out:
-                self._quarantine(name, why, passing=name in there)
+                self._quarantine(name, why)
         if self._may_reconcile:
             self._reconcile(node)
 
@@ -363,8 +363,8 @@ class Members:
             self._quarantine(device, reason)
         self._lost(node)
 
-    def _quarantine(self, device: str, reason: str, *, passing: bool = True) -> None:
-        self._emit(DeviceQuarantined(at=self._now(), device=device, reason=reason, passing=passing))
+    def _quarantine(self, device: str, reason: str) -> None:
+        self._emit(DeviceQuarantined(at=self._now(), device=device, reason=reason))
 
     def _devices_of(self, node: JoinedNode) -> list[str]:
         """Return the devices of a node that the search knows."""

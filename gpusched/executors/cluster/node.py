@@ -22,7 +22,6 @@ import zlib
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -251,8 +250,6 @@ class Session:
             case frames.Ack(trial=trial, incarnation=incarnation, seq=seq):
                 report = Report(incarnation, seq, 0)
                 executor.acknowledge(Reported(at=0.0, trial=trial, report=report, metric=None))
-            case frames.Readmit(device=device):
-                executor.readmit(self._own([device])[0], partial(self._answer, device))
             case _:
                 pass  # a beat
 
@@ -272,9 +269,6 @@ class Session:
             error="it had not begun when a node of it was lost, or the shared folder was away",
             unbegun=True,
         )
-
-    def _answer(self, device: str, why: str) -> None:
-        self._peer.send(frames.Answered(device, why))
 
     def _say(self, text: str) -> None:
         self._peer.send(frames.Said(text))

@@ -8,7 +8,7 @@ A command is kept until it is answered, and sent again when the node is back: ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -66,7 +66,6 @@ class JoinedNode:
     resting: set[str] = field(default_factory=set)
     #: Devices in quarantine for a reason that may pass, and the reason.
     kept_out: dict[str, str] = field(default_factory=dict)
-    answers: dict[str, list[Callable[[str], None]]] = field(default_factory=dict)
 
     def send(self, frame: Frame) -> None:
         """Send a frame if the node can take commands; what it must not miss is kept elsewhere."""
@@ -129,8 +128,7 @@ class JoinedNode:
                 case DeviceQuarantined(device=device):
                     self.releasing.discard(device)
                     self.resting.discard(device)
-                    if event.passing:
-                        self.kept_out[device] = event.reason
+                    self.kept_out[device] = event.reason
                 case DeviceReadmitted(device=device):
                     self.kept_out.pop(device, None)
                 case _:

@@ -15,7 +15,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
@@ -126,9 +126,6 @@ class TorchrunExecutor(LiveBase):
 
     def keep_out(self, device: str, reason: str) -> None:
         self._devices.keep_out(device, reason)
-
-    def readmit(self, device: str, answered: Callable[[str], None]) -> None:
-        self._inventory.readmit(device, answered)
 
     def readings(self) -> Sequence[Reading]:
         return self._devices.readings()

@@ -11,7 +11,6 @@ from gpusched.devices.base import (
     DeviceRemark,
     Devices,
     Quarantined,
-    ReadmitRefused,
     Readmitted,
     Released,
     Strangers,
@@ -19,8 +18,6 @@ from gpusched.devices.base import (
 from gpusched.executors.live import Timers
 
 Happening = DevicesReleased | DeviceQuarantined | DeviceReadmitted
-Answered = Callable[[str], None]
-"""Gets why not, or an empty text."""
 
 
 class Inventory:
@@ -41,7 +38,6 @@ class Inventory:
         self._limit_s = limit_s
         self._listed: tuple[Device, ...] | None = None
         self._strangers: dict[str, tuple[str, ...]] = {}
-        self._asking: dict[str, list[Answered]] = {}
         #: As ``devices.base.Host``.
         self.after = timers.after
 
@@ -61,11 +57,6 @@ class Inventory:
         """Release a trial's devices, or give them up."""
         self._devices.confirm_release(devices, self._limit_s)
 
-    def readmit(self, device: str, answered: Answered) -> None:
-        """Ask for a quarantined device back; ``answered`` gets why it stays there, or an empty text."""
-        self._asking.setdefault(device, []).append(answered)
-        self._devices.readmit(device)
-
     def strangers(self, devices: Sequence[str]) -> tuple[str, ...]:
         """Other people's processes seen on these devices since they were taken, in words."""
         return tuple(who for name in devices for who in self._strangers.get(name, ()))
@@ -78,18 +69,11 @@ class Inventory:
         match event:
             case Released(devices):
                 self._emit(DevicesReleased(at=now, devices=devices))
-            case Quarantined(device, reason, passing):
-                self._emit(DeviceQuarantined(at=now, device=device, reason=reason, passing=passing))
+            case Quarantined(device, reason):
+                self._emit(DeviceQuarantined(at=now, device=device, reason=reason))
             case Readmitted(device):
                 self._emit(DeviceReadmitted(at=now, device=device))
-                self._answer(self._asking.pop(device, []), "")
-            case ReadmitRefused(device, reason):
-                self._answer(self._asking.pop(device, []), reason)
             case Strangers(device, who):
                 self._strangers[device] = who
             case DeviceRemark(text):
                 self._say(text)
-
-    def _answer(self, waiting: Sequence[Answered], text: str) -> None:
-        for answered in waiting:
-            answered(text)

@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -134,9 +134,6 @@ class PlainExecutor:
 
     def keep_out(self, device: str, reason: str) -> None:
         """No slot is ever quarantined."""
-
-    def readmit(self, device: str, answered: Callable[[str], None]) -> None:
-        answered("")
 
     def readings(self) -> tuple[Reading, ...]:
         return ()
