@@ -52,7 +52,7 @@ def test_the_version_is_told(option: str, capsys: pytest.CaptureFixture[str]) ->
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 UNPICKLE = {"pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 #: Simulations of several seeds or futures run in processes of our own, over pipes that nobody else can reach.
-POOLS = {"gpusched/sim/study.py", "gpusched/sim/whatif.py"}
+POOLS = {"gpusched/sim/study.py", "gpusched/sim/whatif.py", "gpusched/devices/helper.py"}
 
 #: The line between the daemon and the nodes of a cluster: mutual TLS, on the interface that leads to them.
 BEYOND_THIS_MACHINE = {"gpusched/executors/cluster/line.py"}
