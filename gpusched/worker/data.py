@@ -10,15 +10,13 @@ Two cases in which ranks cannot have equal shares:
 * A remainder smaller than the number of ranks, which would leave a rank without work: with a batch per atom it joins
   the batch before it. With a fixed global batch (``exact``) the batches may not depend on the number of ranks, so a
   rank with nothing to do repeats one sample with weight zero; so it does where fewer samples than ranks are left.
-
-Pure arithmetic and one permutation; torch is imported for that alone.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -73,19 +71,23 @@ def epoch_order(length: int, seed: int, epoch: int) -> torch.Tensor:
     return torch.randperm(length, generator=generator)
 
 
+def count_batches(
+    length: int, offset: int, global_batch: int, layout: Layout, *, drop_last: bool
+) -> int:
+    """Count the global batches of what is left of an epoch after ``offset`` samples."""
+    full, rest = divmod(max(0, length - offset), global_batch)
+    joins_the_last = rest < layout.world_size and full > 0 and not layout.exact
+    return full + (rest > 0 and not drop_last and not joins_the_last)
+
+
 def stretches(
     length: int, offset: int, global_batch: int, layout: Layout, *, drop_last: bool
-) -> list[tuple[int, int]]:
-    """Return the global batches of what is left of an epoch after ``offset`` samples: (begin, end) in its order."""
-    bounds = [*range(offset, length, global_batch), length]
-    if len(bounds) < 2 or offset >= length:
-        return []
-    remainder = bounds[-1] - bounds[-2]
-    if drop_last and remainder < global_batch:
-        del bounds[-1]
-    elif remainder < layout.world_size and len(bounds) > 2 and not layout.exact:
-        del bounds[-2]
-    return list(pairwise(bounds))
+) -> Iterator[tuple[int, int]]:
+    """Yield the global batches of what is left of an epoch after ``offset`` samples: (begin, end) in its order."""
+    number = count_batches(length, offset, global_batch, layout, drop_last=drop_last)
+    for begin in range(offset, offset + number * global_batch, global_batch):
+        is_last = begin == offset + (number - 1) * global_batch
+        yield begin, length if is_last and not drop_last else begin + global_batch
 
 
 def share(begin: int, end: int, layout: Layout) -> Share:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import cast
 
 from gpusched.errors import InputError
 from gpusched.text import did_you_mean, flat, nearest
 
 _OPTION = re.compile(r"--([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)(?:=(.*))?$", re.DOTALL)
-_NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?$|[+-]?(inf|nan)$")
 _WORDS: dict[str, object] = {"true": True, "false": False, "null": None, "none": None}
 
 
@@ -26,7 +27,6 @@ class HParams(Mapping[str, object]):
     def __init__(
         self, values: Mapping[str, object], read: set[str] | None = None, path: str = ""
     ) -> None:
-        """``read``: takes the dotted names that are read; ``path``: of a nested mapping, with a dot at its end."""
         object.__setattr__(self, "_values", dict(values))
         object.__setattr__(self, "_read", set() if read is None else read)
         object.__setattr__(self, "_path", path)
@@ -48,7 +48,11 @@ class HParams(Mapping[str, object]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(self._missing(name)) from None
+            known = ", ".join(self._values) or "none"
+            raise AttributeError(
+                f"no hyperparameter {name!r}{did_you_mean(name, self._values)} (there are: {known}). The recipe's "
+                f"space names them; alone, --{name} on the command line or a default, gpusched.init({{{name!r}: ..}})"
+            ) from None
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(
@@ -72,13 +76,6 @@ class HParams(Mapping[str, object]):
         self._read.update(f"{self._path}{name}" for name, _ in flat(self._values))
         copy: dict[str, object] = json.loads(json.dumps(self._values))
         return copy
-
-    def _missing(self, name: str) -> str:
-        known = ", ".join(self._values) or "none"
-        return (
-            f"no hyperparameter {name!r}{did_you_mean(name, self._values)} (there are: {known}). The recipe's space "
-            f"names them; alone, --{name} on the command line or a default, gpusched.init({{{name!r}: ..}})"
-        )
 
 
 def merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
@@ -108,18 +105,18 @@ def from_command_line(
     given: dict[str, object] = {}
     known = dict(flat(defaults or {}))
     for name, text in _options(arguments):
-        is_unknown = defaults is not None and name not in known and not _inside(name, known)
-        if is_unknown and (meant := nearest(name, known, 0.75)):
-            problems.append(f"--{name}: no such hyperparameter; did you mean --{meant}?")
-            continue
-        value = True if text is None else _scalar(text)
         if name in known:
-            value, problem = _fit(name, value, text, known[name])
-            if problem:
-                problems.append(problem)
-        problem = _put(given, name.split("."), value)
+            value, problem = _fit(name, text, known[name])
+        else:
+            value, problem = _scalar(text), ""
+            is_group = any(other.startswith(f"{name}.") for other in known)
+            if known and not is_group and (meant := nearest(name, known, 0.75)):
+                problem = f"--{name}: no such hyperparameter; did you mean --{meant}?"
         if problem:
             problems.append(problem)
+        for part in reversed(name.split(".")):
+            value = {part: value}
+        given = merged(given, cast(dict[str, object], value))
     if problems:
         raise InputError("\n".join(problems))
     return merged(defaults or {}, given)
@@ -146,56 +143,25 @@ def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
         yield name, text
 
 
-def _scalar(text: str) -> object:
-    """Read as YAML 1.2 would: numbers, true, false, null, JSON lists and maps; else the text itself."""
-    word = text.strip()
+def _scalar(text: str | None) -> object:
+    """Read numbers, true, false, null, JSON lists and maps; else the text itself. A flag without a value is true."""
+    word = "true" if text is None else text.strip()
     if word.lower() in _WORDS:
         return _WORDS[word.lower()]
-    if _NUMBER.match(word):
-        try:
-            return int(word)
-        except ValueError:
-            return float(word)
-    if word[:1] in ("[", "{"):
-        try:
-            return json.loads(word)
-        except ValueError:
-            return text
+    for read in (int, float, json.loads):
+        with suppress(ValueError, RecursionError):
+            return cast(object, read(word))
     return text
 
 
-def _fit(name: str, value: object, text: str | None, default: object) -> tuple[object, str]:
-    """``value`` as the type of ``default``, or a problem."""
+def _fit(name: str, text: str | None, default: object) -> tuple[object, str]:
+    """Return the value of an option as the type of ``default``, and a problem."""
+    value = _scalar(text)
     if default is None or type(value) is type(default):
         return value, ""
     if isinstance(default, str) and text is not None:
         return text, ""
-    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(default, float) and type(value) is int:
         return float(value), ""
-    if isinstance(default, (list, tuple)) and isinstance(value, list):
-        return value, ""
     kind = type(default).__name__
-    return (
-        value,
-        f"--{name} {'' if text is None else text}: not of type {kind} (default {default!r})",
-    )
-
-
-def _put(into: dict[str, object], path: Sequence[str], value: object) -> str:
-    for name in path[:-1]:
-        inner = into.setdefault(name, {})
-        if not isinstance(inner, dict):
-            return f"--{'.'.join(path)}: --{name} has a value of its own"
-        into = inner
-    if isinstance(into.get(path[-1]), dict) and not isinstance(value, dict):
-        return f"--{'.'.join(path)}: --{'.'.join(path)}.… was given too"
-    into[path[-1]] = value
-    return ""
-
-
-def _inside(name: str, known: Mapping[str, object]) -> bool:
-    """Tell whether ``name`` is a whole group of known names, or lies below one that is a map."""
-    return any(
-        other.startswith(f"{name}.") or (value == {} and name.startswith(f"{other}."))
-        for other, value in known.items()
-    )
+    return value, f"--{name} {text or ''}: not of type {kind} (default {default!r})"

@@ -2,13 +2,9 @@
 
 Effective rate = base rate x factor, target factor = (global batch / base batch)^p = atoms^p (p 1: Goyal et al. 2017,
 "linear scaling rule"; p 0.5: HyperSched section 6.3; p 0: off; auto: 0.5 for optimizers that divide by the size of
-gradients, such as Adam (Malladi et al. 2022), and 1 for others). A larger target is reached by
-Goyal's gradual warm-up, linear in the samples trained on, over ``warmup_epochs`` epochs.
-
-A smaller target is reached at 10% less an optimizer step: from 4 atoms to 1 in 15 steps. That is
-ours: both papers speak of rates that go up alone, and on the way down a warm-up over epochs would have a small batch
-trained for epochs at a rate meant for a large one, which can diverge. Without a warm-up (``warmup_epochs`` 0) every
-target is reached at once.
+gradients, such as Adam (Malladi et al. 2022), and 1 for others). A larger target is reached by Goyal's gradual warm-up,
+linear in the samples trained on, over ``warmup_epochs`` epochs (0: at once); a smaller one at 10% less an optimizer
+step, from 4 atoms to 1 in 15 steps (ours: over epochs, a small batch would train at a rate meant for a large one).
 
 The factor is put on only while ``optimizer.step()`` runs, by the optimizer's own hooks. So whatever else reads or
 writes the rates (any scheduler of ``torch.optim.lr_scheduler``, a checkpoint, a log) sees the base rate alone.
@@ -21,10 +17,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
-
-from gpusched.worker.endings import say
 
 TEN_PERCENT = 1.1
 AUTO_POWER = -1.0
@@ -68,9 +62,9 @@ class Clock:
     """
 
     def __init__(self, global_batches: float = 1.0) -> None:
-        """``global_batches``: the global batch in base batches; how many steps make a report depends on it."""
         self.source: Callable[[], float] | None = None
         self.frozen = False
+        #: The global batch in base batches; how many steps make a report depends on it.
         self.global_batches = global_batches
         self._reports = 0
         self._steps = 0
@@ -120,33 +114,24 @@ class RateScaler:
     """Scales the rates of one optimizer; its ramp survives checkpoints."""
 
     def __init__(
-        self,
-        optimizer: Any,
-        *,
-        target: float,
-        warmup_epochs: float,
-        clock: Clock,
+        self, optimizer: Any, *, target: float, warmup_epochs: float, clock: Clock
     ) -> None:
-        optimizer = bare_optimizer(optimizer)
-        self._optimizer = optimizer
+        #: The optimizer whose rates are scaled, without a wrapper around it.
+        self.optimizer = optimizer = bare_optimizer(optimizer)
         self._warmup_epochs = warmup_epochs
         self._clock = clock
         self._ramp = Ramp(1.0, target)
-        self._applied: list[Any] | None = None
-        self._told = False
+        #: Groups of parameters and their base rates, while a step runs.
+        self._applied: list[tuple[dict[str, Any], Any]] = []
         self._epochs = 0.0  # trained on before the next optimizer step
-        for name in ("register_step_pre_hook", "register_step_post_hook", "param_groups"):
-            if not hasattr(optimizer, name):
-                raise TypeError(
-                    f"trial.scale_lr takes a torch.optim.Optimizer, not {type(optimizer).__name__}"
-                )
+        if not (
+            hasattr(optimizer, "register_step_pre_hook") and hasattr(optimizer, "param_groups")
+        ):
+            raise TypeError(
+                f"trial.scale_lr takes a torch.optim.Optimizer, not {type(optimizer).__name__}"
+            )
         optimizer.register_step_pre_hook(self._before_step)
         optimizer.register_step_post_hook(self._after_step)
-
-    @property
-    def optimizer(self) -> Any:
-        """The optimizer whose rates are scaled, without a wrapper around it."""
-        return self._optimizer
 
     @property
     def factor(self) -> float:
@@ -157,31 +142,26 @@ class RateScaler:
         return {"ramp": asdict(self._ramp), "factor": self.factor, "epochs": self._epochs}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with a saved ramp; where the target is another now, a new one begins at the saved factor."""
+        """Continue a saved ramp; where the target is another now, a new one begins at the saved factor."""
         saved = Ramp(**state["ramp"])
         target = self._ramp.target
         self._epochs = state["epochs"]
-        if saved.target == target:
-            self._ramp = saved
-        else:
-            self._ramp = Ramp(state["factor"], target, self._epochs)
+        self._ramp = (
+            saved if saved.target == target else Ramp(state["factor"], target, self._epochs)
+        )
 
     def _before_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         self._put_back()  # a step that raised did not
         if self._clock.frozen:
             return
         factor = self.factor
-        self._applied = []
         for group in optimizer.param_groups:
             rate = group["lr"]
-            if rate is None:  # Adafactor sets its own rate by the size of its parameters
-                self._applied.append(None)
-                self._leave_alone()
-            elif hasattr(rate, "fill_"):  # a tensor: others hold a reference to it
-                self._applied.append(rate.clone())
+            if hasattr(rate, "mul_"):  # a tensor: others hold a reference to it
+                self._applied.append((group, rate.clone()))
                 rate.mul_(factor)
-            else:
-                self._applied.append(rate)
+            elif rate is not None:  # Adafactor sets its own rate by the size of its parameters
+                self._applied.append((group, rate))
                 group["lr"] = rate * factor
 
     def _after_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
@@ -190,28 +170,15 @@ class RateScaler:
             return
         self._clock.step_taken()
         self._epochs = self._clock.epochs()
-        ramp = self._ramp
-        self._ramp = Ramp(ramp.start, ramp.target, ramp.began, ramp.steps + 1)
-
-    def _leave_alone(self) -> None:
-        if not self._told:
-            self._told = True
-            say(
-                f"trial.scale_lr({type(self._optimizer).__name__}): lr=None, so the optimizer sets its own rate and "
-                f"nothing is scaled; with `batch: global` a resize changes nothing for it"
-            )
+        self._ramp = replace(self._ramp, steps=self._ramp.steps + 1)
 
     def _put_back(self) -> None:
-        if self._applied is None:
-            return
-        for group, rate in zip(self._optimizer.param_groups, self._applied, strict=False):
-            if rate is None:
-                continue
-            if hasattr(rate, "fill_"):
+        for group, rate in self._applied:
+            if hasattr(rate, "mul_"):
                 group["lr"].copy_(rate)
             else:
                 group["lr"] = rate
-        self._applied = None
+        self._applied = []
 
 
 # ---------------------------------------------------------------- schedules by step
@@ -227,29 +194,26 @@ def base_steps(length: int, batch: int, *, drop_last: bool) -> int:
     return length // batch if drop_last else math.ceil(length / batch)
 
 
-def steps_per_epoch(loader: Any, global_batches: int) -> int:
-    """Steps of one epoch on one atom, for a ``trial.loader`` or a ``DataLoader`` of the script's own.
+def steps_per_epoch(loader: Any) -> int:
+    """Count the steps of one epoch on one atom, for a ``trial.loader`` or a ``DataLoader`` of the script's own.
 
     Raises:
         TypeError: The loader does not know its length or its batch size.
     """
     from torch.utils.data import DataLoader
 
-    length, batch, drop_last = None, None, False
-    if hasattr(loader, "global_batch"):
-        batch, drop_last = loader.global_batch // global_batches, loader.drop_last
-        length = loader.length
-    elif isinstance(loader, DataLoader):
+    length = getattr(loader, "base_length", None)
+    if isinstance(loader, DataLoader) and hasattr(loader.dataset, "__len__"):
         sampler = loader.batch_sampler if loader.batch_size is None else loader
-        batch = getattr(sampler, "batch_size", None)
-        drop_last = bool(getattr(sampler, "drop_last", False))
-        length = len(loader.dataset) if hasattr(loader.dataset, "__len__") else None
-    if not length or not batch:
+        if batch := getattr(sampler, "batch_size", None):
+            drop_last = bool(getattr(sampler, "drop_last", False))
+            length = base_steps(len(loader.dataset), batch, drop_last=drop_last)
+    if not length:
         raise TypeError(
             f"trial.steps_per_epoch takes a trial.loader(...) or a DataLoader whose data set has a length, not "
             f"{type(loader).__name__}"
         )
-    return base_steps(length, batch, drop_last=drop_last)
+    return int(length)
 
 
 def counts_atoms(scheduler: Any) -> bool:
@@ -276,64 +240,49 @@ class Schedule:
         atoms: int,
         epoch_batches: int | None = None,
         loaders: Sequence[Any] = (),
-        batches_per_step: int | None = None,
         *,
         may_be_by_epoch: bool = False,
     ) -> None:
-        """Count for a trial that trains on ``atoms`` atoms.
-
-        Args:
-            scheduler: Advanced by its ``step()``.
-            atoms: Base batches in a global batch.
-            epoch_batches: Base batches of an epoch, for a loader of the script's own.
-            loaders: The trial's loaders; the first one tells how much was trained on.
-            batches_per_step: Batches that make one optimizer step; None: counted.
-            may_be_by_epoch: The first call of ``step`` decides: after a loop over the loader, the schedule is by epoch.
+        """Count for a trial of ``atoms`` base batches in a global batch, by the first of ``loaders``; or, for a loader
+        of the script's own, by ``epoch_batches`` on one atom. ``may_be_by_epoch``: it is, where the first call of
+        ``step`` comes after a loop over a loader.
         """
-        self._scheduler = scheduler
+        #: The scheduler that was given.
+        self.scheduler = scheduler
+        #: Steps that one atom would have taken by now.
+        self.base_steps = 0
         self._atoms = atoms
         self._epoch_batches = epoch_batches
         self._loaders = loaders
-        self._batches_per_step = batches_per_step
+        #: Batches that made an optimizer step, and how often.
         self._seen: Counter[int] = Counter()
         self._handed_out = 0
         self._is_by_epoch: bool | None = None if may_be_by_epoch else False
-        self._done = 0
         self._offset: float | None = None
         self._epochs = 0.0
-
-    @property
-    def scheduler(self) -> Any:
-        """The scheduler that was given."""
-        return self._scheduler
-
-    @property
-    def base_steps(self) -> int:
-        """Steps that one atom would have taken by now."""
-        return self._done
 
     def step(self, *metrics: Any) -> None:
         """Advance the scheduler to where one atom would have it. Call it after each ``optimizer.step()``."""
         if self._is_by_epoch is None:
             self._is_by_epoch = not any(loader.is_running for loader in self._loaders)
         if self._is_by_epoch or metrics:
-            self._scheduler.step(*metrics)
+            self.scheduler.step(*metrics)
             return
         target = self._target()
-        for _ in range(target - self._done):
-            self._scheduler.step()
-        self._done = target
+        for _ in range(target - self.base_steps):
+            self.scheduler.step()
+        self.base_steps = target
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scheduler's state, and how it is counted."""
         return {
-            "scheduler": self._scheduler.state_dict(),
-            "base_steps": self._done,
-            "batches_per_step": self._batches_per_step,
+            "scheduler": self.scheduler.state_dict(),
+            "base_steps": self.base_steps,
+            "seen": dict(self._seen),
             "is_by_epoch": self._is_by_epoch,
             "epochs": self._epochs,
             "atoms": self._atoms,
-            "numbers": numbers_of(self._scheduler),
+            "numbers": numbers_of(self.scheduler),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -342,44 +291,37 @@ class Schedule:
         Raises:
             ValueError: The schedule was made with other numbers, on another number of atoms.
         """
-        refuse_other_numbers(self._scheduler, state["numbers"], state["atoms"], self._atoms)
-        self._scheduler.load_state_dict(state["scheduler"])
-        self._done = int(state["base_steps"])
-        self._batches_per_step = self._batches_per_step or state["batches_per_step"]
+        refuse_other_numbers(self.scheduler, state["numbers"], state["atoms"], self._atoms)
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.base_steps = int(state["base_steps"])
+        self._seen = Counter(state["seen"])
         self._is_by_epoch = state["is_by_epoch"]
         self._epochs = state["epochs"]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
+        if name.startswith("_") or name == "scheduler":
             raise AttributeError(name)
-        return getattr(self._scheduler, name)
+        return getattr(self.scheduler, name)
 
     def _target(self) -> int:
         loader = self._loaders[0] if self._loaders and self._epoch_batches is None else None
+        length, each = self._epoch_batches, 1
         if loader is not None:
-            self._count_batches(loader)
-        length = self._epoch_batches if loader is None else loader.base_length
-        each = self._batches_per_step or 1
+            self._seen[loader.batches_handed_out - self._handed_out] += 1
+            self._handed_out = loader.batches_handed_out
+            length, each = loader.base_length, self._seen.most_common(1)[0][0] or 1
         before, self._epochs = self._epochs, 0.0 if loader is None else loader.epochs_seen
         if self._atoms == 1:
-            return self._done + 1
+            return self.base_steps + 1
         if length is None:
-            return self._done + self._atoms
+            return self.base_steps + self._atoms
         steps = math.ceil(length / each)
         if loader is None:
-            return min(self._done + self._atoms, (self._done // steps + 1) * steps)
+            return min(self.base_steps + self._atoms, (self.base_steps // steps + 1) * steps)
         if self._offset is None:  # where another launch counted otherwise by more than rounding
-            offset = self._done - before * steps
+            offset = self.base_steps - before * steps
             self._offset = 0.0 if abs(offset) <= 1 else offset
-        return max(self._done, int(self._offset + self._epochs * steps + _ROUNDING))
-
-    def _count_batches(self, loader: Any) -> None:
-        """Learn how many batches make an optimizer step: what most steps have had."""
-        taken = loader.batches_handed_out - self._handed_out
-        self._handed_out = loader.batches_handed_out
-        if self._batches_per_step is None or self._seen:
-            self._seen[taken] += 1
-            self._batches_per_step = self._seen.most_common(1)[0][0] or 1
+        return max(self.base_steps, int(self._offset + self._epochs * steps + _ROUNDING))
 
 
 def numbers_of(scheduler: Any) -> list[Any]:
@@ -397,13 +339,10 @@ def refuse_other_numbers(scheduler: Any, before: list[Any], atoms_before: int, a
     """Raise ValueError where a schedule was made with other numbers on another number of atoms."""
     now = numbers_of(scheduler)
     if atoms_before != atoms and before != now:
+        pairs = zip(before, now, strict=False)
+        differing = "; ".join(f"{old} and {new}" for old, new in pairs if old != new)
         raise ValueError(
             f"this {type(scheduler).__name__} was made with other numbers on {atoms_before} atoms than on {atoms} "
-            f"({_differing(before, now)}): a schedule is counted in steps of one atom, so write its lengths with "
+            f"({differing or 'of other kinds'}): a schedule is counted in steps of one atom, so write its lengths with "
             f"trial.steps_per_epoch(loader), and leave the number of ranks out of them (accelerator.num_processes too)"
         )
-
-
-def _differing(before: list[Any], now: list[Any]) -> str:
-    pairs = [(old, new) for old, new in zip(before, now, strict=False) if old != new]
-    return "; ".join(f"{old} and {new}" for old, new in pairs[:2]) or "of other kinds"

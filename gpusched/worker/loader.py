@@ -1,9 +1,8 @@
 """Loaders: batches of this rank's share of the data, on this rank's device.
 
 ``TrainingLoader`` is what ``trial.loader`` gives: it knows its epoch and how many samples of it are consumed, and
-goes on from there after a checkpoint, whatever the number of ranks. A batch counts as consumed when it is handed out,
+continues from there after a checkpoint, whatever the number of ranks. A batch counts as consumed when it is handed out,
 not when a worker process fetched it. ``stream.py`` is the same for iterable data sets.
-``EvaluationLoader`` gives every sample to exactly one rank, without padding.
 
 Random numbers: the order comes from seed and epoch; worker processes are seeded from seed, epoch, position and rank,
 and nothing here draws from torch's global generator, so evaluating does not change training.
@@ -14,16 +13,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, cast
 
 import torch
 from torch.utils.data import DataLoader
 
-from gpusched.worker.data import Layout, derive_seed, epoch_order, share, stretches
+from gpusched.worker.data import Layout, count_batches, derive_seed, epoch_order, share, stretches
+from gpusched.worker.group import script_line
 from gpusched.worker.learning_rate import base_steps
-from gpusched.worker.loader_options import draw, own_sampler, refuse_foreign_options
-from gpusched.worker.state import Stateful, portable, unportable
-from gpusched.worker.weights import BatchWeight, each_part
+from gpusched.worker.prepare import draw, place_batch, refuse_foreign_options
+from gpusched.worker.weights import BatchWeight
 
 
 @dataclass(slots=True)
@@ -35,23 +35,12 @@ class Position:
     places: Mapping[int, Any] = field(default_factory=dict)
 
 
-def place_batch(batch: Any, device: torch.device) -> Any:
-    """``batch`` with every tensor in it on ``device``, and every other object that can be moved."""
-
-    def moved(part: Any) -> Any:
-        if isinstance(part, torch.Tensor):
-            return part.to(device, non_blocking=True)
-        move = getattr(part, "to", None)
-        return move(device) if callable(move) else part
-
-    return each_part(batch, moved)
-
-
 @dataclass(frozen=True, slots=True)
 class ShareTerms:
-    """Terms on which all loaders of a trial give this rank its share."""
+    """Terms on which all loaders of a trial give this rank its share; ``base_batches`` make a global batch."""
 
     layout: Layout
+    base_batches: int
     seed: int
     weight: BatchWeight
     device: torch.device
@@ -60,19 +49,29 @@ class ShareTerms:
 class BaseLoader(ABC):
     """Epoch, position and the batch weight; what the two training loaders share."""
 
-    def __init__(self, terms: ShareTerms, batch_size: int) -> None:
+    #: Samples of an epoch; None for a stream.
+    length: int | None = None
+
+    def __init__(
+        self, terms: ShareTerms, dataset: Any, batch_size: int, *, drop_last: bool
+    ) -> None:
+        self.dataset = dataset
+        self.drop_last = drop_last
         self.global_batch = terms.layout.global_batch(batch_size)
-        self._base_batch = batch_size
+        self._base_batch = self.global_batch // terms.base_batches
         self._layout, self._seed = terms.layout, terms.seed
         self._weight, self._device = terms.weight, terms.device
         self._position = Position()
         #: Where the last optimizer step left off; None: no optimizer is known, a batch counts when it is handed out.
         self._stepped: Position | None = None
         self._counts_steps = False
-        self._running = False
-        self._is_set_up = False
+        self._is_last = self.is_set_up = False
+        #: Whether the script is inside a loop over this loader.
+        self.is_running = False
         #: Batches that this launch has handed out.
         self.batches_handed_out = 0
+        #: Line of the script that has asked for the length of one atom, where that of this launch is another.
+        self.length_read_at: str | None = None
         #: The ``DataLoader`` that ``trial.prepare`` was given, whose attributes this one has too.
         self.given: Any = None
         self._generator = torch.Generator()
@@ -85,27 +84,52 @@ class BaseLoader(ABC):
     def __len__(self) -> int:
         """Count the batches of a whole epoch: of one atom until training begins, which is what schedules by step are
         made of; from ``trial.track`` or the first batch on, on the atoms that the trial has."""
-        return (
-            self._epoch_batches() if self._is_set_up else self.base_length or self._epoch_batches()
-        )
+        now = self._epoch_batches()
+        if self.is_set_up or self.base_length in (None, now):
+            return now
+        self.length_read_at = ":".join(map(str, script_line()))
+        return self.base_length or now
 
     @abstractmethod
     def _epoch_batches(self) -> int:
         """Batches of a whole epoch in this launch."""
 
-    @property
     @abstractmethod
+    def _samples(self) -> int:
+        """Samples of an epoch; 0: unknown."""
+
+    @abstractmethod
+    def _read(self, where: Position) -> Iterator[tuple[Any, float, Position, bool]]:
+        """Yield the batches from ``where`` on: each with its weight, the position after it, and whether it is the
+        epoch's last."""
+
+    def __iter__(self) -> Iterator[Any]:
+        where = self._begin()
+        is_empty = where.consumed == 0
+        try:
+            for batch, weight, position, is_last in self._read(where):
+                if self._position.epoch != where.epoch:
+                    raise RuntimeError("trial.loader: an older iteration outlived a newer one")
+                is_empty = False
+                self._position, self._is_last = position, is_last
+                self._weight.hand_out(self, weight)
+                self.batches_handed_out += 1
+                yield place_batch(batch, self._device)
+        finally:
+            self._end(where.epoch)
+        if is_empty:
+            raise ValueError(
+                f"trial.loader: the data do not fill one global batch of {self.global_batch} samples, and "
+                f"drop_last=True leaves none: use drop_last=False, a smaller batch_size, or `batch: global`"
+                if self.drop_last
+                else "trial.loader: this stream yields no sample"
+            )
+
+    @property
     def base_length(self) -> int | None:
         """Batches of a whole epoch on one atom; None: unknown."""
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the script is inside a loop over this loader."""
-        return self._running
-
-    def set_up(self) -> None:
-        """Note that training begins."""
-        self._is_set_up = True
+        samples = self._samples()
+        return base_steps(samples, self._base_batch, drop_last=self.drop_last) if samples else None
 
     @property
     def epoch(self) -> int:
@@ -113,14 +137,21 @@ class BaseLoader(ABC):
         return self._position.epoch
 
     @property
-    @abstractmethod
     def mid_epoch(self) -> bool:
         """Whether an epoch is under way and has samples left."""
+        return self.is_running and not self._is_last
 
     @property
-    @abstractmethod
     def epochs_seen(self) -> float:
-        """Epochs trained on so far, with the fraction of the one under way."""
+        """Epochs trained on so far, with the fraction of the one under way, where the data set knows its length."""
+        where, samples = self._settled(), self._samples()
+        return where.epoch + (min(1.0, where.consumed / samples) if samples else 0.0)
+
+    @property
+    def passes(self) -> float:
+        """``epochs_seen``, where a sampler draws more than the data set has in passes over the data set."""
+        size = len(self.dataset) if self.length and hasattr(self.dataset, "__len__") else 0
+        return self.epochs_seen * (max(1.0, (self.length or 0) / size) if size else 1.0)
 
     def follow(self, forerunner: BaseLoader) -> None:
         """Take the place of a loader that the same line of the script has made before: its next epoch comes next."""
@@ -140,25 +171,39 @@ class BaseLoader(ABC):
         """Remember that an optimizer has stepped on all that was handed out."""
         self._stepped = replace(self._position)
 
-    def _kept(self) -> Position:
+    def state_dict(self) -> dict[str, Any]:
         """Return the position to save; a finished epoch is the beginning of the next.
 
         Batches handed out since the last optimizer step are in nothing that a checkpoint holds: they come again.
         """
         where = self._settled()
-        if self._counts_steps and self._running and self.mid_epoch:
+        if self._counts_steps and self.mid_epoch:
             where = self._stepped or Position(where.epoch)
-        return where
+        places = {number: tuple(place) for number, place in where.places.items()}
+        state = {"epoch": where.epoch, "consumed": where.consumed, "places": places}
+        return {**state, "length": self.length}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved position.
+
+        Raises:
+            ValueError: It is of a data set of another length.
+        """
+        if state["length"] != self.length:
+            raise ValueError(
+                f"trial.loader: the checkpoint was made with {state['length']} samples, this data "
+                f"set has {self.length}: the data must be the same in every launch of a trial"
+            )
+        self._position = Position(state["epoch"], state["consumed"], state["places"])
 
     def _settled(self) -> Position:
-        if self._running and not self.mid_epoch:
-            return Position(self._position.epoch + 1)
-        return self._position
+        return Position(self.epoch + 1) if self.is_running and self._is_last else self._position
 
     def _begin(self) -> Position:
-        if self._running:  # a new iteration while an older one is still held: that epoch is over
+        if self.is_running:  # a new iteration while an older one is still held: that epoch is over
             self._position = Position(self._position.epoch + 1)
-        self._running = self._is_set_up = True
+        self.is_running = self.is_set_up = True
+        self._is_last = False
         where = self._position
         self._stepped = replace(where)
         self._generator.manual_seed(
@@ -171,7 +216,7 @@ class BaseLoader(ABC):
         if self._position.epoch != epoch:
             return
         self._position = Position(epoch + 1)
-        self._running = False
+        self.is_running = False
         self._weight.end(self)
 
 
@@ -188,172 +233,80 @@ class TrainingLoader(BaseLoader):
         drop_last: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(terms, batch_size)
-        self._sampler = own_sampler(options)
+        super().__init__(terms, dataset, batch_size, drop_last=drop_last)
         refuse_foreign_options(dataset, options)
-        self.dataset = dataset
-        self.length = len(dataset) if self._sampler is None else len(self._sampler)
+        self._sampler = options.pop("sampler", None)
+        self.length: int = len(dataset) if self._sampler is None else len(self._sampler)
         if self.length == 0:
             raise ValueError("trial.loader: the data set is empty")
         self._shuffle = shuffle
-        self.drop_last = drop_last
-        self._batches: list[list[int]] = []
-        #: A data set with a state of its own is asked for it, on rank 0; copies in worker processes cannot be.
-        self._asks_dataset = isinstance(dataset, Stateful) and not options.get("num_workers")
+        self._where = Position()
+        self._wrong_length = (
+            f"trial.loader: the sampler has {self.length} indices by its len(), but yields others"
+        )
         options.setdefault("pin_memory", self._device.type == "cuda")
         self._loader: DataLoader[Any] = DataLoader(
             dataset,
-            batch_sampler=cast(Any, _Lists(lambda: self._batches)),
+            batch_sampler=cast(Any, _Lists(self._shares)),
             generator=self._generator,
             **options,
         )
 
+    def _samples(self) -> int:
+        return self.length
+
     def _epoch_batches(self) -> int:
-        return len(self._stretches(0))
-
-    @property
-    def base_length(self) -> int:
-        """Batches of a whole epoch on one atom."""
-        return base_steps(self.length, self._base_batch, drop_last=self.drop_last)
-
-    def __iter__(self) -> Iterator[Any]:
-        where = self._begin()
-        order = self._order(where.epoch)
-        shares = [share(*each, self._layout) for each in self._stretches(where.consumed)]
-        if not shares and where.consumed == 0:
-            raise ValueError(
-                f"trial.loader: {self.length} samples do not fill one global batch of {self.global_batch}, and "
-                f"drop_last=True leaves none: use drop_last=False, a smaller batch_size, or `batch: global`"
-            )
-        self._batches = [order[part.begin : part.stop].tolist() for part in shares]
-        try:
-            for part, batch in zip(shares, self._loader, strict=True):
-                if self._position.epoch != where.epoch:
-                    raise RuntimeError("trial.loader: an older iteration outlived a newer one")
-                self._position.consumed = part.end
-                self._weight.hand_out(self, part.weight)
-                self.batches_handed_out += 1
-                yield place_batch(batch, self._device)
-        finally:
-            self._end(where.epoch)
+        return self._count(0)
 
     @property
     def batches_done(self) -> int:
         """Batches of this epoch that were handed out, before a resize too: ``enumerate(loader,
         loader.batches_done)``."""
-        return self._epoch_batches() - len(self._stretches(self._position.consumed))
+        return self._count(0) - self._count(self._position.consumed)
 
-    @property
-    def mid_epoch(self) -> bool:
-        return self._running and len(self._stretches(self._position.consumed)) > 0
+    def _read(self, where: Position) -> Iterator[tuple[Any, float, Position, bool]]:
+        self._where = where
+        stretched = self._stretches(where.consumed)
+        for (begin, end), batch in zip(stretched, self._loader, strict=True):
+            weight = share(begin, end, self._layout).weight
+            yield batch, weight, Position(where.epoch, end), self._count(end) == 0
 
-    @property
-    def epochs_seen(self) -> float:
-        """Epochs trained on so far, with the fraction of the one under way."""
-        where = self._settled()
-        return where.epoch + where.consumed / self.length
+    def _shares(self) -> Iterator[list[int]]:
+        """Yield this rank's indices of each global batch that is left of the epoch."""
+        where = self._where
+        indices = self._indices(where.epoch)
+        skipped = sum(1 for _ in islice(indices, where.consumed))
+        for begin, end in self._stretches(where.consumed):
+            found = list(islice(indices, end - begin))
+            if skipped < where.consumed or len(found) < end - begin:
+                raise ValueError(self._wrong_length)
+            part = share(begin, end, self._layout)
+            yield found[part.begin - begin : part.stop - begin]
+        if not self.drop_last and next(indices, None) is not None:
+            raise ValueError(self._wrong_length)
 
-    def state_dict(self) -> dict[str, Any]:
-        where = self._kept()
-        state = {"epoch": where.epoch, "consumed": where.consumed, "length": self.length}
-        if self._asks_dataset:
-            state["dataset"] = portable(self.dataset.state_dict(), "the data set")
-        return state
+    def _indices(self, epoch: int) -> Iterator[int]:
+        if self._sampler is not None:
+            yield from draw(self._sampler, self._seed, epoch)
+        elif self._shuffle:
+            yield from epoch_order(self.length, self._seed, epoch).tolist()
+        else:
+            yield from range(self.length)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved position.
+    def _stretches(self, consumed: int) -> Iterator[tuple[int, int]]:
+        batch, layout = self.global_batch, self._layout
+        return stretches(self.length, consumed, batch, layout, drop_last=self.drop_last)
 
-        Raises:
-            ValueError: It is of a data set of another length.
-        """
-        if state["length"] != self.length:
-            raise ValueError(
-                f"trial.loader: the checkpoint was made with {state['length']} samples, this data "
-                f"set has {self.length}: the data must be the same in every launch of a trial"
-            )
-        self._position = Position(state["epoch"], state["consumed"])
-        if self._asks_dataset and "dataset" in state:
-            self.dataset.load_state_dict(unportable(state["dataset"]))
-
-    def _order(self, epoch: int) -> torch.Tensor:
-        if self._sampler is None:
-            if not self._shuffle:
-                return torch.arange(self.length)
-            return epoch_order(self.length, self._seed, epoch)
-        drawn = draw(self._sampler, self._seed, epoch)
-        if len(drawn) != self.length:
-            raise ValueError(
-                f"trial.loader: the sampler has {self.length} indices by its len(), but yields {len(drawn)}"
-            )
-        return torch.tensor(drawn)
-
-    def _stretches(self, consumed: int) -> list[tuple[int, int]]:
-        """Return the global batches that are left of an epoch after so many samples."""
-        return stretches(
-            self.length, consumed, self.global_batch, self._layout, drop_last=self.drop_last
-        )
+    def _count(self, consumed: int) -> int:
+        batch, layout = self.global_batch, self._layout
+        return count_batches(self.length, consumed, batch, layout, drop_last=self.drop_last)
 
 
 class _Lists:
     """A batch sampler that hands out lists prepared elsewhere."""
 
-    def __init__(self, lists: Callable[[], list[list[int]]]) -> None:
+    def __init__(self, lists: Callable[[], Iterator[list[int]]]) -> None:
         self._lists = lists
 
     def __iter__(self) -> Iterator[list[int]]:
-        return iter(self._lists())
-
-    def __len__(self) -> int:
-        return len(self._lists())
-
-
-class EvaluationLoader:
-    """Every sample exactly once over the ranks of ``layout`` (of one rank: all on each), in order, nothing padded."""
-
-    def __init__(
-        self, dataset: Any, batch_size: int, layout: Layout, device: torch.device, **options: Any
-    ) -> None:
-        refuse_foreign_options(dataset, options)
-        self.dataset = dataset
-        self._device = device
-        options.setdefault("pin_memory", device.type == "cuda")
-        mine = range(layout.rank, len(dataset), layout.world_size)
-        lists = [list(mine[i : i + batch_size]) for i in range(0, len(mine), batch_size)]
-        options["batch_sampler"] = _Lists(lambda: lists)
-        self._loader: DataLoader[Any] = DataLoader(
-            dataset, generator=torch.Generator().manual_seed(0), **options
-        )
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self._loader:
-            yield place_batch(batch, self._device)
-
-
-class WholeLoader:
-    """A ``DataLoader`` in order that ``trial.prepare`` was given: for evaluation, the whole of it on every rank.
-
-    Other attributes are those of the ``DataLoader``.
-    """
-
-    def __init__(self, given: DataLoader[Any], weight: BatchWeight, device: torch.device) -> None:
-        self.given = given
-        self._weight, self._device = weight, device
-
-    def __len__(self) -> int:
-        return len(self.given)
-
-    def __iter__(self) -> Iterator[Any]:
-        try:
-            for batch in self.given:
-                self._weight.look(self)
-                yield place_batch(batch, self._device)
-        finally:
-            self._weight.look(None)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.given, name)
+        return self._lists()

@@ -2,7 +2,7 @@
 
 Set-up must draw alike on all ranks (a ``random_split`` of the data must not differ); dropout and augmentation must not.
 So ``seed_everything`` seeds all ranks alike, and ``diverge`` gives every rank but 0 a stream of its own when set-up is
-over. Rank 0 keeps its stream, so a trial on one atom draws what the plain script would.
+over.
 
 Only generators of libraries that are loaded are touched; nothing is imported. A library that the script imports later,
 after ``from gpusched import trial``, is seeded when the script first asks for its hyperparameters or its device.
@@ -40,15 +40,14 @@ def seed_newcomers(seed: int) -> None:
         return
     new = [name for name in _LIBRARIES if name in sys.modules and name not in _seeded]
     _seeded.update(new)
-    torch = sys.modules.get("torch")
-    if "torch" in new and torch is not None and torch.initial_seed() != _TORCH_DEFAULT:
+    if "torch" in new and sys.modules["torch"].initial_seed() != _TORCH_DEFAULT:
         return
     for name in new:
         _LIBRARIES[name](sys.modules[name], seed)
 
 
 def diverge(seed: int, rank: int, step: int) -> None:
-    """Give a rank without a saved state its own stream."""
+    """Give a rank without a saved state its own stream; rank 0 keeps that of the plain script."""
     if rank:
         seed_everything(derive_seed(seed, rank, step))
 
@@ -56,26 +55,22 @@ def diverge(seed: int, rank: int, step: int) -> None:
 def capture() -> dict[str, Any]:
     """Return the state of every generator, as values that ``torch.load(weights_only=True)`` takes."""
     (version, internal, gauss), numpy_state, torch_state, cuda_state = _states()
-    state: dict[str, Any] = {"python": [version, list(internal), gauss]}
     if numpy_state is not None:
         name, keys, position, has_gauss, cached = numpy_state
-        state["numpy"] = [name, keys.tolist(), int(position), int(has_gauss), float(cached)]
-    if torch_state is not None:
-        state["torch"] = torch_state
-    if cuda_state is not None:
-        state["cuda"] = cuda_state
-    return state
+        numpy_state = [name, keys.tolist(), int(position), int(has_gauss), float(cached)]
+    python = [version, list(internal), gauss]
+    return {"python": python, "numpy": numpy_state, "torch": torch_state, "cuda": cuda_state}
 
 
 def restore(state: dict[str, Any]) -> None:
     """Put the generators back to what ``capture`` saw."""
     version, internal, gauss = state["python"]
-    numpy_state = state.get("numpy")
+    numpy_state = state["numpy"]
     if numpy_state is not None and (numpy := sys.modules.get("numpy")) is not None:
         name, keys, *rest = numpy_state
         numpy_state = (name, numpy.array(keys, dtype=numpy.uint32), *rest)
     python = (version, tuple(internal), gauss)
-    _put_back((python, numpy_state, state.get("torch"), state.get("cuda")))
+    _put_back((python, numpy_state, state["torch"], state["cuda"]))
 
 
 class OwnGenerators:

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     import torch
 
     from gpusched.worker.learning_rate import Schedule
-    from gpusched.worker.loader import EvaluationLoader, TrainingLoader
-    from gpusched.worker.stream import EvaluationStream, StreamLoader
+    from gpusched.worker.loader import TrainingLoader
+    from gpusched.worker.prepare import PlacedLoader
+    from gpusched.worker.stream import StreamLoader
 
 
 class TrialSetup:
@@ -100,7 +101,7 @@ class TrialSetup:
         Raises:
             TypeError: Something else, or a ``DataLoader`` whose batches gpusched cannot share.
         """
-        from gpusched.worker.loader_options import prepare
+        from gpusched.worker.prepare import prepare
 
         return prepare(self, self._training, objects, self._batch_weight())
 
@@ -120,7 +121,8 @@ class TrialSetup:
         """
         import torch
 
-        from gpusched.worker import sharded, weights
+        from gpusched.worker import sharded
+        from gpusched.worker.weights import OpenDDP
 
         self._usage.made("wrap")
         is_alone = self.world_size == 1
@@ -136,14 +138,12 @@ class TrialSetup:
             return model
         if shard:
             sharded.shard(model, self.device, self.world_size)
-            weights.weigh_sharded(model, self._batch_weight())
+            self._batch_weight().weigh_sharded(model)
             return model
-        from gpusched.worker.weights import OpenDDP
-
         if self.device.type == "cuda":
             ddp_options.setdefault("device_ids", [self.device.index])
         wrapped = OpenDDP(model, **ddp_options)
-        weights.weigh_gradients(wrapped.parameters(), self._batch_weight())
+        self._batch_weight().weigh(wrapped.parameters())
         return wrapped
 
     def scale_lr(self, optimizer: Any) -> None:
@@ -205,7 +205,8 @@ class TrialSetup:
         from gpusched.worker.loader import ShareTerms, TrainingLoader
         from gpusched.worker.stream import StreamLoader
 
-        terms = ShareTerms(self._training.layout, self.seed, self._batch_weight(), self.device)
+        training, weight = self._training, self._batch_weight()
+        terms = ShareTerms(training.layout, training.global_batches, self.seed, weight, self.device)
         options["drop_last"] = drop_last
         made: TrainingLoader | StreamLoader
         if isinstance(dataset, IterableDataset):
@@ -215,17 +216,12 @@ class TrialSetup:
         self._training.add_loader(made)
         return made
 
-    def eval_loader(
-        self, dataset: Any, batch_size: int = 256, **options: Any
-    ) -> EvaluationLoader | EvaluationStream:
+    def eval_loader(self, dataset: Any, batch_size: int = 256, **options: Any) -> PlacedLoader:
         """Batches for evaluation: every sample on exactly one rank, in order, nothing padded. See ``mean``."""
-        from torch.utils.data import IterableDataset
+        from gpusched.worker.stream import evaluation_loader
 
-        from gpusched.worker.loader import EvaluationLoader
-        from gpusched.worker.stream import EvaluationStream
-
-        kind = EvaluationStream if isinstance(dataset, IterableDataset) else EvaluationLoader
-        return kind(dataset, batch_size, self._training.layout, self.device, **options)
+        layout = self._training.layout
+        return evaluation_loader(dataset, batch_size, layout, self.device, **options)
 
     @property
     def base_batches(self) -> int:
@@ -245,14 +241,13 @@ class TrialSetup:
         """
         from gpusched.worker.learning_rate import steps_per_epoch
 
-        return steps_per_epoch(loader, self._training.global_batches)
+        return steps_per_epoch(loader)
 
     def schedule(
         self,
         scheduler: Any,
         *,
         steps_per_epoch: int | None = None,
-        batches_per_step: int | None = None,
         may_be_by_epoch: bool = False,
     ) -> Schedule:
         """Count a scheduler by step in the steps of one atom, so that a resize leaves its course as it is.
@@ -269,7 +264,6 @@ class TrialSetup:
             scheduler: Of ``torch.optim.lr_scheduler``, or alike (``step``, ``state_dict``, ``load_state_dict``).
             steps_per_epoch: For a loader of your own: ``trial.steps_per_epoch(loader)``. A ``trial.loader`` made before
                 is known.
-            batches_per_step: Batches that make one optimizer step (gradient accumulation). By default they are counted.
             may_be_by_epoch: Leave it as it is where its first ``step()`` is not inside a loop over a ``trial.loader``.
 
         Raises:
@@ -295,7 +289,6 @@ class TrialSetup:
             training.global_batches,
             steps_per_epoch,
             training.loaders,
-            batches_per_step,
             may_be_by_epoch=may_be_by_epoch,
         )
         training.schedules.append(made)
@@ -347,8 +340,8 @@ class TrialSetup:
         """Note the first gradients of models that the script has wrapped by itself, on several ranks."""
         import torch
 
-        from gpusched.worker import sharded, weights
+        from gpusched.worker import sharded
 
         for each in objects:
             if isinstance(each, torch.nn.Module) and not sharded.is_sharded(each):
-                weights.watch_gradients(each, self._batch_weight())
+                self._batch_weight().watch(each)

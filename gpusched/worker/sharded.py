@@ -3,9 +3,6 @@
 A checkpoint holds whole tensors under their plain names, so any number of ranks can go on with it; torch's
 ``torch.distributed.checkpoint.state_dict`` gathers and reshards them. Rank 0's memory (not its device's) must hold the
 whole model with its optimizer for a moment. torch's own format of sharded files is not used: its index is a pickle.
-
-An optimizer's state is kept by the names of its parameters here, by their numbers where nothing is sharded; ``load``
-takes either.
 """
 
 from __future__ import annotations
@@ -18,6 +15,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from gpusched.worker.learning_rate import owned
+
 _MARK = "__gpusched_whole__"
 
 
@@ -27,7 +26,8 @@ def is_sharded(value: Any) -> bool:
         return False
     from torch.distributed.tensor import DTensor
 
-    return any(isinstance(parameter, DTensor) for parameter in _parameters(value))
+    parameters = value.parameters() if isinstance(value, nn.Module) else owned(value)
+    return any(isinstance(parameter, DTensor) for parameter in parameters)
 
 
 def is_fsdp1(model: nn.Module) -> bool:
@@ -39,11 +39,9 @@ def is_fsdp1(model: nn.Module) -> bool:
     return any(isinstance(part, FullyShardedDataParallel) for part in model.modules())
 
 
-def gathered(tensor: torch.Tensor) -> torch.Tensor:
+def gathered(tensor: Any) -> Any:
     """Return the whole of a sharded tensor, any other as it is. All ranks call it."""
-    whole = getattr(tensor, "full_tensor", None)
-    found: torch.Tensor = tensor if whole is None else whole()
-    return found
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def dealt(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -104,18 +102,9 @@ def load(value: Any, saved: Any, models: Iterable[Any]) -> None:
         dcp.set_model_state_dict(_plain(value), state, options=options)
 
 
-def _plain(model: nn.Module) -> nn.Module:
+def _plain(model: nn.Module) -> Any:
     """Return a model without ``torch.compile`` around it, which would be in the names of its parameters."""
-    found: nn.Module = getattr(model, "_orig_mod", model)
-    return found
-
-
-def _parameters(value: Any) -> list[Any]:
-    if isinstance(value, nn.Module):
-        return list(value.parameters())
-    if isinstance(value, Optimizer):
-        return [parameter for group in value.param_groups for parameter in group["params"]]
-    return []
+    return getattr(model, "_orig_mod", model)
 
 
 def _owner(optimizer: Optimizer, models: Iterable[Any]) -> nn.Module:
@@ -124,7 +113,7 @@ def _owner(optimizer: Optimizer, models: Iterable[Any]) -> nn.Module:
     Raises:
         RuntimeError: None has all of them.
     """
-    wanted = {id(parameter) for parameter in _parameters(optimizer)}
+    wanted = set(map(id, owned(optimizer)))
     for model in models:
         if isinstance(model, nn.Module) and wanted <= {id(p) for p in model.parameters()}:
             return model
@@ -135,7 +124,7 @@ def _owner(optimizer: Optimizer, models: Iterable[Any]) -> nn.Module:
 
 
 def _by_name(state: Mapping[str, Any], optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
-    """Return an optimizer's state by numbers of parameters as one by their names."""
+    """Return the state of an optimizer that was not sharded, by numbers of parameters, as one by their names."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = []
     numbered: dict[Any, str] = {}

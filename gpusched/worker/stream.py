@@ -14,20 +14,20 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, IterableDataset, Subset, default_collate
 from torch.utils.data._utils import worker as torch_worker
 
 from gpusched.worker.data import Layout, derive_seed
 from gpusched.worker.group import Call, Group
 from gpusched.worker.learning_rate import base_steps
-from gpusched.worker.loader import BaseLoader, Position, ShareTerms, place_batch
-from gpusched.worker.loader_options import refuse_foreign_options
+from gpusched.worker.loader import BaseLoader, Position, ShareTerms
+from gpusched.worker.prepare import PlacedLoader, refuse_foreign_options
 from gpusched.worker.rng import OwnGenerators
 from gpusched.worker.state import Stateful, portable, unportable
 
@@ -64,74 +64,12 @@ class _Shown:
         return getattr(self._info, name)
 
 
-class _Part:
-    """The part of a stream that one worker reads, under random numbers of its own, from ``place`` on."""
-
-    def __init__(self, dataset: Any, info: Any, seed: int, place: Place) -> None:
-        """Open it.
-
-        Raises:
-            ValueError: This epoch was begun in other parts.
-        """
-        number, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        self._taken, self._has_ended = place.taken, place.has_ended
-        self._info = None if info is None else _Shown(info)
-        self._random = OwnGenerators(derive_seed(seed, number))
-        with self._reading():
-            source = iter(dataset)
-            self._stateful = source if isinstance(source, Stateful) else dataset
-            if place.state is None:
-                next(islice(source, place.taken, place.taken), None)
-            else:
-                self._stateful.load_state_dict(unportable(place.state))
-                source = source if self._stateful is source else iter(dataset)
-            first = list(islice(source, 1))
-        self._source = chain(first, source)
-        self._parts = workers if self._info is not None and self._info.is_asked else 1
-        if place.taken and place.parts != self._parts:
-            raise ValueError(
-                f"trial.loader(..., num_workers=...): this epoch of the stream was begun in {place.parts} parts, one "
-                f"for each worker, and there are {self._parts} now: num_workers must be the same in every launch"
-            )
-        if number > 0 and self._parts == 1:  # each worker would read the whole stream
-            self._has_ended = True
-
-    def take(self, most: int) -> list[Any]:
-        """Read up to so many samples; fewer at the end."""
-        if self._has_ended:
-            return []
-        with self._reading():
-            found = list(islice(self._source, most))
-        self._taken += len(found)
-        self._has_ended = len(found) < most
-        return found
-
-    @property
-    def place(self) -> Place:
-        state = None
-        if isinstance(self._stateful, Stateful):
-            with self._reading():
-                state = copy.deepcopy(portable(self._stateful.state_dict(), "the data set"))
-        return Place(self._taken, self._has_ended, self._parts, state)
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        before = torch_worker._worker_info
-        if self._info is not None:
-            torch_worker._worker_info = self._info  # type: ignore[assignment]
-        try:
-            with self._random:
-                yield
-        finally:
-            torch_worker._worker_info = before
-
-
 @dataclass(eq=False)
 class _Reader(IterableDataset[Piece]):
     """Reads one rank's pieces of what is left of an epoch, in the rank or in its worker processes."""
 
     dataset: Any
-    places: Mapping[int, Place]
+    places: Mapping[int, Any]
     seed: int
     layout: Layout
     global_batch: int
@@ -139,24 +77,57 @@ class _Reader(IterableDataset[Piece]):
     collate: Callable[[list[Any]], Any]
 
     def __iter__(self) -> Iterator[Piece]:
-        info = torch.utils.data.get_worker_info()
-        worker = 0 if info is None else info.id
-        part = _Part(self.dataset, info, self.seed, self.places.get(worker, Place()))
-        while samples := part.take(self.global_batch):
-            if self.drop_last and len(samples) < self.global_batch:
-                return
+        """Read the part of this worker from its place on, under random numbers of its own.
+
+        Raises:
+            ValueError: This epoch was begun in other parts.
+        """
+        info: Any = torch.utils.data.get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        place = Place(*self.places.get(worker, ()))
+        shown = _Shown(info)
+        if info:
+            torch_worker._worker_info = shown  # type: ignore[assignment]
+        generators = OwnGenerators(derive_seed(self.seed, worker))
+        with generators:
+            source = iter(self.dataset)
+            stateful = source if isinstance(source, Stateful) else self.dataset
+            if place.state is None:
+                next(islice(source, place.taken, place.taken), None)
+            else:
+                stateful.load_state_dict(unportable(place.state))
+                source = source if stateful is source else iter(self.dataset)
+            source = chain(list(islice(source, 1)), source)
+        parts = workers if shown.is_asked else 1
+        if place.taken and place.parts != parts:
+            raise ValueError(
+                f"trial.loader(..., num_workers=...): this epoch of the stream was begun in {place.parts} parts, one "
+                f"for each worker, and there are {parts} now: num_workers must be the same in every launch"
+            )
+        if parts == 1 and worker > 0:  # each worker would read the whole stream
+            return
+        taken, has_ended = place.taken, place.has_ended
+        while not has_ended:
+            with generators:
+                samples = list(islice(source, self.global_batch))
+                has_ended = len(samples) < self.global_batch
+                if not samples or (has_ended and self.drop_last):
+                    return
+                state = None
+                if isinstance(stateful, Stateful):
+                    state = copy.deepcopy(portable(stateful.state_dict(), "the data set"))
+            taken += len(samples)
             mine = samples[self.layout.rank :: self.layout.world_size]
             batch = self.collate(mine or samples[:1])
-            digest = _digest(samples[0])
-            yield Piece(batch, len(mine), len(samples), worker, part.place, digest)
+            here = Place(taken, has_ended, parts, state)
+            yield Piece(batch, len(mine), len(samples), worker, here, _digest(samples[0]))
 
 
-def read_pieces(reader: _Reader, options: dict[str, Any], generator: torch.Generator) -> Any:
-    """Return an iterator over the pieces of a rank, read with the options of a ``DataLoader``."""
+def _pieces_of(reader: _Reader, options: dict[str, Any], generator: torch.Generator) -> Any:
+    """Return the ``DataLoader`` of a rank's pieces."""
+    options = {**options, "persistent_workers": False}  # each epoch is read from where it stands
     collate = cast(Any, _as_it_is)
-    return iter(
-        DataLoader(reader, batch_size=None, collate_fn=collate, generator=generator, **options)
-    )
+    return DataLoader(reader, batch_size=None, collate_fn=collate, generator=generator, **options)
 
 
 class StreamLoader(BaseLoader):
@@ -172,67 +143,41 @@ class StreamLoader(BaseLoader):
         drop_last: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(terms, batch_size)
-        refuse_foreign_options(dataset, options)
-        self.dataset = dataset
-        self.drop_last = drop_last
+        super().__init__(terms, dataset, batch_size, drop_last=drop_last)
         self._group = group
-        self._collate = options.pop("collate_fn", None) or default_collate
-        options.pop("persistent_workers", None)  # each epoch is read from where it stands
-        options.setdefault("pin_memory", terms.device.type == "cuda")
+        self._collate = _taken_from(options, dataset, terms.device)
         self._options = options
-        self._is_last = False
         self._is_compared = terms.layout.world_size == 1
 
     def _epoch_batches(self) -> int:
         return base_steps(len(self.dataset), self.global_batch, drop_last=self.drop_last)
 
-    @property
-    def base_length(self) -> int | None:
-        """Batches of a whole epoch on one atom, where the data set knows its length."""
-        length = len(self.dataset) if hasattr(self.dataset, "__len__") else None
-        return length and base_steps(length, self._base_batch, drop_last=self.drop_last)
+    def _samples(self) -> int:
+        return len(self.dataset) if hasattr(self.dataset, "__len__") else 0
 
-    def __iter__(self) -> Iterator[Any]:
-        where = self._begin()
-        self._is_last = False
+    def _read(self, where: Position) -> Iterator[tuple[Any, float, Position, bool]]:
         if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
             set_epoch(where.epoch)
-        seed = derive_seed(self._seed, where.epoch)
         reader = _Reader(
             self.dataset,
             where.places,
-            seed,
+            derive_seed(self._seed, where.epoch),
             self._layout,
             self.global_batch,
             self.drop_last,
             self._collate,
         )
-        pieces = read_pieces(reader, self._options, self._generator)
+        pieces = iter(_pieces_of(reader, self._options, self._generator))
         piece = next(pieces, None)
         self._compare(piece)
-        if piece is None and where.consumed == 0:
-            raise ValueError(
-                f"trial.loader: this stream does not fill one global batch of {self.global_batch} samples, and "
-                f"drop_last=True leaves none: use a smaller batch_size"
-                if self.drop_last
-                else "trial.loader: this stream yields no sample"
-            )
-        try:
-            while piece is not None:
-                following = next(pieces, None)
-                if self._position.epoch != where.epoch:
-                    raise RuntimeError("trial.loader: an older iteration outlived a newer one")
-                self.batches_handed_out += 1
-                self._weight.hand_out(self, self._layout.world_size * piece.samples / piece.total)
-                here = self._position
-                places = {**here.places, piece.worker: piece.place}
-                self._position = Position(where.epoch, here.consumed + piece.total, places)
-                self._is_last = following is None
-                yield place_batch(piece.batch, self._device)
-                piece = following
-        finally:
-            self._end(where.epoch)
+        consumed, places = where.consumed, where.places
+        while piece is not None:
+            following = next(pieces, None)
+            consumed, places = consumed + piece.total, {**places, piece.worker: piece.place}
+            weight = self._layout.world_size * piece.samples / piece.total
+            here = Position(where.epoch, consumed, places)
+            yield piece.batch, weight, here, following is None
+            piece = following
 
     def _compare(self, piece: Piece | None) -> None:
         """Raise ValueError where the ranks read different streams: once, at the first batch."""
@@ -247,49 +192,36 @@ class StreamLoader(BaseLoader):
                 "draw random numbers from the global generators, which are seeded alike for it"
             )
 
-    @property
-    def mid_epoch(self) -> bool:
-        return self._running and not self._is_last and self._position.consumed > 0
 
-    @property
-    def epochs_seen(self) -> float:
-        """Epochs trained on so far; the fraction only where the data set knows its length."""
-        where = self._settled()
-        length = len(self.dataset) if hasattr(self.dataset, "__len__") else 0
-        return where.epoch + (min(1.0, where.consumed / length) if length else 0.0)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position in the part of every worker."""
-        where = self._kept()
-        places = {number: tuple(place) for number, place in where.places.items()}
-        return {"epoch": where.epoch, "consumed": where.consumed, "places": places}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved position."""
-        places = {number: Place(*place) for number, place in state["places"].items()}
-        self._position = Position(state["epoch"], state["consumed"], places)
+class _PlacedPieces(PlacedLoader):
+    def _batches(self) -> Iterator[Any]:
+        return (piece.batch for piece in self.given if piece.samples)
 
 
-class EvaluationStream:
-    """Every sample of an iterable data set exactly once over the ranks of ``layout``, in the order of the stream."""
-
-    def __init__(
-        self, dataset: Any, batch_size: int, layout: Layout, device: torch.device, **options: Any
-    ) -> None:
-        refuse_foreign_options(dataset, options)
-        self.dataset = dataset
-        self._device = device
-        collate = options.pop("collate_fn", None) or default_collate
-        options.pop("persistent_workers", None)
-        options.setdefault("pin_memory", device.type == "cuda")
+def evaluation_loader(
+    dataset: Any, batch_size: int, layout: Layout, device: torch.device, **options: Any
+) -> PlacedLoader:
+    """Return every sample exactly once over the ranks of ``layout``, in order, nothing padded."""
+    collate = _taken_from(options, dataset, device)
+    generator = torch.Generator().manual_seed(0)
+    if isinstance(dataset, IterableDataset):
         size = batch_size * layout.world_size
-        self._reader = _Reader(dataset, {}, 0, layout, size, drop_last=False, collate=collate)
-        self._options = options
+        reader = _Reader(dataset, {}, 0, layout, size, drop_last=False, collate=collate)
+        return _PlacedPieces(_pieces_of(reader, options, generator), device)
+    mine = Subset(dataset, range(layout.rank, len(dataset), layout.world_size))
+    options.update(shuffle=False, sampler=None, drop_last=False)
+    made = PlacedLoader(
+        DataLoader(mine, batch_size, collate_fn=collate, generator=generator, **options), device
+    )
+    made.dataset = dataset  # whole, as a script divides by its length
+    return made
 
-    def __iter__(self) -> Iterator[Any]:
-        for piece in read_pieces(self._reader, self._options, torch.Generator().manual_seed(0)):
-            if piece.samples:
-                yield place_batch(piece.batch, self._device)
+
+def _taken_from(options: dict[str, Any], dataset: Any, device: torch.device) -> Any:
+    """Return the function that makes batches, and leave the options in ``options`` that ``DataLoader`` takes."""
+    refuse_foreign_options(dataset, options)
+    options.setdefault("pin_memory", device.type == "cuda")
+    return options.pop("collate_fn", None) or default_collate
 
 
 def _as_it_is(piece: Piece) -> Piece:
@@ -299,16 +231,10 @@ def _as_it_is(piece: Piece) -> Piece:
 def _digest(sample: Any) -> int:
     """Return a number (48 bits) that tells samples apart by the tensors, numbers and texts in them."""
     found = hashlib.blake2b(digest_size=6)
-    rest = [sample]
-    while rest:
-        part = rest.pop()
+    for part in tree_leaves(sample):
         if isinstance(part, torch.Tensor):
             data = part.detach().cpu().contiguous().reshape(-1)
             found.update(data.view(torch.uint8).numpy().tobytes())
-        elif isinstance(part, Mapping):
-            rest += part.values()
-        elif isinstance(part, list | tuple):
-            rest += part
         elif isinstance(part, bool | int | float | str | bytes):
             found.update(repr(part).encode())
         elif hasattr(part, "tobytes"):

@@ -101,12 +101,23 @@ class Training:
         self._restore_clock()
 
     def epochs_seen(self) -> float:
-        """Epochs trained on, with a fraction, by the first loader."""
-        return float(self.loaders[0].epochs_seen)
+        """Passes over the data of the first loader, with a fraction."""
+        return float(self.loaders[0].passes)
 
     def unread(self) -> str | None:
         """Return the line that prepared a loader for training which this launch has not read yet."""
         return next((place for each, place in self.prepared if not each.batches_handed_out), None)
+
+    def stale_length(self) -> str | None:
+        """Return the remark about the length of a loader that was read before training and is in no schedule."""
+        read = next((loader for loader in self.loaders if loader.length_read_at), None)
+        if read is None or self.schedules:
+            return None
+        return (
+            f"{read.length_read_at}: len(loader) before training is {read.base_length}, the batches of one atom (for "
+            f"schedules by step), and an epoch of this launch has {len(read)}: where it divides a loss, read it inside "
+            f"the loop"
+        )
 
     @property
     def mid_epoch(self) -> bool:

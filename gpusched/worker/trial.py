@@ -103,7 +103,7 @@ class Trial(TrialSetup):
         if self._backing.onlooker is not None:
             self._backing.onlooker.attach()
         for loader in self._training.loaders:
-            loader.set_up()
+            loader.is_set_up = True
         if objects:
             if self.world_size > 1:
                 self._watch_gradients(objects.values())

@@ -93,6 +93,8 @@ class Usage:
                 raise RuntimeError(apart)
         if self._reports == 1 and (unread := self._context.unread):
             self._refuse_or_tell("unread", _unread(unread), is_error=False)
+        if self._reports == 1 and (stale := training.stale_length()):
+            self._refuse_or_tell("length", stale, is_error=False)
         uneven = self.uneven(self._group.world_size) if self._reports == 1 else None
         if uneven is not None and self._group.rank == 0:
             say(uneven)

@@ -3,14 +3,12 @@
 DDP takes the plain mean over the ranks of each rank's mean gradient. Where ranks have different numbers of samples that
 is not the mean over the samples. So each gradient that reaches a parameter is multiplied by the rank's weight,
 world_size * share / global batch, before the ranks take their mean. This is exact for losses that are a mean over the
-batch, whatever models they pass through (a GAN; an encoder and a head), under gradient accumulation too, and leaves
-penalties on the parameters themselves (which every rank computes alike) as they are.
+batch, whatever models they pass through (a GAN; an encoder and a head), under gradient accumulation too.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -28,8 +26,8 @@ class BatchWeight:
     def __init__(self) -> None:
         #: The last weight of each loader that is in an epoch; the latest is last.
         self._live: dict[int, float] = {}
-        #: Loaders and weights of batches that were handed out since the last gradient.
-        self._pending: set[tuple[int, float]] = set()
+        #: Weights of batches that were handed out since the last gradient.
+        self._pending: set[float] = set()
         self._is_used = False
         #: The loader that is whole on every rank whose batch was handed out last.
         self._whole: object = None
@@ -38,8 +36,7 @@ class BatchWeight:
         self.is_foreign = self.is_whole = False
         #: A few values of each of the first gradients.
         self._first: list[torch.Tensor] = []
-        #: Parameters whose gradients are noted.
-        self.watched: set[int] = set()
+        self._watched: set[int] = set()
 
     @property
     def value(self) -> float:
@@ -49,7 +46,7 @@ class BatchWeight:
             RuntimeError: They are of several batches that were handed out, with different weights.
         """
         self._is_used = True
-        if len({weight for _, weight in self._pending}) > 1:
+        if len(self._pending) > 1:
             raise RuntimeError(
                 "one backward() for several batches of trial.loader whose samples the ranks share unevenly: their "
                 "gradients need different weights. Write trial.loader(..., drop_last=True) with a batch_size that "
@@ -63,21 +60,52 @@ class BatchWeight:
         if self._is_used:
             self._pending.clear()
             self._is_used = False
-        self._pending.add((id(loader), weight))
+        self._pending.add(weight)
         self._live.pop(id(loader), None)
         self._live[id(loader)] = weight
 
     def end(self, loader: object) -> None:
         """Note that an epoch of ``loader`` is over."""
         self._live.pop(id(loader), None)
-        self._pending = {each for each in self._pending if each[0] != id(loader)}
+        self._pending.clear()
 
     def look(self, loader: object) -> None:
         """Note that a loader that is whole on every rank hands out a batch; None: it is at its end."""
         self._whole = loader
 
-    def note(self, gradient: torch.Tensor) -> None:
-        """Note a gradient as a parameter gets it on this rank, before the ranks take their mean."""
+    def weigh(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Have the gradients of these multiplied by the weight of the batch that is being trained on."""
+        for parameter in parameters:
+            if parameter.requires_grad:
+                self._watched.add(id(parameter))
+                parameter.register_hook(self._weighted)
+
+    def weigh_sharded(self, model: nn.Module) -> None:
+        """``weigh`` a model of ``fully_shard``, whose whole parameters there are only while it runs."""
+        known: set[int] = set()
+
+        def found(module: nn.Module, arguments: Any) -> None:
+            new = [each for each in module.parameters() if id(each) not in known]
+            whole = [each for each in new if not hasattr(each, "device_mesh")]
+            known.update(map(id, whole))
+            self.weigh(whole)
+
+        for module in model.modules():
+            if any(True for _ in module.parameters(recurse=False)):
+                module.register_forward_pre_hook(found)
+
+    def watch(self, model: nn.Module) -> None:
+        """Note the first gradients of a model that the script has wrapped by itself, as they are."""
+        for parameter in model.parameters():
+            if parameter.requires_grad and id(parameter) not in self._watched:
+                parameter.register_hook(self._note)
+
+    def _weighted(self, gradient: torch.Tensor) -> torch.Tensor:
+        gradient = gradient if (factor := self.value) == 1.0 else gradient * factor
+        self._note(gradient)
+        return gradient
+
+    def _note(self, gradient: torch.Tensor) -> None:
         if not self._has_shared and self._whole is not None:
             self.is_whole = True
         elif not self._live and self._whole is None:
@@ -104,66 +132,10 @@ class OpenDDP(DistributedDataParallel):
             return getattr(self.module, name)
 
 
-def each_part(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return ``value`` with what ``change`` makes of everything in it, down lists, tuples and maps."""
-    if isinstance(value, tuple):
-        parts = [each_part(part, change) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if isinstance(value, list):
-        return [each_part(part, change) for part in value]
-    if isinstance(value, dict):
-        changed = copy.copy(value)
-        for name, part in value.items():
-            changed[name] = each_part(part, change)
-        return changed
-    return change(value)
-
-
-def weigh_gradients(parameters: Iterable[nn.Parameter], weight: BatchWeight) -> None:
-    """Have gradients multiplied by the weight of the batch that is being trained on."""
-
-    def weighted(gradient: torch.Tensor) -> torch.Tensor | None:
-        factor = weight.value
-        if factor != 1.0:
-            gradient = gradient * factor
-        weight.note(gradient)
-        return None if factor == 1.0 else gradient
-
-    for parameter in parameters:
-        if parameter.requires_grad:
-            weight.watched.add(id(parameter))
-            parameter.register_hook(weighted)
-
-
-def weigh_sharded(model: nn.Module, weight: BatchWeight) -> None:
-    """``weigh_gradients`` for a model of ``fully_shard``, whose whole parameters there are only while it runs."""
-    known: set[int] = set()
-
-    def found(module: nn.Module, arguments: Any) -> None:
-        new = [each for each in module.parameters() if each.requires_grad and id(each) not in known]
-        whole = [each for each in new if not hasattr(each, "device_mesh")]
-        known.update(map(id, whole))
-        weigh_gradients(whole, weight)
-
-    for module in model.modules():
-        if any(True for _ in module.parameters(recurse=False)):
-            module.register_forward_pre_hook(found)
-
-
-def watch_gradients(model: nn.Module, weight: BatchWeight) -> None:
-    """Note the first gradients of a model that the script has wrapped by itself, as they are."""
-    for parameter in model.parameters():
-        if parameter.requires_grad and id(parameter) not in weight.watched:
-            parameter.register_hook(weight.note)
-
-
 def same_work(group: Group, weight: BatchWeight, unread: str | None) -> tuple[bool, str | None]:
     """Return whether this is known, and the error for ranks that train on the same samples. All ranks call it.
 
-    Args:
-        group: The ranks.
-        weight: What their gradients came from.
-        unread: Line of ``trial.prepare`` that returned a loader for training which was never read.
+    ``unread``: line of ``trial.prepare`` that returned a loader for training which was never read.
     """
     if weight.is_foreign and unread is not None:
         return True, (

@@ -17,8 +17,9 @@ from torch.utils.data import (
 )
 
 from gpusched.worker.data import Layout
-from gpusched.worker.loader import EvaluationLoader, ShareTerms, TrainingLoader, place_batch
-from gpusched.worker.loader_options import arguments_of
+from gpusched.worker.loader import ShareTerms, TrainingLoader
+from gpusched.worker.prepare import arguments_of, place_batch
+from gpusched.worker.stream import evaluation_loader
 from gpusched.worker.weights import BatchWeight
 
 CPU = torch.device("cpu")
@@ -43,7 +44,10 @@ def loaders(
     seed = options.pop("seed", 5)
     return [
         TrainingLoader(
-            ShareTerms(layout, seed, BatchWeight(), CPU), kind(length), batch_size, **options
+            ShareTerms(layout, 1 if exact else world_size, seed, BatchWeight(), CPU),
+            kind(length),
+            batch_size,
+            **options,
         )
         for layout in layouts
     ]
@@ -133,15 +137,6 @@ def test_what_workers_fetched_ahead_is_not_consumed() -> None:
     assert sorted(n for batch in [*first, *rest] for n in batch) == list(range(40))
 
 
-def test_length_is_of_a_whole_epoch_wherever_it_stands() -> None:
-    (loader,) = loaders(10, 1)
-    assert len(loader) == 3
-    loader.load_state_dict({"epoch": 0, "consumed": 8, "length": 10})
-    assert len(loader) == 3
-    assert [len(batch) for batch in loader] == [2]
-    assert [len(batch) for batch in loader] == [4, 4, 2]
-
-
 def test_position_epoch_and_mid_epoch() -> None:
     (loader,) = loaders(8, 1)
     assert not loader.mid_epoch
@@ -151,7 +146,8 @@ def test_position_epoch_and_mid_epoch() -> None:
     assert loader.epochs_seen == 0.5
     next(iterator)
     assert not loader.mid_epoch, "the last batch is out: this is the end of the epoch"
-    assert loader.state_dict() == {"epoch": 1, "consumed": 0, "length": 8}
+    assert loader.state_dict() == {"epoch": 1, "consumed": 0, "length": 8, "places": {}}
+    assert len(loader) == 2, "of a whole epoch, wherever it stands"
     assert list(iterator) == []
     assert (loader.epoch, loader.epochs_seen) == (1, 1.0)
 
@@ -161,7 +157,7 @@ def test_break_ends_an_epoch() -> None:
     for _ in loader:
         break
     assert not loader.mid_epoch
-    assert loader.state_dict() == {"epoch": 1, "consumed": 0, "length": 20}
+    assert (loader.epoch, loader.state_dict()["consumed"]) == (1, 0)
     assert sorted(n for batch in loader for n in batch.tolist()) == list(range(20))
     assert loader.epoch == 2
 
@@ -183,26 +179,51 @@ def test_weights_are_set_with_the_batch_and_taken_back() -> None:
     assert weight_of(first) == weight_of(second) == 1.0
 
 
-def test_a_data_set_of_another_length_is_refused() -> None:
-    (loader,) = loaders(10, 1)
-    with pytest.raises(ValueError, match="made with 9 samples, this data set has 10"):
-        loader.load_state_dict({"epoch": 0, "consumed": 0, "length": 9})
-
-
 def test_foreign_samplers_and_loaders_are_refused() -> None:
     with pytest.raises(TypeError, match="takes a data set, not a DataLoader"):
         loaders_of(DataLoader(Numbers(3)))
-    with pytest.raises(TypeError, match="a sampler must have a length"):
-        loaders_of(Numbers(3), sampler=object())
     for option in ("batch_sampler", "generator"):
         with pytest.raises(TypeError, match=f"leave {option} out"):
             loaders_of(Numbers(3), **{option: object()})
     with pytest.raises(ValueError, match="empty"):
         loaders_of(Numbers(0))
+    with pytest.raises(
+        ValueError, match="do not fill one global batch of 4 samples, and drop_last"
+    ):
+        list(loaders_of(Numbers(3), batch_size=4, drop_last=True))
+    (loader,), (other,) = loaders(9, 1), loaders(10, 1)
+    with pytest.raises(ValueError, match="made with 9 samples, this data set has 10"):
+        other.load_state_dict(loader.state_dict())
+
+
+class Wrong(RandomSampler):
+    def __len__(self) -> int:
+        return 8
+
+
+@pytest.mark.parametrize("samples", [7, 9])
+def test_a_sampler_that_is_not_as_long_as_it_says_is_refused(samples: int) -> None:
+    with pytest.raises(ValueError, match="has 8 indices by its len"):
+        list(loaders_of(Numbers(9), sampler=Wrong(range(9), num_samples=samples)))
+
+
+def test_26_a_sampler_that_never_ends_is_drawn_as_it_is_read() -> None:
+    """makemore's: an epoch of 1e10 indices, dealt exactly over a resize; a pass over the data is what rates go by."""
+    sampler = RandomSampler(range(40), replacement=True, num_samples=10**10)
+    (whole,), resized = (loaders(40, ranks, sampler=sampler, shuffle=False) for ranks in (1, 2))
+    assert len(whole) == 10**10 // 4
+    expected = [n for batch in take([whole], 30) for n in batch]
+    (first,) = loaders(40, 1, sampler=sampler)
+    seen = [n for batch in take([first], 10) for n in batch]
+    for loader in resized:
+        loader.load_state_dict(first.last_state)
+        assert loader.passes == pytest.approx(1.0)
+    seen += [n for batch in take(resized, 10) for n in batch]
+    assert seen == expected
 
 
 def loaders_of(dataset: Any, **options: Any) -> TrainingLoader:
-    terms = ShareTerms(Layout(0, 1, 1, exact=False), 0, BatchWeight(), CPU)
+    terms = ShareTerms(Layout(0, 1, 1, exact=False), 1, 0, BatchWeight(), CPU)
     return TrainingLoader(terms, dataset, **{"batch_size": 2, **options})
 
 
@@ -210,7 +231,7 @@ def test_nothing_draws_from_the_global_generator() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
     (loader,) = loaders(10, 1)
-    evaluation = EvaluationLoader(Numbers(10), 4, Layout(0, 1, 1, exact=False), CPU)
+    evaluation = evaluation_loader(Numbers(10), 4, Layout(0, 1, 1, exact=False), CPU)
     assert len(list(loader)) == len(list(evaluation)) == 3
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -222,7 +243,7 @@ def test_evaluation_gives_each_sample_to_one_rank(
     seen: Counter[int] = Counter()
     for rank in range(world_size):
         layout = Layout(rank, world_size, world_size, exact=False)
-        loader = EvaluationLoader(Numbers(length), batch_size, layout, CPU)
+        loader = evaluation_loader(Numbers(length), batch_size, layout, CPU)
         batches = [batch.tolist() for batch in loader]
         assert len(batches) == len(loader)
         assert all(0 < len(batch) <= batch_size for batch in batches)
@@ -247,46 +268,16 @@ def test_batches_are_placed_whatever_they_are_made_of() -> None:
     assert [tuple(x.shape) for x, _ in loader] == [(2, 2), (2, 2)]
 
 
-class Remembering(Numbers):
-    """A data set with a state of its own: what was asked of it."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__(length)
-        self.asked: list[int] = []
-
-    def __getitem__(self, index: int) -> int:
-        self.asked.append(index)
-        return index
-
-    def state_dict(self) -> dict[str, list[int]]:
-        return {"asked": list(self.asked)}
-
-    def load_state_dict(self, state: dict[str, list[int]]) -> None:
-        self.asked = list(state["asked"])
-
-
-def test_a_data_set_with_a_state_is_asked_for_it() -> None:
-    (loader,), (resumed,) = (loaders(12, 1, kind=Remembering) for _ in range(2))
-    iterator = iter(loader)
-    first = next(iterator).tolist()
-    resumed.load_state_dict(loader.state_dict())
-    assert resumed.dataset.asked == first
-
-
 class HardFirst(RandomSampler):
     def __iter__(self) -> Iterator[int]:
         return iter(sorted(super().__iter__(), reverse=True))
-
-
-def in_order(batch: list[int]) -> list[int]:
-    return sorted(batch)
 
 
 @pytest.mark.parametrize(
     ("options", "kept"),
     [
         ({"shuffle": True, "drop_last": True}, {"drop_last": True}),
-        ({"shuffle": True, "collate_fn": in_order, "num_workers": 2}, {"num_workers": 2}),
+        ({"shuffle": True, "collate_fn": sorted, "num_workers": 2}, {"num_workers": 2}),
         ({"sampler": (once := RandomSampler(range(9), num_samples=5))}, {"sampler": once}),
         ({"sampler": (again := RandomSampler(range(9), replacement=True))}, {"sampler": again}),
         ({"sampler": (hard := HardFirst(range(9)))}, {"sampler": hard}),

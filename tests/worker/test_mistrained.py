@@ -298,30 +298,6 @@ def test_micro_batches_since_the_last_step_come_again_after_a_resume(bench: Benc
     assert rest == whole[1:], "the step that was cut in two is taken whole"
 
 
-def wrong_loader(how: str) -> None:
-    trial = gpusched.init()
-    loader = trial.loader(
-        numbers(6),
-        batch_size=4,
-        drop_last=how == "empty",
-        **({"in_order": False} if how == "order" else {}),
-    )
-    for _ in loader:
-        pass
-
-
-@pytest.mark.parametrize(
-    ("how", "told"),
-    [
-        ("empty", "6 samples do not fill one global batch of 8, and drop_last=True leaves none"),
-        ("order", "leave in_order out"),
-    ],
-)
-def test_a_loader_that_would_lose_samples_is_refused(bench: Bench, how: str, told: str) -> None:
-    for rank in run_ranks(wrong_loader, 2, bench, arguments=(how,)):
-        assert told in rank.error
-
-
 def evaluating_first(counts: bool, until: int = 6) -> list[int]:
     """As nanoGPT: every second iteration is evaluated before it is trained. The iterations trained on.
 

@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, ReduceLROnPlat
 from torch.utils.data import DataLoader, TensorDataset
 
 import gpusched
+from gpusched.protocol import Remark
 from tests.worker.fakes import Bench, at_step, daemon, run_rank, run_ranks
 from tests.worker.test_ranks import values
 
@@ -113,6 +114,38 @@ def test_1_and_4_ranks_that_read_the_same_samples_are_refused_at_the_first_repor
         assert told in rank.error
     if "own" not in how:
         run_rank(wrongly, bench, 2, how)  # right on one rank
+
+
+def divided(kind: str) -> list[float]:
+    """Loss over an epoch, divided by a length that was read before training."""
+    trial = gpusched.init()
+    model: Any = nn.Linear(3, 1).double()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = trial.local_batch(8) if "local" in kind else 8
+    loader: Any = DataLoader(regression(48), batch_size=batch, shuffle=True)
+    model, optimizer, loader = trial.prepare(model, optimizer, loader)
+    length = len(loader)
+    tracked = {"model": model, "opt": optimizer}
+    if "schedule" in kind:
+        tracked["sched"] = trial.schedule(CosineAnnealingLR(optimizer, T_max=length))
+    trial.track(**tracked)
+    counted = sum(1 for _ in loader)
+    trial.report(accuracy=1.0 / length)
+    return [length, counted]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected", "is_told"),
+    [("plain", [6, 3], True), ("schedule", [6, 3], False), ("local", [6, 6], False)],
+)
+def test_7_a_length_read_before_training_that_may_divide_a_loss_is_told(
+    bench: Bench, kind: str, expected: list[float], is_told: bool
+) -> None:
+    with daemon(bench) as fake:
+        assert values(run_ranks(divided, 2, bench, arguments=(kind,))) == [expected] * 2
+        told = [each.text for each in fake.of_kind(Remark) if "before training is 6" in each.text]
+    assert bool(told) == is_told
+    assert all("test_prepare.py:" in text for text in told)
 
 
 def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -82,18 +81,6 @@ def test_the_factor_by_hand(
     assert ramp.factor(epochs, 5.0) == pytest.approx(expected)
 
 
-def test_without_a_warmup_the_target_holds_at_once() -> None:
-    assert Ramp(1.0, 4.0).factor(0.0, 0.0) == 4.0
-    assert Ramp(4.0, 1.0).factor(0.0, 0.0) == 1.0
-
-
-def test_one_step_after_another_by_hand() -> None:
-    """1 -> 4 atoms in one epoch of ten steps: 0.1 * (1 + 3 i / 10)."""
-    rig = Rig(target=4.0)
-    assert rig.step(12) == pytest.approx([0.1 * (1 + 3 * min(i, 10) / 10) for i in range(12)])
-    assert rig.optimizer.param_groups[0]["lr"] == 0.1
-
-
 def test_resized_twice_in_the_middle_of_a_ramp() -> None:
     """1 -> 4; after five steps (factor 2.5) to 2: 10% a step; after three more back to 4, from 2 in an epoch."""
     first = Rig(target=4.0)
@@ -108,31 +95,10 @@ def test_resized_twice_in_the_middle_of_a_ramp() -> None:
     assert third.step(11) == pytest.approx([0.2 + 0.02 * min(i, 10) for i in range(11)])
 
 
-def test_a_relaunch_in_mid_ramp_changes_nothing() -> None:
-    whole = Rig(target=4.0)
-    rates = whole.step(16)
-    for cut in range(16):
-        before, after = Rig(target=4.0), Rig(target=4.0)
-        used = before.step(cut) if cut else []
-        after.batches = before.batches
-        after.scaler.load_state_dict(before.scaler.state_dict())
-        assert [*used, *after.step(16 - cut)] == pytest.approx(rates)
-
-
-def test_several_groups_keep_their_proportion() -> None:
-    rig = Rig(target=3.0, warmup_epochs=0.0, groups=(0.1, 0.01, 0.0))
-    rig.step()
-    assert rig.used == [pytest.approx([0.3, 0.03, 0.0])]
-
-
 OPTIMIZERS = [
     (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 1e-4}),
-    (torch.optim.SGD, {"foreach": True}),
-    (torch.optim.Adam, {}),
     (torch.optim.Adam, {"fused": True}),
     (torch.optim.AdamW, {"amsgrad": True}),
-    (torch.optim.NAdam, {}),
-    (torch.optim.RMSprop, {"momentum": 0.9}),
 ]
 
 
@@ -149,19 +115,22 @@ def test_every_optimizer_moves_as_with_a_rate_set_by_hand(make: Any, options: An
     assert rig.parameters[0].item() == pytest.approx(by_hand.item(), rel=1e-5)
 
 
-def test_closures_are_called_with_the_scaled_rate() -> None:
-    rig = Rig(target=4.0, warmup_epochs=0.0, make=torch.optim.LBFGS)
-    parameter = rig.parameters[0]
+def test_a_rate_that_the_optimizer_sets_itself_is_left_alone_and_others_keep_their_proportion() -> (
+    None
+):
+    rig = Rig(target=3.0, warmup_epochs=0.0, groups=(0.1, 0.01, 0.0))
+    rig.step()
+    assert rig.used == [pytest.approx([0.3, 0.03, 0.0])]
 
-    def closure() -> torch.Tensor:
-        rig.optimizer.zero_grad()
-        loss = ((parameter - 3) ** 2).sum()
-        loss.backward()
-        return loss
+    class OwnRate(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None: ...
 
-    rig.optimizer.step(closure)
-    assert rig.used == [[pytest.approx(0.4)]]
-    assert rig.optimizer.param_groups[0]["lr"] == 0.1
+    rig = Rig(target=4.0, make=OwnRate)
+    rig.optimizer.param_groups[0]["lr"] = None
+    rig.optimizer.step()
+    assert rig.optimizer.param_groups[0]["lr"] is None
+    with pytest.raises(TypeError, match=r"takes a torch.optim.Optimizer, not Linear"):
+        RateScaler(torch.nn.Linear(1, 1), target=1.0, warmup_epochs=1, clock=Clock())
 
 
 def test_a_rate_that_is_a_tensor_stays_that_tensor() -> None:
@@ -189,14 +158,9 @@ def stepped(make: Callable[[torch.optim.Optimizer], Any], target: float, feed: b
 
 SCHEDULERS: list[tuple[Callable[[Any], Any], bool]] = [
     (lambda o: schedulers.StepLR(o, 3, 0.5), False),
-    (lambda o: schedulers.MultiStepLR(o, [2, 5], 0.1), False),
-    (lambda o: schedulers.ExponentialLR(o, 0.9), False),
     (lambda o: schedulers.LambdaLR(o, lambda n: 1 / (1 + n)), False),
     (lambda o: schedulers.MultiplicativeLR(o, lambda n: 0.9), False),
     (lambda o: schedulers.CosineAnnealingLR(o, 10), False),
-    (lambda o: schedulers.CosineAnnealingWarmRestarts(o, 4), False),
-    (lambda o: schedulers.LinearLR(o, 0.1, total_iters=5), False),
-    (lambda o: schedulers.PolynomialLR(o, 10), False),
     (lambda o: schedulers.OneCycleLR(o, 0.3, total_steps=20, cycle_momentum=False), False),
     (lambda o: schedulers.CyclicLR(o, 0.01, 0.1, step_size_up=3, cycle_momentum=False), False),
     (lambda o: schedulers.ReduceLROnPlateau(o, patience=1), True),
@@ -219,10 +183,11 @@ def test_every_scheduler_sees_the_base_rate_and_is_scaled(
     assert scaled[12:] == pytest.approx([4 * rate for rate in plain[12:]])
 
 
-def test_a_step_that_raised_leaves_the_base_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_raised_leaves_the_base_rate() -> None:
     rig = Rig(target=4.0, warmup_epochs=0.0)
 
     def closure() -> float:
+        assert rig.optimizer.param_groups[0]["lr"] == pytest.approx(0.4)
         raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
@@ -241,24 +206,6 @@ def test_a_step_skipped_by_the_gradient_scaler_does_not_move_the_ramp() -> None:
         scaler.step(rig.optimizer)
         scaler.update()
     assert [rates[0] for rates in rig.used] == pytest.approx([0.1, 0.13])
-
-
-def test_accumulated_gradients_ramp_by_the_samples_trained_on() -> None:
-    """Four batches a step, ten an epoch: the ramp over one epoch goes 0, 0.4, 0.8, 1."""
-    rig = Rig(target=4.0)
-    for _ in range(4):
-        rig.batches += 3
-        rig.step()
-    assert [rates[0] for rates in rig.used] == pytest.approx([0.1, 0.22, 0.34, 0.4])
-
-
-def test_averaged_weights_and_deep_copies_are_untouched() -> None:
-    rig = Rig(target=4.0, warmup_epochs=0.0)
-    module = torch.nn.Linear(1, 1)
-    averaged = torch.optim.swa_utils.AveragedModel(module)
-    rig.step()
-    averaged.update_parameters(module)
-    assert copy.deepcopy(rig.optimizer.state_dict())["param_groups"][0]["lr"] == 0.1
 
 
 def test_a_clock_without_a_loader_counts_reports_and_then_steps() -> None:
@@ -307,25 +254,6 @@ def test_9_iterations_as_steps_warm_up_over_reports_not_over_steps(bench: Bench)
         assert all(after - before < 0.025 for before, after in pairwise(rates))
         assert 1.4 < rates[50] < 1.6
         assert rates[110] == 2.0
-
-
-def test_only_optimizers_are_taken() -> None:
-    with pytest.raises(TypeError, match=r"takes a torch.optim.Optimizer, not Linear"):
-        RateScaler(torch.nn.Linear(1, 1), target=1.0, warmup_epochs=1, clock=Clock())
-
-
-def test_an_optimizer_that_sets_its_own_rate_is_left_alone(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    class OwnRate(torch.optim.SGD):
-        def step(self, closure: Any = None) -> None: ...
-
-    rig = Rig(target=4.0, make=OwnRate)
-    rig.optimizer.param_groups[0]["lr"] = None
-    for _ in range(2):
-        rig.optimizer.step()
-    assert rig.optimizer.param_groups[0]["lr"] is None
-    assert capsys.readouterr().err.count("so the optimizer sets its own rate") == 1
 
 
 @pytest.mark.parametrize(

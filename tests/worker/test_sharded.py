@@ -14,7 +14,7 @@ from tests.worker.fakes import Bench, at_step, daemon, run_ranks
 from tests.worker.test_ranks import digits
 
 
-def train(shard: bool, together: bool = True) -> list[float]:
+def train(shard: bool) -> list[float]:
     """Whole weights after three epochs; AdamW, so that the optimizer's state matters."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
@@ -26,10 +26,7 @@ def train(shard: bool, together: bool = True) -> list[float]:
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     trial.scale_lr(optimizer)
     loader = trial.loader(digits(), batch_size=5)
-    if together:
-        trial.track(model=model, opt=optimizer, sched=schedule)
-    else:
-        trial.track(opt=optimizer)
+    trial.track(model=model, opt=optimizer, sched=schedule)
     for _ in trial.steps(limit=3):
         for x, y in loader:
             optimizer.zero_grad()
@@ -72,12 +69,6 @@ def test_sharded_training_resized_anywhere_gives_the_same_weights(
     assert resized(Bench(bench.root / "moved"), plan) == pytest.approx(expected, abs=1e-9, rel=1e-9)
 
 
-def test_an_optimizer_without_its_model_is_told(bench: Bench) -> None:
-    with daemon(bench, at_step(**{"yield": 1})):
-        ended: Any = run_ranks(train, 2, bench, 1, (True, False))
-    assert "trial.track(model=model, opt=opt), in one call" in ended[0].error
-
-
 class Average:
     """Averaged parameters in an object of the script's own, each kept as the parameter is: sharded or whole."""
 
@@ -96,20 +87,16 @@ class Average:
             self.parameters[name].copy_(value)
 
 
-def shard_by(how: str, net: nn.Module, ranks: int) -> nn.Module:
+def averaged(steps: int = 4) -> list[float]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    if ranks > 1:
-        net = fully_shard(net, mesh=init_device_mesh("cpu", (ranks,)))
-    return torch.compile(net, backend="eager") if how == "compiled" else net
-
-
-def averaged(how: str, steps: int = 4) -> list[float]:
     trial = gpusched.init()
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3)).double()
-    model = shard_by(how, net, trial.world_size)
+    net: nn.Module = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3)).double()
+    if trial.world_size > 1:
+        net = fully_shard(net, mesh=init_device_mesh("cpu", (trial.world_size,)))
+    model: Any = torch.compile(net, backend="eager")
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     average = Average(model)
     trial.track(model=model, opt=optimizer, average=average)
@@ -125,16 +112,15 @@ def averaged(how: str, steps: int = 4) -> list[float]:
     return torch.cat([p.detach().flatten() for p in both]).tolist()
 
 
-@pytest.mark.parametrize("how", ["compiled", "plain"])
-def test_however_a_model_is_sharded_its_whole_state_is_saved(bench: Bench, how: str) -> None:
+def test_a_model_that_is_sharded_by_hand_and_compiled_is_saved_whole(bench: Bench) -> None:
     whole = Bench(bench.root / "whole")
     whole.prepare()
-    (alone,) = run_ranks(averaged, 1, whole, arguments=(how,))
+    (alone,) = run_ranks(averaged, 1, whole)
     moved = Bench(bench.root / "moved")
     moved.prepare()
     for incarnation, (ranks, until) in enumerate([(1, 1), (2, 3), (1, END)], 1):
         with daemon(moved, at_step(**{"yield": until})):
-            ended = run_ranks(averaged, ranks, moved, incarnation, (how,))
+            ended = run_ranks(averaged, ranks, moved, incarnation)
         assert not any(rank.error for rank in ended), "".join(rank.error for rank in ended)
     assert ended[0].value == pytest.approx(alone.value, abs=1e-9)
 

@@ -174,11 +174,6 @@ def test_shares_of_the_last_batch_are_weighted(bench: Bench) -> None:
     assert (one["weights"][-1], other["weights"][-1]) == (2.0, 0.0)
 
 
-def test_what_does_not_fill_a_batch_is_left_out_on_wish(bench: Bench) -> None:
-    (one,) = values(run_ranks(consume, 1, bench, arguments=("plain", {"drop_last": True}, 1)))
-    assert [len(step) for step in one["steps"]] == [4] * 11
-
-
 def another_number_of_workers() -> None:
     trial = gpusched.init()
     loader = trial.loader(Splitting(), batch_size=4, num_workers=trial.world_size)
@@ -220,7 +215,7 @@ def test_31_a_stream_with_labels_of_no_dimension_is_decoded_once_a_rank(
     ("kind", "options", "told"),
     [
         ("by rank", {}, "yields other samples on other ranks"),
-        ("plain", {"drop_last": True, "batch_size": 46}, "does not fill one global batch of 46"),
+        ("plain", {"drop_last": True, "batch_size": 46}, "do not fill one global batch of 46"),
     ],
 )
 def test_a_stream_that_would_lose_or_repeat_samples_is_refused(

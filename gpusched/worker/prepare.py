@@ -5,31 +5,73 @@ Options of its loaders are taken over, and indices of its samplers drawn alike o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, cast
 
 import torch
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from gpusched.worker.data import derive_seed
 from gpusched.worker.group import script_line
 from gpusched.worker.rng import OwnGenerators
+from gpusched.worker.weights import BatchWeight
 
-if TYPE_CHECKING:
-    from gpusched.worker.setup import TrialSetup
-    from gpusched.worker.training import Training
-
-_OURS = {
-    "batch_sampler": "gpusched shards and shuffles by itself",
-    "generator": "the order comes from the trial's seed",
-}
 _KEPT = (
     *("batch_size", "drop_last", "num_workers", "collate_fn", "timeout", "worker_init_fn"),
-    *("multiprocessing_context", "prefetch_factor", "persistent_workers", "in_order"),
+    *("multiprocessing_context", "prefetch_factor", "persistent_workers"),
 )
+_DRAWN_AT_ONCE = 1 << 16
+"""Indices of a script's sampler that are drawn together: an epoch may have 1e10 of them."""
 
 
-def prepare(trial: TrialSetup, training: Training, objects: Sequence[Any], weight: Any) -> Any:
+def place_batch(batch: Any, device: torch.device) -> Any:
+    """``batch`` with every tensor in it on ``device``, and every other object that can be moved."""
+
+    def moved(part: Any) -> Any:
+        if isinstance(part, torch.Tensor):
+            return part.to(device, non_blocking=True)
+        move = getattr(part, "to", None)
+        return move(device) if callable(move) else part
+
+    return tree_map(moved, batch)
+
+
+class PlacedLoader:
+    """A ``DataLoader`` whose batches are on this rank's device; other attributes are those of the ``DataLoader``.
+
+    With ``weight`` it is one that ``trial.prepare`` was given: for evaluation, the whole of it on every rank.
+    """
+
+    def __init__(
+        self, given: DataLoader[Any], device: torch.device, weight: BatchWeight | None = None
+    ) -> None:
+        self.given = given
+        self.dataset = given.dataset
+        self._device, self._weight = device, weight or BatchWeight()
+
+    def __len__(self) -> int:
+        return len(self.given)
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            for batch in self._batches():
+                self._weight.look(self)
+                yield place_batch(batch, self._device)
+        finally:
+            self._weight.look(None)
+
+    def _batches(self) -> Iterator[Any]:
+        return iter(self.given)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.given, name)
+
+
+def prepare(trial: Any, training: Any, objects: Sequence[Any], weight: BatchWeight) -> Any:
     """Return what takes the place of these objects, or of the only one; see ``trial.prepare``."""
     prepared: list[Any] = []
     for each in objects:
@@ -51,27 +93,16 @@ def prepare(trial: TrialSetup, training: Training, objects: Sequence[Any], weigh
     return tuple(prepared) if len(prepared) != 1 else prepared[0]
 
 
-def _prepared_loader(
-    trial: TrialSetup, training: Training, given: DataLoader[Any], weight: Any
-) -> Any:
-    from gpusched.worker.loader import WholeLoader
-
-    if is_in_order(given):
-        return WholeLoader(given, weight, trial.device)
+def _prepared_loader(trial: Any, training: Any, given: DataLoader[Any], weight: BatchWeight) -> Any:
+    sampler: Any = given.sampler
+    if given.batch_size is None:  # a batch sampler, perhaps around another sampler
+        sampler = getattr(given.batch_sampler, "sampler", None)
+    if type(sampler) is SequentialSampler and not isinstance(given.dataset, IterableDataset):
+        return PlacedLoader(given, trial.device, weight)
     made = trial.loader(given.dataset, **arguments_of(given))
     made.given = given
     training.prepared.append((made, ":".join(map(str, script_line()))))
     return made
-
-
-def is_in_order(loader: DataLoader[Any]) -> bool:
-    """Tell whether a loader goes through its data set in order: it is one for evaluation."""
-    if isinstance(loader.dataset, IterableDataset):
-        return False
-    sampler: Any = loader.sampler
-    if loader.batch_size is None:  # a batch sampler, perhaps around another sampler
-        sampler = getattr(loader.batch_sampler, "sampler", None)
-    return type(sampler) is SequentialSampler
 
 
 def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
@@ -97,51 +128,37 @@ def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
     return {**arguments, "sampler": sampler}
 
 
-def own_sampler(options: dict[str, Any]) -> Any:
-    """Take the script's sampler out of ``options``.
-
-    Raises:
-        TypeError: A sampler that yields other things than indices, or deals them to the ranks by itself.
-    """
-    sampler = options.pop("sampler", None)
-    if sampler is not None and hasattr(sampler, "num_replicas"):
-        raise TypeError(
-            f"trial.loader(..., sampler={type(sampler).__name__}(...)): gpusched shards and shuffles by itself; leave "
-            f"the sampler out"
-        )
-    if sampler is not None and not (hasattr(sampler, "__len__") and hasattr(sampler, "__iter__")):
-        raise TypeError(
-            f"trial.loader(..., sampler={type(sampler).__name__}(...)): a sampler must have a length and yield indices"
-        )
-    return sampler
-
-
-def draw(sampler: Any, seed: int, epoch: int) -> list[int]:
+def draw(sampler: Any, seed: int, epoch: int) -> Iterator[int]:
     """Ask a sampler for the indices of an epoch: the same on every rank and in every launch.
 
     Python's, numpy's and torch's global generators are seeded for the drawing and put back.
     """
-    with OwnGenerators(derive_seed(seed, epoch)):
-        generator = getattr(sampler, "generator", None)
-        if isinstance(generator, torch.Generator):
+    generators = OwnGenerators(derive_seed(seed, epoch))
+    with generators:
+        if isinstance(generator := getattr(sampler, "generator", None), torch.Generator):
             generator.manual_seed(derive_seed(seed, epoch))
         if callable(set_epoch := getattr(sampler, "set_epoch", None)):
             set_epoch(epoch)
-        return [int(index) for index in sampler]
+        source = iter(sampler)
+    drawn = [0]
+    while drawn:
+        with generators:
+            drawn = [int(index) for index in islice(source, _DRAWN_AT_ONCE)]
+        yield from drawn
 
 
 def refuse_foreign_options(dataset: Any, options: dict[str, Any]) -> None:
-    """Raise TypeError for a ready-made loader or a sampler of the script's own."""
+    """Raise TypeError for a ready-made loader, or what deals samples to the ranks by itself."""
     if isinstance(dataset, DataLoader):
         raise TypeError(
             "trial.loader takes a data set, not a DataLoader: write trial.loader(the_data_set, batch_size=...), or "
             "loader = trial.prepare(loader)"
         )
-    if options.get("in_order") is False:
+    options.pop("in_order", None)  # a batch counts as consumed in the order of the epoch
+    found = [name for name in ("batch_sampler", "generator") if options.pop(name, None) is not None]
+    if hasattr(options.get("sampler"), "num_replicas"):
+        found.append("sampler")
+    if found:
         raise TypeError(
-            "trial.loader(..., in_order=False): a batch counts as consumed in the order of the epoch, and one that "
-            "comes late would be lost at a resize; leave in_order out"
+            f"trial.loader(..., {found[0]}=...): gpusched shards, shuffles and seeds by itself; leave {found[0]} out"
         )
-    for name, why in _OURS.items():
-        if options.pop(name, None) is not None:
-            raise TypeError(f"trial.loader(..., {name}=...): {why}; leave {name} out")
