@@ -12,7 +12,7 @@ import pytest
 
 import gpusched
 from gpusched.cli import main
-from gpusched.protocol.lines import CLIENT_FRAME_BYTES, WORKER_FRAME_BYTES
+from gpusched.protocol import CLIENT_FRAME_BYTES, WORKER_FRAME_BYTES
 from tests.test_layering import PACKAGE, imports_of, nodes_of
 
 ANNOTATED = """

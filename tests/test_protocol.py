@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusched import protocol
-from gpusched.protocol import Frame, Report, lines
-from gpusched.protocol.lines import BadFrame, Inbox, encode
+from gpusched.protocol import BadFrame, Frame, Inbox, Report, encode
 
 SAMPLES: list[Frame] = [
     protocol.RankHello(3, 1),
@@ -28,14 +27,14 @@ SAMPLES: list[Frame] = [
     protocol.Answer(9, "yield"),
     protocol.Answer(9, "continue"),
     protocol.ShimHello(3, 1, 77, 12345),
-    protocol.Exited(protocol.Exit("failed", error=protocol.RankError("\udcff", 0))),
+    protocol.Exited(protocol.Exit("failed", error=protocol.RankError("é", 0))),
     protocol.StopTree(10.0, stacks=True),
     protocol.LaunchSpec(
         *(
             3,
             1,
             2,
-            "/t/\udcff",
+            "/t/é",
             "/e",
             "train.py",
             ["--lr", "0.1"],
@@ -58,8 +57,11 @@ SAMPLES: list[Frame] = [
     protocol.Shown({"trials": []}, over=True),
     protocol.Lines(["one"], [{"what": "began"}]),
 ]
-DECODERS = [getattr(lines, name) for name in vars(lines) if name.startswith(("from_", "to_"))]
-DECODERS = [one for one in DECODERS if one is not lines.to_builtins]
+DECODERS = [
+    getattr(protocol, name)
+    for name in vars(protocol)
+    if name.startswith(("from_", "to_")) and name != "to_builtins"
+]
 
 
 def decoded(line: bytes, decoders: list[Any]) -> Iterator[Any]:
@@ -110,7 +112,7 @@ def test_each_record_comes_back_on_the_lines_that_carry_it(sample: Frame) -> Non
 )
 def test_what_is_no_frame_is_a_bad_frame(line: bytes) -> None:
     with pytest.raises(BadFrame):
-        lines.to_rank(line)
+        protocol.to_rank(line)
 
 
 def test_an_interpreter_without_msgspec_is_told_what_to_install() -> None:
@@ -152,7 +154,7 @@ def test_anything_is_a_record_or_a_bad_frame(fields: dict[str, Any], kind: Any, 
 @given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=40))
 def test_frames_in_pieces_of_any_size(sizes: list[int]) -> None:
     frames = [protocol.Saved(step, 0.5, 10) for step in range(10)]
-    data, inbox, found = b"".join(map(encode, frames)), Inbox(lines.from_rank), []
+    data, inbox, found = b"".join(map(encode, frames)), Inbox(protocol.from_rank), []
     for size in sizes:
         found += inbox.feed(data[:size])
         data = data[size:]
@@ -160,7 +162,7 @@ def test_frames_in_pieces_of_any_size(sizes: list[int]) -> None:
 
 
 def test_a_frame_that_is_not_taken_comes_first_the_next_time() -> None:
-    inbox = Inbox(lines.from_rank)
+    inbox = Inbox(protocol.from_rank)
     assert next(
         inbox.feed(encode(protocol.Remark("odd")) + encode(protocol.Saved(1, 0.5, 1)))
     ) == protocol.Remark("odd")
@@ -168,11 +170,14 @@ def test_a_frame_that_is_not_taken_comes_first_the_next_time() -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
-def test_too_long_a_frame_is_bad_for_the_lenient_too(end: bytes) -> None:
-    inbox = Inbox(lines.to_rank, 1000, is_lenient=True)
-    assert list(inbox.feed(b"nonsense\n")) == []
+def test_too_long_a_frame_is_bad(end: bytes) -> None:
     with pytest.raises(BadFrame, match="1000"):
-        list(inbox.feed(b"x" * 1001 + end))
+        list(Inbox(protocol.to_rank, 1000).feed(b"x" * 1001 + end))
+
+
+def test_what_is_no_unicode_is_replaced() -> None:
+    line = encode(protocol.Remark("\udcff"))
+    assert protocol.from_rank(line) == protocol.Remark("?")
 
 
 def test_hostile_frames_cost_milliseconds() -> None:
@@ -183,5 +188,5 @@ def test_hostile_frames_cost_milliseconds() -> None:
         b'{"kind":"report","i":' + b"9" * 60_000,
     ):
         with pytest.raises(BadFrame):
-            lines.from_rank(line)
+            protocol.from_rank(line)
     assert time.thread_time() - began_s < 1.0

@@ -22,8 +22,7 @@ from gpusched.driver.clock import ExperimentClock
 from gpusched.errors import Fenced, GpuschedError, InputError
 from gpusched.executors.base import LiveExecutor
 from gpusched.executors.hub import Hub, Peer
-from gpusched.protocol import Ask, ClientHello, Done, Lines, Refused, Shown
-from gpusched.protocol.lines import from_client
+from gpusched.protocol import Ask, ClientHello, Done, Lines, Refused, Shown, from_client
 from gpusched.text import no_trial
 
 #: How often watchers get a view.

@@ -20,8 +20,19 @@ from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.find import has_daemon
 from gpusched.folder.lock import holder_elsewhere
 from gpusched.folder.paths import ExperimentPaths, socket_address
-from gpusched.protocol import Ask, ClientHello, Done, Lines, Refused, Shown
-from gpusched.protocol.lines import ANSWER_FRAME_BYTES, BadFrame, Inbox, encode, to_client
+from gpusched.protocol import (
+    ANSWER_FRAME_BYTES,
+    Ask,
+    BadFrame,
+    ClientHello,
+    Done,
+    Inbox,
+    Lines,
+    Refused,
+    Shown,
+    encode,
+    to_client,
+)
 
 #: How long a daemon may take to answer, or hold its lock without listening; its disk may be slow.
 PATIENCE_S = 30.0

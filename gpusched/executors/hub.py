@@ -26,8 +26,7 @@ from typing import Any, NoReturn
 
 from gpusched.errors import GpuschedError
 from gpusched.folder.paths import socket_address
-from gpusched.protocol import Frame
-from gpusched.protocol.lines import CLIENT_FRAME_BYTES, BadFrame, Decode, Inbox, decoder, encode
+from gpusched.protocol import CLIENT_FRAME_BYTES, BadFrame, Decode, Frame, Inbox, decoder, encode
 
 _READ_BYTES = 4096
 _WORKER_BACKLOG_BYTES = 64 << 10

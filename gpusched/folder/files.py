@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpusched.errors import GpuschedError
-from gpusched.protocol.lines import BadFrame
+from gpusched.protocol import BadFrame
 
 T = TypeVar("T")
 _FILE_LIMIT_BYTES = 4 << 20

@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpusched.folder.files import is_sound, sealed
-from gpusched.protocol import Report
-from gpusched.protocol.lines import BadFrame, encode, report_from
+from gpusched.protocol import BadFrame, Report, encode, report_from
 
 REPORT_LIMIT_BYTES = 32 * 1024
 _FIRST_READ_BYTES = 4096

@@ -31,8 +31,7 @@ from gpusched.processes.identity import (
     read_file,
     start_time,
 )
-from gpusched.protocol import Number
-from gpusched.protocol.lines import decoder, encode
+from gpusched.protocol import Number, decoder, encode
 
 
 class Claim(Struct, frozen=True):

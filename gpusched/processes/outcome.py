@@ -15,8 +15,7 @@ from pathlib import Path
 
 from gpusched.folder.files import read_json, read_record
 from gpusched.folder.paths import TrialPaths
-from gpusched.protocol import Exit, RankError, Word
-from gpusched.protocol.lines import exit_from, word_from
+from gpusched.protocol import Exit, RankError, Word, exit_from, word_from
 
 _TEXT_LIMIT = 16_000
 _USAGE_CODE = 2

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES, mark_of, read_file
-from gpusched.protocol import Begin, LaunchSpec
-from gpusched.protocol.lines import encode, to_forked
+from gpusched.protocol import Begin, LaunchSpec, encode, to_forked
 from gpusched.runtime.rank import run_file
 
 _PR_SET_NAME = 15

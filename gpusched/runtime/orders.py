@@ -13,8 +13,17 @@ from pathlib import Path
 
 from gpusched.folder.lock import Fence, read_epoch
 from gpusched.folder.paths import TrialPaths, socket_address
-from gpusched.protocol import Frame, Greeting, LaunchSpec, ShimHello, StopTree
-from gpusched.protocol.lines import BadFrame, Inbox, encode, to_shim
+from gpusched.protocol import (
+    BadFrame,
+    Frame,
+    Greeting,
+    Inbox,
+    LaunchSpec,
+    ShimHello,
+    StopTree,
+    encode,
+    to_shim,
+)
 
 TERM_GRACE_S = 10.0
 GREETING_S = 2.0
@@ -73,7 +82,7 @@ class Orders:
         self._next_fence_s = 0.0
         self._tether = Tether(paths.leave(spec.incarnation), spec.tether_s)
         self._line: socket.socket | None = None
-        self._inbox = Inbox(to_shim, is_lenient=True)
+        self._inbox = Inbox(to_shim)
         #: The highest epoch of a daemon that is known: an older one's word does not count.
         self.epoch = spec.epoch
         #: Grace of the ranks, once the incarnation is to stop; None before.
@@ -108,7 +117,7 @@ class Orders:
         except OSError:
             line.close()
             return
-        self._line, self._inbox = line, Inbox(to_shim, is_lenient=True)
+        self._line, self._inbox = line, Inbox(to_shim)
         self._greet_by_s = now + GREETING_S
         self.tell(self._hello)
 

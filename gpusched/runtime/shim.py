@@ -46,8 +46,7 @@ from gpusched.processes.identity import (
     send_signal,
     start_time,
 )
-from gpusched.protocol import Exited, LaunchSpec, RankError, ShimHello, Word
-from gpusched.protocol.lines import encode
+from gpusched.protocol import Exited, LaunchSpec, RankError, ShimHello, Word, encode
 from gpusched.runtime.forked import ForkedRank, put_mark, put_title, redirect
 from gpusched.runtime.orders import Orders
 

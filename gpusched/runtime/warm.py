@@ -46,15 +46,19 @@ from gpusched.processes.identity import (
     start_time,
 )
 from gpusched.protocol import (
+    CLIENT_FRAME_BYTES,
+    BadFrame,
     Frame,
+    Inbox,
     Launched,
     LaunchFailed,
     LaunchSpec,
     PreloadFailed,
     Ready,
     ShimDied,
+    encode,
+    to_server,
 )
-from gpusched.protocol.lines import CLIENT_FRAME_BYTES, BadFrame, Inbox, encode, to_server
 from gpusched.runtime.forked import fork_ranks, put_title
 from gpusched.worker.context import uses_cuda
 

@@ -21,15 +21,18 @@ from gpusched.folder.lock import read_epoch
 from gpusched.folder.paths import socket_address
 from gpusched.protocol import (
     Answer,
+    BadFrame,
     Frame,
     Go,
     Greeting,
+    Inbox,
     RankHello,
     Remark,
     Report,
     Saved,
+    encode,
+    to_rank,
 )
-from gpusched.protocol.lines import BadFrame, Inbox, encode, to_rank
 
 REPLY_WAIT_S = 30.0
 """A daemon that is silent for so long is taken for dead; a live one answers within milliseconds."""
@@ -53,7 +56,7 @@ class Channel:
         self._folder = folder
         self._hello = encode(RankHello(trial, incarnation))
         self._socket: socket.socket | None = None
-        self._inbox = Inbox(to_rank, is_lenient=True)
+        self._inbox = Inbox(to_rank)
         self._pause_s = _FIRST_PAUSE_S
         self._not_before_s = 0.0
         self._unsent: bytes | None = None
@@ -83,7 +86,7 @@ class Channel:
             self._not_before_s = time.monotonic() + self._pause_s
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             return False
-        self._socket, self._inbox, self._unsent = line, Inbox(to_rank, is_lenient=True), None
+        self._socket, self._inbox, self._unsent = line, Inbox(to_rank), None
         self._pause_s = _FIRST_PAUSE_S
         return True
 

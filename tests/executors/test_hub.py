@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from gpusched.errors import GpuschedError
 from gpusched.executors.hub import Hub, Peer
 from gpusched.protocol import (
+    CLIENT_FRAME_BYTES,
+    WORKER_FRAME_BYTES,
     Answer,
     Ask,
     ClientHello,
@@ -31,10 +33,6 @@ from gpusched.protocol import (
     Saved,
     ShimHello,
     Shown,
-)
-from gpusched.protocol.lines import (
-    CLIENT_FRAME_BYTES,
-    WORKER_FRAME_BYTES,
     encode,
     from_client,
     from_rank,

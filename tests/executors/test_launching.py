@@ -19,8 +19,7 @@ from gpusched.executors.local.incarnation import Incarnation, Limits, Shared
 from gpusched.executors.local.launching import prepare
 from gpusched.executors.local.server import Server
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.protocol import Frame, LaunchSpec, Ready
-from gpusched.protocol.lines import encode, to_server
+from gpusched.protocol import Frame, LaunchSpec, Ready, encode, to_server
 from tests.executors.conftest import recipe
 
 

@@ -27,8 +27,8 @@ from gpusched.protocol import (
     Report,
     Saved,
     ShimHello,
+    encode,
 )
-from gpusched.protocol.lines import encode
 from tests.executors.conftest import recipe
 from tests.executors.test_hub import connect, is_closed
 

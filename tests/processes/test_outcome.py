@@ -11,8 +11,7 @@ import pytest
 
 from gpusched.folder.paths import TrialPaths
 from gpusched.processes.outcome import first_error, last_word, read_exit, verdict
-from gpusched.protocol import RankError, Word
-from gpusched.protocol.lines import encode
+from gpusched.protocol import RankError, Word, encode
 
 WORD = Word("yielded", 4, 4)
 ERROR = RankError("ValueError: x", 1, "", 1)

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.protocol import ClientHello
-from gpusched.protocol.lines import encode
+from gpusched.protocol import ClientHello, encode
 from tests.rig import wait_until
 from tests.torture.bed import Bed, MakeBed, count, percentile, times
 

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
-from gpusched.protocol import Answer, Report, Saved
-from gpusched.protocol.lines import encode, from_rank, from_stranger
+from gpusched.protocol import Answer, Report, Saved, encode, from_rank, from_stranger
 from gpusched.worker import endings, start
 from tests.rig import PATIENCE_S, wait_until
 

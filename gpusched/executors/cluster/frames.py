@@ -20,8 +20,7 @@ from gpusched.core.events import EVENT_TYPES, Event
 from gpusched.devices.base import Device, Reading
 from gpusched.executors.base import LiveTrial
 from gpusched.folder.reports import REPORT_LIMIT_BYTES
-from gpusched.protocol import Count, Frame
-from gpusched.protocol.lines import CLIENT_FRAME_BYTES, BadFrame, decoder
+from gpusched.protocol import CLIENT_FRAME_BYTES, BadFrame, Count, Frame, decoder
 
 EVENTS_MAX = CLIENT_FRAME_BYTES // (2 * REPORT_LIMIT_BYTES)
 """Events of a frame: reports, the largest of them, are many after a reconcile."""

@@ -23,7 +23,7 @@ from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import own_folder, private_folder, read_json, write_durably
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.protocol.lines import Decode
+from gpusched.protocol import Decode
 
 DIAL_LIMIT_S = 5.0
 _VALID_DAYS = 3650

@@ -35,14 +35,15 @@ from gpusched.executors.local.stopping import Stopping
 from gpusched.processes.identity import Identity
 from gpusched.protocol import (
     Exited,
+    FromServer,
     Greeting,
     Launched,
     LaunchFailed,
     RankHello,
     ShimDied,
     ShimHello,
+    from_shim,
 )
-from gpusched.protocol.lines import FromServer, from_shim
 
 _UNBEGUN = "it had not begun when the daemon ended"
 _WARM_UP_AFTER_S = 1.0

@@ -35,8 +35,8 @@ from gpusched.protocol import (
     Report,
     Saved,
     StopTree,
+    from_rank,
 )
-from gpusched.protocol.lines import from_rank
 
 TETHER_S = 120.0
 """Time for which a trial goes on without a daemon; ``GPUSCHED_TETHER_S`` overrides it (for tests, mostly)."""

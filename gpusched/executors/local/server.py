@@ -20,8 +20,7 @@ from gpusched.executors.hub import Peer
 from gpusched.executors.local.launching import environment_for_trials
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
 from gpusched.processes.outcome import last_line
-from gpusched.protocol import LaunchSpec, PreloadFailed, Ready
-from gpusched.protocol.lines import FromServer, from_server
+from gpusched.protocol import FromServer, LaunchSpec, PreloadFailed, Ready, from_server
 
 MOST_FALSE_STARTS = 3
 PAUSE_S = 1.0

@@ -27,7 +27,7 @@ from gpusched.executors.cluster.line import Keys, Listener, dial, say_over
 from gpusched.executors.cluster.node import NodeProcess
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import read_json
-from gpusched.protocol.lines import BadFrame, encode
+from gpusched.protocol import BadFrame, encode
 from tests.executors.cluster.bed import Bed, train
 from tests.executors.conftest import listening_addresses
 from tests.executors.contract import exit_of, the_exit

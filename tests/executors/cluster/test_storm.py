@@ -45,8 +45,7 @@ from gpusched.folder.files import private_folder
 from gpusched.folder.lock import read_fence, write_fence
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.folder.reports import line_of
-from gpusched.protocol import Report
-from gpusched.protocol.lines import encode
+from gpusched.protocol import Report, encode
 from tests.events import reported
 
 NODES, FAULTS, STEPS = 8, 200, 27

@@ -35,8 +35,7 @@ from gpusched.folder.files import private_folder
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import MARK, kill_each, mark_of, of_incarnation
 from gpusched.processes.outcome import first_error, last_word, verdict
-from gpusched.protocol import Answer, Go, Greeting, RankHello, Report, Saved
-from gpusched.protocol.lines import from_rank
+from gpusched.protocol import Answer, Go, Greeting, RankHello, Report, Saved, from_rank
 
 SLOTS = 4
 

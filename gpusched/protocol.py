@@ -1,7 +1,7 @@
 """Every frame between rank, shim, warm server, daemon and client: a typed record, decoded and checked here alone.
 
 A frame is one JSON object on a line of its own; ``kind`` says which record it is. Both ends read these records, and
-``lines`` for the way from a record to a line and back:
+the decoder of what their line may carry:
 
     sender       frames                                                                    answers of the daemon
     rank 0       RankHello, Report, Saved, Remark                                          Greeting, Answer
@@ -10,10 +10,9 @@ A frame is one JSON object on a line of its own; ``kind`` says which record it i
     client       ClientHello, Ask                                                          Done, Refused, Shown, Lines
 
 * Numbers are bounded and finite; a metric that is not finite is one of three strings. A field that a record does not
-  have is passed over, so that a newer sender is understood.
+  have is passed over.
 * A frame that is too long, malformed, or of a kind that this line does not carry is a ``BadFrame``; nothing else is
-  raised. The daemon closes that connection. A rank or a shim passes over what a daemon sends that is perhaps newer,
-  and closes where a frame does not end.
+  raised, and the connection is closed.
 * ``Report`` is one record for worker, wire, ``reports.jsonl``, journal, simulator and dashboard.
 
 msgspec decodes a report four times faster than ``json`` and checks it on the way.
@@ -21,12 +20,15 @@ msgspec decodes a report four times faster than ``json`` and checks it on the wa
 
 from __future__ import annotations
 
+import json
 import math
 import sys
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
 try:
-    from msgspec import Meta, Struct, field
+    from msgspec import DecodeError, Meta, Struct, field, to_builtins
+    from msgspec.json import Decoder, Encoder
 except ImportError as missing:
     raise ImportError(
         f"gpusched needs msgspec in the interpreter that `python` of the recipe names: "
@@ -59,31 +61,17 @@ class RankHello(Frame, tag="rank"):
     incarnation: Count
 
 
-class Report(
-    Frame,
-    tag="report",
-    rename={
-        "incarnation": "i",
-        "seq": "n",
-        "step": "k",
-        "step_time_s": "s",
-        "metrics": "m",
-        "length": "l",
-    },
-):
+class Report(Frame, tag="report"):
     """One report of a trial. ``seq`` counts the trial's reports; ``step_time_s``: training time of one step, in
     seconds; ``length``: steps of the script's own loop, in the first report of a launch.
-
-    A new field has a default, so that older lines and journals are still read. It is filled in ``worker/backing.py``
-    and ``sim/executor.py``.
     """
 
-    incarnation: Count
-    seq: Number
-    step: Count
-    step_time_s: Seconds | None = None
-    metrics: dict[str, Metric] = field(default_factory=dict)
-    length: Count | None = None
+    incarnation: Count = field(name="i")
+    seq: Number = field(name="n")
+    step: Count = field(name="k")
+    step_time_s: Seconds | None = field(default=None, name="s")
+    metrics: dict[str, Metric] = field(default_factory=dict, name="m")
+    length: Count | None = field(default=None, name="l")
 
     def metric(self, name: str) -> float | None:
         """The metric of this name; None where the value is not finite. Raises KeyError for an unknown name."""
@@ -307,3 +295,83 @@ class Lines(Frame, tag="lines"):
 
     lines: list[str]
     records: list[dict[str, Any]]
+
+
+# ---------------------------------------------------------------------- lines
+
+WORKER_FRAME_BYTES = 64 << 10
+"""The longest frame of a rank or a shim."""
+CLIENT_FRAME_BYTES = 1 << 20
+"""The longest request of a client, and the longest frame of the warm server."""
+ANSWER_FRAME_BYTES = 16 << 20
+"""The longest frame that a client is sent: the view of a large search."""
+
+
+class BadFrame(ValueError):
+    """A line that cannot be a frame of this protocol; the text says why."""
+
+
+Decode = Callable[[bytes], Any]
+
+
+def decoder(kinds: Any) -> Decode:
+    """A function from a line to one of these records. Raises BadFrame, and nothing else."""
+    decode = Decoder(kinds).decode
+
+    def checked(line: bytes) -> Any:
+        try:
+            return decode(line)
+        except (DecodeError, ValueError, RecursionError) as problem:
+            raise BadFrame(str(problem)) from None
+
+    return checked
+
+
+FromServer = Ready | PreloadFailed | Launched | LaunchFailed | ShimDied
+
+from_stranger = decoder(RankHello | ShimHello | ClientHello)
+from_rank = decoder(Report | Saved | Remark)
+to_rank = decoder(Greeting | Answer)
+from_shim = decoder(Exited)
+to_shim = decoder(Greeting | StopTree)
+from_server = decoder(FromServer)
+to_server = decoder(LaunchSpec)
+to_forked = decoder(Begin)
+from_client = decoder(Ask)
+to_client = decoder(Done | Refused | Shown | Lines)
+report_from = decoder(Report)
+word_from = decoder(Word)
+exit_from = decoder(Exit)
+
+_encode = Encoder().encode
+
+
+def encode(record: Struct) -> bytes:
+    """The record as a line; what is no Unicode (of a path, or in a script's output) is replaced."""
+    try:
+        return _encode(record) + b"\n"
+    except UnicodeEncodeError:
+        text = json.dumps(to_builtins(record), ensure_ascii=False)
+        return text.encode("utf-8", "replace") + b"\n"
+
+
+class Inbox:
+    """Cuts what comes over a connection into frames. ``decode`` may be replaced between two of them."""
+
+    __slots__ = ("_buffer", "decode", "limit_bytes")
+
+    def __init__(self, decode: Decode, limit_bytes: int = WORKER_FRAME_BYTES) -> None:
+        self.decode = decode
+        self.limit_bytes = limit_bytes
+        self._buffer = b""
+
+    def feed(self, data: bytes = b"") -> Iterator[Any]:
+        """Yield the frames that are whole now; one that is not taken comes first the next time. Raises BadFrame."""
+        self._buffer = self._buffer + data if self._buffer else data
+        while (end := self._buffer.find(b"\n")) >= 0:
+            line, self._buffer = self._buffer[:end], self._buffer[end + 1 :]
+            if end > self.limit_bytes:
+                raise BadFrame(f"a frame of {end} bytes, more than {self.limit_bytes}")
+            yield self.decode(line)
+        if len(self._buffer) > self.limit_bytes:
+            raise BadFrame(f"a frame of more than {self.limit_bytes} bytes")
