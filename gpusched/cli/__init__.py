@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 #: Commands by their purpose, each with its module and a line of help.
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "search": {
-        "run": ("run", "start an experiment and watch it"),
-        "resume": ("run", "go on with an experiment that was interrupted, or that is over"),
+        "run": ("run", "start a search and watch it"),
+        "resume": ("run", "continue a search that was interrupted, or that is over"),
         "validate": ("validate", "check a recipe without running it"),
     },
     "look": {
-        "watch": ("run", "live dashboard of an experiment"),
+        "watch": ("run", "live dashboard of a search"),
         "status": ("look", "trials, devices and the best so far"),
-        "ls": ("look", "list experiments"),
+        "ls": ("look", "list searches"),
         "best": ("look", "the best model so far, and where its checkpoint lies"),
         "logs": ("logs", "what a trial printed"),
         "explain": ("look", "why a trial is where it is"),
@@ -41,12 +41,12 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "steer": {
         "pause": ("steering", "pause a trial"),
-        "unpause": ("steering", "let a paused trial go on"),
+        "unpause": ("steering", "let a paused trial continue"),
         "deadline": ("steering", "move the deadline"),
         "try": ("steering", "start a configuration of your own next"),
         "rerun": ("steering", "train a trial's configuration again"),
-        "stop": ("steering", "stop an experiment, or one trial, in good order"),
-        "cancel": ("steering", "end an experiment now"),
+        "stop": ("steering", "stop a search, or one trial, in good order"),
+        "cancel": ("steering", "end a search now"),
     },
     "afterwards": {
         "report": ("afterwards", "HTML page with plots"),
@@ -180,7 +180,7 @@ def _help() -> str:
         lines += [f"  {name:<{width}}  {line}" for name, (_, line) in commands.items()]
     lines += [
         "",
-        "Most commands take EXP, an experiment: a folder, a name, or 'last' (the default).",
+        "Most commands take EXP, a search: a folder, a name, or 'last' (the default).",
         "All take --json, --debug (tracebacks) and --help; 'gpusched --version' the version.",
     ]
     return "\n".join(lines)

@@ -7,7 +7,6 @@ import csv
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -36,14 +35,13 @@ if TYPE_CHECKING:
     common.one_of(
         argument("--csv", "comma-separated values (the default)"),
         argument("--json", "one JSON object a line"),
-        argument("--parquet", "Parquet; needs pyarrow and --output"),
     ),
     argument("--trials", "one row a trial, not one a report"),
     argument("-o, --output FILE", "write to FILE instead of standard output"),
     json=False,
 )
 def export(args: argparse.Namespace) -> int:
-    """Write the reports of a search as CSV, JSON lines or Parquet, one row a report.
+    """Write the reports of a search as CSV or JSON lines, one row a report.
 
     With --trials there is one row a trial: state, steps, metrics and hyperparameters.
 
@@ -55,23 +53,17 @@ def export(args: argparse.Namespace) -> int:
         rows.sort(key=lambda row: row["trial"])
     else:
         rows = list(records(timeline.read(paths.journal)))
-    if not args.output and not args.parquet:
+    if not args.output:
         _write(rows, sys.stdout, as_json=args.json)
         return 0
     try:
-        if args.parquet:
-            _write_parquet(rows, args.output)
-        else:
-            with Path(args.output).open("w", newline="") as out:
-                _write(rows, out, as_json=args.json)
+        with Path(args.output).open("w", newline="") as out:
+            _write(rows, out, as_json=args.json)
     except OSError as error:
         why = f"the export cannot be written there ({error.strerror or error})"
         raise InputError(f"{args.output}: {why}") from None
-    reader = "parquet" if args.parquet else "json" if args.json else "csv"
-    lines = ", lines=True" if args.json else ""
-    common.note(
-        f"{count(len(rows), 'row')} in {args.output}; in Python: pandas.read_{reader}({args.output!r}{lines})"
-    )
+    how = f"json({args.output!r}, lines=True)" if args.json else f"csv({args.output!r})"
+    common.note(f"{count(len(rows), 'row')} in {args.output}; in Python: pandas.read_{how}")
     return 0
 
 
@@ -80,7 +72,8 @@ def _write(rows: list[dict[str, Any]], out: TextIO, *, as_json: bool) -> None:
         for row in rows:
             print(json.dumps(row, ensure_ascii=False), file=out)
     else:
-        writer = csv.DictWriter(out, columns(rows), restval="")
+        columns = dict.fromkeys(key for row in rows for key in row)
+        writer = csv.DictWriter(out, list(columns), restval="")
         writer.writeheader()
         writer.writerows(rows)
 
@@ -103,29 +96,10 @@ def _of_trial(trial: dict[str, Any]) -> dict[str, Any]:
     return {"trial": plain.pop("id"), **plain, **hparams}
 
 
-def columns(rows: list[dict[str, Any]]) -> list[str]:
-    """List all keys in the order in which they first appear."""
-    return list(dict.fromkeys(key for row in rows for key in row))
-
-
-def _write_parquet(rows: list[dict[str, Any]], output: str | None) -> None:
-    if output is None:
-        raise InputError("--parquet needs --output FILE: Parquet is not for a terminal")
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise InputError(
-            "--parquet needs pyarrow; install it beside gpusched: pip install pyarrow"
-        ) from None
-    table = pyarrow.table({name: [row.get(name) for row in rows] for name in columns(rows)})
-    pyarrow.parquet.write_table(table, output)
-
-
 # ---------------------------------------------------------------- report
 
 
-_SEVERAL = "an experiment: a folder, a name, or 'last' (the default); several are compared"
+_SEVERAL = "a search: a folder, a name, or 'last' (the default); several are compared"
 
 
 @common.command(
@@ -135,11 +109,10 @@ _SEVERAL = "an experiment: a folder, a name, or 'last' (the default); several ar
     argument("-o, --output FILE", "write the report to FILE", type=Path),
 )
 def report(args: argparse.Namespace) -> int:
-    """Write an HTML report of an experiment: curves, allocations, devices, rungs, hyperparameters; or compare several.
+    """Write an HTML report of a search: curves, devices, rungs, hyperparameters; or compare several searches.
 
-    One file with interactive plots and without outside resources: report.html in the experiment's folder, or for
-    several experiments compare.html here, unless --output says otherwise. Works while an experiment runs, after it has
-    ended, and on simulated ones.
+    One file with interactive plots and without outside resources: report.html in the search's folder, or for
+    several searches compare.html here, unless --output says otherwise.
     """
     from gpusched.report import page
 
@@ -161,11 +134,11 @@ def report(args: argparse.Namespace) -> int:
     if not args.json:
         print(target)
         return 0
-    drawn = _drawn(searches[0])
-    if len(searches) > 1:
-        found = [page.standing(search) for search in searches]
-        drawn = {"searches": found, "differences": page.differences(searches)}
-    common.print_json({"report": str(target), **drawn})
+    compared = {
+        "searches": [page.standing(search) for search in searches],
+        "differences": page.differences(searches),
+    }
+    common.print_json({"report": str(target), **(compared if len(searches) > 1 else {})})
     return 0
 
 
@@ -178,25 +151,6 @@ def _read(paths: ExperimentPaths) -> SearchData:
     return SearchData(view=view, told=timeline.read(paths.journal), recipe=recipe)
 
 
-def _drawn(search: SearchData) -> dict[str, Any]:
-    from gpusched.report.measures import importance
-
-    told, sign = search.told, search.sign
-    trials = told.trials.values()
-    own = ("id", "hparams", "launches", "curve")
-    return {
-        "best": search.view["best"],
-        "devices": list(told.devices),
-        "until_s": told.until,
-        "trials": [
-            {**{name: getattr(trial, name) for name in own}, "best": trial.best(sign)}
-            for trial in trials
-        ],
-        "spans": [asdict(span) for span in told.spans],
-        "importance": [asdict(found) for found in importance(trials, sign)],
-    }
-
-
 # ---------------------------------------------------------------- gc
 
 
@@ -207,9 +161,8 @@ def _drawn(search: SearchData) -> dict[str, Any]:
 def gc(args: argparse.Namespace) -> int:
     """List checkpoints that nothing needs any more, ask, and remove them.
 
-    Kept are the best model and, of an experiment that may go on, the newest checkpoints of every trial that is not
-    over. Of a finished experiment only ``best/`` stays. A running experiment cleans up by itself when the disk has too
-    little room.
+    Kept are the best model and, of a search that may continue, the newest checkpoints of every trial that is not
+    over. Of a finished search only ``best/`` stays. A running search cleans up by itself when the disk is short.
     """
     from gpusched.daemon import storage
     from gpusched.driver.assemble import from_journal
@@ -217,14 +170,17 @@ def gc(args: argparse.Namespace) -> int:
     paths = common.experiment(args)
     if find.has_daemon(paths):
         raise InputError(
-            f"{paths.root.name} is running and removes its old checkpoints itself; run gc when the experiment has ended"
+            f"{paths.root.name} is running and removes its old checkpoints itself; run gc when the search has ended"
         )
     # A daemon must not begin to resume from a checkpoint that is being removed; the lock ends with this process.
     lock = Lock.take(paths.lock)
     victims = storage.unneeded(paths, storage.Needs.of(from_journal(paths).experiment.state))
     size_bytes = sum(map(storage.size_of, victims))
     found = f"{count(len(victims), 'checkpoint')}, {show_bytes(size_bytes)}"
-    removes = bool(victims) and (args.yes or _agrees(args, paths, found))
+    removes = bool(victims) and args.yes
+    if victims and not removes and not args.json and sys.stdin.isatty():
+        asked = input(f"{paths.root.name}: remove {found} that nothing needs? [y/N] ")
+        removes = asked.lower() in ("y", "yes")
     if removes:
         _, size_bytes = storage.remove(victims)
     lock.release()
@@ -234,14 +190,4 @@ def gc(args: argparse.Namespace) -> int:
         told = f"removed {found}" if removes else f"not removed: {found}; --yes removes them"
     return common.tell(
         args, {"checkpoints": [*map(str, victims)], "bytes": size_bytes, "removed": removes}, told
-    )
-
-
-def _agrees(args: argparse.Namespace, paths: ExperimentPaths, found: str) -> bool:
-    """Ask a person at a terminal."""
-    if args.json or not sys.stdin.isatty():
-        return False
-    return input(f"{paths.root.name}: remove {found} that nothing needs? [y/N] ").lower() in (
-        "y",
-        "yes",
     )

@@ -1,6 +1,6 @@
-"""Stay with an experiment: the dashboard on a terminal, plain lines (or JSON lines) elsewhere.
+"""Stay with a search: the dashboard on a terminal, plain lines (or JSON lines) elsewhere.
 
-Shared by ``run``, ``resume`` and ``watch``. In ``run`` and ``resume`` Ctrl-C means the experiment (first: stop in good
+Shared by ``run``, ``resume`` and ``watch``. In ``run`` and ``resume`` Ctrl-C means the search (first: stop in good
 order; second: terminate; third: kill), in ``watch`` it only detaches. A closed terminal ends nothing.
 """
 
@@ -39,14 +39,13 @@ LADDER = (
 
 
 class Interrupts:
-    """Counts Ctrl-C and tells the daemon."""
+    """What each Ctrl-C means for the search; called once for each."""
 
     def __init__(self, paths: ExperimentPaths) -> None:
         self._paths = paths
         self.count = 0
 
     def __call__(self) -> str:
-        """Do what one more Ctrl-C means; return that in words."""
         verb, words = LADDER[min(self.count, len(LADDER) - 1)]
         self.count += 1
         client = Client.connect(self._paths.socket, LOOK_S)
@@ -57,7 +56,7 @@ class Interrupts:
 
 
 def begin(args: argparse.Namespace, paths: ExperimentPaths, daemon_pid: int, verb: str) -> int:
-    """Attach to an experiment that this command has started, or with ``--detach`` leave it to its daemon."""
+    """Attach to a search that this command has started, or with ``--detach`` leave it to its daemon."""
     name = paths.root.name
     if args.detach:
         started = {"experiment": name, "folder": str(paths.root), "daemon_pid": daemon_pid}
@@ -69,21 +68,23 @@ def begin(args: argparse.Namespace, paths: ExperimentPaths, daemon_pid: int, ver
 
 
 def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool, steers: bool = True) -> int:
-    """Stay until the experiment is over or the user detaches; return the exit code.
+    """Stay until the search is over or the user detaches; return the exit code.
 
-    ``owns``: Ctrl-C is for the experiment. ``steers``: the dashboard may change the search.
+    ``owns``: Ctrl-C is for the search. ``steers``: the dashboard may change the search.
     """
     interrupts = Interrupts(paths) if owns else None
     stream = Stream(paths)
+    stays = False
     try:
-        stays = _stay(stream, paths, as_json, interrupts, steers)
-    except KeyboardInterrupt:  # before the handler of Ctrl-C was set
-        if interrupts is not None:
-            interrupts()
-        stays = interrupts is not None and _stay(stream, paths, as_json, interrupts, steers)
+        try:
+            stays = _stay(stream, paths, as_json, interrupts, steers)
+        except KeyboardInterrupt:  # before the handler of Ctrl-C was set
+            if interrupts is not None:
+                interrupts()
+                stays = _stay(stream, paths, as_json, interrupts, steers)
     except BrokenPipeError:  # ``gpusched run | head``
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        stays, as_json = False, False
+        as_json = False
     if not stays and find.has_daemon(paths):
         if not as_json:
             name = paths.root.name
@@ -101,7 +102,7 @@ def _stay(
     interrupts: Interrupts | None,
     steers: bool,
 ) -> bool:
-    """Stay until the experiment is over; return False if the person detached before."""
+    """Stay until the search is over; return False if the person detached before."""
     if as_json or not live.is_possible():
         return _follow(stream, as_json, interrupts)
     why = live.watch(
@@ -115,7 +116,7 @@ def _stay(
 
 
 class Stream:
-    """The frames that a daemon sends to a watcher. ``over``: the experiment has ended."""
+    """The frames that a daemon sends to a watcher. ``over``: the search has ended."""
 
     def __init__(self, paths: ExperimentPaths) -> None:
         self._paths = paths
@@ -157,7 +158,7 @@ class Stream:
     def lines(self) -> Iterator[Lines | None]:
         """Yield frames with a line or an event; None now and then, so that the caller can look at pressed keys.
 
-        Where a daemon ends without a word, go on with the next one, until the experiment is over or has no daemon.
+        Where a daemon ends without a word, continue with the next one, until the search is over or has no daemon.
         """
         silent_since_s = time.monotonic()
         while True:
@@ -180,7 +181,7 @@ class Stream:
         if client is None:
             self.over = not find.has_daemon(self._paths)
             return
-        self.over = False  # an experiment that was over may have been resumed
+        self.over = False  # a search that was over may have been resumed
         with client:
             try:
                 client.ask(verb)
@@ -201,7 +202,7 @@ class Stream:
 
 
 def _follow(stream: Stream, as_json: bool, interrupts: Callable[[], str] | None) -> bool:
-    """Print a line an event until the experiment is over; return False if the person detached before."""
+    """Print a line an event until the search is over; return False if the person detached before."""
     pressed: list[int] = []
     previous = signal.signal(signal.SIGINT, lambda *_: pressed.append(1))
     try:
@@ -222,7 +223,7 @@ def _follow(stream: Stream, as_json: bool, interrupts: Callable[[], str] | None)
 
 
 def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False) -> int:
-    """Say how the experiment ended; 0 if there is a model, 3 if no trial succeeded, 130 if interrupted without one.
+    """Say how the search ended; 0 if there is a model, 3 if no trial succeeded, 130 if interrupted without one.
 
     Raises why the daemon failed, if that is how it ended.
     """

@@ -97,11 +97,10 @@ def settable(what: str) -> Argument:
     return argument("--set KEY=VALUE", meaning, action="append", default=[], dest="overrides")
 
 
-DIR = argument("--dir DIR", f"folder of the experiments (default: ${find.RUNS_VARIABLE} or runs)")
+DIR = argument("--dir DIR", f"folder of the searches (default: ${find.RUNS_VARIABLE} or runs)")
 DETACH = argument("--detach", "do not stay to watch")
-OUTSIDE = argument("--outside", "allow values outside the space")
 
-_EXPERIMENT = "the experiment: a folder, a name, or 'last' (the default)"
+_EXPERIMENT = "the search: a folder, a name, or 'last' (the default)"
 EXPERIMENT_OPTION = together(argument("--exp EXP", _EXPERIMENT), DIR)
 EXPERIMENT = together(
     argument("--exp EXP", argparse.SUPPRESS),
@@ -110,23 +109,15 @@ EXPERIMENT = together(
 )
 TRIAL = together(argument("TRIAL", "number of the trial, as in 'status'"), EXPERIMENT)
 
-_RECIPE = argument("RECIPE", "YAML file that describes the search (- for stdin)", type=Path)
-_RECIPE_SET = settable("a key of the recipe, as in --set policy.R=27")
-_DEADLINE = argument(
-    "--deadline D", "how long the search may take, or until when: 90s, 10m, 1h30m, 18:30"
-)
-_DEVICES = argument("--devices X", "auto, cpu, cpu:N, cuda, cuda:0,2, or GPU UUIDs")
-#: A recipe to measure on this machine, and one with all options that override its keys.
-RECIPE_HERE = together(_RECIPE, _DEADLINE, _DEVICES, _RECIPE_SET, DIR)
 RECIPE = together(
-    _RECIPE,
-    _DEADLINE,
-    _DEVICES,
+    argument("RECIPE", "YAML file that describes the search (- for stdin)", type=Path),
+    argument("--deadline D", "how long the search may take, or until when: 90s, 10m, 1h30m, 18:30"),
+    argument("--devices X", "auto, cpu, cpu:N, cuda, cuda:0,2, or GPU UUIDs"),
     argument("--cluster ADDRESS", "the nodes of a Ray cluster: auto, or HOST:PORT"),
     argument("--policy P", "another policy than the recipe's"),
     argument("--seed N", "seed of the configurations and of training"),
     argument("--insecure-cluster", "accept a Ray cluster that has no token"),
-    _RECIPE_SET,
+    settable("a key of the recipe, as in --set policy.R=27"),
     DIR,
 )
 
@@ -135,9 +126,8 @@ def load_recipe(args: argparse.Namespace) -> Recipe:
     """Read the recipe with the options of ``RECIPE``. Raises InputError."""
     from gpusched.recipe.load import load_recipe
 
-    flags = {
-        name: vars(args)[name] for name in ("deadline", "devices", "cluster", "policy", "seed")
-    }
+    names = ("deadline", "devices", "cluster", "policy", "seed")
+    flags = {name: vars(args)[name] for name in names}
     if args.insecure_cluster:
         if args.cluster is None:
             raise InputError("--insecure-cluster goes with --cluster ADDRESS")
@@ -153,38 +143,23 @@ def read_option(option: str, text: str, read: Callable[[str], T]) -> T:
         raise InputError(f"{option}: {error}") from None
 
 
-def numbers(text: str) -> list[int]:
-    """Read numbers of atoms, ``1,2,4``. Raises argparse.ArgumentTypeError."""
-    try:
-        found = [int(number) for number in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise argparse.ArgumentTypeError(f"numbers of atoms such as 1,2,4, not {text!r}")
-    return found
-
-
 def assignments(texts: Sequence[str]) -> dict[str, Any]:
     """Read KEY=VALUE texts, each value as YAML. Raises InputError."""
+    from gpusched.recipe import yaml
+
     found: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise InputError(f"'{text}': write KEY=VALUE, as in lr=0.1")
-        found[key] = _plain_yaml(value, text)
+        try:
+            document = yaml.read_yaml(value, text)
+        except yaml.Unreadable as error:
+            raise InputError(f"{text}: {error}") from None
+        if document.problems:
+            raise InputError("\n".join(map(str, document.problems)))
+        found[key] = document.data
     return found
-
-
-def _plain_yaml(text: str, origin: str) -> object:
-    from gpusched.recipe import yaml
-
-    try:
-        document = yaml.read_yaml(text, origin)
-    except yaml.Unreadable as error:
-        raise InputError(f"{origin}: {error}") from None
-    if document.problems:
-        raise InputError("\n".join(map(str, document.problems)))
-    return document.data
 
 
 # ---------------------------------------------------------------- experiments
@@ -196,7 +171,7 @@ def experiment(args: argparse.Namespace, *, running_first: bool = False) -> Expe
 
 
 def wait_for_end(paths: ExperimentPaths) -> None:
-    """Wait until the experiment's daemon is gone."""
+    """Wait until the search's daemon is gone."""
     while find.has_daemon(paths):
         time.sleep(0.05)
 

@@ -25,19 +25,18 @@ _CONTROL = {
 
 @common.command(
     common.TRIAL,
-    argument("-f, --follow", "go on as the trial prints"),
+    argument("-f, --follow", "show more as the trial prints"),
     one_of(
         argument("--rank N", "this rank (default: 0)", type=int), argument("--all", "all ranks")
     ),
-    one_of(argument("--err", "standard error only"), argument("--out", "standard output only")),
-    argument("--incarnation N", "this launch (default: the latest)", type=int),
+    argument("--launch N", "this launch (default: the latest)", type=int),
     argument("-n, --lines N", "only the last N lines", type=int),
     lines="line",
 )
 def logs(args: argparse.Namespace) -> int:
-    """Show what a trial printed; -f goes on until the trial is over.
+    """Show what a trial printed; -f continues until the trial is over.
 
-    Shown is rank 0 of the latest launch, unless --rank, --all or --incarnation say otherwise; with --all each line
+    Shown is rank 0 of the latest launch, unless --rank, --all or --launch say otherwise; with --all each line
     begins with its rank. Of a rank that printed more than 40 MiB the middle is gone, and a line says so. Ctrl-C ends
     only the following.
     """
@@ -48,7 +47,7 @@ def logs(args: argparse.Namespace) -> int:
         known = paths.trial_numbers
         so_far = f"trials {_span(known)} have" if known else "none has"
         raise InputError(f"trial {number} has not been launched; so far {so_far}")
-    folder = _incarnation(trial, args.incarnation)
+    folder = _launch(trial, args.launch)
     try:
         _print(paths, number, folder, args)
     except KeyboardInterrupt:
@@ -57,31 +56,28 @@ def logs(args: argparse.Namespace) -> int:
     return 0
 
 
-def _incarnation(trial: TrialPaths, wanted: int | None) -> Path:
+def _launch(trial: TrialPaths, wanted: int | None) -> Path:
     known = trial.incarnations
     if not known:
         raise InputError(f"trial {int(trial.root.name)} has printed nothing yet")
     if wanted is not None and wanted not in known:
-        raise InputError(
-            f"this trial has no incarnation {wanted}; the trial has had {_span(known)}"
-        )
+        raise InputError(f"this trial has no launch {wanted}; there are {_span(known)}")
     return trial.logs(wanted if wanted is not None else known[-1])
 
 
 def _files(folder: Path, args: argparse.Namespace) -> list[tuple[int, str, Path]]:
-    streams = ["out"] if args.out else ["err"] if args.err else ["out", "err"]
     named = {path.stem.removeprefix("rank-") for path in folder.glob("rank-*.*")}
     ranks = sorted(int(name) for name in named if name.isdigit())
     if args.rank is not None and args.rank not in ranks:
         raise InputError(f"this launch has no rank {args.rank}; ranks: {_span(ranks)}")
     if not args.all:
         ranks = [args.rank if args.rank is not None else 0]
-    files = [(rank, s, folder / f"rank-{rank}.{s}") for rank in ranks for s in streams]
+    files = [(rank, s, folder / f"rank-{rank}.{s}") for rank in ranks for s in ("out", "err")]
     return [entry for entry in files if entry[2].exists()]
 
 
 def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Namespace) -> None:
-    """Print every line so far; with ``-f`` go on until the trial or the daemon has come to an end."""
+    """Print every line so far; with ``-f`` continue until the trial or the daemon has come to an end."""
     offsets: dict[Path, int] = {}
     first, ended, silent = True, False, True
     next_look_at = 0.0
@@ -109,10 +105,10 @@ def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Nam
             trial = from_json(session.view(paths)).trial(number)
             ended = trial is not None and trial.state in FINAL
         time.sleep(0.3)
-        latest = _incarnation(paths.trial(number), args.incarnation)
+        latest = _launch(paths.trial(number), args.launch)
         if latest != folder:
             folder = latest
-            common.note(f"-- incarnation {folder.name} --")
+            common.note(f"-- launch {folder.name} --")
 
 
 def _span(numbers: list[int]) -> str:

@@ -1,4 +1,4 @@
-"""Standing of experiments and trials: ``status``, ``ls``, ``best``, ``explain``, and in words the end of ``run``."""
+"""Standing of searches and trials: ``status``, ``ls``, ``best``, ``explain``, and in words the end of ``run``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpusched.dashboard.model import BestRow, Standing, TrialRow, UnsavedRow, fr
 from gpusched.errors import GpuschedError
 from gpusched.folder import find
 from gpusched.folder.files import read_json
-from gpusched.folder.paths import ExperimentPaths, TrialPaths
+from gpusched.folder.paths import ExperimentPaths
 from gpusched.recipe.values import power_in_words
 from gpusched.text import count, flat, hparam_texts, show_duration, show_hparams, show_metric
 
@@ -50,7 +50,7 @@ def explain(args: argparse.Namespace) -> int:
     common.argument("--all", "every trial, not only the first 20"),
 )
 def status(args: argparse.Namespace) -> int:
-    """Show where an experiment stands: its trials, its devices, the best so far."""
+    """Show where a search stands: its trials, its devices, the best so far."""
     view = session.view(common.experiment(args))
     words = lines(from_json(view), everything=args.all)
     return common.tell(args, view, "\n".join(words))
@@ -136,16 +136,16 @@ def _behind(better: UnsavedRow) -> str:
 
 @common.command(common.DIR, lines="experiment")
 def ls(args: argparse.Namespace) -> int:
-    """List the experiments in a folder, the latest last: state, metric, best so far."""
+    """List the searches in a folder, the latest last: state, metric, best so far."""
     runs = find.runs_folder(args.dir)
     rows = [_listed(paths) for paths in find.experiments(runs)]
     if args.json:
         for row in rows:
             common.print_json(row)
     elif not rows:
-        print(f"{runs}/ has no experiments yet; 'gpusched run RECIPE' starts one")
+        print(f"{runs}/ has no searches yet; 'gpusched run RECIPE' starts one")
     else:
-        head = ("experiment", "state", "metric", "best", "folder")
+        head = ("search", "state", "metric", "best", "folder")
         cells = [
             (r["experiment"], r["state"], r["metric"] or "-", show_metric(r["best"]), r["folder"])
             for r in rows
@@ -155,39 +155,22 @@ def ls(args: argparse.Namespace) -> int:
 
 
 def _listed(paths: ExperimentPaths) -> dict[str, Any]:
-    """Describe an experiment from small files alone, so that a hundred are listed at once."""
-    state = "running"
-    if not find.has_daemon(paths):
-        state = _read(paths.final_view).get("state", "interrupted")
-    metric, best = _read(paths.worker).get("metric"), _read(paths.best / "metric.json").get("value")
+    """Describe a search from small files alone, so that a hundred are listed at once."""
+
+    def read(path: Path) -> dict[str, Any]:
+        return read_json(path, limit_bytes=-1) or {}
+
+    final = read(paths.final_view).get("state", "interrupted")
     return {
         "experiment": paths.root.name,
-        "state": state,
-        "metric": metric,
-        "best": best,
+        "state": "running" if find.has_daemon(paths) else final,
+        "metric": read(paths.worker).get("metric"),
+        "best": read(paths.best / "metric.json").get("value"),
         "folder": str(paths.root),
     }
 
 
-def _read(path: Path) -> dict[str, Any]:
-    return read_json(path, limit_bytes=-1) or {}
-
-
 # ---------------------------------------------------------------- best
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BestModel(best_model.Description):
-    """The best model, the code that trained it, and what of that differs now.
-
-    ``best_unsaved``: the report that beats the best model on disk, None without one; ``said``: what gpusched has told
-    its script.
-    """
-
-    best_unsaved: UnsavedRow | None
-    code: dict[str, Any] | None
-    differs_now: list[str]
-    said: list[str]
 
 
 @common.command(common.EXPERIMENT)
@@ -198,55 +181,39 @@ def best(args: argparse.Namespace) -> int:
 
     paths = common.experiment(args)
     about = best_model.describe(paths)
-    code, script = provenance.recorded(paths), Path(read_recipe(paths).script)
-    found = BestModel(
-        **dataclasses.asdict(about),
-        best_unsaved=_best_unsaved(paths),
-        code=code,
-        differs_now=provenance.differences(paths, script),
-        said=_said_to(paths.trial(about.trial)),
-    )
-    return common.tell(args, found, "\n".join(_best_lines(paths, found)))
-
-
-def _said_to(files: TrialPaths) -> list[str]:
-    told = [text for number in files.incarnations for text in common.said(files, number)]
-    return list(dict.fromkeys(told))
-
-
-def _best_unsaved(paths: ExperimentPaths) -> UnsavedRow | None:
-    """Return the report that beats the best model on disk; None, too, where the search's state cannot be read."""
+    trial = paths.trial(about.trial)
+    told = (text for number in trial.incarnations for text in common.said(trial, number))
+    better: UnsavedRow | None = None
     with contextlib.suppress(GpuschedError, OSError, ValueError):
-        return from_json(session.view(paths)).best_unsaved
-    return None
-
-
-def _best_lines(paths: ExperimentPaths, best: BestModel) -> list[str]:
-    from gpusched.daemon import provenance
-
-    score = f"{best.metric} {show_metric(best.value)}"
-    out = [f"{score}: trial {best.trial} at step {best.step}"]
-    if best.best_unsaved is not None:
-        out.append(_behind(best.best_unsaved))
-    out += [f"  {key} = {value}" for key, value in flat(best.hparams)]
-    if best.code is not None and (words := provenance.in_words(best.code)):
+        better = from_json(session.view(paths)).best_unsaved
+    found = {
+        **dataclasses.asdict(about),
+        "best_unsaved": better,
+        "code": provenance.recorded(paths),
+        "differs_now": provenance.differences(paths, Path(read_recipe(paths).script)),
+        "said": list(dict.fromkeys(told)),
+    }
+    out = [f"{about.metric} {show_metric(about.value)}: trial {about.trial} at step {about.step}"]
+    out += [_behind(better)] if better is not None else []
+    out += [f"  {key} = {value}" for key, value in flat(about.hparams)]
+    if words := provenance.in_words(found["code"] or {}):
         out.append(f"code:       {words}")
-    if best.differs_now:
-        out.append(f"            now: {'; '.join(best.differs_now)}")
+    if found["differs_now"]:
+        out.append(f"            now: {'; '.join(found['differs_now'])}")
     checkpoint = paths.best / "checkpoint"
     part = "folder" if (checkpoint / "files").is_dir() else "state"
-    return [
-        *out,
+    out += [
         f"checkpoint: {checkpoint}",
         f"in Python:  gpusched.load({str(paths.root)!r}).{part}",
-        *(f"note:       {text}" for text in best.said),
+        *(f"note:       {text}" for text in found["said"]),
     ]
+    return common.tell(args, found, "\n".join(out))
 
 
 # ---------------------------------------------------------------- the end of a run
 
 INTERRUPTED = (
-    "The experiment has no daemon: 'gpusched resume' goes on while there is time left, "
+    "The search has no daemon: 'gpusched resume' continues it while there is time left, "
     "'gpusched resume --deadline 30m' gives more."
 )
 
@@ -305,16 +272,13 @@ def _no_winner(view: Standing) -> Iterator[str]:
         yield "The search was ended before a trial had reported a step."
         if view.time_left_s:
             yield f"'gpusched resume {view.experiment}' continues it."
-    elif not view.trials_total and not any(device.state == "free" for device in view.devices):
-        yield "No trial was started; 'gpusched gpus' shows the devices and who holds them."
     elif not view.trials_total:
-        yield "No trial was started before the end, and atoms were free: no configuration came in time, or the policy"
-        yield f"{view.policy} started none. Give a longer --deadline, or a sampler that answers sooner."
+        yield "No trial was started: no device was free ('gpusched gpus' shows who holds them), no configuration came"
+        yield f"in time, or the policy {view.policy} started none. Give a longer --deadline."
     elif all(trial.step == 0 for trial in view.trials):
         yield "No trial reported a step before the end. The script must call trial.report(..) after each step; if a"
         yield "step takes longer, give a longer --deadline. 'gpusched logs 0' shows how far the first trial came."
     elif all(trial.metric is None for trial in view.trials):
-        yield f"No report of {view.metric} was a finite number, so no trial can be the best; diverging training is the"
-        yield "usual cause: try smaller learning rates."
+        yield f"No report of {view.metric} was a finite number: training diverged; try smaller learning rates."
     else:
         yield "Trials reported, but none saved a checkpoint: the script must hand its model to trial.track()."

@@ -52,15 +52,14 @@ def gpus(args: argparse.Namespace) -> int:
     """Show the GPUs of this machine, their state and their holders.
 
     Below a GPU that cannot be used stands the reason: a foreign process (pid and user; never touched), a lease of
-    another experiment, or a fault.
+    another search, or a fault.
     """
     from gpusched.devices.cuda import gpu_states
 
     states, machine = gpu_states()
     rows = [state.to_json() for state in states]
-    known = _standings({row["experiment"] for row in rows})
     for row in rows:
-        row["standing"] = _standing(row["uuid"], known.get(row["experiment"], []))
+        row["standing"] = _standing(row)
     if args.json:
         for row in rows:
             common.print_json(row)
@@ -78,23 +77,16 @@ def gpus(args: argparse.Namespace) -> int:
     return 0
 
 
-def _standings(folders: set[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return the devices of each experiment that has a lease, as its daemon sees them."""
-    found = {}
-    for folder in filter(None, folders):
-        paths = ExperimentPaths(Path(folder))
-        with contextlib.suppress(GpuschedError, OSError):
-            if paths.is_experiment:
-                found[folder] = session.view(paths)["devices"]
-    return found
-
-
-def _standing(uuid: str, devices: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return state, trial and reason."""
-    found = [one for one in devices if uuid == one["id"].partition("#")[0]]
-    found.sort(key=lambda device: device["state"] == "free")  # of a shared GPU, a share in use
-    keys = ("state", "trial", "reason")
-    return {key: found[0].get(key) for key in keys} if found else None
+def _standing(row: dict[str, Any]) -> dict[str, Any] | None:
+    """Return state, trial and reason of a GPU as the search that leases it sees them."""
+    paths = ExperimentPaths(Path(row["experiment"] or "/dev/null"))
+    devices: list[dict[str, Any]] = []
+    with contextlib.suppress(GpuschedError, OSError):
+        devices = session.view(paths)["devices"] if paths.is_experiment else []
+    found = [one for one in devices if row["uuid"] == one["id"].partition("#")[0]]
+    # Of a shared GPU, a share in use.
+    shown = min(found, key=lambda device: device["state"] == "free", default=None)
+    return shown and {key: shown.get(key) for key in ("state", "trial", "reason")}
 
 
 def _state(row: dict[str, Any]) -> str:
@@ -102,18 +94,7 @@ def _state(row: dict[str, Any]) -> str:
     if standing is None:
         return "busy" if row["busy"] or row["leased_by"] else "free"
     trial = f" (trial {standing['trial']})" if standing["trial"] is not None else ""
-    return f"{'busy' if _is_strangers(row) else standing['state']}{trial}"
-
-
-def _reason(row: dict[str, Any]) -> str:
-    """Return why the experiment does not use the GPU, without the GPU's name once more."""
-    said: str = (row["standing"] or {}).get("reason") or ""
-    return said.removeprefix(f"GPU {row['index']}: ")
-
-
-def _is_strangers(row: dict[str, Any]) -> bool:
-    """Tell whether the GPU is out of use because somebody is on it, rather than for a fault."""
-    return _reason(row).startswith(("held by ", "leased by "))
+    return f"{standing['state']}{trial}"
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
@@ -133,8 +114,10 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
 def _details(row: dict[str, Any]) -> list[str]:
     """List who has the GPU and what is wrong with it, each thing once."""
     told = [f"leased by {row['leased_by']}"] if row["leased_by"] else []
-    told += [reason] if (reason := _reason(row)) else []
-    for text in (row["busy"], *(f"held by {holder}" for holder in row["holders"]), *row["notes"]):
+    reason: str = (row["standing"] or {}).get("reason") or ""
+    holders = (f"held by {holder}" for holder in row["holders"])
+    reason = reason.removeprefix(f"GPU {row['index']}: ")
+    for text in (reason, row["busy"], *holders, *row["notes"]):
         known = text.removeprefix("held by ")
         if text and not any(known in detail for detail in told):
             told.append(text)

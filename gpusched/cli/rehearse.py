@@ -48,7 +48,6 @@ class Rehearsed:
     moved: RehearsedTrial
     alone: RehearsedTrial
     metric: str
-    took_s: float
     folder: Path
 
     @property
@@ -60,40 +59,30 @@ class Rehearsed:
     def is_good(self) -> bool:
         return not self.judgement.errors
 
-    @property
-    def sizes(self) -> list[int]:
-        return [launch.atoms for launch in self.moved.launches]
-
     def reports(self) -> Iterator[dict[str, Any]]:
         """Yield every report beside that of the trial that was left alone."""
-        expected = self.alone.by_step
+
+        def told(row: Mapping[str, Any]) -> dict[str, Any]:
+            rate = max(row.get("rates", ()), default=None)
+            return {"rate": rate, "metrics": row.get("metrics", {})}
+
         for launch in self.moved.launches:
-            for rows in launch.reports:
-                then = expected.get(rows[0]["step"], [{}])[0]
-                yield {
-                    "step": rows[0]["step"],
-                    "atoms": launch.atoms,
-                    "rate": max(rows[0]["rates"], default=None),
-                    "metrics": rows[0]["metrics"],
-                    "alone": {
-                        "rate": max(then.get("rates", ()), default=None),
-                        "metrics": then.get("metrics", {}),
-                    },
-                }
+            for row, *_ in launch.reports:
+                alone = told(self.alone.by_step.get(row["step"], [{}])[0])
+                yield {"step": row["step"], "atoms": launch.atoms, **told(row), "alone": alone}
 
     def to_json(self) -> dict[str, Any]:
         return {
             "hparams": dict(self.hparams),
             "ok": self.is_good,
             "findings": [finding.to_json() for finding in self.findings],
-            "sizes": self.sizes,
+            "sizes": [launch.atoms for launch in self.moved.launches],
             "compared": [
                 {"launch": launch, "what": what, "outcome": outcome, "about": about}
                 for (launch, what), (outcome, about) in self.judgement.verdicts.items()
             ],
             "steps_per_s": self.speeds,
             "reports": list(self.reports()),
-            "took_s": round(self.took_s, 1),
             "folder": str(self.folder) if self.findings else None,
         }
 
@@ -106,10 +95,9 @@ class Rehearsed:
             values = [v for side in sides for v in (side["rate"], side["metrics"].get(self.metric))]
             texts = ("" if value is None else f"{value:.6g}" for value in values)
             rows.append((told["step"], told["atoms"], *texts))
+        signs = {True: "WRONG  ", False: "note   "}
         found = [
-            common.paragraph(
-                f"{'WRONG' if finding.is_error else 'note '}  {finding.text}", rest=" " * 7
-            )
+            common.paragraph(finding.text, signs[finding.is_error], " " * 7)
             for finding in self.findings
         ]
         speeds = ", ".join(
@@ -133,20 +121,16 @@ class Rehearsed:
 
 def _verdicts(judgement: Judgement) -> Iterator[str]:
     """Say by launch what is the same as left alone, what was not compared, and what is wrong."""
-    launches = dict.fromkeys(launch for launch, _ in judgement.verdicts)
-    for launch in launches:
-        told: dict[str, list[str]] = {}
-        for (of, what), (outcome, about) in judgement.verdicts.items():
-            if of == launch:
-                outcome_of, more = (
-                    (f"{outcome}, because {about}", "")
-                    if outcome == "not compared"
-                    else (outcome, f" ({about})" if about else "")
-                )
-                told.setdefault(outcome_of, []).append(what + more)
-        same = told.pop("same", None)
-        parts = [f"the same as left alone: {', '.join(same)}"] if same else []
-        parts += [f"{outcome}: {', '.join(whats)}" for outcome, whats in sorted(told.items())]
+    told: dict[str, dict[str, list[str]]] = {}
+    for (launch, what), (outcome, about) in judgement.verdicts.items():
+        by_outcome = told.setdefault(launch, {"the same as left alone": []})
+        if outcome == "not compared":
+            by_outcome.setdefault(f"{outcome}, because {about}", []).append(what)
+        else:
+            words = "the same as left alone" if outcome == "same" else outcome
+            by_outcome.setdefault(words, []).append(f"{what} ({about})" if about else what)
+    for launch, by_outcome in told.items():
+        parts = [f"{words}: {', '.join(whats)}" for words, whats in by_outcome.items() if whats]
         yield f"{launch}: {'; '.join(parts)}"
 
 
@@ -171,7 +155,7 @@ def rehearse(
         judgement = judge(moved, alone)
         judgement.findings += _unseen(moved, alone, sizes, limit_s)
         about = (told.trials[number].hparams, judgement, moved, alone)
-        found.append(Rehearsed(*about, recipe.metric, told.until, paths.root))
+        found.append(Rehearsed(*about, recipe.metric, paths.root))
     if not any(rehearsal.findings for rehearsal in found):
         shutil.rmtree(paths.root, ignore_errors=True)
     return found

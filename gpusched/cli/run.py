@@ -1,4 +1,4 @@
-"""Start an experiment, go on with one, watch one: ``run``, ``resume``, ``watch``."""
+"""Start a search, continue one, watch one: ``run``, ``resume``, ``watch``."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ def remark(line: str) -> None:
 
 @common.command(common.RECIPE, common.DETACH, lines="event")
 def run(args: argparse.Namespace) -> int:
-    """Start an experiment and watch it; at the deadline the best-trained model is on disk.
+    """Start a search and watch it; at the deadline the best-trained model is on disk.
 
     The search runs in a daemon of its own: closing the terminal ends nothing. Ctrl-C stops in good order and keeps the
     best model; a second one terminates the trials; a third one kills them.
     """
     began = Beginning.now()
     recipe = common.load_recipe(args)
-    runs = find.runs_folder(args.dir)
     for line in validate.remarks(recipe):
         remark(line)
     validate.ask_policy(recipe)
     source = None if str(args.recipe) == "-" else args.recipe
     if recipe.cluster is not None:
         remark(f"joining the cluster {recipe.cluster}")
-    paths = launchpad.make_experiment(runs, recipe, began, source)
+    paths = launchpad.make_experiment(find.runs_folder(args.dir), recipe, began, source)
     try:
         pid = launchpad.start_daemon(paths, say=remark)
     except GpuschedError:
@@ -50,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 # ---------------------------------------------------------------- resume
 
 
-_SALVAGE = "go on from what can be read of a damaged journal, and from the trials' own files"
+_SALVAGE = "continue from what can be read of a damaged journal, and from the trials' own files"
 
 
 @common.command(
@@ -63,25 +62,25 @@ _SALVAGE = "go on from what can be read of a damaged journal, and from the trial
     lines="event",
 )
 def resume(args: argparse.Namespace) -> int:
-    """Go on with an experiment that was interrupted, or that is over.
+    """Continue a search that was interrupted, or that is over.
 
     Interrupted: its daemon was killed, crashed, or was lost with the machine. The journal is replayed, trials that
     still run are adopted, the dead are relaunched from their last checkpoint. The deadline stays where it was, unless
     --deadline moves it.
 
-    Over: it was stopped, or met its deadline, its target or its limit of trials. With another limit it goes on: trials
-    that only the end had stopped train on from their last checkpoints; the time since the end does not count. A search
-    that was stopped before its deadline needs no other limit.
+    Over: it was stopped, or met its deadline, its target or its limit of trials. With another limit trials that only
+    the end had stopped train on from their last checkpoints; the time since the end does not count. A search that was
+    stopped before its deadline needs no other limit.
     """
     paths = common.experiment(args)
     pid = launchpad.start_daemon(
         paths, resume=True, salvage=args.salvage, wish=wish(args), say=remark
     )
-    return attach.begin(args, paths, pid, "goes on")
+    return attach.begin(args, paths, pid, "continues")
 
 
 def wish(args: argparse.Namespace) -> dict[str, Any]:
-    """Read the limits that the experiment is to go on with. Raises InputError."""
+    """Read the limits that the search continues with. Raises InputError."""
     wished: dict[str, Any] = {} if args.deadline is None else dict(steering.when(args.deadline))
     if args.target is not None:
         wished["target"] = _number(args.target, "--target", "a number", float)
@@ -108,7 +107,7 @@ _STEER = "let keys change the search: pause and stop trials, move the deadline, 
 
 @common.command(common.EXPERIMENT, argument("--steer", _STEER), lines="event")
 def watch(args: argparse.Namespace) -> int:
-    """Show the live dashboard of an experiment; of a finished one, its end.
+    """Show the live dashboard of a search; of a finished one, its end.
 
     Ctrl-C or q detaches and ends nothing. The dashboard changes nothing unless --steer is given.
     """

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +11,12 @@ from gpusched.cli import common
 from gpusched.cli.common import argument, together
 from gpusched.errors import InputError
 from gpusched.folder import find
+from gpusched.folder.paths import ExperimentPaths
 
 if TYPE_CHECKING:
     from gpusched.sim.study import Result
 
 _CURVES = "linear (default), sqrt, none, resnet18, resnet50, resnet101, shufflenet, or 2:1.9,4:3.6"
-_TARGET = "metric that is good enough: a run ends when a trial reaches it"
 _MACHINE = (
     argument("--atoms N", "atoms of the machine (8)", type=int, default=8),
     argument("--deadline D", "deadline of each run: 60, 10m, 1h30m (60)", default="60"),
@@ -27,9 +25,7 @@ _MACHINE = (
         "--delay D", "duration of a launch or resize: seconds, or a share of the deadline (5%%)"
     ),
     argument("--max-atoms N", "most atoms for a trial", type=int),
-    argument(
-        "--sizes N,N", "allowed numbers of atoms for a trial", type=common.numbers, default=[]
-    ),
+    argument("--sizes N", "allowed numbers of atoms for a trial", type=int, nargs="+", default=[]),
     argument("--max-trials N", "draw at most N configurations", type=int),
     argument("--sampler S", "sampler, as in a recipe (random)", default="random"),
 )
@@ -41,7 +37,7 @@ _MACHINE = (
     common.settable("an option of every policy that has it; POLICY.KEY=VALUE: of one policy"),
     argument("--seeds N", "number of seeds (10)", type=int, default=10),
     argument("--seed N", "the first seed (0)", type=int, default=0),
-    argument("--target X", _TARGET, type=float),
+    argument("--target X", "metric that is good enough to end a run", type=float),
     together(*_MACHINE, title="the simulated machine"),
     argument("--jobs N", "number of processes (default: one a core)", type=int),
     lines="run",
@@ -52,7 +48,7 @@ def simulate(args: argparse.Namespace) -> int:
     WORKLOAD is what the trials train:
       synthetic         Score(k) of the HyperSched paper, section 6: steps of 0.1
                         time units, r 5, R 500, eta 4
-      trace:DIR         a recorded experiment: its curves and step times, its
+      trace:DIR         a recorded search: its curves and step times, its
                         configurations in an order shuffled by the seed
       FILE.py:FUNCTION  a function of yours: FUNCTION(hparams, step) or (hparams,
                         step, random) returns the metric, or (metric, step time);
@@ -72,8 +68,7 @@ def simulate(args: argparse.Namespace) -> int:
     workload = setups[0].load()
     for note in getattr(workload, "notes", ()):
         common.note(f"note: {note}")
-    with _progress(len(setups)) as on_done:
-        results = study.run_all(setups, study.simulate, jobs=args.jobs, on_done=on_done)
+    results = study.run_all(setups, study.simulate, jobs=args.jobs)
     if args.json:
         for result in results:
             common.print_json(result.line())
@@ -83,14 +78,10 @@ def simulate(args: argparse.Namespace) -> int:
 
 
 def _refuse_running(workload: str) -> None:
-    """Refuse a running experiment: a journal is its daemon's while the daemon lives."""
+    """Refuse a running search: a journal is its daemon's while the daemon lives."""
     kind, _, folder = workload.partition(":")
-    if kind != "trace" or not folder:
-        return
-    from gpusched.folder.paths import ExperimentPaths
-
-    if find.has_daemon(ExperimentPaths(Path(folder))):
-        raise InputError(f"{workload}: this experiment is running; replay it when it is over")
+    if kind == "trace" and folder and find.has_daemon(ExperimentPaths(Path(folder))):
+        raise InputError(f"{workload}: this search is running; replay it when it is over")
 
 
 def _request(args: argparse.Namespace) -> Any:
@@ -111,35 +102,6 @@ def _request(args: argparse.Namespace) -> Any:
         sampler=args.sampler,
         more={**more, "sizes": tuple(sorted({*args.sizes}))},
     )
-
-
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[Callable[[Result], None] | None]:
-    """Show a bar on a terminal's stderr; nothing anywhere else."""
-    if not sys.stderr.isatty() or total < 2:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    # No thread of its own: processes are forked while the bar is up.
-    with Progress(
-        *columns, console=Console(stderr=True), transient=True, auto_refresh=False
-    ) as bar:
-        task = bar.add_task("", total=total)
-
-        def on_done(_: Result) -> None:
-            bar.advance(task)
-            bar.refresh()
-
-        yield on_done
 
 
 def _print_table(results: Sequence[Result], metric: str, target: float | None) -> None:

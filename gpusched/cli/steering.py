@@ -27,7 +27,7 @@ def pause(args: argparse.Namespace) -> int:
 
 @common.command(common.TRIAL)
 def unpause(args: argparse.Namespace) -> int:
-    """Let a paused trial go on, on the next free atom.
+    """Let a paused trial continue, on the next free atom.
 
     The policy decides again at the trial's next report, and may pause it there: hypersched does so below a cut-off.
     """
@@ -41,7 +41,7 @@ def _ask_of_trial(args: argparse.Namespace, verb: str) -> int:
     return common.tell(args, {"trial": number, "answer": answer}, answer)
 
 
-_NO_WAIT = argument("--no-wait", "do not wait until the experiment has ended")
+_NO_WAIT = argument("--no-wait", "do not wait until the search has ended")
 
 
 @common.command(
@@ -50,7 +50,7 @@ _NO_WAIT = argument("--no-wait", "do not wait until the experiment has ended")
     argument("--trial TRIAL", "stop this trial only"),
 )
 def stop(args: argparse.Namespace) -> int:
-    """Stop an experiment in good order: every trial leaves at its next step, the best model stays on disk.
+    """Stop a search in good order: every trial leaves at its next step, the best model stays on disk.
 
     With --trial only that trial is stopped, for good.
     """
@@ -61,7 +61,7 @@ def stop(args: argparse.Namespace) -> int:
 
 @common.command(common.EXPERIMENT, _NO_WAIT)
 def cancel(args: argparse.Namespace) -> int:
-    """End an experiment now: its trials are killed where they are. The best model saved so far stays on disk."""
+    """End a search now: its trials are killed where they are. The best model saved so far stays on disk."""
     return _end(args, "cancel", "is cancelled")
 
 
@@ -79,7 +79,7 @@ def _end(args: argparse.Namespace, verb: str, done: str) -> int:
     common.EXPERIMENT,
 )
 def deadline(args: argparse.Namespace) -> int:
-    """Move the deadline of a running experiment.
+    """Move the deadline of a running search.
 
     WHEN is ``+30m`` for half an hour more, ``45m`` for that long from now on, or a time of day, ``18:30``. The plan
     that the policy seer has made in advance stays as it is; all other policies go by the new deadline at once.
@@ -103,18 +103,18 @@ def when(text: str) -> dict[str, float]:
 # ---------------------------------------------------------------- configurations that a person chooses
 
 
-_VALUES = "a hyperparameter's value; a word without '=' names the experiment"
+_VALUES = "a hyperparameter's value; a word without '=' names the search"
 
 
 @common.command(
     argument("values", _VALUES, metavar="KEY=VALUE", nargs="*"),
-    common.OUTSIDE,
+    argument("--outside", "allow values outside the space"),
     argument("--seed N", "seed of training", type=int),
     common.EXPERIMENT_OPTION,
     lines="configuration",
 )
 def try_(args: argparse.Namespace) -> int:
-    """Try a configuration in a running experiment: the configuration is the next trial to start.
+    """Try a configuration in a running search: the configuration is the next trial to start.
 
     KEY=VALUE gives a hyperparameter, as in 'gpusched try lr=0.1 model.width=64'; all others are drawn at random. Values
     outside the search space need --outside.

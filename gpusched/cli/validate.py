@@ -115,31 +115,32 @@ def summary(recipe: Recipe) -> dict[str, Any]:
 def lines(recipe: Recipe) -> Iterator[str]:
     """Word the summary for people."""
     about = summary(recipe)
-    yield _line("name", recipe.name)
-    yield _line("script", " ".join([str(recipe.script), *recipe.args]))
-    better = "more" if recipe.mode == "max" else "less"
-    yield _line("metric", f"{recipe.metric}, {better} is better")
-    yield _line("deadline", show_duration(recipe.deadline_s))
-    yield _line("policy", f"{recipe.policy_name}  {_options(recipe)}")
-    devices = (recipe.devices,) if isinstance(recipe.devices, str) else recipe.devices
-    yield _line("devices", ", ".join(devices))
-    yield _line("atoms", _atoms(recipe))
-    yield _line("rate", power_in_words(recipe.lr_power, recipe.batch))
-    number = about["configurations"]
+    for name, text in _rows(recipe, about):
+        yield f"  {name:<9} {printable(text)}".rstrip()
+
+
+def _rows(recipe: Recipe, about: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "name", recipe.name
+    yield "script", " ".join([str(recipe.script), *recipe.args])
+    yield "metric", f"{recipe.metric}, {'more' if recipe.mode == 'max' else 'less'} is better"
+    yield "deadline", show_duration(recipe.deadline_s)
+    yield "policy", f"{recipe.policy_name}  {_options(recipe)}"
+    devices = recipe.devices
+    yield "devices", devices if isinstance(devices, str) else ", ".join(devices)
+    most = f", at most {recipe.max_atoms}" if recipe.max_atoms else ""
+    yield "atoms", f"{', '.join(map(str, recipe.sizes)) or 'any number'} for a trial{most}"
+    yield "rate", power_in_words(recipe.lr_power, recipe.batch)
     width = max(map(len, about["space"]))
     for place, (name, text) in enumerate(about["space"].items()):
-        yield _line("space" if place == 0 else "", f"{name:<{width}}  {text}")
+        yield "" if place else "space", f"{name:<{width}}  {text}"
     if recipe.has_memory:
         own = " ".join(f"{name}={value}" for name, value in recipe.sampler_options.items())
-        yield _line("sampler", f"{recipe.sampler_name}  {own}")
-    limits = [limit for limit in (number, recipe.max_trials) if limit is not None]
-    yield _line("trials", count(min(limits), "configuration") if limits else "any number")
-    for number, sample in enumerate(about["first"]):
-        yield _line("" if number else "such as", show_hparams(sample))
-
-
-def _line(name: str, text: str) -> str:
-    return f"  {name:<9} {printable(text)}".rstrip()
+        yield "sampler", f"{recipe.sampler_name}  {own}"
+    sizes = (about["configurations"], recipe.max_trials)
+    limits = [limit for limit in sizes if limit is not None]
+    yield "trials", count(min(limits), "configuration") if limits else "any number"
+    for place, sample in enumerate(about["first"]):
+        yield "" if place else "such as", show_hparams(sample)
 
 
 def _options(recipe: Recipe) -> str:
@@ -150,9 +151,3 @@ def _options(recipe: Recipe) -> str:
     defaults = {field.name: field.default for field in fields}
     options = recipe.policy_options.items()
     return " ".join(f"{name}={show(value)}" for name, value in options if value != defaults[name])
-
-
-def _atoms(recipe: Recipe) -> str:
-    sizes = ", ".join(map(str, recipe.sizes)) or "any number"
-    most = f", at most {recipe.max_atoms}" if recipe.max_atoms else ""
-    return f"{sizes} for a trial{most}"

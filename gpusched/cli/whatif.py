@@ -76,7 +76,7 @@ def _gain(change: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     sign = 1.0 if found["mode"] == "max" else -1.0
     gain = sign * (change["best"]["median"] - found["answers"][0]["best"]["median"])
     more = "better" if gain >= 0 else "worse"
-    by = f"{points(abs(gain), found)} {more} than without" if gain else "as without"
+    by = f"{abs(gain):.2g} {more} than without" if gain else "as without"
     return f"probably {metric_of(change['best'], found)}, {by}"
 
 
@@ -86,18 +86,3 @@ def metric_of(best: Mapping[str, float], found: Mapping[str, Any]) -> str:
 
 def _interval(best: Mapping[str, float], show: Any) -> str:
     return f"{show(best['median'])} ({show(best['low'])} to {show(best['high'])})"
-
-
-def _is_share(found: Mapping[str, Any]) -> bool:
-    values = [one["best"][end] for one in found["answers"] for end in ("low", "high")]
-    return found["mode"] == "max" and all(0 <= value <= 1 for value in values)
-
-
-def _number(value: float, found: Mapping[str, Any]) -> str:
-    return f"{value * 100 if _is_share(found) else value:.2g}"
-
-
-def points(value: float, found: Mapping[str, Any]) -> str:
-    """Word a difference: in points for a metric between 0 and 1, else in the metric's own unit."""
-    unit = "points" if _is_share(found) else f"of {found['metric']}"
-    return f"{_number(value, found)} {unit}"

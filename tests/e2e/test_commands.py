@@ -27,9 +27,6 @@ def test_a_report_was_written_and_can_be_written_again(finished: Sandbox, tmp_pa
     again = tmp_path / "again.html"
     told = finished.call("report", "-o", again, "--json").json()
     assert told["report"] == str(again)
-    assert [trial["id"] for trial in told["trials"]] == [0, 1]
-    assert len(told["trials"][0]["curve"]) == 3
-    assert told["best"]["metric"] == max(trial["best"] for trial in told["trials"])
     assert again.read_text() == (finished.experiment / "report.html").read_text()
     refused = finished.call("report", "-o", tmp_path / "none" / "r.html")
     assert refused.code == 2
@@ -66,11 +63,10 @@ def test_help_lists_every_command_and_each_has_its_own(finished: Sandbox) -> Non
         (["logs", "seven"], "'seven' is not the number of a trial"),
         (["logs", "7"], "trial 7"),
         (["logs", "0", "--rank", "3"], "no rank 3"),
-        (["logs", "0", "--incarnation", "9"], "no incarnation 9"),
+        (["logs", "0", "--launch", "9"], "no launch 9"),
         (["explain", "99"], "trial 99 does not exist; so far: trials 0 to 1"),
         (["pause", "0"], "is over; 'gpusched best"),
         (["stop"], "is over; 'gpusched best"),
-        (["export", "--parquet"], "--output"),
         (["run", "missing.yaml"], "missing.yaml"),
         (["resume"], "is over"),
     ],

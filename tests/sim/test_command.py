@@ -77,7 +77,6 @@ def test_a_running_experiment_is_not_replayed(capsys, tmp_path):
         (["--polcy", "asha"], "--polcy; did you mean --policy?"),
         (["--nothing-like-it"], "unknown option --nothing-like-it\n"),
         (["--jobs", "0"], "--jobs must be at least 1"),
-        (["--sizes", "1,x"], "numbers of atoms such as 1,2,4"),
         (["--policy", "pop", "--target", "7"], "the target 7 must lie within the metric's bounds"),
         (["--seeds", "many"], "is not a whole number"),
         (["trace:/nowhere"], "/nowhere is not an experiment"),
