@@ -9,7 +9,7 @@ each launch what was compared. Pure: rows in, a judgement out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -37,6 +37,7 @@ from gpusched.doctor.findings import (
 )
 from gpusched.text import count
 
+NOT_BOTH = "no step was reported by both, or no optimizer has stepped"
 EXACT, NOISY = 1e-3, 0.1
 """Share of a metric by which sizes may differ: where the metric repeats exactly on each size, and where not."""
 PADDED = 0.03
@@ -45,69 +46,57 @@ PADDED = 0.03
 
 def judge(moved: RehearsedTrial, alone: RehearsedTrial | None) -> Judgement:
     """Return the mistakes that a search would make, and what was compared; ``alone``: None where that did not begin."""
-    found = Judgement()
-    for text in (*_failures(moved), *(_failures_alone(alone, moved) if alone else ())):
-        found.findings.append(Finding("fails", text))
-    last = [rows for launch in moved.launches for rows in launch.reports][-1:]
+    found, launches = Judgement(), moved.launches
+    named = [(_when(launches, place), launch) for place, launch in enumerate(launches)]
+    failed: dict[str, str] = {}
+    for when, launch in (
+        *named,
+        *(("left alone", one) for one in (alone.launches if alone else ())),
+    ):
+        if launch.error is not None and failed.setdefault(launch.error, when) == when:
+            text = f"{when} the script fails: {launch.error}".strip()
+            found.findings.append(Finding("fails", text))
+    last = [rows for launch in launches for rows in launch.reports][-1:]
     if unread := [name for rows in last for name in rows[0].get("unread", ())]:
         names = ", ".join(unread)
-        found.findings.append(
-            Finding(
-                "unread",
-                f"the script reads no {names}, so every trial trains alike: read them from trial.hparams, or pass "
-                f'them on: args: ["--{unread[0]}=${{{unread[0]}}}"]',
-            )
+        text = (
+            f"the script reads no {names}, so every trial trains alike: read them from trial.hparams, or pass "
+            f'them on: args: ["--{unread[0]}=${{{unread[0]}}}"]'
         )
-    if alone is None or not moved.launches:
+        found.findings.append(Finding("unread", text))
+    if alone is None or not launches:
         return found
-    expected, first = alone.by_step, moved.launches[0]
+    expected, first = alone.by_step, launches[0]
     repeats = not any(differs(rows, expected) for rows in first.reports)
     if not repeats:
-        found.findings.append(
-            Finding(
-                "not repeatable",
-                "two runs of the same configuration differ from the first report on: something draws random numbers "
-                "that gpusched.init() has not seeded (call it before the model and the data are made), or reads what "
-                "an earlier run has left",
-                is_error=False,
-            )
+        text = (
+            "two runs of the same configuration differ from the first report on: something draws random numbers "
+            "that gpusched.init() has not seeded (call it before the model and the data are made), or reads what "
+            "an earlier run has left"
         )
-    for place, (before, launch) in enumerate(pairwise(moved.launches)):
-        if launch.atoms == first.atoms and before.atoms == first.atoms:
-            _Pause("after a pause", first, launch, expected, repeats, found).compare()
+        found.findings.append(Finding("not repeatable", text, is_error=False))
+    for place, ((_, before), (when, launch)) in enumerate(pairwise(named)):
+        if launch.atoms == before.atoms == first.atoms:
+            _Pause(when, first, launch, expected, repeats, found).compare()
         elif launch.atoms != first.atoms:
-            _larger(f"on {count(launch.atoms, 'atom')}", before, launch, expected, found)
-            after = moved.launches[place + 2] if place + 2 < len(moved.launches) else None
-            _metrics_by_size(f"on {count(launch.atoms, 'atom')}", launch, after, found)
+            _larger(when, before, launch, expected, found)
+            _metrics_by_size(when, launch, launches[place + 2 : place + 3], found)
         else:
-            _rates_on_the_way_back(
-                f"back on {count(launch.atoms, 'atom')}", launch, expected, found
-            )
+            for rows in launch.reports:
+                if rows[0]["step"] in expected:
+                    _rates(when, rows[0], expected[rows[0]["step"]][0], found)
+            found.skip(when, RATE, NOT_BOTH)
     return found
 
 
-def _failures(moved: RehearsedTrial) -> Iterator[str]:
-    base = moved.launches[0].atoms if moved.launches else 1
-    for place, launch in enumerate(moved.launches):
-        if launch.error is None:
-            continue
-        if place == 0:
-            when = "the script fails"
-        elif launch.atoms > base:
-            when = f"on {count(launch.atoms, 'atom')} the script fails"
-        elif moved.launches[place - 1].atoms == launch.atoms:
-            when = "after a pause the script fails"
-        else:
-            when = f"back on {count(launch.atoms, 'atom')} the script fails"
-        yield f"{when}: {launch.error}"
-
-
-def _failures_alone(alone: RehearsedTrial, moved: RehearsedTrial) -> Iterator[str]:
-    """Yield failures that only the trial left alone has had, as in what follows the loop."""
-    known = {launch.error for launch in moved.launches}
-    for launch in alone.launches:
-        if launch.error is not None and launch.error not in known:
-            yield f"left alone the script fails: {launch.error}"
+def _when(launches: Sequence[RehearsedLaunch], place: int) -> str:
+    """Name a launch by what came before."""
+    atoms, base = launches[place].atoms, launches[0].atoms
+    if not place:
+        return ""
+    if launches[place - 1].atoms == atoms:
+        return "after a pause"
+    return f"{'on' if atoms > base else 'back on'} {count(atoms, 'atom')}"
 
 
 # ---------------------------------------------------------------- after a pause
@@ -125,33 +114,30 @@ class _Pause:
     found: Judgement
 
     def compare(self) -> None:
-        pairs = [
-            (rows, self.expected[rows[0]["step"]])
-            for rows in self.launch.reports
-            if rows[0]["step"] in self.expected
-        ]
-        for place, (rows, then) in enumerate(pairs):
+        known = [rows for rows in self.launch.reports if rows[0]["step"] in self.expected]
+        for place, rows in enumerate(known):
+            then = self.expected[rows[0]["step"]]
             self._rates(rows[0], then[0])
             self._samples(rows, then)
             if self.repeats:
                 self._parameters(place, rows[0], then[0])
                 self._metrics(rows[0], then[0])
-        why = "two runs of one configuration differ" if pairs else "no step was reported by both"
+        why = "two runs of one configuration differ" if known else "no step was reported by both"
         for aspect in ASPECTS:
             self.found.skip(self.when, aspect, why)
 
     def _rates(self, row: Row, then: Row) -> None:
-        for name in ("base", "rates"):
+        fixes = {
+            "base": "give the scheduler to trial.track(schedule=schedule), or compute the rate from trial.step",
+            "rates": "call trial.scale_lr(opt) before trial.track",
+        }
+        for name, fix in fixes.items():
             for mine, theirs in zip(row[name], then[name], strict=False):
-                if equal(mine, theirs):
-                    self.found.same(self.when, RATE)
-                    continue
-                fix = "give the scheduler to trial.track(schedule=schedule), or compute the rate from trial.step"
-                if name == "rates":
-                    fix = "call trial.scale_lr(opt) before trial.track"
-                text = f"the learning rate is {mine:.4g}, expected {theirs:.4g}: {fix}"
-                self.found.wrong(self.when, RATE, text)
-                return
+                if not equal(mine, theirs):
+                    text = f"the learning rate is {mine:.4g}, expected {theirs:.4g}: {fix}"
+                    return self.found.wrong(self.when, RATE, text)
+                self.found.same(self.when, RATE)
+        return None
 
     def _samples(self, rows: Sequence[Row], then: Sequence[Row]) -> None:
         """Compare what was drawn, or else the first input; what a launch begins with again is lost."""
@@ -175,7 +161,9 @@ class _Pause:
             found.skip(self.when, SAMPLES, "no model was given a tensor")
         elif equal(mine_first[0], their_first[0]):
             found.same(self.when, SAMPLES)
-        elif any(equal(mine_first[0], one[0]["inputs"][0]) for one in self._first_inputs()):
+        elif self.first.reports and any(
+            equal(mine_first[0], first) for first in self.first.reports[0][0]["inputs"][:1]
+        ):
             text = (
                 f"step {step} begins with the data of the first launch again: every launch draws the same. Seed an "
                 f"environment, a generator or a sampler's epoch by trial.step, or use trial.loader"
@@ -189,9 +177,6 @@ class _Pause:
             found.verdicts[self.when, SAMPLES] = ("same", "in another order")
             if not any(finding.kind == "order of samples" for finding in found.findings):
                 found.findings.append(Finding("order of samples", text, is_error=False))
-
-    def _first_inputs(self) -> list[Sequence[Row]]:
-        return [rows for rows in self.first.reports[:1] if rows[0]["inputs"]]
 
     @property
     def _has_other_samples(self) -> bool:
@@ -297,25 +282,21 @@ def _larger(
             elif way > 0:
                 found.same(when, PARAMETERS, "as they were saved")
         if len(rows) > 1:
-            _same_work(when, rows, found)
+            inputs = [row["inputs"] for row in rows]
+            if inputs[0] and all(other == inputs[0] for other in inputs[1:]):
+                text = (
+                    f"all ranks train on the same samples, each of which counts {len(rows)} times: give each rank its "
+                    f"share with trial.loader(data_set, batch_size) or a DistributedSampler (random batches: a "
+                    f"generator seeded by trial.rank too), or let trials have one rank: `sizes: [1]`"
+                )
+                found.wrong(when, SAMPLES, text, "same samples")
             if then is not None:
                 _shares(when, rows, then, found)
         if then is not None:
             _rates(when, row, then[0], found)
     found.skip(when, PARAMETERS, "no optimizer has stepped")
-    found.skip(when, RATE, "no step was reported by both, or no optimizer has stepped")
+    found.skip(when, RATE, NOT_BOTH)
     found.skip(when, SAMPLES, "no data loader has drawn a whole epoch on several ranks")
-
-
-def _same_work(when: str, rows: Sequence[Row], found: Judgement) -> None:
-    inputs = [row["inputs"] for row in rows]
-    if inputs[0] and all(other == inputs[0] for other in inputs[1:]):
-        text = (
-            f"all ranks train on the same samples, each of which counts {len(rows)} times: give each rank its "
-            f"share with trial.loader(data_set, batch_size) or a DistributedSampler (random batches: a generator "
-            f"seeded by trial.rank too), or let trials have one rank: `sizes: [1]`"
-        )
-        found.wrong(when, SAMPLES, text, "same samples")
 
 
 def _shares(when: str, rows: Sequence[Row], then: Sequence[Row], found: Judgement) -> None:
@@ -394,32 +375,23 @@ def _keeps_global_batch(row: Row, then: Row) -> bool | None:
     return False if abs(mine - theirs) <= 0.2 * theirs else None
 
 
-def _rates_on_the_way_back(
-    when: str, launch: RehearsedLaunch, expected: Mapping[int, Sequence[Row]], found: Judgement
-) -> None:
-    for rows in launch.reports:
-        if (then := expected.get(rows[0]["step"])) is not None:
-            _rates(when, rows[0], then[0], found)
-    found.skip(when, RATE, "no step was reported by both, or no optimizer has stepped")
-
-
 def _metrics_by_size(
-    when: str, large: RehearsedLaunch, small: RehearsedLaunch | None, found: Judgement
+    when: str, large: RehearsedLaunch, after: Sequence[RehearsedLaunch], found: Judgement
 ) -> None:
     """Compare metrics of one model on both sizes; what differs by more than its own noise counts the ranks."""
-    both = [
-        [rows[0]["metrics"] for rows in launch.reports if rows[0]["held"]] if launch else []
-        for launch in (large, small)
+    told = [
+        [rows[0]["metrics"] for rows in launch.reports if rows[0]["held"]]
+        for launch in (large, *after)
     ]
-    if not all(both):
+    if len(told) < 2 or not all(told):
         return found.skip(when, METRICS, "no report of the same model on both sizes")
-    names = [name for name in both[0][0] if not is_time(name) and name in both[1][0]]
+    names = [name for name in told[0][0] if not is_time(name) and name in told[1][0]]
     for name in names:
-        on_large, on_small = ([m[name] for m in values if name in m] for values in both)
-        noise = max(max(values) - min(values) for values in (on_large, on_small))
-        mine, theirs = (sum(values) / len(values) for values in (on_large, on_small))
+        both = [[metrics[name] for metrics in values if name in metrics] for values in told]
+        noise = max(max(values) - min(values) for values in both)
+        mine, theirs = (sum(values) / len(values) for values in both)
         size = max(abs(mine), abs(theirs))
-        repeats_exactly = noise <= SAME * size and len(on_large) > 1 < len(on_small)
+        repeats_exactly = noise <= SAME * size and min(map(len, both)) > 1
         slack = EXACT * size if repeats_exactly else max(NOISY * size, 4 * noise)
         difference = abs(mine - theirs)
         if slack + SAME < difference <= PADDED * size:
@@ -430,7 +402,7 @@ def _metrics_by_size(
             found.findings.append(Finding("metric", f"{when} {why}", is_error=False))
         elif difference > slack + SAME:
             text = (
-                f"the same model reports {name} {mine:.6g}, and {theirs:.6g} on {count(small.atoms, 'atom')}: "  # type: ignore[union-attr]
+                f"the same model reports {name} {mine:.6g}, and {theirs:.6g} on {count(after[0].atoms, 'atom')}: "
                 f"the metric counts the ranks. Evaluate all data on each rank, or report trial.mean(total, number)"
             )
             found.findings.append(Finding("metric", f"{when} {text}"))
