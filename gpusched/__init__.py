@@ -58,9 +58,6 @@ def init(defaults: Mapping[str, object] | None = None, *, in_charge: bool = Fals
     In a process that a rank has started (a DataLoader worker that imports the script anew) the trial can be read, and
     neither reports nor saves.
 
-    With ``GPUSCHED_CHECKPOINTS=DIR`` in the environment a plain run saves in that folder, and goes on from there when
-    it is started again, with as many ranks as it then has.
-
     Args:
         defaults: Values of hyperparameters that neither the recipe nor the command line gives, nested if need be. The
             defaults also set the types of the command line's values.

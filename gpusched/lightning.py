@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
-from gpusched.worker.owner import Owner
+from gpusched.worker.start import Owner
 
 if TYPE_CHECKING:
     from gpusched.worker.trial import Trial

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from gpusched.worker.owner import Owner
+from gpusched.worker.start import Owner
 
 if TYPE_CHECKING:
     from gpusched.worker.trial import Trial

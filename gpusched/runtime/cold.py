@@ -6,7 +6,7 @@
 * ``torchrun`` registers our rendezvous and asks for it; where this torch is too old to have one registered, its own is
   used, and it is said. The exit codes of ranks that failed are left in the file ``GPUSCHED_CODES`` names, for the shim.
 * ``rank``, by any Python 3, gives its process its streams, its cores and its own variables (from ``GPUSCHED_RANKS``),
-  then executes the script with the same interpreter, as torchrun would have done, or itself if it is another kind of
+  then runs the script with the same interpreter (``gpusched.runtime.rank``), or executes it if it is another kind of
   program (executable, no ``.py``).
 """
 
@@ -68,7 +68,9 @@ def rank() -> None:
     script = sys.argv[1]
     if script != "-m" and not script.endswith(".py") and os.access(script, os.X_OK):
         os.execv(script, sys.argv[1:])
-    os.execv(sys.executable, [sys.executable, "-u", *sys.argv[1:]])
+    # -P: the working directory is not on the path of a script that lies elsewhere
+    python = [sys.executable, "-u", "-P", "-m", "gpusched.runtime.rank"]
+    os.execv(sys.executable, [*python, *sys.argv[1:]])
 
 
 if __name__ == "__main__":

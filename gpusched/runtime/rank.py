@@ -37,7 +37,7 @@ def run_file(
     Raises:
         SystemExit: The script ended badly, said on stderr and in the error file. The code is the one to exit with.
     """
-    endings.leave_to_caller()
+    endings.watch()
     with suppress(Exception):  # streams without a descriptor
         faulthandler.enable(all_threads=True)
     with suppress(Exception):  # under plain torchrun nobody asks
@@ -111,11 +111,14 @@ def _print(text: str) -> None:
 
 
 def main() -> None:
-    """``python -m gpusched.runtime.rank SCRIPT [ARGS..]``."""
-    if len(sys.argv) < 2:
+    """``python -m gpusched.runtime.rank SCRIPT [ARGS..]``, or ``-m MODULE [ARGS..]`` in the place of the script."""
+    module = sys.argv[2] if sys.argv[1:2] == ["-m"] and len(sys.argv) > 2 else ""
+    if len(sys.argv) < 2 or (sys.argv[1] == "-m" and not module):
         print("usage: python -m gpusched.runtime.rank SCRIPT [ARGS..]", file=sys.stderr)
         raise SystemExit(2)
-    run_file(sys.argv[1], sys.argv[2:])
+    found = importlib.util.find_spec(module) if module else None
+    script = found.origin if found is not None and found.origin else sys.argv[1]
+    run_file(script, sys.argv[3 if module else 2 :], module=module)
 
 
 if __name__ == "__main__":

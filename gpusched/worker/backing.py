@@ -1,13 +1,15 @@
 """The backing of a rank: its line to the daemon, its reports and checkpoints, and its ways out of the script.
 
 All ranks do the same; rank 0 alone speaks to the daemon and touches the disk. A trial that cannot save does not leave.
-In a plain run reports are printed, and there are checkpoints where ``GPUSCHED_CHECKPOINTS`` names a folder for them.
+In a plain run reports are printed and nothing is saved.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,12 +21,11 @@ from gpusched.folder.lock import Fence
 from gpusched.folder.reports import ReportLog
 from gpusched.protocol import GO, Go, Metric, Remark, Report
 from gpusched.worker import endings
-from gpusched.worker.channel import Channel
+from gpusched.worker.channel import Channel, clean_metrics, shown
 from gpusched.worker.context import Context
-from gpusched.worker.endings import Why, leave_word, say, watch_endings, write_error_file
+from gpusched.worker.endings import Why, leave_word, say, write_error_file
 from gpusched.worker.group import Call, Group, RanksDisagree
 from gpusched.worker.onlooker import Onlooker
-from gpusched.worker.reports import clean_metrics, shown
 from gpusched.worker.saving import Saver
 from gpusched.worker.training import Training
 
@@ -38,7 +39,7 @@ class Backing:
         self._context, self._group, self._training = context, group, training
         self._pid = os.getpid()
         self._fence = Fence(context.fence, context.incarnation)
-        self._channel: Channel | None = None
+        self.channel: Channel | None = None
         self._log: ReportLog | None = None
         self._word: Path | None = None
         self.saver: Saver | None = None
@@ -51,8 +52,6 @@ class Backing:
         self._asked: Go = "continue"
         #: The best score of this launch, and the step it was reported at.
         self._best, self._best_step = NEVER, -1
-        #: Version of the model at the last report.
-        self._version = 0
         #: The script asks ``should_yield`` and leaves by itself.
         self.in_charge = False
         #: The script writes checkpoints itself (``checkpoint_dir``): none is made without its files.
@@ -61,36 +60,27 @@ class Backing:
         self._files_step = self._refused_step = -1
         #: ``should_yield`` was answered "yes" before the script has saved.
         self._is_promised = False
-        seed, capture = context.seed, training.capture
-        if context.paths is not None and context.experiment is not None:
-            paths, number = context.paths, context.incarnation
-            if context.rank == 0:
-                self._channel = Channel(
-                    context.experiment.root, context.trial, number, paths.leave(number)
-                )
-                self._log = ReportLog(paths.reports, number, context.known_seq, say)
-                self._word = paths.last_word(number)
-                watch_endings()
-            folder = paths.checkpoints
-            self.saver = Saver(group, folder, self._channel, seed, capture, self._fence)
-            if context.is_rehearsal:
-                self.onlooker = Onlooker(paths.seen(number, context.rank), training, context)
-        elif context.checkpoints is not None:
-            self.saver = Saver(group, context.checkpoints, None, seed, capture)
-        if self.saver is not None:
-            atexit.register(self._end)
-
-    def connect(self) -> None:
-        """Tell the daemon that all ranks have joined."""
-        if self._channel is not None:
-            self._channel.connect()
+        if context.paths is None or context.experiment is None:
+            return
+        paths, number = context.paths, context.incarnation
+        if context.rank == 0:
+            root = context.experiment.root
+            self.channel = Channel(root, context.trial, number, paths.leave(number))
+            self._log = ReportLog(paths.reports, number, context.known_seq, say)
+            self._word = paths.last_word(number)
+        self.saver = Saver(
+            group, paths.checkpoints, self.channel, context.seed, training.capture, self._fence
+        )
+        if context.is_rehearsal:
+            self.onlooker = Onlooker(paths.seen(number, context.rank), training, context)
+        atexit.register(self._end)
 
     def remark(self, text: str) -> None:
         """Tell whoever looks at the trial's log, and whoever looks at the search. Rank 0 speaks."""
         if self._group.rank == 0:
             say(text)
-        if self._channel is not None:
-            self._channel.tell(Remark(text[:2000]))
+        if self.channel is not None:
+            self.channel.tell(Remark(text[:2000]))
 
     # ------------------------------------------------------------------ reports
 
@@ -109,24 +99,32 @@ class Backing:
             clean = clean_metrics(metrics, self._context.settings.metric)
             length = self._training.length if self._reported_step is None else None
             report = Report(0, 0, step, step_time_s, clean, length)  # numbered by the trial's file
-            go = self._print(report) if self._channel is None else self._send(report)
+            go = self._send(report)
         if self._context.world_size > 1:
             code, step = map(int, self._group.share(Call.REPORT, GO.index(go), step))
             go = GO[code]
         self._training.reported(step)
-        self._scored(clean)
+        self._reported_step = step
+        value = clean.get(self._context.settings.metric or "")
+        if isinstance(value, int | float):
+            score = float(value) if self._context.settings.mode == "max" else -float(value)
+            if score > self._best:
+                self._best, self._best_step = score, step
         if go != "continue":
             self._act(go)
 
     def _send(self, report: Report) -> Go:
-        """Write and send a report; return the daemon's answer, ``continue`` without a daemon."""
-        assert self._channel is not None
-        assert self._log is not None
+        """Write and send a report; return the daemon's answer, ``continue`` without a daemon. A plain run prints it."""
+        if self.channel is None or self._log is None:
+            print(shown(report), flush=True)
+            most = self._context.settings.max_steps
+            is_over = most is not None and report.step >= most and not self._training.is_looping
+            return "leave" if is_over else "continue"
         if self._fence.wait():
             return "leave"
         self._log.append(report)
         failpoints.reach("report.written")
-        go = self._channel.report(report)
+        go = self.channel.report(report)
         failpoints.reach("report.answered")
         saver = self.saver
         if go == "save" and saver is not None and saver.is_writing:
@@ -134,26 +132,6 @@ class Backing:
         if go == "hold" and (self.writes_files or saver is None or not saver.may_hold()):
             return "continue"
         return go
-
-    def _print(self, report: Report) -> Go:
-        """Show a report where no daemon takes it; answer as a search would that ends at ``max_steps``."""
-        print(shown(report), flush=True)
-        most = self._context.settings.max_steps
-        if most is not None and report.step >= most and not self._training.is_looping:
-            return "leave" if self.saver is None else "yield"
-        is_worth_saving = self.saver is not None and self.saver.is_worth_saving()
-        return "save" if is_worth_saving else "continue"
-
-    def _scored(self, metrics: Mapping[str, Metric]) -> None:
-        """Remember the step just reported, and whether it is the best of this launch."""
-        settings = self._context.settings
-        self._reported_step = self._training.step
-        value = metrics.get(settings.metric or "")
-        if isinstance(value, int | float):
-            score = float(value) if settings.mode == "max" else -float(value)
-            if score > self._best:
-                self._best, self._best_step = score, self._training.step
-        self._version = self._training.version
 
     # ------------------------------------------------------------------ leaving
 
@@ -276,6 +254,20 @@ class Backing:
             self._settle_held(self.saver)
             save = self.saver.hold if go == "hold" else self.saver.save_behind
             save(self._training.where)
+            is_main = threading.current_thread() is threading.main_thread()
+            if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                signal.signal(signal.SIGTERM, self._stop)
+
+    def _stop(self, number: int, frame: object) -> None:
+        """Commit what is held in memory or on its way to the disk, then end by the signal (SIGTERM) after all."""
+        signal.signal(number, signal.SIG_DFL)
+
+        def finish() -> None:
+            if self.saver is not None and os.getpid() == self._pid:
+                self.saver.finish()
+            os.kill(os.getpid(), number)
+
+        threading.Thread(target=finish, name="gpusched-stop").start()
 
     def _settle_held(self, saver: Saver) -> None:
         """Before another save: commit the copy of an earlier step that is the best so far, forget any other."""
@@ -309,8 +301,7 @@ class Backing:
 
     def _say_goodbye(self) -> bool:
         if self.saver is not None:
-            self.saver.wait()  # the checkpoint being written, or held, may be the best model there is
-            self.saver.commit_held()
+            self.saver.finish()  # the checkpoint being written, or held, may be the best model there is
         saved = self.saver is not None and self.saver.saved_step == self._training.step
         return self._say("yielded", self._training.step if saved else None)
 
@@ -326,14 +317,15 @@ class Backing:
 
     def _end(self) -> None:
         saver = self.saver
-        if saver is None or os.getpid() != self._pid or endings.has_failed():
+        if saver is None or os.getpid() != self._pid:
             return
         try:
-            saver.commit_held()
-            if not self.has_left:
+            saver.finish()
+            if not self.has_left and not endings.has_failed():
                 self._save_at_the_end(saver)
         finally:
-            if not endings.has_failed():
+            is_promised = self._at_exit == "yielded" and not endings.has_failed()
+            if endings.is_known_good() or is_promised:
                 self._say(self._at_exit, saver.saved_step)
 
     def _save_at_the_end(self, saver: Saver) -> None:
@@ -377,10 +369,8 @@ class Backing:
                     f"trial.report(..), and save inside trial.checkpoint_dir()"
                 )
             return False
-        if self._training.version != self._version:
+        if self._training.has_changed:
             if is_best:
-                say(
-                    f"step {step} is not saved: the model was changed after its last trial.report(..)"
-                )
+                say(f"step {step} is not saved: the model was trained on after its last report")
             return False
         return is_best or bool(self._training.tracked)

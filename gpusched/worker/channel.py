@@ -1,21 +1,24 @@
-"""Rank 0's line to the daemon: one frame a report, one reply; never in the training's way.
+"""Rank 0's line to the daemon: one frame a report, one reply; never in the training's way. Metrics made plain.
 
 Rules: a report is sent once and answered once. If the daemon is away, or goes away while a report waits, the
-answer is ``continue`` and a later report tries to connect again, less and less often. Nothing is sent twice: a daemon
+answer is ``continue`` and a later report tries to connect again. Nothing is sent twice: a daemon
 that comes back reads the trial's own ``reports.jsonl``. Only the last unsent "saved" frame is kept, because it tells of
 a checkpoint and saying it late does no harm.
 """
 
 from __future__ import annotations
 
+import math
+import numbers
 import os
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from gpusched.folder.lock import read_epoch
 from gpusched.folder.paths import socket_address
@@ -26,13 +29,16 @@ from gpusched.protocol import (
     Go,
     Greeting,
     Inbox,
+    Metric,
     RankHello,
     Remark,
     Report,
     Saved,
+    as_metric,
     encode,
     to_rank,
 )
+from gpusched.text import nearest
 
 REPLY_WAIT_S = 30.0
 """A daemon that is silent for so long is taken for dead; a live one answers within milliseconds."""
@@ -40,8 +46,10 @@ REPLY_WAIT_S = 30.0
 _LOOK_S = 1.0
 """How often a waiting rank looks whether another daemon has taken over."""
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.5
-_LONGEST_MUTE_S = 600.0
+_PAUSE_S = 0.5
+"""Time until the next attempt to reach a daemon that is away."""
+_MUTE_S = 60.0
+"""Time without an attempt after a daemon was silent: it is stopped, perhaps for long, and training stood still."""
 _READ_BYTES = 4096
 
 
@@ -57,11 +65,9 @@ class Channel:
         self._hello = encode(RankHello(trial, incarnation))
         self._socket: socket.socket | None = None
         self._inbox = Inbox(to_rank)
-        self._pause_s = _FIRST_PAUSE_S
         self._not_before_s = 0.0
         self._unsent: bytes | None = None
         self._epoch = 0
-        self._mute_pause_s = REPLY_WAIT_S
         #: Held by whoever sends, connects or closes: checkpoints are told of by a thread of their own.
         self._lock = threading.Lock()
         #: A thread waits for an answer on the socket; that thread alone may close it.
@@ -83,25 +89,21 @@ class Channel:
             line.sendall(self._hello + (self._unsent or b""))
         except OSError:
             line.close()
-            self._not_before_s = time.monotonic() + self._pause_s
-            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            self._not_before_s = time.monotonic() + _PAUSE_S
             return False
         self._socket, self._inbox, self._unsent = line, Inbox(to_rank), None
-        self._pause_s = _FIRST_PAUSE_S
         return True
 
     def report(self, report: Report) -> Go:
         """Send a report and wait for the daemon's answer; ``continue`` without a daemon."""
-        if self._ask(report):
+        with self._lock:
+            self._is_awaited = False
+            self._is_awaited = self.connect() and self._send(encode(report))
+        if self._is_awaited:
             for frame in self._frames(REPLY_WAIT_S):
                 if isinstance(frame, Answer) and frame.seq == report.seq:
                     self._is_awaited = False
-                    self._mute_pause_s = REPLY_WAIT_S
                     return frame.go
-        return self._alone()
-
-    def _alone(self) -> Go:
-        """Return the answer to a report when no daemon gives one."""
         return "yield" if self._leave is not None and self._leave.exists() else "continue"
 
     def _is_worth_waiting_for(self, until_s: float) -> bool:
@@ -110,9 +112,7 @@ class Channel:
             return False
         if time.monotonic() < until_s:
             return True
-        # The daemon is stopped, perhaps for long: training stands still for it less and less often.
-        self._not_before_s = time.monotonic() + self._mute_pause_s
-        self._mute_pause_s = min(2 * self._mute_pause_s, _LONGEST_MUTE_S)
+        self._not_before_s = time.monotonic() + _MUTE_S
         return False
 
     def saved(self, step: int, save_s: float, size_bytes: int) -> None:
@@ -142,13 +142,6 @@ class Channel:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-
-    def _ask(self, frame: Frame) -> bool:
-        """Send a frame whose answer this thread will wait for with ``_frames``."""
-        with self._lock:
-            self._is_awaited = False
-            self._is_awaited = self.connect() and self._send(encode(frame))
-            return self._is_awaited
 
     def _send(self, data: bytes) -> bool:
         assert self._socket is not None
@@ -194,3 +187,61 @@ def _let_the_kernel_time(line: socket.socket) -> None:
     limit = struct.pack("@ll", int(_LOOK_S), 0)
     line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
     line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
+def clean_metrics(metrics: Mapping[str, object], wanted: str | None) -> dict[str, Metric]:
+    """Return the metrics as plain numbers; tensors and numpy scalars of one element are taken.
+
+    Raises:
+        TypeError: A metric is not a number.
+        ValueError: The metric that the recipe searches by is missing.
+    """
+    if wanted is not None and wanted not in metrics:
+        instead = nearest(wanted, metrics, 0.5) or next(iter(metrics), None)
+        has = f"has {', '.join(metrics)} but not" if metrics else "lacks"
+        fix = f", or write `metric: {instead}` in the recipe" if instead else ""
+        raise ValueError(
+            f"this report {has} {wanted!r}, by which the recipe searches: "
+            f"call trial.report({wanted}=...){fix}"
+        )
+    return {name: _number(name, value) for name, value in metrics.items()}
+
+
+def _number(name: str, value: object) -> Metric:
+    if type(value) is float and math.isfinite(value):
+        return value
+    plain: Any = value
+    if not isinstance(value, numbers.Real):
+        item = getattr(value, "item", None)
+        if callable(item):
+            shape = tuple(getattr(value, "shape", ()))
+            if math.prod(shape) != 1:
+                raise TypeError(
+                    f"metric {name!r} has shape {shape}: report one number, e.g. {name}.mean()"
+                )
+            plain = item()
+        if not isinstance(plain, numbers.Real):
+            raise TypeError(
+                f"metric {name!r} is {_short(value)}, not a number: report a float, an int or a "
+                f"tensor of one element"
+            )
+    if isinstance(plain, numbers.Integral) and abs(int(plain)) < 1 << 63:
+        return int(plain)
+    try:
+        return as_metric(float(plain))
+    except OverflowError:
+        return "inf" if plain > 0 else "-inf"
+
+
+def shown(report: Report) -> str:
+    """Word a report as a line for people, where no daemon takes it."""
+    parts = [
+        f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in report.metrics.items()
+    ]
+    return "  ".join([f"step {report.step}", *parts, f"({report.step_time_s or 0.0:.2f} s)"])
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"

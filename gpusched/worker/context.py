@@ -64,8 +64,6 @@ class Context:
     known_seq: int = 0
     #: On a node of a cluster: the trial's fence (``folder/lock.py``).
     fence: Path | None = None
-    #: Folder in which a plain run (``python``, ``torchrun``) saves and from which it goes on: ``GPUSCHED_CHECKPOINTS``.
-    checkpoints: Path | None = None
     #: Whether this is a rehearsal, for which every rank writes down what it does (``onlooker.py``).
     is_rehearsal: bool = False
     #: This process was started by a rank, and is not a rank itself.
@@ -73,7 +71,7 @@ class Context:
 
     def for_helper(self) -> Context:
         """Return the same without its folders, for a process that a rank has started: it neither reports nor saves."""
-        return replace(self, experiment=None, paths=None, checkpoints=None, is_helper=True)
+        return replace(self, experiment=None, paths=None, is_helper=True)
 
     @property
     def unread(self) -> list[str]:
@@ -146,7 +144,6 @@ def _unscheduled(
     hparams = from_command_line(rest, merged(defaults, known) if defaults is not None else None)
     most = own.get("max_steps", _number(environment, "GPUSCHED_MAX_STEPS", 0) or None)
     world_size = _number(environment, "WORLD_SIZE", 1) if environment.get("RANK") else 1
-    checkpoints = environment.get("GPUSCHED_CHECKPOINTS")
     return Context(
         launcher="torchrun" if environment.get("RANK") else "nobody",
         rank=_number(environment, "RANK", 0),
@@ -156,7 +153,6 @@ def _unscheduled(
         hparams=HParams(merged(known, hparams)),
         seed=own.get("seed", int(drawn.get("seed", 0))),
         settings=Settings(max_steps=most),
-        checkpoints=Path(checkpoints).absolute() if checkpoints else None,
     )
 
 

@@ -17,7 +17,7 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NoReturn
+from typing import Literal
 
 from gpusched import failpoints
 from gpusched.folder.files import private_folder, write_durably
@@ -28,8 +28,7 @@ _MESSAGE_LIMIT = 4_000
 _TRACE_LIMIT = 32_000
 PACKAGE = f"{Path(__file__).parent.parent}/"
 
-_failed = False
-_watching = False
+_failed = _watched = False
 
 
 def say(text: str) -> None:
@@ -126,6 +125,12 @@ def write_error_file(message: str, trace: str) -> None:
         say(f"{path} cannot be written: {error}")
 
 
+def watch() -> None:
+    """Note that the code that runs the script (``runtime/rank.py``) notices a bad ending and calls ``mark_failed``."""
+    global _watched
+    _watched = True
+
+
 def mark_failed() -> None:
     """Note that this process ends badly: no ``finished`` may be written for it."""
     global _failed
@@ -137,37 +142,9 @@ def has_failed() -> bool:
     return _failed
 
 
-def leave_to_caller() -> None:
-    """Leave it to the code that runs the script (``runtime/rank.py``) to notice a bad ending."""
-    global _watching
-    _watching = True
-
-
-def watch_endings() -> None:
-    """Notice a bad ending in an interpreter that runs the script itself (``launch: cold``), and leave torchrun's error
-    file.
-    """
-    global _watching
-    if _watching:
-        return
-    _watching = True
-    show, leave = sys.excepthook, sys.exit
-
-    def excepthook(
-        kind: type[BaseException], value: BaseException, trace: TracebackType | None
-    ) -> None:
-        mark_failed()
-        script = str(getattr(sys.modules.get("__main__"), "__file__", ""))
-        write_error_file(headline(value, script), trace_of(value.with_traceback(trace), script))
-        show(kind, value, trace)
-
-    def exit(status: Any = None, /) -> NoReturn:
-        if status not in (None, 0):
-            mark_failed()
-        leave(status)
-
-    sys.excepthook = excepthook
-    sys.exit = exit
+def is_known_good() -> bool:
+    """Tell whether somebody would have noticed a bad ending; else the exit code says how the script has ended."""
+    return _watched and not _failed
 
 
 def leave_word(path: Path, why: Why, step: int | None, saved_step: int | None) -> bool:

@@ -21,7 +21,6 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from gpusched.processes import stacks
 from gpusched.worker.context import require_cuda
 from gpusched.worker.endings import PACKAGE
 
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
 PATIENCE_S = 600.0
 """How long rank 0 waits for the others to come to the same call, as NCCL does. They wait for rank 0 for as long as it
 takes: a script may evaluate on rank 0 alone."""
-
-LOOK_AFTER_S = 10.0
-"""When rank 0 first looks where the others are (or after five steps, if that is later): one that waits for rank 0 in a
-collective of the script's will never come."""
 
 END_PATIENCE_S = 10.0
 """How long a rank 0 that is done waits for the others to come to their end, before it saves without them."""
@@ -85,8 +80,6 @@ class Group:
         self.world_size = world_size
         self.patience_s = PATIENCE_S
         self._control: Any = None
-        self._names: Any = None
-        self._look_after_s = LOOK_AFTER_S
 
     def join(self, device_kind: str) -> None:
         """Join the other ranks over torchrun's store. All ranks call it.
@@ -105,36 +98,12 @@ class Group:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = dist.PrefixStore(f"gpusched/{incarnation}/{attempt}", self._store())
         self._control = dist.ProcessGroupGloo(store, self.rank, self.world_size, _LONG)
-        self._names = store
-        store.set(f"pid/{self.rank}", str(os.getpid()))
         if dist.is_initialized():
             return
         on_gpu = device_kind == "cuda"
         if on_gpu:
             require_cuda()
         dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
-
-    def expect(self, step_time_s: float) -> None:
-        """Have rank 0 look for the other ranks after a few steps of this length, the last one's."""
-        self._look_after_s = min(PATIENCE_S, max(LOOK_AFTER_S, 5 * step_time_s))
-
-    def _stuck_elsewhere(self, line: int) -> str:
-        """In words, which ranks wait for this one in another line of the script than ``line``; empty if none does.
-
-        Gpusched's own ranks can be asked, by a signal that has them write their stacks.
-        """
-        try:
-            folder = stacks.folder()
-            pids = {rank: int(self._names.get(f"pid/{rank}")) for rank in range(1, self.world_size)}
-            places = stacks.places(pids, lambda rank: folder / f"stacks-{rank}.txt")
-        except Exception:  # a plain run, or a rank that has gone
-            return ""
-        elsewhere = [
-            f"rank {rank} waits in {place.frame}"
-            for rank, place in places.items()
-            if place.waits and f":{line} in " not in place.frame
-        ]
-        return ", ".join(elsewhere)
 
     def _store(self) -> Any:
         """Return the store that torchrun's agent serves; without an agent rank 0 serves it."""
@@ -214,37 +183,20 @@ class Group:
 
         rows = [torch.empty_like(mine) for _ in range(self.world_size)]
         where = f"{call.shown} ({place}:{line})"
+        patience = _LONG if self.rank else timedelta(seconds=self.patience_s)
         try:
-            self._wait(self._control.allgather([rows], [mine]), where, line)
-        except RanksDisagree:
-            raise
+            self._control.allgather([rows], [mine]).wait(patience)
         except RuntimeError as error:
+            if self.rank == 0 and "timed out" in str(error).lower():
+                raise RanksDisagree(
+                    f"rank 0 has waited {self.patience_s:.0f} s in {where} for the other ranks: every rank must call "
+                    f"it, so move it out of any `if rank == 0`"
+                ) from None
             raise RanksDisagree(
                 f"another rank has gone while rank {self.rank} was in {where}: if it did not fail, "
                 f"it made fewer calls; every rank must make the same ones ({error})"
             ) from None
         return rows
-
-    def _wait(self, work: Any, where: str, line: int) -> None:
-        """Wait for the other ranks; rank 0 looks after a while whether they will ever come."""
-        if self.rank > 0:
-            work.wait(_LONG)
-            return
-        stuck, waited_s = "", 0.0
-        for limit_s in sorted({min(self._look_after_s, self.patience_s), self.patience_s}):
-            try:
-                work.wait(timedelta(seconds=limit_s - waited_s))
-                return
-            except RuntimeError as error:
-                if "timed out" not in str(error).lower():
-                    raise
-            waited_s = limit_s
-            if stuck := self._stuck_elsewhere(line):
-                break
-        raise RanksDisagree(
-            f"rank 0 has waited {waited_s:.0f} s in {where} for the other ranks{stuck and f', but {stuck}'}: "
-            f"every rank must call it, so move it out of any `if rank == 0`"
-        )
 
 
 def script_line() -> tuple[str, int]:

@@ -44,7 +44,7 @@ HOLD_S = 1.0
 """Least time between two commits of the best model: each is copied for the search."""
 
 SAVE_SHARE = 0.03
-"""Share of a plain run's time that saving may cost; under gpusched the daemon's rules say when to save."""
+"""Share of a trial's time that copies in memory may cost."""
 
 
 @dataclass(slots=True)
@@ -245,6 +245,12 @@ class Saver:
                 self._commit(draft, is_behind=threading.current_thread() is self._due)
         self._cancel()
 
+    def finish(self) -> None:
+        """Commit what is held or on its way to the disk, as the process is to end; from any thread of rank 0."""
+        if (writing := self._writing) is not None:
+            writing.join()
+        self.commit_held()
+
     def drop_held(self) -> None:
         """Forget the copy in memory, as a better model is saved."""
         with self._lock:
@@ -259,11 +265,6 @@ class Saver:
     def is_writing(self) -> bool:
         """Whether the save that was begun last is still on its way to the disk. Asked of rank 0."""
         return self._lock.locked() or (self._writing is not None and self._writing.is_alive())
-
-    def is_worth_saving(self) -> bool:
-        """Whether saves have cost less than ``SAVE_SHARE`` of the time so far. Asked of rank 0 where no daemon says."""
-        waited_s = time.monotonic() - self._began_s
-        return not self.is_writing and self._last_save_s <= SAVE_SHARE * waited_s
 
     def wait(self) -> None:
         """Wait until what ``save_behind`` began is committed, or could not be."""

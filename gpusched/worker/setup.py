@@ -34,9 +34,9 @@ class TrialSetup:
         self._context = context
         self._pid = -1 if context.is_helper else os.getpid()
         self._group = group
-        self._usage = Usage(context, group, lambda text: self._backing.remark(text))
-        self._training = Training(context, self._usage)
+        self._training = Training(context)
         self._backing = Backing(context, group, self._training)
+        self._usage = Usage(context, group, self._training, self._backing.remark)
         self._weight: Any = None
         self._looks_left = 3
         self._device: torch.device | None = None
@@ -124,7 +124,6 @@ class TrialSetup:
         from gpusched.worker import sharded
         from gpusched.worker.weights import OpenDDP
 
-        self._usage.made("wrap")
         is_alone = self.world_size == 1
         shares_norm = any(isinstance(part, torch.nn.SyncBatchNorm) for part in model.modules())
         if shares_norm and not is_alone and self.device.type == "cpu":

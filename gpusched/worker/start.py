@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Literal
 
 from gpusched.errors import GpuschedError
@@ -43,6 +44,32 @@ def start(defaults: Mapping[str, object] | None = None, *, in_charge: bool = Fal
 def has_joined() -> bool:
     """Tell whether this process has joined a trial, or one of its own in a plain run."""
     return _trial is not None
+
+
+class Owner:
+    """A trial whose trainer owns the loop and ends by itself: what the integrations have in common."""
+
+    def __init__(self, trial: Trial | None = None) -> None:
+        self._trial = trial or start()
+        self._trial.take_charge()
+        self._is_asked = False
+        #: Whether the search has this trial leave: end the script after training, without a test or an export.
+        self.is_leaving = False
+
+    @property
+    def trial(self) -> Trial:
+        """The trial: ``hparams``, ``local_batch``, ``folder``."""
+        return self._trial
+
+    def _restored(self, name: str, *, keeps_generators: bool = False) -> Path | None:
+        """Return a path in the checkpoint to continue from, which the script has asked for; None for a new trial.
+
+        ``keeps_generators``: the trainer restores them itself, and seeds its samplers alike on every rank by them.
+        """
+        self._is_asked = True
+        trial = self._trial
+        folder = trial.restored_files() if keeps_generators else trial.restored_dir
+        return None if folder is None else folder / name
 
 
 def _start(defaults: Mapping[str, object] | None) -> Trial:

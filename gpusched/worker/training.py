@@ -17,7 +17,6 @@ from gpusched.worker.data import Layout
 from gpusched.worker.endings import say
 from gpusched.worker.group import script_line
 from gpusched.worker.learning_rate import Clock, RateScaler, bare_optimizer, counts_atoms, owned
-from gpusched.worker.usage import Usage
 
 STATE_NAME = "trial.state"
 """Name under which a checkpoint holds ``trial.state``."""
@@ -26,9 +25,7 @@ STATE_NAME = "trial.state"
 class Training:
     """The parts of a trial's state that live in the script's process."""
 
-    def __init__(self, context: Context, usage: Usage) -> None:
-        settings = context.settings
-        self.usage = usage
+    def __init__(self, context: Context) -> None:
         #: Steps reported, iterations of ``trial.steps()`` finished, and whether the script is inside that loop.
         self.step = self.iteration = 0
         self.is_looping = False
@@ -40,7 +37,7 @@ class Training:
             rank=context.rank,
             world_size=context.world_size,
             atoms=context.atoms,
-            exact=settings.batch == "global",
+            exact=context.settings.batch == "global",
         )
         #: The global batch in base batches (those of one atom).
         self.global_batches = 1 if self.layout.exact else context.atoms
@@ -48,7 +45,6 @@ class Training:
         self.schedules: list[Any] = []
         self._is_fixed = False
         self.tracked: dict[str, Any] = {}
-        self._parameters: list[Any] | None = None
         #: The ranks that wrote the checkpoint that this launch continues from.
         self.written_by: int | None = None
         self.loaders: list[Any] = []
@@ -59,8 +55,12 @@ class Training:
         self._slots: list[tuple[str, int, int]] = []
         self._made: Counter[tuple[str, int]] = Counter()
         self._optimizers = 0
-        #: Whether a tracked optimizer has stepped in this launch.
-        self.has_stepped = False
+        #: Whether a tracked optimizer has stepped in this launch, and since the last report.
+        self.has_stepped = self.has_changed = False
+        #: Tracked schedulers that stepped after a report and before the next training, in this launch and in the one
+        #: that wrote the checkpoint.
+        self.late: set[str] = set()
+        self.was_late: set[str] = set()
 
     @property
     def where(self) -> tuple[int, int]:
@@ -132,24 +132,12 @@ class Training:
         self.step, self.iteration = checkpoint.step, checkpoint.facts["iteration"]
         self.written_by = checkpoint.facts["world_size"]
         self._restore_clock()
-        self.usage.continue_from(self._saved("late"))
+        self.was_late = set(self._saved("late") or ())
 
     def _restore_clock(self) -> None:
         saved = self._saved("clock")
         if saved is not None:
             self.clock.load_state_dict(saved)
-
-    @property
-    def version(self) -> int:
-        """A number that grows with every change in place of a parameter of a tracked model."""
-        if self._parameters is None:
-            models = [
-                value
-                for value in self.tracked.values()
-                if callable(getattr(value, "parameters", None))
-            ]
-            self._parameters = [each for model in models for each in model.parameters()]
-        return sum(each._version for each in self._parameters)
 
     def track(self, objects: dict[str, Any]) -> None:
         """Remember these, and put them back to where the checkpoint has them.
@@ -174,14 +162,11 @@ class Training:
                 )
             if self.tracked.get(name, value) is not value:
                 raise ValueError(f"trial.track({name}=...): {name!r} is tracked already")
-        self.usage.watch_optimizers()
         for value in objects.values():
             self._count_steps_of(value)
         self.tracked.update(objects)
-        self._parameters = None
         saved = self._saved("tracked")
         if saved is None:
-            self.usage.watch(objects)
             return
         self.clock.frozen = True  # loading may step an optimizer to make its state
         for name, value in objects.items():
@@ -194,10 +179,8 @@ class Training:
                     f"(which holds {known}); it starts afresh"
                 )
         self.clock.frozen = False
-        self.usage.watch(objects)
 
     def add_scaler(self, scaler: RateScaler) -> None:
-        self.usage.made("scale_lr")
         self.scalers.append(scaler)
         saved = self._saved("scalers") or []
         if len(self.scalers) <= len(saved):
@@ -205,9 +188,6 @@ class Training:
 
     def add_loader(self, loader: Any) -> None:
         """Make a loader known; one that the same line of the script has made in an earlier round is replaced by it."""
-        self.usage.made("loader")
-        layout = self.layout
-        self.usage.loads(loader.global_batch, layout.world_size, exact=layout.exact)
         site = script_line()
         slot = (*site, self._made[site])
         self._made[site] += 1
@@ -243,13 +223,14 @@ class Training:
 
     def _stepped(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         if not self.clock.frozen:
-            self.has_stepped = True
+            self.has_stepped = self.has_changed = True
             for loader in self.loaders:
                 loader.step_taken()
 
     def reported(self, step: int) -> None:
         """Note a report: the script is set up, and the checkpoint it was restored from is not needed any more."""
         self.step = step
+        self.has_changed = False
         self.clock.reported()
         self._checkpoint = self._loaded = None
         if not self.mid_epoch:
@@ -267,7 +248,7 @@ class Training:
             "loaders": [loader.state_dict() for loader in self.loaders],
             "scalers": [scaler.state_dict() for scaler in self.scalers],
             "clock": self.clock.state_dict(),
-            "late": [] if self.is_looping else sorted(self.usage.late),
+            "late": [] if self.is_looping else sorted(self.late),
         }
 
     def _saved(self, part: str) -> Any:
@@ -300,34 +281,26 @@ class Pickled:
 
     def __init__(self, value: Any) -> None:
         self.value = value
-        if not (hasattr(value, "__dict__") or hasattr(type(value), "__setstate__")):
+        if not hasattr(value, "__dict__"):
             raise TypeError(
                 f"gpusched.pickled takes an object whose state can be put back into it; a {type(value).__name__} has "
                 f"no __dict__: keep it in trial.state, or in an attribute of an object of your own"
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the pickled state of the object, and its type's name."""
-        state = self.value.__reduce_ex__(2)[2:3] or (None,)
-        return {"type": _name_of(self.value), "pickle": pickle.dumps(state[0], protocol=5)}
+        """Return the pickled attributes of the object, and its type's name."""
+        return {"type": _name_of(self.value), "pickle": pickle.dumps(vars(self.value), protocol=5)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put a saved state back into the object, in place.
+        """Put saved attributes back into the object, in place.
 
         Raises:
             ValueError: The state is of an object of another type.
         """
         if state["type"] != _name_of(self.value):
             raise ValueError(f"it was a {state['type']}, and is a {_name_of(self.value)} now")
-        found = pickle.loads(state["pickle"])
-        if hasattr(type(self.value), "__setstate__"):
-            self.value.__setstate__(found)
-            return
-        attributes, slots = found if isinstance(found, tuple) else (found, None)
         vars(self.value).clear()
-        vars(self.value).update(attributes or {})
-        for name, entry in (slots or {}).items():
-            setattr(self.value, name, entry)
+        vars(self.value).update(pickle.loads(state["pickle"]))
 
 
 def _name_of(value: Any) -> str:

@@ -44,7 +44,8 @@ class Trial(TrialSetup):
 
     def begin(self) -> None:
         """Tell the daemon that all ranks have joined."""
-        self._backing.connect()
+        if self._backing.channel is not None:
+            self._backing.channel.connect()
 
     @property
     def step(self) -> int:
@@ -108,6 +109,7 @@ class Trial(TrialSetup):
             if self.world_size > 1:
                 self._watch_gradients(objects.values())
             self._training.track(objects)
+            self._usage.watch(objects)
         self._set_generators()
         self._step_began_s = time.monotonic()
         return self._training.step
@@ -183,10 +185,9 @@ class Trial(TrialSetup):
             return
         step = self._next_step(step)
         self._reported = True
-        self._usage.at_report(self._training, writes_files=self._backing.writes_files)
+        self._usage.at_report(writes_files=self._backing.writes_files)
         if self._context.world_size > 1:
             self._refuse_same_work()
-            self._group.expect(step_time_s)
         step_time_s /= step - self._training.step
         self._backing.report(step, round(step_time_s, 6), metrics)
         self._step_began_s = time.monotonic()
@@ -242,7 +243,7 @@ class Trial(TrialSetup):
         leave goes on until its script has saved a step this way, and leaves there (without ``in_charge``: by
         ``SystemExit`` at the end of the block; inside ``steps()`` at the end of the loop's body).
 
-        Outside gpusched the folder is thrown away, unless ``GPUSCHED_CHECKPOINTS`` names one for checkpoints.
+        Outside gpusched the folder is thrown away.
 
         Raises:
             RuntimeError: Nothing has been reported yet: a checkpoint is of a reported step.

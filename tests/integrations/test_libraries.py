@@ -149,43 +149,6 @@ def test_accelerate_counts_its_schedule_once(tmp_path: Path, files: bool) -> Non
     assert seen == 640
 
 
-SCALED = """
-import os, torch, gpusched
-accelerator = gpusched.accelerate.Accelerator(cpu=True)
-accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1)  # as with fp16
-model = torch.nn.Linear(1, 1)
-model, opt = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-for step in accelerator.trial.steps(int(os.environ["UNTIL"])):
-    accelerator.backward(model(torch.ones(1, 1)).sum())
-    opt.step()
-    accelerator.trial.report(loss=step)
-    accelerator.prepare(torch.utils.data.DataLoader([0.0]))  # for an evaluation, say: nothing that is tracked
-print("SCALE", accelerator.scaler.get_scale())
-"""
-
-
-def test_accelerates_gradient_scaler_goes_on_where_it_was(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCALED)
-    scales = []
-    for until in ("2", "4"):
-        done = subprocess.run(
-            [sys.executable, "train.py"],
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT),
-                "GPUSCHED_CHECKPOINTS": str(tmp_path / "saved"),
-                "UNTIL": until,
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        scales.append(done.stdout.splitlines()[-1])
-    assert scales == ["SCALE 16.0", "SCALE 64.0"]
-
-
 MISTAKES = {
     "accelerate's steps counted twice": (
         "accel.py",

@@ -254,6 +254,26 @@ def test_10_accelerates_warm_up_without_the_number_of_ranks_is_the_same(bench: B
         assert "leave the number of ranks out of them (accelerator.num_processes too)" in rank.error
 
 
+def with_a_scaler() -> float:
+    from gpusched.accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1)  # as with fp16
+    accelerator.scaler = scaler
+    model: Any = nn.Linear(1, 1)
+    model, opt = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in accelerator.trial.steps(4):
+        accelerator.backward(model(torch.ones(1, 1)).sum())
+        opt.step()
+        accelerator.trial.report(accuracy=0)
+        accelerator.prepare(DataLoader([0.0]))  # for an evaluation, say: nothing that is tracked
+    return float(scaler.get_scale())
+
+
+def test_accelerates_gradient_scaler_continues_where_it_was(bench: Bench) -> None:
+    assert through(bench, with_a_scaler, [(1, 2), (1, END)])[-1] == [64.0]
+
+
 def real_modules() -> list[str]:
     from gpusched.accelerate import Accelerator
     from gpusched.lightning import Search as Lightning

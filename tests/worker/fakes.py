@@ -302,6 +302,7 @@ def _rank(
     os.environ.update(environment)
     sys.argv = ["script.py"]
     start._trial = None
+    endings.watch()
     os.dup2(stderr, 2)
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     faulthandler.register(signal.SIGUSR1, file=2)

@@ -348,9 +348,20 @@ def test_the_default_process_group_exists_after_init(bench: Bench) -> None:
     assert values(run_ranks(script, 2, bench)) == [(True, 2), (True, 2)]
 
 
-def test_a_process_group_that_a_script_makes_too_late_is_refused_with_the_fix() -> None:
-    error = ValueError("trying to initialize the default process group twice!")
-    assert "if not dist.is_initialized():" in endings.headline(error, "train.py")
+def test_12_a_process_group_that_a_script_makes_too_late_is_refused_with_the_fix(
+    bench: Bench,
+) -> None:
+    def script() -> str:
+        gpusched.init()
+        try:
+            dist.init_process_group("gloo")
+        except ValueError as error:
+            return endings.headline(error, __file__)
+        return "made"
+
+    for told in values(run_ranks(script, 2, bench)):
+        assert "test_ranks.py" in told
+        assert "if not dist.is_initialized():" in told
 
 
 def test_a_wrapped_model_keeps_its_own_attributes_and_methods(bench: Bench) -> None:
@@ -370,29 +381,6 @@ def test_a_wrapped_model_keeps_its_own_attributes_and_methods(bench: Bench) -> N
 
     told = "'Coder' object has no attribute 'lost'"
     assert values(run_ranks(script, 2, bench)) == [(24, True, told)] * 2
-
-
-def uneven(wraps: bool) -> None:
-    trial = gpusched.init()
-    model = nn.Linear(4, 1).double()
-    model = trial.wrap(model) if wraps else model
-    loader = trial.loader(digits(12), batch_size=5)
-    trial.track(model=model)
-    for x, _ in loader:
-        model(x)
-    trial.report(accuracy=1)
-
-
-def test_a_global_batch_that_does_not_divide_is_said_once_with_its_line(bench: Bench) -> None:
-    bench.prepare(batch="global")
-    ended = run_ranks(uneven, 2, bench, arguments=(True,))
-    values(ended)
-    assert ended[0].stderr.count("trial.loader(batch_size=5) does not divide by 2 ranks") == 1
-    assert "gradients are weighted so that the result is the same; batch_size=4" in ended[0].stderr
-    assert "test_ranks.py:" in ended[0].stderr
-    assert ended[1].stderr == ""
-    values(ended := run_ranks(uneven, 2, bench, incarnation=2, arguments=(False,)))
-    assert "gradients are not weighted" in ended[0].stderr
 
 
 def test_the_metrics_of_other_ranks_do_not_matter(bench: Bench) -> None:

@@ -168,40 +168,6 @@ def test_a_script_in_charge_is_never_ended_by_a_report(bench: Bench) -> None:
     assert bench.last_word(1) == {"why": "yielded", "step": 1, "saved_step": 1}
 
 
-PLAIN = """
-import os, torch, gpusched
-trial = gpusched.init()
-model = trial.wrap(torch.nn.Linear(1, 1))
-trial.track(model=model)
-for step in trial.steps(limit=int(os.environ["UNTIL"])):
-    with torch.no_grad():
-        next(model.parameters()).fill_(step + 1.0)
-    trial.report(loss=0)
-value = next(model.parameters()).item()
-os.write(1, f"END {trial.rank} {trial.step} {value}\\n".encode())  # whole: ranks share an unbuffered stream
-"""
-
-
-def plain_run(tmp_path: Path, ranks: int, until: int) -> list[str]:
-    script = tmp_path / "plain.py"
-    script.write_text(PLAIN)
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    environment = {
-        name: text for name, text in os.environ.items() if not name.startswith("GPUSCHED_")
-    }
-    environment |= {"GPUSCHED_CHECKPOINTS": str(tmp_path / "saved"), "UNTIL": str(until)}
-    command = [sys.executable, *(launcher if ranks > 1 else []), str(script)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return sorted(line for line in done.stdout.splitlines() if line.startswith("END"))
-
-
-@pytest.mark.slow
-def test_plain_runs_save_and_go_on_with_any_number_of_ranks(tmp_path: Path) -> None:
-    assert plain_run(tmp_path, 1, 3) == ["END 0 3 3.0"]
-    assert plain_run(tmp_path, 2, 5) == ["END 0 5 5.0", "END 1 5 5.0"]
-
-
 HELPERS = """
 import gpusched, torch
 from torch.utils.data import DataLoader, Dataset

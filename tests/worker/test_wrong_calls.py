@@ -15,15 +15,9 @@ def fails(how: str) -> None:
     trial = gpusched.init()
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    if how == "wrapped":
-        trial.wrap(model)
-        trial.report(accuracy=1)
-    elif how == "stepped":
+    if how == "stepped":
         model(torch.ones(1)).backward()
         optimizer.step()
-        trial.report(accuracy=1)
-    elif how == "untracked":
-        trial.scale_lr(optimizer)
         trial.report(accuracy=1)
     elif how == "lambda":
         trial.track(model=model, fn=lambda: 0)
@@ -64,9 +58,7 @@ def fails(how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "kind", "told"),
     [
-        ("wrapped", "RuntimeError", "trains a model (trial.wrap() at test_wrong_calls.py:"),
         ("stepped", "RuntimeError", "trains a model (it steps SGD)"),
-        ("untracked", "RuntimeError", "add trial.track(model=model, opt=opt) before the loop"),
         ("lambda", "TypeError", "trial.track(fn=...): a function has no state_dict()"),
         ("twice", "ValueError", "'model' is tracked already"),
         ("late", "RuntimeError", "before the first trial.report"),
