@@ -21,7 +21,7 @@ from gpusched.daemon import resuming
 from gpusched.daemon.clients import Clients
 from gpusched.daemon.provenance import Edits, recipe_file
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
-from gpusched.devices.base import Device, require_sizes
+from gpusched.devices.base import Device
 from gpusched.driver.assemble import Assembled, assemble, make_helpers, read_recipe
 from gpusched.driver.clock import Beginning, ExperimentClock
 from gpusched.driver.loop import Driver, replay
@@ -206,7 +206,6 @@ class Daemon:
         widest = max(islands.values()) if rules.islands_apart else len(inventory)
         self.assembled.recipe.require_atoms(widest)
         self.assembled.require_policy(len(inventory))
-        require_sizes(inventory, rules.fit(widest))
         asked = self._wish.get("try")
         self.driver.handle(
             [

@@ -9,22 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from gpusched.errors import DeviceError
-
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """An atom. ``island`` numbers groups of devices that talk to each other fast.
-
-    ``alone``: why no trial can have this device together with another; empty where it can.
-    """
+    """An atom. ``island`` numbers groups of devices that talk to each other fast."""
 
     id: str
     label: str
     island: int = 0
     usable: bool = True
     why_not: str = ""
-    alone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +162,3 @@ class Devices(Protocol):
 def gpu_of(device: str) -> str:
     """Return what the shares of one GPU have in common: the id without the share."""
     return device.partition("#")[0]
-
-
-def require_sizes(inventory: Sequence[Device], atoms_max: int) -> None:
-    """Raise DeviceError if a recipe lets a trial have more atoms than these devices can serve together."""
-    alone = next((device for device in inventory if device.alone), None)
-    if alone is not None and atoms_max > 1:
-        raise DeviceError(
-            f"max_atoms: {atoms_max}: {alone.label} is {alone.alone}, so a trial can have one atom. Set max_atoms: 1, "
-            f"or make whole GPUs atoms (atoms_per_gpu: 1)"
-        )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpusched.devices.base import (
@@ -205,14 +205,12 @@ def visible(machine: Sequence[Gpu], variable: str | None) -> tuple[list[Gpu], li
     if variable is None:
         return list(machine), []
     pool: list[Gpu] = []
-    for text in (item.strip() for item in variable.split(",")):
-        gpu = _find(machine, text)
-        if isinstance(gpu, str):
-            sentinel = text in ("", "-1", "NoDevFiles") or text.lower() == "none"
-            note = f"CUDA_VISIBLE_DEVICES={variable}: {gpu}; CUDA ignores it and what follows"
-            return pool, [] if sentinel else [note]
-        if gpu in pool:
-            return pool, [f"CUDA_VISIBLE_DEVICES={variable}: {text} is named twice"]
+    for gpu, problem in _named(machine, variable):
+        if gpu is None:
+            first = variable.split(",")[len(pool)].strip()
+            is_usual = first in ("", "-1", "NoDevFiles") or first.lower() == "none"
+            note = f"CUDA_VISIBLE_DEVICES={variable}: {problem}; CUDA ignores it and what follows"
+            return pool, [] if is_usual else [note]
         pool.append(gpu)
     return pool, []
 
@@ -222,23 +220,27 @@ def choose(pool: Sequence[Gpu], spec: str, variable: str | None = None) -> list[
     text = spec.strip()
     if text.lower() in _ALL:
         return list(pool)
-    body = text[5:] if text.lower().startswith("cuda:") else text
-    found: list[Gpu] = []
-    problems = []
-    for item in (item.strip() for item in body.split(",")):
-        gpu = _find(pool, item)
-        if isinstance(gpu, str):
-            problems.append(gpu)
-        elif gpu in found:
-            problems.append(f"{item} is named twice")
-        else:
-            found.append(gpu)
-    if problems:
+    named = list(_named(pool, text[5:] if text.lower().startswith("cuda:") else text))
+    if problems := [problem for gpu, problem in named if gpu is None]:
         inside = "" if variable is None else f" (inside CUDA_VISIBLE_DEVICES={variable})"
         raise DeviceError(
             f"devices: {spec}: {'; '.join(problems)}{inside}. The GPUs are:\n{listing(pool)}"
         )
-    return found
+    return [gpu for gpu, _ in named if gpu is not None]
+
+
+def _named(gpus: Sequence[Gpu], text: str) -> Iterator[tuple[Gpu | None, str]]:
+    """Yield for each entry of a list the GPU that it names, or what is wrong with it."""
+    found: list[Gpu] = []
+    for item in (item.strip() for item in text.split(",")):
+        gpu = _find(gpus, item)
+        if isinstance(gpu, str):
+            yield None, gpu
+        elif gpu in found:
+            yield None, f"{item} is named twice"
+        else:
+            found.append(gpu)
+            yield gpu, ""
 
 
 def _find(gpus: Sequence[Gpu], text: str) -> Gpu | str:

@@ -15,13 +15,11 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
-
-import pynvml
 
 from gpusched.devices.nvml import (
     Gpu,
@@ -29,7 +27,6 @@ from gpusched.devices.nvml import (
     NvmlError,
     NvmlLost,
     ask,
-    ask_if_supported,
     handle_of,
     read_gpu,
     read_usage,
@@ -91,14 +88,6 @@ class Answerer:
 
     def facts(self, index: int) -> Gpu:
         return read_gpu(index)
-
-    def links(self, pairs: Sequence[tuple[Gpu, Gpu]]) -> list[bool]:
-        """Tell of each pair whether NVLink joins it."""
-        index, linked = pynvml.NVML_P2P_CAPS_INDEX_NVLINK, pynvml.NVML_P2P_STATUS_OK
-        handles = [(self._handle(a), self._handle(b)) for a, b in pairs]
-        return [
-            ask_if_supported("nvmlDeviceGetP2PStatus", a, b, index) == linked for a, b in handles
-        ]
 
     def look(self, gpu: Gpu, at: float, vitals: bool) -> Seen:
         handle = self._handle(gpu)

@@ -1,15 +1,12 @@
 """Leases keep a GPU to one experiment: a lock per UUID that dies with its holder.
 
-``flock`` on ``<folder>/<uuid>.lock``: the kernel drops it when the holder ends, however it ends, so there is nothing
-stale to break. The file is never deleted (a second file under the same name would be a second lock), is opened
-close-on-exec (a child that inherited the descriptor would keep the lock), and holds the holder's pid and experiment,
-for messages only: the lock is the truth.
+``flock`` on ``<folder>/<uuid>.lock``: the kernel drops it when the holder ends, however it ends. The file is never
+deleted (a second file under the same name would be a second lock), is opened close-on-exec (a child that inherited the
+descriptor would keep the lock), and holds the holder's pid and experiment, for messages only.
 
-The folder is private to the user (0700, owned by us, no link). A folder that other users can write would let them
-plant links and files under names that we are about to open, so two *users* are not kept apart by leases; each sees the
-other's processes on a GPU and treats it as busy. There is one folder, in the home directory: of two experiments
-that each take the folder they can have, neither would see the other's lock, and ``/run/user/<uid>`` vanishes with the
-user's last login while a detached experiment lives on.
+The folder is private to the user: in one that others can write they could plant links under names that we are about to
+open. So two *users* are not kept apart by leases; each sees the other's processes on a GPU and treats it as busy. It is
+in the home directory, since ``/run/user/<uid>`` vanishes with the user's last login while a search lives on.
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import stat
 import time
 from collections.abc import Mapping
@@ -61,25 +59,20 @@ def state_home(environ: Mapping[str, str] | None = None) -> Path:
 def lease_folder(environ: Mapping[str, str] | None = None) -> Path:
     """Return the private folder of the leases, made if need be. Raises DeviceError where it cannot be had."""
     folder = state_home(environ) / "leases"
+    problem = ""
     try:
-        private_folder(folder)
-        problem = _not_private(folder)
+        found = private_folder(folder).lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            problem = "is not a folder of yours"
+        elif found.st_mode & 0o022:
+            problem = "may be written by others (chmod go-w)"
+        elif not os.access(folder, os.W_OK | os.X_OK):
+            problem = "cannot be written"
     except OSError as error:
         problem = f"cannot be made: {error.strerror or error}"
     if problem:
         raise DeviceError(f"{folder}, the folder of the GPU leases, {problem}. {REMEDY}")
     return folder
-
-
-def _not_private(folder: Path) -> str:
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode):
-        return "is not a folder"
-    if found.st_uid != os.getuid():
-        return f"belongs to uid {found.st_uid}"
-    if found.st_mode & 0o022:
-        return "may be written by others (chmod go-w)"
-    return "" if os.access(folder, os.W_OK | os.X_OK) else "cannot be written"
 
 
 class Leases:
@@ -97,17 +90,21 @@ class Leases:
         """
         if uuid in self._held:
             return None
-        descriptor = self._open(uuid)
+        path = lock_path(self._folder, uuid)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            descriptor = os.open(path, flags, 0o600)
+        except OSError as error:
+            raise DeviceError(f"{path} cannot be opened: {error.strerror}") from None
         try:
             _lock(descriptor, patient)
-        except BlockingIOError:
+        except OSError as error:
             holder = _read_holder(descriptor)
             os.close(descriptor)
-            return holder
-        except OSError as error:
-            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                return holder
             raise DeviceError(
-                f"{lock_path(self._folder, uuid)} cannot be locked: {error.strerror}. {REMEDY} on a local disk"
+                f"{path} cannot be locked: {error.strerror}. {REMEDY} on a local disk"
             ) from None
         self._held[uuid] = descriptor
         note = {"pid": os.getpid(), "experiment": self._experiment}
@@ -121,23 +118,10 @@ class Leases:
         while self._held:
             os.close(self._held.popitem()[1])
 
-    def _open(self, uuid: str) -> int:
-        path = lock_path(self._folder, uuid)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            return os.open(path, flags, 0o600)
-        except OSError as error:
-            raise DeviceError(f"{path} cannot be opened: {error.strerror}") from None
-
 
 def lock_path(folder: Path, uuid: str) -> Path:
-    """Return the lock file of a GPU."""
-    return folder / f"{file_name(uuid)}.lock"
-
-
-def file_name(uuid: str) -> str:
-    """Return a name for a GPU's files: its UUID comes from the driver, but is not trusted for that."""
-    return "".join(c if c.isalnum() or c in "-." else "_" for c in uuid)
+    """Return the lock file of a GPU. The driver gives the UUID, which is not trusted for a file's name."""
+    return folder / f"{re.sub(r'[^A-Za-z0-9.-]', '_', uuid)}.lock"
 
 
 def _lock(descriptor: int, patient: bool) -> None:

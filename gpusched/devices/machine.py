@@ -1,7 +1,7 @@
 """The GPUs of this machine, found out once: how they are joined, which cores are next to them, how ranks use them.
 
-*Islands*: GPUs joined by NVLink (directly or through NVSwitch); where there is no NVLink, GPUs next to the same cores.
-A trial on one island exchanges gradients at the speed of the fast links.
+*Islands*: GPUs next to the same cores. A trial goes onto one island where it fits. (Where NVLink joins all, any
+placement is as good; where bridges join pairs, these are neighbours on the bus, and are given out in that order.)
 
 Every rank sees all GPUs of its trial (nccl wants to), by UUID, which stays right in any order of counting. The cores of
 a GPU's NUMA node are shared out evenly over *all* GPUs of that node, not just over ours, so that two searches on one
@@ -11,9 +11,8 @@ machine, or a GPU that comes and goes, never end up on the same cores.
 from __future__ import annotations
 
 import functools
-import itertools
 import os
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from gpusched.errors import DeviceError
 
 START_TIMEOUT_S = 60.0
 FACTS_TIMEOUT_S = 10.0
-TOPOLOGY_TIMEOUT_S = 20.0
 LOADER_WORKERS_MAX = 16
 CPU_FOLDER = Path("/sys/devices/system/cpu")
 
@@ -72,7 +70,7 @@ def find_machine(processes: Processes, world: World) -> Machine:
             why = "; ".join(machine.notes) or "the NVIDIA driver sees no GPU"
             raise DeviceError(f"no GPU can be used here: {why}")
         machine.gpus.sort(key=lambda gpu: (gpu.pci_bus_id.lower(), gpu.index))
-        _join(machine)
+        machine.islands = islands(machine.gpus)
     except DeviceError:
         machine.driver.close()
         raise
@@ -90,43 +88,10 @@ def which_driver(driver: Driver) -> DriverFacts:
     return found
 
 
-def _join(machine: Machine) -> None:
-    """Find out which GPUs are neighbours."""
-    pairs = list(itertools.combinations(machine.gpus, 2))
-    try:
-        links = machine.driver.answer(TOPOLOGY_TIMEOUT_S, "links", pairs) if pairs else []
-    except (TimeoutError, NvmlError):
-        links = [False] * len(pairs)
-        machine.notes.append("NVML did not say how the GPUs are joined")
-    linked = {
-        frozenset((a.uuid, b.uuid))
-        for (a, b), is_linked in zip(pairs, links, strict=True)
-        if is_linked
-    }
-    machine.islands = islands(machine.gpus, linked)
-
-
-def islands(gpus: Sequence[Gpu], linked: Set[frozenset[str]]) -> dict[str, int]:
-    """Number the islands from 0, in the order of their first member.
-
-    GPUs without any NVLink form islands by the cores next to them.
-    """
-    with_link = {uuid for pair in linked for uuid in pair}
-
-    def joined(a: Gpu, b: Gpu) -> bool:
-        is_alike = with_link.isdisjoint((a.uuid, b.uuid)) and a.cpus == b.cpus
-        return is_alike or frozenset((a.uuid, b.uuid)) in linked
-
-    found: dict[str, int] = {}
-    for first in gpus:
-        number = len(set(found.values()))
-        island = [] if first.uuid in found else [first]
-        for member in island:  # grows as it is walked
-            found[member.uuid] = number
-            island += [
-                b for b in gpus if b.uuid not in found and b not in island and joined(member, b)
-            ]
-    return found
+def islands(gpus: Sequence[Gpu]) -> dict[str, int]:
+    """Number the islands from 0, in the order of their first member."""
+    found = list(dict.fromkeys(gpu.cpus for gpu in gpus))
+    return {gpu.uuid: found.index(gpu.cpus) for gpu in gpus}
 
 
 # ---------------------------------------------------------------- how ranks use them

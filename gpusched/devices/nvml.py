@@ -268,8 +268,6 @@ def read_vitals(handle: Any) -> Vitals:
     heat = ask_if_supported("nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU)
     power = ask_if_supported("nvmlDeviceGetPowerUsage", handle)
     slowed = ask_if_supported("nvmlDeviceGetCurrentClocksEventReasons", handle)
-    if slowed is None:  # the constant's name until driver 535
-        slowed = ask_if_supported("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
     action = [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
     fields = ask_if_supported("nvmlDeviceGetFieldValues", handle, action)
     return Vitals(
@@ -320,13 +318,10 @@ def illness(index: int, now: Vitals, *, at_once: bool = False) -> str:
     return f"the driver asks for {wish.format(index=index)}"
 
 
-def slowed_by(now: Vitals) -> tuple[str, ...]:
+def slowed_by(now: Vitals) -> str:
     """Say what slows a GPU, for people."""
-    said = []
     if now.throttle & _HEAT:
-        said.append("slowed by heat")
-    elif now.throttle & pynvml.nvmlClocksEventReasonHwSlowdown:
-        said.append("slowed by a limit of the hardware, such as its power supply")
-    if now.throttle & pynvml.nvmlClocksEventReasonSwPowerCap:
-        said.append("at its power limit")
-    return tuple(said)
+        return "slowed by heat"
+    if now.throttle & pynvml.nvmlClocksEventReasonHwSlowdown:
+        return "slowed by a limit of the hardware, such as its power supply"
+    return ""

@@ -37,7 +37,7 @@ UNSEEN_LIMIT_BYTES = 128 * MIB
 SCREEN_MAX_BYTES = 1024 * MIB
 """Somebody's process that draws, and holds no more, belongs to the screen, also if it computes (browsers do)."""
 
-Whose = Literal["ours", "foreign", "gone", "unseen", "unknown"]
+Whose = Literal["ours", "foreign", "gone", "unseen"]
 
 PROC = Path("/proc")
 GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
@@ -55,10 +55,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process on a GPU. ``unseen``: in a container, where NVML's pids may be of outside.
-
-    ``unknown``: NVML names no process at all: pid 0, or a number that no process can have.
-    """
+    """A process on a GPU. ``unseen``: in a container, where NVML's pids may be of outside."""
 
     pid: int
     whose: Whose
@@ -70,8 +67,6 @@ class Holder:
         size = "" if self.memory_bytes is None else f", {show_bytes(self.memory_bytes)}"
         if self.whose == "unseen":
             return f"pid {self.pid} outside this container{size}"
-        if self.whose == "unknown":
-            return f"an unknown process (NVML names pid {self.pid}{size})"
         if self.whose != "gone":
             return f"pid {self.pid} ({self.user}: {self.command}{size})"
         known = f" ({self.user}: {self.command}{size})" if self.user else size and f" ({size[2:]})"
@@ -183,14 +178,14 @@ class Processes:
     def who(self, pid: int) -> Holder:
         """Name a process. Looked at once for each pid and start time; a zombie has ended."""
         if not 0 < pid <= PID_MAX:
-            return Holder(pid, "unknown")
+            return Holder(pid, "foreign", "unknown user", "no process has that number")
         if not self.visible:
             return Holder(pid, "unseen")
         try:
             process = psutil.Process(pid)
             began, has_ended = process.create_time(), process.status() in GONE
         except psutil.Error:  # ``hidepid`` hides the processes of others
-            began, has_ended = 0.0, not _exists(pid)
+            began, has_ended = 0.0, not psutil.pid_exists(pid)
         known = self._known.get(pid)
         if has_ended:
             return replace(known[1], whose="gone") if known else Holder(pid, "gone")
@@ -218,17 +213,6 @@ class Processes:
         return folder is not None and self.experiment in (None, folder)
 
 
-def _exists(pid: int) -> bool:
-    """Tell whether there is such a process, also one that ``hidepid`` hides from us."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
 def _ask(pid: int, question: Callable[[psutil.Process], T]) -> T | None:
     """Return psutil's answer about a process; None if it is gone, another user's, or keeps us waiting."""
 
@@ -243,8 +227,7 @@ def _ask(pid: int, question: Callable[[psutil.Process], T]) -> T | None:
 
 def printable(text: str) -> str:
     """Make a command line one short printable line."""
-    line = " ".join(text.split())
-    line = "".join(c if c.isprintable() else "?" for c in line)
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
     return line if len(line) <= COMMAND_LENGTH_MAX else line[: COMMAND_LENGTH_MAX - 1] + "…"
 
 

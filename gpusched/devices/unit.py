@@ -27,14 +27,11 @@ from gpusched.devices.release import (
 )
 
 SHARE = "#"
-SILENCE_SAID_S = 2.0
 SILENCE_MAX_S = 5.0
 """A free GPU whose driver does not answer for so long is not known to be free any more."""
 ERRORS_MAX = 3
 CLEAN_FOR_S = 3.0
 """A reason must have been gone for so long: jobs often come in rows."""
-UNASKED_S = 5.0
-"""A device that a trial has left and whose release nobody asked for is judged as a free one after this."""
 PAUSE_MIN_S, PAUSE_MAX_S = 0.02, 0.25
 """Between two looks at a release: at first often, then more slowly."""
 NEVER = -math.inf
@@ -148,7 +145,7 @@ class Unit:
         if board.gone:
             return Verdict(False, board.gone)
         if usage is None or usage.at <= since:
-            return Verdict(False, self._silence(SILENCE_SAID_S) or WAITING)
+            return Verdict(False, self._silence() or WAITING)
         return judge(
             usage,
             self._limit_bytes if board.idle_bytes is None else board.idle_bytes,
@@ -164,11 +161,11 @@ class Unit:
         if board.usage is not None and all(unit.doing is Doing.FREE for unit in shares):
             board.idle_bytes = learn(board.usage, board.idle_bytes, self._limit_bytes, board.who)
 
-    def _silence(self, beyond_s: float) -> str:
-        """Say that the driver has not answered a question about the GPU for so long; empty if it has."""
+    def _silence(self) -> str:
+        """Say that the driver has not answered a question about the GPU for long; empty if it has."""
         since = self.board.waits_since
         silent_s = 0.0 if since is None else self._now() - since
-        return f"NVML has not answered for {silent_s:.0f} s" if silent_s > beyond_s else ""
+        return f"NVML has not answered for {silent_s:.0f} s" if silent_s > SILENCE_MAX_S else ""
 
     # ---------------------------------------------------------------- a trial's use of it
 
@@ -264,11 +261,8 @@ class Unit:
             )
             return ""
         if self.doing is Doing.DRAINING:
-            if self.release_until is not None or self._now() - self.changed_at < UNASKED_S:
-                return ""
-            if self.verdict(self.changed_at).is_free:
-                self._be_free()
-        if silence := self._silence(SILENCE_MAX_S):
+            return ""
+        if silence := self._silence():
             return silence
         if usage is None or (usage.error and self.board.errors_in_a_row < ERRORS_MAX):
             return ""
@@ -304,15 +298,15 @@ class Unit:
 
     def as_device(self) -> Device:
         """Describe the unit as the core's device."""
-        alone = "a share of a GPU, and nccl takes one rank a GPU" if self.neighbours else ""
         why = f"{self.label}: {self.out.reason}" if self.out else ""
-        return Device(self.id, self.label, self.island, not why, why, alone)
+        return Device(self.id, self.label, self.island, not why, why)
 
     def reading(self) -> Reading:
         """Describe the device for people."""
         board, usage, vitals = self.board, self.board.usage, self.board.vitals
         notes = [self.out.reason] if self.out else []
-        notes += slowed_by(vitals) if vitals else ()
+        if vitals and (slowed := slowed_by(vitals)):
+            notes.append(slowed)
         if self.release_until is not None:
             notes.append(f"not released yet: {self.verdict(self.changed_at).why}")
         if self.doing is Doing.HELD:

@@ -310,6 +310,8 @@ def _check_together(recipe: Recipe) -> Iterator[Finding]:
     on_cpu = isinstance(recipe.devices, str) and recipe.devices.startswith("cpu")
     if on_cpu and recipe.atoms_per_gpu > 1:
         yield ("atoms_per_gpu",), "an atom on the CPU is one slot; leave atoms_per_gpu out"
+    elif recipe.atoms_per_gpu > 1 and recipe.max_atoms != 1 and max(recipe.sizes, default=2) > 1:
+        yield ("max_atoms",), "a share of a GPU serves a trial of one atom; write max_atoms: 1"
     elif recipe.atoms_named is not None:
         try:
             recipe.require_atoms(recipe.atoms_named)

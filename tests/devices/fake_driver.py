@@ -66,7 +66,6 @@ class FakeGpu:
     throttle: int = 0
     recovery: int = 0
     persistence: int = 1
-    nvlinked: set[str] = field(default_factory=set)
     address: int = 0
 
     def used(self, now: float) -> int:

@@ -170,15 +170,6 @@ class FakeFunctions:
         _target(reference).value = self._gpu(handle).persistence
         return 0
 
-    def nvmlDeviceGetP2PStatus(self, a: Any, b: Any, index: Any, reference: Any) -> int:
-        first, second = self._gpu(a), self._gpu(b)
-        assert _number(index) == pynvml.NVML_P2P_CAPS_INDEX_NVLINK
-        denied = second.uuid not in first.nvlinked
-        _target(reference).value = (
-            pynvml.NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED if denied else pynvml.NVML_P2P_STATUS_OK
-        )
-        return 0
-
     # ------------------------------------------------------------ usage
 
     def nvmlDeviceGetMemoryInfo_v2(self, handle: Any, reference: Any) -> int:

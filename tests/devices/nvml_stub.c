@@ -83,7 +83,6 @@ int nvmlDeviceGetCpuAffinity(device_t device, unsigned words, unsigned long *set
     return OK;
 }
 int nvmlDeviceGetPersistenceMode(device_t device, int *mode) { *mode = !SMALLER(device); return OK; }
-int nvmlDeviceGetP2PStatus(device_t a, device_t b, int index, int *status) { *status = index == 2 && a != b ? 1 : 0; return OK; }
 
 int nvmlDeviceGetMemoryInfo(device_t device, memory_t *memory) {
     memory->total = 80 * GIB;

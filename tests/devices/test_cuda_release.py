@@ -170,19 +170,6 @@ def test_processes_of_our_own_at_a_resume_are_an_adopted_trial(box: Box) -> None
     assert devices.released([name], 2) is not None
 
 
-def test_what_nobody_asks_for_is_judged_as_free_once_its_trial_has_left(box: Box) -> None:
-    devices, (name, _) = begin(box)
-    run_trial(box, devices, name, 11)
-    box.driver.end(11, 20.0, 20.0)
-    devices.drain([name])
-    box.clock.advance(3.0)
-    assert devices.faults() == ()
-    box.clock.advance(4.0)
-    assert "pid 11" in devices.faults()[0].reason
-    box.clock.advance(20.0)
-    assert devices.recovered() == (name,)
-
-
 def test_a_bare_context_that_nobody_lists_is_not_free(make_box: MakeBox) -> None:
     box = make_box(gpu(0))
     box.gpus[0].unsupported.add(LIST)

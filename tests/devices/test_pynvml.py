@@ -65,10 +65,9 @@ FUNCTIONS = functions()
 
 
 def test_they_are_found() -> None:
-    assert len(FUNCTIONS) > 20
-    assert len(constants()) > 30
+    assert len(FUNCTIONS) > 15
+    assert len(constants()) > 20
     assert FUNCTIONS["nvmlDeviceGetMemoryInfo"] == {1, 2}
-    assert FUNCTIONS["nvmlDeviceGetP2PStatus"] == {3}
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))

@@ -31,7 +31,7 @@ from gpusched.core.events import (
     TrialExited,
 )
 from gpusched.core.experiment import Experiment
-from gpusched.devices.base import Device, DeviceEvent, require_sizes
+from gpusched.devices.base import Device, DeviceEvent
 from gpusched.devices.cuda import CudaDevices
 from gpusched.driver.loop import Driver
 from gpusched.executors.base import LiveTrial
@@ -258,7 +258,6 @@ class Whole(Schedule):
         # (Of the first trials' failures the search would be given up; that is another story.)
         setup = replace(self.setup, atoms=len(inventory))
         self.experiment = experiment(setup, recipe(setup))
-        require_sizes(inventory, self.experiment.state.rules.fit(len(inventory)))
         self.executor = Executor(self, setup, inventory)
         self.loop = self._driver_of(self.experiment)
         self.loop.handle([self._started(inventory)])
