@@ -17,7 +17,7 @@ from pathlib import Path
 from gpusched.devices.helper import World
 from gpusched.devices.leases import lease_folder
 from gpusched.devices.release import Processes, in_initial_pid_namespace
-from gpusched.doctor.gpus import Check, driver_checks, fail, ok, warn
+from gpusched.doctor.gpus import Check, State, driver_checks, fail, ok, warn
 from gpusched.errors import DeviceError
 from gpusched.text import show_bytes
 
@@ -28,7 +28,6 @@ SHM_WANTED_BYTES = 1024 * MIB
 SHM_NEEDED_BYTES = 64 * MIB
 FILES_WANTED = 4096
 FILES_NEEDED = 1024
-PROCESSES_WANTED = 4096
 DISK_WANTED_BYTES = 10 * 1024 * MIB
 DISK_NEEDED_BYTES = 1024 * MIB
 
@@ -83,7 +82,7 @@ def namespace_check(initial: bool) -> Check:
         "pid namespace",
         "inside a container, where NVML's pids may mean something else: releases are confirmed by the process tree and "
         "memory, and a stranger on a GPU shows by its memory alone",
-        "start the container with --pid=host",
+        "start the container with --pid=host, and mount one ~/.local/state/gpusched in all that share GPUs",
     )
 
 
@@ -120,37 +119,22 @@ def disk_check(folder: Path) -> Check:
     return ok("disk", detail)
 
 
-def limit_checks(
-    files: tuple[int, int] | None = None, processes: tuple[int, int] | None = None
-) -> Iterator[Check]:
-    """Check the limits (soft, hard) of this shell; None: ask the kernel. Pinned memory of CUDA is under no limit."""
+def limit_checks(files: tuple[int, int] | None = None) -> Iterator[Check]:
+    """Check the limit (soft, hard) of open files in this shell; None: ask the kernel."""
     soft, hard = files or resource.getrlimit(resource.RLIMIT_NOFILE)
     most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
-    yield _limit("open files", soft, FILES_NEEDED, FILES_WANTED, f"ulimit -n {most}")
-    soft, _ = processes or resource.getrlimit(resource.RLIMIT_NPROC)
-    yield _limit("processes", soft, 0, PROCESSES_WANTED, f"ulimit -u {PROCESSES_WANTED}")
-
-
-def _limit(name: str, soft: int, needed: int, wanted: int, command: str) -> Check:
-    if soft == resource.RLIM_INFINITY:
-        return ok(name, "unlimited")
-    if soft >= wanted:
-        return ok(name, str(soft))
+    if soft == resource.RLIM_INFINITY or soft >= FILES_WANTED:
+        yield ok("open files", "unlimited" if soft == resource.RLIM_INFINITY else str(soft))
+        return
     detail = f"{soft}: data loaders of several trials may need more"
-    return Check(name, "warn" if soft >= needed else "fail", detail, f"run `{command}` first")
+    state: State = "warn" if soft >= FILES_NEEDED else "fail"
+    yield Check("open files", state, detail, f"run `ulimit -n {most}` first")
 
 
 def lease_check(environ: Mapping[str, str] | None = None) -> Check:
     """Check the folder of the locks that keep two experiments from one GPU."""
     try:
-        folder = lease_folder(environ)
-        if not in_initial_pid_namespace():
-            return warn(
-                "GPU leases",
-                f"in {folder} of this container: another container with the same GPUs does not see them",
-                f"mount one folder there in all that share GPUs (-v ~/.local/state/gpusched:{folder.parent})",
-            )
-        return ok("GPU leases", f"in {folder}")
+        return ok("GPU leases", f"in {lease_folder(environ)}")
     except DeviceError as error:
         return fail("GPU leases", str(error), "set XDG_STATE_HOME to a folder of your own")
 

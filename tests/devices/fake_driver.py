@@ -17,7 +17,7 @@ from gpusched.devices.release import Holder, Processes
 MIB = 1 << 20
 GIB = 1 << 30
 NEVER = float("inf")
-MEMORY, LIST = "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetComputeRunningProcesses_v3"
+MEMORY, LIST = "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetComputeRunningProcesses_v3"
 
 
 class Time(Protocol):
@@ -66,7 +66,6 @@ class FakeGpu:
     throttle: int = 0
     recovery: int = 0
     persistence: int = 1
-    address: int = 0
 
     def used(self, now: float) -> int:
         return self.idle + sum(c.memory for c in self.contexts if c.since <= now < c.memory_until)
@@ -96,13 +95,8 @@ class FakeDriver:
         self.init_code = pynvml.NVML_SUCCESS
         self.init_blocks_until = 0.0
         self.inits = 0
-        #: Filled by ``installed``.
-        self.addresses: dict[int, FakeGpu] = {}
         self.table: dict[int, FakeProcess] = {}
         self.calls: dict[str, int] = {}
-
-    def at(self, address: int) -> FakeGpu | None:
-        return self.addresses.get(address)
 
     def start(self, gpu: FakeGpu, pid: int, memory: int, **process: Any) -> Context:
         """A process opens a context now."""

@@ -1,15 +1,13 @@
-"""A scripted NVIDIA driver behind the functions of ``libnvidia-ml.so.1``, for tests.
+"""``pynvml`` by the script of ``fake_driver.py``, as ``gpusched.devices.nvml`` asks it; constants are the library's.
 
-It stands where the C library stands: ``installed`` puts a ``FakeLibrary`` in the place of the loaded library, so that
-all of ``nvidia-ml-py`` (argument order, structures, error codes) and all of gpusched run as they do on a GPU box. What
-it answers is scripted by ``fake_driver.py``.
+``test_ctypes.py`` crosses the boundary below, from ``pynvml`` to a library in C.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
@@ -18,56 +16,38 @@ from gpusched.devices import nvml
 from tests.devices.fake_driver import Context, FakeDriver, FakeGpu
 
 
-def _number(argument: Any) -> int:
-    return int(argument.value) if hasattr(argument, "value") else int(argument)
+class FakePynvml:
+    """The library in the driver's hands: a call about a sick GPU blocks or fails as the script has it."""
 
-
-def _address(pointer: Any) -> int:
-    return ctypes.c_void_p.from_buffer(pointer).value or 0
-
-
-def _target(reference: Any) -> Any:
-    """What ``ctypes.byref`` points to."""
-    return reference._obj
-
-
-def _set_pointer(reference: Any, address: int) -> None:
-    ctypes.c_void_p.from_buffer(_target(reference)).value = address
-
-
-class FakeLibrary:
-    """The C functions. ``pynvml`` gets them by name; one that is missing raises AttributeError, as ctypes does."""
+    nvmlLib = "loaded"
 
     def __init__(self, driver: FakeDriver) -> None:
         self._driver = driver
-        self._functions = FakeFunctions(driver)
+        self._functions = Functions(driver)
 
     def __getattr__(self, name: str) -> Any:
+        if not name.startswith(("nvmlDevice", "nvmlSystem", "nvmlInit")):
+            return getattr(pynvml, name)
         if name in self._driver.missing:
-            raise AttributeError(name)
+            return self._missing
         function = getattr(self._functions, name)
-        by_name = ("nvmlDeviceGetHandleBy", "nvmlDeviceGetCount")
-        if not name.startswith("nvmlDevice") or name.startswith(by_name):
+        if not name.startswith("nvmlDevice") or name == "nvmlDeviceGetCount":
             return function
-        driver, sick = self._driver, self._functions.sick
+        by_name = name.startswith("nvmlDeviceGetHandleBy")
 
-        def guarded(handle: Any, *arguments: Any) -> int:
-            driver.calls[name] = driver.calls.get(name, 0) + 1
-            gpu = driver.at(_address(handle))
-            if gpu is None:
-                return pynvml.NVML_ERROR_INVALID_ARGUMENT
-            return sick(gpu, name) or int(function(handle, *arguments))
+        def guarded(subject: Any, *arguments: Any) -> Any:
+            self._driver.calls[name] = self._driver.calls.get(name, 0) + 1
+            gpu = function(subject) if by_name else subject
+            if code := self._sick(gpu, name):
+                raise pynvml.NVMLError(code)
+            return gpu if by_name else function(gpu, *arguments)
 
         return guarded
 
+    def _missing(self, *_: Any) -> Any:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
-class FakeFunctions:
-    """Each function of the library, for a GPU that is well."""
-
-    def __init__(self, driver: FakeDriver) -> None:
-        self._driver = driver
-
-    def sick(self, gpu: FakeGpu, name: str) -> int:
+    def _sick(self, gpu: FakeGpu, name: str) -> int:
         time = self._driver.time
         for begin, end in gpu.hangs:
             if begin <= time.now() < end:
@@ -82,177 +62,109 @@ class FakeFunctions:
                 return code
         return pynvml.NVML_SUCCESS
 
-    def _gpu(self, handle: Any) -> FakeGpu:
-        gpu = self._driver.at(_address(handle))
-        assert gpu is not None
-        return gpu
 
-    # ------------------------------------------------------------ the system
+class Functions:
+    """Each function of the library, for a GPU that is well; a GPU's handle is the GPU."""
 
-    def nvmlInitWithFlags(self, flags: Any) -> int:
+    def __init__(self, driver: FakeDriver) -> None:
+        self._driver = driver
+
+    def nvmlInit(self) -> None:
         self._driver.inits += 1
         self._driver.time.block(self._driver.init_blocks_until)
-        return self._driver.init_code
+        if self._driver.init_code:
+            raise pynvml.NVMLError(self._driver.init_code)
 
-    def nvmlShutdown(self) -> int:
-        return 0
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return self._driver.version
 
-    @staticmethod
-    def nvmlErrorString(code: Any) -> bytes:
-        return b"error %d" % _number(code)
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
+        return self._driver.cuda
 
-    def nvmlSystemGetDriverVersion(self, text: Any, size: Any) -> int:
-        text.value = self._driver.version.encode()
-        return 0
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self._driver.gpus)
 
-    def nvmlSystemGetCudaDriverVersion_v2(self, reference: Any) -> int:
-        _target(reference).value = self._driver.cuda
-        return 0
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:
+        return self._driver.gpus[index]
 
-    def nvmlDeviceGetCount_v2(self, reference: Any) -> int:
-        _target(reference).value = len(self._driver.gpus)
-        return 0
-
-    # ------------------------------------------------------------ handles
-
-    def nvmlDeviceGetHandleByIndex_v2(self, index: Any, reference: Any) -> int:
-        gpu = self._driver.gpus[_number(index)]
-        code = self.sick(gpu, "nvmlDeviceGetHandleByIndex_v2")
-        _set_pointer(reference, gpu.address)
-        return code
-
-    def nvmlDeviceGetHandleByPciBusId_v2(self, bus_id: Any, reference: Any) -> int:
+    def nvmlDeviceGetHandleByPciBusId(self, bus_id: str) -> FakeGpu:
         for gpu in self._driver.gpus:
-            if gpu.bus_id == bus_id.value.decode():
-                code = self.sick(gpu, "nvmlDeviceGetHandleByPciBusId_v2")
-                _set_pointer(reference, gpu.address)
-                return code
-        return pynvml.NVML_ERROR_NOT_FOUND
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: Any, reference: Any) -> int:
-        wanted = uuid.value.decode()
-        for gpu in self._driver.gpus:
-            if gpu.uuid == wanted:
-                code = self.sick(gpu, "nvmlDeviceGetHandleByUUID")
-                _set_pointer(reference, gpu.address)
-                return code
-        return pynvml.NVML_ERROR_NOT_FOUND
-
-    def nvmlDeviceGetMigMode(self, handle: Any, current: Any, pending: Any) -> int:
-        _target(current).value = _target(pending).value = int(self._gpu(handle).mig)
-        return 0
+            if gpu.bus_id == bus_id:
+                return gpu
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
 
     # ------------------------------------------------------------ facts
 
-    def nvmlDeviceGetUUID(self, handle: Any, text: Any, size: Any) -> int:
-        text.value = self._gpu(handle).uuid.encode()
-        return 0
+    def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str:
+        return gpu.uuid
 
-    def nvmlDeviceGetName(self, handle: Any, text: Any, size: Any) -> int:
-        text.value = self._gpu(handle).name.encode()
-        return 0
+    def nvmlDeviceGetName(self, gpu: FakeGpu) -> str:
+        return gpu.name
 
-    def nvmlDeviceGetPciInfo_v3(self, handle: Any, reference: Any) -> int:
-        _target(reference).busId = self._gpu(handle).bus_id
-        return 0
+    def nvmlDeviceGetPciInfo(self, gpu: FakeGpu) -> Any:
+        return SimpleNamespace(busId=gpu.bus_id)
 
-    def nvmlDeviceGetMinorNumber(self, handle: Any, reference: Any) -> int:
-        _target(reference).value = self._gpu(handle).minor
-        return 0
+    def nvmlDeviceGetMigMode(self, gpu: FakeGpu) -> list[int]:
+        return [int(gpu.mig), int(gpu.mig)]
 
-    def nvmlDeviceGetCpuAffinity(self, handle: Any, words: Any, reference: Any) -> int:
-        mask = self._gpu(handle).cpus
-        for word in range(_number(words)):
-            _target(reference)[word] = mask >> (64 * word) & (2**64 - 1)
-        return 0
+    def nvmlDeviceGetCpuAffinity(self, gpu: FakeGpu, words: int) -> list[int]:
+        return [gpu.cpus >> (64 * word) & (2**64 - 1) for word in range(words)]
 
-    def nvmlDeviceGetPersistenceMode(self, handle: Any, reference: Any) -> int:
-        _target(reference).value = self._gpu(handle).persistence
-        return 0
+    def nvmlDeviceGetPersistenceMode(self, gpu: FakeGpu) -> int:
+        return gpu.persistence
 
     # ------------------------------------------------------------ usage
 
-    def nvmlDeviceGetMemoryInfo_v2(self, handle: Any, reference: Any) -> int:
-        gpu, memory = self._gpu(handle), _target(reference)
-        assert memory.version == pynvml.nvmlMemory_v2
-        memory.total, memory.reserved = gpu.total, gpu.reserved
-        memory.used = gpu.used(self._driver.time.now())
-        memory.free = memory.total - memory.used - memory.reserved
-        return 0
+    def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu, version: int | None = None) -> Any:
+        used = gpu.used(self._driver.time.now())
+        return SimpleNamespace(total=gpu.total, used=used if version else gpu.reserved + used)
 
-    def nvmlDeviceGetMemoryInfo(self, handle: Any, reference: Any) -> int:
-        gpu, memory = self._gpu(handle), _target(reference)
-        memory.total = gpu.total
-        memory.used = gpu.reserved + gpu.used(self._driver.time.now())
-        memory.free = memory.total - memory.used
-        return 0
-
-    def _list(self, contexts: list[Context], count: Any, array: Any) -> int:
+    def _list(self, contexts: list[Context]) -> list[Any]:
         if self._driver.pids == "absent":
-            contexts = []
-        if array is None:
-            _target(count).value = len(contexts)
-            return pynvml.NVML_ERROR_INSUFFICIENT_SIZE if contexts else pynvml.NVML_SUCCESS
-        assert _target(count).value >= len(contexts)
-        _target(count).value = len(contexts)
-        for item, context in zip(array, contexts, strict=False):
-            item.pid = context.pid + (100_000 if self._driver.pids == "host" else 0)
-            item.usedGpuMemory = context.memory
-        return pynvml.NVML_SUCCESS
+            return []
+        beyond = 100_000 if self._driver.pids == "host" else 0
+        return [SimpleNamespace(pid=c.pid + beyond, usedGpuMemory=c.memory) for c in contexts]
 
-    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, array: Any) -> int:
-        listed = self._gpu(handle).listed(self._driver.time.now())
-        return self._list([c for c in listed if not c.graphics], count, array)
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, gpu: FakeGpu) -> list[Any]:
+        return self._list([c for c in gpu.listed(self._driver.time.now()) if not c.graphics])
 
-    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: Any, count: Any, array: Any) -> int:
-        listed = self._gpu(handle).listed(self._driver.time.now())
-        return self._list([c for c in listed if c.graphics or c.both], count, array)
+    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, gpu: FakeGpu) -> list[Any]:
+        return self._list([c for c in gpu.listed(self._driver.time.now()) if c.graphics or c.both])
 
     # ------------------------------------------------------------ vitals
 
-    def nvmlDeviceGetUtilizationRates(self, handle: Any, reference: Any) -> int:
-        _target(reference).gpu = self._gpu(handle).utilisation
-        return 0
+    def nvmlDeviceGetUtilizationRates(self, gpu: FakeGpu) -> Any:
+        return SimpleNamespace(gpu=gpu.utilisation)
 
-    def nvmlDeviceGetTemperature(self, handle: Any, sensor: Any, reference: Any) -> int:
-        _target(reference).value = self._gpu(handle).temperature
-        return 0
+    def nvmlDeviceGetTemperature(self, gpu: FakeGpu, _sensor: int) -> int:
+        return gpu.temperature
 
-    def nvmlDeviceGetPowerUsage(self, handle: Any, reference: Any) -> int:
-        _target(reference).value = self._gpu(handle).power_mw
-        return 0
+    def nvmlDeviceGetPowerUsage(self, gpu: FakeGpu) -> int:
+        return gpu.power_mw
 
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Any, reference: Any) -> int:
-        _target(reference).value = self._gpu(handle).throttle
-        return 0
+    def nvmlDeviceGetCurrentClocksEventReasons(self, gpu: FakeGpu) -> int:
+        return gpu.throttle
 
-    def nvmlDeviceGetFieldValues(self, handle: Any, count: Any, reference: Any) -> int:
-        for item in _target(reference):
-            known = item.fieldId == pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
-            supported = known and "recovery" not in self._gpu(handle).unsupported
-            item.nvmlReturn = 0 if supported else pynvml.NVML_ERROR_NOT_SUPPORTED
-            item.valueType = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
-            item.value.uiVal = self._gpu(handle).recovery
-        return 0
+    def nvmlDeviceGetFieldValues(self, gpu: FakeGpu, fields: list[int]) -> list[Any]:
+        known = fields == [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
+        code = 0 if known and "recovery" not in gpu.unsupported else pynvml.NVML_ERROR_NOT_SUPPORTED
+        value = SimpleNamespace(uiVal=gpu.recovery)
+        kind = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+        return [SimpleNamespace(nvmlReturn=code, valueType=kind, value=value)]
 
 
 @contextlib.contextmanager
 def installed(driver: FakeDriver) -> Iterator[FakeDriver]:
-    """The fake instead of the C library, for the whole process."""
-    driver.addresses = {0x1000 + 16 * place: gpu for place, gpu in enumerate(driver.gpus)}
-    for address, gpu in driver.addresses.items():
-        gpu.address = address
-    before = pynvml.nvmlLib, nvml.started
-    pynvml.nvmlLib = FakeLibrary(driver)
-    forget()
+    """The fake instead of ``pynvml``, for the whole process."""
+    before = nvml.pynvml, nvml.started
+    nvml.pynvml = FakePynvml(driver)
+    nvml.started = False
     try:
         yield driver
     finally:
-        forget()
-        pynvml.nvmlLib, nvml.started = before
+        nvml.pynvml, nvml.started = before
 
 
 def forget() -> None:
-    """As a new process finds the library: not begun, no function looked up."""
+    """As a new process finds the library: not begun."""
     nvml.started = False
-    pynvml._nvmlGetFunctionPointer_cache.clear()

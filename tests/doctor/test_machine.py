@@ -116,15 +116,14 @@ def test_no_driver_and_cards_on_the_bus(tmp_path: Path) -> None:
     assert doctor_gpus.absent_check("no driver", 0).state == "warn"
 
 
-def test_limits() -> None:
-    few, plenty = (512, 1024), (65536, 65536)
-    states = {check.name: check for check in doctor.limit_checks(few, (100, 100))}
-    assert states["open files"].state == "fail"
-    assert states["open files"].advice == "run `ulimit -n 1024` first"
-    assert states["processes"].state == "warn"
-    endless = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    assert all(check.state == "ok" for check in doctor.limit_checks(plenty, endless))
-    assert next(doctor.limit_checks((2048, 4096), plenty)).state == "warn"
+@pytest.mark.parametrize(
+    ("soft", "state"),
+    [(512, "fail"), (2048, "warn"), (65536, "ok"), (resource.RLIM_INFINITY, "ok")],
+)
+def test_limits(soft: int, state: str) -> None:
+    (check,) = doctor.limit_checks((soft, 1024))
+    assert check.state == state
+    assert check.advice == ("" if state == "ok" else "run `ulimit -n 1024` first")
 
 
 @pytest.mark.parametrize(
@@ -165,19 +164,6 @@ def test_on_this_machine_it_ends_and_loads_no_torch() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_in_a_container_the_folder_of_leases_is_to_be_shared(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    tmp_path.chmod(0o700)
-    environ = {"XDG_STATE_HOME": str(tmp_path)}
-    monkeypatch.setattr(doctor, "in_initial_pid_namespace", lambda: True)
-    assert doctor.lease_check(environ).state == "ok"
-    monkeypatch.setattr(doctor, "in_initial_pid_namespace", lambda: False)
-    found = doctor.lease_check(environ)
-    assert found.state == "warn"
-    assert f":{tmp_path}/gpusched" in found.advice
 
 
 # ------------------------------------------------------------ gpusched gpus

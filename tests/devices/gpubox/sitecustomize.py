@@ -82,7 +82,7 @@ if box and "GPUSCHED_TRIAL" not in os.environ:
     def made(place: int, name: str) -> FakeGpu:
         given = settings(Path(str(box), name, "gpu.json"))
         given = {key: set(v) if isinstance(v, list) else v for key, v in given.items()}
-        bus = {"bus_id": f"00000000:{place + 1:02X}:00.0", "minor": place, "address": 1}
+        bus = {"bus_id": f"00000000:{place + 1:02X}:00.0", "minor": place}
         return Shared(name, **{**bus, **given})
 
     names = sorted(path.name for path in Path(box).iterdir() if path.name.startswith("GPU-"))
