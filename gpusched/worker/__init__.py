@@ -4,7 +4,7 @@
   trial); ``trial`` is made of ``setup`` and what a script calls while it trains
 * what stands behind it: ``backing`` (reports, saves, leaves), over ``channel`` to the daemon; ``endings`` (the last
   word, or in which line it failed)
-* what is wrong with a script: ``usage`` (which call is wrong or missing, what no checkpoint holds)
+* what is wrong with a script: ``usage`` (which call is wrong or missing, what no checkpoint holds); ``imports`` (slow)
 * what a trial trains on: ``data`` (who gets which sample), ``loader``, ``stream``, ``prepare``
   (loaders and samplers of the script's own); ``weights`` and ``learning_rate`` keep gradients, rates and schedules
   right whatever the number of ranks

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from gpusched.worker import imports
 from gpusched.worker.context import Context
 from gpusched.worker.group import Call, Group, script_line
 from gpusched.worker.learning_rate import Schedule, bare_optimizer, counts_atoms, owned
@@ -100,6 +101,10 @@ class Usage:
                 raise RuntimeError(apart)
         if self._reports == 1 and (unread := self._context.unread):
             self._refuse_or_tell("unread", _unread(unread), is_error=False)
+        if self._reports == 1 and (self._context.trial, self._context.incarnation) == (0, 1):
+            script = getattr(sys.modules.get("__main__"), "__file__", None)
+            if (slow := imports.advice(script)) is not None:
+                self._refuse_or_tell("imports", slow, is_error=False)
         if self._reports == 1 and (stale := training.stale_length()):
             self._refuse_or_tell("length", stale, is_error=False)
         if self._schedulers:
