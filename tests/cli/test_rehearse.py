@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,12 @@ REFUSED: dict[str, tuple[list[tuple[str, str]], str]] = {
 """What the trial itself refuses (``tests/worker`` has its tests); one of these is noticed after ten seconds."""
 
 ALL = MISTAKES | REFUSED
+#: Rehearsed in every run of the tests: one script for each way in which a rehearsal finds something out; what it makes
+#: of other rows is asserted without processes (``tests/doctor``).
+LIVE = (
+    *("right", "draws a batch before", "evaluates first", "no report", "model not tracked"),
+    *("every rank draws every sample", "loss of a share", "a variable that is lost"),
+)
 
 
 def rehearse(folder: Path, names: list[str]) -> dict[str, Any]:
@@ -240,13 +247,7 @@ def assert_told(mistake: str, seen: dict[str, Any]) -> None:
     assert (seen[mistake]["ok"], seen["exit code"]) == (False, 2)
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return rehearse(tmp_path_factory.mktemp("rehearsal"), [*RIGHTS, *MISTAKES])
-
-
-@pytest.mark.parametrize("name", RIGHTS)
-def test_a_right_script_passes(name: str, seen: dict[str, Any]) -> None:
+def assert_right(name: str, seen: dict[str, Any]) -> None:
     right = seen[name]
     assert (right["ok"], right["sizes"]) == (True, [1, 1, 2, 1]), right["findings"]
     if name not in ("draws a batch before", "evaluates first"):  # of which a part is told
@@ -265,13 +266,12 @@ def test_a_right_script_passes(name: str, seen: dict[str, Any]) -> None:
     assert low * 0.0590489 < reports[5]["rate"] < high * 0.066
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_with_the_line_to_change(mistake: str, seen: dict[str, Any]) -> None:
-    assert_told(mistake, seen)
-
-
-@pytest.mark.slow
-def test_what_a_trial_refuses_is_told(tmp_path: Path) -> None:
-    seen = rehearse(tmp_path, [*REFUSED])
-    for mistake in REFUSED:
-        assert_told(mistake, seen)
+@pytest.mark.parametrize(
+    "names",
+    [LIVE, pytest.param([n for n in (*RIGHTS, *ALL) if n not in LIVE], marks=pytest.mark.slow)],
+)
+def test_right_scripts_pass_and_mistakes_are_told(names: Sequence[str], tmp_path: Path) -> None:
+    """In one test, so that one process makes the search."""
+    seen = rehearse(tmp_path, [*names])
+    for name in names:
+        assert_right(name, seen) if name in RIGHTS else assert_told(name, seen)

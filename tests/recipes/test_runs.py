@@ -1,4 +1,4 @@
-"""Every recipe trains, is resized and goes on, on one rank and on two, on data made here."""
+"""Every recipe trains, is resized and continues, on one rank and on two, on data made here."""
 
 from __future__ import annotations
 
@@ -77,8 +77,12 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_it_trains_on_one_rank_and_goes_on_with_two(case: Case, bench: Bench, data: Path) -> None:
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=[pytest.mark.slow] if c.name == "cifar10" else []) for c in CASES],
+    ids=lambda case: case.name,
+)
+def test_it_trains_on_one_rank_and_continues_on_two(case: Case, bench: Bench, data: Path) -> None:
     where = {case.where: str(data / case.data)} if case.data else {}
     bench.prepare({**case.hparams, **where}, metric=case.metric, mode=case.mode, max_steps=4)
     launch(bench, case.name, 1, 1, at_step(**{"yield": 2}))
@@ -118,12 +122,6 @@ def test_a_recipe_runs_under_plain_torchrun() -> None:
         assert ended.code in (None, 0)
         assert not ended.error
         assert ended.stderr == ""
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_recipe_is_valid(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["validate", str(RECIPES / f"{case.name}.yaml")]) == 0
-    assert f"{case.name}.py" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
