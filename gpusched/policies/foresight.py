@@ -1,13 +1,12 @@
 """``foresight``: every atom-second goes to whatever promises most for the deadline.
 
-    forecast   the level of each trial at the deadline, had it all atoms from now on           ``foresight_beliefs``
-    incumbent  the trial with the best forecast M; ``_wanted``: the atoms that its gain is worth
-    bids       a trial: E[(X - M)+] / what finding out costs                                   ``_bid``
-               a new configuration: the same, for a launch and a first look                    ``_bid_of_new``
+    forecast   the level of each trial at the deadline, had it all atoms from now on    ``foresight_curves``
+    leader     the trial with the best forecast M; it never rests. Its size: what its gain is worth   ``_wanted``
+    bids       another trial: E[(X - M)+] for what finding out costs                    ``_bid``
+               a new configuration: the mean of what the latest trials promise now      ``_bid_of_new``
     rule       at a report a trial keeps its atoms while no bid elsewhere is higher; free atoms go to the highest
-    scouts     the first trials, one an atom, run on for a while whatever their rank: they show what curves do later
 
-Not from a paper; held against the papers' policies in docs/papers.md.
+Not from a paper; held against the papers' policies in docs/policies.md.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from gpusched.core.decisions import (
     NO_STEP_FITS,
@@ -30,19 +28,18 @@ from gpusched.core.decisions import (
 )
 from gpusched.core.trial import NEVER, TrialState
 from gpusched.policies import base
-from gpusched.policies.foresight_beliefs import Beliefs
-from gpusched.policies.foresight_curves import AHEAD, Belief, expected_excess
+from gpusched.policies.foresight_curves import Belief, Curves, expected_excess
 
 #: Forecasts are made again after this share of the deadline.
 REFRESH = 0.01
-#: So many live trials, or fewer, are forecast again after each report that calls for that; others after several.
-AT_ONCE = 32
 #: A newcomer is judged after it has trained this share of what its launch took.
 LOOK = 0.25
-#: Share of the deadline that scouts train for: what later octaves bring is seen before anybody is judged.
-SCOUTING = 0.1
-#: Steps after a launch before the incumbent is resized: its speed is known by then.
+#: Steps after a launch before the leader is resized: its speed is known by then.
 COOLDOWN = 3
+#: Share of the time left that is kept back when it is asked how far a trial can come.
+MARGIN = 0.05
+#: Paused trials that are forecast each time: the best ones.
+CONSIDERED = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,152 +66,196 @@ class Foresight(base.Policy):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self.beliefs = Beliefs(options.R)
-        #: The bid of a new configuration.
-        self._new = math.inf
-        #: Paused trials by bid, the highest first.
-        self._queue: list[int] = []
-        #: When forecasts were last made, and how much has called for others since.
-        self._refreshed_at, self._stale = -math.inf, 0
-        #: Reports that the incumbent has let pass, with atoms free, because more are to come.
-        self._waited = 0
+        self.curves = Curves()
+        #: The forecast of each trial when it was last made, and its bid.
+        self.beliefs: dict[int, Belief] = {}
+        #: The trial with the best forecast, the forecast to beat, and the best score of a trial that is over.
+        self.leader: int | None = None
+        self.to_beat = self._over = NEVER
+        #: The leader's prospects by atoms: its score at the deadline, and the atom-seconds until then.
+        self._on: dict[int, tuple[float, float]] = {}
+        #: The bid of a new configuration, and paused trials by bid, the highest first.
+        self._new, self._queue = math.inf, list[int]()
+        #: When forecasts were last made, and whether something has called for others since.
+        self._refreshed_at, self._is_stale = -math.inf, False
 
-    def take_length(self, steps: int, *, is_first: bool) -> None:
-        super().take_length(steps, is_first=is_first)
-        self.beliefs.most_steps = steps
+    # ------------------------------------------------------------ forecasts
+
+    def _step_s(self, view: View, trial: TrialView | None = None) -> float:
+        """Return Ta, of this trial where it is known."""
+        if trial is not None and trial.step_time_s is not None and trial.atoms:
+            return trial.step_time_s * view.speedup(trial.atoms)
+        return view.step_on_one_atom_s or 1.0
+
+    def _reach(self, view: View, trial: TrialView | None, atoms: int) -> float:
+        """Return the step that a trial, or a new one, comes to on so many atoms from now on.
+
+        Some time is kept back: a growth takes effect some reports later.
+        """
+        left_s = view.time_left_s * (1 - MARGIN) - 3 * self._step_s(view)
+        if trial is None:
+            left_s -= 2 * view.overhead_s  # it starts on one atom, and grows
+        elif not trial.is_live or atoms != trial.atoms:
+            left_s -= view.overhead_s
+        steps = view.speedup(atoms) * max(0.0, left_s) / self._step_s(view, trial)
+        steps += 0 if trial is None else trial.step
+        return steps if self.options.R is None else min(steps, self.options.R)
+
+    def _horizon(self, view: View, trial: TrialView | None = None) -> float:
+        """Return the step that a trial, or a new one, comes to on all atoms, or on those it has."""
+        furthest = self._reach(view, trial, view.rules.fit(view.atoms_total))
+        if trial is not None and trial.atoms:
+            furthest = max(furthest, self._reach(view, trial, trial.atoms))
+        return furthest
 
     def _refresh(self, view: View) -> None:
         """Believe and bid anew where something may have changed."""
         is_due = view.now - self._refreshed_at >= REFRESH * view.rules.deadline_s
-        if not is_due and self._stale * AT_ONCE <= len(view.live):
+        if not is_due and not self._is_stale:
             return
-        self._refreshed_at, self._stale = view.now, 0
-        fresh = self.beliefs.refresh(view)
+        self._refreshed_at, self._is_stale = view.now, False
+        self.curves.rescale(view.trials)
+        paused = [i for i in view.paused if i in self.beliefs and _may_resume(view, i)]
+        paused.sort(key=lambda i: (-self.beliefs[i].mean, i))
+        among = (*view.live, *paused[:CONSIDERED])
+        fresh = self.curves.believe({i: self._horizon(view, view.trials[i]) for i in among})
+        self.beliefs.update(fresh)
+        self._choose_leader(view, list(fresh))
         for i in fresh:
-            self.beliefs.of[i].bid = self._bid_of(view, view.trials[i], self.beliefs.of[i])
-        self._queue = [i for i in fresh if i in view.paused and i != self.beliefs.incumbent]
+            self.beliefs[i].bid = self._bid_of(view, view.trials[i], self.beliefs[i])
+        self._queue = [i for i in fresh if i in view.paused and i != self.leader]
         self._queue.sort(key=self._by_bid)
         self._new = self._bid_of_new(view)
 
     def _by_bid(self, trial: int) -> tuple[float, float, int]:
-        belief = self.beliefs.of[trial]
+        belief = self.beliefs[trial]
         return -belief.bid, -belief.mean, trial
+
+    def _choose_leader(self, view: View, among: Sequence[int]) -> None:
+        """Take the best forecast, less half its deviation; in doubt a leader that trains stays."""
+        before = self.leader if self.leader in view.live else None
+
+        def merit(i: int) -> tuple[float, int]:
+            belief = self.beliefs[i]
+            return belief.mean - (0.0 if i == before else 0.5 * belief.deviation), -i
+
+        self.leader = max(among, key=merit, default=None)
+        self.to_beat, self._on = self._over, {}
+        if self.leader is not None:
+            self.to_beat = max(self._over, self.beliefs[self.leader].mean)
+            self._on = self._prospects(view, view.trials[self.leader])
+
+    def _prospects(self, view: View, trial: TrialView) -> dict[int, tuple[float, float]]:
+        """Return what the leader comes to at rest (0), on the atoms it has, and on more."""
+        belief, top = self.beliefs[trial.id], view.rules.fit(view.atoms_total)
+        held = trial.atoms if trial.is_live else 0
+        allowed = view.rules.sizes or range(1, top)
+        sizes = sorted({held, top, *(size for size in allowed if held < size <= top)} - {0})
+        ends = [self._reach(view, trial, size) for size in sizes]
+        found = {0: (max(self._over, belief.mean - belief.rise), 0.0)}
+        beliefs = self.curves.forecast([self.curves.seen[trial.id]] * len(sizes), ends)
+        for size, end, then in zip(sizes, ends, beliefs, strict=True):
+            seconds = (end - trial.step) * self._step_s(view, trial) / view.speedup(size)
+            seconds += 0.0 if size == held else view.overhead_s
+            found[size] = max(self._over, then.mean), size * seconds
+        return found
 
     # ------------------------------------------------------------ bids, in levels an atom-second
 
     def _bid_of(self, view: View, trial: TrialView, belief: Belief) -> float:
         """Return by how much the trial may beat M, for what finding out costs."""
-        if trial.id == self.beliefs.incumbent:
+        if trial.id == self.leader:
             return math.inf
         return self._bid(view, belief, 0.0, 0.0 if trial.is_live else view.overhead_s)
 
     def _bid(self, view: View, belief: Belief, unpaid: float, launch_s: float) -> float:
-        """Return the most that training on for some more looks, or all of the way, may bring an atom-second."""
-        step_s, bids = self.beliefs.step_s(view), []
-        for further, share in zip(AHEAD, belief.tells, strict=True):
-            steps = unpaid + max(1.0, min((further - 1.0) * belief.step, belief.steps))
-            excess = expected_excess(belief.mean, share * belief.deviation, self.beliefs.to_beat)
-            bids.append(excess / (steps * step_s + launch_s))
-        return max(bids)
+        """Return what training on, all of the way, may bring an atom-second."""
+        excess = expected_excess(belief.mean, belief.deviation, self.to_beat)
+        return excess / ((unpaid + belief.steps) * self._step_s(view) + launch_s)
 
     def _first_look(self, view: View) -> int:
         """Return the steps after which a newcomer is judged."""
-        return max(2, round(LOOK * view.overhead_s / self.beliefs.step_s(view)))
+        return max(2, round(LOOK * view.overhead_s / self._step_s(view)))
 
     def _bid_of_new(self, view: View) -> float:
-        """Return what the latest newcomers promised at their first look, which is still to be paid for."""
-        look_s = self._first_look(view) * self.beliefs.step_s(view)
+        """Return the mean of what the latest trials promise now, refuted ones too, had they still to be paid for."""
+        look_s = self._first_look(view) * self._step_s(view)
         if not view.can_draw or view.time_left_s <= view.overhead_s + look_s:
             return -1.0
-        fresh = self.beliefs.curves.newcomers(self.beliefs.horizon(view))
-        bids = [self._bid(view, belief, belief.step, view.overhead_s) for belief in fresh]
+        latest = self.curves.newcomers(self._horizon(view))
+        bids = [self._bid(view, belief, belief.step, view.overhead_s) for belief in latest]
         return sum(bids) / len(bids) if bids else math.inf
 
     def _wanted(self, view: View, against: float, most: float = math.inf) -> int:
-        """Return the atoms for the incumbent if an atom-second is worth ``against`` elsewhere.
+        """Return the atoms for the leader if an atom-second is worth ``against`` elsewhere.
 
         0, it rests, only where nothing else could train beside it.
         """
-        if self.beliefs.incumbent is None:
-            return 0
-        on, worth = self.beliefs.on, max(0.0, against)
-        least = 0 if view.atoms_total < 2 * view.rules.smallest else 1
-        sizes = [size for size in on if least <= size <= most]
+        least = 0 if _is_alone(view) else 1
+        sizes = [size for size in self._on if least <= size <= most]
         if against == math.inf or not sizes:
             return min(sizes, default=0)
-        return max(sizes, key=lambda size: (on[size].score - worth * on[size].atom_s, -size))
+        worth = max(0.0, against)
+        return max(sizes, key=lambda size: (self._on[size][0] - worth * self._on[size][1], -size))
 
     def _best(self, view: View) -> TrialView | None:
-        """Return the incumbent."""
-        return None if self.beliefs.incumbent is None else view.trials[self.beliefs.incumbent]
+        return None if self.leader is None else view.trials[self.leader]
 
     def _waiting(self, view: View, served: int = 0) -> tuple[float, int | None]:
         """Return the highest bid of a paused trial, but for so many that have atoms coming."""
-        able = (i for i in self._queue if _may_resume(view, view.trials[i]))
-        waiting = next(islice(able, served, None), None)
-        return (-1.0, None) if waiting is None else (self.beliefs.of[waiting].bid, waiting)
+        able = [i for i in self._queue if _may_resume(view, i)]
+        return (
+            (self.beliefs[able[served]].bid, able[served]) if served < len(able) else (-1.0, None)
+        )
 
     # ------------------------------------------------------------ reports
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        beliefs, sign = self.beliefs, view.rules.sign
-        best = self.options.metric_max if sign > 0 else self.options.metric_min
-        looked = beliefs.curves.look(trial, sign, None if best is None else best * sign)
+        best = self.options.metric_max if view.rules.sign > 0 else self.options.metric_min
+        ceiling = None if best is None else best * view.rules.sign
+        looked = self.curves.look(trial, view.rules.sign, ceiling)
         done = base.complete_at(trial, self.options.R)
         if done:
             return done
         if trial.step_time_s is not None and trial.step_time_s * trial.stride > view.time_left_s:
             return (Stop(trial.id, NO_STEP_FITS),)
         if looked:
-            fresh = beliefs.believe(view, trial)
-            if fresh is None:
+            found = self.curves.believe({trial.id: self._horizon(view, trial)})
+            if not found:
                 why = "its metric is not finite"
                 return (Stop(trial.id, why),) if trial.score == NEVER else base.NOTHING
-            self._stale += trial.id == beliefs.incumbent or fresh.mean > beliefs.to_beat
-            fresh.bid = self._bid_of(view, trial, fresh)
+            belief = self.beliefs[trial.id] = found[trial.id]
+            self._is_stale |= trial.id == self.leader or belief.mean > self.to_beat
+            belief.bid = self._bid_of(view, trial, belief)
         self._refresh(view)
-        if trial.id == beliefs.incumbent:
+        if trial.id == self.leader:
             return self._lead(view, trial)
-        if trial.id not in beliefs.of or trial.step < self._first_look(view):
+        if trial.id not in self.beliefs or trial.step < self._first_look(view):
             return base.NOTHING
-        return base.NOTHING if self._scouts(view, trial) else self._leave(view, trial)
-
-    def _scouts(self, view: View, trial: TrialView) -> bool:
-        """Tell whether the trial is one of the first, and its time is not over."""
-        if trial.id >= view.atoms_total:
-            return False
-        return trial.training_s(view.now) < SCOUTING * view.rules.deadline_s
+        return self._leave(view, trial)
 
     def _lead(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        """Rest, or grow into free atoms, as far as that pays; let some reports pass where more are wanted."""
+        """Rest, or grow into free atoms, as far as that pays; where more are coming, wait for them."""
         elsewhere = max(self._new, self._waiting(view)[0])
-        wanted = self._wanted(view, elsewhere)
-        if not wanted and elsewhere > 0 and not self._scouts(view, trial):
+        if not self._wanted(view, elsewhere) and elsewhere > 0:
             return (Pause(trial.id, "pauses: it has converged, and another could still win"),)
         if not view.atoms_free or not _may_grow(trial):
-            self._waited = 0
             return base.NOTHING
-        self._waited += 1
         atoms = self._wanted(view, elsewhere, trial.atoms + view.atoms_free)
-        # One resize instead of two: the dearer a resize, the longer it may wait for the rest.
-        if atoms <= trial.atoms or (atoms < wanted and self._waits(view)):
+        soon = trial.atoms + view.atoms_free + view.atoms_coming
+        if atoms <= trial.atoms or atoms < self._wanted(view, elsewhere, soon):
             return base.NOTHING
-        self._waited = 0
         return (Resize(trial.id, atoms, f"grows {trial.atoms} -> {atoms}: the best forecast"),)
-
-    def _waits(self, view: View) -> bool:
-        """Tell whether the incumbent may let another report pass: atoms are kept free for it so long."""
-        return self._waited <= max(1.0, 0.5 * view.overhead_s / self.beliefs.step_s(view))
 
     def _leave(self, view: View, trial: TrialView) -> Sequence[Decision]:
         """Pause the trial if its atoms are worth more elsewhere."""
-        own, coming = self.beliefs.of[trial.id].bid, view.atoms_free + view.atoms_coming
+        own, coming = self.beliefs[trial.id].bid, view.atoms_free + view.atoms_coming
         waiting, who = self._waiting(view, coming)
         other, why = self._new, "a new configuration promises more"
         if waiting > other:
             other, why = waiting, f"trial {who} promises more"
         best = self._best(view)
-        may_grow = best is not None and (_may_resume(view, best) or _may_grow(best))
+        may_grow = best is not None and (_may_resume(view, best.id) or _may_grow(best))
         if best and may_grow and self._wanted(view, max(other, own)) > best.atoms + coming:
             why = f"its atoms are worth more to trial {best.id}"
         elif other <= own:
@@ -223,16 +264,12 @@ class Foresight(base.Policy):
 
     # ------------------------------------------------------------ free atoms
 
-    def on_wake(self, view: View) -> Sequence[Decision]:
-        self._refreshed_at = -math.inf
-        return base.NOTHING
-
     def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
         if trial.is_final:
-            self.beliefs.over = max(self.beliefs.over, trial.best_score)
-        if trial.is_final or trial.id == self.beliefs.incumbent:
-            self._stale += 1
-        elif trial.id in view.paused and trial.id in self.beliefs.of:
+            self._over = max(self._over, trial.best_score)
+        if trial.is_final or trial.id == self.leader:
+            self._is_stale = True
+        elif trial.id in view.paused and trial.id in self.beliefs:
             self._queue.append(trial.id)
             self._queue.sort(key=self._by_bid)
         return base.NOTHING
@@ -243,15 +280,15 @@ class Foresight(base.Policy):
             return base.NOTHING
         self._refresh(view)
         waiting, who = self._waiting(view)
-        elsewhere = max(self._new, waiting)
-        best = self._best(view)
-        is_ready = best is not None and _may_resume(view, best)
+        elsewhere, best = max(self._new, waiting), self._best(view)
+        is_ready = best is not None and _may_resume(view, best.id)
         if best and is_ready and (atoms := self._wanted(view, elsewhere, view.atoms_free)):
             return (Resume(best.id, atoms, "the best forecast goes on"),)
-        may_grow = best is not None and _may_grow(best) and self._waits(view)
-        if best and may_grow and self._wanted(view, elsewhere) > best.atoms:
-            return base.NOTHING
-        if who is not None and (waiting > self._new or not view.can_draw):
+        if best and _may_grow(best) and self._wanted(view, elsewhere) > best.atoms:
+            return base.NOTHING  # kept for its next report
+        # Where one trial fits at a time the best of those that wait would always be ahead of the mean of all.
+        is_ahead = waiting > self._new and not _is_alone(view)
+        if who is not None and (is_ahead or not view.can_draw):
             return (Resume(who, 1, "the most promising of those that wait"),)
         if view.can_draw:
             return (Start(1, "a new configuration"),)
@@ -262,38 +299,36 @@ class Foresight(base.Policy):
     # ------------------------------------------------------------ for people
 
     def notes(self, view: View) -> Sequence[str]:
-        if self.beliefs.incumbent is None:
+        if self.leader is None:
             return ("no trial leads: none that may train has come to its first look",)
-        words = self.beliefs.in_words(self.beliefs.incumbent)
-        return f"trial {self.beliefs.incumbent} has the best forecast, {words}", self._worth(view)
+        return (f"trial {self.leader} has the best forecast, {self._in_words(self.leader)}",)
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
-        belief = self.beliefs.of.get(trial.id)
-        if belief is None or trial.is_final:
+        if trial.id not in self.beliefs or trial.is_final:
             return ()
-        lines = [f"forecast {self.beliefs.in_words(trial.id)}"]
-        if self.beliefs.incumbent is None:
-            return lines
-        lines.append(self._worth(view))
-        if trial.id == self.beliefs.incumbent:
-            return [*lines, "it has the best forecast of all"]
-        if trial.is_live and self._scouts(view, trial):
-            lines.append("one of the first trials, which run on for a while whatever their rank")
-        return [*lines, f"an atom for it promises {self.beliefs.a_minute(belief.bid)} a minute"]
+        lines = [f"forecast {self._in_words(trial.id)}"]
+        if trial.id == self.leader:
+            lines.append("it has the best forecast of all")
+        elif self.to_beat > NEVER:
+            minute = 60 * max(0.0, self.beliefs[trial.id].bid)
+            lines.append(f"an atom for it promises {minute:.2g} a minute")
+        return lines
 
-    def _worth(self, view: View) -> str:
-        on = self.beliefs.on
-        prices = [(one.score - on[0].score) / one.atom_s for one in on.values() if one.atom_s]
-        price = self.beliefs.a_minute(max(prices, default=0.0))
-        new = f", a new configuration {self.beliefs.a_minute(self._new)}" if view.can_draw else ""
-        return f"trial {self.beliefs.incumbent}'s atoms are worth {price} a minute{new}"
+    def _in_words(self, trial: int) -> str:
+        belief = self.beliefs[trial]
+        return f"{belief.mean * self.curves.sign:.4g} +- {belief.deviation:.2g} at the deadline"
 
 
-def _may_grow(incumbent: TrialView) -> bool:
-    is_running = incumbent.state is TrialState.RUNNING and not incumbent.is_resizing
-    return is_running and incumbent.steps_since_resize >= COOLDOWN
+def _is_alone(view: View) -> bool:
+    """Tell whether one trial fits at a time."""
+    return view.atoms_total < 2 * view.rules.smallest
 
 
-def _may_resume(view: View, trial: TrialView) -> bool:
+def _may_grow(leader: TrialView) -> bool:
+    is_running = leader.state is TrialState.RUNNING and not leader.is_resizing
+    return is_running and leader.steps_since_resize >= COOLDOWN
+
+
+def _may_resume(view: View, trial: int) -> bool:
     """Tell whether the trial is paused, and not by a person."""
-    return trial.id in view.paused and not trial.held_by_user
+    return trial in view.paused and not view.trials[trial].held_by_user

@@ -1,9 +1,9 @@
-"""Forecasts for ``foresight``: which known shapes a curve may have, learnt from this search's own curves.
+"""Forecasts for ``foresight``, ``pop``, ``earlyterm`` and ``whatif``: which known shapes a curve may have.
 
 A trial's score is ``start + amplitude * shape(step)``, give or take the measured noise. Each shape is fitted by
 Bayesian least squares (two unknowns, in closed form); a trial is the mixture of all shapes, weighted by how well they
-explain its curve and by how often they explain those of other trials (variational Bayes). A forecast is that mixture
-at a later step, and its deviation is wide where a curve does not tell yet whether it levels off or goes on.
+explain its curve. A forecast is that mixture at a later step, and its deviation is wide where a curve does not tell yet
+whether it levels off or goes on.
 
 A curve is looked at as it passes step 2, 3, 4, 6, 8, 12, ..; later looks count for more.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,7 +20,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import digamma
 
 from gpusched.core.decisions import TrialView
 from gpusched.core.speed import RunningMedian
@@ -31,13 +29,8 @@ Array = NDArray[Any]
 
 #: Scales of the shapes, in steps.
 SCALES: Array = 2.0 ** np.arange(0, 13)
-#: How likely each shape is before any curve was seen; the scales of a family are equally likely.
-USUAL: Array = np.concatenate(
-    [
-        np.full(count, share / count)
-        for share, count in ((0.3, 13), (0.15, 13), (0.15, 13), (0.15, 13), (0.15, 13), (0.1, 9))
-    ]
-)
+#: The logarithm of how likely each shape is; the scales of a family are equally likely.
+LIKELY: Array = np.log(np.repeat([0.3 / 13, *[0.15 / 13] * 4, 0.1 / 9], [*[13] * 5, 9]))
 #: Points of an octave at which shapes are tabulated.
 FINE = 16
 
@@ -58,21 +51,14 @@ def shapes(steps: Array) -> Array:
 
 #: Steps at which curves are looked at, two an octave.
 LOOKS: tuple[int, ...] = tuple(sorted({2**p for p in range(1, 40)} | {3 * 2**p for p in range(39)}))
-#: So many trials' worth of belief in the usual shapes before any curve was seen.
-SHAPES_PRIOR = 40.0
 #: What is expected of a curve, in shares of the scale: amplitude, its deviation, the start's deviation.
 AMPLITUDE, WIDE, START = 0.5, 0.4, 0.3
-#: Share of its weight that a look keeps at the next one: where forecasts miss as much as expected or more, and at most.
-LEAST_KEPT, MOST_KEPT = 0.25, 0.75
-#: Share of the scale by which a shape may miss a curve without noise, and the least that is left of its square where
-#: forecasts hold better than that.
-MISFIT, LEAST_MISFIT = 0.01, 0.1
-#: Looks after which a trial has a full vote on which shapes are likely.
-JUDGED = 8
-#: How far a trial may be trained before it is judged again: so many times the steps it has had, or all of the way.
-AHEAD = (1.5, 2.0, 4.0, math.inf)
-#: Trials that vote on shapes, spread over all; and newcomers that the promise of another one is taken from: the latest.
-VOTERS, FRESH = 256, 64
+#: Share of its weight that a look keeps at the next one: a misfit grows as a curve goes on.
+KEPT = 0.25
+#: Share of the scale by which a shape may miss a curve without noise.
+MISFIT = 0.02
+#: The latest trials, which the promise of another one is taken from.
+FRESH = 32
 #: A score farther from 0 counts as this one, and no scale is finer than one over it: the squares are numbers still.
 FARTHEST = 1e60
 
@@ -87,7 +73,7 @@ class SeenCurve:
     #: By shape: start, amplitude, their variances and covariance; and the logarithm of how well it explains the curve.
     fit: Array = field(default_factory=lambda: np.zeros((6, 0)))
     #: Fading sums over looks, by shape: of 1, s, s*s, y, s*y.
-    sums: Array = field(default_factory=lambda: np.zeros((5, len(USUAL))))
+    sums: Array = field(default_factory=lambda: np.zeros((5, len(LIKELY))))
 
     @property
     def is_fitted(self) -> bool:
@@ -96,16 +82,16 @@ class SeenCurve:
 
 @dataclass(slots=True)
 class Belief:
-    """A trial at the deadline: its score, give or take."""
+    """A trial at the deadline: its score, give or take.
+
+    ``rise``: how far it is from there, in score; ``step`` of its last look, and ``steps`` from there.
+    """
 
     mean: float
     deviation: float
-    #: How far it is from there, in score; the step of its last look; and the steps from there.
     rise: float
     step: float
     steps: float
-    #: Share of the deviation that training on for each of ``AHEAD`` resolves.
-    tells: Sequence[float]
     bid: float = 0.0
 
 
@@ -119,26 +105,14 @@ class Curves:
     def __init__(self) -> None:
         self.sign = 1.0
         self.seen: dict[int, SeenCurve] = {}
-        #: The latest newcomers at their first look.
-        self.first: deque[SeenCurve] = deque(maxlen=FRESH)
         #: The best possible score, known or guessed; a usual first score; and how far apart they are.
         self.ceiling, self.usual, self.range = math.inf, 0.0, 1.0
         #: The best possible score where it is known: no forecast lies above.
         self.bound = math.inf
-        #: How much wider errors of forecasts a look ahead are than forecast.
-        self.doubt = 1.0
-        self._errors, self._count = 2.0, 2.0
         self._given: float | None = None
         self._low, self._high = math.inf, -math.inf
         self._first_scores: list[float] = []
         self._noise = RunningMedian()
-        self._forget()
-
-    def _forget(self) -> None:
-        #: Belief in each shape, in trials; logarithm of how likely it is here.
-        self.counts: Array = SHAPES_PRIOR * USUAL
-        self.likely: Array = np.log(USUAL)
-        self.first.clear()
 
     # ------------------------------------------------------------ looking
 
@@ -195,7 +169,6 @@ class Curves:
             self._low, self._high = min([self._low, *scores]), max([self._high, *scores])
             self._first_scores += scores[:1]
         self._guess()
-        self._forget()
         for trial, curve in curves.items():
             self.seen[trial] = seen = SeenCurve()
             window: list[float] = []
@@ -205,7 +178,6 @@ class Curves:
                 if at > seen.bin or (n == len(curve) and step > seen.step):
                     self._look(seen, at, step, window)
                     window = []
-        self.learn()
 
     def _look(self, seen: SeenCurve, at: int, step: int, window: Sequence[float]) -> None:
         """Add the mean of the reports since the last look to the trial's sums, and fit all shapes."""
@@ -217,14 +189,9 @@ class Curves:
         for (a, b), (_, c) in pairwise(pairwise(values[-6:])):
             self._noise.add((b - 0.5 * (a + c)) ** 2 / 1.5)
         y, shape = sum(values) / len(values), shapes_between(low, step)
-        noise = self.noise_var / len(values)
-        variance = noise + self.misfit_var
-        if seen.is_fitted:
-            self._compare(seen.fit, shape, y, variance)
+        variance = self.noise_var / len(values) + self.misfit_var
         seen.level, ones = y, np.ones_like(shape)
-        # A misfit grows as a curve goes on, noise does not: early looks at a noisy curve still count.
-        kept = MOST_KEPT + self._missed * (LEAST_KEPT - MOST_KEPT)
-        seen.sums *= min(MOST_KEPT, variance / (noise + self.misfit_var / kept))
+        seen.sums *= KEPT
         seen.sums += np.stack((ones, shape, shape * shape, ones * y, shape * y)) / variance
         self._fit(seen)
 
@@ -235,25 +202,8 @@ class Curves:
 
     @property
     def misfit_var(self) -> float:
-        """The variance of curves about their shapes, less where forecasts hold better than expected."""
-        return self._missed * (MISFIT * self.range) ** 2
-
-    @property
-    def _missed(self) -> float:
-        """Squared errors of forecasts a look ahead beside those expected: at most 1."""
-        return min(1.0, max(LEAST_MISFIT, self._errors / self._count))
-
-    def _compare(self, fit: Array, shape: Array, y: float, variance: float) -> None:
-        """Hold the forecast of a look against what came."""
-        start, height, start_var, height_var, cov, explained = fit
-        weight = weights(explained + self.likely)
-        score = start + height * shape
-        mean = weight @ score
-        spread = start_var + shape * (2 * cov + shape * height_var) + (score - mean) ** 2
-        miss = float((y - mean) ** 2 / (weight @ spread + variance))
-        self._errors = 0.97 * self._errors + min(9.0, miss)
-        self._count = 0.97 * self._count + 1.0
-        self.doubt = min(2.0, max(1.0, math.sqrt(self._errors / self._count)))
+        """The variance of curves about their shapes."""
+        return float((MISFIT * self.range) ** 2)
 
     # ------------------------------------------------------------ fitting
 
@@ -268,23 +218,7 @@ class Curves:
         start, height = (c * u - b * v) / det, (a * v - b * u) / det
         explained = 0.5 * (start * u + height * v) - 0.5 * np.log(det)
         explained -= explained.max()
-        is_first = not seen.is_fitted
         seen.fit = np.stack((start, height, c / det, a / det, -b / det, explained))
-        if is_first:
-            self.first.append(SeenCurve(seen.bin, seen.step, seen.level, seen.fit))
-
-    def learn(self) -> None:
-        """Learn which shapes are likely here: those that explain the curves so far."""
-        known = [seen for seen in self.seen.values() if seen.is_fitted]
-        known = known[:: 1 + len(known) // VOTERS]
-        if not known:
-            return
-        explained = np.stack([seen.fit[5] for seen in known])
-        votes = np.array([min(1.0, seen.bin / JUDGED) for seen in known])
-        for _ in range(3):
-            self.counts = SHAPES_PRIOR * USUAL + votes @ weights(explained + self.likely)
-            self.likely = digamma(self.counts)
-            self.likely -= self.likely.max()
 
     # ------------------------------------------------------------ forecasting
 
@@ -294,7 +228,7 @@ class Curves:
             return []
         fits = np.stack([seen.fit for seen in trials], axis=1)
         start, height, start_var, height_var, cov, explained = fits
-        weight = weights(explained + self.likely)
+        weight = weights(explained + LIKELY)
         ends = np.maximum(1.0, np.asarray(horizons, dtype=float))
         steps = np.array([seen.step for seen in trials], dtype=float)
         level = np.array([seen.level for seen in trials])
@@ -309,20 +243,13 @@ class Curves:
         off = score - mean[:, None]
         variance = mixed(start_var + shape * (2 * cov + shape * height_var) + off * off)
         variance = np.maximum(1e-18, variance)
-        noise = self.noise_var / np.maximum(1.0, 0.5 * steps) + self.misfit_var
-        there = shapes_at(np.minimum(np.multiply.outer(AHEAD, steps), ends))
-        away = start + height * there
-        away -= mixed(away)[..., None]
-        its = mixed(start_var + there * (2 * cov + there * height_var) + away * away)
-        both = mixed(start_var + (there + shape) * cov + there * shape * height_var + away * off)
         best = np.maximum(mean, level)
         columns = (
             best,
-            np.where(ends > steps, self.doubt * np.sqrt(variance), 0.0),
+            np.where(ends > steps, np.sqrt(variance), 0.0),
             best - level,
             steps,
             np.maximum(1.0, ends - steps),
-            np.minimum(1.0, np.abs(both) / np.sqrt((its + noise) * variance)).T,
         )
         return [Belief(*one) for one in zip(*(column.tolist() for column in columns), strict=True)]
 
@@ -334,10 +261,11 @@ class Curves:
         return dict(zip(known, self.forecast(seen, ends), strict=True))
 
     def newcomers(self, horizon: float) -> list[Belief]:
-        """Return what is believed of the latest newcomers as of their first look; none before there are three."""
-        if len(self.first) < 3:
+        """Return what is believed now of the latest trials, refuted ones too; none before there are three."""
+        latest = [self.seen[i] for i in sorted(self.seen)[-FRESH:] if self.seen[i].is_fitted]
+        if len(latest) < 3:
             return []
-        return self.forecast(list(self.first), [horizon] * len(self.first))
+        return self.forecast(latest, [max(horizon, seen.step) for seen in latest])
 
 
 TABLE: Array = shapes(2.0 ** (np.arange(0, 24 * FINE) / FINE)).T.copy()
@@ -358,14 +286,6 @@ def shapes_between(low: int, high: int) -> Array:
     return found
 
 
-def shape_at(shape: int, step: int) -> float:
-    """Return one shape at a step, between the points at which it is tabulated."""
-    place = min(math.log2(max(1, step)) * FINE, len(TABLE) - 1.001)
-    below = int(place)
-    low, high = float(TABLE[below, shape]), float(TABLE[below + 1, shape])
-    return low + (place - below) * (high - low)
-
-
 def _bounded(score: float) -> float:
     return min(max(score, -FARTHEST), FARTHEST)
 
@@ -382,7 +302,5 @@ def expected_excess(mean: float, deviation: float, over: float) -> float:
     if deviation <= 0:
         return max(0.0, mean - over)
     z = (mean - over) / deviation
-    if z < -8:
-        return 0.0
     density = math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-    return deviation * (density + z * 0.5 * math.erfc(-z / math.sqrt(2)))
+    return deviation * max(0.0, density + z * 0.5 * math.erfc(-z / math.sqrt(2)))

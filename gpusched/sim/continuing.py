@@ -1,9 +1,9 @@
 """A recorded search up to an instant, and continued: what its trials, and trials like them, may do next, and where.
 
 ``foresight``'s forecaster (``policies/foresight_curves.py``) says which shapes a curve may have, where it starts and
-how high it rises, and how sure that is. A future draws how usual each shape is in this search, and then for each trial
-one shape, start and height. A new configuration is one seen, its whole curve moved a little: as far as its neighbours
-in rank were apart. Reports are scattered as they were. ``Midway`` has running what the recorded search had.
+how high it rises, and how sure that is. A future draws for each trial one shape, start and height. A new configuration
+is one seen, its whole curve moved a little: as far as its neighbours in rank were apart. Reports are scattered as they
+were. ``Midway`` has running what the recorded search had.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gpusched.journal import rows
 from gpusched.journal.rows import Entry
 from gpusched.journal.timeline import timeline
 from gpusched.policies import foresight_curves
-from gpusched.policies.foresight_curves import shape_at
+from gpusched.policies.foresight_curves import FINE, TABLE
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.machine import Run, Story
 from gpusched.sim.physics import Delays, SimulatedCurve, Workload
@@ -132,8 +132,6 @@ class Future:
     def __init__(self, curves: TrialCurves, key: Sequence[int]) -> None:
         """``key``: the seed of all that is drawn."""
         self.curves, self._key = curves, key
-        shares = np.random.default_rng(key).standard_gamma(curves.model.counts)
-        self._likely = np.log(np.maximum(1e-300, shares))
 
     def curve(self, trial: int) -> SimulatedCurve:
         """Return the curve of a trial: continued, or for one not seen yet that of a new configuration.
@@ -177,7 +175,7 @@ class Future:
         length = donor.last_step if donor.ending else None
         if donor.trial not in self.curves.fits:
             return SimulatedCurve(lambda step: math.nan, lambda step: donor.step_s, length, ending)
-        path = _Path(self.curves, donor, shift, self._likely, random)
+        path = _Path(self.curves, donor, shift, random)
         return SimulatedCurve(path.score, lambda step: donor.step_s, length, ending)
 
 
@@ -189,10 +187,9 @@ class _Path:
         curves: TrialCurves,
         donor: SeenTrial,
         shift: float,
-        likely: Array,
         random: np.random.Generator,
     ) -> None:
-        self._curves, self._donor, self._likely = curves, donor, likely
+        self._curves, self._donor = curves, donor
         self._bound, self._noise = curves.model.bound, math.sqrt(curves.model.noise_var)
         self._random, self._shift, self._end = random, shift, donor.last_step
         self._known, self._diverged = donor.curve, donor.diverged
@@ -202,19 +199,22 @@ class _Path:
     def _course(self) -> tuple[int, float, float]:
         """The shape of the curve, where it starts, and how high it rises."""
         fit, random = self._curves.fits[self._donor.trial].fit, self._random
-        logs = fit[5] + self._likely
+        logs = fit[5] + foresight_curves.LIKELY
         up_to = np.cumsum(np.exp(logs - logs.max()))
         shape = int(up_to.searchsorted(random.random() * up_to[-1], side="right"))
         start, height, start_var, height_var, cov, _ = fit[:, shape].tolist()
-        doubt, of_start = self._curves.model.doubt, math.sqrt(start_var)
+        of_start = math.sqrt(start_var)
         one, other = random.standard_normal(2).tolist()
         along = cov / of_start if of_start else 0.0
         rest = math.sqrt(max(0.0, height_var - along * along))
-        return shape, start + doubt * of_start * one, height + doubt * (along * one + rest * other)
+        return shape, start + of_start * one, height + along * one + rest * other
 
     def _smooth(self, step: int) -> float:
         shape, start, height = self._course
-        return start + height * shape_at(shape, step)
+        place = min(math.log2(step) * FINE, len(TABLE) - 1.001)
+        below = int(place)
+        low, high = float(TABLE[below, shape]), float(TABLE[below + 1, shape])
+        return start + height * (low + (place - below) * (high - low))
 
     @functools.cached_property
     def _off(self) -> float:

@@ -90,7 +90,6 @@ def work(setup: Setup) -> list[dict[str, Any]]:
                     "more_median": then.gain.median,
                     "more_low": then.gain.low,
                     "more_high": then.gain.high,
-                    "width": search.curves.model.doubt,
                 }
             )
     return found
@@ -125,7 +124,6 @@ def table(results: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
             row[f"at_{cut:.0%}"] = round(sum(map(_is_held, at)) / max(1, len(at)), 3)
         low = [g for g in group if g["truth"] < g["low"] - 1e-9]
         row["below"] = round(len(low) / len(group), 3)
-        row["stretch"] = round(Mean.of(g["width"] for g in group).mean, 2)
         row["moved"] = sum(abs(g["again"] - g["truth"]) > 1e-9 for g in group)
         rows.append(row)
     return rows

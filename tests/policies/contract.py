@@ -26,6 +26,7 @@ from gpusched.core.decisions import (
     AskForecast,
     Complete,
     Decision,
+    LeaveFree,
     Pause,
     Policy,
     Resize,
@@ -167,8 +168,10 @@ def _check_decision(view: View, decision: Decision, why: str) -> None:
             assert math.isfinite(target), why
             assert horizon > len(curve) > 0, why
         case _:
-            assert isinstance(decision, Say), f"{why}: that is no decision"
-            assert decision.text, f"{why}: says nothing"
+            assert isinstance(decision, Say | LeaveFree), f"{why}: that is no decision"
+            assert decision.text if isinstance(decision, Say) else decision.why, (
+                f"{why}: says nothing"
+            )
 
 
 def _fits(view: View, decision: Decision) -> bool:
