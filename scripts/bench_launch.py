@@ -34,8 +34,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from gpusched.core.commands import Launch
 from gpusched.core.events import TrialExited
 from gpusched.devices.choose import CpuDevices
-from gpusched.executors.base import Setting
 from gpusched.executors.hub import Hub
+from gpusched.executors.live import Setting
 from gpusched.executors.local.executor import TorchrunExecutor
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.recipe.recipe import Recipe

@@ -20,8 +20,8 @@ from gpusched.dashboard import lines as plain
 from gpusched.driver.assemble import Assembled
 from gpusched.driver.clock import ExperimentClock
 from gpusched.errors import Fenced, GpuschedError, InputError
-from gpusched.executors.base import LiveExecutor
 from gpusched.executors.hub import Hub, Peer
+from gpusched.executors.live import LiveExecutor
 from gpusched.protocol import Ask, ClientHello, Done, Lines, Refused, Shown, from_client
 from gpusched.text import no_trial
 

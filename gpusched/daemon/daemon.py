@@ -34,7 +34,7 @@ from gpusched.errors import (
     OtherFormat,
     ReplayDiverged,
 )
-from gpusched.executors import base as executors
+from gpusched.executors import live as executors
 from gpusched.executors.hub import Hub
 from gpusched.folder.lock import Epoch, Lock
 from gpusched.folder.paths import ExperimentPaths

@@ -1,26 +1,18 @@
-"""The seam between the driver and the machine: ``Executor``, and ``LiveExecutor``, what a daemon needs beside it.
+"""The seam between the driver and the machine: ``Executor``.
 
 An executor carries out commands and turns what happens into events. The local executor does so with processes, the
 simulated one with a heap of future events; the driver and the core cannot tell them apart.
-
-A live executor is a package beside ``local/`` with a file ``executor.py`` that has ``make(setting) -> LiveExecutor``; a
-daemon finds it by the package's name. The control socket is the daemon's: an executor registers what its trials speak
-as (``hub.py``) and waits in ``hub.turn``, so that signals and clients end its ``poll``.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from gpusched.core.commands import Command
 from gpusched.core.events import Event, Reported
-from gpusched.devices.base import Device, Reading
-from gpusched.executors.hub import Hub
-from gpusched.folder.paths import ExperimentPaths
-from gpusched.recipe.recipe import Recipe
+from gpusched.devices.base import Device
 
 FOREVER = float("inf")
 
@@ -75,47 +67,3 @@ class Executor(Protocol):
     def close(self) -> None:
         """Let go of sockets and helpers. Does not stop trials."""
         ...
-
-
-class LiveExecutor(Executor, Protocol):
-    """An executor on devices that exist."""
-
-    def keep_out(self, device: str, reason: str) -> None:
-        """Take up a quarantine that an earlier daemon ended with; it ends when the device is clean and well."""
-        ...
-
-    def readings(self) -> Sequence[Reading]:
-        """Return what each device looks like now, for people."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """All that a daemon makes its executor from."""
-
-    paths: ExperimentPaths
-    recipe: Recipe
-    hub: Hub
-    #: The experiment's time.
-    clock: Callable[[], float]
-    #: Of this daemon; 1 for the experiment's first.
-    epoch: int = 1
-    #: Takes remarks for the log and the dashboard.
-    say: Callable[[str], None] = lambda _text: None
-    #: The number of the last report of a trial that the search knows.
-    seq_of: Callable[[int], int] = lambda _trial: 0
-    #: Number of atoms that a trial's last report came from; None: not known.
-    atoms_of: Callable[[int], int | None] = lambda _trial: None
-    #: Gives back reserved room on a full disk; False: all is given.
-    spare: Callable[[], bool] = lambda: False
-    #: This machine's name in a cluster; empty: the daemon is on this machine.
-    node: str = ""
-    #: The experiment's devices where it goes on; empty at its beginning.
-    devices: tuple[str, ...] = ()
-
-
-def make(name: str, setting: Setting) -> LiveExecutor:
-    """Make the executor of a package: one beside ``local/`` by its name, one elsewhere by its dotted name."""
-    package = name if "." in name else f"gpusched.executors.{name}"
-    made: LiveExecutor = importlib.import_module(f"{package}.executor").make(setting)
-    return made

@@ -1,8 +1,7 @@
 """``best/``: the best model so far, whole at every moment.
 
 Built aside under ``.best/<n>`` from hard links to the checkpoint (so it outlives the trial's own clean-up and costs no
-space), synced, then one rename of the link ``best`` makes it the best. Older ones go after that. ``BestKeeper`` tries
-again where the disk refuses.
+space), synced, then one rename of the link ``best`` makes it the best. Older ones go after that.
 """
 
 from __future__ import annotations
@@ -10,18 +9,14 @@ from __future__ import annotations
 import json
 import shutil
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gpusched import failpoints
-from gpusched.core.commands import KeepBest
-from gpusched.executors.base import Setting
-from gpusched.folder.files import FULL, private_folder, read_json, sealed, sync, write_durably
+from gpusched.folder.files import private_folder, read_json, sealed, sync, write_durably
 from gpusched.folder.paths import ExperimentPaths, numbered
-
-_AGAIN_S = 2.0
 
 
 def keep_best(
@@ -109,58 +104,3 @@ def _point_to(link: Path, folder: Path) -> None:
     aside.symlink_to(folder.relative_to(link.parent))
     aside.replace(link)
     sync(link.parent)
-
-
-class BestKeeper:
-    """Keeps ``best/`` what was asked for last, however long the disk refuses.
-
-    ``after`` calls an action so many seconds later.
-    """
-
-    def __init__(
-        self, setting: Setting, after: Callable[[float, Callable[[], None]], None]
-    ) -> None:
-        self._setting = setting
-        self._after = after
-        #: The number of atoms with each: the trial may be resized before the disk has room.
-        self._wanted: tuple[KeepBest, int | None] | None = None
-        self._is_waiting = self._has_complained = False
-
-    def keep(self, command: KeepBest) -> None:
-        """Make ``best/`` this; where the disk refuses, try until it does not, or something better is asked for."""
-        self._wanted = command, self._setting.atoms_of(command.trial)
-        self._try()
-
-    def _try_again(self) -> None:
-        self._is_waiting = False
-        self._try()
-
-    def _try(self) -> None:
-        if self._wanted is None:
-            return
-        command, atoms = self._wanted
-        try:
-            kept = keep_best(
-                self._setting.paths,
-                command.trial,
-                command.step,
-                metric=self._setting.recipe.metric,
-                value=command.metric,
-                atoms=atoms,
-            )
-        except OSError as problem:
-            if problem.errno in FULL and self._setting.spare():
-                self._try()
-                return
-            if not self._has_complained:
-                self._setting.say(f"best/ stays as it was: {problem}; trying again")
-                self._has_complained = True
-            if not self._is_waiting:
-                self._is_waiting = True
-                self._after(_AGAIN_S, self._try_again)
-            return
-        self._wanted, self._has_complained = None, False
-        if not kept:
-            self._setting.say(
-                f"best/ stays: trial {command.trial} has no checkpoint of step {command.step}"
-            )

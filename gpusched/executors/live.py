@@ -1,16 +1,63 @@
-"""The parts of an executor on devices that exist which do not depend on where its trials run: timers and ``poll``."""
+"""Executors on devices that exist: what a daemon gives to one, and what all of them share.
+
+A live executor is a package beside ``local/`` with a file ``executor.py`` that has ``make(setting) -> LiveExecutor``; a
+daemon finds it by the package's name. The control socket is the daemon's: an executor registers what its trials speak
+as (``hub.py``) and waits in ``hub.turn``, so that signals and clients end its ``poll``.
+"""
 
 from __future__ import annotations
 
 import heapq
+import importlib
 import itertools
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from gpusched.core.commands import KeepBest
 from gpusched.core.events import Event
-from gpusched.executors.base import Setting
-from gpusched.executors.best import BestKeeper
+from gpusched.devices.base import Reading
+from gpusched.executors.base import Executor
+from gpusched.executors.best import keep_best
+from gpusched.executors.hub import Hub
+from gpusched.folder.files import FULL
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.recipe.recipe import Recipe
 
 _TURN_LIMIT_S = 3600.0
+_KEEP_AGAIN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """All that a daemon makes its executor from."""
+
+    paths: ExperimentPaths
+    recipe: Recipe
+    hub: Hub
+    #: The experiment's time.
+    clock: Callable[[], float]
+    #: Of this daemon; 1 for the experiment's first.
+    epoch: int = 1
+    #: Takes remarks for the log and the dashboard.
+    say: Callable[[str], None] = lambda _text: None
+    #: The number of the last report of a trial that the search knows.
+    seq_of: Callable[[int], int] = lambda _trial: 0
+    #: Number of atoms that a trial's last report came from; None: not known.
+    atoms_of: Callable[[int], int | None] = lambda _trial: None
+    #: Gives back reserved room on a full disk; False: all is given.
+    spare: Callable[[], bool] = lambda: False
+    #: This machine's name in a cluster; empty: the daemon is on this machine.
+    node: str = ""
+    #: The experiment's devices where it goes on; empty at its beginning.
+    devices: tuple[str, ...] = ()
+
+
+def make(name: str, setting: Setting) -> LiveExecutor:
+    """Make the executor of a package: one beside ``local/`` by its name, one elsewhere by its dotted name."""
+    package = name if "." in name else f"gpusched.executors.{name}"
+    made: LiveExecutor = importlib.import_module(f"{package}.executor").make(setting)
+    return made
 
 
 class Timers:
@@ -41,18 +88,30 @@ class Timers:
             action()
 
 
-class LiveBase:
-    """Base of executors on devices that exist."""
+class LiveExecutor(Executor):
+    """Base of executors on devices that exist: ``poll``, timers and ``best/``."""
 
     def __init__(self, setting: Setting) -> None:
-        self.now = setting.clock
         self._setting = setting
         self._paths = setting.paths
         self._hub = setting.hub
         self._timers = Timers(setting.clock)
         #: Events that no ``poll`` has returned yet.
         self._events: list[Event] = []
-        self._best = BestKeeper(setting, self._timers.after)
+        #: The model that ``best/`` is to hold, and its atoms: a trial may be resized before the disk has room.
+        self._best: tuple[KeepBest, int | None] | None = None
+        self._best_is_late = False
+
+    def now(self) -> float:
+        return self._setting.clock()
+
+    @abstractmethod
+    def keep_out(self, device: str, reason: str) -> None:
+        """Take up a quarantine that an earlier daemon ended with; it ends when the device is clean and well."""
+
+    @abstractmethod
+    def readings(self) -> Sequence[Reading]:
+        """Return what each device looks like now, for people."""
 
     def poll(self, until: float) -> Sequence[Event]:
         """See ``Executor.poll``. Also returns when somebody rang at the hub."""
@@ -79,3 +138,40 @@ class LiveBase:
         events = self._events[:]
         self._events.clear()
         return events
+
+    # ------------------------------------------------------------------ the best model
+
+    def _keep_best(self, command: KeepBest) -> None:
+        """Make ``best/`` this; where the disk refuses, try until it does not, or something better is asked for."""
+        is_waiting = self._best is not None
+        self._best = command, self._setting.atoms_of(command.trial)
+        if not is_waiting:
+            self._try_best()
+
+    def _try_best(self) -> None:
+        assert self._best is not None
+        command, atoms = self._best
+        setting = self._setting
+        try:
+            kept = keep_best(
+                setting.paths,
+                command.trial,
+                command.step,
+                metric=setting.recipe.metric,
+                value=command.metric,
+                atoms=atoms,
+            )
+        except OSError as problem:
+            if problem.errno in FULL and setting.spare():
+                self._try_best()
+                return
+            if not self._best_is_late:
+                setting.say(f"best/ stays as it was: {problem}; trying again")
+            self._best_is_late = True
+            self._timers.after(_KEEP_AGAIN_S, self._try_best)
+            return
+        self._best, self._best_is_late = None, False
+        if not kept:
+            setting.say(
+                f"best/ stays: trial {command.trial} has no checkpoint of step {command.step}"
+            )

@@ -24,8 +24,8 @@ from gpusched.core.events import (
 )
 from gpusched.devices.base import Devices
 from gpusched.devices.choose import CpuDevices
-from gpusched.executors.base import Setting
 from gpusched.executors.hub import Hub
+from gpusched.executors.live import Setting
 from gpusched.executors.local.executor import TorchrunExecutor
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.recipe.recipe import Recipe

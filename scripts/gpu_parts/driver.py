@@ -223,7 +223,7 @@ def begin(program: str, device: str, *words: str) -> subprocess.Popen[str]:
 def faults(*, device: str) -> Iterator[dict[str, Any]]:
     """Provoke errors: their words, and what the product takes them for."""
     from gpusched.core.events import TrialExited
-    from gpusched.executors.local.endings import blame_hardware, memory_fault
+    from gpusched.executors.local.endings import blame, memory_fault
 
     seen = {"CUDA_VISIBLE_DEVICES": device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     for name, program in _FAULTS.items():
@@ -237,5 +237,5 @@ def faults(*, device: str) -> Iterator[dict[str, Any]]:
             "code": done.returncode,
             "error": error,
             "memory_fault": memory_fault(error),
-            "taken_for": blame_hardware(ended).outcome,
+            "taken_for": blame(ended, 1).outcome,
         }

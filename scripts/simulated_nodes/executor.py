@@ -30,13 +30,12 @@ from gpusched.core.events import (
     TrialUp,
 )
 from gpusched.devices.base import Device, Reading
-from gpusched.executors.base import Setting
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import NodeOffer
 from gpusched.executors.cluster.executor import ClusterExecutor
 from gpusched.executors.cluster.line import Keys, dial
 from gpusched.executors.hub import Hub, Peer
-from gpusched.executors.live import Timers
+from gpusched.executors.live import Setting, Timers
 from gpusched.protocol import Report
 
 VARIABLE = "SIMULATED_NODES"

@@ -1,7 +1,7 @@
 """Whole experiments on scripted GPUs in virtual time: the real core, policy and driver, and the real ``CudaDevices``.
 
 ``schedules.py`` plays the executor itself; here everything but the processes is what runs on a GPU box: the driver's
-loop, and what becomes of devices and who is to blame for a failure (``Inventory``). Trials train in the simulated
+loop, and what becomes of devices and who is to blame for a failure (``blame``). Trials train in the simulated
 executor; their contexts are the scripted driver's. After every event:
 
 * no launch on a device that is not clean, is known to be ill, or does not answer;
@@ -31,13 +31,13 @@ from gpusched.core.events import (
     TrialExited,
 )
 from gpusched.core.experiment import Experiment
-from gpusched.devices.base import Device, DeviceEvent
+from gpusched.devices.base import Device, DeviceEvent, DeviceRemark, Strangers
 from gpusched.devices.cuda import CudaDevices
 from gpusched.driver.loop import Driver
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.live import Timers
-from gpusched.executors.local.endings import blame_hardware
-from gpusched.executors.local.inventory import Inventory
+from gpusched.executors.local.endings import blame
+from gpusched.executors.local.executor import as_event
 from gpusched.sim.machine import Run
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup, experiment, recipe
@@ -123,13 +123,16 @@ class Executor:
         self._whole, self._began, self._now = whole, whole.now, 0.0
         self._events: list[Event] = []
         self._world_at = 0.0
-        self._timers = Timers(self.now)
+        self.timers = Timers(self.now)
         self.have(whole.devices)
 
     def have(self, devices: CudaDevices) -> None:
         """Look after these from now on."""
-        said = self._events.append
-        self.stock = Inventory(devices, self._timers, said, lambda _text: None, LIMIT_S)
+        self.stock = devices
+
+    def emit(self, event: DeviceEvent) -> None:
+        if not isinstance(event, Strangers | DeviceRemark):
+            self._events.append(as_event(event, self._now))
 
     def __getattr__(self, name: str) -> Any:
         """What concerns trials alone."""
@@ -140,7 +143,7 @@ class Executor:
 
     def execute(self, command: Command) -> None:
         if isinstance(command, ConfirmRelease):
-            self.stock.confirm_release(command.devices)
+            self.stock.confirm_release(command.devices, LIMIT_S)
         else:
             self.sim.execute(command)
 
@@ -173,15 +176,15 @@ class Executor:
         self.live_on(self._whole.now - self._began - self._now)
 
     def poll(self, until: float) -> Sequence[Event]:
-        self._timers.run_due()
+        self.timers.run_due()
         while not self._events and self._now < until:
-            self._go_to(min(self._timers.next_at, self._world_at, self.sim.next_at, until))
+            self._go_to(min(self.timers.next_at, self._world_at, self.sim.next_at, until))
             if self._now >= self._world_at:
                 self._world_at = self._now + STEP_S
                 self._whole.happen(self)
             for event in self.sim.poll(self._now):
                 self._told(event)
-            self._timers.run_due()
+            self.timers.run_due()
         return self._take_events()
 
     def _take_events(self) -> Sequence[Event]:
@@ -205,7 +208,7 @@ class Executor:
             return
         error = event.error if event.error == OF_A_LOST_GPU else self._whole.rng.choice(ITS_OWN)
         gone = any(self._whole.is_lost(name) for name in names)
-        ending = blame_hardware(exited("failed", error=error))
+        ending = blame(exited("failed", error=error), 1)
         self._exited(event, names, error == OF_A_LOST_GPU and gone, ending)
 
     def _left(self, event: TrialExited, names: Sequence[str]) -> None:
@@ -245,11 +248,11 @@ class Whole(Schedule):
     # ------------------------------------------------------------ as the host of the devices
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        (self.clock if self.executor is None else self.executor.stock).after(delay_s, action)
+        (self.clock if self.executor is None else self.executor.timers).after(delay_s, action)
 
     def emit(self, event: DeviceEvent) -> None:
         if self.executor is not None:
-            self.executor.stock.emit(event)
+            self.executor.emit(event)
 
     # ------------------------------------------------------------ the story
 

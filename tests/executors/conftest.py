@@ -17,8 +17,8 @@ import pytest
 from gpusched.core.commands import Kill
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import GpuschedError
-from gpusched.executors.base import Setting
 from gpusched.executors.hub import Hub
+from gpusched.executors.live import Setting
 from gpusched.executors.local.executor import TorchrunExecutor
 from gpusched.executors.local.incarnation import Limits, Shared
 from gpusched.folder.paths import ExperimentPaths

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import pytest
 
 from gpusched.core.commands import KeepBest
 from gpusched.executors import best
-from gpusched.executors.base import Setting
-from gpusched.executors.best import BestKeeper, keep_best
+from gpusched.executors.best import keep_best
+from gpusched.executors.live import LiveExecutor, Setting
 from gpusched.folder.paths import ExperimentPaths
 from tests.executors.conftest import recipe
 
@@ -126,29 +125,34 @@ def test_a_file_system_without_links_gets_a_copy(
     assert (paths.best / "checkpoint" / "state.pt").read_text() == "state"
 
 
+class Keeper(LiveExecutor):
+    keep_out: Any = None
+    readings: Any = None
+
+
 def test_the_atoms_are_those_of_the_score(
     paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were those of the trial when the disk took the checkpoint: none, where the trial had left by then."""
     checkpoint(paths, 1, 5)
-    trained_atoms, retries = {1: 2}, list[Callable[[], None]]()
+    trained_atoms, now_s = {1: 2}, [0.0]
     hub: Any = None  # nothing is said on it here
     setting = Setting(
         paths=paths,
         recipe=recipe(paths.root),
         hub=hub,
-        clock=lambda: 0.0,
+        clock=lambda: now_s[-1],
         atoms_of=trained_atoms.get,
     )
-    keeper = BestKeeper(setting, lambda _after_s, action: retries.append(action))
+    keeper = Keeper(setting)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(best, "write_durably", full)
-        keeper.keep(KeepBest(1, 5, 0.9))
+        keeper._keep_best(KeepBest(1, 5, 0.9))
     trained_atoms[1] = 4
-    (try_again,) = retries
-    try_again()
+    now_s += [3600.0]
+    keeper._timers.run_due()
     assert json.loads((paths.best / "metric.json").read_text())["atoms"] == 2

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from gpusched.core.events import TrialExited
-from gpusched.executors.local.endings import blame_memory, memory_fault
-from gpusched.executors.local.incarnation import Incarnation
-from gpusched.folder.paths import ExperimentPaths
+from gpusched.executors.local.endings import blame, memory_fault
 from tests.events import exited
 
-NOBODY: Any = None
 TORCH = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB "
     "of which 3.25 GiB is free."
@@ -54,40 +47,34 @@ def test_whose_memory_an_error_is_about(text: str, kind: str | None) -> None:
     assert memory_fault(text) == kind
 
 
-def blamed(folder: Path, ending: TrialExited, strangers: Sequence[str] = ()) -> TrialExited:
-    it = Incarnation(NOBODY, 3, 1, ("GPU-a", "GPU-b"), ExperimentPaths(folder).trial(3))
-    it.paths.root.mkdir(parents=True)
-    it.paths.hparams.write_text('{"trial": 3, "seed": 1, "hparams": {"batch": 4096}}')
-    return blame_memory(it, ending, lambda devices: strangers)
-
-
-def test_an_ending_for_want_of_memory_bars_its_configuration(tmp_path: Path) -> None:
-    ending = blamed(tmp_path, exited("failed", step=4, error=f"rank 0: {TORCH}\ntrace"))
+def test_an_ending_for_want_of_memory_bars_its_configuration() -> None:
+    ending = blame(exited("failed", step=4, error=f"rank 0: {TORCH}\ntrace"), 2)
     assert (ending.outcome, ending.step, ending.barred) == ("failed", 4, True)
     head, _, rest = str(ending.error).partition("\n")
     assert head == (
-        "out of GPU memory on 2 atoms with batch=4096. Smaller batches or models in the search space avoid it"
+        "out of GPU memory on 2 atoms. Smaller batches or models in the search space avoid it"
     )
     assert rest == f"rank 0: {TORCH}\ntrace"
 
 
-def test_with_strangers_on_its_gpus_it_is_lost_as_the_memory_may_have_been_theirs(
-    tmp_path: Path,
-) -> None:
-    ending = blamed(tmp_path, exited("failed", error=TORCH), ["pid 9 (bob: x)"])
+def test_with_strangers_on_its_gpus_it_is_lost_as_the_memory_may_have_been_theirs() -> None:
+    ending = blame(exited("failed", error=TORCH), 2, ["pid 9 (bob: x)"])
     assert (ending.outcome, ending.barred) == ("lost", False)
     assert str(ending.error).endswith("others were on its GPUs: pid 9 (bob: x)")
+    assert blame(exited("failed", error=KILLED), 1, ["pid 9 (bob: x)"]).barred, (
+        "a stranger on the GPU takes nothing of the machine's memory"
+    )
 
 
-def test_a_hyperparameter_file_that_is_gone_costs_the_words_alone(tmp_path: Path) -> None:
-    it = Incarnation(NOBODY, 3, 1, ("GPU-a",), ExperimentPaths(tmp_path).trial(3))
-    ending = blame_memory(it, exited("failed", error=KILLED), lambda devices: ["pid 9 (bob: x)"])
-    assert ending.barred, "a stranger on the GPU takes nothing of the machine's memory"
+def test_an_error_of_the_hardware_is_not_the_trials() -> None:
+    ending = blame(exited("failed", error="CUDA error: uncorrectable ECC error encountered"), 1)
+    assert (ending.outcome, ending.barred) == ("lost", False)
+    assert str(ending.error).startswith("its GPU is to blame, not the trial")
 
 
 @pytest.mark.parametrize(
     "ending",
     [exited("killed", error=TORCH), exited("failed", error="ValueError: x"), exited("yielded")],
 )
-def test_other_endings_are_as_they_were(tmp_path: Path, ending: TrialExited) -> None:
-    assert blamed(tmp_path, ending) == ending
+def test_other_endings_are_as_they_were(ending: TrialExited) -> None:
+    assert blame(ending, 2) == ending

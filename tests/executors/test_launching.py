@@ -13,8 +13,7 @@ import pytest
 from gpusched.core.commands import Launch
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import DeviceError
-from gpusched.executors.base import Setting
-from gpusched.executors.live import Timers
+from gpusched.executors.live import Setting, Timers
 from gpusched.executors.local.incarnation import Incarnation, Limits, Shared
 from gpusched.executors.local.launching import prepare
 from gpusched.executors.local.server import Server
@@ -59,15 +58,15 @@ class Bench:
             clock=lambda: 0.0,
             seq_of=lambda trial: self.seqs.get(trial, 0),
         )
+        self.server = Server(setting, nothing, nothing)
         self.shared = Shared(
             setting=setting,
             limits=Limits(),
             timers=Timers(setting.clock),
+            server=self.server,
             emit=nothing,
             end=nothing,
-            kill=nothing,
         )
-        self.server = Server(setting, nothing, nothing, {})
         self.devices = CpuDevices(4, cores=[0, 1])
 
     def prepare(

@@ -9,11 +9,8 @@ import pytest
 
 from gpusched.devices.base import NoHost
 from gpusched.errors import DeviceError
-from gpusched.executors.local.launching import (
-    devices_of,
-    environment_for_trials,
-    seed_of,
-)
+from gpusched.executors.local.launching import devices_of, seed_of
+from gpusched.executors.local.server import environment_for_trials
 from tests.executors.conftest import recipe
 
 

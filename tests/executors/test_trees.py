@@ -115,7 +115,7 @@ def test_a_stopped_shim_is_killed_when_its_patience_is_over(lab: Lab) -> None:
     lab.executor.execute(Kill(trial, 1, 0.1))
     lab.executor.poll(lab.executor.now() + 0.2)
     assert lab.shared.current[trial] is it, "a stopped shim does not answer"
-    lab.executor.stopping.kill_shim(it)  # what the timer does after kill_margin_s
+    it.kill_shim()  # what the timer does after kill_margin_s
     assert the_exit(lab.rig.run(trial), trial).outcome == "killed"
     assert lab.left_of(trial) == []
 
@@ -126,10 +126,10 @@ def test_a_shim_that_sleeps_before_it_has_ranks_is_killed(lab: Lab) -> None:
     record = wait_for(lab.logs(trial) / "shim.json")
     os.kill(record["pid"], signal.SIGSTOP)
     it = lab.shared.current[trial]
-    lab.executor.stopping.expect_ranks(it)  # what the timer does after birth_limit_s
+    it.expect_ranks()  # what the timer does after birth_limit_s
     assert start_time(record["pid"]), "it has its ranks: they train on while it sleeps"
     (lab.logs(trial) / "shim.json").write_text(json.dumps({**record, "ranks": []}))
-    lab.executor.stopping.expect_ranks(it)
+    it.expect_ranks()
     ending = the_exit(lab.rig.run(trial), trial)
     assert (ending.outcome, ending.error) == ("lost", "its shim died (SIGKILL)")
     assert lab.left_of(trial) == []

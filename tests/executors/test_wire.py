@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from gpusched.core.events import Event
+from gpusched.core.events import DeviceQuarantined, DeviceReadmitted, DevicesReleased, Event
+from gpusched.devices.base import DeviceRemark, Quarantined, Readmitted, Released
 from gpusched.devices.choose import CpuDevices
-from gpusched.executors.base import Setting
 from gpusched.executors.hub import Hub
+from gpusched.executors.live import Setting
 from gpusched.executors.local.executor import TorchrunExecutor
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.folder.paths import ExperimentPaths
@@ -57,8 +58,9 @@ class Daemon:
         )
         executor = TorchrunExecutor(setting, CpuDevices(1))
         self.events: list[Event] = []
+        self.executor = executor
         executor.shared.emit = self._emit
-        executor._end = executor.shared.end = lambda _, ending: self._emit(ending)
+        executor._end = executor.shared.end = lambda _, ending=None: ending and self._emit(ending)
         self.trial = Incarnation(executor.shared, 3, 1, ("cpu:0",), paths.trial(3))
         executor.shared.current[3] = self.trial
 
@@ -116,3 +118,15 @@ def test_no_number_of_a_frame_ends_the_daemon(daemon: Daemon, who: str, frame: F
     with connect(daemon.hub.path) as line:
         line.sendall(encode(HELLO["rank"]))
         assert not is_closed(daemon.hub, line)
+
+
+def test_events_of_devices_are_the_cores(daemon: Daemon) -> None:
+    for event in (Released(("a", "b")), Quarantined("a", "lost"), Readmitted("b")):
+        daemon.executor.emit(event)
+    daemon.executor.emit(DeviceRemark("no GPU error events"))
+    assert daemon.executor.poll(9.0) == [
+        DevicesReleased(at=9.0, devices=("a", "b")),
+        DeviceQuarantined(at=9.0, device="a", reason="lost"),
+        DeviceReadmitted(at=9.0, device="b"),
+    ]
+    assert daemon.said == ["no GPU error events"]

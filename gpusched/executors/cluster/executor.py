@@ -22,12 +22,12 @@ from typing import Any
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited
 from gpusched.devices.base import Device, Reading
-from gpusched.executors.base import LiveTrial, Setting
+from gpusched.executors.base import LiveTrial
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import Bootstrap, bootstrap_for
 from gpusched.executors.cluster.members import BEAT_S, LOOK_EVERY_S, Members
 from gpusched.executors.cluster.nodes import JoinedNode, node_of, on_node
-from gpusched.executors.live import LiveBase
+from gpusched.executors.live import LiveExecutor, Setting
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import write_fence
 from gpusched.folder.reports import reports_after
@@ -36,7 +36,7 @@ BAD_AFTER = 2
 """Failures of trials on a node without a report after which the node is out of use."""
 
 
-class ClusterExecutor(LiveBase):
+class ClusterExecutor(LiveExecutor):
     """See ``LiveExecutor``. ``bootstrap``: the way to the nodes, called by ``helper``; closed with the executor."""
 
     def __init__(
@@ -83,7 +83,7 @@ class ClusterExecutor(LiveBase):
                     if node.state != "lost":
                         node.release(device for device in devices if node_of(device) == name)
             case KeepBest():
-                self._best.keep(command)
+                self._keep_best(command)
             case _:
                 pass  # timers, forecasts and the end are the driver's and the daemon's
 

@@ -21,13 +21,12 @@ import gpusched
 from gpusched.core.events import DeviceQuarantined, DeviceReadmitted, DevicesJoined, Event
 from gpusched.devices.base import Device
 from gpusched.errors import DeviceError
-from gpusched.executors.base import Setting
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import Bootstrap, NodeOffer
 from gpusched.executors.cluster.line import Keys, Listener, interface_towards, say_over
 from gpusched.executors.cluster.nodes import JoinedNode, node_of
 from gpusched.executors.hub import Peer
-from gpusched.executors.live import Timers
+from gpusched.executors.live import Setting, Timers
 
 BEAT_S = 1.0
 SILENT_S = 3.0

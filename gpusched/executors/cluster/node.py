@@ -38,10 +38,10 @@ from gpusched.core.events import (
     TrialExited,
 )
 from gpusched.errors import GpuschedError, InputError
-from gpusched.executors.base import Setting
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.line import Keys, dial, home_of, is_over
 from gpusched.executors.hub import Hub
+from gpusched.executors.live import Setting
 from gpusched.executors.local.executor import TorchrunExecutor
 from gpusched.executors.local.launching import devices_of
 from gpusched.folder.lock import Epoch, Lock, read_fence

@@ -1,33 +1,41 @@
-"""One incarnation as the daemon sees it: what was asked of it, its rank 0 and its shim on the line, its reports.
+"""One incarnation as the daemon sees it: rank 0 and the shim on the line, its reports, and how it is stopped.
 
 Reports are taken in order and each once, whichever way they came: as a frame, or, where the line to the daemon was
 broken, from the trial's own file when a later number shows that one is missing. A number that was in before is
-answered, and no event is made of it. Types and bounds have been checked where the frame was decoded; the metric that
-the recipe searches by is looked for here.
+answered, and no event is made of it.
 
-Not to be confused with ``core.trial.TrialRecord`` (the search's) or the shim (which owns the processes).
+From the order to stop to an empty process tree:
+
+0. A launch that no shim has claimed yet is forbidden, and has ended.
+1. The shim is told to stop: SIGTERM to its ranks, after the grace SIGKILL to the tree.
+2. ``kill_margin_s`` later the shim itself is killed, unless it has said that its tree is empty.
+3. Whatever the reason, when a shim has died the server that forked it kills what is left and says so; if that server
+   is gone (or silent), the daemon hunts for what is left (``Hunt``).
+4. Processes that are left ``unkillable_after_s`` later, even SIGKILL does not end (a driver that hangs): the
+   incarnation ends on paper without them, and its devices are released as ever: only when they are proven empty.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from gpusched.core.commands import Kill, Save, Yield
 from gpusched.core.events import CheckpointSaved, Event, Outcome, Reported, TrialExited, TrialUp
-from gpusched.executors.base import Setting
-from gpusched.executors.hub import Hub, Peer
-from gpusched.executors.live import Timers
+from gpusched.executors.hub import Peer
+from gpusched.executors.live import Setting, Timers
+from gpusched.executors.local.server import Server
 from gpusched.folder.paths import TrialPaths
 from gpusched.folder.reports import reports_after
-from gpusched.processes.claim import Claim, make_claim, read_claim
-from gpusched.processes.identity import Identity, open_pidfd
-from gpusched.processes.outcome import read_exit
+from gpusched.processes.claim import Claim, Hunt, make_claim, read_claim
+from gpusched.processes.identity import Identity, open_pidfd, send_signal
 from gpusched.protocol import (
     Answer,
-    Exit,
     Go,
     Greeting,
     LaunchSpec,
@@ -40,6 +48,8 @@ from gpusched.protocol import (
 
 TETHER_S = 120.0
 """Time for which a trial goes on without a daemon; ``GPUSCHED_TETHER_S`` overrides it (for tests, mostly)."""
+_SERVER_PATIENCE_S = 5.0
+_HUNT_EVERY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +108,16 @@ class Incarnation:
             **more,
         )
 
+    def obey(self, command: Yield | Save | Kill) -> None:
+        """Have the next answer to rank 0 say so, or begin to end it."""
+        match command:
+            case Yield(save=save):
+                self.yields = "yield" if save else "leave"
+            case Save(hold=hold):
+                self.holds, self.saves = hold, self.saves or not hold
+            case Kill(grace_s=grace_s):
+                self.kill(grace_s, stacks=command.stacks)
+
     # ------------------------------------------------------------------ rank 0
 
     def take_rank(self, peer: Peer) -> None:
@@ -112,7 +132,7 @@ class Incarnation:
         if not self.is_up:
             self.is_up = True
             now = self.shared.timers.now()
-            waited_s = self.shared.waited_s.pop(self.trial, 0.0)
+            waited_s = self.shared.server.waited_s.pop(self.trial, 0.0)
             self.shared.emit(
                 TrialUp(at=now, trial=self.trial, incarnation=self.number, waited_s=waited_s)
             )
@@ -160,7 +180,7 @@ class Incarnation:
         except KeyError:
             has = f" (it has {', '.join(map(repr, report.metrics))})" if report.metrics else ""
             self.fault = f"it sent a report without a number for {wanted!r}, by which the recipe searches{has}"
-            shared.kill(self, 0.0)
+            self.kill(0.0)
             return False
         self.last_seq = report.seq
         report.incarnation = self.number
@@ -201,17 +221,8 @@ class Incarnation:
                 continue
             if report.incarnation < self.number:
                 continue  # of a node that was given up, and wrote when it woke up
-            if report.seq > self.last_seq + 1:
-                self._say_lost(report.seq)
             if not self._report(report):
                 return
-
-    def _say_lost(self, before: int) -> None:
-        lost = range(self.last_seq + 1, before)
-        which = f"report {lost[0]}" if len(lost) == 1 else f"reports {lost[0]} to {lost[-1]}"
-        self.shared.setting.say(
-            f"trial {self.trial}: {which} did not come in and cannot be read in {self.paths.reports}"
-        )
 
     def _saved(self, step: int, save_s: float, size_bytes: int) -> None:
         self.saved_step = step
@@ -238,69 +249,132 @@ class Incarnation:
         except FileNotFoundError:
             return False  # not even its folder is there; no process is left that would make one
 
-    def exit_record(self) -> Exit | None:
-        """Read what the shim wrote when nothing was left."""
-        return read_exit(self.paths, self.number)
-
-    def watch_shim(self, hub: Hub, shim: Identity, on_gone: Any) -> bool:
-        """Have ``on_gone()`` called when the shim ends. False if it has ended."""
+    def watch_shim(self, shim: Identity) -> bool:
+        """Notice when the shim ends. False if it has ended."""
         self.shim = shim
-        self.unwatch_shim(hub)
+        self.unwatch_shim()
         self.pidfd = open_pidfd(shim)
         if self.pidfd is None:
             return False
-        hub.watch(self.pidfd, on_gone)
+        self.shared.setting.hub.watch(self.pidfd, self.shim_gone)
         return True
 
-    def unwatch_shim(self, hub: Hub) -> None:
+    def unwatch_shim(self) -> None:
         if self.pidfd is not None:
-            hub.unwatch(self.pidfd)
+            self.shared.setting.hub.unwatch(self.pidfd)
             os.close(self.pidfd)
             self.pidfd = None
 
-    def tell_shim(self) -> None:
-        """Pass on a stop that was asked for; a shim without a line hears on connecting."""
-        if self.shim_peer is not None and self.stop_grace_s is not None:
-            self.shim_peer.send(StopTree(self.stop_grace_s, self.stacks))
+    def adopt(self) -> bool:
+        """Watch over the shim that another daemon, or another server, has started. False if it has ended."""
+        claim = self.claim()
+        if claim is None or claim.shim is None or not claim.is_alive:
+            return False
+        return self.watch_shim(claim.shim)
 
-    def hang_up(self, hub: Hub) -> None:
+    def hang_up(self) -> None:
         """Stop watching the shim and close both lines, without a call of ``on_end``."""
-        self.unwatch_shim(hub)
+        self.unwatch_shim()
         for peer in (self.rank_peer, self.shim_peer):
             if peer is not None:
                 peer.on_end = None
                 peer.close()
         self.rank_peer = self.shim_peer = None
 
+    # ------------------------------------------------------------------ to its end
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it has not ended."""
+        return self.shared.current.get(self.trial) is self
+
+    def kill(self, grace_s: float, *, stacks: bool = False) -> None:
+        """Begin to end it, or shorten its grace. ``stacks``: it hangs, and must say where."""
+        if self.stop_grace_s is not None and grace_s >= self.stop_grace_s:
+            return
+        self.stop_grace_s, self.stacks = grace_s, stacks
+        if self.shared.server.withdraw(self.spec) or self._forbid():
+            self.shared.end(self, self.exited("killed"))
+            return
+        self.tell_shim()
+        limits, after = self.shared.limits, self.shared.timers.after
+        after(grace_s + limits.kill_margin_s, self.kill_shim)
+        after(grace_s + limits.kill_margin_s + limits.unkillable_after_s, self._give_up)
+
+    def tell_shim(self) -> None:
+        """Pass on a stop that was asked for; a shim without a line hears on connecting."""
+        if self.shim_peer is not None and self.stop_grace_s is not None:
+            self.shim_peer.send(StopTree(self.stop_grace_s, self.stacks))
+
+    def _forbid(self) -> bool:
+        """Forbid a launch that the server has not begun, as imports may take minutes. False if a shim claimed it."""
+        with suppress(OSError):  # a full disk
+            return self.shim is None and not self.claim_or_forbid()
+        return False
+
+    def expect_ranks(self) -> None:
+        """Kill a shim that has forked no rank by now: one that sleeps (stopped, say) must not hold devices."""
+        claim = self.claim()
+        if self.rank_peer is None and not (claim is not None and claim.ranks):
+            self.kill_shim()
+
+    def kill_shim(self) -> None:
+        """End a shim that does not do as it was told; the processes it owned are then hunted."""
+        if self.is_current and self.shim is not None:
+            send_signal(self.shim, signal.SIGKILL)
+
+    def shim_gone(self) -> None:
+        """Deal with the end of the shim: the server, or else the daemon, kills what is left."""
+        self.unwatch_shim()
+        if self.launched_by is not None and self.launched_by == self.shared.server.pid:
+            self.shared.timers.after(_SERVER_PATIENCE_S, self.hunt)
+        else:
+            self.hunt()
+
+    def hunt(self, hunt: Hunt | None = None) -> None:
+        """Kill what it left behind, round by round, then end it."""
+        if not self.is_current:
+            return
+        hunt = hunt or self._hunt()
+        if not hunt.round():
+            self.shared.end(self, None)
+        elif hunt.since_s > self.shared.limits.unkillable_after_s:
+            self._give_up()
+        else:
+            self.shared.timers.after(_HUNT_EVERY_S, partial(self.hunt, hunt))
+
+    def _hunt(self) -> Hunt:
+        return Hunt(self.shared.setting.paths, self.trial, self.number)
+
+    def _give_up(self) -> None:
+        if self.is_current:
+            ended: Outcome = "lost" if self.stop_grace_s is None else "killed"
+            left = self._hunt().describe()
+            self.shared.end(self, self.exited(ended, f"{left} cannot be killed"))
+
 
 @dataclass(slots=True, kw_only=True)
 class Shared:
-    """All that every part of the executor works with.
+    """All that every incarnation works with.
 
-    ``emit`` takes events; ``end`` is called with each incarnation of which nothing is left, and how it ended; ``kill``
-    begins to end one, with a grace in seconds.
+    ``emit`` takes events; ``end`` is called with each incarnation of which nothing is left, and how it ended (None: as
+    its files say).
     """
 
     setting: Setting
     limits: Limits
     timers: Timers
+    server: Server
     emit: Callable[[Event], None]
-    end: Callable[[Incarnation, TrialExited], None]
-    kill: Callable[[Incarnation, float], None]
+    end: Callable[[Incarnation, TrialExited | None], None]
     #: The incarnation of each trial of which processes may be left.
     current: dict[int, Incarnation] = field(default_factory=dict)
-    #: By trial, how long its launch waited for the warm server.
-    waited_s: dict[int, float] = field(default_factory=dict)
     _told: set[object] = field(default_factory=set)
 
     def find(self, trial: int, number: int) -> Incarnation | None:
         """Return the incarnation of this trial if it is the current one."""
         incarnation = self.current.get(trial)
         return incarnation if incarnation is not None and incarnation.number == number else None
-
-    def has(self, incarnation: Incarnation) -> bool:
-        """Whether this incarnation has not ended."""
-        return self.current.get(incarnation.trial) is incarnation
 
     def say_once(self, about: object, said: str) -> None:
         """Tell people of something once in the life of this daemon."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from gpusched.core.commands import Launch
 from gpusched.devices.base import Devices, Placement
 from gpusched.devices.choose import parse_devices
 from gpusched.executors.local.incarnation import Incarnation
+from gpusched.executors.local.server import given_env
 from gpusched.folder.files import private_folder, write_aside
 from gpusched.folder.reports import last_seq
 from gpusched.protocol import LaunchSpec
@@ -24,10 +24,6 @@ from gpusched.recipe.recipe import Recipe
 from gpusched.space import arguments
 
 _DEVICES = re.compile(r"CUDA_|GPUSCHED_")
-_FOREIGN = re.compile(
-    r"PET_.*|TORCHELASTIC_.*|(GROUP_|LOCAL_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|GPUSCHED_(?!DEBUG$).*"
-)
-"""Variables of a torchrun (``PET_*`` are its defaults) or a trial around us that must not reach a trial."""
 
 
 def seed_of(seed: int, trial: int) -> int:
@@ -41,42 +37,30 @@ def prepare(incarnation: Incarnation, command: Launch, devices: Devices) -> Laun
 
     Raises OSError, and DeviceError for devices that are gone.
     """
-    setting = incarnation.shared.setting
-    private_folder(incarnation.paths.logs(incarnation.number))
+    setting, paths = incarnation.shared.setting, incarnation.paths
+    recipe, placement = setting.recipe, devices.place(command.devices)
+    private_folder(paths.logs(incarnation.number))
+    own = private_folder(paths.own)
     # All that is there was told before the incarnation before this one ended.
-    incarnation.last_seq = last_seq(incarnation.paths.reports)
-    incarnation.saved_step = incarnation.paths.newest_checkpoint()
-    seed = seed_of(setting.recipe.seed, command.trial) if command.seed is None else command.seed
+    incarnation.last_seq = last_seq(paths.reports)
+    incarnation.saved_step = paths.newest_checkpoint()
+    seed = seed_of(recipe.seed, command.trial) if command.seed is None else command.seed
     content: dict[str, Any] = {"trial": command.trial, "seed": seed}
     content["hparams"] = dict(command.hparams)
     known_seq = setting.seq_of(incarnation.trial)
     if known_seq > incarnation.last_seq:  # the disk refused to keep some
         incarnation.last_seq = content["seq"] = known_seq
-    _write_hparams(incarnation.paths.hparams, json.dumps(content).encode() + b"\n")
-    own = private_folder(incarnation.paths.own)
-    args = arguments.fill(setting.recipe.args, command.hparams, command.trial, str(own))
-    spec = incarnation.spec = _spec(incarnation, devices.place(command.devices), args)
-    return spec
-
-
-def _spec(incarnation: Incarnation, placement: Placement, args: list[str]) -> LaunchSpec:
-    setting, recipe, cpus = (
-        incarnation.shared.setting,
-        incarnation.shared.setting.recipe,
-        placement.rank_cpus,
-    )
-    cwd = recipe.cwd
-    if cwd == Path("private"):
-        cwd = incarnation.paths.own
-    return LaunchSpec(
+    _write_hparams(paths.hparams, json.dumps(content).encode() + b"\n")
+    cpus = placement.rank_cpus
+    spec = incarnation.spec = LaunchSpec(
         trial=incarnation.trial,
         incarnation=incarnation.number,
         ranks=placement.ranks,
-        dir=str(incarnation.paths.root),
+        dir=str(paths.root),
         experiment_dir=str(setting.paths.root),
         script=str(recipe.cwd / recipe.script),
-        args=args,
-        cwd=str(cwd),
+        args=arguments.fill(recipe.args, command.hparams, command.trial, str(own)),
+        cwd=str(own if recipe.cwd == Path("private") else recipe.cwd),
         env=_environment(incarnation, placement),
         rank_env=[_of_rank(recipe, one) for one in placement.rank_env],
         rank_cpus=None if cpus is None else [list(one) for one in cpus],
@@ -86,15 +70,14 @@ def _spec(incarnation: Incarnation, placement: Placement, args: list[str]) -> La
         leave_grace_s=recipe.leave_grace_s,
         module=recipe.module or "",
     )
+    return spec
 
 
 def _of_rank(recipe: Recipe, environment: Mapping[str, str]) -> dict[str, str]:
     """Let the recipe outrank our defaults, but not choose which rank a process is, and on which devices."""
-    theirs = {name: value for name, value in given_env(recipe).items() if name in environment}
-    return {
-        **environment,
-        **{name: theirs[name] for name in theirs if not _DEVICES.match(name)},
-    }
+    theirs = given_env(recipe)
+    own = {name for name in environment if _DEVICES.match(name) or name not in theirs}
+    return {name: (environment if name in own else theirs)[name] for name in environment}
 
 
 def _environment(incarnation: Incarnation, placement: Placement) -> dict[str, str]:
@@ -122,14 +105,6 @@ def _write_hparams(path: Path, data: bytes) -> None:
     write_aside(path, data).replace(path)
 
 
-# ---------------------------------------------------------------- what the recipe says
-
-
-def given_env(recipe: Recipe) -> dict[str, str]:
-    """Return the variables that the recipe sets and that have a value."""
-    return {name: value for name, value in recipe.env.items() if value is not None}
-
-
 def devices_of(recipe: Recipe, experiment: Path, known: Sequence[str]) -> Devices:
     """Find a recipe's devices; those in ``known`` where the experiment goes on. Raises DeviceError, InputError."""
     spec = recipe.devices if isinstance(recipe.devices, str) else ",".join(recipe.devices)
@@ -148,9 +123,3 @@ def _why_no_gpu(recipe: Recipe) -> str:
     from gpusched.doctor import machine  # asks for psutil and NVML's library
 
     return machine.why_no_gpu() if recipe.python is None else ""
-
-
-def environment_for_trials(recipe: Recipe) -> dict[str, str]:
-    """Ours without what would confuse a trial, with what the recipe sets."""
-    ours = {name: value for name, value in os.environ.items() if not _FOREIGN.fullmatch(name)}
-    return {**ours, **given_env(recipe)}

@@ -7,6 +7,7 @@ else is, as importing torch takes a second. It belongs to a session of its own, 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -15,17 +16,33 @@ from pathlib import Path
 
 import gpusched
 from gpusched.errors import InputError
-from gpusched.executors.base import Setting
 from gpusched.executors.hub import Peer
-from gpusched.executors.local.launching import environment_for_trials
+from gpusched.executors.live import Setting
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
 from gpusched.processes.outcome import last_line
 from gpusched.protocol import FromServer, LaunchSpec, PreloadFailed, Ready, from_server
+from gpusched.recipe.recipe import Recipe
 
 MOST_FALSE_STARTS = 3
 PAUSE_S = 1.0
 """Before a server that died of its imports is replaced; each further death in a row adds as much."""
 _START = "import sys; sys.path.append({root!r}); from gpusched.runtime.warm import main; sys.exit(main())"
+
+_FOREIGN = re.compile(
+    r"PET_.*|TORCHELASTIC_.*|(GROUP_|LOCAL_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|GPUSCHED_(?!DEBUG$).*"
+)
+"""Variables of a torchrun (``PET_*`` are its defaults) or a trial around us that must not reach a trial."""
+
+
+def given_env(recipe: Recipe) -> dict[str, str]:
+    """Return the variables that the recipe sets and that have a value."""
+    return {name: value for name, value in recipe.env.items() if value is not None}
+
+
+def environment_for_trials(recipe: Recipe) -> dict[str, str]:
+    """Ours without what would confuse a trial, with what the recipe sets."""
+    ours = {name: value for name, value in os.environ.items() if not _FOREIGN.fullmatch(name)}
+    return {**ours, **given_env(recipe)}
 
 
 class Server:
@@ -39,9 +56,7 @@ class Server:
         setting: Setting,
         on_frame: Callable[[FromServer], None],
         on_gone: Callable[[], None],
-        waited_s: dict[int, float],
     ) -> None:
-        """``waited_s`` is told, by trial, how long its launch waited for a process."""
         self._hub = setting.hub
         self._log = setting.paths.root / "warm.log"
         self._root = setting.paths.root
@@ -50,7 +65,8 @@ class Server:
         self._on_frame = on_frame
         self._on_gone = on_gone
         self._clock = setting.clock
-        self._waited_s = waited_s
+        #: By trial, how long its launch waited for a process.
+        self.waited_s: dict[int, float] = {}
         self._asked_at: dict[int, float] = {}
         #: Launches that no process has been asked for, by trial.
         self._unsent: dict[int, LaunchSpec] = {}
@@ -58,7 +74,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._old: list[subprocess.Popen[bytes]] = []
         self._false_starts = 0
-        self.ready = False
+        self._ready = False
         #: How long to wait before ``want_again`` after a death.
         self.pause_s = 0.0
 
@@ -67,27 +83,30 @@ class Server:
         """Of the server that is running now."""
         return self._process.pid if self._process is not None else None
 
-    def start(self) -> None:
-        """Raises ``InputError`` where it died ``MOST_FALSE_STARTS`` times before all was imported: no torch, mostly."""
+    def want(self) -> None:
+        """Start a server, unless one has been started or is to be later.
+
+        Raises ``InputError`` where it died ``MOST_FALSE_STARTS`` times before all was imported: no torch, mostly.
+        """
+        if self._process is not None or self.pause_s:
+            return
         self._old = [process for process in self._old if process.poll() is None]
         if self._false_starts >= MOST_FALSE_STARTS:
-            raise InputError(self._complaint())
+            raise InputError(
+                f"{sys.executable}: trials cannot be started: {last_line(self._log) or 'it said nothing'}\n"
+                f"  Check that this interpreter can `import torch` (`gpusched doctor`); all of it is in {self._log}"
+            )
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:
             self._process = self._spawn(theirs)
-        self.ready = False
+        self._ready = False
         self._peer = self._hub.adopt(ours)
         self._peer.hear(from_server, self._heard)
         self._peer.on_end = self._ended
 
-    def want(self) -> None:
-        """Start a server, unless one has been started or is to be later. Raises as ``start`` does."""
-        if self._process is None and not self.pause_s:
-            self.start()
-
     def want_again(self) -> None:
-        """Start a server ``pause_s`` after the death of the last one. Raises as ``start`` does."""
+        """Start a server ``pause_s`` after the death of the last one. Raises as ``want`` does."""
         self.pause_s = 0.0
         self.want()
 
@@ -119,7 +138,7 @@ class Server:
             os.close(log)
 
     def launch(self, spec: LaunchSpec) -> None:
-        """Ask for a launch, now or as soon as a server is up. Raises as ``start`` does."""
+        """Ask for a launch, now or as soon as a server is up. Raises as ``want`` does."""
         self.want()
         self._unsent[spec.trial] = spec
         self._asked_at[spec.trial] = self._clock()
@@ -134,9 +153,9 @@ class Server:
 
     def _send(self) -> None:
         for trial, spec in list(self._unsent.items()):
-            if self.ready and self._peer is not None and self._peer.send(spec):
+            if self._ready and self._peer is not None and self._peer.send(spec):
                 del self._unsent[trial]
-                self._waited_s[trial] = self._clock() - self._asked_at.pop(trial)
+                self.waited_s[trial] = self._clock() - self._asked_at.pop(trial)
 
     def close(self, *, idle: bool = False) -> None:
         """Let go. The server lives on until its last shim is gone; ``idle`` says that no shim is left, so the
@@ -149,15 +168,13 @@ class Server:
             if process is not None:
                 if idle and process.poll() is None:
                     process.terminate()
-                process.poll()
-                process.returncode = (
-                    process.returncode or 0
-                )  # the process may outlive the daemon, by design
+                # The process may outlive the daemon, by design.
+                process.returncode = process.poll() or 0
 
     def _heard(self, frame: FromServer) -> None:
         match frame:
             case Ready():
-                self.ready, self._false_starts = True, 0
+                self._ready, self._false_starts = True, 0
                 self._send()
             case PreloadFailed(tainted=True):
                 raise InputError(
@@ -169,7 +186,7 @@ class Server:
                 self._on_frame(frame)
 
     def _ended(self) -> None:
-        was_ready, self.ready = self.ready, False
+        was_ready, self._ready = self._ready, False
         self._peer = None
         if self._process is not None:
             self._old.append(self._process)
@@ -178,9 +195,3 @@ class Server:
             self._false_starts += 1
         self.pause_s = PAUSE_S * self._false_starts
         self._on_gone()
-
-    def _complaint(self) -> str:
-        return (
-            f"{sys.executable}: trials cannot be started: {last_line(self._log) or 'it said nothing'}\n"
-            f"  Check that this interpreter can `import torch` (`gpusched doctor`); all of it is in {self._log}"
-        )

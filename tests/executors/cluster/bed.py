@@ -18,12 +18,13 @@ import psutil
 from gpusched.driver.assemble import write_recipe
 from gpusched.driver.clock import Beginning
 from gpusched.errors import GpuschedError
-from gpusched.executors.base import LiveTrial, Setting
+from gpusched.executors.base import LiveTrial
 from gpusched.executors.cluster.bootstrap import bootstrap_for
 from gpusched.executors.cluster.executor import ClusterExecutor
 from gpusched.executors.cluster.line import home_of
 from gpusched.executors.cluster.nodes import JoinedNode
 from gpusched.executors.hub import Hub
+from gpusched.executors.live import Setting
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import Lock
 from gpusched.folder.paths import ExperimentPaths

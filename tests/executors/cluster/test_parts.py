@@ -13,11 +13,11 @@ from gpusched import __version__
 from gpusched.core.commands import Launch, Yield
 from gpusched.core.events import Event, TrialExited
 from gpusched.devices.base import Device
-from gpusched.executors.base import Setting
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import NodeOffer
 from gpusched.executors.cluster.executor import ClusterExecutor
 from gpusched.executors.cluster.line import Keys
+from gpusched.executors.live import Setting
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import read_fence
 from gpusched.folder.paths import ExperimentPaths

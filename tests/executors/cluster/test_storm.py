@@ -35,12 +35,12 @@ from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.devices.base import Device
 from gpusched.driver.loop import Driver
-from gpusched.executors.base import Setting
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import NodeOffer
 from gpusched.executors.cluster.executor import ClusterExecutor
 from gpusched.executors.cluster.line import Keys
 from gpusched.executors.cluster.nodes import node_of
+from gpusched.executors.live import Setting
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import read_fence, write_fence
 from gpusched.folder.paths import ExperimentPaths

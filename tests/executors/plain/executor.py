@@ -28,9 +28,10 @@ from gpusched.core.events import (
     TrialUp,
 )
 from gpusched.devices.base import Device, Reading
-from gpusched.executors.base import LiveTrial, Setting
+from gpusched.executors.base import LiveTrial
 from gpusched.executors.best import keep_best
 from gpusched.executors.hub import Peer
+from gpusched.executors.live import Setting
 from gpusched.folder.files import private_folder
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import MARK, kill_each, mark_of, of_incarnation

@@ -19,8 +19,9 @@ from gpusched.core.events import TrialExited, TrialUp
 from gpusched.daemon import best_model, session
 from gpusched.daemon.start import make_experiment
 from gpusched.driver.clock import Beginning
-from gpusched.executors.base import LiveTrial, Setting, make
+from gpusched.executors.base import LiveTrial
 from gpusched.executors.hub import Hub
+from gpusched.executors.live import Setting, make
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.policies.rehearsal import WALK
 from gpusched.recipe.load import load_recipe
