@@ -44,8 +44,8 @@ class Backing:
         self._word: Path | None = None
         self.saver: Saver | None = None
         self.onlooker: Onlooker | None = None
-        #: The last word, once it is said, and what the end of the interpreter means.
-        self._said: Why | None = None
+        #: Whether the last word is said, and what the end of the interpreter means.
+        self.has_left = False
         self._at_exit: Why = "finished"
         #: The step reported last, None before the first.
         self._reported_step: int | None = None
@@ -134,11 +134,6 @@ class Backing:
         return go
 
     # ------------------------------------------------------------------ leaving
-
-    @property
-    def has_left(self) -> bool:
-        """Whether the last word is said."""
-        return self._said is not None
 
     def _act(self, go: Go) -> None:
         """Do what the scheduler says, now or (inside ``steps()``) at the end of the body. May raise SystemExit."""
@@ -306,11 +301,11 @@ class Backing:
         return self._say("yielded", self._training.step if saved else None)
 
     def _say(self, why: Why, saved_step: int | None) -> bool:
-        """Say the last word, once. False if the disk refuses."""
-        word = self._word if self._said is None else None
-        if word is not None and not leave_word(word, why, self._reported_step, saved_step):
-            return False
-        self._said = self._said or why
+        """Leave the last word, once. False if the disk refuses."""
+        if self._word is not None and not self.has_left:
+            self.has_left = leave_word(self._word, why, self._reported_step, saved_step)
+            return self.has_left
+        self.has_left = True
         return True
 
     # ------------------------------------------------------------------ end of the interpreter

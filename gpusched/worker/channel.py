@@ -12,7 +12,6 @@ import math
 import numbers
 import os
 import socket
-import struct
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -85,7 +84,6 @@ class Channel:
         try:
             with socket_address(self._folder / "daemon.sock") as address:
                 line.connect(address)
-            _let_the_kernel_time(line)
             line.sendall(self._hello + (self._unsent or b""))
         except OSError:
             line.close()
@@ -169,7 +167,7 @@ class Channel:
                     yield frame
                 try:
                     data = connection.recv(_READ_BYTES)
-                except BlockingIOError:  # nothing for _LOOK_S
+                except TimeoutError:  # nothing for _LOOK_S
                     if not self._is_worth_waiting_for(until_s):
                         break
                     data = b""
@@ -179,14 +177,6 @@ class Channel:
         with self._lock:
             self._is_awaited = False
             self._close()
-
-
-def _let_the_kernel_time(line: socket.socket) -> None:
-    """Have the kernel time out by itself: ``settimeout`` costs a second system call each time."""
-    line.settimeout(None)
-    limit = struct.pack("@ll", int(_LOOK_S), 0)
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 def clean_metrics(metrics: Mapping[str, object], wanted: str | None) -> dict[str, Metric]:

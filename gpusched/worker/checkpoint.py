@@ -17,7 +17,6 @@ import json
 import os
 import re
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -38,13 +37,11 @@ FRESH_S = 60.0
 FOLDER = "files"
 """Name, inside a checkpoint, of the folder that the script has written (``trial.checkpoint_dir``)."""
 _COMMITTED = re.compile(r"step-(\d{8,})$")
-_FILE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*$")
 OPEN_FOLDER = ".open-folder"
-_PIECE_BYTES = 8 << 20
 _STALE = (".staged-", ".trash-", ".replaced-", ".damaged-", OPEN_FOLDER)
 
 Source = Callable[[BinaryIO], object] | memoryview | bytes
-"""Content of a file: bytes, which are hashed while they are written, or a function that writes it."""
+"""Content of a file: bytes, or a function that writes it."""
 
 
 class Damaged(Exception):
@@ -239,8 +236,6 @@ def verify(folder: Path, step: int) -> Checkpoint:
         raise Damaged("its manifest is of another step")
     same_boot = manifest.pop("boot", None) == boot_id() != ""
     for name, entry in entries.items():
-        if not (_FILE_NAME.match(name) or _is_of_folder(name)):
-            raise Damaged(f"its manifest names {name!r}")
         _compare(folder / name, entry, same_boot=same_boot)
     return Checkpoint(folder, step, manifest, tuple(entries))
 
@@ -264,50 +259,22 @@ def _manifest_hash(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-def _is_of_folder(name: str) -> bool:
-    """Tell whether a name in a manifest is of a file below the script's folder."""
-    parts = name.split("/")
-    return parts[0] == FOLDER and len(parts) > 1 and not {"", ".", ".."} & set(parts)
-
-
 def _write_file(path: Path, source: Source) -> dict[str, Any]:
     """Write a file; return its manifest entry."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:
+        try:
+            source(file) if callable(source) else file.write(source)
+        except RuntimeError as error:  # torch.save, where the disk refuses
+            refused = error.__context__
+            raise refused if isinstance(refused, OSError) else error from None
+        file.flush()
         if callable(source):
-            try:
-                source(file)
-            except RuntimeError as error:  # torch.save, where the disk refuses
-                refused = error.__context__
-                raise refused if isinstance(refused, OSError) else error from None
-            file.flush()
             with path.open("rb") as written:
                 sha256 = hashlib.file_digest(written, "sha256").hexdigest()
         else:
-            sha256 = _write_buffer(descriptor, memoryview(source))
+            sha256 = hashlib.sha256(source).hexdigest()
         return {"sha256": sha256, **_stamped(descriptor)}
-
-
-def _write_buffer(descriptor: int, data: memoryview) -> str:
-    """Write ``data`` while another thread hashes it: both leave the interpreter's lock alone. Its SHA-256."""
-    found: list[str] = []
-
-    def digest() -> None:
-        found.append(hashlib.sha256(data).hexdigest())
-
-    hashing = threading.Thread(target=digest, name="gpusched-hash")
-    try:
-        hashing.start()
-    except RuntimeError:  # the interpreter is ending: from Python 3.12 on it starts no threads then
-        digest()
-    try:
-        written = 0
-        while written < data.nbytes:
-            written += os.write(descriptor, data[written : written + _PIECE_BYTES])
-    finally:
-        if hashing.ident is not None:
-            hashing.join()
-    return found[0]
 
 
 def _replace_links(folder: Path) -> None:

@@ -11,7 +11,7 @@ waits, and one answer, yes or no, comes back to all ranks.
 
 from __future__ import annotations
 
-import mmap
+import io
 import os
 import sys
 import threading
@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from gpusched.folder.lock import Fence
 from gpusched.worker import rng
@@ -64,18 +64,15 @@ class _Draft:
 
 
 class Snapshot:
-    """Memory that holds what ``torch.save`` would write.
+    """Memory that holds what ``torch.save`` would write, kept from one snapshot to the next.
 
-    Taken while training stands still, so that writing it to disk need not be. The kernel copies into it (``pwrite``),
-    which takes no page faults; fresh memory that is touched page by page costs ten times what the copying does on some
-    machines. It is kept from one snapshot to the next, so rank 0 grows by the size of the state at its first save.
-    ``/dev/shm`` may be as small as it likes.
+    Taken while training stands still, so that writing it to disk need not be. Fresh memory costs several times what the
+    copying does, so rank 0 grows by the size of the state at its first save.
     """
 
     def __init__(self) -> None:
-        self._file = -1
-        self._end = 0
-        self._map: mmap.mmap | None = None
+        self._buffer = io.BytesIO()
+        self._view = memoryview(b"")
 
     def take(self, state: Any) -> memoryview:
         """Serialise ``state``; the bytes are good until the next call.
@@ -86,8 +83,8 @@ class Snapshot:
         import torch
         from torch.utils.serialization import config
 
-        self._open()
-        self._end = 0
+        self._view.release()
+        self._buffer.seek(0)
         how = {
             # The manifest's SHA-256 covers every byte; the archive's own sums would cost as much as the copying.
             "save.compute_crc32": False,
@@ -95,32 +92,10 @@ class Snapshot:
             "save.use_pinned_memory_for_d2h": torch.cuda.is_initialized(),
         }
         with config.patch(how):  # type: ignore[attr-defined]
-            torch.save(state, cast(BinaryIO, self))  # all it needs is write and flush
-        os.ftruncate(self._file, self._end)  # a reader finds one archive, and nothing behind
-        if self._map is None or len(self._map) != self._end:
-            self._map = mmap.mmap(self._file, self._end, mmap.MAP_SHARED, mmap.PROT_READ)
-        return memoryview(self._map)
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        at = 0
-        try:
-            while at < view.nbytes:
-                at += os.pwrite(self._file, view[at:], self._end + at)
-        except OSError as error:
-            raise MemoryError(f"no room for a snapshot: {error}") from None
-        self._end += at
-        return at
-
-    def flush(self) -> None:
-        """Do nothing: every write goes to the memory at once."""
-
-    def _open(self) -> None:
-        if self._file < 0:
-            try:
-                self._file = os.memfd_create("gpusched")
-            except OSError as error:
-                raise MemoryError(f"no room for a snapshot: {error}") from None
+            torch.save(state, self._buffer)
+        self._buffer.truncate()
+        self._view = self._buffer.getbuffer()
+        return self._view
 
 
 class Saver:
@@ -290,7 +265,7 @@ class Saver:
 
     def _draft(self, where: Where, script_folder: Path | None) -> _Draft:
         """Collect what is to be written, on rank 0."""
-        self.wait()
+        self.finish()
         step, iteration = where
         self.begun_step = step
         self._began_s = time.monotonic()

@@ -1,11 +1,9 @@
 """The training script's view of its trial: what ``gpusched.init()`` returns.
 
 Rules. Every rank makes the same calls; rank 0 alone speaks to the daemon and writes; what it is told, all ranks do. A
-``report`` is where the scheduler's will comes in: go on, save, or leave. Leaving waits for the end of the loop's body
-where it can (inside ``steps()``, at the end of an epoch), so that what follows ``report`` there is in the checkpoint;
-elsewhere ``report`` saves and ends the script on all ranks together. A trial that cannot save does not leave.
-
-Without an experiment behind it (alone, plain torchrun) the same calls work: reports are printed, nothing is saved.
+trial that is to leave does so at the end of the loop's body where it can (inside ``steps()``, at the end of an epoch),
+so that what follows ``report`` there is in the checkpoint; elsewhere ``report`` saves and ends the script on all ranks
+together. A trial that cannot save does not leave. Without a search behind it reports are printed, nothing is saved.
 """
 
 from __future__ import annotations
@@ -75,9 +73,8 @@ class Trial(TrialSetup):
     def folder(self) -> Path:
         """A private folder of this trial for files of its own (logs, samples), the same for every launch; made here.
 
-        Known to the script's child processes as ``GPUSCHED_TRIAL_DIR``. What training needs to go on belongs into a
-        checkpoint instead (``track``, ``state``, ``checkpoint_dir``): this folder does not go back with it. In a plain
-        run: the folder that ``GPUSCHED_TRIAL_DIR`` names, else the working directory.
+        What training needs to continue belongs into a checkpoint instead: this folder does not go back with it. In a
+        plain run: the folder that ``GPUSCHED_TRIAL_DIR`` names, else the working directory.
         """
         folder = Path(os.environ.get("GPUSCHED_TRIAL_DIR") or ".").absolute()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -159,9 +156,6 @@ class Trial(TrialSetup):
     def report(self, *unnamed: Any, step: int | None = None, **metrics: Any) -> None:
         """Tell how the trial does after one more step, and do what the scheduler says. Every rank calls it.
 
-        Does not return where the scheduler has the trial leave, unless ``steps`` or the script sees to that: it saves
-        and ends the script, on all ranks together.
-
         Args:
             unnamed: Nothing: metrics have names, ``report(loss=0.3)`` or ``report(**metrics)``.
             step: Steps finished, in the unit of the recipe's ``r`` and ``R`` (epochs, iterations); by default one more
@@ -201,13 +195,10 @@ class Trial(TrialSetup):
     def should_yield(self) -> bool:
         """Ask, after each ``report``, whether to leave now; a script that hears True must end. Every rank calls it.
 
-        For scripts that must tidy up or whose trainer owns the loop: begin with ``gpusched.init(in_charge=True)``, and
-        ``report`` never raises ``SystemExit``. (Without it, the script is in charge from its first call of
-        ``should_yield`` on.) What ``track`` was given is saved before the answer is True. A script that saves files
-        of its own (see ``checkpoint_dir``) saves them before it asks, or, after True, before it ends.
-
-        Returns:
-            The same on every rank. False too where the disk refused the checkpoint: the trial goes on then.
+        For scripts that must tidy up: begin with ``gpusched.init(in_charge=True)``, and ``report`` never raises
+        ``SystemExit``. What ``track`` was given is saved before the answer is True; a script that saves files of its
+        own (``checkpoint_dir``) saves them before it asks, or, after True, before it ends. False too where the disk
+        refused the checkpoint: the trial trains on then.
         """
         return self._backing.when_asked()
 
@@ -215,11 +206,7 @@ class Trial(TrialSetup):
         """Ask, after each ``report``, whether a checkpoint of this step is wanted. Every rank calls it.
 
         For scripts that save files of their own: a step that is the best so far, one after which the trial must leave,
-        or one that ends a long stretch without a checkpoint. A script that saves more often than it is asked to loses
-        nothing but time. What ``track`` was given needs no question: gpusched saves it by itself.
-
-        Returns:
-            The same on every rank; False once ``checkpoint_dir`` has saved this step.
+        or one that ends a long stretch without a checkpoint. What ``track`` was given is saved without a question.
         """
         return self._backing.should_save()
 
@@ -227,10 +214,9 @@ class Trial(TrialSetup):
     def checkpoint_dir(self) -> Iterator[Path]:
         """Save a checkpoint of the last reported step that holds files of the script's own. Every rank enters it.
 
-        For state that a library writes by itself: ``Trainer``, Lightning, ``accelerator.save_state``, DeepSpeed, a
-        scikit-learn model. The folder is empty, the same one on every rank, and any rank may write files and folders
-        into it. When all ranks have left the block, the folder is hashed and committed together with what ``track`` was
-        given, whole or not at all, while training goes on. After the next launch ``restored_dir`` is the same folder::
+        The folder is empty, the same one on every rank, and any rank may write into it. When all ranks have left the
+        block, it is committed together with what ``track`` was given, whole or not at all, while training goes on.
+        After the next launch ``restored_dir`` is the same folder::
 
             trial.report(loss=loss)
             if trial.should_save():
@@ -240,10 +226,8 @@ class Trial(TrialSetup):
                 return
 
         A script that has called this, ``should_save`` or ``restored_dir`` is saved by this alone: a trial that is to
-        leave goes on until its script has saved a step this way, and leaves there (without ``in_charge``: by
-        ``SystemExit`` at the end of the block; inside ``steps()`` at the end of the loop's body).
-
-        Outside gpusched the folder is thrown away.
+        leave trains on until its script has saved a step this way, and leaves there. Outside gpusched the folder is
+        thrown away.
 
         Raises:
             RuntimeError: Nothing has been reported yet: a checkpoint is of a reported step.
@@ -261,8 +245,7 @@ class Trial(TrialSetup):
     def restored_dir(self) -> Path | None:
         """The folder of files that ``checkpoint_dir`` saved at the step this launch goes on from, verified; or None.
 
-        None means that the trial begins at step 0, or that its checkpoint has no files. Read it before the first
-        ``report``, when the model and the data are made; it must not be written to.
+        Read it before the first ``report``, when the model and the data are made; it must not be written to.
         """
         self._set_generators()
         return self.restored_files()

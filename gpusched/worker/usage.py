@@ -43,6 +43,7 @@ class Usage:
         """Check the script of one rank; ``remark`` tells the search."""
         self._context, self._group, self._training = context, group, training
         self._remark = remark
+        self._is_scheduled = context.scheduled
         self._told: set[str] = set()
         #: Optimizers that have stepped, tracked or not; steps of each since the last report, by its id.
         self._at_work: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -92,7 +93,7 @@ class Usage:
         training = self._training
         saves = bool(training.tracked) or writes_files
         self._reports += 1
-        if self._context.scheduled and not saves and not self.tracks:
+        if self._is_scheduled and not saves and not self.tracks:
             self._check_saves_nothing(training.step)
         looks_again = self._reports & (self._reports - 1) == 0  # at 1, 2, 4, 8, ..
         if looks_again and self._group.world_size > 1:
@@ -112,7 +113,7 @@ class Usage:
             self._check_steps()
         self._positions = {name: each.last_epoch for name, each in self._schedulers.items()}
         self._taken.clear()
-        if looks_again and self._context.scheduled and not writes_files:
+        if looks_again and self._is_scheduled and not writes_files:
             for about, lost, is_certain in self._lost():
                 is_error = is_certain and training.written_by is not None
                 self._refuse_or_tell(about, lost, is_error=is_error)

@@ -8,7 +8,6 @@ import random
 import resource
 import signal
 import stat
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -58,21 +57,6 @@ def test_committed_whole_private_and_with_a_manifest_of_the_contract(
     assert size == sum(path.stat().st_size for path in folder.iterdir())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in folder.iterdir())
-
-
-def test_an_interpreter_that_is_ending_writes_as_well(
-    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From Python 3.12 on it starts no threads then. (With real interpreters: ``test_interpreter.py``.)"""
-
-    def refuse(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't create new thread at interpreter shutdown")
-
-    with monkeypatch.context() as ending:
-        ending.setattr(threading.Thread, "start", refuse)
-        commit(store, 12)
-    found = store.newest()
-    assert found.step == 12
 
 
 def test_two_generations_stay(store: CheckpointStore) -> None:

@@ -15,7 +15,6 @@ from torch import nn
 
 import gpusched
 from gpusched.protocol import RankHello
-from gpusched.worker.checkpoint import CheckpointStore
 from tests.worker.fakes import Bench, at_step, daemon, if_it_leaves, run_rank, run_ranks
 from tests.worker.test_ranks import values
 
@@ -124,19 +123,6 @@ def test_a_damaged_file_of_the_script_sets_the_whole_checkpoint_aside(bench: Ben
         values(run_ranks(library, 1, bench, arguments=("save",)))
     (bench.paths.checkpoint(4) / "files" / "state" / "rank-0.json").write_text("5")
     assert values(run_ranks(library, 1, bench, 2, ("save",))) == [(6, [2])]
-
-
-def test_a_manifest_cannot_name_files_outside_of_its_folder(bench: Bench) -> None:
-    store = CheckpointStore(bench.paths.checkpoints)
-    folder = store.open_folder()
-    (folder / "a b").mkdir()
-    (folder / "a b" / ".hidden").write_text("1")
-    (folder / "link").symlink_to(folder / "a b" / ".hidden")
-    store.write(3, {}, {"iteration": 3, "world_size": 1}, folder)
-    found = store.newest()
-    assert found.script_folder is not None
-    assert sorted(found.files) == ["files/a b/.hidden", "files/link"]
-    assert not (found.script_folder / "link").is_symlink()
 
 
 def test_files_before_the_first_report_are_refused(bench: Bench) -> None:
