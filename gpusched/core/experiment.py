@@ -207,6 +207,7 @@ class Experiment:
             return
         if event.saved_step is not None:
             self._do.saves.committed(trial, event.saved_step)
+        self._do.saves.exited(trial)
         self._do.exited(trial, event)
         self._give_up_if_hopeless()
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpusched.core.commands import Command, KeepBest, Save
 from gpusched.core.state import State
-from gpusched.core.trial import BestCheckpoint, TrialRecord, TrialState
+from gpusched.core.trial import NEVER, BestCheckpoint, TrialRecord, TrialState
 
 SAVE_RETRY_S = 10.0
 """After an unanswered request for a checkpoint, until the next; twice as long each time, at most ``save_every_s``."""
@@ -25,7 +25,8 @@ class Saves:
 
         A trial that leaves saves in any case. Otherwise a search in which every step is a new best would do nothing but
         save: so not more often than ``best_every_s``, and not more than ``save_share`` of the trial's time. In between
-        the trial holds a copy in memory, which it commits as soon as that share allows, or when it ends.
+        the trial holds a copy in memory, which it commits after a while, or when it ends: it is asked for one only if
+        none holds a better one.
         """
         state = self._state
         if not state.is_new_best(trial):
@@ -38,16 +39,27 @@ class Saves:
                 self._add(Save(trial.id, trial.incarnation))
         elif state.now - trial.last_saved_at < trial.save_s / rules.save_share:
             why = f"saving may take {rules.save_share:.0%} of a trial's time, and it had just saved"
-            self._add(Save(trial.id, trial.incarnation, hold=True))
+            self._hold(trial)
         elif state.best is not None and state.now - state.best_asked_at < rules.best_every_s:
             why = f"the best model is replaced every {rules.best_every_s:g} s at most"
-            self._add(Save(trial.id, trial.incarnation, hold=True))
+            self._hold(trial)
         else:
             why = "the trial was asked to save it, and has not committed it"
             state.best_asked_at = trial.save_asked_at = state.now
             self._add(Save(trial.id, trial.incarnation))
         if trial.best_step == trial.step:
             trial.why_unsaved = why
+
+    def _hold(self, trial: TrialRecord) -> None:
+        """Have the trial keep a copy in memory, unless one has been asked to keep a better one."""
+        if trial.score > self._state.held_score:
+            self._state.held_by, self._state.held_score = trial.id, trial.score
+            self._add(Save(trial.id, trial.incarnation, hold=True))
+
+    def exited(self, trial: TrialRecord) -> None:
+        """Forget the copy in memory that the trial held: it is committed, or lost."""
+        if self._state.held_by == trial.id:
+            self._state.held_score = NEVER
 
     def ask_if_due(self, trial: TrialRecord) -> None:
         """Have a running trial saved that has trained for ``save_every_s`` without it: a machine may die.

@@ -10,6 +10,7 @@ import atexit
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +27,7 @@ from gpusched.worker.context import Context
 from gpusched.worker.endings import Why, leave_word, say, write_error_file
 from gpusched.worker.group import Call, Group, RanksDisagree
 from gpusched.worker.onlooker import Onlooker
-from gpusched.worker.saving import Saver
+from gpusched.worker.saving import FILES_SHARE, Saver
 from gpusched.worker.training import Training
 
 NEVER = float("-inf")
@@ -58,6 +59,8 @@ class Backing:
         self.writes_files = False
         #: The last step whose files are committed, or on their way there; and one that the disk refused.
         self._files_step = self._refused_step = -1
+        #: Time that the script last took to write its files, and when it had.
+        self._files_s = self._files_at_s = 0.0
         #: ``should_yield`` was answered "yes" before the script has saved.
         self._is_promised = False
         if context.paths is None or context.experiment is None:
@@ -129,7 +132,11 @@ class Backing:
         saver = self.saver
         if go == "save" and saver is not None and saver.is_writing:
             return "continue"  # the disk is behind: the next best model is saved, not every one
-        if go == "hold" and (self.writes_files or saver is None or not saver.may_hold()):
+        if go == "hold" and self.writes_files:  # files are not held in memory
+            since_s = time.monotonic() - self._files_at_s
+            is_cheap = self._files_s <= FILES_SHARE * since_s
+            return "save" if saver and is_cheap and not saver.is_writing else "continue"
+        if go == "hold" and (saver is None or not saver.may_hold()):
             return "continue"
         return go
 
@@ -213,8 +220,11 @@ class Backing:
                 yield Path(aside)
             self._refused_step = self._training.step
             return
+        began_s = time.monotonic()
         yield folder
         self._group.exchange(Call.FILES)  # every rank has written its files
+        self._files_at_s = time.monotonic()
+        self._files_s = self._files_at_s - began_s
         step, iteration = self._training.where
         where = step, iteration + (self._training.is_looping and not self._training.mid_epoch)
         if self._asked != "yield":

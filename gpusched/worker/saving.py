@@ -40,8 +40,11 @@ Where = tuple[int, int]
 
 _NICE = 10
 
-HOLD_S = 1.0
-"""Least time between two commits of the best model: each is copied for the search."""
+HOLD_S = 10.0
+"""Least time between two commits of copies in memory: by then another trial may hold a better one."""
+
+FILES_SHARE = 0.1
+"""Share of a trial's time for which a script may write files that are the best so far, beyond the daemon's rules."""
 
 SAVE_SHARE = 0.03
 """Share of a trial's time that copies in memory may cost."""

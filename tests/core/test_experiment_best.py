@@ -76,6 +76,18 @@ def test_saving_costs_at_most_its_share_of_the_time() -> None:
     script.wait(0.1).report(0, 0.59).expect(Save(0, 1))
 
 
+def test_19_one_live_trial_holds_the_best_model_that_may_not_be_saved_yet() -> None:
+    """Every trial that was better than the best checkpoint held a copy, at every step."""
+    script = Script(devices=2, best_every_s=1e9).wants(Start(1), Start(1)).start().drop()
+    script.report(0, 0.5).drop().saved(0, 1).drop()
+    script.report(1, 0.7).expect(Save(1, 1, hold=True))
+    script.report(0, 0.6).expect_nothing().report(0, 0.7).expect_nothing()
+    script.report(0, 0.8).expect(Save(0, 1, hold=True))
+    script.report(1, 0.75).expect_nothing()
+    script.exited(0, "lost").drop()
+    script.report(1, 0.76).expect(Save(1, 1, hold=True))
+
+
 def test_the_best_report_without_a_checkpoint_is_known_with_the_reason() -> None:
     script = stages.starting(save_share=0.05, best_every_s=2.0).report(0, 0.5).drop()
     assert script.state.best_unsaved is script.trial(0)
@@ -86,9 +98,7 @@ def test_the_best_report_without_a_checkpoint_is_known_with_the_reason() -> None
     assert "every 2 s at most" in script.trial(0).why_unsaved
     script.wait(1.0).report(0, 0.7).expect(Save(0, 1)).saved(0, 3, save_s=1.0).drop()
     assert script.state.best_unsaved is None
-    script.wait(10.0).report(0, 0.9).expect(Save(0, 1, hold=True)).report(0, 0.8).expect(
-        Save(0, 1, hold=True)
-    )
+    script.wait(10.0).report(0, 0.9).expect(Save(0, 1, hold=True)).report(0, 0.8).expect_nothing()
     assert script.state.best_unsaved is script.trial(0)
     assert script.trial(0).best_step == 4
     assert "may take 5% of a trial's time" in script.trial(0).why_unsaved

@@ -57,6 +57,28 @@ def test_files_of_every_rank_are_in_the_checkpoint_and_given_back(bench: Bench, 
     assert end == (6, [4, 4])
 
 
+def test_19_the_best_step_has_its_files_where_a_copy_in_memory_would_be_held(bench: Bench) -> None:
+    """Its checkpoint was left out: files cannot be held."""
+
+    def script() -> list[int]:
+        trial = gpusched.init()
+        saved = []
+        for step in range(1, 6):
+            trial.report(accuracy=step)
+            if trial.should_save():
+                saved.append(step)
+                with trial.checkpoint_dir() as folder:
+                    (folder / "step").write_text(str(step))
+                trial._backing._files_s = 10.0 * (step == 4)  # took long: not again so soon
+            assert trial._backing.saver is not None
+            trial._backing.saver.wait()
+        return saved
+
+    with daemon(bench, lambda report: "hold" if report.step > 1 else "continue") as fake:
+        assert run_rank(script, bench).value == [2, 3, 4]
+        assert fake.saved() == [2, 3, 4]
+
+
 def test_a_loop_that_is_not_in_charge_leaves_when_its_files_are_saved(bench: Bench) -> None:
     def script(looping: bool) -> tuple[list[int], int, str]:
         trial = gpusched.init()

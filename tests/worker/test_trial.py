@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from gpusched.protocol import Report, Saved
 from gpusched.worker import trial as trial_module
 from gpusched.worker.checkpoint import CheckpointStore
 from tests.rig import PATIENCE_S, wait_until
-from tests.worker.fakes import Bench, at_step, daemon, if_it_leaves, run_rank
+from tests.worker.fakes import Bench, at_step, daemon, if_it_leaves, run_rank, run_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -156,6 +158,31 @@ def test_a_held_model_is_committed_as_soon_as_saves_may_cost_time_again(
 
     with daemon(bench, at_step(hold=2)):
         assert run_rank(script, bench).value == 2
+
+
+def test_19_a_trial_that_is_killed_or_fails_commits_the_best_model_that_it_holds(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was lost: only a trial that left in good order committed it."""
+    monkeypatch.setattr("gpusched.worker.saving.SAVE_SHARE", 1e9)
+
+    def script(ends: str) -> None:
+        trial = gpusched.init()
+        trial.track(model=nn.Linear(1, 1))
+        for _ in range(2):
+            trial.report(accuracy=trial.step)
+        if ends == "fails":
+            raise ValueError("later")
+        os.kill(os.getpid(), signal.SIGTERM)
+        while True:
+            time.sleep(1)
+
+    for incarnation, (ends, step) in enumerate((("killed", 2), ("fails", 4)), 1):
+        with daemon(bench, at_step(hold=step)) as fake:
+            (ended,) = run_ranks(script, 1, bench, incarnation, (ends,))
+            assert fake.saved() == [step]
+        assert ("later" if ends == "fails" else "it died without a word") in ended.error
+    assert bench.checkpoints() == ["step-00000002", "step-00000004"]
 
 
 def test_a_report_tells_seconds_a_step_and_the_length_of_the_loop_once(bench: Bench) -> None:
