@@ -1,9 +1,4 @@
-"""Choice of devices: the kind, the GPUs that a recipe names, and CPU slots.
-
-*Visible* GPUs: the inherited ``CUDA_VISIBLE_DEVICES`` cut down by the recipe's ``devices:``. The variable is read as
-CUDA reads it (indices in PCI order, UUIDs or unambiguous beginnings of them; the first entry that names nothing ends
-the list), but hidden GPUs are named. ``cuda:0,2`` counts within that list, as ``torch.device`` does; UUIDs must be in
-it.
+"""Choice of devices: their kind, and CPU slots.
 
 One slot is one atom of a machine without GPUs: by default one a core this process may use. More slots than cores are
 allowed, for demonstrations and tests; then several slots share a core and each rank gets one thread.
@@ -16,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpusched.devices.base import (
@@ -33,9 +28,7 @@ from gpusched.errors import DeviceError, InputError
 
 if TYPE_CHECKING:
     from gpusched.devices.helper import World
-    from gpusched.devices.nvml import Gpu
 
-_ALL = {"auto", "cuda", "gpu", ""}
 _MOST_SLOTS = 4096
 _SYNTAX = 'use "auto", "cpu", "cpu:4", "cuda", "cuda:0,2,3" or GPU UUIDs separated by commas'
 
@@ -175,90 +168,3 @@ def gpus_here(world: World | None = None) -> bool:
         return False
     finally:
         driver.close()
-
-
-# ---------------------------------------------------------------- the GPUs that a recipe names
-
-
-def chosen(
-    machine: Sequence[Gpu],
-    islands: Mapping[str, int],
-    spec: str,
-    environ: Mapping[str, str],
-) -> tuple[list[Gpu], list[str]]:
-    """Return the GPUs that ``devices:`` names, island by island, and remarks on that. Raises DeviceError.
-
-    ``machine``: all GPUs, in PCI order.
-    """
-    variable = environ.get("CUDA_VISIBLE_DEVICES")
-    pool, notes = visible(machine, variable)
-    if not pool:
-        raise DeviceError(
-            f"CUDA_VISIBLE_DEVICES={variable} leaves no GPU. The GPUs are:\n{listing(machine)}"
-        )
-    gpus = choose(pool, spec, variable)
-    return sorted(gpus, key=lambda gpu: (islands.get(gpu.uuid, 0), machine.index(gpu))), notes
-
-
-def visible(machine: Sequence[Gpu], variable: str | None) -> tuple[list[Gpu], list[str]]:
-    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in the variable's order, and remarks on that."""
-    if variable is None:
-        return list(machine), []
-    pool: list[Gpu] = []
-    for gpu, problem in _named(machine, variable):
-        if gpu is None:
-            first = variable.split(",")[len(pool)].strip()
-            is_usual = first in ("", "-1", "NoDevFiles") or first.lower() == "none"
-            note = f"CUDA_VISIBLE_DEVICES={variable}: {problem}; CUDA ignores it and what follows"
-            return pool, [] if is_usual else [note]
-        pool.append(gpu)
-    return pool, []
-
-
-def choose(pool: Sequence[Gpu], spec: str, variable: str | None = None) -> list[Gpu]:
-    """Return the GPUs that ``devices: spec`` names. Raises DeviceError with all problems and the GPUs there are."""
-    text = spec.strip()
-    if text.lower() in _ALL:
-        return list(pool)
-    named = list(_named(pool, text[5:] if text.lower().startswith("cuda:") else text))
-    if problems := [problem for gpu, problem in named if gpu is None]:
-        inside = "" if variable is None else f" (inside CUDA_VISIBLE_DEVICES={variable})"
-        raise DeviceError(
-            f"devices: {spec}: {'; '.join(problems)}{inside}. The GPUs are:\n{listing(pool)}"
-        )
-    return [gpu for gpu, _ in named if gpu is not None]
-
-
-def _named(gpus: Sequence[Gpu], text: str) -> Iterator[tuple[Gpu | None, str]]:
-    """Yield for each entry of a list the GPU that it names, or what is wrong with it."""
-    found: list[Gpu] = []
-    for item in (item.strip() for item in text.split(",")):
-        gpu = _find(gpus, item)
-        if isinstance(gpu, str):
-            yield None, gpu
-        elif gpu in found:
-            yield None, f"{item} is named twice"
-        else:
-            found.append(gpu)
-            yield gpu, ""
-
-
-def _find(gpus: Sequence[Gpu], text: str) -> Gpu | str:
-    """Find the GPU that an index, a UUID or the beginning of one names; what is wrong with it, if none."""
-    if text.isdecimal():
-        place = int(text)
-        return gpus[place] if place < len(gpus) else f"GPU {text} was not found"
-    if text.upper().startswith("MIG-"):
-        return f"{text} is a MIG slice, which gpusched does not use: name whole GPUs"
-    if not text.upper().startswith("GPU-") or len(text) < 5:
-        return f"{text!r} is neither an index nor a UUID"
-    matches = [gpu for gpu in gpus if gpu.uuid.lower().startswith(text.lower())]
-    if len(matches) > 1:
-        return f"{text} is the beginning of {len(matches)} UUIDs"
-    return matches[0] if matches else f"{text} was not found"
-
-
-def listing(pool: Sequence[Gpu]) -> str:
-    """List the GPUs there are, a line each."""
-    lines = [f"  cuda:{place}  {gpu.uuid}  {gpu.name}" for place, gpu in enumerate(pool)]
-    return "\n".join(lines) or "  no GPU"

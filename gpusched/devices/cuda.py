@@ -27,10 +27,9 @@ from gpusched.devices.base import (
     Released,
     Strangers,
 )
-from gpusched.devices.choose import chosen
 from gpusched.devices.helper import World
 from gpusched.devices.leases import Leases, lease_folder, lease_holder
-from gpusched.devices.machine import Machine, find_machine, place
+from gpusched.devices.machine import Machine, chosen, find_machine, place
 from gpusched.devices.nvml import Gpu
 from gpusched.devices.release import (
     IDLE_LIMIT_BYTES,

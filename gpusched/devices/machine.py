@@ -1,4 +1,9 @@
-"""The GPUs of this machine, found out once: how they are joined, which cores are next to them, how ranks use them.
+"""The GPUs of this machine, found out once: those that a recipe names, the cores next to them, how ranks use them.
+
+*Visible* GPUs: the inherited ``CUDA_VISIBLE_DEVICES`` cut down by the recipe's ``devices:``. The variable is read as
+CUDA reads it (indices in PCI order, UUIDs or unambiguous beginnings of them; the first entry that names nothing ends
+the list), but hidden GPUs are named. ``cuda:0,2`` counts within that list, as ``torch.device`` does; UUIDs must be in
+it.
 
 *Islands*: GPUs next to the same cores. A trial goes onto one island where it fits. (Where NVLink joins all, any
 placement is as good; where bridges join pairs, these are neighbours on the bus, and are given out in that order.)
@@ -12,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +30,7 @@ from gpusched.errors import DeviceError
 START_TIMEOUT_S = 60.0
 FACTS_TIMEOUT_S = 10.0
 LOADER_WORKERS_MAX = 16
+_ALL = {"auto", "cuda", "gpu", ""}
 CPU_FOLDER = Path("/sys/devices/system/cpu")
 
 COMMON = {
@@ -92,6 +98,93 @@ def islands(gpus: Sequence[Gpu]) -> dict[str, int]:
     """Number the islands from 0, in the order of their first member."""
     found = list(dict.fromkeys(gpu.cpus for gpu in gpus))
     return {gpu.uuid: found.index(gpu.cpus) for gpu in gpus}
+
+
+# ---------------------------------------------------------------- the GPUs that a recipe names
+
+
+def chosen(
+    machine: Sequence[Gpu],
+    islands: Mapping[str, int],
+    spec: str,
+    environ: Mapping[str, str],
+) -> tuple[list[Gpu], list[str]]:
+    """Return the GPUs that ``devices:`` names, island by island, and remarks on that. Raises DeviceError.
+
+    ``machine``: all GPUs, in PCI order.
+    """
+    variable = environ.get("CUDA_VISIBLE_DEVICES")
+    pool, notes = visible(machine, variable)
+    if not pool:
+        raise DeviceError(
+            f"CUDA_VISIBLE_DEVICES={variable} leaves no GPU. The GPUs are:\n{listing(machine)}"
+        )
+    gpus = choose(pool, spec, variable)
+    return sorted(gpus, key=lambda gpu: (islands.get(gpu.uuid, 0), machine.index(gpu))), notes
+
+
+def visible(machine: Sequence[Gpu], variable: str | None) -> tuple[list[Gpu], list[str]]:
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in the variable's order, and remarks on that."""
+    if variable is None:
+        return list(machine), []
+    pool: list[Gpu] = []
+    for gpu, problem in _named(machine, variable):
+        if gpu is None:
+            first = variable.split(",")[len(pool)].strip()
+            is_usual = first in ("", "-1", "NoDevFiles") or first.lower() == "none"
+            note = f"CUDA_VISIBLE_DEVICES={variable}: {problem}; CUDA ignores it and what follows"
+            return pool, [] if is_usual else [note]
+        pool.append(gpu)
+    return pool, []
+
+
+def choose(pool: Sequence[Gpu], spec: str, variable: str | None = None) -> list[Gpu]:
+    """Return the GPUs that ``devices: spec`` names. Raises DeviceError with all problems and the GPUs there are."""
+    text = spec.strip()
+    if text.lower() in _ALL:
+        return list(pool)
+    named = list(_named(pool, text[5:] if text.lower().startswith("cuda:") else text))
+    if problems := [problem for gpu, problem in named if gpu is None]:
+        inside = "" if variable is None else f" (inside CUDA_VISIBLE_DEVICES={variable})"
+        raise DeviceError(
+            f"devices: {spec}: {'; '.join(problems)}{inside}. The GPUs are:\n{listing(pool)}"
+        )
+    return [gpu for gpu, _ in named if gpu is not None]
+
+
+def _named(gpus: Sequence[Gpu], text: str) -> Iterator[tuple[Gpu | None, str]]:
+    """Yield for each entry of a list the GPU that it names, or what is wrong with it."""
+    found: list[Gpu] = []
+    for item in (item.strip() for item in text.split(",")):
+        gpu = _find(gpus, item)
+        if isinstance(gpu, str):
+            yield None, gpu
+        elif gpu in found:
+            yield None, f"{item} is named twice"
+        else:
+            found.append(gpu)
+            yield gpu, ""
+
+
+def _find(gpus: Sequence[Gpu], text: str) -> Gpu | str:
+    """Find the GPU that an index, a UUID or the beginning of one names; what is wrong with it, if none."""
+    if text.isdecimal():
+        place = int(text)
+        return gpus[place] if place < len(gpus) else f"GPU {text} was not found"
+    if text.upper().startswith("MIG-"):
+        return f"{text} is a MIG slice, which gpusched does not use: name whole GPUs"
+    if not text.upper().startswith("GPU-") or len(text) < 5:
+        return f"{text!r} is neither an index nor a UUID"
+    matches = [gpu for gpu in gpus if gpu.uuid.lower().startswith(text.lower())]
+    if len(matches) > 1:
+        return f"{text} is the beginning of {len(matches)} UUIDs"
+    return matches[0] if matches else f"{text} was not found"
+
+
+def listing(pool: Sequence[Gpu]) -> str:
+    """List the GPUs there are, a line each."""
+    lines = [f"  cuda:{place}  {gpu.uuid}  {gpu.name}" for place, gpu in enumerate(pool)]
+    return "\n".join(lines) or "  no GPU"
 
 
 # ---------------------------------------------------------------- how ranks use them

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpusched.devices.choose import choose, visible
+from gpusched.devices.machine import choose, visible
 from gpusched.devices.nvml import Gpu
 from gpusched.errors import DeviceError
 
