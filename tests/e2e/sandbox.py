@@ -56,7 +56,10 @@ class Sandbox(Search):
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def recipe(self, script: str, **keys: Any) -> Path:
-        """A recipe for a script of ``tests/e2e/scripts``; ``keys`` replace the defaults."""
+        """A recipe for a script of ``tests/e2e/scripts``; ``keys`` replace the defaults.
+
+        ``preload=None``: what DDP and optimizers need is imported once, which a rank takes 1.7 s for.
+        """
         defaults = {
             "deadline": PLENTY,
             "policy": {"name": "fifo", "R": 3},
@@ -64,7 +67,10 @@ class Sandbox(Search):
             "max_trials": 2,
             "preload": [],
         }
-        return self.write_recipe(SCRIPTS / script, {**defaults, **keys})
+        given = {**defaults, **keys}
+        if given["preload"] is None:
+            del given["preload"]
+        return self.write_recipe(SCRIPTS / script, given)
 
     def start(self, *args: str | Path, **env: str) -> subprocess.Popen[str]:
         """Start a command and go on."""

@@ -9,9 +9,7 @@ from tests.e2e.sandbox import SCRIPTS, Sandbox
 
 #: misuse -> what the user must be told
 TOLD = {
-    "no track": "never calls trial.track(...)",
     "lambda": "trial.track(schedule=...): a function has no state_dict()",
-    "sampler": "gpusched shards and shuffles by itself; leave the sampler out",
     "one rank": "the ranks of this trial make different calls",
     "fewer": "rank 0 has come to its end",
 }
@@ -31,6 +29,7 @@ def test_every_misuse_is_named_with_its_line(sandbox: Sandbox) -> None:
         policy={"name": "fifo", "R": 3},
         sizes=[2],
         max_trials=1 + len(TOLD),
+        preload=None,
     )
     result = sandbox.gpusched("run", recipe)
     assert result.code == 0, result.text
@@ -68,6 +67,7 @@ def test_a_report_of_rank_0_alone_is_found_at_the_first_growth_and_the_trial_goe
         policy={"name": "hypersched", "R": 40, "cooldown": 0},
         scaling="linear",
         max_trials=1,
+        preload=None,
     )
     result = sandbox.gpusched("run", recipe)
     assert result.code == 0, result.text
@@ -100,7 +100,9 @@ def test_a_model_whose_shape_depends_on_the_number_of_ranks(sandbox: Sandbox) ->
 def test_out_of_memory(sandbox: Sandbox) -> None:
     """What does not fit fails and says so, and its configuration is not tried again."""
     space = {"batch": {"choice": [64, 4096]}, "memory": {"choice": ["gpu", "host"]}}
-    recipe = sandbox.recipe("greedy.py", space=space, policy={"name": "fifo", "R": 2}, max_trials=4)
+    recipe = sandbox.recipe(
+        "greedy.py", space=space, policy={"name": "fifo", "R": 2}, max_trials=4, preload=None
+    )
     result = sandbox.gpusched("run", recipe)
     assert result.code == 0, result.text + sandbox.log()
     trials = sandbox.view()["trials"]

@@ -3,8 +3,6 @@
 import time
 
 import torch
-from torch.utils.data import TensorDataset
-from torch.utils.data.distributed import DistributedSampler
 
 import gpusched
 
@@ -12,15 +10,11 @@ trial = gpusched.init()
 fault = trial.hparams.fault
 width = trial.world_size if fault == "shape" else 2
 model = torch.nn.Linear(2, width)
-data = TensorDataset(torch.ones(8, 2))
 if fault != "no loader":
     model = trial.wrap(model)
-if fault == "sampler":
-    trial.loader(data, 2, sampler=DistributedSampler(data))  # here: sampler
 if fault == "lambda":
     trial.track(model=model, schedule=lambda step: 0.1)  # here: lambda
-if fault != "no track":
-    trial.track(model=model)  # here: shape
+trial.track(model=model)  # here: shape
 for step in trial.steps():
     time.sleep(float(trial.hparams.get("step_s", 0)))
     if fault == "fewer" and step == 1 and trial.rank == 0:
@@ -35,4 +29,4 @@ for step in trial.steps():
         else:
             trial.report(score=1.0)  # here: waits
         continue
-    trial.report(score=1.0)  # here: no track, fewer
+    trial.report(score=1.0)  # here: fewer

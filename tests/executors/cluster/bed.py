@@ -67,6 +67,7 @@ class Bed:
         (folder / "train.py").write_text(script)
         recipe = {"script": "train.py", "metric": "accuracy", "deadline": "1h", "cluster": address}
         recipe["node_patience"] = f"{lost_s}s"
+        recipe["preload"] = []
         recipe["policy"] = {"name": "asha", "R": 1_000_000}  # no trial ends by itself
         recipe["space"] = {name: {"uniform": [0, 1]} for name in train(1)}
         (folder / "recipe.in.yaml").write_text(json.dumps(recipe))
