@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from gpusched.core.events import ExperimentStarted, Reported
+from gpusched.core.events import DevicesJoined, Reported
 from gpusched.driver.loop import Driver, replay
 from gpusched.journal.log import Journal
 from gpusched.sim.setup import Setup, experiment, recipe
@@ -39,7 +39,7 @@ def record(of: Setup, path: Path) -> None:
     executor = of.machine()
     driver = Driver(experiment(of, recipe(of)), executor, journal)
     devices = tuple(device.id for device in executor.inventory())
-    driver.handle([ExperimentStarted(at=0.0, devices=devices)])
+    driver.handle([DevicesJoined(at=0.0, devices=devices)])
     driver.run()
     journal.close()
 

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from gpusched.core.events import DeadlineMoved, ExperimentStarted, UserAsked, Verb
+from gpusched.core.events import DevicesJoined, LimitsMoved, UserAsked, Verb
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.driver.loop import Driver
@@ -108,12 +108,12 @@ def record(path: Path) -> Experiment:
     driver = Driver(made, executor, journal, check=True)
     devices = tuple(device.id for device in executor.inventory())
     islands = {device: n // 2 for n, device in enumerate(devices)}
-    driver.handle([ExperimentStarted(at=0.0, devices=devices, islands=islands)])
+    driver.handle([DevicesJoined(at=0.0, devices=devices, islands=islands)])
     for at, verb, trial in ASKED:
         while executor.now() < at:
             driver.turn(at)
         driver.handle([UserAsked(at=executor.now(), verb=verb, trial=trial)])
-    driver.handle([DeadlineMoved(at=executor.now(), deadline_s=SETUP["rules"]["deadline_s"] + 1)])
+    driver.handle([LimitsMoved(at=executor.now(), deadline_s=SETUP["rules"]["deadline_s"] + 1)])
     driver.resume(epoch=2)
     driver.run()
     journal.set_meta({"outcome": outcome(made)})

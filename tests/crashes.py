@@ -15,11 +15,10 @@ from msgspec.structs import replace
 
 from gpusched.core.commands import Command, Launch, Suggest
 from gpusched.core.events import (
-    DeviceQuarantined,
-    DeviceReadmitted,
+    DevicesJoined,
     Event,
-    ExperimentStarted,
-    Reopened,
+    LimitsMoved,
+    QuarantineChanged,
     Reported,
 )
 from gpusched.core.experiment import Experiment
@@ -76,14 +75,14 @@ class Facts:
     """What can be found out anew: every report, in the trials' own files, and which devices are out of order."""
 
     reports: dict[int, list[Reported]] = field(default_factory=dict)
-    quarantined: dict[str, DeviceQuarantined] = field(default_factory=dict)
+    quarantined: dict[str, QuarantineChanged] = field(default_factory=dict)
 
     def note(self, event: Event) -> None:
         if isinstance(event, Reported):
             self.reports.setdefault(event.trial, []).append(event)
-        elif isinstance(event, DeviceQuarantined):
+        elif isinstance(event, QuarantineChanged) and event.reason:
             self.quarantined[event.device] = event
-        elif isinstance(event, DeviceReadmitted):
+        elif isinstance(event, QuarantineChanged):
             self.quarantined.pop(event.device, None)
 
 
@@ -211,7 +210,7 @@ class Daemons:
 
         def note(event: Event, _commands: object) -> None:
             nonlocal reopened
-            reopened += type(event) is Reopened
+            reopened += type(event) is LimitsMoved
 
         known = replay(self.experiment, journal.entries(), note)
         driver = Driver(
@@ -223,7 +222,7 @@ class Daemons:
         )
         if known == 0:
             devices = tuple(device.id for device in self.machine.inventory())
-            driver.handle([ExperimentStarted(at=0.0, devices=devices)])
+            driver.handle([DevicesJoined(at=0.0, devices=devices)])
         else:
             driver.resume(self.epoch)
         driver.run()
@@ -231,9 +230,9 @@ class Daemons:
             driver.reopen(self._reopened())
             driver.run()
 
-    def _reopened(self) -> Reopened:
+    def _reopened(self) -> LimitsMoved:
         now, saved = self.machine.now(), self.machine.stories.items()
-        return Reopened(
+        return LimitsMoved(
             at=now,
             deadline_s=max(now, self.experiment.state.rules.deadline_s) + self.setup.deadline_s,
             max_trials=self.experiment.state.rules.max_trials,

@@ -15,11 +15,10 @@ from typing import Any, Literal
 
 from gpusched.core.commands import Command, Kill, Launch
 from gpusched.core.events import (
-    DeviceQuarantined,
-    DeviceReadmitted,
     DevicesReleased,
     Event,
     Outcome,
+    QuarantineChanged,
     Reported,
 )
 from gpusched.sim.executor import SimExecutor
@@ -155,7 +154,7 @@ class FaultyExecutor(SimExecutor):
                 yield DevicesReleased(at=event.at, devices=free)
             for name in stuck:
                 self._broken.add(name)
-                yield DeviceQuarantined(at=self._now, device=name, reason="simulated: not released")
+                yield QuarantineChanged(at=self._now, device=name, reason="simulated: not released")
                 if self._faults.readmit_s is not None:
                     self._push(self._now + self._faults.readmit_s, "readmit", name)
 
@@ -168,14 +167,14 @@ class FaultyExecutor(SimExecutor):
             self._push(self._now + LOOK_AGAIN_S, "readmit", name)
         elif name in self._broken:
             self._broken.remove(name)
-            yield DeviceReadmitted(at=self._now, device=name)
+            yield QuarantineChanged(at=self._now, device=name)
 
     def _strike(self, incident: Incident) -> Iterator[Event]:
         if incident.kind == "quarantine":
             assert any(device.id == incident.device for device in self.inventory()), incident
             if incident.device not in self._broken:
                 self._broken.add(incident.device)
-                yield DeviceQuarantined(
+                yield QuarantineChanged(
                     at=self._now, device=incident.device, reason=incident.reason
                 )
         elif incident.kind == "readmit":

@@ -17,7 +17,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import psutil
 from sortedcontainers import SortedList
@@ -74,6 +74,19 @@ class ScriptedPolicy(base.Policy):
         return _taken(self.on_next_forecast)
 
 
+class SetTimer(NamedTuple):
+    """What ``expect`` sees of a timer that the event set."""
+
+    timer: str
+    at: float
+
+
+class Finish(NamedTuple):
+    """What ``expect`` sees of an event that ended the search."""
+
+    reason: str
+
+
 def _taken(decisions: list[Decision]) -> list[Decision]:
     taken = list(decisions)
     decisions.clear()
@@ -108,13 +121,19 @@ class Script:
         self.now = 0.0
         self.events: list[ev.Event] = []
         self._commands: list[Command] = []
+        #: Timers that were set, and the end.
+        self._changes: set[SetTimer | Finish] = set()
 
     # ------------------------------------------------------------ comparing
 
-    def expect(self, *commands: Command) -> Self:
-        """These commands, all of them and in this order, have been returned since the last ``expect``."""
+    def expect(self, *expected: Command | SetTimer | Finish) -> Self:
+        """These commands, all of them and in this order, came of the last event; timers and the end in any place."""
         returned, self._commands = self._commands, []
-        assert returned == list(commands), _difference(returned, commands)
+        changes, self._changes = self._changes, set()
+        commands = [one for one in expected if not isinstance(one, SetTimer | Finish)]
+        assert returned == commands, _difference(returned, commands)
+        others = {one for one in expected if isinstance(one, SetTimer | Finish)}
+        assert changes == others, f"{changes} instead of {others}"
         return self
 
     def expect_nothing(self) -> Self:
@@ -127,7 +146,7 @@ class Script:
 
     def drop(self) -> Self:
         """Set-up: whatever it returned is not what the test is about."""
-        self._commands = []
+        self._commands, self._changes = [], set()
         return self
 
     # ------------------------------------------------------------ the policy's next decisions
@@ -150,7 +169,11 @@ class Script:
         again = event_from(type(event).__name__, event.at, event_body(event))
         assert again == event
         self.events.append(event)
+        before, was_over = dict(self.state.timers), self.state.finished
         self._commands = self.experiment.handle(event)
+        self._changes = {SetTimer(*timer) for timer in self.state.timers.items() - before.items()}
+        if self.state.finished and (not was_over or ev.is_reopened(event)):
+            self._changes.add(Finish(self.state.stopping or ""))
         assert commands_from(commands_text(self._commands)) == self._commands
         self.experiment.check()
         return self
@@ -160,9 +183,7 @@ class Script:
         return self
 
     def start(self) -> Self:
-        return self.feed(
-            ev.ExperimentStarted(at=self.now, devices=self.devices, islands=self.islands)
-        )
+        return self.feed(ev.DevicesJoined(at=self.now, devices=self.devices, islands=self.islands))
 
     def up(self, trial: int, *, incarnation: int | None = None) -> Self:
         number = self._incarnation(trial, incarnation)
@@ -218,10 +239,10 @@ class Script:
         return self.feed(ev.DevicesReleased(at=self.now, devices=devices))
 
     def quarantined(self, device: str, reason: str = "Xid 79") -> Self:
-        return self.feed(ev.DeviceQuarantined(at=self.now, device=device, reason=reason))
+        return self.feed(ev.QuarantineChanged(at=self.now, device=device, reason=reason))
 
     def readmitted(self, device: str) -> Self:
-        return self.feed(ev.DeviceReadmitted(at=self.now, device=device))
+        return self.feed(ev.QuarantineChanged(at=self.now, device=device))
 
     def timer(self, name: str) -> Self:
         self.now = max(self.now, self.state.timers.get(name, 0.0))
@@ -235,7 +256,7 @@ class Script:
         known = {t.id: t.saved_step for t in self.state.trials.values() if t.saved_step}
         there = {str(trial): step for trial, step in (checkpoints or known).items()}
         return self.feed(
-            ev.Reopened(at=self.now, deadline_s=deadline_s, checkpoints=there, **limits)
+            ev.LimitsMoved(at=self.now, deadline_s=deadline_s, checkpoints=there, **limits)
         )
 
     def _incarnation(self, trial: int, given: int | None) -> int:

@@ -7,14 +7,13 @@ import sys
 import textwrap
 from pathlib import Path
 
-from gpusched.core.commands import Command, Launch, SetTimer, Yield
+from gpusched.core.commands import Command, Launch, Yield
 from gpusched.core.events import (
     CheckpointSaved,
-    DeviceQuarantined,
-    DeviceReadmitted,
+    DevicesJoined,
     DevicesReleased,
     Event,
-    ExperimentStarted,
+    QuarantineChanged,
     TrialExited,
     TrialUp,
 )
@@ -31,11 +30,8 @@ def sample(count: int) -> list[tuple[Event, list[Command]]]:
     """Events of every size, some with commands."""
     found: list[tuple[Event, list[Command]]] = [
         (
-            ExperimentStarted(at=0.0, devices=("d0", "d1"), islands={"d0": 0, "d1": 1}),
-            [
-                SetTimer("deadline", 60.0),
-                Launch(0, 1, ("d0",), {"lr": 0.1, "act": "relu", "é": [1, 2]}),
-            ],
+            DevicesJoined(at=0.0, devices=("d0", "d1"), islands={"d0": 0, "d1": 1}),
+            [Launch(0, 1, ("d0",), {"lr": 0.1, "act": "relu", "é": [1, 2]})],
         ),
         (TrialUp(at=0.5, trial=0, incarnation=1), []),
     ]
@@ -98,18 +94,18 @@ def story(path: Path) -> Path:
     """Two devices, two trials: one is resized, one loses its device."""
     told: list[tuple[Event, list[Command]]] = [
         (
-            ExperimentStarted(at=0.0, devices=("d0", "d1"), unusable={"d1": "a stranger's"}),
+            DevicesJoined(at=0.0, devices=("d0", "d1"), unusable={"d1": "a stranger's"}),
             [Launch(0, 1, ("d0",), {"act": EVIL, "opt": {"lr": 0.1}})],
         ),
         (reported(at=1.0, trial=0, incarnation=1, seq=1, step=1, metric=0.5), []),
         (CheckpointSaved(at=1.5, trial=0, incarnation=1, step=1, save_s=0.25), []),
-        (DeviceReadmitted(at=2.0, device="d1"), [Launch(1, 1, ("d1",), {"act": "relu"})]),
+        (QuarantineChanged(at=2.0, device="d1"), [Launch(1, 1, ("d1",), {"act": "relu"})]),
         (reported(at=3.0, trial=0, incarnation=1, seq=2, step=2, metric=0.75), [Yield(0, 1, True)]),
         (reported(at=3.5, trial=1, incarnation=1, seq=1, step=1, metric=None), []),
         (CheckpointSaved(at=3.75, trial=0, incarnation=1, step=2, save_s=0.5), []),
         (TrialExited(at=4.0, trial=0, incarnation=1, outcome="yielded"), []),
         (DevicesReleased(at=4.5, devices=("d0",)), [Launch(0, 2, ("d0",), {"act": EVIL})]),
-        (DeviceQuarantined(at=5.0, device="d1", reason="Xid 79"), []),
+        (QuarantineChanged(at=5.0, device="d1", reason="Xid 79"), []),
         (TrialExited(at=5.5, trial=1, incarnation=1, outcome="killed"), []),
         (TrialExited(at=6.0, trial=0, incarnation=1, outcome="lost"), []),  # of before
         (reported(at=7.0, trial=0, incarnation=2, seq=3, step=3, metric=0.6), []),

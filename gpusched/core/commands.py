@@ -58,13 +58,6 @@ class ConfirmRelease(Struct, frozen=True):
     devices: tuple[str, ...]
 
 
-class SetTimer(Struct, frozen=True):
-    """Fire ``timer`` at this time. A timer set again moves."""
-
-    timer: str
-    at: float
-
-
 class Forecast(Struct, frozen=True):
     """Extrapolate a learning curve outside the daemon's loop; answer with ``Forecasted``."""
 
@@ -89,23 +82,6 @@ class KeepBest(Struct, frozen=True):
     metric: float
 
 
-class Finish(Struct, frozen=True):
-    """The experiment is over."""
-
-    reason: str
-
-
-Command = (
-    Launch
-    | Yield
-    | Save
-    | Kill
-    | ConfirmRelease
-    | SetTimer
-    | Forecast
-    | Suggest
-    | KeepBest
-    | Finish
-)
+Command = Launch | Yield | Save | Kill | ConfirmRelease | Forecast | Suggest | KeepBest
 
 COMMAND_TYPES: dict[str, type] = {kind.__name__: kind for kind in get_args(Command)}

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from gpusched.protocol import Report
 
 Outcome = Literal["yielded", "finished", "failed", "lost", "killed"]
-Verb = Literal["pause", "unpause", "stop_trial", "stop", "cancel", "kill"]
+Verb = Literal["pause", "unpause", "stop_trial", "stop", "cancel", "kill", "try"]
 
 
 class Event(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -24,8 +24,8 @@ class Event(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
     at: float
 
 
-class ExperimentStarted(Event, kw_only=True):
-    """The daemon is ready; these devices are the experiment's.
+class DevicesJoined(Event, kw_only=True):
+    """These devices are the search's, which begins with the first of them; more come with each node of a cluster.
 
     ``islands`` numbers groups of devices that talk to each other fast; a trial is placed inside one where possible.
     ``unusable``: those that cannot be used yet (a stranger's, leased, sick) and why; they begin in quarantine.
@@ -34,13 +34,6 @@ class ExperimentStarted(Event, kw_only=True):
     devices: tuple[str, ...]
     islands: Mapping[str, int] = field(default_factory=dict)
     unusable: Mapping[str, str] = field(default_factory=dict)
-
-
-class DevicesJoined(Event, kw_only=True):
-    """More devices are the experiment's, free and clean: a node has joined its cluster. As ``ExperimentStarted``."""
-
-    devices: tuple[str, ...]
-    islands: Mapping[str, int] = field(default_factory=dict)
 
 
 class TrialUp(Event, kw_only=True):
@@ -112,17 +105,11 @@ class DevicesReleased(Event, kw_only=True):
     devices: tuple[str, ...]
 
 
-class DeviceQuarantined(Event, kw_only=True):
-    """A device is out of use until it is readmitted."""
+class QuarantineChanged(Event, kw_only=True):
+    """A device is out of use for this reason or, without one, confirmed to be clean and in use again."""
 
     device: str
-    reason: str
-
-
-class DeviceReadmitted(Event, kw_only=True):
-    """A quarantined device is confirmed clean again."""
-
-    device: str
+    reason: str = ""
 
 
 class StorageChanged(Event, kw_only=True):
@@ -133,7 +120,7 @@ class StorageChanged(Event, kw_only=True):
 
 
 class TimerFired(Event, kw_only=True):
-    """The time asked for by ``SetTimer`` has come."""
+    """The time of one of the state's timers has come."""
 
     timer: str
 
@@ -174,37 +161,35 @@ class DaemonResumed(Event, kw_only=True):
 
 
 class UserAsked(Event, kw_only=True):
-    """A person asked for this at the command line."""
+    """A person asked for this at the command line.
+
+    ``hparams``: the configuration to ``try`` next; ``seed`` of its training, None: the search's.
+    """
 
     verb: Verb
     trial: int | None = None
+    hparams: Mapping[str, object] = field(default_factory=dict)
+    seed: int | None = None
 
 
-class DeadlineMoved(Event, kw_only=True):
-    """A person has moved the deadline to ``deadline_s``, seconds since the experiment began."""
+class LimitsMoved(Event, kw_only=True):
+    """A person has set the deadline to ``deadline_s``, seconds since the search began; what is left out stays.
 
-    deadline_s: float
-
-
-class Reopened(Event, kw_only=True):
-    """A person has the search go on after its end; these limits hold from now on.
-
-    ``checkpoints``: step of the newest committed checkpoint on disk by trial; a trial without one stays over.
-    ``began``: the beginning in both clocks, moved by the time that the search was shut down (``driver/clock.py``).
+    ``checkpoints``: the search continues after its end; step of the newest committed checkpoint on disk by trial, and a
+    trial without one stays over. ``began``: the beginning in both clocks, moved by the time that the search was shut
+    down (``driver/clock.py``).
     """
 
     deadline_s: float
-    target: float | None = None
-    max_trials: int | None = None
-    checkpoints: Mapping[str, int] = field(default_factory=dict)
+    target: float | UnsetType | None = UNSET
+    max_trials: int | UnsetType | None = UNSET
+    checkpoints: Mapping[str, int] | None = None
     began: Mapping[str, float | str] = field(default_factory=dict)
 
 
-class Tried(Event, kw_only=True):
-    """A person asked for this configuration; it is the next to start. ``seed`` of its training; None: the search's."""
-
-    hparams: Mapping[str, object]
-    seed: int | None = None
+def is_reopened(event: Event) -> bool:
+    """Whether the event has a search continue after its end."""
+    return isinstance(event, LimitsMoved) and event.checkpoints is not None
 
 
 EVENT_TYPES: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}

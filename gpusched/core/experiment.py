@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from gpusched.core import events, invariants, requests
-from gpusched.core.allocation import DeviceState, DeviceTable
-from gpusched.core.commands import Command, Finish, Suggest
+from gpusched.core.allocation import DeviceState
+from gpusched.core.commands import Command, Suggest
 from gpusched.core.configurations import Draw
 from gpusched.core.decisions import NO_STEP_FITS, Decision, Policy, Resize, Resume, Start
 from gpusched.core.idle import IdleTime
@@ -48,19 +48,15 @@ class Experiment:
             events.CheckpointSaved: self._checkpoint_saved,
             events.TrialExited: self._exited,
             events.DevicesReleased: self._released,
-            events.DeviceQuarantined: self._quarantined,
-            events.DeviceReadmitted: self._readmitted,
+            events.QuarantineChanged: self._quarantine_changed,
             events.StorageChanged: self._storage_changed,
             events.TimerFired: self._timer_fired,
             events.Forecasted: self._forecasted,
             events.Suggested: self._suggested,
             events.UserAsked: partial(requests.asked, self.state, self._do),
-            events.ExperimentStarted: self._started,
             events.DevicesJoined: self._joined,
             events.DaemonResumed: self._resumed,
-            events.DeadlineMoved: partial(requests.move_deadline, self.state, self._do),
-            events.Reopened: self._reopened,
-            events.Tried: partial(requests.tried, self.state),
+            events.LimitsMoved: self._limits_moved,
         }
 
     @property
@@ -73,7 +69,7 @@ class Experiment:
         Raises InvalidTransition or AssertionError where the facts contradict each other; the state is then undefined.
         """
         state = self.state
-        if state.finished and type(event) is not events.Reopened:
+        if state.finished and not events.is_reopened(event):
             self._after_the_end(event)
             return []
         if event.at > state.now:
@@ -110,8 +106,9 @@ class Experiment:
                 self.state.storage_low = event.low
             case events.DevicesReleased():
                 devices.released(event.devices)
-            case events.DeviceQuarantined() if event.device in devices.slots:
-                devices.quarantine(event.device, event.reason)
+            case events.QuarantineChanged(device=device, reason=reason) if device in devices.slots:
+                if reason:
+                    devices.quarantine(device, reason)
             case _:
                 pass
 
@@ -213,29 +210,32 @@ class Experiment:
 
     # ------------------------------------------------------------ facts about devices
 
-    def _started(self, event: events.ExperimentStarted) -> None:
-        self.state.devices = DeviceTable(
-            event.devices, event.islands, apart=self.state.rules.islands_apart
-        )
-        for name, reason in event.unusable.items():
-            self.state.devices.quarantine(name, reason)
-            self.state.say(None, f"{name} is quarantined: {reason}")
-        self._do.set_timer(DEADLINE, self.state.rules.deadline_s)
-        if self.state.rules.watch:
-            self._do.watch()
-
     def _joined(self, event: events.DevicesJoined) -> None:
-        self.state.devices.join(event.devices, event.islands)
-        self.state.say(None, f"{', '.join(event.devices)} joined the search")
+        state = self.state
+        is_first = not state.devices.slots
+        state.devices.join(event.devices, event.islands)
+        for name, reason in event.unusable.items():
+            state.devices.quarantine(name, reason)
+            state.say(None, f"{name} is quarantined: {reason}")
+        if not is_first:
+            state.say(None, f"{', '.join(event.devices)} joined the search")
+            return
+        state.timers[DEADLINE] = state.rules.deadline_s
+        if state.rules.watch:
+            self._do.watch()
 
     def _released(self, event: events.DevicesReleased) -> None:
         for trial_id in sorted(self.state.devices.released(event.devices)):
             self._do.launch_if_ready(self.state.trials[trial_id])
 
-    def _quarantined(self, event: events.DeviceQuarantined) -> None:
+    def _quarantine_changed(self, event: events.QuarantineChanged) -> None:
         state = self.state
         slot = state.devices.slots.get(event.device)
         if slot is None:
+            return
+        if not event.reason:
+            state.devices.readmit(event.device)
+            state.say(None, f"{event.device} is in use again")
             return
         if slot.state is DeviceState.QUARANTINED:
             if slot.reason != event.reason:  # a stranger's GPU was lost as well
@@ -248,10 +248,6 @@ class Experiment:
         if holder is not None:
             trial = self._touched = state.trials[holder]
             self._do.lose(trial, event.device, event.reason)
-
-    def _readmitted(self, event: events.DeviceReadmitted) -> None:
-        self.state.devices.readmit(event.device)
-        self.state.say(None, f"{event.device} is in use again")
 
     def _storage_changed(self, event: events.StorageChanged) -> None:
         """Begin nothing below the low mark, as it could not be saved; trials that run go on."""
@@ -295,8 +291,8 @@ class Experiment:
         if event.why:
             self.state.say(None, f"configuration {event.n} is by {event.by}: {event.why}")
 
-    def _reopened(self, event: events.Reopened) -> None:
-        if requests.reopen(self.state, self._do, event):
+    def _limits_moved(self, event: events.LimitsMoved) -> None:
+        if requests.move_limits(self.state, self._do, event):
             self._enact(self.policy.on_wake(self.state))
 
     def _resumed(self, event: events.DaemonResumed) -> None:
@@ -322,7 +318,8 @@ class Experiment:
         )
         for device in unusable:
             reason = event.unusable[device]
-            self._quarantined(events.DeviceQuarantined(at=event.at, device=device, reason=reason))
+            lost = events.QuarantineChanged(at=event.at, device=device, reason=reason)
+            self._quarantine_changed(lost)
 
     # ------------------------------------------------------------ what follows
 
@@ -393,7 +390,6 @@ class Experiment:
             trial.cut_atoms = 0
             state.move(trial, S.STOPPED, state.stopping)
         self._tell_of_rest()
-        self._do.add(Finish(state.stopping))
 
     def _is_too_late(self) -> bool:
         """Tell whether something is left to train of which no step would end before the deadline."""

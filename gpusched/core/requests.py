@@ -1,10 +1,12 @@
-"""Wishes of people: to stop, pause, try, give more time, or go on after the end."""
+"""Wishes of people: to stop, pause, try, give more time, or continue after the end."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from gpusched.core.events import DeadlineMoved, Reopened, Tried, UserAsked
+from msgspec import UNSET
+
+from gpusched.core.events import LimitsMoved, UserAsked
 from gpusched.core.state import DEADLINE, LAST_CALL, WAKE, State
 from gpusched.core.transitions import STOPPED_BY_USER, Transitions
 from gpusched.core.trial import After, TrialRecord, TrialState
@@ -14,7 +16,7 @@ S = TrialState
 
 
 def asked(state: State, do: Transitions, event: UserAsked) -> None:
-    """Stop the search or a trial, or pause one; a wish that no longer fits is dropped."""
+    """Stop the search or a trial, pause one, or queue a configuration; a wish that no longer fits is dropped."""
     trial = state.trials.get(event.trial) if event.trial is not None else None
     match event.verb:
         case "stop":
@@ -35,58 +37,44 @@ def asked(state: State, do: Transitions, event: UserAsked) -> None:
                 state.want(trial)
         case "stop_trial" if trial is not None and not trial.is_final:
             do.leave(trial.id, After(S.STOPPED, "stopped by the user"))
+        case "try" if state.stopping is None:
+            state.configurations.given.append((event.hparams, event.seed))
+            state.say(None, f"asked to try {show_hparams(event.hparams)}")
         case _:
             pass
 
 
-def tried(state: State, event: Tried) -> None:
-    """Queue a configuration."""
-    if state.stopping is None:
-        state.configurations.given.append((event.hparams, event.seed))
-        state.say(None, f"asked to try {show_hparams(event.hparams)}")
-
-
-def move_deadline(state: State, do: Transitions, event: DeadlineMoved) -> None:
-    """Move the deadline of a search that is not ending; not before now."""
-    if state.stopping is not None:
-        return
-    before_s, to_s = state.rules.deadline_s, max(event.deadline_s, state.now)
-    state.rules = replace(state.rules, deadline_s=to_s)
-    by_s, how = abs(to_s - before_s), "later" if to_s > before_s else "earlier"
-    state.say(None, f"the deadline is {show_duration(by_s)} {how}")
-    do.set_timer(DEADLINE, to_s)
-
-
-def reopen(state: State, do: Transitions, event: Reopened) -> bool:
-    """Go on after the end, or before it with other limits; tell whether it was over.
+def move_limits(state: State, do: Transitions, event: LimitsMoved) -> bool:
+    """Set other limits, or continue a search that is over; tell whether it was. A search that is ending ends first.
 
     Trials that only the end stopped are paused again.
     """
     was_over = state.finished
     if state.stopping is not None and not was_over:
-        return False  # trials are leaving still
-    state.rules = replace(
-        state.rules,
-        deadline_s=max(event.deadline_s, state.now),
-        target=event.target,
-        max_trials=event.max_trials,
-    )
-    if was_over:
-        state.stopping, state.finished = None, False
-        state.watched_since, state.failures = state.now, 0
-    state.say(None, f"the search goes on; {show_duration(state.time_left_s)} left")
-    do.set_timer(DEADLINE, state.rules.deadline_s)
-    if not was_over:
         return False
+    rules, to_s = state.rules, max(event.deadline_s, state.now)
+    state.rules = replace(
+        rules,
+        deadline_s=to_s,
+        target=rules.target if event.target is UNSET else event.target,
+        max_trials=rules.max_trials if event.max_trials is UNSET else event.max_trials,
+    )
+    state.timers[DEADLINE] = to_s
+    if not was_over:
+        by_s, how = abs(to_s - rules.deadline_s), "later" if to_s > rules.deadline_s else "earlier"
+        state.say(None, f"the deadline is {show_duration(by_s)} {how}")
+        return False
+    state.stopping, state.finished = None, False
+    state.watched_since, state.failures = state.now, 0
+    state.say(None, f"the search continues; {show_duration(state.time_left_s)} left")
     state.timers.pop(LAST_CALL, None)
     if state.missed_wake_at is not None:
-        do.set_timer(WAKE, state.missed_wake_at)
-        state.missed_wake_at = None
+        state.timers[WAKE], state.missed_wake_at = state.missed_wake_at, None
     if state.rules.watch:
         do.watch()
     untold, state.untold = state.untold, {}
     for trial in list(state.trials.values()):
-        step = event.checkpoints.get(str(trial.id), 0)
+        step = (event.checkpoints or {}).get(str(trial.id), 0)
         if trial.cut_atoms is not None and (step or not trial.seq):
             _pause_again(state, trial, step)
             continue
@@ -97,11 +85,11 @@ def reopen(state: State, do: Transitions, event: Reopened) -> bool:
 
 
 def _pause_again(state: State, trial: TrialRecord, step: int) -> None:
-    """Pause a trial again that the end of the search stopped; it goes on from step ``step`` (0: it had none)."""
+    """Pause a trial again that the end of the search stopped; it continues from step ``step`` (0: it had none)."""
     was_training = bool(trial.cut_atoms)
     trial.saved_step = step
     where = f"its checkpoint is of step {step}" if step else "it had not begun to train"
-    state.move(trial, S.PAUSED, f"the search goes on; {where}")
+    state.move(trial, S.PAUSED, f"the search continues; {where}")
     if was_training and not trial.held_by_user:
         state.want(trial)
     else:

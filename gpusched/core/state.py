@@ -32,7 +32,7 @@ class State:
     def __init__(self, rules: Rules, draw: Draw | None) -> None:
         self.rules = rules
         self.now = 0.0
-        self.devices = DeviceTable((), {})
+        self.devices = DeviceTable((), {}, apart=rules.islands_apart)
         self.speed = Speed(rules.scaling)
         self.trials: dict[int, TrialRecord] = {}
         self.live: dict[int, TrialRecord] = {}
@@ -66,6 +66,7 @@ class State:
         #: The disk has too little room for checkpoints: nothing is begun.
         self.storage_low = False
         self.finished = False
+        #: Times at which ``TimerFired`` is due; a timer that is set again moves.
         self.timers: dict[str, float] = {}
         #: Time of a policy's wake that came while the search was ending, for a search that goes on after its end.
         self.missed_wake_at: float | None = None

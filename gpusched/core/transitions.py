@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from gpusched.core import exits
 from gpusched.core.allocation import DeviceState
-from gpusched.core.commands import Command, ConfirmRelease, Forecast, Kill, Launch, SetTimer, Yield
+from gpusched.core.commands import Command, ConfirmRelease, Forecast, Kill, Launch, Yield
 from gpusched.core.decisions import (
     NO_STEP_FITS,
     AskForecast,
@@ -56,10 +56,6 @@ class Transitions:
         """Have the executor carry out a command that changes nothing here."""
         self._commands.append(command)
 
-    def set_timer(self, timer: str, at: float) -> None:
-        self._state.timers[timer] = at
-        self.add(SetTimer(timer, at))
-
     def enact(self, decision: Decision) -> bool:
         """Carry out one decision; False if no trial was moved by it."""
         match decision:
@@ -78,7 +74,7 @@ class Transitions:
             case Complete():
                 return self.leave(decision.trial, After(S.COMPLETED, decision.reason))
             case WakeAt():
-                self.set_timer(WAKE, decision.at)
+                self._state.timers[WAKE] = decision.at
             case AskForecast():
                 self._forecast(decision)
             case Say():
@@ -209,7 +205,7 @@ class Transitions:
         for trial in list(state.live.values()):
             self.cut(trial, S.STOPPED, reason)
         if state.live:
-            self.set_timer(LAST_CALL, state.now + self._last_call_s())
+            state.timers[LAST_CALL] = state.now + self._last_call_s()
 
     def _last_call_s(self) -> float:
         """Return the time from the search's end to its last call.
@@ -291,7 +287,7 @@ class Transitions:
 
     def watch(self) -> None:
         """Look for silent trials from now on, every ``WATCH_EVERY_S``."""
-        self.set_timer(WATCH, self._state.now + WATCH_EVERY_S)
+        self._state.timers[WATCH] = self._state.now + WATCH_EVERY_S
 
     def kill_silent(self, due: float) -> None:
         """Kill and relaunch trials that have not reported for too long; the timer was due at ``due``."""

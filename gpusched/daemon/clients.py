@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gpusched.core.commands import Command
-from gpusched.core.events import DeadlineMoved, Event, Tried, UserAsked
+from gpusched.core.events import Event, LimitsMoved, UserAsked, is_reopened
 from gpusched.daemon import standing
 from gpusched.dashboard import lines as plain
 from gpusched.driver.assemble import Assembled
@@ -56,6 +56,7 @@ class Clients:
         self._followers: list[Peer] = []
         self._past: deque[tuple[str, dict[str, Any]]] = deque(maxlen=PAST_LINES)
         self._next_view_at = 0.0
+        self._is_over = assembled.experiment.finished
         self._unshown: set[str] = set()
         hub.register(ClientHello, self._take)
 
@@ -130,7 +131,7 @@ class Clients:
             case other:
                 raise InputError(f"the daemon knows no request {other!r}")
 
-    def moved_deadline(self, request: Ask) -> DeadlineMoved:
+    def moved_deadline(self, request: Ask) -> LimitsMoved:
         """Read a request: ``in_s`` seconds from now, or ``add_s`` more than there were. Raises InputError."""
         state, now = self._assembled.experiment.state, self._clock()
         if state.stopping is not None:
@@ -140,7 +141,7 @@ class Clients:
             by_s, since_s = request.add_s, state.rules.deadline_s
         if by_s is None:
             raise InputError("to when is the deadline to be moved?")
-        return DeadlineMoved(at=now, deadline_s=since_s + by_s)
+        return LimitsMoved(at=now, deadline_s=since_s + by_s)
 
     def _try(self, request: Ask) -> dict[str, Any]:
         """Queue a configuration that the client has checked; tell how many are before it."""
@@ -149,8 +150,8 @@ class Clients:
             raise InputError(f"{name} is ending ({state.stopping})")
         if not request.hparams:
             raise InputError("which configuration? give its values")
-        asked = sum(type(event) is Tried for event in self._asked)
-        tried = Tried(at=self._clock(), hparams=request.hparams, seed=request.seed)
+        asked = sum(isinstance(event, UserAsked) and event.verb == "try" for event in self._asked)
+        tried = UserAsked(at=self._clock(), verb="try", hparams=request.hparams, seed=request.seed)
         self._asked.append(tried)
         return {"hparams": request.hparams, "before": len(state.configurations.given) + asked}
 
@@ -201,7 +202,9 @@ class Clients:
         """Observe an event: print a line for each thing worth one, and send it to followers."""
         state, metric = self._assembled.experiment.state, self._assembled.recipe.metric
         with self.unharmed("a line"):
-            if records := plain.records(event, commands, state, metric):
+            is_over, self._is_over = self._is_over, state.finished
+            is_end = state.finished and (not is_over or is_reopened(event))
+            if records := plain.records(event, commands, state, metric, is_end=is_end):
                 self._tell(records)
 
     @contextlib.contextmanager

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gpusched import failpoints
-from gpusched.core.events import DeadlineMoved, Event, ExperimentStarted, Reopened, Tried
+from gpusched.core.events import DevicesJoined, Event, LimitsMoved, UserAsked
 from gpusched.daemon import resuming
 from gpusched.daemon.clients import Clients
 from gpusched.daemon.provenance import Edits, recipe_file
@@ -184,7 +184,7 @@ class Daemon:
             raise
 
     def _note_beginning(self, event: Event, _commands: object) -> None:
-        if type(event) is Reopened and event.began:
+        if type(event) is LimitsMoved and event.began:
             self._began = Beginning.from_json(event.began)
 
     def _start(self) -> None:
@@ -209,8 +209,8 @@ class Daemon:
         asked = self._wish.get("try")
         self.driver.handle(
             [
-                *([Tried(at=self.clock(), **asked)] if asked else ()),
-                ExperimentStarted(
+                *([UserAsked(at=self.clock(), verb="try", **asked)] if asked else ()),
+                DevicesJoined(
                     at=self.clock(),
                     devices=tuple(device.id for device in inventory),
                     islands={device.id: device.island for device in inventory},
@@ -221,7 +221,7 @@ class Daemon:
         late_s = self.clock()
         # The time of day that a deadline may be has a fraction of a second, and stays where it is.
         if self.assembled.recipe.cluster and late_s > NODES_S and rules.deadline_s.is_integer():
-            moved = DeadlineMoved(at=late_s, deadline_s=rules.deadline_s + late_s)
+            moved = LimitsMoved(at=late_s, deadline_s=rules.deadline_s + late_s)
             self.driver.handle([moved])
 
     def _go_on(self) -> None:

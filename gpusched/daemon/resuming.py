@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpusched.core.events import DeadlineMoved, Event, Reopened
+from gpusched.core.events import LimitsMoved
 from gpusched.core.state import DEADLINE, TOO_LATE, State
 from gpusched.core.trial import TrialRecord
 from gpusched.daemon import standing
@@ -126,16 +126,15 @@ def _put_aside(folder: Path) -> None:
 Wish = Mapping[str, Any]
 
 
-def changed(assembled: Assembled, wish: Wish, now: float) -> Event:
+def changed(assembled: Assembled, wish: Wish, now: float) -> LimitsMoved:
     """Return the event of a search that is not over and goes on with other limits. Raises InputError."""
     limits = _limits(assembled, wish, now)
-    if set(wish) <= {"in_s", "add_s"}:
-        return DeadlineMoved(at=now, deadline_s=limits["deadline_s"])
-    _require_open_target(assembled, limits["target"])
-    return Reopened(at=now, **limits)
+    if not set(wish) <= {"in_s", "add_s"}:
+        _require_open_target(assembled, limits["target"])
+    return LimitsMoved(at=now, **limits)
 
 
-def reopened(assembled: Assembled, wish: Wish, began: Beginning) -> Reopened:
+def reopened(assembled: Assembled, wish: Wish, began: Beginning) -> LimitsMoved:
     """Return the event of a search that goes on after its end. Raises InputError where it cannot."""
     state, paths = assembled.experiment.state, assembled.paths
     limits = _limits(assembled, wish, state.now)
@@ -144,7 +143,7 @@ def reopened(assembled: Assembled, wish: Wish, began: Beginning) -> Reopened:
     if best is not None and state.trials[best.trial].cut_atoms is not None:
         give_back(paths, best.trial, best.step)
     checkpoints = {str(trial.id): step for trial, step in _checkpoints(assembled) if step}
-    return Reopened(at=state.now, checkpoints=checkpoints, began=began.to_json(), **limits)
+    return LimitsMoved(at=state.now, checkpoints=checkpoints, began=began.to_json(), **limits)
 
 
 def require_reopenable(assembled: Assembled, wish: Wish) -> None:
@@ -175,10 +174,10 @@ def require_reopenable(assembled: Assembled, wish: Wish) -> None:
     )
 
 
-def remarks(assembled: Assembled, event: Reopened) -> Iterator[str]:
+def remarks(assembled: Assembled, event: LimitsMoved) -> Iterator[str]:
     """Say which trials that the end had stopped go on, and which cannot. Call before the event is handled."""
     cut = [trial for trial, _ in _checkpoints(assembled)]
-    there = [trial for trial in cut if str(trial.id) in event.checkpoints or not trial.seq]
+    there = [trial for trial in cut if str(trial.id) in (event.checkpoints or {}) or not trial.seq]
     if there:
         yield f"{count(len(there), 'trial')} that the end had stopped can go on from where they were saved"
     for lost, why in (

@@ -12,16 +12,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpusched.core.commands import Command, Finish, KeepBest, Kill, Launch, Yield
+from gpusched.core.commands import Command, KeepBest, Kill, Launch, Yield
 from gpusched.core.events import (
     DaemonResumed,
-    DeadlineMoved,
-    DeviceQuarantined,
-    DeviceReadmitted,
     DevicesJoined,
     Event,
-    ExperimentStarted,
-    Reopened,
+    LimitsMoved,
+    QuarantineChanged,
     Reported,
     StorageChanged,
     TimerFired,
@@ -49,13 +46,21 @@ def line(record: Record) -> str:
 
 
 def records(
-    event: Event, commands: Sequence[Command], state: State, metric: str = ""
+    event: Event,
+    commands: Sequence[Command],
+    state: State,
+    metric: str = "",
+    *,
+    is_end: bool = False,
 ) -> list[Record]:
-    """Tell an event as flat objects, in the order in which things followed from each other."""
-    if type(event) is Reported and not commands:
+    """Tell an event as flat objects, in the order in which things followed; ``is_end``: the search is over by it."""
+    if type(event) is Reported and not commands and not is_end:
         return []  # nearly all events are such, and a busy daemon has thousands a second
     at = round(state.now, 3)
     told = [*_of_event(event, commands, state), *_of_commands(event, commands, state, metric)]
+    if is_end:
+        ending = clean(state.stopping or "")
+        told.append(_record("over", _over(state, ending), reason=ending))
     return [{"at": at, **record} for record in told]
 
 
@@ -69,7 +74,10 @@ def remark(at: float, text: str) -> Record:
 
 def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterator[Record]:
     match event:
-        case ExperimentStarted(devices=devices, unusable=unusable):
+        case DevicesJoined(devices=devices) if len(devices) < state.devices.total:
+            text = f"{', '.join(devices)} joined the search"
+            yield _record("joined", text, devices=list(devices))
+        case DevicesJoined(devices=devices, unusable=unusable):
             usable, left = len(devices) - len(unusable), show_duration(state.time_left_s)
             text = f"the search begins on {count(usable, 'atom')}; deadline in {left}"
             yield _record("began", text, atoms=usable)
@@ -80,26 +88,23 @@ def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterat
                 yield from _decided(state.trials[number])
         case TrialExited():
             yield from _exited(event, state)
-        case DeviceQuarantined(device=device, reason=reason):
-            yield _quarantined(device, reason)
-        case DevicesJoined(devices=devices):
-            text = f"{', '.join(devices)} joined the search"
-            yield _record("joined", text, devices=list(devices))
-        case DeviceReadmitted(device=device):
+        case QuarantineChanged(device=device, reason=""):
             yield _record("readmitted", f"{device} is in use again", device=device)
+        case QuarantineChanged(device=device, reason=reason):
+            yield _quarantined(device, reason)
         case StorageChanged(low=low, what=what):
             yield _record("storage", clean(what), low=low)
         case DaemonResumed(epoch=epoch):
             yield _record("daemon", f"daemon {epoch} took over", epoch=epoch)
-        case UserAsked(verb=verb, trial=asked):
+        case UserAsked(verb=verb, trial=asked) if verb != "try":
             what = verb.replace("_trial", "")
             target = "the experiment" if asked is None else f"trial {asked}"
             yield _record("asked", f"asked to {what} {target}", asked, verb=verb)
-        case DeadlineMoved() | Reopened() if state.stopping is None:
+        case LimitsMoved(checkpoints=checkpoints) if state.stopping is None:
             left_s = state.time_left_s
             what, text = "moved", f"the deadline is moved: {show_duration(left_s)} from now"
-            if isinstance(event, Reopened):
-                what, text = "reopened", f"the search goes on: {show_duration(left_s)} left"
+            if checkpoints is not None:
+                what, text = "reopened", f"the search continues: {show_duration(left_s)} left"
             yield _record(what, text, left_s=left_s)
         case TimerFired(timer="deadline"):
             yield _record("deadline", "the deadline: every trial leaves at its next step")
@@ -165,9 +170,6 @@ def _of_commands(
                 name = f"{clean(metric, 60)} " if metric else ""
                 text = f"new best: {name}{show_metric(value)}, trial {number} at step {step}"
                 yield _record("best", text, number, step=step, metric=value)
-            case Finish(reason=reason):
-                ending = clean(state.stopping or reason)
-                yield _record("over", _over(state, ending), reason=ending)
             case _:
                 pass
 

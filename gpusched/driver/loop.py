@@ -22,15 +22,14 @@ from gpusched.core.commands import (
     Kill,
     Launch,
     Save,
-    SetTimer,
     Suggest,
     Yield,
 )
 from gpusched.core.events import (
     DaemonResumed,
-    DeviceQuarantined,
     Event,
-    Reopened,
+    LimitsMoved,
+    QuarantineChanged,
     Reported,
     TimerFired,
     TrialExited,
@@ -93,9 +92,6 @@ class Driver:
         self._check = check
         self._spare = spare
         self._fence = fence
-        #: Time of each timer that is set, by name, and of the next one; ``set_timer`` sets one.
-        self.timers: dict[str, float] = {}
-        self._wakes_at = FOREVER
         #: When to commit next, and since when what was committed may be unsynced.
         self._commit_at, self._synced_at = FOREVER, 0.0
         self._effects: list[Command] = []
@@ -114,8 +110,7 @@ class Driver:
 
     def turn(self, at_most: float = FOREVER) -> None:
         """Wait for something to happen, for a timer, or until ``at_most``; deal with it."""
-        until = at_most if at_most < self._wakes_at else self._wakes_at
-        until = min(until, self._commit_at)
+        until = min(at_most, self._wakes_at, self._commit_at)
         for helper in self._helpers.values():
             until = min(until, helper.next_look_at(self.executor.now()))
         events: list[Event] = list(self.executor.poll(until))
@@ -128,10 +123,12 @@ class Driver:
         if now >= self._commit_at:
             self._settle()
 
-    def set_timer(self, timer: str, at: float) -> None:
-        """Have this timer fire at ``at`` and at no other time."""
-        self.timers[timer] = at
-        self._wakes_at = min(self.timers.values())
+    @property
+    def _wakes_at(self) -> float:
+        """The time of the next timer of the search."""
+        if self.experiment.finished:
+            return FOREVER
+        return min(self.experiment.state.timers.values(), default=FOREVER)
 
     def handle(self, events: Sequence[Event]) -> None:
         """Deal with events: journal, sync, then act. Public: the daemon feeds in what people ask."""
@@ -155,7 +152,7 @@ class Driver:
                 self.journal.append(event, commands)
             if self._observer is not None:
                 self._observer(event, commands)
-        if self._effects:
+        if self._effects or (events and self.experiment.finished):
             self._settle()
         elif self.journal is not None and events and self.stalled is None:
             self._commit_at = min(self._commit_at, self.executor.now() + COMMIT_EVERY_S)
@@ -206,7 +203,8 @@ class Driver:
         After a failed fsync nothing on that disk can be trusted (Rebello et al., ATC'20): fail-stop, resume re-reads.
         """
         now = self.executor.now()
-        is_synced = bool(self._effects) or now >= self._synced_at + SYNC_EVERY_S
+        is_synced = bool(self._effects) or self.experiment.finished
+        is_synced = is_synced or now >= self._synced_at + SYNC_EVERY_S
         while self.journal is not None:
             try:
                 self.journal.commit(is_synced=is_synced)
@@ -226,9 +224,7 @@ class Driver:
     def _execute(self, command: Command) -> None:
         name = type(command).__name__
         failpoints.reach(f"{name}.before")
-        if type(command) is SetTimer:
-            self.set_timer(command.timer, command.at)
-        elif type(command) in (Forecast, Suggest):
+        if type(command) in (Forecast, Suggest):
             if (helper := self._helpers.get(type(command))) is not None:
                 helper.submit(command, self.experiment.state.trials.values())
         else:
@@ -236,11 +232,8 @@ class Driver:
         failpoints.reach(f"{name}.after")
 
     def _due(self, now: float) -> Iterator[Event]:
-        for timer, at in sorted(self.timers.items(), key=lambda item: item[1]):
-            if at <= now:
-                del self.timers[timer]
-                self._wakes_at = min(self.timers.values(), default=FOREVER)
-                yield TimerFired(at=now, timer=timer)
+        timers = sorted(self.experiment.state.timers.items(), key=lambda item: item[1])
+        return (TimerFired(at=now, timer=timer) for timer, at in timers if at <= now)
 
     # ------------------------------------------------------------ resume
 
@@ -259,20 +252,20 @@ class Driver:
         for one that the last daemon had begun.
         """
         found = self.executor.reconcile(list(live_trials(self.experiment)))
-        lost = {event.device: event.reason for event in found if type(event) is DeviceQuarantined}
+        changes = [event for event in found if type(event) is QuarantineChanged and event.reason]
         resumed = DaemonResumed(
             at=self.executor.now(),
             epoch=epoch,
             launched={str(trial): number for trial, number in (launched or {}).items()},
-            unusable={**(unusable or {}), **lost},
+            unusable={**(unusable or {}), **{lost.device: lost.reason for lost in changes}},
             storage_low=storage_low,
         )
-        self.handle([resumed, *(event for event in found if type(event) is not DeviceQuarantined)])
+        self.handle([resumed, *(event for event in found if event not in changes)])
         failpoints.reach("resume.reconciled")
         self._effects += outstanding(self.experiment)
         self._settle()
 
-    def reopen(self, event: Reopened) -> None:
+    def reopen(self, event: LimitsMoved) -> None:
         """Go on after the end, and issue again what was asked for before it and not answered."""
         self.handle([event])
         self._effects += outstanding(self.experiment)
@@ -330,8 +323,6 @@ def live_trials(experiment: Experiment) -> Iterator[LiveTrial]:
 def outstanding(experiment: Experiment) -> Iterator[Command]:
     """Yield commands that the state implies: a crash between journal and execution needs no case of its own."""
     state = experiment.state
-    for timer, at in state.timers.items():
-        yield SetTimer(timer, at)
     for trial in state.live.values():
         if trial.after is not None:
             yield Yield(trial.id, trial.incarnation, trial.after.save)

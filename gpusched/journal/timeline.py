@@ -16,13 +16,11 @@ from typing import Any
 from gpusched.core.commands import Launch
 from gpusched.core.events import (
     CheckpointSaved,
-    DeviceQuarantined,
-    DeviceReadmitted,
     DevicesJoined,
     DevicesReleased,
     Event,
-    ExperimentStarted,
     Outcome,
+    QuarantineChanged,
     Reported,
     TrialExited,
 )
@@ -129,8 +127,8 @@ class Timeline:
 News = tuple[TrialTimeline, IncarnationTimeline, ReportedStep]
 
 _KINDS = (
-    *(ExperimentStarted, Reported, CheckpointSaved, TrialExited),
-    *(DevicesJoined, DevicesReleased, DeviceQuarantined, DeviceReadmitted),
+    *(Reported, CheckpointSaved, TrialExited),
+    *(DevicesJoined, DevicesReleased, QuarantineChanged),
 )
 _WANTED = frozenset(kind.__name__ for kind in _KINDS)
 
@@ -177,8 +175,6 @@ class _Reader:
         match event:
             case DevicesJoined():
                 self._told.devices = tuple(dict.fromkeys((*self._told.devices, *event.devices)))
-            case ExperimentStarted():
-                self._told.devices = event.devices
                 for device, why in event.unusable.items():
                     self._enter(device, "quarantined", event.at, why=why)
             case Reported():
@@ -199,10 +195,10 @@ class _Reader:
                     if self._since.get(device, ("",))[0] == "draining":
                         self._told.releases_s.append(event.at - self._since[device][1])
                     self._leave(device, event.at)
-            case DeviceQuarantined():
-                self._enter(event.device, "quarantined", event.at, why=event.reason)
-            case DeviceReadmitted():
+            case QuarantineChanged(reason=""):
                 self._leave(event.device, event.at)
+            case QuarantineChanged():
+                self._enter(event.device, "quarantined", event.at, why=event.reason)
             case _:
                 pass
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gpusched.core.allocation import DeviceState
 from gpusched.core.commands import Forecast, KeepBest, Yield
 from gpusched.core.decisions import NO_STEP_FITS
-from gpusched.core.events import DeadlineMoved
+from gpusched.core.events import LimitsMoved
 from gpusched.core.experiment import Experiment
 from gpusched.core.state import WATCH, State
 from gpusched.core.trial import TrialRecord, TrialState
@@ -79,7 +79,7 @@ class Recorded:
         replay(search, iter(self.entries))
         if add_s:
             to_s = search.state.rules.deadline_s + add_s
-            search.handle(DeadlineMoved(at=search.state.now, deadline_s=to_s))
+            search.handle(LimitsMoved(at=search.state.now, deadline_s=to_s))
         return search
 
 

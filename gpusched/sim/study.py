@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from gpusched import policies
 from gpusched.core.commands import Forecast, Suggest
-from gpusched.core.events import ExperimentStarted
+from gpusched.core.events import DevicesJoined
 from gpusched.core.experiment import Experiment
 from gpusched.driver.forecaster import InlineForecaster
 from gpusched.driver.loop import Driver, Observer
@@ -73,7 +73,7 @@ def start(driver: Driver, executor: SimExecutor) -> None:
     devices = executor.inventory()
     islands = {device.id: device.island for device in devices}
     ids = tuple(device.id for device in devices)
-    driver.handle([ExperimentStarted(at=0.0, devices=ids, islands=islands)])
+    driver.handle([DevicesJoined(at=0.0, devices=ids, islands=islands)])
 
 
 def simulate(setup: Setup, *, observer: Observer | None = None, check: bool = False) -> Result:

@@ -16,9 +16,9 @@ from typing import Any
 from gpusched.core.commands import ConfirmRelease, Kill, Launch, Yield
 from gpusched.core.events import (
     CheckpointSaved,
-    DeviceQuarantined,
     DevicesReleased,
     Event,
+    QuarantineChanged,
     Reported,
     TrialExited,
 )
@@ -152,8 +152,8 @@ class Box:
         """Seconds until the device is confirmed to be free. Raises Failed where it is quarantined."""
         began_s = time.monotonic()
         self.executor.execute(ConfirmRelease(self.devices))
-        event = self.wait(lambda e: isinstance(e, DevicesReleased | DeviceQuarantined))
-        if isinstance(event, DeviceQuarantined):
+        event = self.wait(lambda e: isinstance(e, DevicesReleased | QuarantineChanged))
+        if isinstance(event, QuarantineChanged):
             raise Failed(f"{event.device} was quarantined: {event.reason}")
         return time.monotonic() - began_s
 

@@ -9,7 +9,7 @@ import pytest
 from gpusched import policies
 from gpusched.core.commands import Command, Launch, Suggest
 from gpusched.core.decisions import Start
-from gpusched.core.events import Event, ExperimentStarted, Suggested, Tried
+from gpusched.core.events import DevicesJoined, Event, Suggested, UserAsked
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from tests.helpers import Script
@@ -25,7 +25,7 @@ class Learning:
         )
         self.launched: list[Launch] = []
         self.asked: list[int] = []
-        self.feed(ExperimentStarted(at=0.0, devices=tuple(f"d{n}" for n in range(atoms))))
+        self.feed(DevicesJoined(at=0.0, devices=tuple(f"d{n}" for n in range(atoms))))
 
     def feed(self, event: Event) -> list[Command]:
         commands = self.experiment.handle(event)
@@ -62,7 +62,7 @@ def test_a_sampler_that_learns_may_be_asked_for_more_once_the_limit_is_raised() 
 def test_configurations_that_a_person_tried_are_not_counted_as_drawn() -> None:
     """With three allowed, a ``try`` left room for two."""
     script = Script(devices=1, max_trials=3).wants(Start(1)).start().drop()
-    script.feed(Tried(at=0.0, hparams={"lr": 0.5})).drop()
+    script.feed(UserAsked(verb="try", at=0.0, hparams={"lr": 0.5})).drop()
     for trial in range(4):
         script.wants(Start(1)).report(trial, 0.5).drop()
         script.exited(trial, "finished").drop().released("d0").drop()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gpusched.core.commands import ConfirmRelease, Finish, Kill, SetTimer, Yield
+from gpusched.core.commands import ConfirmRelease, Kill, Yield
 from gpusched.core.decisions import Pause, Resize, Resume, Start
-from gpusched.core.events import DevicesJoined, ExperimentStarted
+from gpusched.core.events import DevicesJoined
 from gpusched.core.trial import TrialState
 from tests.core import stages
-from tests.helpers import Script, launch
+from tests.helpers import Finish, Script, SetTimer, launch
 
 S = TrialState
 
@@ -32,9 +32,7 @@ def test_a_free_device_in_quarantine_is_not_given_out() -> None:
 
 def test_what_cannot_be_used_at_the_start_begins_in_quarantine() -> None:
     script = Script(devices=2).wants(Start(1))
-    script.feed(
-        ExperimentStarted(at=0.0, devices=("d0", "d1"), unusable={"d0": "leased by another"})
-    )
+    script.feed(DevicesJoined(at=0.0, devices=("d0", "d1"), unusable={"d0": "leased by another"}))
     script.expect(SetTimer("deadline", 1000.0), launch(0, 1, "d1"))
     slot = script.state.devices.slots["d0"]
     assert slot.reason == "leased by another"
@@ -52,7 +50,7 @@ def test_another_reason_while_in_quarantine_is_the_one_that_counts() -> None:
 
 def test_a_first_trial_waits_for_a_device_that_may_come_back() -> None:
     script = Script(devices=2).wants(Start(2))
-    script.feed(ExperimentStarted(at=0.0, devices=("d0", "d1"), unusable={"d0": "a stranger's"}))
+    script.feed(DevicesJoined(at=0.0, devices=("d0", "d1"), unusable={"d0": "a stranger's"}))
     script.expect(SetTimer("deadline", 1000.0))
     script.wants(Start(2)).readmitted("d0").expect(launch(0, 1, "d0", "d1"))
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpusched.core.commands import ConfirmRelease, Finish, KeepBest, Kill, Launch, SetTimer, Yield
+from gpusched.core.commands import ConfirmRelease, KeepBest, Kill, Launch, Yield
 from gpusched.core.decisions import Resize, Start
 from gpusched.core.events import Outcome
 from gpusched.core.trial import TrialState
 from tests.core import stages
-from tests.helpers import Script, launch
+from tests.helpers import Finish, Script, SetTimer, launch
 
 S = TrialState
 OUTCOMES: tuple[Outcome, ...] = ("yielded", "finished", "failed", "killed", "lost")

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpusched.core.commands import (
-    ConfirmRelease,
-    Finish,
-    Forecast,
-    KeepBest,
-    Launch,
-    Save,
-    SetTimer,
-    Yield,
-)
+from gpusched.core.commands import ConfirmRelease, Forecast, KeepBest, Launch, Save, Yield
 from gpusched.core.decisions import (
     AskForecast,
     Complete,
@@ -27,7 +18,7 @@ from gpusched.core.decisions import (
 from gpusched.core.events import DaemonResumed, Forecasted
 from gpusched.core.trial import NEVER, TrialState
 from tests.core import stages
-from tests.helpers import Script, launch
+from tests.helpers import Finish, Script, SetTimer, launch
 
 S = TrialState
 

@@ -7,22 +7,12 @@ from typing import Any
 import pytest
 
 from gpusched import policies
-from gpusched.core.commands import (
-    Command,
-    ConfirmRelease,
-    Finish,
-    KeepBest,
-    Kill,
-    Launch,
-    Save,
-    SetTimer,
-    Yield,
-)
+from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.decisions import Pause, Resume, Start
-from gpusched.core.events import DeadlineMoved, TimerFired, Tried, Verb
+from gpusched.core.events import LimitsMoved, TimerFired, UserAsked, Verb
 from gpusched.core.trial import TrialState
 from tests.core import stages
-from tests.helpers import Script, launch
+from tests.helpers import Finish, Script, SetTimer, launch
 from tests.policies.contract import VARIANTS
 from tests.policies.hand import Hand
 
@@ -288,8 +278,8 @@ def _watch_fires(script: Script) -> list[Command]:
     )  # not late: that would mean that nobody could be heard
     script.timer("watch")
     commands = script.take()
-    assert commands[-1] == SetTimer("watch", script.now + 10.0)
-    return commands[:-1]
+    assert script.state.timers["watch"] == script.now + 10.0
+    return commands
 
 
 def test_who_does_not_come_up_is_killed_and_launched_again() -> None:
@@ -345,13 +335,13 @@ def test_unknown_timers_and_early_ones_do_no_harm() -> None:
 @pytest.mark.parametrize(("to_s", "then_s"), [(2000.0, 2000.0), (3.0, 7.0)])
 def test_a_moved_deadline_is_not_before_now(to_s: float, then_s: float) -> None:
     script = Script().wants(Start(1)).start().drop().wait(7.0)
-    script.feed(DeadlineMoved(at=script.now, deadline_s=to_s)).expect(SetTimer("deadline", then_s))
+    script.feed(LimitsMoved(at=script.now, deadline_s=to_s)).expect(SetTimer("deadline", then_s))
     assert script.state.time_left_s == then_s - 7.0
 
 
 def test_the_deadline_of_what_is_ending_stays() -> None:
     script = Script().wants(Start(1)).start().drop().asked("stop").drop()
-    script.feed(DeadlineMoved(at=0.0, deadline_s=9.0)).expect_nothing()
+    script.feed(LimitsMoved(at=0.0, deadline_s=9.0)).expect_nothing()
     assert script.state.rules.deadline_s == 1000.0
 
 
@@ -359,7 +349,7 @@ def test_the_deadline_of_what_is_ending_stays() -> None:
 
 
 def tried(script: Script, *, seed: int | None = None, **hparams: object) -> Script:
-    return script.feed(Tried(at=script.now, hparams=hparams, seed=seed))
+    return script.feed(UserAsked(verb="try", at=script.now, hparams=hparams, seed=seed))
 
 
 def test_it_starts_at_once_on_a_free_atom_with_its_seed() -> None:
@@ -402,7 +392,7 @@ def test_a_relaunch_has_the_same_seed() -> None:
 def test_every_policy_starts_it(name: str) -> None:
     hand = Hand(name, VARIANTS.get(name, [{}])[0], atoms=4, deadline_s=1000.0)
     hand.report(0, 0.5)
-    hand.send(Tried(at=hand.now, hparams={"mine": 1}))
+    hand.send(UserAsked(verb="try", at=hand.now, hparams={"mine": 1}))
     for _ in range(300):
         if any(trial.hparams == {"mine": 1} for trial in hand.state.trials.values()):
             break
@@ -417,7 +407,7 @@ def test_every_policy_starts_it(name: str) -> None:
 def test_a_timer_that_was_moved_and_fires_all_the_same_is_not_heard() -> None:
     """On a full disk a moved deadline waits with every other command."""
     script = stages.running(deadline_s=100.0)
-    script.feed(DeadlineMoved(at=50.0, deadline_s=500.0)).drop()
+    script.feed(LimitsMoved(at=50.0, deadline_s=500.0)).drop()
     script.feed(TimerFired(at=100.0, timer="deadline")).expect_nothing()
     assert script.state.stopping is None
     script.feed(TimerFired(at=500.0, timer="deadline")).drop()

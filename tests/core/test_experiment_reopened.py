@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from gpusched.core.commands import ConfirmRelease, Finish, Launch, SetTimer
+from gpusched.core.commands import ConfirmRelease, Launch
 from gpusched.core.decisions import NO_STEP_FITS, Resume, Start, Stop
-from gpusched.core.events import DaemonResumed, DeadlineMoved, TimerFired
+from gpusched.core.events import DaemonResumed, LimitsMoved, TimerFired
 from gpusched.core.trial import TrialState
 from tests.core import stages
-from tests.helpers import Script, launch
+from tests.helpers import Finish, Script, SetTimer, launch
 
 S = TrialState
 
@@ -157,7 +157,7 @@ def test_limits_may_be_changed_before_the_end_too() -> None:
 def test_events_for_a_daemon_between_two_lives_are_passed_over() -> None:
     script = over(stages.running().asked("stop").drop())
     script.feed(DaemonResumed(at=script.now, epoch=2)).expect_nothing()
-    script.feed(DeadlineMoved(at=script.now, deadline_s=9.0)).expect_nothing()
+    script.feed(LimitsMoved(at=script.now, deadline_s=9.0)).expect_nothing()
     script.reopened().expect(SetTimer("deadline", 2000.0), launch(0, 2, "d0"))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpusched import policies
 from gpusched.core.decisions import Start
-from gpusched.core.events import Event, ExperimentStarted, TrialExited, TrialUp, UserAsked
+from gpusched.core.events import DevicesJoined, Event, TrialExited, TrialUp, UserAsked
 from gpusched.core.experiment import Experiment
 from gpusched.core.explain import Explanation, RungRank, explain
 from gpusched.core.rules import Rules
@@ -27,7 +27,7 @@ class Play:
             Rules(deadline_s=100, max_trials=1), policy, lambda n: {"x": n}
         )
         self.at = 0.0
-        self.tell(ExperimentStarted(at=0.0, devices=("d0", "d1")))
+        self.tell(DevicesJoined(at=0.0, devices=("d0", "d1")))
 
     def tell(self, event: Event) -> Explanation:
         self.experiment.handle(event)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gpusched.core.commands import Kill, SetTimer
+from gpusched.core.commands import Kill
 from gpusched.core.decisions import Start
 from gpusched.core.events import DaemonResumed, DevicesReleased
 from gpusched.core.trial import TrialState
 from tests.core import stages
-from tests.helpers import Script
+from tests.helpers import Script, SetTimer
 
 S = TrialState
 WATCHED = {"watch": True, "startup_limit_s": 100.0}

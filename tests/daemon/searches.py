@@ -20,12 +20,11 @@ import msgspec
 from gpusched.core.commands import Forecast, Suggest
 from gpusched.core.events import (
     CheckpointSaved,
-    DeadlineMoved,
+    DevicesJoined,
     Event,
-    ExperimentStarted,
+    LimitsMoved,
     TrialExited,
     TrialUp,
-    Tried,
     UserAsked,
 )
 from gpusched.daemon import resuming
@@ -143,7 +142,7 @@ class Search(Daemons):
         assembled = Assembled(self.experiment, of, self._paths())
         if count == 0:
             devices = tuple(device.id for device in self.machine.inventory())
-            driver.handle([ExperimentStarted(at=0.0, devices=devices)])
+            driver.handle([DevicesJoined(at=0.0, devices=devices)])
         else:
             self._resume(driver, storage, assembled)
         self._live(driver, storage, journal)
@@ -234,8 +233,8 @@ class Search(Daemons):
             self.rng.choice(
                 [
                     *(asked, asked, asked),
-                    Tried(at=now, hparams=dict(self.workload_hparams()), seed=7),
-                    DeadlineMoved(at=now, deadline_s=state.rules.deadline_s + by_s),
+                    UserAsked(verb="try", at=now, hparams=dict(self.workload_hparams()), seed=7),
+                    LimitsMoved(at=now, deadline_s=state.rules.deadline_s + by_s),
                     *([UserAsked(at=now, verb=ends)] * (now > 0.8)),
                 ]
             )

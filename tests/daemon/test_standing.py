@@ -16,7 +16,7 @@ from gpusched.sim.setup import Setup, recipe
 from tests.core import stages
 
 
-def failing(*_: Any) -> Any:
+def failing(*_: Any, **_more: object) -> Any:
     raise RuntimeError("mine.py:5: no such note\nMend it")
 
 

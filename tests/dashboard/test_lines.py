@@ -35,15 +35,16 @@ class Told:
         self._tell(event, commands)
 
         def handle_and_tell(event: Event) -> list[object]:
+            was_over = scene.experiment.finished
             commands = handle(event)
-            self._tell(event, commands)
+            self._tell(event, commands, is_end=scene.experiment.finished and not was_over)
             return commands
 
         scene.experiment.handle = handle_and_tell
 
-    def _tell(self, event: Event, commands: list[object]) -> None:
+    def _tell(self, event: Event, commands: list[object], *, is_end: bool = False) -> None:
         state = self.scene.experiment.state
-        found = lines.records(event, commands, state, "accuracy")
+        found = lines.records(event, commands, state, "accuracy", is_end=is_end)
         assert json.loads(json.dumps(found)) == found
         self.records += found
         self.lines += [lines.line(record) for record in found]

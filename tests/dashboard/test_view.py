@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from gpusched.core.events import DeviceQuarantined, TrialExited, UserAsked
+from gpusched.core.events import QuarantineChanged, TrialExited, UserAsked
 from gpusched.dashboard import view as views
 from gpusched.dashboard.model import BestRow, Standing, from_json, thinned, to_json
 from gpusched.devices.base import Reading
@@ -144,7 +144,7 @@ def test_devices_say_why_they_cannot_be_used() -> None:
         == f"trial {mine} has left, its release is being confirmed; trial {mine} is next"
     )
     assert not calm.stuck
-    scene.tell(DeviceQuarantined(at=5.1, device=name, reason="4.1 GiB\x1b[31m still held"))
+    scene.tell(QuarantineChanged(at=5.1, device=name, reason="4.1 GiB\x1b[31m still held"))
     device = next(device for device in scene.view().devices if device.id == name)
     assert (device.state, device.trial, device.reason) == (
         "quarantined",

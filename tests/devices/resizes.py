@@ -13,10 +13,9 @@ from pathlib import Path
 from gpusched.core.commands import Command, Launch
 from gpusched.core.events import (
     DaemonResumed,
-    DeviceQuarantined,
-    DeviceReadmitted,
     DevicesReleased,
     Event,
+    QuarantineChanged,
     TrialExited,
 )
 from gpusched.daemon.resuming import unusable
@@ -62,9 +61,9 @@ class Resizes(Whole):
         match event:
             case DevicesReleased():
                 self.proven.update(event.devices)
-            case DeviceReadmitted():
+            case QuarantineChanged(reason=""):
                 self.proven.add(event.device)
-            case DeviceQuarantined():
+            case QuarantineChanged():
                 self.proven.discard(event.device)
             case DaemonResumed():
                 self.proven -= set(event.unusable)

@@ -22,11 +22,10 @@ import msgspec
 from gpusched.core.allocation import DeviceState
 from gpusched.core.commands import Command, ConfirmRelease, Kill
 from gpusched.core.events import (
-    DeviceQuarantined,
-    DeviceReadmitted,
+    DevicesJoined,
     DevicesReleased,
     Event,
-    ExperimentStarted,
+    QuarantineChanged,
     Reported,
     TrialExited,
 )
@@ -277,7 +276,7 @@ class Whole(Schedule):
         return Driver(search, self.executor, check=True, observer=self._observe)
 
     def _started(self, inventory: Sequence[Device]) -> Event:
-        return ExperimentStarted(
+        return DevicesJoined(
             at=0.0,
             devices=tuple(device.id for device in inventory),
             islands={device.id: device.island for device in inventory},
@@ -329,11 +328,11 @@ class Whole(Schedule):
                 self.counts["released"] += len(event.devices)
                 for name in event.devices:
                     self.check_clean(name, "released")
-            case DeviceReadmitted():
+            case QuarantineChanged(reason=""):
                 self.counts["readmitted"] += 1
                 assert event.device not in self.executor.seats.on, "readmitted under its trial"
                 self.check_clean(event.device, "readmitted")
-            case DeviceQuarantined():
+            case QuarantineChanged():
                 self.counts["quarantined"] += 1
                 if any(isinstance(command, Kill) for command in commands):
                     ill = any(self.ill(gpu) for gpu in self.atoms[event.device].gpus)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.core.commands import Command, KeepBest, Kill, Save
-from gpusched.core.events import ExperimentStarted, TrialExited, UserAsked
+from gpusched.core.events import DevicesJoined, TrialExited, UserAsked
 from gpusched.driver.loop import RETRY_EVERY_S, Driver
 from gpusched.journal.log import Journal
 from gpusched.sim.setup import Setup, experiment, recipe
@@ -61,7 +61,7 @@ def test_while_the_disk_is_full_nothing_is_done_and_nothing_is_lost(tmp_path: Pa
     executor = watched(SETUP)
     driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal, check=True)
     devices = tuple(device.id for device in executor.inventory())
-    driver.handle([ExperimentStarted(at=0.0, devices=devices)])
+    driver.handle([DevicesJoined(at=0.0, devices=devices)])
     while executor.now() < 0.5:
         driver.turn()
     _limit_pages(journal, 1)
@@ -108,7 +108,7 @@ def test_it_ends_only_when_its_end_is_on_disk(tmp_path: Path) -> None:
     executor = watched(SETUP)
     driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal)
     devices = tuple(device.id for device in executor.inventory())
-    driver.handle([ExperimentStarted(at=0.0, devices=devices)])
+    driver.handle([DevicesJoined(at=0.0, devices=devices)])
     _limit_pages(journal, 1)
     while driver.stalled is None:
         driver.handle([UserAsked(at=0.0, verb="unpause", trial=99)] * 20)
@@ -141,7 +141,7 @@ def test_any_other_failure_to_write_is_fatal(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "journal.db") as other:
         other.execute("DROP TABLE events")
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
-        driver.handle([ExperimentStarted(at=0.0, devices=("sim:0",))])
+        driver.handle([DevicesJoined(at=0.0, devices=("sim:0",))])
     assert executor.carried_out_at == []
     journal.abandon()
 
@@ -165,7 +165,7 @@ def _check_replay(path: Path, driver: Driver) -> None:
 ON_A_SMALL_DISK = """
     import sys
     from pathlib import Path
-    from gpusched.core.events import ExperimentStarted
+    from gpusched.core.events import DevicesJoined
     from gpusched.driver.loop import RETRY_EVERY_S, Driver
     from gpusched.journal.log import Journal
     from tests.driver.test_disk import SETUP, _check_replay, experiment, recipe, watched
@@ -176,7 +176,7 @@ ON_A_SMALL_DISK = """
     executor = watched(SETUP)
     driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal, check=True)
     devices = tuple(device.id for device in executor.inventory())
-    driver.handle([ExperimentStarted(at=0.0, devices=devices)])
+    driver.handle([DevicesJoined(at=0.0, devices=devices)])
     with ballast.open("wb", buffering=0) as file:
         try:
             while file.write(b"x" * 1024):
@@ -203,7 +203,7 @@ ON_A_SMALL_DISK = """
 WITH_A_RESERVE = """
     import sys
     from pathlib import Path
-    from gpusched.core.events import ExperimentStarted
+    from gpusched.core.events import DevicesJoined
     from gpusched.driver.loop import RETRY_EVERY_S, Driver
     from gpusched.journal.log import Journal
     from gpusched.folder.files import Reserve
@@ -216,7 +216,7 @@ WITH_A_RESERVE = """
     executor = watched(SETUP)
     driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal, check=True, spare=spare.give)
     devices = tuple(device.id for device in executor.inventory())
-    driver.handle([ExperimentStarted(at=0.0, devices=devices)])
+    driver.handle([DevicesJoined(at=0.0, devices=devices)])
     assert spare.slices == 3
     with (folder / "ballast").open("wb", buffering=0) as file:
         try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.commands import Command, ConfirmRelease, Finish, Forecast, Yield
+from gpusched.core.commands import Command, ConfirmRelease, Forecast, Yield
 from gpusched.core.decisions import AskForecast, Pause, Start, WakeAt
 from gpusched.core.events import (
     Event,
@@ -39,6 +39,9 @@ def test_nothing_is_done_before_it_is_on_disk(path: Path, journal: Journal) -> N
     assert seen_by_executor == [[("Reported", [Yield(0, 1, save=True)])]]
 
 
+FOR_EVER = float("inf")
+
+
 def test_an_answer_of_go_on_waits_for_no_disk(path: Path, journal: Journal) -> None:
     executor = Notebook([[report()]])
     driver = Driver(stages.running().experiment, executor, journal)
@@ -52,7 +55,7 @@ def test_an_answer_of_go_on_waits_for_no_disk(path: Path, journal: Journal) -> N
 
 def test_reports_are_committed_soon_and_synced_now_and_then(path: Path, journal: Journal) -> None:
     executor = Notebook([[report(at=2.0)]])
-    driver = Driver(stages.running().experiment, executor, journal)
+    driver = Driver(stages.running(deadline_s=FOR_EVER).experiment, executor, journal)
     mark = path.with_name(path.name + "-mark")
 
     def next_commit() -> tuple[float, int, int]:
@@ -92,7 +95,9 @@ def test_the_time_to_sync_comes_in_virtual_time_too(
     path: Path, journal: Journal, since: float
 ) -> None:
     executor = Notebook([[report(at=since)]], clock=since)
-    driver = Driver(stages.running(save_every_s=None).experiment, executor, journal)
+    driver = Driver(
+        stages.running(save_every_s=None, deadline_s=FOR_EVER).experiment, executor, journal
+    )
     driver.turn()
     driver.turn()
     assert len(on_disk(path)) == 1
@@ -100,10 +105,10 @@ def test_the_time_to_sync_comes_in_virtual_time_too(
 
 def test_without_a_journal_nothing_waits() -> None:
     executor = Notebook([[report()], [report(seq=3, at=9.0)]])
-    driver = Driver(stages.running().experiment, executor)
+    driver = Driver(stages.running(deadline_s=FOR_EVER).experiment, executor)
     driver.turn()
     driver.turn()
-    assert executor.waited_until == [float("inf")] * 2
+    assert executor.waited_until == [FOR_EVER] * 2
 
 
 def test_observers_see_events_with_what_they_caused(journal: Journal) -> None:
@@ -143,19 +148,18 @@ def test_timers_fire_at_their_time_and_in_their_order() -> None:
 
     driver = Driver(script.experiment, executor, observer=observe)
     driver.turn()
-    assert driver.timers == {"wake": 20.0}, "a timer set again moves"
+    timers = driver.experiment.state.timers
+    assert timers == {"deadline": 1000.0, "wake": 20.0}, "a timer set again moves"
     driver.handle([report(seq=3)])
-    driver.set_timer("tea", 15.0)
+    timers["watch"] = 15.0
     driver.turn()
     driver.turn()
-    assert fired == [("tea", 15.0), ("wake", 20.0)]
-    assert driver.timers == {}
+    assert fired[:2] == [("watch", 15.0), ("wake", 20.0)]
 
 
 def test_a_timer_of_the_past_fires_at_once() -> None:
     executor = Notebook(clock=50.0)
     driver = Driver(stages.running(deadline_s=40.0).experiment, executor)
-    driver.set_timer("deadline", 40.0)
     driver.turn()
     assert executor.clock == 50.0
     assert driver.experiment.state.stopping == "deadline"
@@ -202,6 +206,6 @@ def test_it_runs_until_it_is_over_and_everything_is_on_disk(path: Path, journal:
     gone = TrialExited(at=3.0, trial=0, incarnation=1, outcome="yielded")
     executor = Notebook([[gone, UserAsked(at=3.0, verb="stop")]])
     Driver(script.experiment, executor, journal, check=True).run()
-    assert executor.told == [ConfirmRelease(("d0",)), Finish("stopped by the user")]
+    assert executor.told == [ConfirmRelease(("d0",))]
     assert [kind for kind, _ in on_disk(path)] == ["TrialExited", "UserAsked"]
     assert not journal.is_dirty

@@ -6,21 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.commands import (
-    Command,
-    ConfirmRelease,
-    Forecast,
-    KeepBest,
-    Kill,
-    Save,
-    SetTimer,
-    Yield,
-)
+from gpusched.core.commands import Command, ConfirmRelease, Forecast, KeepBest, Kill, Save, Yield
 from gpusched.core.decisions import AskForecast, Start, WakeAt
 from gpusched.core.events import (
     DaemonResumed,
-    DeviceQuarantined,
     Event,
+    QuarantineChanged,
     TimerFired,
     TrialExited,
     TrialUp,
@@ -41,16 +32,12 @@ from tests.notebook import Notebook, on_disk, report
 
 
 def implied(script: Script) -> list[Command]:
-    return [c for c in outstanding(script.experiment) if not isinstance(c, SetTimer | KeepBest)]
+    return [c for c in outstanding(script.experiment) if not isinstance(c, KeepBest)]
 
 
-def test_timers_and_the_best_model_are_issued_again() -> None:
+def test_the_best_model_is_issued_again() -> None:
     script = stages.running().decides(WakeAt(30.0)).report(0, 0.4).drop()
-    assert list(outstanding(script.experiment)) == [
-        SetTimer("deadline", 1000.0),
-        SetTimer("wake", 30.0),
-        KeepBest(0, 1, 0.5),
-    ]
+    assert list(outstanding(script.experiment)) == [KeepBest(0, 1, 0.5)]
 
 
 def test_a_kill_of_a_trial_that_hangs_asks_for_stacks_again() -> None:
@@ -88,7 +75,7 @@ def test_a_yield_keeps_what_was_said_about_saving() -> None:
 
 def test_kills_are_issued_again_with_their_grace() -> None:
     script = stages.running()
-    script.feed(DeviceQuarantined(at=script.now, device="d0", reason="Xid 79")).drop()
+    script.feed(QuarantineChanged(at=script.now, device="d0", reason="Xid 79")).drop()
     assert implied(script) == [Kill(0, 1, 0.0)]
     script = stages.running().asked("stop").drop().timer("last call").drop()
     assert implied(script) == [Yield(0, 1, save=True), Kill(0, 1, 5.0)]
@@ -133,7 +120,7 @@ def test_resume_sets_the_timers_again() -> None:
     script = stages.running()
     driver = Driver(script.experiment, Notebook(clock=9.0))
     driver.resume(epoch=2)
-    assert driver.timers == {"deadline": 1000.0}
+    assert driver.experiment.state.timers == {"deadline": 1000.0}
 
 
 def test_what_died_meanwhile_is_launched_again(journal: Journal) -> None:
@@ -177,13 +164,13 @@ def test_replay_gives_the_same_experiment() -> None:
 
 def test_replay_that_causes_other_commands_names_both() -> None:
     entries = entries_of(stages.running())
-    entries[0] = Entry(1, entries[0].event, [SetTimer("deadline", 7.0)])
+    entries[0] = Entry(1, entries[0].event, [KeepBest(7, 1, 0.5)])
     with pytest.raises(ReplayDiverged) as raised:
         replay(scripted(), iter(entries))
     text = str(raised.value)
-    assert "event 1 (ExperimentStarted at 0.000 s) caused other commands" in text
-    assert "then: [SetTimer(timer='deadline', at=7.0)]" in text
-    assert "now:  [SetTimer(timer='deadline', at=1000.0), Launch(" in text
+    assert "event 1 (DevicesJoined at 0.000 s) caused other commands" in text
+    assert "then: [KeepBest(trial=7, step=1, metric=0.5)]" in text
+    assert "now:  [Launch(" in text
     assert "use that one" in text
 
 
@@ -217,7 +204,7 @@ def test_the_kinds_of_news_that_resume_may_bring_are_journaled(
 
 def test_a_timer_that_fired_is_journaled(path: Path, journal: Journal) -> None:
     driver = Driver(stages.running().experiment, Notebook(), journal)
-    driver.set_timer("tea", 5.0)
+    driver.experiment.state.timers["wake"] = 5.0
     driver.turn()
     driver.turn()
     assert [kind for kind, _ in on_disk(path)] == [TimerFired.__name__]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.core.events import DeviceQuarantined, DeviceReadmitted, DevicesReleased, Event
+from gpusched.core.events import DevicesReleased, Event, QuarantineChanged
 from gpusched.devices.base import DeviceRemark, Quarantined, Readmitted, Released
 from gpusched.devices.choose import CpuDevices
 from gpusched.executors.hub import Hub
@@ -126,7 +126,7 @@ def test_events_of_devices_are_the_cores(daemon: Daemon) -> None:
     daemon.executor.emit(DeviceRemark("no GPU error events"))
     assert daemon.executor.poll(9.0) == [
         DevicesReleased(at=9.0, devices=("a", "b")),
-        DeviceQuarantined(at=9.0, device="a", reason="lost"),
-        DeviceReadmitted(at=9.0, device="b"),
+        QuarantineChanged(at=9.0, device="a", reason="lost"),
+        QuarantineChanged(at=9.0, device="b"),
     ]
     assert daemon.said == ["no GPU error events"]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusched.core.commands import COMMAND_TYPES, Command, Forecast, Kill, Launch
-from gpusched.core.events import EVENT_TYPES, Event, ExperimentStarted, TrialExited
+from gpusched.core.events import EVENT_TYPES, DevicesJoined, Event, TrialExited
 from gpusched.journal import rows
 from gpusched.protocol import Report
 from tests.events import reported
@@ -81,7 +81,7 @@ OF_ONE_TYPE = {
     ("Reported", "metric"): st.none() | floats,
     ("KeepBest", "metric"): floats,
     ("TrialExited", "step"): st.none() | numbers,
-    ("Reopened", "target"): st.none() | floats,
+    ("LimitsMoved", "target"): st.none() | floats,
     ("UserAsked", "trial"): st.none() | numbers,
     ("Suggested", "hparams"): st.none() | FIELDS["hparams"],
 }
@@ -145,10 +145,10 @@ def test_defaults_are_not_written() -> None:
 
 
 def test_a_default_is_not_shared_between_events() -> None:
-    first = rows.event_from("ExperimentStarted", 0.0, '{"devices":["d0"]}')
-    second = rows.event_from("ExperimentStarted", 0.0, '{"devices":["d0"]}')
-    assert isinstance(first, ExperimentStarted)
-    assert isinstance(second, ExperimentStarted)
+    first = rows.event_from("DevicesJoined", 0.0, '{"devices":["d0"]}')
+    second = rows.event_from("DevicesJoined", 0.0, '{"devices":["d0"]}')
+    assert isinstance(first, DevicesJoined)
+    assert isinstance(second, DevicesJoined)
     assert first.islands == second.islands == {}
     assert first.islands is not second.islands
 

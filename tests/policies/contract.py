@@ -38,7 +38,7 @@ from gpusched.core.decisions import (
     View,
     WakeAt,
 )
-from gpusched.core.events import DeadlineMoved, Event, ExperimentStarted, Reopened, UserAsked
+from gpusched.core.events import DevicesJoined, Event, LimitsMoved, UserAsked
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.driver.forecaster import InlineForecaster
@@ -278,7 +278,7 @@ def play(name: str, options: Mapping[str, Any], seed: int) -> Played:
         check=True,
     )
     devices = tuple(device.id for device in executor.inventory())
-    driver.handle([ExperimentStarted(at=0.0, devices=devices)])
+    driver.handle([DevicesJoined(at=0.0, devices=devices)])
     asked = sorted(random.uniform(0, deadline_s) for _ in range(random.choice([0, 6])))
     reopenings = random.choice([0, 0, 1, 3])
     for _ in range(2 * MAX_EVENTS):
@@ -330,11 +330,11 @@ def _executor(random: Random, seed: int, rules: Rules, atoms: int) -> SimExecuto
     )
 
 
-def _reopened(random: Random, experiment: Experiment, executor: SimExecutor) -> Reopened:
+def _reopened(random: Random, experiment: Experiment, executor: SimExecutor) -> LimitsMoved:
     """A later deadline, perhaps more trials; some checkpoints are gone."""
     rules, now = experiment.state.rules, executor.now()
     saved = {trial: max(story.saved, default=0) for trial, story in executor.stories.items()}
-    return Reopened(
+    return LimitsMoved(
         at=now,
         deadline_s=max(now, rules.deadline_s) + random.choice([0.0, 10.0, 100.0]),
         max_trials=random.choice([None, rules.max_trials]),
@@ -342,10 +342,10 @@ def _reopened(random: Random, experiment: Experiment, executor: SimExecutor) -> 
     )
 
 
-def _request(random: Random, experiment: Experiment, now: float) -> UserAsked | DeadlineMoved:
+def _request(random: Random, experiment: Experiment, now: float) -> UserAsked | LimitsMoved:
     if random.random() < 0.1:
         moved_s = random.choice([-1.0, 0.5, 2.0])
-        return DeadlineMoved(at=now, deadline_s=experiment.state.rules.deadline_s + moved_s)
+        return LimitsMoved(at=now, deadline_s=experiment.state.rules.deadline_s + moved_s)
     asks = ["pause", "pause", "unpause", "unpause", "stop_trial"]
     verb: Any = "stop" if random.random() < 0.1 else random.choice(asks)
     trial = random.choice(list(experiment.state.trials) or [0])

@@ -11,20 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpusched import policies
-from gpusched.core.commands import (
-    Command,
-    ConfirmRelease,
-    Finish,
-    Forecast,
-    Kill,
-    Launch,
-    SetTimer,
-    Yield,
-)
+from gpusched.core.commands import Command, ConfirmRelease, Forecast, Kill, Launch, Yield
 from gpusched.core.events import (
+    DevicesJoined,
     DevicesReleased,
     Event,
-    ExperimentStarted,
     Forecasted,
     TimerFired,
     TrialExited,
@@ -68,7 +59,7 @@ class Hand:
         self._queue: deque[Event] = deque()
         self._unreleased: list[str] = []
         if start:
-            self.send(ExperimentStarted(at=0.0, devices=tuple(f"d{n}" for n in range(atoms))))
+            self.send(DevicesJoined(at=0.0, devices=tuple(f"d{n}" for n in range(atoms))))
 
     # ------------------------------------------------------------ what happens
 
@@ -191,8 +182,6 @@ class Hand:
                 self._unreleased += command.devices
             case Forecast():
                 self.forecasts.append(command)
-            case SetTimer():
-                assert command.at == self.state.timers[command.timer]
             case _:
                 pass
 
@@ -246,4 +235,4 @@ class Hand:
     @property
     def finished(self) -> str | None:
         """Why it is over, or None."""
-        return next((c.reason for c in self.commands if isinstance(c, Finish)), None)
+        return self.state.stopping if self.state.finished else None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.core.events import Forecasted, Reopened
+from gpusched.core.events import Forecasted, LimitsMoved
 from gpusched.core.rules import Rules
 from gpusched.policies.pop import P_POOR, Options, Pop
 from tests.policies.hand import Hand
@@ -259,7 +259,7 @@ def test_a_target_that_is_moved_in_a_running_search_is_aimed_at() -> None:
     hand = pop(1, trials=1)
     boundary(hand, 0)
     for target, aim in ((0.95, 0.95), (None, 0.55)):
-        hand.send(Reopened(at=hand.now, deadline_s=1000.0, target=target))
+        hand.send(LimitsMoved(at=hand.now, deadline_s=1000.0, target=target))
         boundary(hand, 0)
         assert hand.forecasts[-1].target == pytest.approx(aim)
 

@@ -12,10 +12,9 @@ DAEMON = (
     "journal.marked",
     *(
         f"{command}.{when}"
-        for command in ("Launch", "Yield", "Save", "Kill", "ConfirmRelease", "KeepBest", "SetTimer")
+        for command in ("Launch", "Yield", "Save", "Kill", "ConfirmRelease", "KeepBest")
         for when in ("before", "after")
     ),
-    "Finish.before",
     "best.built",
     "best.renamed",
     "best.pointed",

@@ -20,7 +20,7 @@ from tests.torture.bed import Bed, MakeBed, percentile, times
 from tests.torture.failpoints import DAEMON, SALVAGE, WORKER
 
 #: Passed only at an end, or where a journal is made.
-AT_THE_END = ("Finish.before", "final.before", "final.after", "final.removed")
+AT_THE_END = ("final.before", "final.after", "final.removed")
 SELDOM = ("epoch", "resume", "Save", "KeepBest", "best")
 """Once in the life of a daemon, or when there is a new best model and saving has not cost too much lately."""
 NEVER_ALONE = ("Kill.before", "Kill.after")
@@ -107,7 +107,7 @@ def test_killed_before_it_has_begun(make_bed: MakeBed, name: str) -> None:
 def test_killed_between_the_last_record_and_its_effects(make_bed: MakeBed) -> None:
     """The experiment is over in the journal; ``resume`` says so, and does what was left to do."""
     bed = make_bed(devices="cpu:2", max_trials=2, policy={"name": "fifo", "R": 5})
-    assert "ok" in bed.start(failpoint="Finish.before")
+    assert "ok" in bed.start(failpoint="final.before")
     assert bed.wait_for_death() == -9
     bed.paths.best.unlink()  # as if the last KeepBest had not been carried out either
     answer = bed.start(resume=True)

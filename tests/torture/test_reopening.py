@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.core.events import Reopened
+from gpusched.core.events import LimitsMoved
 from tests.rig import wait_until
 from tests.torture.bed import Bed, MakeBed
 from tests.torture.test_other_failpoints import require_whole_best
@@ -15,7 +15,7 @@ WISH = {"add_s": 3600.0}
 #: From the decision to the first launch. The first sync is of the daemon that takes over, the second of the event.
 POINTS = (
     *("final.removed", "journal.before:2", "journal.inserted:2", "journal.synced:2"),
-    *("SetTimer.before", "Launch.before", "Launch.after", "Launch.before:2"),
+    *("Launch.before", "Launch.after", "Launch.before:2"),
 )
 
 
@@ -34,7 +34,7 @@ def ended(make_bed: MakeBed) -> Bed:
 
 
 def reopenings(bed: Bed) -> int:
-    return sum(type(entry.event) is Reopened for entry in bed.entries())
+    return sum(type(entry.event) is LimitsMoved for entry in bed.entries())
 
 
 def go_on(bed: Bed, failpoint: str) -> None:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 import gpusched
-from gpusched.core.events import DeviceQuarantined, DeviceReadmitted, DevicesJoined, Event
+from gpusched.core.events import DevicesJoined, Event, QuarantineChanged
 from gpusched.devices.base import Device
 from gpusched.errors import DeviceError
 from gpusched.executors.cluster import frames
@@ -343,7 +343,7 @@ class Members:
         """Use the devices of a silent node again, now that it is heard."""
         if node.state == "up" and not node.barred:
             for name in sorted(node.resting):
-                self._emit(DeviceReadmitted(at=self._now(), device=name))
+                self._emit(QuarantineChanged(at=self._now(), device=name))
             node.resting.clear()
 
     def _lose(self, node: JoinedNode, why: str) -> None:
@@ -363,7 +363,7 @@ class Members:
         self._lost(node)
 
     def _quarantine(self, device: str, reason: str) -> None:
-        self._emit(DeviceQuarantined(at=self._now(), device=device, reason=reason))
+        self._emit(QuarantineChanged(at=self._now(), device=device, reason=reason))
 
     def _devices_of(self, node: JoinedNode) -> list[str]:
         """Return the devices of a node that the search knows."""

@@ -30,10 +30,9 @@ import msgspec
 import gpusched
 from gpusched.core.commands import ConfirmRelease, Launch
 from gpusched.core.events import (
-    DeviceQuarantined,
-    DeviceReadmitted,
     DevicesReleased,
     Event,
+    QuarantineChanged,
     Reported,
     TrialExited,
 )
@@ -316,7 +315,7 @@ class Session:
             match event:
                 case DevicesReleased():
                     event.devices = tuple(map(self._shown, event.devices))
-                case DeviceQuarantined() | DeviceReadmitted():
+                case QuarantineChanged():
                     event.device = self._shown(event.device)
                 case _:
                     pass

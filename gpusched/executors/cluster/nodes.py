@@ -15,10 +15,9 @@ from typing import Literal
 from gpusched.core.commands import Command, ConfirmRelease, Kill, Launch, Save, Yield
 from gpusched.core.events import (
     CheckpointSaved,
-    DeviceQuarantined,
-    DeviceReadmitted,
     DevicesReleased,
     Event,
+    QuarantineChanged,
     Reported,
 )
 from gpusched.devices.base import Device, Reading
@@ -125,12 +124,12 @@ class JoinedNode:
             match event:
                 case DevicesReleased(devices=devices):
                     self.releasing.difference_update(devices)
-                case DeviceQuarantined(device=device):
+                case QuarantineChanged(device=device, reason=""):
+                    self.kept_out.pop(device, None)
+                case QuarantineChanged(device=device):
                     self.releasing.discard(device)
                     self.resting.discard(device)
                     self.kept_out[device] = event.reason
-                case DeviceReadmitted(device=device):
-                    self.kept_out.pop(device, None)
                 case _:
                     if not self._follow(event):
                         continue

@@ -20,10 +20,9 @@ from functools import partial
 
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.events import (
-    DeviceQuarantined,
-    DeviceReadmitted,
     DevicesReleased,
     Event,
+    QuarantineChanged,
     Reported,
     TrialExited,
 )
@@ -287,9 +286,9 @@ def as_event(event: Released | Quarantined | Readmitted, at: float) -> Event:
         case Released(devices):
             return DevicesReleased(at=at, devices=devices)
         case Quarantined(device, reason):
-            return DeviceQuarantined(at=at, device=device, reason=reason)
+            return QuarantineChanged(at=at, device=device, reason=reason)
         case Readmitted(device):
-            return DeviceReadmitted(at=at, device=device)
+            return QuarantineChanged(at=at, device=device)
 
 
 def make(setting: Setting) -> TorchrunExecutor:

@@ -16,10 +16,9 @@ import pytest
 from gpusched.core.commands import ConfirmRelease, Kill, Launch, Yield
 from gpusched.core.events import (
     CheckpointSaved,
-    DeviceQuarantined,
-    DeviceReadmitted,
     DevicesReleased,
     Event,
+    QuarantineChanged,
     Reported,
     TrialExited,
 )
@@ -94,7 +93,7 @@ def test_a_node_is_lost_with_its_trials_which_go_on_elsewhere(bed: Bed) -> None:
     bed.hold_back("node0")
     events = bed.rig.watch(exit_of(here))
     kinds = [type(e) for e in events if not isinstance(e, Reported | CheckpointSaved)]
-    assert kinds == [DeviceQuarantined, DeviceQuarantined, TrialExited], "devices first"
+    assert kinds == [QuarantineChanged, QuarantineChanged, TrialExited], "devices first"
     assert the_exit(events, here).outcome == "lost"
     bed.rig.executor.execute(Launch(here, 2, ("node1/cpu:1",), SLOW))
     bed.rig.watch(lambda event: _of(event, Reported, here) and event.incarnation == 2)
@@ -102,7 +101,7 @@ def test_a_node_is_lost_with_its_trials_which_go_on_elsewhere(bed: Bed) -> None:
     back: set[str] = set()
     bed.rig.watch(
         lambda event: (
-            isinstance(event, DeviceReadmitted)
+            isinstance(event, QuarantineChanged)
             and (back.add(event.device) or back == {"node0/cpu:0", "node0/cpu:1"})
         )
     )
@@ -134,7 +133,7 @@ def test_a_node_that_slept_and_was_lost_writes_nothing_after_its_fence(bed: Bed)
     bed.rig.watch(lambda event: _of(event, Reported, trial) and event.incarnation == 2)
     lines = len(bed.lines(trial))
     bed.signal(asleep, signal.SIGCONT)
-    bed.rig.watch(lambda event: isinstance(event, DeviceReadmitted))
+    bed.rig.watch(lambda event: isinstance(event, QuarantineChanged))
     last = reports_of(bed, trial)[-1][1]
     train_to(bed, trial, last + 20)
     assert {number for number, _ in bed.lines(trial)[lines:]} == {2}

@@ -143,10 +143,10 @@ def test_a_silent_node_gets_nothing_new_and_keeps_its_trials_until_patience_ends
     """Its process had stopped for four seconds, and both of its trials began again from step 1."""
     executor, cluster = apart
     a, b, c = (cluster.lines[name] for name in NODES)
-    assert kinds(passes(executor, 5, c)) == [("DeviceQuarantined", "b/cpu:0")]
-    assert kinds(passes(executor, 1, a, b, c)) == [("DeviceReadmitted", "b/cpu:0")]
+    assert kinds(passes(executor, 5, c)) == [("QuarantineChanged", "b/cpu:0")]
+    assert kinds(passes(executor, 1, a, b, c)) == [("QuarantineChanged", "b/cpu:0")]
     lost = passes(executor, 8, b, c)
-    assert kinds(lost) == [("DeviceQuarantined", "a/cpu:0"), ("TrialExited", "0")]
+    assert kinds(lost) == [("QuarantineChanged", "a/cpu:0"), ("TrialExited", "0")]
     assert executor.now() < 16.0
 
 
@@ -157,7 +157,7 @@ def test_a_node_that_the_cluster_calls_dead_is_lost_at_once_and_told_to_end_its_
     executor, cluster = apart
     gone = cluster.lines.pop("a")
     events = passes(executor, 2, gone, *cluster.lines.values())
-    assert kinds(events) == [("DeviceQuarantined", "a/cpu:0"), ("TrialExited", "0")]
+    assert kinds(events) == [("QuarantineChanged", "a/cpu:0"), ("TrialExited", "0")]
     assert [frame.ends_trials for frame in gone.told(frames.Bye)] == [True]
     assert not cluster.world.take(frames.NodeHello("a", version=__version__), gone)
     assert len(gone.told(frames.Bye)) == 2, "as often as it comes back"
@@ -218,7 +218,7 @@ def test_a_node_that_is_about_to_end_has_its_trials_save_and_leave(
     assert a.told(Yield) == [Yield(0, 1, save=True)]
     assert not a.told(frames.Bye)
     a.ends("yielded", LAST_WORD)
-    assert kinds([*executor.poll(0.0)]) == [("TrialExited", "0"), ("DeviceQuarantined", "a/cpu:0")]
+    assert kinds([*executor.poll(0.0)]) == [("TrialExited", "0"), ("QuarantineChanged", "a/cpu:0")]
     assert a.told(frames.Bye)
 
 

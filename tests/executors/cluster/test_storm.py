@@ -24,10 +24,10 @@ from gpusched import __version__, policies
 from gpusched.core.commands import ConfirmRelease, Kill, Launch, Save, Yield
 from gpusched.core.events import (
     CheckpointSaved,
-    DeviceReadmitted,
+    DevicesJoined,
     DevicesReleased,
     Event,
-    ExperimentStarted,
+    QuarantineChanged,
     TrialExited,
     TrialUp,
 )
@@ -240,7 +240,7 @@ class PlayedNode:
             elif ranks.exited is not None:
                 self.leave(ranks, ranks.exited)
         for device in frame.kept_out:
-            self.tell(DeviceReadmitted(at=0.0, device=device))
+            self.tell(QuarantineChanged(at=0.0, device=device))
         self.line.tell(frames.Reconciled())
 
     def obey(self, command: Any, seq: int) -> None:
@@ -418,7 +418,7 @@ def test_two_hundred_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, see
     assert len(devices) == 2 * NODES
     islands = {device.id: device.island for device in devices}
     ids = tuple(device.id for device in devices)
-    driver.handle([ExperimentStarted(at=world.now, devices=ids, islands=islands)])
+    driver.handle([DevicesJoined(at=world.now, devices=ids, islands=islands)])
     faults = 0
     while not experiment.finished:
         driver.turn(world.now + 1.0)
