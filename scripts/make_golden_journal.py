@@ -85,7 +85,7 @@ def outcome(of: Experiment) -> dict[str, Any]:
         },
         "rungs": {
             str(rung.milestone): [[trial, rung.score(trial)] for trial in rung.top(len(rung))]
-            for rung in policy.rungs(state)
+            for rung in policy.rungs
         },
         "overhead_s": state.speed.overhead_s,
         "s": [state.speed.s(atoms) for atoms in (1, 2, 4)],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from gpusched.core.rules import Rules
@@ -26,7 +26,7 @@ BadOption = tuple[str, str]
 class Start:
     """Draw the next configuration of the sequence and run it on ``atoms`` atoms.
 
-    ``tag`` is the policy's own; the new trial carries it as ``trial.tag``, from ``Policy.on_start`` on.
+    ``tag`` is the policy's own; the new trial carries it as ``trial.tag``.
     """
 
     atoms: int = 1
@@ -286,6 +286,10 @@ class Policy(ABC):
     #: Name in messages; a policy of a user's own that gives none is called like its class.
     name: ClassVar[str] = ""
     options_type: ClassVar[type[Any]] = Options
+    #: ``R`` becomes the length of the script's own loop where the recipe does not give it.
+    options: Any
+    #: The rungs at which trials are compared, lowest first: for people.
+    rungs: Sequence[Rung] = ()
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -295,14 +299,6 @@ class Policy(ABC):
     def __init__(self, options: Any) -> None:
         self.options = options
 
-    def take_length(self, steps: int, *, is_first: bool) -> None:
-        """Take the length of the script's own loop for R, which the recipe does not give.
-
-        ``is_first``: no trial has reported; else a trial with a longer loop than the others has.
-        """
-        if isinstance(self.options, Options):
-            self.options = replace(self.options, R=steps)
-
     @abstractmethod
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         """Answer a report of a live trial; ``trial.step`` and ``trial.score`` are up to date."""
@@ -310,9 +306,6 @@ class Policy(ABC):
     @abstractmethod
     def on_capacity(self, view: View) -> Sequence[Decision]:
         """Say what to do with free atoms. Asked again until the answer is empty or no atoms are left."""
-
-    def on_start(self, view: View, trial: TrialView) -> None:  # noqa: B027 - a default, not an abstract method
-        """Note that a ``Start`` has made this trial; ``trial.tag`` is the tag of that ``Start``."""
 
     def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
         """Answer that a trial has come to rest, paused or final, for whatever reason."""
@@ -343,8 +336,4 @@ class Policy(ABC):
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         """Return why the trial is where it is, in sentences."""
-        return ()
-
-    def rungs(self, view: View) -> Sequence[Rung]:
-        """Return the rungs at which trials are compared, lowest first."""
         return ()

@@ -9,6 +9,7 @@ One report's way through: the fact is recorded in the trial (``_reported``), the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,15 @@ from gpusched.core import events, invariants, requests
 from gpusched.core.allocation import DeviceState
 from gpusched.core.commands import Command, Suggest
 from gpusched.core.configurations import Draw
-from gpusched.core.decisions import NO_STEP_FITS, Decision, Policy, Resize, Resume, Start
+from gpusched.core.decisions import (
+    NO_STEP_FITS,
+    Decision,
+    Options,
+    Policy,
+    Resize,
+    Resume,
+    Start,
+)
 from gpusched.core.idle import IdleTime
 from gpusched.core.rules import Rules
 from gpusched.core.state import DEADLINE, LAST_CALL, NOTHING_LEFT, TOO_LATE, WAKE, WATCH, State
@@ -152,8 +161,9 @@ class Experiment:
         before = trial.step if trial.steps_of_incarnation else trial.saved_step
         trial.stride = stride = max(1, report.step - before)
         if report.length is not None and report.length > self._length:
-            self.policy.take_length(report.length, is_first=self._length == 0)
             self._length = report.length
+            if isinstance(options := getattr(self.policy, "options", None), Options):
+                self.policy.options = replace(options, R=report.length)
         back = state.speed.learn(trial, report.step_time_s, stride, state.now)
         trial.record(report, event.metric, stride, state.now)
         state.set_score(trial, NEVER if event.metric is None else event.metric * rules.sign)
@@ -324,12 +334,11 @@ class Experiment:
     # ------------------------------------------------------------ what follows
 
     def _enact(self, decisions: Iterable[Decision]) -> bool:
-        acted, view = False, self.state
+        acted = False
         for decision in decisions:
             if self._do.enact(decision):
                 acted = True
                 if type(decision) is Start:
-                    self.policy.on_start(view, view.trials[len(view.trials) - 1])
                     self._ask_sampler()
         return acted
 

@@ -104,7 +104,7 @@ def explain(state: State, policy: Policy, trial_id: int, now: float | None = Non
 
 
 def _standings(state: State, policy: Policy, trial: TrialRecord) -> Iterator[RungRank]:
-    for rung in policy.rungs(state):
+    for rung in policy.rungs:
         if trial.id in rung:
             score = rung.score(trial.id)
             metric = score * state.rules.sign if score > NEVER else None

@@ -119,31 +119,23 @@ def milestones(r: int, R: int | None, eta: float) -> Iterator[int]:
 
 
 class Ladder:
-    """The rungs of one search, made as they are reached."""
+    """The rungs of one search, at r, r*eta, ..: made as trials come to them."""
 
-    __slots__ = ("_by_step", "_milestones", "_newest_rung", "rungs")
+    __slots__ = ("_by_step", "_milestones", "_newest_rung", "_next", "rungs")
 
-    def __init__(self, r: int, R: int | None, eta: float) -> None:
-        self._milestones = milestones(r, R, eta)
+    def __init__(self, r: int, eta: float) -> None:
+        self._milestones = milestones(r, None, eta)
+        self._next = next(self._milestones)
         self.rungs: list[Rung] = []
         self._newest_rung: dict[int, Rung] = {}
         self._by_step: dict[int, Rung] = {}
-        self._grow()
-
-    def _grow(self) -> bool:
-        milestone = next(self._milestones, None)
-        if milestone is None:
-            return False
-        rung = Rung(milestone, self._newest_rung)
-        self.rungs.append(rung)
-        self._by_step[milestone] = rung
-        return True
 
     def at(self, step: int, stride: int = 1) -> Rung | None:
         """Return the rung at this step or, where a report stands for several steps, the highest that it has passed."""
-        while self.rungs and self.rungs[-1].milestone < step:
-            if not self._grow():
-                break
+        while self._next <= step:
+            rung = self._by_step[self._next] = Rung(self._next, self._newest_rung)
+            self.rungs.append(rung)
+            self._next = next(self._milestones)
         if stride == 1:
             return self._by_step.get(step)
         passed = (rung for rung in reversed(self.rungs) if rung.milestone <= step)

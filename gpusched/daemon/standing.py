@@ -36,7 +36,7 @@ def view(
             return ()
 
     notes = ask("notes", lambda: (*policy.notes(state), *note_on_steps(policy.options, state)))
-    rungs = ask("rungs", lambda: policy.rungs(state))
+    rungs = policy.rungs
     built = views.build(
         state,
         name=assembled.paths.root.name,

@@ -11,9 +11,8 @@ extrapolation of learning curves.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
-from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -36,7 +35,7 @@ from gpusched.core.decisions import (
     WakeAt,
 )
 from gpusched.errors import InputError
-from gpusched.text import count, no_trial
+from gpusched.text import no_trial
 
 __all__ = [
     "AskForecast",
@@ -58,7 +57,7 @@ __all__ = [
 
 #: Methods of a policy that gpusched calls during a search: those that answer with decisions, and the others.
 DECIDING = ("on_report", "on_capacity", "on_exit", "on_wake", "on_forecast")
-TELLING = ("on_start", "notes", "explain", "rungs")
+TELLING = ("notes", "explain")
 #: Entry points of this group are policies of installed packages.
 GROUP = "gpusched.policies"
 
@@ -66,7 +65,7 @@ GROUP = "gpusched.policies"
 REGISTRY: Mapping[str, tuple[str, str]] = {
     "fifo": ("gpusched.policies.fifo", "Fifo"),
     "sha": ("gpusched.policies.halving.sha", "Sha"),
-    "hyperband": ("gpusched.policies.halving.hyperband", "Hyperband"),
+    "hyperband": ("gpusched.policies.halving.sha", "Hyperband"),
     "asha": ("gpusched.policies.halving.asha", "Asha"),
     "hypersched": ("gpusched.policies.halving.hypersched", "HyperSched"),
     "foresight": ("gpusched.policies.foresight", "Foresight"),
@@ -129,24 +128,13 @@ def make(name: str, options: Mapping[str, object]) -> Policy:
         raise plugins.failure(kind, name, "__init__(options)", error) from error
     if not hasattr(made, "options"):
         made.options = given  # a class need not call Policy.__init__
-    asked: set[int] = set()
-    plugins.guard(made, name, DECIDING, partial(_checked, asked))
+    plugins.guard(made, name, DECIDING, _checked)
     plugins.guard(made, name, TELLING)
-    plugins.guard(made, name, ["notes"], partial(_with_dropped, asked))
     return made
 
 
-def _with_dropped(asked: Set[int], notes: Iterable[str], view: View) -> Sequence[str]:
-    """Return the notes of a user's policy, and one for each ``Start`` of more atoms than the search has."""
-    total = view.atoms_total
-    dropped = sorted(atoms for atoms in asked if view.rules.fit(atoms) > total)
-    there = count(total, "atom")
-    said = [f"Start({atoms}) of the policy is dropped: the search has {there}" for atoms in dropped]
-    return [*notes, *said]
-
-
-def _checked(asked: set[int], answer: Any, view: View, *_: Any, **_named: Any) -> list[Decision]:
-    """Return the decisions of a user's policy, and add the sizes of starts to ``asked``.
+def _checked(answer: Any, view: View, *_: Any, **_named: Any) -> list[Decision]:
+    """Return the decisions of a user's policy.
 
     Raises BadAnswer for an answer without decisions, or with one that can never be carried out.
     """
@@ -161,8 +149,6 @@ def _checked(asked: set[int], answer: Any, view: View, *_: Any, **_named: Any) -
         atoms, trial = getattr(decision, "atoms", 1), getattr(decision, "trial", None)
         if not isinstance(atoms, Integral) or atoms < 1:
             raise plugins.BadAnswer(f"{decision!r}: atoms must be a whole number, 1 or more")
-        if isinstance(decision, Start):
-            asked.add(int(atoms))
         if trial is not None and trial not in view.trials:
             numbered = isinstance(trial, Integral)
             why = (

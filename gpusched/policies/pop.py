@@ -4,7 +4,7 @@
     its curve is extrapolated over the M = (Tmax - Tpass) / Epoch steps left   ``_ask``             (3.1.1)
         p   chance to reach the target within Tmax; below 0.05 it is poor      ``on_forecast``      (1), (2); 5.3
         ERT expected remaining time = x * Epoch                                                     (3)
-    S_desired(p) = trials with that much confidence, S_deserved(p) = S * p,    ``confidence.split`` (3.2)
+    S_desired(p) = trials with that much confidence, S_deserved(p) = S * p,    ``Confidence``  (3.2)
         p_threshold maximises S_effective(p) = min(both)
     promising trials (the first S_effective by p) keep their atoms; the other trials take turns: after b steps an
         opportunistic trial is suspended and the next one in line runs         ``on_capacity``      (3.2, 5.3)
@@ -39,7 +39,6 @@ from gpusched.core.rules import Rules
 from gpusched.core.trial import NEVER, TrialState
 from gpusched.policies import base
 from gpusched.policies.earlyterm import PredictorName
-from gpusched.policies.pop_promising import Confidence
 from gpusched.policies.scale import Scale, bounds_problems, curve_of
 
 #: Below this chance to reach the target a trial is poor (5.3).
@@ -80,6 +79,38 @@ class Options(base.Options):
     @property
     def bounds(self) -> str:
         return f"the metric's bounds, {self.metric_min:g} to {self.metric_max:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Forecast of a trial: p, the expected remaining time, and the step at which it was made."""
+
+    p: float
+    ert_s: float
+    step: int
+
+
+class Confidence:
+    """The p of every trial that is under way, and the threshold between promising and not (3.2)."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, Known] = {}
+        #: Promising trials, the one with the highest p first, and their least p.
+        self.promising: list[int] = []
+        self.threshold = 1.0
+
+    def split(self, slots: int) -> None:
+        """Choose the p that maximises S_effective(p) = min(S_desired(p), S_deserved(p)); one slot a promising trial.
+
+        With trials ordered by p, the i-th has S_desired = i and S_deserved = slots * p_i; of equals the earliest.
+        """
+        order = sorted(self.known, key=lambda n: (-self.known[n].p, self.known[n].ert_s, n))
+        best, self.threshold = 0.0, 1.0
+        for place, number in enumerate(order, 1):
+            p = self.known[number].p
+            if min(place, slots * p) > best + 1e-12:
+                best, self.threshold = min(float(place), slots * p), p
+        self.promising = order[: int(best + 1e-9)]
 
 
 class Pop(base.Policy):
@@ -194,7 +225,7 @@ class Pop(base.Policy):
         if p is not None:
             # Equation 3, and "set ERT = Tmax - Tpass" where it would be more.
             ert_s = min(forecast["remaining_steps"] * stride * step_s, view.time_left_s)
-            self.confidence.set(trial.id, p, ert_s, step)
+            self.confidence.known[trial.id] = Known(p, ert_s, step)
             if p < P_POOR and trial.id != self._best_trial:
                 return (Stop(trial.id, f"poor: reaches the target with p = {p:.2g}"),)
             self._classify(view)
@@ -205,7 +236,7 @@ class Pop(base.Policy):
         self.confidence.split(self._slots(view))
         self._urgent = [
             trial
-            for trial in self.confidence.promising()
+            for trial in self.confidence.promising
             if trial in view.paused and not view.trials[trial].held_by_user
         ]
 
@@ -213,7 +244,7 @@ class Pop(base.Policy):
         return max(1, view.atoms_total // view.rules.smallest)
 
     def _is_promising(self, trial: int) -> bool:
-        return self.confidence.is_promising(trial)
+        return trial in self.confidence.promising
 
     def _take_turns(self, view: View, trial: TrialView) -> Sequence[Decision]:
         """5.3: "if the job is opportunistic we suspend it and start a new job", if there is one."""
@@ -244,7 +275,7 @@ class Pop(base.Policy):
         while self._urgent:
             trial = self._urgent.pop(0)
             if trial in view.paused and not view.trials[trial].held_by_user:
-                p = self.confidence.of(trial)
+                p = self.confidence.known[trial].p
                 return (Resume(trial, 1, f"promising: p = {p:.2f}"),)
         may_begin = view.can_draw and self._most_new(view) > 0
         alternates = self.options.configurations is None
@@ -275,12 +306,12 @@ class Pop(base.Policy):
 
     def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
         if trial.is_final:
-            self.confidence.forget(trial.id)
+            self.confidence.known.pop(trial.id, None)
         elif trial.id not in self._line:
             if not self._line:
                 self._gave_to_new = False  # one that has just had its turn makes way for a new one
             self._line.append(trial.id)
-        if len(self.confidence):
+        if self.confidence.known:
             self._classify(view)
         return base.NOTHING
 
@@ -297,15 +328,15 @@ class Pop(base.Policy):
             lines.append(
                 f"target {target:.4g}" + (" (rising)" if view.rules.target is None else "")
             )
-        if len(self.confidence):
+        if self.confidence.known:
             lines.append(
-                f"{self.confidence.count} of {len(self.confidence)} extrapolated trials are promising "
+                f"{len(self.confidence.promising)} of {len(self.confidence.known)} extrapolated trials are promising "
                 f"(p of {self.confidence.threshold:.2f} and more)"
             )
         return lines
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
-        known = self.confidence.known(trial.id)
+        known = self.confidence.known.get(trial.id)
         if known is None:
             return ()
         kind = "promising" if self._is_promising(trial.id) else "opportunistic"

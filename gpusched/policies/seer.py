@@ -101,6 +101,8 @@ class Seer(base.Policy):
         #: Trials that may have other atoms than their bracket gives, in the order in which that is put right.
         self._unsettled: dict[int, None] = {}
         self._winner: int | None = None
+        #: Trials that have been given a bracket so far.
+        self._met = 0
 
     # ------------------------------------------------------------ before it starts
 
@@ -176,6 +178,7 @@ class Seer(base.Policy):
             said = self._begin(view)
         if self.plan is None:
             return said
+        self._meet(view)
         decision = self._start_next(view) if self._stage == 1 else None
         decision = decision or self._put_right(view)
         return (*said, decision) if decision is not None else said
@@ -218,12 +221,13 @@ class Seer(base.Policy):
                 return Start(atoms, f"a trial of bracket {place + 1}", tag=place)
         return None
 
-    def on_start(self, view: View, trial: TrialView) -> None:
-        if self.plan is None:
-            return
-        place = trial.tag or 0  # a configuration that a person asked for has no tag
-        self._missing[place] = max(0, self._missing[place] - 1)
-        self._bracket_of[trial.id] = place
+    def _meet(self, view: View) -> None:
+        """Give new trials their brackets; one that a person asked for has no tag."""
+        for number in range(self._met, len(view.trials) if self.plan is not None else 0):
+            place = view.trials[number].tag or 0
+            self._missing[place] = max(0, self._missing[place] - 1)
+            self._bracket_of[number] = place
+            self._met = number + 1
 
     def _put_right(self, view: View) -> Decision | None:
         """Give a trial the atoms of its bracket, if it has others or none, as far as they are free."""
@@ -258,6 +262,7 @@ class Seer(base.Policy):
 
     def on_wake(self, view: View) -> Sequence[Decision]:
         plan = self.plan
+        self._meet(view)
         for number in [n for n in self._bracket_of if view.trials[n].is_final]:
             del self._bracket_of[number]  # it ended with the search, which continues
         is_over = plan is None or self._winner is not None or not self._bracket_of
@@ -330,6 +335,7 @@ class Seer(base.Policy):
         return self.options.B if self.options.B is not None else float("inf")
 
     def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
+        self._meet(view)
         if trial.is_final:
             self._bracket_of.pop(trial.id, None)
             over = self._has_planned and not self._bracket_of and not any(self._missing)

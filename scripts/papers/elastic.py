@@ -16,7 +16,7 @@ from gpusched import policies
 from gpusched.core.decisions import Complete, Decision, Resize, Start, Stop, TrialView, View, WakeAt
 from gpusched.core.trial import TrialState
 from gpusched.policies import base
-from gpusched.policies.halving.hyperband import brackets
+from gpusched.policies.halving.sha import brackets
 
 ETA = 4.0
 
@@ -122,9 +122,6 @@ class Elastic(base.Policy):
                     return (Resize(trial.id, atoms, f"stage {self._stage[place] + 1}"),)
         return base.NOTHING
 
-    def on_start(self, view: View, trial: TrialView) -> None:
-        self._members[trial.tag].append(trial.id)
-
     def _next_end_s(self) -> float:
         ends = [
             60.0 * bracket[stage].end_min
@@ -146,6 +143,8 @@ class Elastic(base.Policy):
     def _end(self, view: View, place: int) -> Iterable[Decision]:
         """The best of a bracket go on to its next stage, the others are out."""
         bracket, stage = self.plan[place], self._stage[place]
+        if stage == 1:
+            self._members[place] = [n for n, trial in view.trials.items() if trial.tag == place]
         ranked = [view.trials[n] for n in self._members[place] if not view.trials[n].is_final]
         ranked.sort(key=lambda trial: (-trial.score, trial.id))
         if stage == len(bracket):

@@ -141,7 +141,7 @@ class Scene:
             metric=self.metric,
             folder="/data/runs/digits-0714-1532",
             now=now,
-            rungs=policy.rungs(state),
+            rungs=policy.rungs,
             idle=self.experiment.idle,
             eta=getattr(policy.options, "eta", None),
             notes=policy.notes(state),

@@ -89,11 +89,9 @@ class Witness(Policy):
     """A policy that is watched. Raises AssertionError for a nonsensical answer."""
 
     def __init__(self, watched: Policy) -> None:
+        super().__init__(getattr(watched, "options", None))
         self.watched = watched
         self.asked = 0
-
-    def on_start(self, view: View, trial: TrialView) -> None:
-        self.watched.on_start(view, trial)
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         return self._watch(view, "on_report", trial)

@@ -155,23 +155,6 @@ def test_a_mistake_is_said_with_what_to_do(tmp_path: Path, body: str, message: s
     assert message.format(name=name) in str(caught.value)
 
 
-def test_a_start_of_more_atoms_than_there_are_is_noted(tmp_path: Path) -> None:
-    mine = """
-from gpusched.policies import Policy, Start
-
-class Mine(Policy):
-    def on_report(self, view, trial): return []
-    def on_capacity(self, view): return [Start(100 if view.trials else 1)] if view.can_draw else []
-"""
-    (tmp_path / "mine.py").write_text(mine)
-    hand = Hand(f"{tmp_path}/mine.py:Mine", atoms=2)
-    (note,) = hand.policy.notes(hand.state)
-    assert note == "Start(100) of the policy is dropped: the search has 2 atoms"
-    capped = Hand(f"{tmp_path}/mine.py:Mine", atoms=2, max_atoms=1)
-    assert capped.state.atoms_free == 0
-    assert not capped.policy.notes(capped.state)
-
-
 ASKS_ITSELF = """
 from gpusched.policies import Policy, Start
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpusched.core.events import Forecasted, LimitsMoved
 from gpusched.core.rules import Rules
-from gpusched.policies.pop import P_POOR, Options, Pop
+from gpusched.policies.pop import P_POOR, Known, Options, Pop
 from tests.policies.hand import Hand
 
 SMALL: dict[str, Any] = {"b": 2, "R": 40, "metric_min": 0.0, "metric_max": 1.0}
@@ -66,12 +66,12 @@ def test_expected_remaining_time_is_steps_times_their_duration() -> None:
     hand.report(0, 0.3, at=5.0)
     hand.report(0, 0.4, at=10.0)
     answer(hand, 0, p=0.5, steps=4.0)
-    known = policy(hand).confidence.known(0)
+    known = policy(hand).confidence.known.get(0)
     assert known is not None
     assert known.ert_s == pytest.approx(4.0 * 5.0)
     hand.train(0, [0.4, 0.4], at=20.0)
     answer(hand, 0, p=0.5, steps=99.0)
-    known = policy(hand).confidence.known(0)
+    known = policy(hand).confidence.known.get(0)
     assert known.ert_s == pytest.approx(80.0)
 
 
@@ -132,7 +132,7 @@ def test_a_promising_trial_keeps_its_atoms() -> None:
     """3.2: "these slots are assigned to run promising configurations with dedicated resources"."""
     hand = pop(2)
     boundary(hand, 0, p=0.5)  # 2 slots * 0.5 = 1
-    assert policy(hand).confidence.count == 1
+    assert policy(hand).confidence.promising == [0]
     hand.train(0, [0.5] * 5)
     assert hand.where(0) == "running"
     assert hand.launched(0) == [1]
@@ -158,7 +158,7 @@ def test_a_suspended_trial_that_becomes_promising_comes_back_at_once() -> None:
     hand = pop(2)
     boundary(hand, 0, p=0.5)
     boundary(hand, 1, p=0.6)  # 2 slots * 0.5 is not more than the one slot of 0.6
-    assert [policy(hand).confidence.is_promising(n) for n in (0, 1)] == [False, True]
+    assert policy(hand).confidence.promising == [1]
     boundary(hand, 0, p=0.5)
     hand.report(0, 0.5)
     assert hand.where(0) == "paused"
@@ -174,7 +174,7 @@ def test_others_make_room_for_a_promising_trial_that_waits() -> None:
     hand.report(0, 0.5)
     assert (hand.where(0), hand.live) == ("paused", [1, 2])
     # Forecasts of 0 come late and say more: it is promising, but there is no atom.
-    policy(hand).confidence.set(0, 0.9, 1.0, 4)
+    policy(hand).confidence.known[0] = Known(0.9, 1.0, 4)
     policy(hand)._classify(hand.state)
     hand.report(2, 0.5)  # not at a boundary
     assert hand.where(2) == "paused"
@@ -210,7 +210,7 @@ def test_two_outstanding_forecasts_of_a_trial_are_told_apart() -> None:
                 forecast={"reached_by_end": 0.5, "remaining_steps": 3.0},
             )
         )
-        known = policy(hand).confidence.known(0)
+        known = policy(hand).confidence.known.get(0)
         assert (known.step, known.ert_s) == (asked.step, pytest.approx(ert_s))
 
 

@@ -19,7 +19,7 @@ cannot fall: P(m) is replaced by the largest so far, which changes nothing where
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,14 +28,9 @@ from numpy.typing import NDArray
 from scipy import special
 
 from gpusched.core.commands import Forecast
+from gpusched.policies.foresight_curves import LIKELY, Curves, shapes_at, weights
 
 Array = NDArray[np.float64]
-
-#: name -> (module, class)
-PREDICTORS: Mapping[str, tuple[str, str]] = {
-    "mcmc": ("gpusched.policies.curves.mcmc", "McmcPredictor"),
-    "shapes": ("gpusched.policies.curves.shapes", "ShapesPredictor"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +82,41 @@ class CurvePredictor(Protocol):
         ...
 
 
+#: Shapes that explain a curve less well than this share of the best one are left out.
+NEGLIGIBLE = 1e-3
+
+
+class ShapesPredictor:
+    """``shapes``: the forecaster of ``foresight``, on one curve (some milliseconds); the seed is not used."""
+
+    def predict(self, curve: Array, steps: Array, seed: Sequence[int]) -> Prediction:
+        """See ``CurvePredictor.predict``."""
+        curves = Curves()
+        curves.read({0: [(step, float(score)) for step, score in enumerate(curve, 1)]}, 1.0)
+        start, height, start_var, height_var, cov, explained = curves.seen[0].fit
+        likely = weights(explained + LIKELY)
+        kept = likely > NEGLIGIBLE * likely.max()
+        shape = shapes_at(steps)[:, kept].T
+        start, height, start_var, height_var, cov = (
+            one[kept, None] for one in (start, height, start_var, height_var, cov)
+        )
+        fitted = start_var + shape * (2 * cov + shape * height_var)
+        scales = np.sqrt(fitted + curves.noise_var + curves.misfit_var)
+        means = np.minimum(1.0, start + height * shape)
+        return Prediction(steps, means, scales, likely[kept] / likely[kept].sum())
+
+
+def _mcmc() -> CurvePredictor:
+    made: CurvePredictor = importlib.import_module("gpusched.policies.curves.mcmc").McmcPredictor()
+    return made
+
+
+PREDICTORS: Mapping[str, Callable[[], CurvePredictor]] = {"mcmc": _mcmc, "shapes": ShapesPredictor}
+
+
 def make_predictor(name: str) -> CurvePredictor:
     """A predictor by name. Raises KeyError for an unknown name."""
-    module, attribute = PREDICTORS[name]
-    made: CurvePredictor = getattr(importlib.import_module(module), attribute)()
-    return made
+    return PREDICTORS[name]()
 
 
 #: More future steps than this are not evaluated one by one but interpolated.

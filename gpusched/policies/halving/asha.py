@@ -25,13 +25,9 @@ class Asha(base.Policy):
 
     def __init__(self, options: base.HalvingOptions) -> None:
         super().__init__(options)
-        self.ladder = Ladder(options.r, options.R, options.eta)
+        self.ladder = Ladder(options.r, options.eta)
+        self.rungs = self.ladder.rungs
         self._rung_of: dict[int, Rung] = {}
-
-    def take_length(self, steps: int, *, is_first: bool) -> None:
-        super().take_length(steps, is_first=is_first)
-        if is_first:
-            self.ladder = Ladder(self.options.r, self.options.R, self.options.eta)
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         options = self.options
@@ -64,9 +60,6 @@ class Asha(base.Policy):
                     return (Resume(trial_id, 1, f"promoted from rung {rung.milestone}"),)
         # .. else a new configuration in the bottom rung (Algorithm 2's trivial entrance policy).
         return (Start(1, "a new configuration"),) if view.can_draw else base.NOTHING
-
-    def rungs(self, view: View) -> Sequence[Rung]:
-        return self.ladder.rungs
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         return explain_rungs(self.ladder.rungs, trial, self.options.eta)

@@ -17,9 +17,6 @@ floor(n/eta).
 Ours in line 22: where more atoms are about to come free, a trial that may grow waits one report for them, so that atoms
 that come free together are taken in one resize.
 
-The prose of section 4.2 states line 8 the other way round ("will not continue to launch" when it *fits*); Algorithm 3,
-the authors' code and the sense of it agree that a trial enters only if it fits.
-
 Ours, beyond the paper: a step that cannot end before the deadline is not begun, its atoms go to the others; and if
 nothing is live and nothing may enter, the best paused trial goes on.
 """
@@ -91,7 +88,8 @@ class HyperSched(base.Policy):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self.ladder = Ladder(options.r, options.R, options.eta)
+        self.ladder = Ladder(options.r, options.eta)
+        self.rungs = self.ladder.rungs
         self._rung_of: dict[int, Rung] = {}
         #: Trials that were woken because nothing else ran, and the step they had then: rungs up to there do not
         #: pause them again, or each of their steps would cost a launch.
@@ -99,11 +97,6 @@ class HyperSched(base.Policy):
         self._entrance_closed_at: float | None = None
         #: Trials that have let a report pass because more atoms were coming, and the incarnation that did.
         self._waited: dict[int, int] = {}
-
-    def take_length(self, steps: int, *, is_first: bool) -> None:
-        super().take_length(steps, is_first=is_first)
-        if is_first:
-            self.ladder = Ladder(self.options.r, self.options.R, self.options.eta)
 
     # ------------------------------------------------------------ Algorithm 3, schedule(trial)
 
@@ -265,9 +258,6 @@ class HyperSched(base.Policy):
         return step_s is not None and view.overhead_s + step_s / 4 > view.time_left_s
 
     # ------------------------------------------------------------ for people
-
-    def rungs(self, view: View) -> Sequence[Rung]:
-        return self.ladder.rungs
 
     def notes(self, view: View) -> Sequence[str]:
         if self._entrance_closed_at is None:

@@ -1,18 +1,26 @@
-"""``sha``: synchronous successive halving (HyperSched, SoCC'19, section 3.2).
+"""``sha`` and ``hyperband``: synchronous successive halving (HyperSched, SoCC'19, 3.2; Li et al., JMLR 2018).
 
 "81 trials x 1 resource per trial in the first halving iteration, 27 x 3 per trial in the second, 9 x 9, 3 x 27, and
-finally, 1 trial x 81 resources in the last": with r = 1, R = 81, eta = 3. In general the milestones are those of
-``asha`` (r * eta^k below R, then R), and as many trials begin as leave one for R. Trials have one atom each. When a
-bracket is over the next one begins, until the deadline, which is not looked at.
+finally, 1 trial x 81 resources in the last": with r = 1, R = 81, eta = 3. In general ``sha`` has the milestones of
+``asha`` (r * eta^k below R, then R), and as many trials begin as leave one for R. ``hyperband`` has brackets from the
+most to the least aggressive (Algorithm 1):
 
-Synchronous means to wait: "every trial within a halving iteration must complete consuming its resource".
+    s_max = floor(log_eta(R / r))
+    bracket s = s_max .. 0:  n = ceil((s_max + 1) / (s + 1) * eta^s) trials begin,
+                             halving i = 0 .. s:  floor(n / eta^i) trials up to R * eta^(i - s) steps
+
+Trials have one atom each. When a bracket is over the next one begins, until the deadline, which is not looked at.
+Synchronous means to wait: "every trial within a halving iteration must complete consuming its resource". A trial that
+has failed, or that a person stopped or holds, does not count: it must not block a halving for ever. One that comes back
+while the halving is still open takes part after all.
 """
 
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpusched.core.decisions import (
     Complete,
@@ -25,8 +33,8 @@ from gpusched.core.decisions import (
     View,
 )
 from gpusched.core.rung import Rung, milestones
+from gpusched.core.trial import NEVER, TrialState
 from gpusched.policies import base
-from gpusched.policies.halving.bracket import Bracket, Shape, shrinking
 from gpusched.text import ordinal
 
 
@@ -38,6 +46,146 @@ class Options(base.HalvingOptions):
         yield from base.HalvingOptions.problems(self)
         if self.R is None:
             yield "R", "synchronous halving needs an end: give R, the most steps a trial may have"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Form of a bracket: how many trials train up to which step, halving by halving."""
+
+    name: str
+    sizes: tuple[int, ...]
+    milestones: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Halving:
+    """One halving: trials still to come, and those that are in with their scores."""
+
+    rung: Rung
+    #: Given a place, and neither in nor out.
+    coming: set[int] = field(default_factory=set)
+    #: Dropped, but not out for good.
+    left_out: set[int] = field(default_factory=set)
+
+
+class Bracket:
+    """A running bracket. Trials are entered by number, ``arrive`` and are dropped; ``advance`` ends a halving."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self._place = 0
+        self.rungs: list[Rung] = []
+        self.now = self._open()
+        self.entered = 0
+        #: No more configurations: fewer trials than planned take part.
+        self.is_full = False
+        self.is_over = False
+        #: Trials to be given atoms, in this order: winners of the last halving, and trials that lost theirs. Each is
+        #: in it once, and taking out one that is not in it changes nothing: trials leave by more ways than one.
+        self._line: OrderedDict[int, None] = OrderedDict()
+
+    def _open(self) -> Halving:
+        halving = Halving(Rung(self.shape.milestones[self._place]))
+        self.rungs.append(halving.rung)
+        return halving
+
+    @property
+    def milestone(self) -> int:
+        return self.now.rung.milestone
+
+    @property
+    def is_last_halving(self) -> bool:
+        return self._place + 1 == len(self.shape.milestones)
+
+    @property
+    def wants_new(self) -> bool:
+        return self._place == 0 and not self.is_full and self.entered < self.shape.sizes[0]
+
+    # ------------------------------------------------------------ trials come and go
+
+    def enter(self, trial: int) -> None:
+        """Note that a new configuration was started for this bracket."""
+        self.entered += 1
+        self.now.coming.add(trial)
+
+    def launched(self, trial: int) -> None:
+        """Note that a trial that waited for atoms was given some, or has them still."""
+        self._line.pop(trial, None)
+        self.now.coming.add(trial)
+
+    def is_waiting(self, trial: int) -> bool:
+        """Tell whether the trial is to be given atoms for the present halving."""
+        return trial in self._line
+
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._line)
+
+    def comes_first(self, trial: int) -> None:
+        """Put the trial first in line for atoms."""
+        self._line[trial] = None
+        self._line.move_to_end(trial, last=False)
+
+    def takes_part(self, trial: int) -> bool:
+        """Tell whether the present halving is open to this trial."""
+        return not self.is_over and (trial in self.now.coming or trial in self.now.left_out)
+
+    def arrive(self, trial: TrialView) -> None:
+        """Record that a trial that takes part is at the milestone."""
+        self.now.coming.discard(trial.id)
+        self.now.left_out.discard(trial.id)
+        self.now.rung.record(trial.id, trial.score)
+        # A person may have let it go on before its turn: it must not be given atoms for this halving again.
+        self._line.pop(trial.id, None)
+
+    def drop(self, trial: int) -> None:
+        """Let the halving go on without a trial, unless it comes before the others are in."""
+        if trial in self.now.coming:
+            self.now.coming.remove(trial)
+            self.now.left_out.add(trial)
+
+    def next_waiting(self, view: View) -> TrialView | None:
+        """Return the next trial to be given atoms; drop trials that cannot run any more or that a person holds."""
+        for number in list(self._line):
+            trial = view.trials[number]
+            if trial.state is TrialState.PAUSED and not trial.held_by_user:
+                return trial
+            if trial.state is TrialState.YIELDING:
+                self._line.move_to_end(number)
+                continue
+            self._line.pop(number, None)
+            if not trial.is_live:
+                self.drop(number)
+        return None
+
+    # ------------------------------------------------------------ the end of a halving
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every trial that takes part in this halving is in."""
+        return not self.now.coming and not self.wants_new
+
+    def advance(self) -> tuple[Sequence[int], bool]:
+        """End the halving and move the winners on; return the losers, and whether the bracket is over."""
+        rung = self.now.rung
+        ranked = list(rung.top(len(rung)))
+        count = 0 if self.is_last_halving else self.shape.sizes[self._place + 1]
+        winners = [trial for trial in ranked[:count] if rung.score(trial) > NEVER]
+        if not winners:
+            self.is_over = True
+            self._line.clear()
+            return ranked, True
+        self._place += 1
+        self.now = self._open()
+        self.now.coming = set(winners)
+        self._line = OrderedDict.fromkeys(winners)
+        return ranked[len(winners) :], False
+
+
+def shrinking(first: int, eta: float, count: int) -> Iterator[int]:
+    """first, floor(first/eta), floor(first/eta^2), ..: at least one."""
+    for power in range(count):
+        yield max(1, int(first / eta**power + 1e-9))
 
 
 class Synchronous(base.Policy):
@@ -59,6 +207,7 @@ class Synchronous(base.Policy):
     # ------------------------------------------------------------ reports
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
+        self._meet(view)
         bracket = self._bracket_of[trial.id]
         if trial.step < bracket.milestone:
             return base.NOTHING
@@ -88,6 +237,7 @@ class Synchronous(base.Policy):
         losers, is_over = bracket.advance()
         if is_over:
             self._brackets.remove(bracket)
+        self.rungs = self._brackets[0].rungs if self._brackets else ()
         if was_last:
             return ()
         return [
@@ -102,6 +252,7 @@ class Synchronous(base.Policy):
     # ------------------------------------------------------------ atoms
 
     def on_capacity(self, view: View) -> Sequence[Decision]:
+        self._meet(view)
         if view.rules.smallest > view.atoms_free:
             return base.NOTHING
         for bracket in list(self._brackets):
@@ -132,21 +283,24 @@ class Synchronous(base.Policy):
         of = bracket.shape.sizes[0]
         return Start(1, f"{bracket.shape.name}, {bracket.entered + 1} of {of}", tag=bracket)
 
-    def on_start(self, view: View, trial: TrialView) -> None:
-        # A configuration that a person asked for has no tag: it takes a place, or begins a bracket.
-        wants = (bracket for bracket in self._brackets if bracket.wants_new)
-        bracket = trial.tag or next(wants, None) or self._begin()
-        self._bracket_of[trial.id] = bracket
-        bracket.enter(trial.id)
+    def _meet(self, view: View) -> None:
+        """Give new trials their places; one that a person asked for has no tag, and may begin a bracket."""
+        for number in range(len(self._bracket_of), len(view.trials)):
+            wants = (bracket for bracket in self._brackets if bracket.wants_new)
+            bracket = view.trials[number].tag or next(wants, None) or self._begin()
+            self._bracket_of[number] = bracket
+            bracket.enter(number)
 
     def _begin(self) -> Bracket:
         bracket = Bracket(next(self._next_shape))
         self._brackets.append(bracket)
+        self.rungs = self._brackets[0].rungs
         return bracket
 
     # ------------------------------------------------------------ who does not come
 
     def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
+        self._meet(view)
         bracket = self._bracket_of[trial.id]
         if bracket.is_over:
             return base.NOTHING
@@ -159,9 +313,6 @@ class Synchronous(base.Policy):
 
     # ------------------------------------------------------------ for people
 
-    def rungs(self, view: View) -> Sequence[Rung]:
-        return self._brackets[0].rungs if self._brackets else ()
-
     def notes(self, view: View) -> Sequence[str]:
         return [
             f"{bracket.shape.name}: {len(bracket.now.rung)} in at {bracket.milestone} steps, "
@@ -170,7 +321,8 @@ class Synchronous(base.Policy):
         ]
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
-        bracket = self._bracket_of[trial.id]
+        if (bracket := self._bracket_of.get(trial.id)) is None:
+            return ()
         lines = [f"it is in {bracket.shape.name}"]
         for rung, size in zip(bracket.rungs, (*bracket.shape.sizes[1:], 0), strict=False):
             if trial.id in rung:
@@ -195,3 +347,24 @@ class Sha(Synchronous):
         while True:
             number += 1
             yield Shape(f"bracket {number}", sizes, steps)
+
+
+def brackets(r: int, R: int, eta: float) -> Iterator[Shape]:
+    """Yield the brackets of one round, the most aggressive first."""
+    s_max = int(math.log(R / r, eta) + 1e-9)
+    for s in range(s_max, -1, -1):
+        first = math.ceil((s_max + 1) / (s + 1) * eta**s - 1e-9)
+        steps = tuple(max(1, round(R * eta ** (i - s))) for i in range(s + 1))
+        yield Shape(f"bracket s={s}", tuple(shrinking(first, eta, s + 1)), steps)
+
+
+class Hyperband(Synchronous):
+    """All brackets from the most to the least aggressive, again and again."""
+
+    name = "hyperband"
+
+    def _shapes(self) -> Iterator[Shape]:
+        options = self.options
+        assert options.R is not None
+        while True:
+            yield from brackets(options.r, options.R, options.eta)

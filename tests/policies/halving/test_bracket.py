@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from gpusched.core.trial import TrialRecord, TrialState
-from gpusched.policies.halving.bracket import Bracket, Shape
+from gpusched.policies.halving.sha import Bracket, Shape
 from tests.events import reported
 from tests.policies.hand import Hand
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.policies.halving.hyperband import brackets
-from gpusched.policies.halving.sha import Options
+from gpusched.policies.halving.sha import Options, brackets
 from tests.policies.hand import Hand
 
 

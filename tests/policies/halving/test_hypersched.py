@@ -60,7 +60,7 @@ def test_a_metric_is_recorded_once_for_each_rung() -> None:
     hand = Hand("hypersched", PLAIN, atoms=2)
     hand.report(0, 0.7)
     hand.report(0, 0.1, step=1)
-    rung = hand.policy.rungs(hand.state)[0]
+    rung = hand.policy.rungs[0]
     assert (len(rung), rung.score(0)) == (1, 0.7)
 
 
@@ -95,7 +95,7 @@ def test_a_trial_waits_in_the_rung_it_was_last_recorded_in() -> None:
     hand.report(1, 0.9)
     hand.report(1, 0.6)
     hand.report(0, 0.5)
-    assert hand.policy.rungs(hand.state)[0].rank(0) == 0
+    assert hand.policy.rungs[0].rank(0) == 0
     assert hand.where(0) == "paused"
     assert hand.live == [1, 2]
 
