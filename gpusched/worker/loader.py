@@ -72,8 +72,10 @@ class BaseLoader(ABC):
         self.batches_handed_out = 0
         #: Line of the script that has asked for the length of one atom, where that of this launch is another.
         self.length_read_at: str | None = None
-        #: The ``DataLoader`` that ``trial.prepare`` was given, whose attributes this one has too.
+        #: The ``DataLoader`` that ``trial.prepare`` was given, whose attributes this one has too; whether it was read
+        #: the last time, whole on every rank, as this one is where no gradients are recorded: for evaluation.
         self.given: Any = None
+        self._reads_given = False
         self._generator = torch.Generator()
 
     def __getattr__(self, name: str) -> Any:
@@ -84,6 +86,8 @@ class BaseLoader(ABC):
     def __len__(self) -> int:
         """Count the batches of a whole epoch: of one atom until training begins, which is what schedules by step are
         made of; from ``trial.track`` or the first batch on, on the atoms that the trial has."""
+        if self._reads_given:
+            return len(self.given)
         now = self._epoch_batches()
         if self.is_set_up or self.base_length in (None, now):
             return now
@@ -104,6 +108,10 @@ class BaseLoader(ABC):
         epoch's last."""
 
     def __iter__(self) -> Iterator[Any]:
+        self._reads_given = self.given is not None and not torch.is_grad_enabled()
+        if self._reads_given:
+            yield from (place_batch(batch, self._device) for batch in self.given)
+            return
         where = self._begin()
         is_empty = where.consumed == 0
         try:

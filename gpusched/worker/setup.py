@@ -93,8 +93,8 @@ class TrialSetup:
 
         * A model: as ``wrap`` does. An optimizer: as it is, with its rates scaled (``scale_lr``).
         * A ``DataLoader`` that shuffles or samples, or of a stream: this rank's share of training data (``loader``).
-        * A ``DataLoader`` in order: for evaluation, the whole of it on every rank. A script that wants shares writes
-          ``trial.eval_loader`` and ``trial.mean``.
+        * A ``DataLoader`` in order, or read under ``torch.no_grad()``: for evaluation, the whole of it on every rank. A
+          script that wants shares writes ``trial.eval_loader`` and ``trial.mean``.
         * A scheduler of learning rates: counted as ``schedule`` does where the script steps it inside its loop over the
           batches; as it is where it is stepped once an epoch, or by a metric.
 
@@ -330,6 +330,13 @@ class TrialSetup:
             return
         from gpusched.worker.weights import same_work
 
+        for each, place in self._training.prepared if self._looks_left == 3 else ():
+            if each.batches_handed_out and id(each) not in self._weight.trained:
+                self._backing.remark(
+                    f"{place}: this DataLoader shuffles, so that trial.prepare shares it as one for training, but no "
+                    f"gradient came of it: if it is for evaluation, each rank sees its share alone; write "
+                    f"shuffle=False, or read it under torch.no_grad()"
+                )
         is_known, wrong = same_work(self._group, self._weight, self._training.unread())
         self._looks_left = 0 if is_known else self._looks_left - 1
         if wrong is not None:

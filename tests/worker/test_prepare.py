@@ -34,14 +34,14 @@ def through(
     return found
 
 
-def as_with_accelerate(epochs: int = 4) -> None:
+def as_with_accelerate(shuffles: bool, epochs: int = 4) -> None:
     """A script for one rank, with the line that fits it to any number; a loss divided by all samples."""
     trial = gpusched.init()
     torch.manual_seed(0)
     model: Any = nn.Linear(3, 1).double()
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
     train: Any = DataLoader(regression(24), batch_size=8, shuffle=True)
-    val: Any = DataLoader(regression(10), batch_size=4)
+    val: Any = DataLoader(regression(10), batch_size=4, shuffle=shuffles)
     model, optimizer, train, val = trial.prepare(model, optimizer, train, val)
     for _ in trial.steps(epochs, model=model, opt=optimizer):
         for x, y in train:
@@ -52,18 +52,41 @@ def as_with_accelerate(epochs: int = 4) -> None:
         with torch.no_grad():
             for x, y in val:
                 total += nn.functional.mse_loss(model(x), y, reduction="sum").item()
+        assert len(val) == 3
         trial.report(accuracy=total / len(val.dataset))
 
 
-def test_1_a_loader_in_order_is_whole_on_every_rank_so_no_loss_halves(bench: Bench) -> None:
+@pytest.mark.parametrize("shuffles", [False, True])
+def test_1_a_loader_for_evaluation_is_whole_on_every_rank_so_no_loss_halves(
+    bench: Bench, shuffles: bool
+) -> None:
+    """One in order, or one that shuffles and is read without gradients, as both of torch's MNIST example on a GPU."""
     seen = []
     for name, plan in (("alone", [(1, END)]), ("resized", [(1, 1), (2, 3), (1, END)])):
         one = Bench(bench.root / name)
         one.prepare(batch="global")
-        through(one, as_with_accelerate, plan)
+        through(one, as_with_accelerate, plan, shuffles)
         seen.append([line["m"]["accuracy"] for line in one.reports()])
     assert len(seen[0]) == 4
     assert seen[1] == pytest.approx(seen[0], rel=1e-9)
+
+
+def evaluating_with_gradients() -> None:
+    trial = gpusched.init()
+    model: Any = nn.Linear(3, 1).double()
+    loaders = [DataLoader(regression(24), batch_size=4, shuffle=True) for _ in range(2)]
+    model, train, val = trial.prepare(model, *loaders)
+    trial.track(model=model)
+    for x, y in train:
+        nn.functional.mse_loss(model(x), y).backward()
+    trial.report(accuracy=sum(nn.functional.mse_loss(model(x), y).item() for x, y in val))
+
+
+def test_1_a_share_of_evaluation_data_is_told(bench: Bench) -> None:
+    with daemon(bench) as fake:
+        values(run_ranks(evaluating_with_gradients, 2, bench))
+        told = [each.text for each in fake.of_kind(Remark) if "no gradient came" in each.text]
+    assert len(told) == 1
 
 
 def wrongly(how: str) -> None:
