@@ -196,6 +196,13 @@ class _Pause:
             )
         if row["updates"] < then["updates"] / 2 and (not row["end"] or ends_apart > APART):
             return self._less_training(place, row, then)
+        if not place and row["updates"] > then["updates"] and row["ranks"] == then["ranks"]:
+            text = (
+                f"{self.when} step {step} has {count(row['updates'], 'optimizer step')}, without one "
+                f"{then['updates']}: steps of the loop are trained again at every launch. Report the steps that are "
+                f"finished: trial.report(step=iteration + 1, ...) after the update"
+            )
+            found.findings.append(Finding("more training", text, is_error=False))
         if ends_apart <= APART:
             return found.same(self.when, PARAMETERS)
         if self._has_other_samples:

@@ -339,10 +339,9 @@ def refuse_other_numbers(scheduler: Any, before: list[Any], atoms_before: int, a
     """Raise ValueError where a schedule was made with other numbers on another number of atoms."""
     now = numbers_of(scheduler)
     if atoms_before != atoms and before != now:
-        pairs = zip(before, now, strict=False)
-        differing = "; ".join(f"{old} and {new}" for old, new in pairs if old != new)
+        pairs = (f"{old} and {new}" for old, new in zip(before, now, strict=False) if old != new)
         raise ValueError(
             f"this {type(scheduler).__name__} was made with other numbers on {atoms_before} atoms than on {atoms} "
-            f"({differing or 'of other kinds'}): a schedule is counted in steps of one atom, so write its lengths with "
+            f"({next(pairs, 'of other kinds')}): a schedule is counted in steps of one atom, so write its lengths with "
             f"trial.steps_per_epoch(loader), and leave the number of ranks out of them (accelerator.num_processes too)"
         )

@@ -139,6 +139,7 @@ AGAIN = [{"length": 8, "count": 8, "samples": [0, 0, 1, 1, 2, 2, 3, 3]}]
         (each(1, end=[9.0, 0.0], untracked=["SGD"]), "optimizer not tracked", True),
         (each(1, end=[9.0, 0.0]), "state not tracked", True),
         (each(1, end=[9.0, 0.0], updates=0), "less training", True),
+        (first(1, updates=5), "more training", False),
         (each(1, inputs=[10.0] * 4), "samples", True),
         (each(2, metrics={"loss": 0.5, "time": 9.0}), "metric", True),
         (each(2, metrics={"loss": 0.27}), "metric", True),
