@@ -185,7 +185,10 @@ class RateScaler:
 
 
 _ROUNDING = 1e-6
-_NUMBERS = ("T_max", "total_steps", "total_iters", "step_size", "milestones", "T_0")
+_NUMBERS = (
+    *("T_max", "total_steps", "total_iters", "step_size", "milestones", "T_0"),
+    *("t_initial", "warmup_t", "decay_t"),  # timm's
+)
 _PROBES = (1, 10, 100, 1000, 10_000)
 
 
@@ -272,6 +275,11 @@ class Schedule:
         for _ in range(target - self.base_steps):
             self.scheduler.step()
         self.base_steps = target
+
+    def step_update(self, num_updates: int, metric: Any = None) -> None:
+        """Advance a scheduler of timm's, which is told how many updates there were, to where one atom would have it."""
+        self.base_steps = self._target()
+        self.scheduler.step_update(self.base_steps, metric)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scheduler's state, and how it is counted."""

@@ -171,6 +171,23 @@ def test_7_a_length_read_before_training_that_may_divide_a_loss_is_told(
     assert all("test_prepare.py:" in text for text in told)
 
 
+class ByUpdates:
+    """A schedule as timm's, which takes the number of updates, and sets the rates by itself."""
+
+    def __init__(self, optimizer: Any, t_initial: int) -> None:
+        self.optimizer, self.t_initial = optimizer, t_initial
+
+    def step(self, epoch: int, metric: Any = None) -> None: ...
+
+    def step_update(self, num_updates: int, metric: Any = None) -> None:
+        self.optimizer.param_groups[0]["lr"] = 0.1 * (1 - num_updates / self.t_initial)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"t_initial": self.t_initial}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
 def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:
     """Epochs trained on and the rate after each step of the schedule, whose lengths are the script's own."""
     trial = gpusched.init()
@@ -183,6 +200,8 @@ def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:
     made: Any = CosineAnnealingLR(optimizer, T_max=length)
     if "by epoch" in kind:
         made = StepLR(optimizer, 1, gamma=0.5)
+    elif "timm" in kind:
+        made = ByUpdates(optimizer, length)
     elif "function" in kind:
         made = LambdaLR(optimizer, lambda step: max(0.0, 1 - step / (length * trial.world_size)))
     schedule = trial.prepare(made) if "prepared" in kind else trial.schedule(made)
@@ -194,8 +213,11 @@ def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:
             if (number + 1) % accumulated == 0 or number + 1 == len(loader):
                 optimizer.step()
                 optimizer.zero_grad()
-                if "by epoch" not in kind:
+                if "timm" in kind:
+                    schedule.step_update(num_updates=trial.step, metric=None)
+                elif "by epoch" not in kind:
                     schedule.step()
+                if "by epoch" not in kind:
                     seen.append((loader.epochs_seen, optimizer.param_groups[0]["lr"]))
         if "by epoch" in kind:
             schedule.step()
@@ -215,6 +237,7 @@ def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:
         "prepared, by epoch",
         "accumulating",
         "prepared, accumulating",
+        "prepared, as in timm",
     ],
 )
 def test_7_8_and_30_a_schedule_has_the_course_of_one_atom_on_any_number(
