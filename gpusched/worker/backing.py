@@ -188,7 +188,9 @@ class Backing:
     def should_save(self) -> bool:
         """Tell whether a checkpoint of this step is wanted that the script has not written yet."""
         self.writes_files = True
-        return self._asked in ("save", "yield") and self._files_step != self._training.step
+        step = self._training.step
+        is_wanted = self._asked in ("save", "yield") or step == self._training.length
+        return is_wanted and self._files_step != step
 
     def when_asked(self) -> bool:
         """Answer whether to leave; save first, unless the script does that itself."""

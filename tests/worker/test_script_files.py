@@ -79,6 +79,26 @@ def test_19_the_best_step_has_its_files_where_a_copy_in_memory_would_be_held(ben
         assert fake.saved() == [2, 3, 4]
 
 
+def test_19_the_last_step_of_a_trial_that_knows_its_length_is_saved(bench: Bench) -> None:
+    """Lightning's best epoch was its last, and had no checkpoint."""
+
+    def script() -> list[int]:
+        trial = gpusched.init(in_charge=True)
+        trial.plan(3)
+        saved = []
+        for _ in range(3):
+            trial.report(accuracy=1)
+            if trial.should_save():
+                saved.append(trial.step)
+                with trial.checkpoint_dir() as folder:
+                    (folder / "step").write_text(str(trial.step))
+        return saved
+
+    with daemon(bench) as fake:
+        assert run_rank(script, bench).value == [3]
+        assert fake.saved() == [3]
+
+
 def test_a_loop_that_is_not_in_charge_leaves_when_its_files_are_saved(bench: Bench) -> None:
     def script(looping: bool) -> tuple[list[int], int, str]:
         trial = gpusched.init()
