@@ -20,7 +20,7 @@ from gpusched.cli import common
 from gpusched.daemon import session
 from gpusched.daemon.session import Client, DaemonGone, DaemonSilent
 from gpusched.dashboard import live
-from gpusched.dashboard.model import from_json, thinned
+from gpusched.dashboard.model import from_json
 from gpusched.errors import GpuschedError
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
@@ -109,7 +109,7 @@ def _stay(
         stream.views,
         folder=paths.root,
         on_interrupt=interrupts,
-        sources={"trial": stream.explain, "curves": stream.curves},
+        sources={"trial": stream.explain},
         act=stream.act if steers else None,
     )
     return why not in ("detached", "terminated")
@@ -135,16 +135,6 @@ class Stream:
     def explain(self, trial: int | None) -> list[str]:
         """Return a trial's story, line by line."""
         return [] if trial is None else list(session.explanation(self._paths, trial)["lines"])
-
-    def curves(self, _trial: int | None) -> dict[int, tuple[tuple[float, float | None], ...]]:
-        """Return (seconds since the search began, metric) of every report of each trial."""
-        from gpusched.journal import timeline
-
-        told = timeline.read(self._paths.journal)
-        return {
-            trial.id: tuple(thinned([(at, metric) for at, _, metric in trial.curve], 400))
-            for trial in told.trials.values()
-        }
 
     def act(self, verb: str, **arguments: Any) -> Any:
         """Ask the daemon for a change; return the answer. Raises GpuschedError."""

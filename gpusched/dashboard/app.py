@@ -29,11 +29,11 @@ from textual.widgets import (
 )
 
 from gpusched.dashboard import devices, panels, table
-from gpusched.dashboard.live import Feed, Frames, Loupe, Source
-from gpusched.dashboard.marks import QUIET, colours, styled
+from gpusched.dashboard.feed import Feed, Frames, Loupe, Source
+from gpusched.dashboard.marks import QUIET, styled
 from gpusched.dashboard.model import Standing
 from gpusched.dashboard.table import TableChoice
-from gpusched.dashboard.widgets import Prompt, YesOrNo
+from gpusched.dashboard.widgets import Prompt, TrialTable, YesOrNo
 from gpusched.errors import GpuschedError
 from gpusched.text import clean, show_duration, show_hparams
 
@@ -83,7 +83,6 @@ class Dashboard(App[Why]):
         Binding("f,slash", "filter", "filter", key_display="f"),
         Binding("s", "sort", "sort"),
         Binding("r", "reverse", "reverse the order", show=False),
-        Binding("t", "time", "curves over steps or time", show=False),
         Binding("w", "wrap", "wrap the log", show=False),
         Binding("o", "save_log", "save the log to a file", show=False),
         *(
@@ -119,7 +118,7 @@ class Dashboard(App[Why]):
         #: The trial that a person chose, followed wherever the order takes it; None: the cursor stays at the top.
         self.chosen: int | None = None
         self._under: int | None = None
-        self._is_timed = self._is_stale = False
+        self._is_stale = False
         self._heard_at = time.monotonic()
         #: By tab: the trial, and its content.
         self._fetched: dict[str, tuple[int | None, Any]] = {}
@@ -129,7 +128,7 @@ class Dashboard(App[Why]):
         yield Static(styled("waiting for the daemon ..", QUIET), id="head", markup=False)
         yield Static(id="atoms", markup=False)
         with Container(id="body"):
-            yield DataTable(id="trials", cursor_type="row", fixed_columns=1)
+            yield TrialTable(id="trials", cursor_type="row", fixed_columns=1)
             with TabbedContent(id="side"):
                 with TabPane("trial", id="trial"), VerticalScroll():
                     yield Static(id="detail", markup=False)
@@ -225,42 +224,8 @@ class Dashboard(App[Why]):
         rows = max(2, self.size.height // 4)
         self.query_one("#atoms", Static).update(devices.strip(view, width, rows))
         self.query_one("#remarks", Static).update(panels.remarks(view))
-        self._fill_table(view)
+        self._under = self.query_one(TrialTable).fill(view, self.choice, self.chosen)
         self._fill_side()
-
-    def _fill_table(self, view: Standing) -> None:
-        """Bring the rows up to date, in order; the cursor stays with the chosen trial, or at the top."""
-        grid: DataTable[Text] = self.query_one(DataTable)
-        names = table.columns(view)
-        if [key.value for key in grid.columns] != names:
-            grid.clear(columns=True)
-            for name in names:  # with room for the mark of the order
-                grid.add_column(Text(f"{view.metric if name == 'metric' else name} "), key=name)
-        for key, column in grid.columns.items():
-            mark = (
-                ("▴" if self.choice.is_reversed else "▾") if key.value == self.choice.sort else " "
-            )
-            column.label = Text(column.label.plain[:-1] + mark)
-        trials = table.order(view, self.choice)
-        painted = colours(view)
-        wanted = {str(trial.id) for trial in trials}
-        for row_key in [key for key in grid.rows if key.value not in wanted]:
-            grid.remove_row(row_key)
-        there = {key.value for key in grid.rows}
-        for trial in trials:
-            cells = table.cells(view, trial, names, painted.get(trial.id))
-            if str(trial.id) not in there:
-                grid.add_row(*cells, key=str(trial.id))
-                continue
-            for name, cell, before in zip(names, cells, grid.get_row(str(trial.id)), strict=True):
-                if cell != before:
-                    grid.update_cell(str(trial.id), name, cell, update_width=True)
-        place = {trial.id: number for number, trial in enumerate(trials)}
-        grid.sort("trial", key=lambda cell: place[int(cell.plain)])
-        if trials:
-            row = place.get(self.chosen, 0) if self.chosen is not None else 0
-            self._under = trials[row].id
-            grid.move_cursor(row=row, scroll=self.chosen is not None)
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         if event.row_key.value is None:
@@ -291,7 +256,7 @@ class Dashboard(App[Why]):
         if (view := self.view) is None or not self.is_running:
             return
         tab, number = self._tab, self._under
-        self._loupe.look(tab if tab != "curves" or self._is_timed else "", number)
+        self._loupe.look(tab, number)
         about, found = self._fetched.get(tab, (None, None))
         if about != number:
             found = None
@@ -301,8 +266,7 @@ class Dashboard(App[Why]):
                 self.query_one("#detail", Static).update(text)
             case "curves":
                 room = self.query_one("#curves", TabPane).size
-                timed = (found or {}) if self._is_timed else None
-                drawn = panels.curves(view, number, room.width, max(2, room.height), timed)
+                drawn = panels.curves(view, number, room.width, max(2, room.height))
                 self.query_one("#chart", Static).update(drawn)
             case "log":
                 self._write("#output", found or ["nothing was printed yet"])
@@ -347,11 +311,6 @@ class Dashboard(App[Why]):
 
     def on_input_submitted(self, _event: Input.Submitted) -> None:
         self.query_one(DataTable).focus()
-
-    def action_time(self) -> None:
-        self._is_timed = not self._is_timed
-        self.action_open("curves")
-        self._fill_side()
 
     def action_open(self, tab: str) -> None:
         self.query_one(TabbedContent).active = tab

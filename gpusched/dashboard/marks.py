@@ -6,7 +6,7 @@ colour alone (``NO_COLOR``). Every glyph is one cell wide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -160,10 +160,8 @@ def middle(values: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-def chart(
-    curves: Sequence[DrawnCurve], width: int, height: int, x_words: Callable[[float], str] = str
-) -> list[Text]:
-    """Draw at most ``height`` lines: the range at the left, ``x_words`` of both ends below."""
+def chart(curves: Sequence[DrawnCurve], width: int, height: int) -> list[Text]:
+    """Draw at most ``height`` lines: the range at the left, the first and the last step below."""
     known = [(x, y) for curve in curves for x, y in curve.points if y is not None]
     if not known or height < 2:
         return [styled("no metric has been reported yet", QUIET)][:height]
@@ -187,7 +185,7 @@ def chart(
         for style, run in groupby(cells, lambda cell: styles.get(cell, "")):
             line.append("".join(chr(0x2800 + bits[c]) if c in bits else " " for c in run), style)
         lines.append(fit(line, width))
-    begin, end = x_words(first), x_words(last)
+    begin, end = f"step {first:.0f}", f"step {last:.0f}"
     room = max(1, across - len(begin) - len(end))
     ends = styled(f"{'':>{margin + 2}}{begin}{'':>{room}}{end}", QUIET)
     return [*lines, fit(ends, width)]

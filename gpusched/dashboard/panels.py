@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
@@ -129,24 +129,15 @@ def _facts(view: Standing, trial: TrialRow) -> Iterator[str]:
 # ---------------------------------------------------------------- curves and decisions
 
 
-def curves(
-    view: Standing,
-    selected: int | None,
-    width: int,
-    rows: int,
-    timed: Mapping[int, Points] | None = None,
-) -> Text:
-    """Draw every trial's metric over its steps, or where ``timed`` is given over time; the selected one on top."""
+def curves(view: Standing, selected: int | None, width: int, rows: int) -> Text:
+    """Draw every trial's metric over its steps, the selected one on top."""
     on_top = view.trial(selected) or view.trial(view.best.trial if view.best else None)
     drawn = []
     for trial in sorted(view.trials, key=lambda trial: (trial is on_top, trial.is_live)):
-        points = _by_step(trial) if timed is None else timed.get(trial.id, ())
         style = "bold yellow" if trial is on_top else marks.CURVE if trial.is_live else marks.LINE
-        drawn.append(DrawnCurve(points, style))
-    over = "steps; t: over time" if timed is None else "time; t: over steps"
-    title = styled(f"{view.metric} over {over}", QUIET)
-    words = (lambda step: f"step {step:.0f}") if timed is None else show_clock
-    return Text("\n").join([fit(title, width), *chart(drawn, width, rows - 1, words)])
+        drawn.append(DrawnCurve(_by_step(trial), style))
+    title = styled(f"{view.metric} over steps", QUIET)
+    return Text("\n").join([fit(title, width), *chart(drawn, width, rows - 1)])
 
 
 def _by_step(trial: TrialRow) -> Points:
@@ -159,7 +150,7 @@ def _by_step(trial: TrialRow) -> Points:
     )
 
 
-def decisions(view: Standing, history: Sequence[tuple[float, str]]) -> list[str]:
-    """Word the decisions, the newest last. ``history``: all since the beginning, where they are known."""
-    recent = [(d.at, sentence(d.trial, d.text)) for d in view.decisions]
-    return [f"{show_clock(at)}  {clean(text)}" for at, text in history or recent]
+def decisions(view: Standing, log: Sequence[str]) -> list[str]:
+    """Word the decisions, the newest last: as the daemon's log has them from the beginning, or else the last ones."""
+    recent = (f"{show_clock(d.at)}  {sentence(d.trial, d.text)}" for d in view.decisions)
+    return [clean(line) for line in log or recent]

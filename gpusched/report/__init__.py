@@ -1,4 +1,4 @@
 """``report.html``: an experiment, or several beside each other, on one page.
 
-``page`` writes the pages, ``figures`` makes their plots as plotly has them, ``measures`` has the numbers of a search.
+``page`` writes the pages, ``figures`` makes their plots as plotly has them.
 """

@@ -18,7 +18,6 @@ from plotly.subplots import make_subplots
 from gpusched.dashboard.marks import middle
 from gpusched.dashboard.model import thinned
 from gpusched.journal.timeline import Timeline, TrialTimeline
-from gpusched.report.measures import Importance, ranked
 from gpusched.text import flat, show_hparams
 
 Point = tuple[float, float | None]
@@ -52,6 +51,31 @@ def _line(points: Sequence[Point], **trace: Any) -> go.Scatter:
 
 def _words(trial: TrialTimeline) -> str:
     return escape(f"trial {trial.id}: {show_hparams(trial.hparams)}"[:160])
+
+
+def ranked(told: Timeline, sign: float) -> list[TrialTimeline]:
+    """Sort the trials, the best first; trials without a metric come last."""
+
+    def place(trial: TrialTimeline) -> tuple[bool, float]:
+        best = trial.best(sign)
+        return best is None, -(best or 0.0) * sign
+
+    return sorted(told.trials.values(), key=place)
+
+
+def best_over_time(told: Timeline, sign: float) -> list[tuple[float, float]]:
+    """Return the steps of the best metric reported so far, as corners of a staircase."""
+    reports = sorted(
+        (at, value)
+        for trial in told.trials.values()
+        for at, _, value in trial.curve
+        if value is not None and math.isfinite(value)
+    )
+    points: list[tuple[float, float]] = []
+    for at, value in reports:
+        if not points or value * sign > points[-1][1] * sign:
+            points.append((at, value))
+    return [*points, (told.until, points[-1][1])] if points else []
 
 
 # ---------------------------------------------------------------- curves
@@ -186,23 +210,7 @@ def scatter(
     return found
 
 
-def importance(found: Sequence[Importance]) -> go.Figure:
-    """Draw how strongly the rank of the best metric follows each hyperparameter."""
-    shown = list(reversed(found[:20]))
-    words = {1: "larger is better", -1: "smaller is better", 0: "a choice"}
-    bars = go.Bar(
-        x=[one.strength for one in shown],
-        y=[escape(one.name) for one in shown],
-        orientation="h",
-        text=[words[one.direction] for one in shown],
-        marker={"color": "#0072b2"},
-    )
-    drawn = _figure([bars], "strength", "", height=120 + 28 * len(shown))
-    drawn.update_xaxes(range=[0, 1])
-    return drawn
-
-
-# ---------------------------------------------------------------- devices, rungs, speed
+# ---------------------------------------------------------------- devices and rungs
 
 
 def devices(told: Timeline) -> go.Figure:
@@ -243,18 +251,3 @@ def rungs(told: Timeline, milestones: Sequence[int]) -> go.Figure:
         go.Bar(x=names, y=stayed, name="ended there", marker={"color": "#56b4e9"}),
     ]
     return _figure(bars, "rung", "trials", barmode="stack", showlegend=True, height=300)
-
-
-def speed(measured: Mapping[int, float], assumed: Mapping[int, float]) -> go.Figure:
-    """Draw the speed-up by size: measured in this search, and as the scheduler had it at its end."""
-    sizes = sorted({*measured, *assumed})
-    lines = [
-        go.Scatter(x=sorted(found), y=[found[size] for size in sorted(found)], name=name, line=line)
-        for name, found, line in (
-            ("measured", measured, {"color": "#0072b2", "width": 3}),
-            ("assumed", assumed, {"color": "#d55e00", "dash": "dash"}),
-            ("linear", {size: float(size) for size in sizes}, {"color": OTHERS, "dash": "dot"}),
-        )
-        if found
-    ]
-    return _figure(lines, "atoms", "times faster than one", showlegend=True, height=320)

@@ -15,9 +15,11 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from gpusched.dashboard import idle
+from gpusched.dashboard.model import from_json
 from gpusched.journal.timeline import Timeline
 from gpusched.report import figures
-from gpusched.report.measures import best_over_time, importance, measured_speed, ranked
+from gpusched.report.figures import best_over_time, ranked
 from gpusched.text import count, first_line, flat, show_duration, show_hparams, show_metric
 
 #: Rows of the table; the best come first.
@@ -41,10 +43,7 @@ def html(view: Mapping[str, Any], told: Timeline, space: Mapping[str, Any] | Non
     """Compose the report of one search. ``view``: as ``status --json`` has it; ``space``: the recipe's."""
     sign = 1.0 if view["mode"] == "max" else -1.0
     metric = view["metric"]
-    mattered = importance(told.trials.values(), sign)
     best = {view["experiment"]: best_over_time(told, sign)}
-    assumed = {int(size): s for size, s in (view.get("speed") or {}).items()}
-    measured = measured_speed(told.trials.values())
     milestones = sorted({rung["milestone"] for rung in view.get("rungs") or ()})
     sections: list[Section] = [
         ("Learning curves", figures.curves(told, sign, metric), ""),
@@ -55,22 +54,16 @@ def html(view: Mapping[str, Any], told: Timeline, space: Mapping[str, Any] | Non
             "A point is a trial; the brighter, the more steps it was trained.",
         ),
         (
-            "Which hyperparameters mattered",
-            figures.importance(mattered) if mattered else None,
-            f"How far the rank of a trial's best metric goes with the value, 0 to 1, over "
-            f"{mattered[0].trials if mattered else 0} trials. Trials that were stopped early count with what they had.",
-        ),
-        (
             "Devices",
             figures.devices(told) if told.spans else None,
             "Pale: the release is being confirmed; grey: in quarantine.",
         ),
         ("Rungs", figures.rungs(told, milestones) if milestones else None, ""),
-        ("Speed-up", figures.speed(measured, assumed) if len(measured) > 1 else None, ""),
         *((name, plot, "") for name, plot in figures.other_metrics(told, metric).items()),
     ]
     asked = [f"<p class='quiet'>{escape(view['whatif'])}</p>"] if view.get("whatif") else []
-    parts = [_headline(view, told), _best(view), *asked]
+    spent = "<br>".join(escape(line) for line in idle.spent(from_json(view)))
+    parts = [_headline(view, told), _best(view), *asked, f"<p class='quiet'>{spent}</p>"]
     return page(view["experiment"], parts, sections, [_trials(view, told, sign), _decisions(view)])
 
 

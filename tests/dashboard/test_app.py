@@ -135,7 +135,7 @@ def test_enter_gives_a_panel_the_whole_of_a_narrow_screen() -> None:
 
 def test_help_lists_the_keys() -> None:
     screen = shown(EXPLORING, "question_mark", size=(160, 45))
-    for meaning in ("curves over steps or time", "wrap the log", "reverse the order"):
+    for meaning in ("wrap the log", "reverse the order"):
         assert meaning in screen
     assert "wrap the log" not in shown(EXPLORING, "question_mark", "question_mark", size=(160, 45))
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpusched.dashboard.live import Feed, History, Logs, LogTail, Loupe, _in_one_piece
+from gpusched.dashboard.feed import Feed, Logs, LogTail, Loupe
+from gpusched.dashboard.live import _in_one_piece
 from gpusched.dashboard.model import Standing, to_json
 from gpusched.errors import DamagedState, GpuschedError
 from gpusched.folder.paths import ExperimentPaths
@@ -174,14 +175,6 @@ def test_what_a_cap_has_cut_out_is_a_gap_and_a_file_written_anew_is_read_anew(
 def test_bytes_that_are_no_text_are_harmless(tmp_path: Path) -> None:
     write(tmp_path, 1, "rank-0.out", b"\xff\xfe\x1b[2J\x1b]0;title\x07ok\x00\n 1%\r 2%\r\n")
     assert Logs(tmp_path)(7)[1:] == ["\ufffd\ufffdok\ufffd", "2%"]
-
-
-def test_the_history_is_what_the_daemon_has_told(tmp_path: Path) -> None:
-    history = History(tmp_path)
-    assert history(None) == []
-    told = "warm server is up\n     0.4 s  trial 0 starts\n   123.4 s  trial 0 pauses: 3rd of 3\n"
-    ExperimentPaths(tmp_path).log.write_text(told)
-    assert history(None) == [(0.4, "trial 0 starts"), (123.4, "trial 0 pauses: 3rd of 3")]
 
 
 def test_ctrl_c_waits_for_the_end_of_an_import() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -24,8 +23,7 @@ from gpusched.journal.timeline import (
     read,
 )
 from gpusched.protocol import Report
-from gpusched.report import figures, measures, page
-from gpusched.report.measures import importance
+from gpusched.report import figures, page
 from gpusched.report.page import SearchData, differences
 from gpusched.sim.setup import Setup
 from scripts.kept import simulate_into
@@ -107,13 +105,6 @@ def test_many_trials_are_quiet_lines_below_the_best() -> None:
     named = [trace for trace in plot.data if trace.line.color != figures.OTHERS]
     assert len(named) == figures.LINES
     assert named[-1].name.startswith("trial 99: lr=1e-99"), "the best is drawn last"
-
-
-def test_speed_is_measured_within_trials_and_without_the_first_step() -> None:
-    measured = measures.measured_speed(told([0.5] * 8, [0.5], sizes=(1, 4)).trials.values())
-    assert measured == {1: 1.0, 4: pytest.approx(4.0)}
-    plot = figures.speed(measured, {1: 1.0, 2: 1.8, 4: 3.0})
-    assert [trace.name for trace in plot.data] == ["measured", "assumed", "linear"]
 
 
 def test_the_metric_against_each_hyperparameter_that_varied() -> None:
@@ -248,57 +239,5 @@ def test_a_browser_draws_every_plot_without_an_error(runs: Path, tmp_path: Path)
         line for line in done.stderr.splitlines() if "CONSOLE" in line and "GL Driver" not in line
     ]
     assert said == []
-    assert done.stdout.count('class="plotly-graph-div js-plotly-plot"') == plots >= 6
+    assert done.stdout.count('class="plotly-graph-div js-plotly-plot"') == plots >= 5
     assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-# ---------------------------------------------------------------- which hyperparameters mattered
-
-
-def trials(*given: tuple[dict[str, Any], float | None]) -> list[TrialTimeline]:
-    return [
-        TrialTimeline(
-            n,
-            hparams,
-            [IncarnationTimeline(1, (), 0.0, [ReportedStep(1.0, Report(1, 1, 1), metric, None)])],
-        )
-        for n, (hparams, metric) in enumerate(given)
-    ]
-
-
-def test_importance_by_rank() -> None:
-    found = importance(
-        trials(
-            *(
-                ({"lr": 10.0**-n, "width": n, "act": "ab"[n % 2], "fixed": 1}, float(n) ** 3)
-                for n in range(8)
-            ),
-            ({"lr": 7.0, "width": 99}, None),
-        ),
-        sign=1.0,
-    )
-    by_name = {one.name: one for one in found}
-    assert [one.name for one in found] == ["lr", "width", "act"]
-    assert (by_name["lr"].strength, by_name["lr"].direction) == (pytest.approx(1.0), -1)
-    assert (by_name["width"].strength, by_name["width"].direction) == (pytest.approx(1.0), 1)
-    assert by_name["lr"].trials == 8
-    assert 0 < by_name["act"].strength < 0.5
-    assert by_name["act"].direction == 0
-
-
-def test_importance_where_less_is_better() -> None:
-    (found,) = importance(trials(*(({"lr": n}, float(n)) for n in range(5))), sign=-1.0)
-    assert found.direction == -1
-
-
-def test_a_choice_that_decides_everything() -> None:
-    given = [({"opt": "sgd"}, 1.0), ({"opt": "adam"}, 2.0)] * 3
-    (found,) = importance(trials(*given), sign=1.0)
-    assert found.strength == pytest.approx(1.0)
-
-
-def test_too_few_or_equal_trials_say_nothing() -> None:
-    assert importance(trials(({"lr": 1}, 1.0), ({"lr": 2}, 2.0)), sign=1.0) == []
-    (flat,) = importance(trials(*(({"lr": n}, 1.0) for n in range(6))), sign=1.0)
-    assert flat.strength == 0.0
-    assert math.isfinite(flat.strength)

@@ -1,0 +1,153 @@
+"""Threads that fetch for the dashboard, and the files that they read on as they grow.
+
+    Feed (thread) ──views──▶ app ──▶ widgets ──▶ terminal
+    Loupe (thread) ─what the open tab shows─▶ ▲
+
+A thread hands over by ``post(kind, value)`` and is never waited for at the end: the thread may hang in a socket whose
+daemon has stopped answering.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpusched.dashboard.model import Standing, from_json
+from gpusched.errors import DamagedState, GpuschedError
+from gpusched.folder.logcap import read_from
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.text import log_line
+
+#: Gives out views (or their JSON), None while nothing is heard; called again when it has ended too early.
+Frames = Callable[[], Iterable[Standing | Mapping[str, Any] | None]]
+Post = Callable[[str, Any], None]
+#: Fetches the content of a tab about a trial (None: no trial is selected).
+Source = Callable[[int | None], Any]
+
+#: How long to wait before asking again after no answer, and at most (reading a long journal takes a while).
+RETRY_FIRST_S, RETRY_MOST_S = 1.0, 30.0
+LOOK_EVERY_S = 1.0
+
+
+class Feed(threading.Thread):
+    """Posts ``("view", Standing)``, ``("note", why)`` if a view is refused, ``("failed", error)`` if no view will come.
+
+    The thread ends after the view of a finished experiment. A source that ends before is asked again, less and less
+    often: a daemon that is restarted is found.
+    """
+
+    def __init__(self, frames: Frames, post: Post, is_over: threading.Event | None = None) -> None:
+        super().__init__(name="gpusched-feed", daemon=True)
+        self._frames, self._post = frames, post
+        self._is_over = is_over or threading.Event()
+        self.stop = self._is_over.set
+
+    def run(self) -> None:
+        pause_s = RETRY_FIRST_S
+        while not self._is_over.is_set():
+            try:
+                for frame in self._frames():
+                    if self._is_over.is_set():
+                        return
+                    if frame is None:
+                        continue
+                    view = frame if isinstance(frame, Standing) else from_json(frame)
+                    self._post("view", view)
+                    if view.is_over:
+                        return
+                    if view.daemon_pid is not None:
+                        pause_s = RETRY_FIRST_S
+            except Exception as error:
+                if isinstance(error, DamagedState) or not isinstance(error, GpuschedError):
+                    self._post("failed", error)
+                    return
+                self._post("note", str(error))
+            self._is_over.wait(pause_s)
+            pause_s = min(RETRY_MOST_S, 2 * pause_s)
+
+
+class Loupe(threading.Thread):
+    """A close look at the subject of the open tab, once a second; posts ``(tab, (trial, found))``."""
+
+    def __init__(self, post: Post, sources: Mapping[str, Source]) -> None:
+        super().__init__(name="gpusched-loupe", daemon=True)
+        self._post, self._sources = post, sources
+        self._changed = threading.Event()
+        self._target: tuple[str, int | None] = ("", None)
+        self._is_over = False
+
+    def look(self, tab: str, trial: int | None) -> None:
+        """Look at this from now on; at nothing, if the tab has no source."""
+        if (tab, trial) != self._target:
+            self._target = (tab, trial)
+            self._changed.set()
+
+    def stop(self) -> None:
+        self._is_over = True
+        self._changed.set()
+
+    def run(self) -> None:
+        pause_s: float | None = None
+        told: tuple[str, Any] | None = None
+        while not self._is_over:
+            self._changed.wait(pause_s)
+            self._changed.clear()
+            tab, trial = self._target
+            pause_s = None
+            if tab in self._sources and not self._is_over:
+                begun_s = time.monotonic()
+                # A failure of a source does not end the dashboard: the tab shows the view's part.
+                with contextlib.suppress(Exception):
+                    word = (tab, (trial, self._sources[tab](trial)))
+                    if word != told:
+                        self._post(*word)
+                    told = word
+                pause_s = max(LOOK_EVERY_S, 10 * (time.monotonic() - begun_s))
+
+
+# ---------------------------------------------------------------- files that grow
+
+
+class LogTail:
+    """A file of lines from its beginning, read on as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._lines: list[str] = []
+
+    def lines(self) -> Sequence[str]:
+        """Return all lines so far, harmless to a terminal."""
+        try:
+            if self._path.stat().st_size < self._offset:  # written anew
+                self._offset, self._lines = 0, []
+            more, self._offset = read_from(self._path, self._offset, is_growing=True)
+            last, _ = read_from(self._path, self._offset)
+        except OSError:
+            return self._lines
+        self._lines += map(log_line, more)
+        return [*self._lines, *map(log_line, last)]
+
+
+class Logs:
+    """Output of a trial: of every launch, what each rank wrote, under a heading each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._paths = ExperimentPaths(folder)
+        self._tails: dict[Path, LogTail] = {}
+
+    def __call__(self, trial: int | None) -> list[str]:
+        if trial is None:
+            return []
+        found: list[str] = []
+        logs = self._paths.trial(trial).root / "logs"
+        launches = [path for path in logs.glob("*") if path.name.isdigit()]
+        for launch in sorted(launches, key=lambda path: int(path.name)):
+            for path in sorted(launch.glob("rank-*.*")):
+                if lines := self._tails.setdefault(path, LogTail(path)).lines():
+                    found += [f"── launch {launch.name}, {path.name}", *lines]
+        return found
