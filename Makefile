@@ -106,5 +106,5 @@ $(LIBRARIES)/.installed: $(STAMP)
 	@echo "[libraries] Lightning, transformers, Optuna, MLflow, TensorBoard, W&B, gymnasium and Ray in $(LIBRARIES)"
 	@$(call ON_TOP,$(LIBRARIES))
 	@$(LIBRARIES)/bin/python $(PIP) lightning "jsonargparse[signatures]" "transformers[torch]" optuna mlflow-skinny sqlalchemy alembic \
-		tensorboard wandb "gymnasium[box2d]" ray cryptography
+		tensorboard wandb argcomplete "gymnasium[box2d]" ray cryptography
 	@touch $@

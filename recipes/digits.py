@@ -17,7 +17,7 @@ from torch import nn
 import gpusched
 
 DEFAULTS = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4, "width": 16, "dropout": 0.2}
-VIEWS = 32  # an epoch shows each image so often, shifted differently each time
+VIEWS = 16  # an epoch shows each image so often, shifted differently each time
 BATCH = 256  # an atom
 
 

@@ -12,7 +12,6 @@ import inspect
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -73,6 +72,10 @@ def command(name: str) -> Command:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. Every expected error is one message on stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if "_ARGCOMPLETE" in os.environ:
+        from gpusched.cli.completion import complete
+
+        complete()
     debug = "--debug" in arguments
     if debug:
         arguments.remove("--debug")
@@ -117,25 +120,15 @@ def _dispatch(arguments: list[str]) -> int:
         hint = did_you_mean(name, COMMANDS) or "; 'gpusched --help' lists all commands"
         raise InputError(f"unknown command '{name}'{hint}")
     found = command(name)
-    description = inspect.cleandoc(found.run.__doc__ or "")
     parser = _Parser(
-        prog=f"gpusched {name}", description=description, formatter_class=_HelpFormatter
+        prog=f"gpusched {name}",
+        description=inspect.cleandoc(found.run.__doc__ or "").replace("``", "'"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     for add_argument in found.arguments:
         add_argument(parser)
     parser.given = arguments[1:]
     return found.run(parser.parse_args(arguments[1:]))
-
-
-class _HelpFormatter(argparse.HelpFormatter):
-    """argparse's, with paragraphs as wide as the terminal and indented lines as they are."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        paragraphs = text.replace("``", "'").split("\n\n")
-        return "\n\n".join(
-            part if "\n  " in part else textwrap.fill(" ".join(part.split()), width)
-            for part in paragraphs
-        )
 
 
 class _Parser(argparse.ArgumentParser):

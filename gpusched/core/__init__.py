@@ -36,8 +36,6 @@ States of a trial
                   │                loss                  │
                   └── killed while starting ─▶ YIELDING  └─▶ STOPPED
 
-``docs/states.md`` has every transition with its cause; it is generated from the table in ``trial.py``.
-
 * What follows a yield is the explicit field ``TrialRecord.after``, never inferred from the past.
 * An *incarnation* is one launch. Its number only grows. ``TrialRecord.gone`` is the newest of which nothing is left:
   events of it or of an older one change nothing, so news may come late or twice.
