@@ -88,7 +88,7 @@ def _relaunch(state: State, trial: TrialRecord, event: TrialExited) -> After:
         return After(S.FAILED, reason)
     trial.decided_at = state.now
     atoms = trial.after.atoms if trial.after is not None else trial.atoms
-    return After(S.STARTING, f"{cause}; goes on from step {trial.saved_step}", atoms)
+    return After(S.STARTING, f"{cause}; continues from step {trial.saved_step}", atoms)
 
 
 # ---------------------------------------------------------------- how many atoms

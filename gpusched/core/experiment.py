@@ -348,7 +348,7 @@ class Experiment:
         for wanted in list(state.wanted):
             atoms = state.trials[wanted].cut_atoms or 1
             atoms = min(atoms, max(1, state.atoms_free))
-            self._enact([Resume(wanted, atoms, "goes on as planned")])
+            self._enact([Resume(wanted, atoms, "continues as planned")])
         while state.configurations.given and state.devices.free:
             if not self._enact([Start(state.rules.smallest, "a person asked for it")]):
                 break

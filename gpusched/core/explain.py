@@ -138,7 +138,7 @@ def _why(state: State, trial: TrialRecord) -> str:
                 else ""
             )
         case S.PAUSED if trial.held_by_user:
-            return f"paused by a person; 'gpusched unpause {trial.id}' lets it go on"
+            return f"paused by a person; 'gpusched unpause {trial.id}' lets it continue"
         case S.PAUSED | S.COMPLETED | S.STOPPED:
             return _last_reason(trial)
         case S.FAILED:
@@ -178,7 +178,7 @@ def _moves_when(state: State, trial: TrialRecord) -> str:
 
 def _where_to(to: TrialState) -> str:
     words: Mapping[TrialState, str] = {
-        S.STARTING: "to go on with another number of atoms",
+        S.STARTING: "to continue with another number of atoms",
         S.PAUSED: "to pause",
         S.COMPLETED: "complete",
     }

@@ -168,7 +168,7 @@ class Clients:
         rests = trial.state.value == "paused"
         words = {
             "pause": "stays paused until it is unpaused" if rests else "pauses at its next step",
-            "unpause": "goes on as soon as an atom is free; the policy decides again at its next report",
+            "unpause": "continues as soon as an atom is free; the policy decides again at its next report",
             "stop_trial": "is stopped" if rests else "stops at its next step",
         }
         return f"trial {number} {words[verb]}"

@@ -94,7 +94,7 @@ class Edits:
         if before in (None, self._crc32):
             return None
         return (
-            f"{self._script} was edited: trials that start or go on from now train the new code, and are ranked with "
+            f"{self._script} was edited: trials that start or continue now train the new code, and are ranked with "
             "those of the old; 'gpusched run' again compares trials of the new code alone"
         )
 

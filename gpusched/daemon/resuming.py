@@ -106,7 +106,7 @@ def _end(hunt: Hunt, trial: int) -> int:
     if left:
         raise GpuschedError(
             f"{left} of trial {trial} cannot be killed; the journal knows nothing of them, so the "
-            "experiment cannot go on beside them"
+            "experiment cannot continue beside them"
         )
     return killed
 
@@ -179,7 +179,7 @@ def remarks(assembled: Assembled, event: LimitsMoved) -> Iterator[str]:
     cut = [trial for trial, _ in _checkpoints(assembled)]
     there = [trial for trial in cut if str(trial.id) in (event.checkpoints or {}) or not trial.seq]
     if there:
-        yield f"{count(len(there), 'trial')} that the end had stopped can go on from where they were saved"
+        yield f"{count(len(there), 'trial')} that the end had stopped can continue from where they were saved"
     for lost, why in (
         ([t for t in cut if t not in there and t.saved_step], "its checkpoints were removed"),
         ([t for t in cut if t not in there and not t.saved_step], "it had not saved a checkpoint"),

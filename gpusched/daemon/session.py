@@ -156,7 +156,7 @@ def failure(paths: ExperimentPaths) -> GpuschedError:
         word = json.loads(paths.failure.read_bytes())
         why, code = f"the daemon failed: {word['why']}", int(word["exit_code"])
     return GpuschedError(
-        f"{name}: {why}\nAll reports and checkpoints are kept: 'gpusched resume {name}' goes on; "
+        f"{name}: {why}\nAll reports and checkpoints are kept: 'gpusched resume {name}' continues; "
         f"{paths.log} has the details",
         exit_code=code or None,
     )
@@ -200,11 +200,11 @@ def ask(paths: ExperimentPaths, verb: str, **arguments: Any) -> Any:
         if not (paths.best / "metric.json").exists():
             shows = f"it has no model, and 'gpusched status {name}' shows why"
         raise InputError(
-            f"{name} is over; {shows}, 'gpusched resume {name} --deadline +20m' goes on with it"
+            f"{name} is over; {shows}, 'gpusched resume {name} --deadline +20m' continues with it"
         )
     if client is None:
         raise InputError(
-            f"{paths.root.name} is not running; 'gpusched resume {paths.root.name}' goes on with it"
+            f"{paths.root.name} is not running; 'gpusched resume {paths.root.name}' continues with it"
         )
     with client:
         return client.ask(verb, **arguments)

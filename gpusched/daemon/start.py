@@ -103,7 +103,7 @@ def start_daemon(
             _take_back(process, paths)
             raise
         raise GpuschedError(
-            f"interrupted; {paths.root.name} goes on: 'gpusched watch' shows it, 'gpusched stop' ends it",
+            f"interrupted; {paths.root.name} continues: 'gpusched watch' shows it, 'gpusched stop' ends it",
             exit_code=130,
         ) from None
     if not {"ok", "error"} & message.keys():
@@ -212,7 +212,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--salvage", action="store_true")
     parser.add_argument("--ready-fd", type=int)
-    parser.add_argument("--wish", type=json.loads, help="limits to go on with (daemon/resuming.py)")
+    parser.add_argument(
+        "--wish", type=json.loads, help="limits to continue with (daemon/resuming.py)"
+    )
     parser.add_argument("--executor", help="a package beside executors/local")
     args = parser.parse_args(argv)
     os.umask(0o077)

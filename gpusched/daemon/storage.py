@@ -44,7 +44,7 @@ def require_unchanged(paths: ExperimentPaths, meta: Mapping[str, Any]) -> None:
     for name, crc in meta.get("checksums", {}).items():
         if now.get(name) != crc:
             raise DamagedState(
-                f"{paths.root / name}: is damaged or was changed; the experiment cannot go on with it"
+                f"{paths.root / name}: is damaged or was changed; the experiment cannot continue with it"
             )
 
 
@@ -122,7 +122,7 @@ class Storage:
         if room is None:
             return None
         if room.is_low:
-            self.warning = f"{room}: no trial is begun until there is room; those that run go on"
+            self.warning = f"{room}: no trial is begun until there is room; those that run continue"
             if not state.storage_low:
                 return StorageChanged(at=now, low=True, what=self.warning)
         elif room.is_clear:

@@ -50,7 +50,7 @@ def read_recipe(paths: ExperimentPaths) -> Recipe:
         resolved = json.loads(paths.resolved.read_bytes())
     except (OSError, ValueError) as error:
         raise DamagedState(
-            f"{paths.resolved}: cannot be read ({error}); the experiment cannot go on"
+            f"{paths.resolved}: cannot be read ({error}); the experiment cannot continue"
         ) from None
     try:
         return Recipe.from_resolved(resolved)

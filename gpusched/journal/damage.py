@@ -120,7 +120,7 @@ def _damaged_name(path: Path) -> Path:
 def damaged(path: Path, what: str, good: int) -> DamagedState:
     """Word damage found behind ``good`` events."""
     return DamagedState(
-        f"{path}: {what}; the {good} before it are good. 'gpusched resume --salvage' goes on from those "
+        f"{path}: {what}; the {good} before it are good. 'gpusched resume --salvage' continues from those "
         "and from the trials' own files"
     )
 
@@ -147,11 +147,11 @@ def _in_words(path: Path, error: Exception) -> GpuschedError:
         case sqlite3.SQLITE_IOERR:
             return DamagedState(
                 f"{path}: the disk answers with an error ({error}); the journal was not changed. Look at the kernel's "
-                "messages (dmesg) and try again; if the error stays, 'gpusched resume --salvage' goes on from the "
+                "messages (dmesg) and try again; if the error stays, 'gpusched resume --salvage' continues from the "
                 "readable part"
             )
         case _:
             return DamagedState(
-                f"{path}: the journal is damaged ({error}). 'gpusched resume --salvage' goes on from the readable part "
-                "and from the trials' own files"
+                f"{path}: the journal is damaged ({error}). 'gpusched resume --salvage' continues from what can be "
+                "read, and from the trials' own files"
             )

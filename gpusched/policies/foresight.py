@@ -283,7 +283,7 @@ class Foresight(base.Policy):
         elsewhere, best = max(self._new, waiting), self._best(view)
         is_ready = best is not None and _may_resume(view, best.id)
         if best and is_ready and (atoms := self._wanted(view, elsewhere, view.atoms_free)):
-            return (Resume(best.id, atoms, "the best forecast goes on"),)
+            return (Resume(best.id, atoms, "the best forecast continues"),)
         if best and _may_grow(best) and self._wanted(view, elsewhere) > best.atoms:
             return base.NOTHING  # kept for its next report
         # Where one trial fits at a time the best of those that wait would always be ahead of the mean of all.

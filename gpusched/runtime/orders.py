@@ -55,7 +55,7 @@ class Tether:
             self._asked = False
             with suppress(OSError):
                 self._leave.unlink(missing_ok=True)
-            print("a daemon came back: the trial goes on", flush=True)
+            print("a daemon came back: the trial continues", flush=True)
 
     def is_over(self, now_s: float) -> bool:
         """Ask the trial to leave if it is time for that; True if the trial must be ended."""

@@ -229,7 +229,7 @@ def verify(folder: Path, step: int) -> Checkpoint:
         raise Damaged("its manifest does not match its own hash")
     if manifest.pop("format", None) != FORMAT:
         raise DamagedState(
-            f"{folder}: of a format that this version of gpusched does not know; go on with the "
+            f"{folder}: of a format that this version of gpusched does not know; continue with the "
             f"version that wrote it"
         )
     if manifest.pop("step", None) != step:

@@ -322,7 +322,7 @@ class Saver:
 
     def _complain(self, what: str, error: OSError) -> None:
         why = error.strerror or error
-        say(f"no checkpoint of {what}: {why} ({self._folder}); training goes on")
+        say(f"no checkpoint of {what}: {why} ({self._folder}); training continues")
 
 
 def _file_names(ranks: int) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ def test_however_the_script_dies_of_it_the_device_is_to_blame(outcome: str) -> N
     script = stages.running().quarantined("d0").drop()
     script.exited(0, outcome, error="NCCL error").expect(launch(0, 2, "d1"))
     assert script.trial(0).infrastructure_faults == 1
-    assert any("d0 was lost: Xid 79; goes on" in text for _, text in script.trial(0).story)
+    assert any("d0 was lost: Xid 79; continues" in text for _, text in script.trial(0).story)
 
 
 def test_a_lost_device_of_a_pausing_trial_ends_it_and_it_is_paused() -> None:

@@ -102,7 +102,7 @@ def test_events_of_trials_and_incarnations_that_never_were_change_nothing() -> N
 def test_what_was_lost_goes_on_from_its_checkpoint() -> None:
     script = stages.running().report(0, 0.4).expect_nothing()
     script.wait(1.0).exited(0, "lost", error="the shim was killed").expect(ConfirmRelease(("d0",)))
-    assert script.trial(0).story[-1][1].endswith("the shim was killed; goes on from step 1")
+    assert script.trial(0).story[-1][1].endswith("the shim was killed; continues from step 1")
     script.wait(0.5).released("d0").expect(launch(0, 2, "d0"))
     script.wait(1.0).report(0, 0.45, step=2).expect_nothing()
     assert (script.trial(0).step, script.trial(0).seq, script.trial(0).furthest_step) == (2, 3, 2)

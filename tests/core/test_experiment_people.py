@@ -290,7 +290,9 @@ def test_who_does_not_come_up_is_killed_and_launched_again() -> None:
     script.wait(10.0)
     assert _watch_fires(script) == [], "once is enough"
     script.exited(0, "killed").expect(ConfirmRelease(("d0",)))
-    assert "no report for 100 s (limit 100 s); goes on from step 0" in script.trial(0).story[-1][1]
+    assert (
+        "no report for 100 s (limit 100 s); continues from step 0" in script.trial(0).story[-1][1]
+    )
     script.released("d0").expect(launch(0, 2, "d0"))
     script.wait(90.0)
     assert _watch_fires(script) == []

@@ -84,7 +84,7 @@ WORDS = {
     "starting": ("processes start on d0", "all of its ranks are up"),
     "up": ("trains on 1 atom (d0)", "the trial reports"),
     "running": ("trains on 1 atom (d0)", "the policy decides at every report"),
-    "resizing": ("to go on with another number of atoms", "its processes have left"),
+    "resizing": ("to continue with another number of atoms", "its processes have left"),
     "waiting": ("waits until the release of d0 is confirmed", "are confirmed free"),
     "pausing": ("to pause", "its processes have left"),
     "stopping": ("for good", "its processes have left"),

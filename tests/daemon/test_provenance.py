@@ -94,7 +94,7 @@ def test_an_edit_during_the_search_is_told_once(paths: ExperimentPaths, script: 
     assert edits.look() is None, "an editor replaces the file"
     script.write_text(f"{content}# more\n")
     assert (edits.look() or "").startswith(
-        f"{script} was edited: trials that start or go on from now"
+        f"{script} was edited: trials that start or continue now"
     )
     assert edits.look() is None
     told_again = provenance.Edits(paths, script).look()

@@ -63,7 +63,7 @@ def test_a_search_in_lines() -> None:
         r"0.\d s  new best: accuracy 0.\d{4}, trial \d at step 1",
         r"trial \d+ pauses: \d+\w\w of \d+ at rung \d+, cut-off 0.\d+",
         r"trial \d+ grows 1 -> \d: \d+ more steps before the deadline",
-        r"trial \d+ goes on from step \d+ on \d atoms \(launch 2\)",
+        r"trial \d+ continues from step \d+ on \d atoms \(launch 2\)",
         r"over \(.*\): \d+ trials, best 0.\d{4} by trial \d+$",
     ):
         assert re.search(pattern, told_of), pattern
@@ -104,7 +104,7 @@ def test_a_loss_is_told_with_what_follows() -> None:
         TrialExited(at=3.0, trial=trial.id, incarnation=trial.incarnation, outcome="lost")
     )
     assert told.last("lost")["text"] == (
-        f"trial {trial.id}: its processes vanished; goes on from step {trial.saved_step}"
+        f"trial {trial.id}: its processes vanished; continues from step {trial.saved_step}"
     )
 
 

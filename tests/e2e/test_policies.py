@@ -91,7 +91,7 @@ def test_a_policy_that_failed_is_mended_and_the_search_resumed(
     for told in (failed, sandbox.gpusched("watch")):
         assert told.code == 2, told.text
         assert f"gpusched: {name}: the daemon failed: {why}\n" in told.err
-        assert f"'gpusched resume {name}' goes on" in told.err
+        assert f"'gpusched resume {name}' continues" in told.err
         assert str(log) in told.err
     mine.write_text(EXAMPLE)
     resumed = sandbox.gpusched("resume")

@@ -280,7 +280,7 @@ def test_a_yield_that_cannot_be_saved_is_refused_and_training_goes_on(bench: Ben
         assert fake.saved() == []
     assert ended.value[0] == [0, 1, 2, 3, 4, 5]
     assert "no checkpoint of step 3" in ended.stderr
-    assert "training goes on" in ended.stderr
+    assert "training continues" in ended.stderr
     assert bench.last_word() == {"why": "finished", "step": 6, "saved_step": None}
 
 

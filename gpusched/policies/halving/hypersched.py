@@ -250,7 +250,7 @@ class HyperSched(base.Policy):
             return (Start(1, "nothing else to run"),) if view.can_draw else base.NOTHING
         self._woken_at[best.id] = best.step
         return (
-            Resume(best.id, view.atoms_free, "the best paused trial goes on: nothing else runs"),
+            Resume(best.id, view.atoms_free, "the best paused trial continues: nothing else runs"),
         )
 
     def _too_late_for_anything(self, view: View) -> bool:

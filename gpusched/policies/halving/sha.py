@@ -213,7 +213,9 @@ class Synchronous(base.Policy):
             return base.NOTHING
         if not bracket.takes_part(trial.id):
             return (
-                Stop(trial.id, f"the halving before {bracket.milestone} steps went on without it"),
+                Stop(
+                    trial.id, f"the halving before {bracket.milestone} steps continued without it"
+                ),
             )
         milestone, is_last = bracket.milestone, bracket.is_last_halving
         bracket.arrive(trial)
@@ -272,7 +274,7 @@ class Synchronous(base.Policy):
         trial = bracket.next_waiting(view)
         if trial is not None:
             bracket.launched(trial.id)
-            return Resume(trial.id, 1, f"goes on to {bracket.milestone} steps")
+            return Resume(trial.id, 1, f"continues to {bracket.milestone} steps")
         if bracket.wants_new:
             if view.can_draw:
                 return self._start(bracket)
@@ -326,7 +328,7 @@ class Synchronous(base.Policy):
         lines = [f"it is in {bracket.shape.name}"]
         for rung, size in zip(bracket.rungs, (*bracket.shape.sizes[1:], 0), strict=False):
             if trial.id in rung:
-                goes_on = f"the best {size} go on" if size else "the last halving"
+                goes_on = f"the best {size} continue" if size else "the last halving"
                 place = ordinal(rung.rank(trial.id))
                 lines.append(f"{rung.milestone} steps: {place} of {len(rung)}; {goes_on}")
         return lines

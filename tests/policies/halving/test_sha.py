@@ -147,7 +147,7 @@ def test_who_comes_back_too_late_is_out() -> None:
     hand.train(0, [0.9, 0.9])
     hand.report(0, 0.9)
     assert hand.where(0) == "stopped"
-    assert "went on without it" in hand.said
+    assert "continued without it" in hand.said
 
 
 def test_a_winner_that_a_person_lets_go_on_is_not_launched_for_the_same_halving_again() -> None:
@@ -170,7 +170,7 @@ def test_explanation_and_notes() -> None:
     hand = Hand("sha", NINE, atoms=1)
     round_of(hand, {n: 0.1 * n for n in range(9)})
     lines = list(hand.explain(8))
-    assert lines == ["it is in bracket 1", "1 steps: 1st of 9; the best 3 go on"]
+    assert lines == ["it is in bracket 1", "1 steps: 1st of 9; the best 3 continue"]
     assert hand.notes == "bracket 1: 0 in at 3 steps, 3 to come"
 
 
