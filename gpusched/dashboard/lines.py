@@ -200,7 +200,9 @@ def _launch(command: Launch, state: State) -> Record:
     if command.incarnation == 1:
         text = f"trial {command.trial} starts on {on}: {show_hparams(command.hparams)}"
         return _record("starts", text, command.trial, **facts, hparams=dict(command.hparams))
-    text = f"trial {command.trial} continues from step {step} on {on} (launch {command.incarnation})"
+    text = (
+        f"trial {command.trial} continues from step {step} on {on} (launch {command.incarnation})"
+    )
     return _record("goes_on", text, command.trial, **facts, step=step)
 
 
