@@ -181,8 +181,6 @@ def best(args: argparse.Namespace) -> int:
 
     paths = common.experiment(args)
     about = best_model.describe(paths)
-    trial = paths.trial(about.trial)
-    told = (text for number in trial.incarnations for text in common.said(trial, number))
     better: UnsavedRow | None = None
     with contextlib.suppress(GpuschedError, OSError, ValueError):
         better = from_json(session.view(paths)).best_unsaved
@@ -191,7 +189,7 @@ def best(args: argparse.Namespace) -> int:
         "best_unsaved": better,
         "code": provenance.recorded(paths),
         "differs_now": provenance.differences(paths, Path(read_recipe(paths).script)),
-        "said": list(dict.fromkeys(told)),
+        "said": _said(paths, about.trial),
     }
     out = [f"{about.metric} {show_metric(about.value)}: trial {about.trial} at step {about.step}"]
     out += [_behind(better)] if better is not None else []
@@ -208,6 +206,13 @@ def best(args: argparse.Namespace) -> int:
         *(f"note:       {text}" for text in found["said"]),
     ]
     return common.tell(args, found, "\n".join(out))
+
+
+def _said(paths: ExperimentPaths, number: int) -> list[str]:
+    """Return what gpusched has told the script of this trial, each text once."""
+    trial = paths.trial(number)
+    told = (text for launch in trial.incarnations for text in common.said(trial, launch))
+    return list(dict.fromkeys(told))
 
 
 # ---------------------------------------------------------------- the end of a run
@@ -248,6 +253,8 @@ def _winner(view: Standing, best: BestRow) -> Iterator[str]:
     column = max(len(name) for name, _ in rows)
     for name, value in rows:
         yield f"  {name:<{column}}  {value}"
+    for text in _said(ExperimentPaths(Path(view.folder)), best.trial) if view.folder else ():
+        yield f"  note: {text}"
     if view.best_unsaved is not None:
         yield f"B{_behind(view.best_unsaved)[1:]}."
     yield ""

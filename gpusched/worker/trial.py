@@ -85,8 +85,8 @@ class Trial(TrialSetup):
 
         Takes anything with ``state_dict`` and ``load_state_dict``: models (wrapped or not), optimizers, schedulers,
         scalers, objects of your own. Call it when all of them are built, before the loop. Without objects it says that
-        the step is all the state there is. A loop of your own continues from what it returns, the step reported last;
-        one that does not report every epoch says where it stands: ``trial.report(step=epoch + 1, ...)``::
+        the step is all the state there is. A loop of your own continues from what it returns, the step reported last:
+        the epochs that are done. One that does not report every epoch says so: ``trial.report(step=epoch + 1, ...)``::
 
             for epoch in range(trial.track(model=model, opt=opt), 50):
 
@@ -177,9 +177,12 @@ class Trial(TrialSetup):
             return
         if not self._reported and self._is_of_the_launch_before(step):
             return
+        is_counted = step is None
         step = self._next_step(step)
         self._reported = True
         self._usage.at_report(writes_files=self._backing.writes_files)
+        if is_counted and not self._training.is_looping:
+            self._usage.check_epochs(step)
         if self._context.world_size > 1:
             self._refuse_same_work()
         step_time_s /= step - self._training.step

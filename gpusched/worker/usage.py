@@ -101,13 +101,13 @@ class Usage:
             if apart is not None:
                 raise RuntimeError(apart)
         if self._reports == 1 and (unread := self._context.unread):
-            self._refuse_or_tell("unread", _unread(unread), is_error=False)
+            self.tell("unread", _unread(unread))
         if self._reports == 1 and (self._context.trial, self._context.incarnation) == (0, 1):
             script = getattr(sys.modules.get("__main__"), "__file__", None)
             if (slow := imports.advice(script)) is not None:
-                self._refuse_or_tell("imports", slow, is_error=False)
+                self.tell("imports", slow)
         if self._reports == 1 and (stale := training.stale_length()):
-            self._refuse_or_tell("length", stale, is_error=False)
+            self.tell("length", stale)
         if self._schedulers:
             self._check_late()
             self._check_steps()
@@ -118,9 +118,27 @@ class Usage:
                 is_error = is_certain and training.written_by is not None
                 self._refuse_or_tell(about, lost, is_error=is_error)
 
+    def check_epochs(self, step: int) -> None:
+        """Find a loop of epochs that reports less often, without saying so, and would repeat epochs at a resume.
+
+        Two passes over the data for each report may be right: it is told, no more.
+        """
+        passes = self._training.loaders[0].epoch if self._training.loaders else 0
+        if self._reports == 2 and passes >= 2 * step:
+            self.tell(
+                "epochs",
+                f"this script goes through its data {passes} times for {step} reports, and trial.track(...) returns "
+                f"the number of reports: a loop over epochs would repeat some after a pause. Say how many are done: "
+                f"trial.report(step=epoch + 1, ...)",
+            )
+
     def _refuse_or_tell(self, about: str, wrong: str, *, is_error: bool) -> None:
         if is_error:
             raise RuntimeError(wrong)
+        self.tell(about, wrong)
+
+    def tell(self, about: str, wrong: str) -> None:
+        """Tell of what is likely wrong, once."""
         if self._group.rank == 0 and about not in self._told:
             self._remark(wrong)
         self._told.add(about)
@@ -145,7 +163,7 @@ class Usage:
                 f"untrained model that would be ranked as one of step {step}: {_SAVE}"
             )
         empty = f"nothing of this script is saved, so its checkpoints are empty and hold no model: {_SAVE}"
-        self._refuse_or_tell("nothing", empty, is_error=False)
+        self.tell("nothing", empty)
 
     def _check_late(self) -> None:
         """Find a scheduler that the script steps after its report, in a loop of its own, which leaves at the report.

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from gpusched.cli.look import lines, summary
 from gpusched.core.events import UserAsked
 from gpusched.dashboard.model import AtomCounts, Standing, TrialRow
+from gpusched.folder.paths import ExperimentPaths
 from tests.dashboard.scene import Scene, recorded
+
+
+def test_22_what_the_best_trial_was_told_stands_in_the_summary(tmp_path: Path) -> None:
+    """A checkpoint that holds nothing was sold as a model."""
+    view = replace(recorded("finished"), folder=str(tmp_path))
+    log = ExperimentPaths(tmp_path).trial(0).log(1, 0, "err")
+    log.parent.mkdir(parents=True)
+    log.write_text("noise\ngpusched: nothing of this script is saved\n")
+    assert "  note: nothing of this script is saved" in summary(view).splitlines()
 
 
 def test_the_winner_and_where_it_lies() -> None:

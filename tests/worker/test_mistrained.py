@@ -114,6 +114,59 @@ def test_a_script_without_state_is_told_at_its_first_report_and_refused_at_the_r
     assert values(run_ranks(partial_fit, 1, bench, 3, (True,))) == [[2.0, 3.0]]
 
 
+def drifting(eps: float) -> None:
+    """Rank 1 leaves the others by a little, late: as where one rank alone skips a step."""
+    trial = gpusched.init()
+    model = trial.wrap(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in trial.steps(9, model=model, opt=optimizer):
+        model(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+        if epoch == 4 and trial.rank == 1:
+            with torch.no_grad():
+                next(model.parameters()).mul_(1 + eps)
+        trial.report(accuracy=0)
+
+
+@pytest.mark.parametrize(("eps", "found"), [(1e-5, True), (1e-7, False)])
+def test_13_ranks_that_part_late_and_by_a_little_are_found(
+    bench: Bench, eps: float, found: bool
+) -> None:
+    for rank in run_ranks(drifting, 2, bench, arguments=(eps,)):
+        assert ("ranks 0 and 1 have trained apart" in rank.error) == found, rank.error
+    assert len(bench.reports()) == (7 if found else 9)
+
+
+def every_second_epoch(says: bool, reports_all: bool = False) -> list[int]:
+    trial = gpusched.init()
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = trial.loader(numbers(4), batch_size=2)
+    done = []
+    for epoch in range(trial.track(model=model, opt=optimizer), 6):
+        for (x,) in loader:
+            model(x).sum().backward()
+            optimizer.step()
+        done.append(epoch)
+        if reports_all or epoch % 2:
+            trial.report(step=epoch + 1 if says else None, accuracy=0)
+    return done
+
+
+def test_17_a_loop_that_reports_every_second_epoch_says_so_or_is_told(bench: Bench) -> None:
+    with daemon(bench, at_step(**{"yield": 4})) as fake:
+        values(run_ranks(every_second_epoch, 1, bench, 1, (True,)))
+        assert values(run_ranks(every_second_epoch, 1, bench, 2, (True,))) == [[4, 5]]
+        assert not fake.of_kind(Remark)
+    other, right = Bench(bench.root / "other"), Bench(bench.root / "right")
+    for one, arguments, told in ((other, (False,), 1), (right, (False, True), 0)):
+        one.prepare()
+        with daemon(one) as fake:
+            values(run_ranks(every_second_epoch, 1, one, 1, arguments))
+        said = [frame.text for frame in fake.of_kind(Remark)]
+        assert ["trial.report(step=epoch + 1, ...)" in text for text in said] == [True] * told
+
+
 def stepping(where: str, epochs: int = 6) -> None:
     """A schedule by epoch that is stepped before the report, after it, or at the top of the loop."""
     trial = gpusched.init()
