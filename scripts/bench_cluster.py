@@ -232,7 +232,7 @@ def wait(is_over: Any, limit_s: float = 60.0) -> None:
 def simulated(policy: str, nodes: int, interval_s: float, seconds: float = 60.0) -> None:
     """A trial on each of eight devices of a node."""
     from gpusched.daemon.start import make_experiment
-    from gpusched.driver.clock import Beginning
+    from gpusched.driver.assemble import Beginning
     from gpusched.recipe.load import load_recipe
 
     given = {"nodes": nodes, "devices": 8, "interval_s": interval_s}

@@ -14,8 +14,7 @@ from pathlib import Path
 from gpusched.core.commands import Command, Launch
 from gpusched.core.events import Event, Reported
 from gpusched.daemon import standing
-from gpusched.driver.assemble import Assembled, fresh_folder, write_recipe
-from gpusched.driver.clock import Beginning
+from gpusched.driver.assemble import Assembled, Beginning, fresh_folder, write_recipe
 from gpusched.errors import InputError
 from gpusched.executors.local.launching import seed_of
 from gpusched.folder.files import private_folder

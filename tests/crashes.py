@@ -128,18 +128,19 @@ class FragileExecutor:
         return events
 
 
-class InProcess:
+class InProcess(ChildSuggester):
     """The child process of a sampler, in this one: deaths are cheap, and the sampler is the real one."""
 
+    is_usable = True  # type: ignore[assignment]
+    is_fresh = True  # type: ignore[assignment]
+
     def __init__(self, of: Recipe) -> None:
+        super().__init__(of, is_patient=True)
         kind = memory.load(of.sampler_name)
         options = {k: value for k, value in of.sampler_options.items() if k != "startup"}
         self._sampler = kind(parse_space(of.space), **options)
         self._answer: Answer | None = None
-        self.job: int | None = None
-        self.is_usable = self.is_fresh = True
         self._known: dict[int, memory.Seen] = {}
-        self.complaints: list[str] = []
 
     def ask(self, job: int, question: Mapping[str, object]) -> None:
         told = json.loads(json.dumps(question))
@@ -154,8 +155,7 @@ class InProcess:
 
 class FragileSuggester:
     def __init__(self, of: Recipe, points: Failpoints) -> None:
-        self._suggester, self._points = ChildSuggester(of, is_patient=True), points
-        self._suggester._child = InProcess(of)
+        self._suggester, self._points = InProcess(of), points
         self.next_look_at = self._suggester.next_look_at
 
     def submit(self, command: Suggest, trials: Iterable[TrialRecord]) -> None:

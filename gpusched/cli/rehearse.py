@@ -14,7 +14,7 @@ from gpusched.cli import common
 from gpusched.daemon import start as launchpad
 from gpusched.doctor.findings import Finding, Judgement, RehearsedLaunch, RehearsedTrial
 from gpusched.doctor.rehearsal import judge
-from gpusched.driver.clock import Beginning
+from gpusched.driver.assemble import Beginning
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline

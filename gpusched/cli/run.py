@@ -11,7 +11,7 @@ from gpusched.cli import attach, common, steering, validate
 from gpusched.cli.common import argument
 from gpusched.daemon import start as launchpad
 from gpusched.dashboard import live
-from gpusched.driver.clock import Beginning
+from gpusched.driver.assemble import Beginning
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder import find
 

@@ -177,7 +177,7 @@ class LimitsMoved(Event, kw_only=True):
 
     ``checkpoints``: the search continues after its end; step of the newest committed checkpoint on disk by trial, and a
     trial without one stays over. ``began``: the beginning in both clocks, moved by the time that the search was shut
-    down (``driver/clock.py``).
+    down (``driver/assemble.py``).
     """
 
     deadline_s: float

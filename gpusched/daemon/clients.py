@@ -17,8 +17,7 @@ from gpusched.core.commands import Command
 from gpusched.core.events import Event, LimitsMoved, UserAsked, is_reopened
 from gpusched.daemon import standing
 from gpusched.dashboard import lines as plain
-from gpusched.driver.assemble import Assembled
-from gpusched.driver.clock import ExperimentClock
+from gpusched.driver.assemble import Assembled, ExperimentClock
 from gpusched.errors import Fenced, GpuschedError, InputError
 from gpusched.executors.hub import Hub, Peer
 from gpusched.executors.live import LiveExecutor
@@ -198,14 +197,15 @@ class Clients:
                 for client in self._watchers:
                     client.send(frame)
 
-    def observe(self, event: Event, commands: Sequence[Command]) -> None:
-        """Observe an event: print a line for each thing worth one, and send it to followers."""
+    def observe(self, event: Event, commands: Sequence[Command]) -> Callable[[], None] | None:
+        """Word a line for each thing worth one; the call prints them and sends them to followers."""
         state, metric = self._assembled.experiment.state, self._assembled.recipe.metric
         with self.unharmed("a line"):
             is_over, self._is_over = self._is_over, state.finished
             is_end = state.finished and (not is_over or is_reopened(event))
             if records := plain.records(event, commands, state, metric, is_end=is_end):
-                self._tell(records)
+                return lambda: self._tell(records)
+        return None
 
     @contextlib.contextmanager
     def unharmed(self, what: str) -> Iterator[None]:
@@ -226,7 +226,8 @@ class Clients:
 
     def _tell(self, records: list[plain.Record]) -> None:
         lines = [plain.line(record) for record in records]
-        print("\n".join(lines), flush=True)
+        with contextlib.suppress(OSError):  # a full disk
+            print("\n".join(lines), flush=True)
         self._past.extend(zip(lines, records, strict=True))
         self._followers = [client for client in self._followers if not client.closed]
         for client in self._followers:

@@ -22,8 +22,14 @@ from gpusched.daemon.clients import Clients
 from gpusched.daemon.provenance import Edits, recipe_file
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
 from gpusched.devices.base import Device
-from gpusched.driver.assemble import Assembled, assemble, make_helpers, read_recipe
-from gpusched.driver.clock import Beginning, ExperimentClock
+from gpusched.driver.assemble import (
+    Assembled,
+    Beginning,
+    ExperimentClock,
+    assemble,
+    make_helpers,
+    read_recipe,
+)
 from gpusched.driver.loop import Driver, replay
 from gpusched.errors import (
     DamagedState,

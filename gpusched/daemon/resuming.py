@@ -24,8 +24,7 @@ from gpusched.core.state import DEADLINE, TOO_LATE, State
 from gpusched.core.trial import TrialRecord
 from gpusched.daemon import standing
 from gpusched.devices.base import Device
-from gpusched.driver.assemble import Assembled
-from gpusched.driver.clock import Beginning
+from gpusched.driver.assemble import Assembled, Beginning
 from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.best import give_back, keep_best
 from gpusched.folder.files import sync, write_durably

@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpusched.daemon import provenance
-from gpusched.driver.assemble import fresh_folder, write_recipe
-from gpusched.driver.clock import Beginning
+from gpusched.driver.assemble import Beginning, fresh_folder, write_recipe
 from gpusched.errors import Fenced, GpuschedError, InputError
 from gpusched.folder.files import read_json, write_all, write_durably
 from gpusched.folder.paths import ExperimentPaths

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from gpusched import policies
 from gpusched.core.commands import Forecast, Suggest
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
-from gpusched.driver.clock import Beginning
 from gpusched.driver.forecaster import ChildForecaster, make_forecaster
 from gpusched.driver.loop import replay
 from gpusched.driver.suggester import ChildSuggester, make_suggester
@@ -25,6 +25,7 @@ from gpusched.errors import DamagedState, InputError
 from gpusched.folder.files import private_folder, write_durably
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import rows
+from gpusched.processes.identity import boot_id
 from gpusched.recipe.recipe import Recipe
 
 
@@ -126,3 +127,56 @@ def write_recipe(paths: ExperimentPaths, recipe: Recipe, began: Beginning) -> No
     write_durably(paths.worker, json.dumps(recipe.worker_settings()).encode())
     write_durably(paths.began, json.dumps(began.to_json()).encode())
     write_durably(paths.resolved, json.dumps(recipe.resolved()).encode())
+
+
+# ---------------------------------------------------------------- seconds since the search began
+
+
+def boottime_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The instant when the experiment began, in both clocks. Kept in the journal."""
+
+    wall_s: float
+    boottime_s: float
+    boot_id: str
+
+    @classmethod
+    def now(cls) -> Beginning:
+        return cls(time.time(), boottime_s(), boot_id())
+
+    @classmethod
+    def ago(cls, seconds: float) -> Beginning:
+        """Return the instant so many seconds before now."""
+        now = cls.now()
+        return cls(now.wall_s - seconds, now.boottime_s - seconds, now.boot_id)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Beginning:
+        return cls(float(value["wall_s"]), float(value["boottime_s"]), str(value["boot_id"]))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class ExperimentClock:
+    """A clock that is called for the seconds since the beginning, across daemons, suspends and reboots.
+
+    Within one boot it is ``CLOCK_BOOTTIME`` (counts suspend, ignores every step of the wall clock); across a reboot the
+    wall clock bridges the gap, once, when the new daemon starts (reliability F9). It never goes back:
+    ``at_least_s`` is the time of the last journaled event: after a reboot with a wrong wall clock time goes on there.
+    """
+
+    def __init__(self, beginning: Beginning, at_least_s: float = 0.0) -> None:
+        if beginning.boot_id == boot_id():
+            self._zero = beginning.boottime_s
+        else:
+            elapsed_s = max(time.time() - beginning.wall_s, at_least_s)
+            self._zero = boottime_s() - elapsed_s
+        self._zero = min(self._zero, boottime_s() - at_least_s)
+
+    def __call__(self) -> float:
+        return boottime_s() - self._zero

@@ -6,17 +6,17 @@ it. The process is started on first use, runs at low priority, and ends with the
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import subprocess
 import sys
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from gpusched.errors import InputError
+from gpusched.processes.identity import end_with_parent
 
 #: A process that dies this often without an answer in between is not started again.
 MAX_DEATHS = 3
@@ -45,7 +45,7 @@ class Child(Generic[Job]):
         #: The question without an answer yet.
         self.job: Job | None = None
         #: Problems, for the daemon's log.
-        self.complaints: list[str] = []
+        self.complaints: deque[str] = deque(maxlen=20)
 
     @property
     def is_usable(self) -> bool:
@@ -163,7 +163,7 @@ def serve(make: Callable[[], Callable[[Answer], Mapping[str, object]]]) -> None:
 
     ``make`` returns the function that answers. What either raises is the answer; without a function, the last one.
     """
-    _die_with_the_parent()
+    end_with_parent(True)  # the end of the pipe is noticed only between two answers
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # output of a library must not get between the answers
     os.nice(10)
@@ -181,11 +181,3 @@ def serve(make: Callable[[], Callable[[Answer], Mapping[str, object]]]) -> None:
         answers.write(json.dumps([number, found]).encode() + b"\n")
         if function is None:
             return
-
-
-def _die_with_the_parent() -> None:
-    """The end of the pipe is noticed only between two answers, and one may take long; the kernel does not wait."""
-    pr_set_pdeathsig = 1
-    prctl = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)
-    if prctl is not None:
-        prctl(pr_set_pdeathsig, signal.SIGKILL)

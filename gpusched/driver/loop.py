@@ -47,7 +47,8 @@ COMMIT_EVERY_S, SYNC_EVERY_S = 0.25, 2.0
 #: Interval at which a full disk is tried again.
 RETRY_EVERY_S = 1.0
 
-Observer = Callable[[Event, Sequence[Command]], None]
+#: May return a call that tells people: it is made when the event is on disk.
+Observer = Callable[[Event, Sequence[Command]], Callable[[], None] | None]
 
 
 class Helper(Protocol):
@@ -96,6 +97,7 @@ class Driver:
         self._commit_at, self._synced_at = FOREVER, 0.0
         self._effects: list[Command] = []
         self._waiting: list[Reported] = []
+        self._untold: list[Callable[[], None]] = []
         #: Why nothing can be journaled at present; None: all is well.
         self.stalled: str | None = None
 
@@ -136,26 +138,26 @@ class Driver:
             commands = self.experiment.handle(event)
             if self._check:
                 self.experiment.check()
-            if commands and all(type(command) is Save and command.hold for command in commands):
+            if all(type(command) is Save and command.hold for command in commands):
                 # A copy in memory has no effect outside, and a search in which every step is better asks for many.
                 for command in commands:
                     self._execute(command)
                 if type(event) is Reported:
-                    self.executor.acknowledge(event)
-            elif commands:
+                    self.executor.acknowledge(event)  # first of all: the trial waits for it
+            else:
                 self._effects += commands
                 if type(event) is Reported:
                     self._waiting.append(event)
-            elif type(event) is Reported:
-                self.executor.acknowledge(event)  # first of all: the trial waits for it
             if self.journal is not None:
                 self.journal.append(event, commands)
-            if self._observer is not None:
-                self._observer(event, commands)
+            if self._observer is not None and (tell := self._observer(event, commands)):
+                self._untold.append(tell)
         if self._effects or (events and self.experiment.finished):
             self._settle()
-        elif self.journal is not None and events and self.stalled is None:
-            self._commit_at = min(self._commit_at, self.executor.now() + COMMIT_EVERY_S)
+        elif self.stalled is None:
+            self._tell()  # what causes nothing is told at once
+            if self.journal is not None and events:
+                self._commit_at = min(self._commit_at, self.executor.now() + COMMIT_EVERY_S)
 
     def _settle(self) -> None:
         """Sync the journal, then carry out what waits for it."""
@@ -164,6 +166,7 @@ class Driver:
             return
         if self._fence is not None and self._effects:
             self._fence()  # raises Fenced: another daemon carries them out
+        self._tell()
         effects, self._effects = self._effects, []
         waiting, self._waiting = self._waiting, []
         moot = self._moot_launches(effects)
@@ -174,6 +177,11 @@ class Driver:
             self.executor.acknowledge(report)
         if moot:
             self.handle([_unbegun(self.executor.now(), *of) for of in moot])
+
+    def _tell(self) -> None:
+        untold, self._untold = self._untold, []
+        for tell in untold:
+            tell()
 
     def _moot_launches(self, effects: Iterable[Command]) -> list[tuple[int, int]]:
         """List launches that waited for a full disk until they were to be killed; their devices may be others' now."""
@@ -189,12 +197,10 @@ class Driver:
     def _kill_unsynced(self) -> None:
         """End what is to die also where the disk is full: a daemon that dies now finds those trials gone, no more."""
         moot = self._moot_launches(self._effects)
-        effects, self._effects = self._effects, []
-        for command in effects:
+        for command in list(self._effects):
             if type(command) is Kill and _incarnation_of(command) not in moot:
+                self._effects.remove(command)
                 self._execute(command)
-            else:
-                self._effects.append(command)
 
     def _commit(self) -> bool:
         """Commit the journal; False if the disk is full, to be tried again. Any other failure to write is fatal.

@@ -12,7 +12,6 @@ import itertools
 import json
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +30,7 @@ LIMIT_S = 20.0
 _POINTS = 64
 
 
-class ChildSuggester:
+class ChildSuggester(Child[int]):
     """A ``Helper``. ``is_patient``: wait for answers, as virtual time stands still meanwhile."""
 
     def __init__(
@@ -41,7 +40,7 @@ class ChildSuggester:
         self._startup = max(int(options.pop("startup", 0)), len(recipe.try_first))
         self._name = label(recipe.sampler_name)
         about = {"name": recipe.sampler_name, "options": options, "space": recipe.space}
-        self._child = Child[int]("suggestions", "gpusched.driver.suggester", json.dumps(about))
+        super().__init__("suggestions", "gpusched.driver.suggester", json.dumps(about))
         self._drawn = recipe.configurations()
         self._seed = recipe.seed
         self._sign = 1.0 if recipe.mode == "max" else -1.0
@@ -53,29 +52,27 @@ class ChildSuggester:
         self._counted = 0
         #: State and number of reports of each trial, as the process was told last.
         self._told: dict[int, tuple[str, int]] = {}
-        self._done: deque[Suggested] = deque()
-        #: Problems, for the daemon's log.
-        self.complaints: deque[str] = deque(maxlen=20)
+        self._done: list[Suggested] = []
 
     def submit(self, command: Suggest, trials: Iterable[TrialRecord]) -> None:
         """Have configuration ``command.n`` suggested."""
-        if self._child.job == command.n:
+        if self.job == command.n:
             return  # asked again by a resume
         trials = list(trials)
         self._tried.update(identity(trial.hparams) for trial in trials[self._counted :])
         self._counted = len(trials)
         if command.n < self._startup:
             self._draw(command.n)
-        elif not self._child.is_usable:
+        elif not self.is_usable:
             self._draw(command.n, f"the process of {self._name} died too often")
         else:
             self._asked_at_s = time.monotonic()
             seen = [_seen(trial, self._sign) for trial in self._news(trials)]
-            self._child.ask(command.n, {"n": command.n, "seed": self._seed, "new": seen})
+            self.ask(command.n, {"n": command.n, "seed": self._seed, "new": seen})
 
     def _news(self, trials: Iterable[TrialRecord]) -> Iterator[TrialRecord]:
         """Yield the trials that the process does not know as they are now."""
-        if self._child.is_fresh:
+        if self.is_fresh:
             self._told.clear()
         for trial in trials:
             known = (trial.state.value, len(trial.curve))
@@ -86,37 +83,30 @@ class ChildSuggester:
     def poll(self, now: float) -> Sequence[Event]:
         """Return the suggestions that are done."""
         self._look()
-        while self._is_patient and self._child.job is not None:
+        while self._is_patient and self.job is not None:
             time.sleep(0.001)
             self._look()
-        done = list(self._done)
-        self._done.clear()
+        done, self._done = self._done, []
         for event in done:
             event.at = now
         return done
 
     def next_look_at(self, now: float) -> float:
-        if self._done or (self._is_patient and self._child.job is not None):
+        if self._done or (self._is_patient and self.job is not None):
             return now
-        return FOREVER if self._child.job is None else now + LOOK_EVERY_S
-
-    def close(self) -> None:
-        """End the process; a suggestion that is not done is lost."""
-        self._child.close()
+        return FOREVER if self.job is None else now + LOOK_EVERY_S
 
     def _look(self) -> None:
-        late = self._child.job is not None and time.monotonic() > self._asked_at_s + self._limit_s
+        late = self.job is not None and time.monotonic() > self._asked_at_s + self._limit_s
         if late:
-            self._child.give_up(f"did not answer in {self._limit_s:g} s")
-        for n, answer in self._child.answers():
+            self.give_up(f"did not answer in {self._limit_s:g} s")
+        for n, answer in self.answers():
             if answer is None:
                 self._draw(n, f"{self._name} {'was too late' if late else 'failed'}")
             elif answer["hparams"] is not None and identity(answer["hparams"]) in self._tried:
                 self._draw(n, f"{self._name} suggested one that was tried before")
             else:
                 self._done.append(Suggested(at=0.0, n=n, hparams=answer["hparams"], by=self._name))
-        self.complaints.extend(self._child.complaints)
-        self._child.complaints.clear()
 
     def _draw(self, n: int, why: str = "") -> None:
         """Take the random n-th, or the next that has not been tried."""

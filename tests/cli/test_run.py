@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.daemon.start import make_experiment, start_daemon
-from gpusched.driver.clock import Beginning
+from gpusched.driver.assemble import Beginning
 from gpusched.errors import InputError
 from gpusched.recipe.load import load_recipe
 

@@ -29,8 +29,7 @@ from gpusched.core.events import (
 )
 from gpusched.daemon import resuming
 from gpusched.daemon.storage import Storage
-from gpusched.driver.assemble import Assembled
-from gpusched.driver.clock import Beginning
+from gpusched.driver.assemble import Assembled, Beginning
 from gpusched.driver.forecaster import InlineForecaster
 from gpusched.driver.loop import Driver, replay
 from gpusched.errors import InputError

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from gpusched.driver import clock
-from gpusched.driver.clock import Beginning, ExperimentClock
+from gpusched.driver import assemble as clock
+from gpusched.driver.assemble import Beginning, ExperimentClock
 
 
 class Machine:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -102,7 +103,10 @@ def test_a_full_disk_is_tried_again_once_a_second_whatever_is_reported(tmp_path:
     journal.abandon()
 
 
-def test_it_ends_only_when_its_end_is_on_disk(tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", ["cancel", "kill"])
+def test_it_ends_only_when_its_end_is_on_disk(
+    tmp_path: Path, verb: Literal["cancel", "kill"]
+) -> None:
     path = tmp_path / "journal.db"
     journal = Journal.create(path, {})
     executor = watched(SETUP)
@@ -113,7 +117,7 @@ def test_it_ends_only_when_its_end_is_on_disk(tmp_path: Path) -> None:
     while driver.stalled is None:
         driver.handle([UserAsked(at=0.0, verb="unpause", trial=99)] * 20)
         driver._settle()
-    driver.handle([UserAsked(at=0.0, verb="cancel")])
+    driver.handle([UserAsked(at=0.0, verb=verb)])
     assert len({kill.trial for kill in executor.kills}) == executor.launches > 0, (
         "whoever ends a search on a full disk ends it"
     )

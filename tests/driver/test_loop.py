@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -111,16 +112,21 @@ def test_without_a_journal_nothing_waits() -> None:
     assert executor.waited_until == [FOR_EVER] * 2
 
 
-def test_observers_see_events_with_what_they_caused(journal: Journal) -> None:
+def test_people_are_told_of_what_has_effects_when_it_is_on_disk(
+    path: Path, journal: Journal
+) -> None:
     seen: list[tuple[Event, list[Command]]] = []
+    told: list[list[tuple[str, list[Command]]]] = []
+
+    def observe(event: Event, commands: Sequence[Command]) -> Callable[[], None]:
+        seen.append((event, list(commands)))
+        return lambda: told.append(on_disk(path))
+
     script = stages.running().decides(Pause(0))
-    Driver(
-        script.experiment,
-        Notebook([[report()]]),
-        journal,
-        observer=lambda event, commands: seen.append((event, list(commands))),
-    ).turn()
+    driver = Driver(script.experiment, Notebook([[report()]]), journal, observer=observe)
+    driver.turn()
     assert seen == [(report(), [Yield(0, 1, save=True)])]
+    assert told == [[("Reported", [Yield(0, 1, save=True)])]]
 
 
 def test_a_daemon_that_was_overtaken_carries_nothing_out() -> None:

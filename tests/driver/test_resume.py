@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,32 @@ def test_what_died_meanwhile_is_launched_again(journal: Journal) -> None:
     confirm = ConfirmRelease(("d0",))
     assert executor.told == [confirm, confirm, KeepBest(0, 1, 0.5)], "twice is as good as once"
     script.released("d0").expect(launch(0, 2, "d0"))
+
+
+def test_a_launch_that_a_resume_fills_in_is_not_taken_for_one_that_never_began() -> None:
+    class Forgetful(Notebook):
+        """None of the trials that should live has begun."""
+
+        def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
+            super().reconcile(live)
+            return [
+                TrialExited(
+                    at=self.clock,
+                    trial=one.trial,
+                    incarnation=one.incarnation,
+                    outcome="lost",
+                    unbegun=True,
+                )
+                for one in live
+            ]
+
+    script = Script(devices=2).wants(Start(1)).start().drop()
+    script.policy.capacity.append(Start(1))
+    executor = Forgetful(clock=9.0)
+    Driver(script.experiment, executor, check=True).resume(epoch=2)
+    assert [one.trial for one in executor.live] == [0], "asked before anything is begun"
+    assert launch(1, 1, "d1") in executor.told
+    assert script.trial(1).is_live
 
 
 # ---------------------------------------------------------------- replay

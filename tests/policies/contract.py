@@ -215,6 +215,25 @@ class RandomWorkload:
         return SimulatedCurve(metric, lambda step: step_time_s, length, ending)
 
 
+class Late(InlineForecaster):
+    """Answers two seconds after the question."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._held: list[tuple[float, Event]] = []
+
+    def poll(self, now: float) -> Sequence[Event]:
+        self._held += [(now + 2.0, event) for event in super().poll(now)]
+        due = [event for at, event in self._held if at <= now]
+        self._held = [(at, event) for at, event in self._held if at > now]
+        for event in due:
+            event.at = now
+        return due
+
+    def next_look_at(self, now: float) -> float:
+        return min((at for at, _ in self._held), default=super().next_look_at(now))
+
+
 class StraightOn:
     """A curve predictor that costs nothing: on from the last value, the less certain the further."""
 
@@ -271,7 +290,7 @@ def play(name: str, options: Mapping[str, Any], seed: int) -> Played:
     driver = Driver(
         experiment,
         executor,
-        helpers={Forecast: InlineForecaster(StraightOn(), seed, delay_s=random.choice([0.0, 2.0]))},
+        helpers={Forecast: random.choice([InlineForecaster, Late])(StraightOn(), seed)},
         observer=lambda event, commands: log.append((event, list(commands))),
         check=True,
     )

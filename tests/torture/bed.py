@@ -25,8 +25,7 @@ from gpusched.core.events import Reported
 from gpusched.core.experiment import Experiment
 from gpusched.daemon import start as launchpad
 from gpusched.daemon.session import Client, DaemonGone
-from gpusched.driver.assemble import assemble, read_recipe
-from gpusched.driver.clock import Beginning
+from gpusched.driver.assemble import Beginning, assemble, read_recipe
 from gpusched.errors import GpuschedError
 from gpusched.failpoints import VARIABLE
 from gpusched.folder.files import read_json

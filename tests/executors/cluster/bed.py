@@ -15,8 +15,7 @@ from typing import Any
 
 import psutil
 
-from gpusched.driver.assemble import write_recipe
-from gpusched.driver.clock import Beginning
+from gpusched.driver.assemble import Beginning, write_recipe
 from gpusched.errors import GpuschedError
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.cluster.bootstrap import bootstrap_for

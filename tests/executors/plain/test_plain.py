@@ -18,7 +18,7 @@ import pytest
 from gpusched.core.events import TrialExited, TrialUp
 from gpusched.daemon import best_model, session
 from gpusched.daemon.start import make_experiment
-from gpusched.driver.clock import Beginning
+from gpusched.driver.assemble import Beginning
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.hub import Hub
 from gpusched.executors.live import Setting, make
