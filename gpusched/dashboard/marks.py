@@ -185,7 +185,7 @@ def chart(curves: Sequence[DrawnCurve], width: int, height: int) -> list[Text]:
         for style, run in groupby(cells, lambda cell: styles.get(cell, "")):
             line.append("".join(chr(0x2800 + bits[c]) if c in bits else " " for c in run), style)
         lines.append(fit(line, width))
-    begin, end = f"step {first:.0f}", f"step {last:.0f}"
+    begin, end = f"{first:.0f}", f"{last:.0f}"
     room = max(1, across - len(begin) - len(end))
     ends = styled(f"{'':>{margin + 2}}{begin}{'':>{room}}{end}", QUIET)
     return [*lines, fit(ends, width)]

@@ -49,7 +49,7 @@ def test_a_chart_rises_from_the_lower_left_to_the_upper_right() -> None:
     assert lines[-2].startswith(" 0.0000 │"[1:])
     assert lines[-2][8] != " "
     assert lines[-2][-1] == " "
-    assert lines[-1].split() == ["step", "0", "step", "39"]
+    assert lines[-1].split() == ["0", "39"]
 
 
 def test_the_last_curve_is_on_top_and_one_that_runs_away_hides_nothing() -> None:
