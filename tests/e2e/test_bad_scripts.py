@@ -43,7 +43,7 @@ def test_every_fault_is_told_in_its_own_words(sandbox: Sandbox) -> None:
     assert [fault for fault, words in FAULTS.items() if words not in told[fault]] == [], told
     assert {trials[fault]["state"] for fault in FAULTS} == {"failed"}
     assert {trials[fault]["step"] for fault in ("nan", "inf", "none")} == {10}
-    assert sandbox.gpusched("best", "--json").json()["hparams"]["fault"] == "none"
+    assert sandbox.call("best", "--json").json()["hparams"]["fault"] == "none"
 
 
 def test_a_script_that_always_fails_is_given_up(sandbox: Sandbox) -> None:
@@ -73,8 +73,8 @@ def test_the_deadline_holds_whatever_a_trial_does(sandbox: Sandbox) -> None:
     assert sandbox.gpusched("run", recipe, "--detach").code == 0
     # All have come to their loops, however long that takes; then the hour is over.
     sandbox.wait_for(lambda view: [trial["step"] > 0 for trial in view["trials"]] == [True] * 5)
-    assert sandbox.gpusched("deadline", "1s").code == 0
-    result = sandbox.gpusched("watch")
+    assert sandbox.call("deadline", "1s").code == 0
+    result = sandbox.call("watch")
     assert result.code == 0, result.text + sandbox.log()
     view = sandbox.view()
     assert view["ending"] == "deadline"

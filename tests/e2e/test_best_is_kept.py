@@ -22,7 +22,7 @@ def search(sandbox: Sandbox, *, policy: dict[str, Any] | None = None, **space: A
     )
     result = sandbox.gpusched("run", recipe)
     assert result.code == 0, result.text
-    best = sandbox.gpusched("best", "--json")
+    best = sandbox.call("best", "--json")
     assert best.code == 0, best.text
     return best.json()
 
@@ -51,19 +51,19 @@ def test_what_was_never_saved_is_told_with_its_reason(sandbox: Sandbox) -> None:
     assert best["value"] < 1.0
     assert (behind["trial"], behind["step"], behind["metric"]) == (0, 8, 1.0)
     assert "saving may take 3%" in behind["why"] or "every 1 s at most" in behind["why"]
-    shown = sandbox.gpusched("best")
+    shown = sandbox.call("best")
     assert (
         f"behind the best report, 1.0000 of trial 0 at step 8, which has no checkpoint: {behind['why']}"
         in shown.out
     )
 
 
-def test_a_model_changed_after_its_last_report_is_not_taken_for_the_reported_one(
+def test_a_model_trained_after_its_last_report_is_not_taken_for_the_reported_one(
     sandbox: Sandbox,
 ) -> None:
     best = search(sandbox, spoil=True, step_s=0.01)
     assert best["step"] < STEPS
     assert best["best_unsaved"]["step"] == STEPS
     assert weight(sandbox) == best["step"]
-    logs = sandbox.gpusched("logs", "0")
-    assert "step 12 is not saved: the model was changed after its last trial.report(..)" in logs.out
+    logs = sandbox.call("logs", "0")
+    assert "step 12 is not saved: the model was trained on after its last report" in logs.out

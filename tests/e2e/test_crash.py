@@ -69,7 +69,7 @@ def test_trials_go_on_without_a_daemon_and_are_adopted(sandbox: Sandbox) -> None
     assert f"'gpusched resume {name}'" in err
     steps = len(_reports(sandbox, 0))
     wait_until(lambda: len(_reports(sandbox, 0)) > steps + 5, "more reports")
-    assert "interrupted" in sandbox.gpusched("ls").out
+    assert "interrupted" in sandbox.call("ls").out
     assert sandbox.gpusched("resume", "--detach").code == 0
     view = sandbox.wait_for(lambda view: all(t["step"] > steps + 30 for t in view["trials"]))
     assert {t["id"]: t["incarnation"] for t in view["trials"]} == before
@@ -96,9 +96,9 @@ def test_what_died_with_the_machine_goes_on_from_a_checkpoint_as_old_as_save_eve
     _run(sandbox, save_every=f"{every_s}s", space=space)
     # Saves that take long are asked for less often than every second, so the disk decides when this is.
     wait_until(lambda: min(_newest_save(sandbox, trial) for trial in (0, 1)) > 1, "a second save")
-    said = sandbox.gpusched("explain", "0").out
+    said = sandbox.call("explain", "0").out
     assert re.search(r"  checkpoint: of step \d+, \d+ steps? behind, \d.* s old", said), said
-    assert re.search(r"  step \d+, .* ago  ", sandbox.gpusched("status").out)
+    assert re.search(r"  step \d+, .* ago  ", sandbox.call("status").out)
     sandbox.kill_everything()
     for trial in (0, 1):
         newest = _newest_save(sandbox, trial)
@@ -110,7 +110,7 @@ def test_what_died_with_the_machine_goes_on_from_a_checkpoint_as_old_as_save_eve
     sandbox.wait_for(
         lambda view: all(t["incarnation"] == 2 and t["step"] > 5 for t in view["trials"])
     )
-    assert sandbox.gpusched("stop").code == 0
+    assert sandbox.call("stop").code == 0
     assert {t["state"] for t in sandbox.view()["trials"]} == {"stopped"}
 
 
@@ -154,7 +154,7 @@ def test_a_damaged_journal_is_refused_and_can_be_salvaged(sandbox: Sandbox) -> N
     assert sandbox.gpusched("resume", "--salvage", "--detach").code == 0
     before = len(_reports(sandbox, 0))
     sandbox.wait_for(lambda view: all(t["step"] > before for t in view["trials"]))
-    assert sandbox.gpusched("stop").code == 0
+    assert sandbox.call("stop").code == 0
     assert {t["id"]: t["step"] for t in sandbox.view()["trials"]}[0] == len(_reports(sandbox, 0))
 
 
@@ -172,7 +172,7 @@ def test_a_daemon_that_dies_around_a_suggestion_asks_again(sandbox: Sandbox) -> 
     deaths = ("Suggest.before:2", "Suggest.after:1", "Suggest.after:2")
     for words, point in zip((["run", str(recipe)], ["resume"], ["resume"]), deaths, strict=True):
         sandbox.gpusched(*words, "--detach", GPUSCHED_FAILPOINT=point)
-        wait_until(lambda: "interrupted" in sandbox.gpusched("ls").out, f"the death at {point}")
+        wait_until(lambda: "interrupted" in sandbox.call("ls").out, f"the death at {point}")
     assert sandbox.gpusched("resume").code == 0
     suggested = [e.event for e in sandbox.entries() if isinstance(e.event, Suggested)]
     assert [event.n for event in suggested] == list(range(len(suggested)))

@@ -13,31 +13,31 @@ def test_a_search_goes_on_after_each_of_its_ends(sandbox: Sandbox) -> None:
     sandbox.wait_for(lambda view: view["trials"] and view["trials"][0]["step"] >= 2)
     name = sandbox.experiment.name
 
-    refused = sandbox.gpusched("try", "x=7")
+    refused = sandbox.call("try", "x=7")
     assert (refused.code, "x 7 is outside the space (0 to 1)" in refused.err) == (2, True)
-    tried = sandbox.gpusched("try", "x=7", "--outside", "--seed", "5", "--json").json()
+    tried = sandbox.call("try", "x=7", "--outside", "--seed", "5", "--json").json()
     assert tried == {"experiment": name, "hparams": {"x": 7}, "before": 0}
-    assert sandbox.gpusched("rerun", "0", name).code == 0
+    assert sandbox.call("rerun", "0", name).code == 0
     sandbox.wait_for(lambda view: view["trials"] and len(view["trials"]) == 2)
-    assert sandbox.gpusched("stop").code == 0
+    assert sandbox.call("stop").code == 0
     first = sandbox.view()
 
     # Without another limit: it was stopped before its deadline. The configuration that waited is not forgotten.
     went_on = sandbox.gpusched("resume", "--max-trials", "1", "--detach")
     assert went_on.code == 0, went_on.text
     sandbox.wait_for(lambda view: all(t["step"] > 2 for t in view["trials"][:2]))
-    assert sandbox.gpusched("stop", "--trial", "1").code == 0
+    assert sandbox.call("stop", "--trial", "1").code == 0
     # A trial that was stopped for good does not go on, also where its model is the best.
     sandbox.wait_for(lambda view: len(view["trials"]) == 3 and view["best"]["trial"] != 1)
     hparams = json.loads((sandbox.experiment / "trials/0001/hparams.json").read_text())
     assert (hparams["seed"], hparams["hparams"]) == (5, {"x": 7})
-    assert sandbox.gpusched("cancel").code == 0
+    assert sandbox.call("cancel").code == 0
     second = sandbox.view()
     steps = {trial["id"]: trial["step"] for trial in second["trials"]}
     assert all(steps[trial["id"]] >= trial["step"] for trial in first["trials"])
 
     # Its checkpoints are gone, but the best model's, which its trial goes on from.
-    assert sandbox.gpusched("gc", "--yes").code == 0
+    assert sandbox.call("gc", "--yes").code == 0
     reached = sandbox.gpusched("resume", "--target", "-5")
     assert (reached.code, "has reached the target -5" in reached.err) == (2, True)
     on = sandbox.gpusched("resume", "--deadline", "+50s", "--target", "1e9", "--detach")
@@ -46,8 +46,8 @@ def test_a_search_goes_on_after_each_of_its_ends(sandbox: Sandbox) -> None:
     sandbox.wait_for(
         lambda view: any(t["id"] == best and t["step"] > steps[best] for t in view["trials"])
     )
-    assert sandbox.gpusched("stop").code == 0
-    rows = sandbox.gpusched("export", "--trials", "--json").out.splitlines()
+    assert sandbox.call("stop").code == 0
+    rows = sandbox.call("export", "--trials", "--json").out.splitlines()
     assert [json.loads(row)["trial"] for row in rows] == [0, 1, 2]
-    code = sandbox.gpusched("best", "--json").json()["code"]
+    code = sandbox.call("best", "--json").json()["code"]
     assert "torch" in code["packages"]

@@ -73,7 +73,7 @@ def test_a_report_of_rank_0_alone_is_found_at_the_first_growth_and_the_trial_goe
     assert result.code == 0, result.text
     (trial,) = sandbox.view()["trials"]
     assert (trial["state"], trial["step"]) == ("completed", 40)
-    story = [entry["what"] for entry in sandbox.gpusched("explain", "0", "--json").json()["story"]]
+    story = [entry["what"] for entry in sandbox.call("explain", "0", "--json").json()["story"]]
     (failed,) = [what for what in story if "goes back to 1 and grows no more" in what]
     assert told.format(line_of(fault)) in failed
     if fault == "waits":
@@ -110,5 +110,5 @@ def test_out_of_memory(sandbox: Sandbox) -> None:
     assert set(failed) == {"gpu", "host"}, trials
     assert failed["gpu"]["error"].startswith("out of GPU memory on 1 atom with batch=4096")
     assert failed["host"]["error"].startswith("out of the machine's memory")
-    explained = sandbox.gpusched("explain", str(failed["gpu"]["id"])).text
+    explained = sandbox.call("explain", str(failed["gpu"]["id"])).text
     assert "this configuration is not tried again" in explained

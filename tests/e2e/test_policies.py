@@ -40,7 +40,7 @@ def run(sandbox: Sandbox, name: str) -> Any:
     view = sandbox.view()
     for trial in view["trials"]:
         assert trial["state"] in ("completed", "stopped"), trial
-    assert sandbox.gpusched("best", "--json").json()["step"] > 0
+    assert sandbox.call("best", "--json").json()["step"] > 0
     return view
 
 
@@ -67,7 +67,7 @@ def test_a_policy_of_ones_own_runs_live_and_is_replayed(sandbox: Sandbox, tmp_pa
     assert view["policy"] == "median"
     ends = [(trial["state"], trial["step"]) for trial in view["trials"]]
     assert ends == [("completed", 6), ("stopped", 4), ("stopped", 2)]
-    explained = sandbox.gpusched("explain", "0")
+    explained = sandbox.call("explain", "0")
     assert explained.code == 0, explained.text
 
 
@@ -88,7 +88,7 @@ def test_a_policy_that_failed_is_mended_and_the_search_resumed(
     why = f"{mine}:{line}: on_report failed: ZeroDivisionError: division by zero"
     name, log = sandbox.experiment.name, sandbox.experiment / "daemon.log"
     assert why in sandbox.log()
-    for told in (failed, sandbox.gpusched("watch")):
+    for told in (failed, sandbox.call("watch")):
         assert told.code == 2, told.text
         assert f"gpusched: {name}: the daemon failed: {why}\n" in told.err
         assert f"'gpusched resume {name}' continues" in told.err

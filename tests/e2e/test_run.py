@@ -21,7 +21,7 @@ SECRET = "open sesame"
 def test_a_search_ends_with_the_best_model_on_disk(sandbox: Sandbox) -> None:
     result = sandbox.gpusched("run", sandbox.recipe("counted.py", max_trials=3))
     assert result.code == 0, result.text + sandbox.log()
-    best = sandbox.gpusched("best", "--json").json()
+    best = sandbox.call("best", "--json").json()
     assert set(best) >= {"trial", "metric", "value", "step", "atoms", "hparams", "checkpoint"}
     assert best["step"] == 3
     assert best["value"] == pytest.approx(best["hparams"]["x"] + 3)
@@ -31,7 +31,7 @@ def test_a_search_ends_with_the_best_model_on_disk(sandbox: Sandbox) -> None:
     assert len(scores) == 3
     assert best["hparams"]["x"] == max(scores)
     assert (Path(best["checkpoint"]) / "manifest.json").exists()
-    assert f"gpusched.load('{sandbox.experiment}')" in sandbox.gpusched("best").out
+    assert f"gpusched.load('{sandbox.experiment}')" in sandbox.call("best").out
 
 
 def test_what_is_told_of_a_search_of_two_ranks_a_trial(sandbox: Sandbox) -> None:
@@ -67,7 +67,7 @@ def test_what_is_told_of_a_search_of_two_ranks_a_trial(sandbox: Sandbox) -> None
 def test_cold_launch_gives_the_same(sandbox: Sandbox) -> None:
     recipe = sandbox.recipe("counted.py", launch="cold", max_trials=1)
     assert sandbox.gpusched("run", recipe).code == 0, sandbox.log()
-    assert sandbox.gpusched("best", "--json").json()["step"] == 3
+    assert sandbox.call("best", "--json").json()["step"] == 3
 
 
 def test_a_search_that_is_over_before_anybody_listens(sandbox: Sandbox) -> None:
@@ -143,7 +143,7 @@ def test_a_secret_of_the_environment_is_not_on_the_disk_and_is_asked_for_at_a_re
     assert sandbox.gpusched("resume", "--detach", GT_SECRET=SECRET).code == 0
     sandbox.wait_for(lambda view: view["trials"][0]["incarnation"] == 2)
     assert sandbox.view()["trials"][0]["metric"] >= 1
-    assert sandbox.gpusched("cancel").code == 0
+    assert sandbox.call("cancel").code == 0
 
 
 def _trials(sandbox: Sandbox) -> list:

@@ -65,6 +65,6 @@ def test_a_script_that_is_wrong_on_two_ranks_goes_on_at_one_and_is_told_why(
     reports = run(sandbox, "unwrapped.py")
     assert len(reports) > 4, "it trained on after the resize that failed"
     assert {report["m"]["ranks"] for report in reports} == {1}
-    told = sandbox.gpusched("explain", "0").out
+    told = sandbox.call("explain", "0").out
     assert "goes back to 1 and grows no more" in told
     assert "model = trial.wrap(model)" in told
