@@ -152,7 +152,7 @@ def failure(kind: type[Any], name: str, hook: str, error: Exception) -> InputErr
     what = f"failed: {type(error).__name__}:" if not isinstance(error, BadAnswer) else "returned"
     return InputError(
         f"{where}: {hook} {what} {error}\nMend it, then try again; "
-        "an experiment that was running is resumed where it stood"
+        "'gpusched resume --adopt' continues a search with the mended file"
     )
 
 

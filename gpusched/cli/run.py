@@ -58,6 +58,7 @@ _SALVAGE = "continue from what can be read of a damaged journal, and from the tr
     argument("--target X", "metric that is good enough; none: no target"),
     argument("--max-trials N", "most trials in all; none: any number"),
     argument("--salvage", _SALVAGE),
+    argument("--adopt", "have your own policy decide from here on as its file is now"),
     common.DETACH,
     lines="event",
 )
@@ -74,7 +75,7 @@ def resume(args: argparse.Namespace) -> int:
     """
     paths = common.experiment(args)
     pid = launchpad.start_daemon(
-        paths, resume=True, salvage=args.salvage, wish=wish(args), say=remark
+        paths, resume=True, salvage=args.salvage, adopt=args.adopt, wish=wish(args), say=remark
     )
     return attach.begin(args, paths, pid, "continues")
 

@@ -20,6 +20,7 @@ from gpusched.core.events import DevicesJoined, Event, LimitsMoved, UserAsked
 from gpusched.daemon import resuming
 from gpusched.daemon.clients import Clients
 from gpusched.daemon.provenance import Edits, recipe_file
+from gpusched.daemon.resuming import settle_policy
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
 from gpusched.devices.base import Device
 from gpusched.driver.assemble import (
@@ -28,6 +29,7 @@ from gpusched.driver.assemble import (
     ExperimentClock,
     assemble,
     make_helpers,
+    policy_file,
     read_recipe,
 )
 from gpusched.driver.loop import Driver, replay
@@ -70,6 +72,7 @@ class Daemon:
         *,
         resuming: bool,
         salvage: bool = False,
+        adopt: bool = False,
         wish: resuming.Wish | None = None,
         executor: str | None = None,
     ) -> None:
@@ -86,6 +89,10 @@ class Daemon:
         self._starts: Callable[[dict[str, Any]], None] | None = None
         self._next_look_at = 0.0
         recipe = read_recipe(paths).with_environment()
+        self._adopts = adopt
+        if resuming:
+            own = policy_file(recipe)
+            self._foreword += settle_policy(paths, own, adopts=adopt)
         self.assembled: Assembled = assemble(recipe, paths)
         self.experiment = self.assembled.experiment
         self._began = Beginning.from_json(json.loads(paths.began.read_bytes()))
@@ -237,7 +244,7 @@ class Daemon:
             self.driver.turn(self.clock() + FENCE_EVERY_S)
         if state.finished:
             event = resuming.reopened(self.assembled, self._wish, self._began)
-            self._foreword = list(resuming.remarks(self.assembled, event))
+            self._foreword += resuming.remarks(self.assembled, event)
             # Before the event: a daemon that dies now must not leave word of an end that never came.
             self.paths.final_view.unlink(missing_ok=True)
             failpoints.reach("final.removed")
@@ -260,6 +267,7 @@ class Daemon:
             launched=launched,
             unusable=resuming.unusable(state, inventory),
             storage_low=self.storage.is_low(),
+            adopts=self._adopts,
         )
 
     # ------------------------------------------------------------ the loop

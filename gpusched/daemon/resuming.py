@@ -13,23 +13,25 @@ any more). What is left out stays as it is.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpusched.core.events import LimitsMoved
+from gpusched.core.events import DaemonResumed, LimitsMoved
 from gpusched.core.state import DEADLINE, TOO_LATE, State
 from gpusched.core.trial import TrialRecord
 from gpusched.daemon import standing
 from gpusched.devices.base import Device
-from gpusched.driver.assemble import Assembled, Beginning
+from gpusched.driver.assemble import Assembled, Beginning, is_same
 from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.best import give_back, keep_best
 from gpusched.folder.files import sync, write_durably
 from gpusched.folder.lock import write_fence
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal import rows
 from gpusched.processes.claim import Hunt
 from gpusched.text import count
 
@@ -66,6 +68,34 @@ def unusable(state: State, inventory: Sequence[Device]) -> dict[str, str]:
         if slot.state.value != "quarantined" and (device is None or not device.usable):
             found[name] = device.why_not if device is not None else NOT_THERE
     return found
+
+
+def settle_policy(paths: ExperimentPaths, file: Path | None, *, adopts: bool) -> list[str]:
+    """Have the user's policy decide as it was or, if it is adopted, as its file is now; return remarks for people.
+
+    ``file``: of the policy; None for one of ours. A copy that no event has adopted is of a daemon that died too soon.
+    Raises InputError where nothing can be adopted.
+    """
+    versions = 1
+    with contextlib.suppress(GpuschedError):  # a damaged journal is dealt with later
+        for entry in rows.read(paths.journal, {DaemonResumed.__name__}):
+            versions += isinstance(entry.event, DaemonResumed) and entry.event.adopts
+    for copy in paths.policies[versions:]:
+        copy.unlink()
+    if adopts:
+        if file is None or not file.is_file():
+            raise InputError(
+                f"--adopt: {file} is not there"
+                if file is not None
+                else "--adopt: the search's policy is not in a file of your own"
+            )
+        write_durably(paths.policy(versions + 1), file.read_bytes())
+    elif file is not None and not is_same(file, paths.policy(versions)):
+        return [
+            f"{file} is another than the search's policy, which decides as it was: "
+            "'gpusched resume --adopt' has the file decide as it is now"
+        ]
+    return []
 
 
 @dataclass(slots=True)

@@ -71,6 +71,7 @@ def start_daemon(
     *,
     resume: bool = False,
     salvage: bool = False,
+    adopt: bool = False,
     wish: Mapping[str, object] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> int:
@@ -82,7 +83,7 @@ def start_daemon(
     """
     if resume and (script := (read_json(paths.resolved) or {}).get("script")):
         _require_script(script)
-    options = ["--resume"] * resume + ["--salvage"] * salvage
+    options = ["--resume"] * resume + ["--salvage"] * salvage + ["--adopt"] * adopt
     options += ["--wish", json.dumps(wish)] if wish else []
     with _interrupts_wait() as interrupted:
         process, reading = _spawn(paths, options)
@@ -210,6 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--salvage", action="store_true")
+    parser.add_argument("--adopt", action="store_true", help="the user's policy as it is now")
     parser.add_argument("--ready-fd", type=int)
     parser.add_argument(
         "--wish", type=json.loads, help="limits to continue with (daemon/resuming.py)"
@@ -246,6 +248,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             paths,
             resuming=args.resume,
             salvage=args.salvage,
+            adopt=args.adopt,
             wish=args.wish,
             executor=args.executor,
         )

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpusched import policies
+from gpusched import plugins, policies
 from gpusched.core.commands import Forecast, Suggest
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
@@ -79,11 +80,42 @@ def rules(recipe: Recipe) -> Rules:
     return replace(known, startup_limit_s=max(known.startup_limit_s, recipe.hang_limit_s))
 
 
-def make_experiment(recipe: Recipe, obeyed: Rules) -> Experiment:
-    """Make a fresh experiment of this recipe, live or simulated."""
-    policy = policies.make(recipe.policy_name, recipe.policy_options)
+def make_experiment(recipe: Recipe, obeyed: Rules, versions: Sequence[Path] = ()) -> Experiment:
+    """Make a fresh experiment of this recipe, live or simulated; ``versions`` of a policy in a file of the user's."""
+    names = [recipe.policy_name]
+    if versions:
+        names = [_named(recipe.policy_name, copy) for copy in versions]
+    policy, *later = [policies.make(name, recipe.policy_options) for name in names]
     draw = None if recipe.has_memory else recipe.configurations().sample
-    return Experiment(obeyed, policy, draw)
+    experiment = Experiment(obeyed, policy, draw)
+    experiment.successors.extend(later)
+    return experiment
+
+
+# ---------------------------------------------------------------- a policy in a file of the user's
+
+
+def _named(name: str, copy: Path) -> str:
+    """Return a policy's name in the recipe; in the copy of its file where the file is another by now."""
+    file, _, attribute = name.rpartition(":")
+    if is_same(Path(file), copy):
+        return name
+    if (folder := str(Path(file).parent)) not in sys.path:
+        sys.path.append(folder)  # its neighbours
+    return f"{copy}:{attribute}"
+
+
+def is_same(file: Path, copy: Path) -> bool:
+    """Tell whether the file is as it was when it was copied."""
+    with contextlib.suppress(OSError):
+        return file.read_bytes() == copy.read_bytes()
+    return False
+
+
+def policy_file(recipe: Recipe) -> Path | None:
+    """Return the file of a policy of the user's own; None for one of ours, or of a package."""
+    name = recipe.policy_name
+    return Path(name.rpartition(":")[0]) if plugins.is_file(name) else None
 
 
 def make_helpers(recipe: Recipe) -> dict[type, ChildForecaster | ChildSuggester]:
@@ -97,7 +129,7 @@ def assemble(
 ) -> Assembled:
     """Assemble a fresh experiment. ``simulated``: rules in which a simulated one differs from a live one."""
     obeyed = replace(rules(recipe), **(simulated or {}))
-    return Assembled(make_experiment(recipe, obeyed), recipe, paths)
+    return Assembled(make_experiment(recipe, obeyed, paths.policies), recipe, paths)
 
 
 def from_journal(paths: ExperimentPaths) -> Assembled:
@@ -123,6 +155,8 @@ def fresh_folder(runs: Path, name: str) -> ExperimentPaths:
 
 def write_recipe(paths: ExperimentPaths, recipe: Recipe, began: Beginning) -> None:
     """Write everything an experiment starts from; ``resolved.json`` last. Raises OSError."""
+    if (own := policy_file(recipe)) is not None:
+        write_durably(paths.policy(1), own.read_bytes())
     write_durably(paths.recipe, recipe.to_yaml().encode())
     write_durably(paths.worker, json.dumps(recipe.worker_settings()).encode())
     write_durably(paths.began, json.dumps(began.to_json()).encode())

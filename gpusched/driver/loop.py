@@ -250,6 +250,7 @@ class Driver:
         launched: Mapping[int, int] | None = None,
         unusable: Mapping[str, str] | None = None,
         storage_low: bool | None = None,
+        adopts: bool = False,
     ) -> None:
         """Continue after ``replay``: ask the outside anew, and issue again what the state implies.
 
@@ -265,6 +266,7 @@ class Driver:
             launched={str(trial): number for trial, number in (launched or {}).items()},
             unusable={**(unusable or {}), **{lost.device: lost.reason for lost in changes}},
             storage_low=storage_low,
+            adopts=adopts,
         )
         self.handle([resumed, *(event for event in found if event not in changes)])
         failpoints.reach("resume.reconciled")

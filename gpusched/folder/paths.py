@@ -152,6 +152,16 @@ class ExperimentPaths:
         return TrialPaths(self.trials / f"{trial:04d}")
 
     @property
+    def policies(self) -> list[Path]:
+        """The versions of a policy of the user's own, the one of the search's beginning first."""
+        numbers = [int(path.stem[7:]) for path in self.root.glob("policy-*.py")]
+        return [self.policy(number) for number in sorted(numbers)]
+
+    def policy(self, version: int) -> Path:
+        """Return the copy of a policy's file as it was adopted; 1: at the beginning."""
+        return self.root / f"policy-{version}.py"
+
+    @property
     def resolved_time(self) -> float:
         """Time when the experiment was made; 0 if unknown."""
         try:

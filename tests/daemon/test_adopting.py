@@ -1,0 +1,137 @@
+"""A policy of the user's own that was mended: the old one is replayed, the new one decides once it is adopted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpusched import plugins
+from gpusched.core.commands import Launch
+from gpusched.core.decisions import Policy
+from gpusched.core.events import DevicesJoined
+from gpusched.daemon.resuming import settle_policy
+from gpusched.driver.assemble import Assembled, Beginning, assemble, policy_file, write_recipe
+from gpusched.driver.loop import Driver, replay
+from gpusched.errors import InputError
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.log import Journal
+from gpusched.recipe.load import load_recipe
+from gpusched.sim.physics import Delays
+from gpusched.sim.workload import Synthetic
+from tests.faults import FaultyExecutor
+from tests.helpers import difference, snapshot
+
+POLICY = """\
+from gpusched.policies import Complete, Policy, Start
+
+class Mine(Policy):
+    def __init__(self, options):
+        self.options, self.seen = options, 0
+    def on_report(self, view, trial):
+        self.seen += 1
+        {rule}
+    def on_capacity(self, view):
+        return [Start({atoms}, "mine")] if view.atoms_free >= {atoms} else []
+"""
+BROKEN = POLICY.format(rule="return [] if self.seen < 20 else [Stop(trial.id)]", atoms=1)
+MENDED = POLICY.format(rule="return [Complete(trial.id)] if trial.step >= 9 else []", atoms=2)
+RECIPE = """\
+script: train.py
+deadline: 20s
+metric: accuracy
+space: {b0_quantile: {uniform: [0, 0.9]}, b1: {uniform: [0, 1]}, b2: {uniform: [0, 1]}}
+policy: mine.py:Mine
+"""
+
+
+class Search:
+    """One search in a folder, each of its daemons a new journal and a new experiment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "mine.py"
+        self.file.write_text(BROKEN)
+        (folder / "train.py").touch()
+        (folder / "recipe.yaml").write_text(RECIPE)
+        recipe = load_recipe(folder / "recipe.yaml", [])
+        self.executor = FaultyExecutor(Synthetic(), 4, delays=Delays(), seed=1)
+        (folder / "run").mkdir()
+        self.recipe, self.paths = recipe, ExperimentPaths(folder / "run")
+        write_recipe(self.paths, recipe, Beginning.now())
+        Journal.create(self.paths.journal, {"epoch": 1}).close()
+
+    def settle(self, *, adopts: bool = False) -> list[str]:
+        return settle_policy(self.paths, policy_file(self.recipe), adopts=adopts)
+
+    def replayed(self) -> tuple[Assembled, Journal]:
+        plugins.module.cache_clear()  # a daemon is a process of its own
+        assembled, journal = assemble(self.recipe, self.paths), Journal.open(self.paths.journal)
+        replay(assembled.experiment, journal.entries())
+        return assembled, journal
+
+    def play(self, *, adopts: bool = False) -> Assembled:
+        """Let a daemon take over and play to the end."""
+        assembled, journal = self.replayed()
+        executor = self.executor
+        driver = Driver(assembled.experiment, executor, journal, check=True)
+        try:
+            if assembled.experiment.state.devices.total:
+                driver.resume(epoch=2, adopts=adopts)
+            else:
+                devices = tuple(device.id for device in executor.inventory())
+                driver.handle([DevicesJoined(at=0.0, devices=devices)])
+            driver.run()
+        finally:
+            journal.close()
+        return assembled
+
+
+def name_of(policy: Policy) -> str:
+    return Path(sys.modules[type(policy).__module__].__file__).name
+
+
+def test_a_mended_policy_is_adopted_at_a_resume_and_replayed_from_there(tmp_path: Path) -> None:
+    search = Search(tmp_path)
+    with pytest.raises(InputError, match=r"mine.py:8: on_report failed.*(?s:.*)resume --adopt"):
+        search.play()
+    search.file.write_text(MENDED)
+    (remark,) = search.settle()
+    assert "'gpusched resume --adopt'" in remark
+    assembled, journal = search.replayed()
+    journal.close()
+    assert name_of(assembled.experiment.policy) == "policy-1.py", "with what had decided"
+    seen = assembled.experiment.policy.seen
+    assert search.settle(adopts=True) == []
+    lived = search.play(adopts=True)
+    assert lived.experiment.finished
+    assert lived.experiment.policy.seen > seen, "it was told what came before it"
+    again, journal = search.replayed()
+    sizes = [
+        len(command.devices)
+        for entry in journal.entries()
+        for command in entry.commands
+        if isinstance(command, Launch)
+    ]
+    journal.close()
+    assert set(sizes) == {1, 2}
+    one, other = snapshot(lived.experiment), snapshot(again.experiment)
+    assert one == other, difference(one, other)
+    assert search.settle() == []
+
+
+def test_what_no_daemon_adopted_is_forgotten(tmp_path: Path) -> None:
+    search = Search(tmp_path)
+    search.settle(adopts=True)
+    assert len(search.paths.policies) == 2
+    search.settle()
+    assert search.paths.policies == [search.paths.policy(1)]
+
+
+def test_adopting_without_a_file_is_refused(tmp_path: Path) -> None:
+    search = Search(tmp_path)
+    with pytest.raises(InputError, match="not in a file of your own"):
+        settle_policy(search.paths, None, adopts=True)
+    search.file.unlink()
+    with pytest.raises(InputError, match=r"mine.py is not there"):
+        search.settle(adopts=True)
