@@ -243,10 +243,10 @@ class Curves:
         off = score - mean[:, None]
         variance = mixed(start_var + shape * (2 * cov + shape * height_var) + off * off)
         variance = np.maximum(1e-18, variance)
-        best = np.maximum(mean, level)
+        best = np.maximum(_rounded(mean, 30, self.range), level)
         columns = (
             best,
-            np.where(ends > steps, np.sqrt(variance), 0.0),
+            np.where(ends > steps, _rounded(np.sqrt(variance), 20, self.range), 0.0),
             best - level,
             steps,
             np.maximum(1.0, ends - steps),
@@ -283,6 +283,13 @@ def shapes_between(low: int, high: int) -> Array:
     """Return the mean of each shape over the steps after ``low``, up to ``high``."""
     count = min(high - low, 64)
     found: Array = shapes(high - (high - low) * np.arange(count) / count).mean(axis=1)
+    return found
+
+
+def _rounded(values: Array, bits: int, scale: float) -> Array:
+    """Round to so many bits below ``scale``: NumPy's last bits differ between processors, and decisions must not."""
+    grain = math.ldexp(1.0, math.frexp(scale)[1] - bits)
+    found: Array = np.rint(values / grain) * grain
     return found
 
 

@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable
 from random import Random
 
+import numpy as np
 import pytest
 
 from gpusched.core.trial import NEVER, TrialRecord
+from gpusched.policies import foresight_curves
 from gpusched.policies.foresight_curves import Belief, Curves, expected_excess
 
 Score = Callable[[int], float]
@@ -175,3 +177,19 @@ def test_newcomers_promise_what_the_latest_trials_promise_now() -> None:
     for trial in range(6):
         trained.train(trial, saturating(0.1, 3), 24)
     assert sum(now.mean for now in trained.curves.newcomers(64.0)) < sum(one.mean for one in first)
+
+
+def test_the_last_bits_of_numpy_change_no_belief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They differ between processors; a search replayed on another machine must decide the same."""
+
+    def beliefs() -> list[Belief]:
+        trained = Trained()
+        for trial in range(6):
+            trained.train(trial, power(0.1 + 0.1 * trial), 9 + trial)
+        return [trained.belief(trial, 64) for trial in range(6)]
+
+    here = beliefs()
+    exp, log = foresight_curves.np.exp, foresight_curves.np.log
+    monkeypatch.setattr(foresight_curves.np, "exp", lambda x: np.nextafter(exp(x), 2.0))
+    monkeypatch.setattr(foresight_curves.np, "log", lambda x: np.nextafter(log(x), 0.0))
+    assert beliefs() == here
