@@ -68,7 +68,7 @@ def headline(error: BaseException, script: str) -> str:
     if isinstance(error, FileNotFoundError) and error.filename == script:
         return f"FileNotFoundError: no such script: {script}"
     text = "".join(traceback.format_exception_only(error)).strip()
-    where = _refused_at(error.__traceback__) or _last_own_line(error.__traceback__, script)
+    where = _place(error.__traceback__, script)
     if "default process group twice" in text:
         text = (
             f"{text} gpusched.init() has made one: write `if not dist.is_initialized():` before this line, or move it "
@@ -80,27 +80,19 @@ def headline(error: BaseException, script: str) -> str:
     return f"{kind}: {where}: {message}" if colon else f"{text} ({where})"
 
 
-def _refused_at(trace: TracebackType | None) -> str | None:
-    """Return the last line of the script before frames of ours; None if the error is not ours."""
-    where, ours = None, False
-    while trace is not None:
-        ours = _is_ours(trace.tb_frame.f_code.co_filename)
-        if not ours:
-            where = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return where if ours else None
-
-
-def _last_own_line(trace: TracebackType | None, script: str) -> str | None:
-    """The last line in the traceback of a file in the script's folder, or below it, installed packages left out."""
+def _place(trace: TracebackType | None, script: str) -> str | None:
+    """Return the line of the script that made a refused call of ours; else its last line in the script's folder."""
     folder = f"{Path(script).parent}/"
-    where = None
+    caller, own, is_refused = None, None, False
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
+        is_refused = _is_ours(file)
+        if not is_refused:
+            caller = f"{Path(file).name}:{trace.tb_lineno}"
         if file.startswith(folder) and "/site-packages/" not in file:
-            where = f"{file.removeprefix(folder)}:{trace.tb_lineno}"
+            own = f"{file.removeprefix(folder)}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return where
+    return caller if is_refused else own
 
 
 def write_error_file(message: str, trace: str) -> None:

@@ -1,8 +1,4 @@
-"""Set-up of a script: the identity of its rank, and what it makes with ``trial`` before it trains.
-
-``TrialSetup`` is the part of ``Trial`` that is called once: models wrapped, rates scaled, loaders and schedules made.
-Torch is imported where a call needs it: a script that only reports never pays for it.
-"""
+"""Set-up of a script: what it makes with ``trial`` before it trains, once. Torch is imported where a call needs it."""
 
 from __future__ import annotations
 
@@ -110,11 +106,9 @@ class TrialSetup:
 
         The model's own attributes and methods stay reachable through it: ``model.decode(x)``.
 
-        With ``shard`` its parameters are split over the ranks instead (``fully_shard``, FSDP2), each child of its own;
-        shard it yourself, layer by layer, where that is too coarse. Optimizers are made after this.
-
-        Its gradients are weighted where ``trial.loader`` gives ranks different numbers of samples. ``ddp_options`` go
-        to DDP.
+        With ``shard`` its parameters are split over the ranks instead (``fully_shard``, FSDP2), each child of its own.
+        Its gradients are weighted where ``trial.loader`` gives ranks different numbers of samples. Optimizers are made
+        after this. ``ddp_options`` go to DDP.
 
         Raises:
             ValueError: Several ranks on CPU slots cannot train this model.
@@ -149,15 +143,11 @@ class TrialSetup:
         """Scale this optimizer's rates with the global batch, reached gradually after a resize.
 
         Effective rate = base rate x (atoms)^p while ``optimizer.step()`` runs, with p and the warm-up from the recipe's
-        ``lr_scaling`` (``learning_rate.py`` has the rule and its sources); schedulers and checkpoints see the base
-        rate.
-        Nothing is scaled with ``batch: global``, after ``local_batch``, and where ``lr`` is None (Adafactor).
-
-        Args:
-            optimizer: Of ``torch.optim``, or with its hooks and ``param_groups``.
+        ``lr_scaling``; schedulers and checkpoints see the base rate. Nothing is scaled with ``batch: global``, after
+        ``local_batch``, and where ``lr`` is None (Adafactor).
 
         Raises:
-            TypeError: Not an optimizer of torch.
+            TypeError: Not an optimizer of torch, nor one with its hooks and ``param_groups``.
         """
         from gpusched.worker.learning_rate import RateScaler, power_for
 
@@ -186,9 +176,8 @@ class TrialSetup:
 
         Args:
             dataset: Map-style, or an ``IterableDataset`` that yields the same stream on every rank: gpusched deals the
-                samples to the ranks, also over a resize in mid-epoch. A data set (or its iterator) with ``state_dict``
-                and ``load_state_dict`` is asked for its state; any other stream is read again up to where it was. With
-                ``num_workers`` a stream that splits itself by ``get_worker_info()`` is read in as many parts.
+                samples to the ranks. A data set (or its iterator) with ``state_dict`` and ``load_state_dict`` is asked
+                for its state after a resize in mid-epoch; any other stream is read again up to where it was.
             batch_size: Samples per atom, or of the global batch where the recipe says ``batch: global``.
             shuffle: Visit the samples in a random order.
             drop_last: Leave the samples out that do not fill a global batch.
@@ -230,10 +219,8 @@ class TrialSetup:
     def steps_per_epoch(self, loader: Any) -> int:
         """Count the optimizer steps of one epoch on one atom: the length to give to a scheduler by step.
 
-        ``len(loader)`` is the same before ``trial.track``, and later the number on the atoms that the trial has.
-
-        Args:
-            loader: What ``trial.loader`` returned, or a ``DataLoader`` of your own (its sampler does not matter).
+        Takes what ``trial.loader`` returned, or a ``DataLoader`` of your own. ``len(loader)`` is the same before
+        ``trial.track``, and later the number on the atoms that the trial has.
 
         Raises:
             TypeError: The loader has no length.

@@ -261,7 +261,7 @@ class Trial(TrialSetup):
     # ------------------------------------------------------------------ inside
 
     def _refuse_misplaced(self, unnamed: tuple[Any, ...]) -> None:
-        """Raise where ``report`` is called with metrics without names, too early, or in another process."""
+        """Raise where ``report`` is called with metrics without names, or in another process."""
         if unnamed:
             raise TypeError(
                 f"trial.report(...) takes metrics by name: write "
