@@ -21,6 +21,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from gpusched.processes import stacks
 from gpusched.worker.context import require_cuda
 from gpusched.worker.endings import PACKAGE
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 PATIENCE_S = 600.0
 """How long rank 0 waits for the others to come to the same call, as NCCL does. They wait for rank 0 for as long as it
 takes: a script may evaluate on rank 0 alone."""
+
+LOOK_AFTER_S = 10.0
+"""When rank 0 looks where the others are: ranks that all wait in a collective of the script's will never come."""
 
 END_PATIENCE_S = 10.0
 """How long a rank 0 that is done waits for the others to come to their end, before it saves without them."""
@@ -80,6 +84,7 @@ class Group:
         self.world_size = world_size
         self.patience_s = PATIENCE_S
         self._control: Any = None
+        self._names: Any = None
 
     def join(self, device_kind: str) -> None:
         """Join the other ranks over torchrun's store. All ranks call it.
@@ -98,6 +103,8 @@ class Group:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = dist.PrefixStore(f"gpusched/{incarnation}/{attempt}", self._store())
         self._control = dist.ProcessGroupGloo(store, self.rank, self.world_size, _LONG)
+        self._names = store
+        store.set(f"pid/{self.rank}", str(os.getpid()))
         if dist.is_initialized():
             return
         on_gpu = device_kind == "cuda"
@@ -183,20 +190,50 @@ class Group:
 
         rows = [torch.empty_like(mine) for _ in range(self.world_size)]
         where = f"{call.shown} ({place}:{line})"
-        patience = _LONG if self.rank else timedelta(seconds=self.patience_s)
+        work = self._control.allgather([rows], [mine])
         try:
-            self._control.allgather([rows], [mine]).wait(patience)
+            if self.rank:
+                work.wait(_LONG)
+            else:
+                self._wait_for_others(work, where, line)
+        except RanksDisagree:
+            raise
         except RuntimeError as error:
-            if self.rank == 0 and "timed out" in str(error).lower():
-                raise RanksDisagree(
-                    f"rank 0 has waited {self.patience_s:.0f} s in {where} for the other ranks: every rank must call "
-                    f"it, so move it out of any `if rank == 0`"
-                ) from None
             raise RanksDisagree(
                 f"another rank has gone while rank {self.rank} was in {where}: if it did not fail, "
                 f"it made fewer calls; every rank must make the same ones ({error})"
             ) from None
         return rows
+
+    def _wait_for_others(self, work: Any, where: str, line: int) -> None:
+        """Wait on rank 0, which looks once whether the other ranks will ever come."""
+        stuck, waited_s = "", 0.0
+        for limit_s in sorted({min(LOOK_AFTER_S, self.patience_s), self.patience_s}):
+            try:
+                work.wait(timedelta(seconds=limit_s - waited_s))
+                return
+            except RuntimeError as error:
+                if "timed out" not in str(error).lower():
+                    raise
+            waited_s = limit_s
+            if stuck := self._stuck_elsewhere(line):
+                break
+        raise RanksDisagree(
+            f"rank 0 has waited {waited_s:.0f} s in {where} for the other ranks{stuck}: every rank must call it, so "
+            f"move it out of any `if rank == 0`"
+        )
+
+    def _stuck_elsewhere(self, line: int) -> str:
+        """Word where the other ranks wait, if all wait in another line of the script; they are asked by a signal."""
+        try:
+            folder = stacks.folder()
+            pids = {rank: int(self._names.get(f"pid/{rank}")) for rank in range(1, self.world_size)}
+            places = stacks.places(pids, lambda rank: folder / f"stacks-{rank}.txt")
+        except Exception:  # a plain run, or a rank that has gone
+            return ""
+        if not all(each.waits and f":{line} in " not in each.frame for each in places.values()):
+            return ""
+        return "".join(f", but rank {rank} waits in {each.frame}" for rank, each in places.items())
 
 
 def script_line() -> tuple[str, int]:

@@ -206,6 +206,23 @@ def test_what_follows_the_loop_fails_in_the_trial_left_alone() -> None:
     assert found.text == "left alone the script fails: NameError: no test set"
 
 
+def test_26_samples_drawn_with_replacement_are_not_compared() -> None:
+    """They were called other samples after a pause."""
+    rows, alone = moved(), [[row(step)] for step in range(1, 9)]
+    for reports, of in ((rows[0], 0), (rows[1], 1), (alone, 2)):
+        for ranks in reports:
+            drawn = [of, of, 5, 5, 1, 2, 3, 4]
+            ranks[0]["drawn"] = [{"length": 8, "count": 8, "samples": drawn}]
+    launches = [RehearsedLaunch(1, reports) for reports in rows[:2]]
+    found = judge(RehearsedTrial(launches), RehearsedTrial([RehearsedLaunch(1, alone)]))
+    assert found.findings == []
+
+
+def test_26_a_repeated_order_is_not_blamed_on_the_optimizer() -> None:
+    lost = each(1, inputs=[10.0] * 4, end=[9.0, 0.0], untracked=["SGD"])
+    assert judged(lost) == [("samples", True)]
+
+
 def test_a_hyperparameter_that_nothing_reads_is_wrong() -> None:
     report = [row(1) | {"unread": ["lr"]}]
     (found,) = judge(RehearsedTrial([RehearsedLaunch(1, [report])]), None).errors

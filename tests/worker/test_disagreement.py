@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 import gpusched
+from gpusched.processes import stacks
 from gpusched.worker import group
 from tests.rig import wait_until
 from tests.worker.fakes import Bench, run_ranks
@@ -94,3 +96,27 @@ def test_a_rank_that_is_killed_is_told_by_the_others(bench: Bench) -> None:
 
     first = run_ranks(script, 2, bench)[0]
     assert "another rank has gone while rank 0 was in trial.report()" in first.error
+
+
+def test_a_report_of_rank_0_alone_is_found_within_steps_and_names_both_lines(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "LOOK_AFTER_S", 1.0)
+
+    def script() -> None:
+        stacks.listen_as_rank()
+        trial = gpusched.init()
+        model = trial.wrap(torch.nn.Linear(1, 1))
+        trial.track(model=model)
+        for _ in range(5):
+            model(torch.ones(1, 1)).sum().backward()
+            if trial.rank == 0:
+                trial.report(accuracy=1)
+
+    bench.paths.logs(1).mkdir(parents=True)
+    ended = run_ranks(script, 2, bench)
+    lines, first = inspect.getsourcelines(script)
+    report = first + next(n for n, line in enumerate(lines) if "report" in line)
+    assert f"trial.report() (test_disagreement.py:{report})" in ended[0].error
+    assert f"but rank 1 waits in test_disagreement.py:{report - 2} in script" in ended[0].error
+    assert "move it out of any `if rank == 0`" in ended[0].error
