@@ -143,12 +143,11 @@ class RateScaler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue a saved ramp; where the target is another now, a new one begins at the saved factor."""
-        saved = Ramp(**state["ramp"])
-        target = self._ramp.target
+        saved, target = Ramp(**state["ramp"]), self._ramp.target
         self._epochs = state["epochs"]
-        self._ramp = (
-            saved if saved.target == target else Ramp(state["factor"], target, self._epochs)
-        )
+        self._ramp = saved
+        if saved.target != target:
+            self._ramp = Ramp(state["factor"], target, self._epochs)
 
     def _before_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         self._put_back()  # a step that raised did not
@@ -231,10 +230,8 @@ class Schedule:
     With a batch per atom, n atoms take one optimizer step where one atom takes n, so an epoch has fewer steps, and a
     schedule made for the steps of one atom (OneCycle, cosine, linear decay) would end too early or never. After each
     optimizer step the scheduler stands where it would stand in a run on one atom that has seen as many samples. Lengths
-    are those of one atom too (``len(loader)`` before training, ``steps_per_epoch``). Batches that make one step
-    (gradient accumulation) are counted.
-
-    Other attributes and methods (``get_last_lr``, ``last_epoch``, ``base_lrs``) are the scheduler's own.
+    are those of one atom too (``len(loader)`` before training, ``steps_per_epoch``). Batches that make one step are
+    counted. Other attributes and methods are the scheduler's own.
     """
 
     def __init__(

@@ -98,9 +98,9 @@ class BaseLoader(ABC):
     def _epoch_batches(self) -> int:
         """Batches of a whole epoch in this launch."""
 
-    @abstractmethod
     def _samples(self) -> int:
         """Samples of an epoch; 0: unknown."""
+        return self.length or (len(self.dataset) if hasattr(self.dataset, "__len__") else 0)
 
     @abstractmethod
     def _read(self, where: Position) -> Iterator[tuple[Any, float, Position, bool]]:
@@ -249,6 +249,11 @@ class TrainingLoader(BaseLoader):
             raise ValueError("trial.loader: the data set is empty")
         self._shuffle = shuffle
         self._where = Position()
+        self._terms: dict[str, Any] = {
+            "global_batch": self.global_batch,
+            "layout": self._layout,
+            "drop_last": drop_last,
+        }
         self._wrong_length = (
             f"trial.loader: the sampler has {self.length} indices by its len(), but yields others"
         )
@@ -260,33 +265,31 @@ class TrainingLoader(BaseLoader):
             **options,
         )
 
-    def _samples(self) -> int:
-        return self.length
-
     def _epoch_batches(self) -> int:
-        return self._count(0)
+        return count_batches(self.length, 0, **self._terms)
 
     @property
     def batches_done(self) -> int:
         """Batches of this epoch that were handed out, before a resize too: ``enumerate(loader,
         loader.batches_done)``."""
-        return self._count(0) - self._count(self._position.consumed)
+        left = count_batches(self.length, self._position.consumed, **self._terms)
+        return self._epoch_batches() - left
 
     def _read(self, where: Position) -> Iterator[tuple[Any, float, Position, bool]]:
         self._where = where
-        stretched = self._stretches(where.consumed)
+        stretched = stretches(self.length, where.consumed, **self._terms)
         for (begin, end), batch in zip(stretched, self._loader, strict=True):
             weight = share(begin, end, self._layout).weight
-            yield batch, weight, Position(where.epoch, end), self._count(end) == 0
+            is_last = count_batches(self.length, end, **self._terms) == 0
+            yield batch, weight, Position(where.epoch, end), is_last
 
     def _shares(self) -> Iterator[list[int]]:
         """Yield this rank's indices of each global batch that is left of the epoch."""
         where = self._where
-        indices = self._indices(where.epoch)
-        skipped = sum(1 for _ in islice(indices, where.consumed))
-        for begin, end in self._stretches(where.consumed):
+        indices = islice(self._indices(where.epoch), where.consumed, None)
+        for begin, end in stretches(self.length, where.consumed, **self._terms):
             found = list(islice(indices, end - begin))
-            if skipped < where.consumed or len(found) < end - begin:
+            if len(found) < end - begin:
                 raise ValueError(self._wrong_length)
             part = share(begin, end, self._layout)
             yield found[part.begin - begin : part.stop - begin]
@@ -295,19 +298,9 @@ class TrainingLoader(BaseLoader):
 
     def _indices(self, epoch: int) -> Iterator[int]:
         if self._sampler is not None:
-            yield from draw(self._sampler, self._seed, epoch)
-        elif self._shuffle:
-            yield from epoch_order(self.length, self._seed, epoch).tolist()
-        else:
-            yield from range(self.length)
-
-    def _stretches(self, consumed: int) -> Iterator[tuple[int, int]]:
-        batch, layout = self.global_batch, self._layout
-        return stretches(self.length, consumed, batch, layout, drop_last=self.drop_last)
-
-    def _count(self, consumed: int) -> int:
-        batch, layout = self.global_batch, self._layout
-        return count_batches(self.length, consumed, batch, layout, drop_last=self.drop_last)
+            return draw(self._sampler, self._seed, epoch)
+        shuffled = self._shuffle and epoch_order(self.length, self._seed, epoch).tolist()
+        return iter(shuffled or range(self.length))
 
 
 class _Lists:

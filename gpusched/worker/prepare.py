@@ -57,10 +57,10 @@ class PlacedLoader:
     def __iter__(self) -> Iterator[Any]:
         try:
             for batch in self._batches():
-                self._weight.look(self)
+                self._weight.whole = self
                 yield place_batch(batch, self._device)
         finally:
-            self._weight.look(None)
+            self._weight.whole = None
 
     def _batches(self) -> Iterator[Any]:
         return iter(self.given)

@@ -4,8 +4,7 @@ Set-up must draw alike on all ranks (a ``random_split`` of the data must not dif
 So ``seed_everything`` seeds all ranks alike, and ``diverge`` gives every rank but 0 a stream of its own when set-up is
 over.
 
-Only generators of libraries that are loaded are touched; nothing is imported. A library that the script imports later,
-after ``from gpusched import trial``, is seeded when the script first asks for its hyperparameters or its device.
+Only generators of libraries that are loaded are touched; a library that the script imports later is seeded later.
 """
 
 from __future__ import annotations

@@ -152,9 +152,6 @@ class StreamLoader(BaseLoader):
     def _epoch_batches(self) -> int:
         return base_steps(len(self.dataset), self.global_batch, drop_last=self.drop_last)
 
-    def _samples(self) -> int:
-        return len(self.dataset) if hasattr(self.dataset, "__len__") else 0
-
     def _read(self, where: Position) -> Iterator[tuple[Any, float, Position, bool]]:
         if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
             set_epoch(where.epoch)
@@ -233,9 +230,8 @@ def _digest(sample: Any) -> int:
     found = hashlib.blake2b(digest_size=6)
     for part in tree_leaves(sample):
         if isinstance(part, torch.Tensor):
-            data = part.detach().cpu().contiguous().reshape(-1)
-            found.update(data.view(torch.uint8).numpy().tobytes())
-        elif isinstance(part, bool | int | float | str | bytes):
+            part = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        if isinstance(part, bool | int | float | str | bytes):
             found.update(repr(part).encode())
         elif hasattr(part, "tobytes"):
             found.update(part.tobytes())

@@ -30,8 +30,8 @@ class BatchWeight:
         #: Weights of batches that were handed out since the last gradient.
         self._pending: set[float] = set()
         self._is_used = False
-        #: The loader that is whole on every rank whose batch was handed out last.
-        self._whole: object = None
+        #: The loader that is whole on every rank whose batch was handed out last; None once it is at its end.
+        self.whole: object = None
         self._has_shared = False
         #: Gradients came while no loader of gpusched was in use; while only one was that all ranks read alike.
         self.is_foreign = self.is_whole = False
@@ -72,10 +72,6 @@ class BatchWeight:
         self._live.pop(id(loader), None)
         self._pending.clear()
 
-    def look(self, loader: object) -> None:
-        """Note that a loader that is whole on every rank hands out a batch; None: it is at its end."""
-        self._whole = loader
-
     def weigh(self, parameters: Iterable[nn.Parameter]) -> None:
         """Have the gradients of these multiplied by the weight of the batch that is being trained on."""
         for parameter in parameters:
@@ -88,7 +84,7 @@ class BatchWeight:
         known: set[int] = set()
 
         def found(module: nn.Module, arguments: Any) -> None:
-            new = [each for each in module.parameters() if id(each) not in known]
+            new = (each for each in module.parameters() if id(each) not in known)
             whole = [each for each in new if not hasattr(each, "device_mesh")]
             known.update(map(id, whole))
             self.weigh(whole)
@@ -110,9 +106,9 @@ class BatchWeight:
         return gradient
 
     def _note(self, gradient: torch.Tensor) -> None:
-        if not self._has_shared and self._whole is not None:
+        if not self._has_shared and self.whole is not None:
             self.is_whole = True
-        elif not self._live and self._whole is None:
+        elif not self._live and self.whole is None:
             self.is_foreign = True
         if len(self._first) < _FIRST and gradient.layout == torch.strided:
             values = gradient.detach().reshape(-1)[:_FIRST]
