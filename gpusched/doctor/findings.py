@@ -145,3 +145,26 @@ def equal(a: float, b: float) -> bool:
 
 def between(low: float, high: float) -> str:
     return f"{low:.4g}" if equal(low, high) else f"{low:.4g} to {high:.4g}"
+
+
+def not_restored(row: Row, untrained: Any) -> str:
+    begins = "with other parameters than it was left with"
+    if untrained and far(row["start"], untrained) < 1e-9:
+        begins = "untrained again"
+    fix = (
+        "give the model to trial.track(model=model, opt=opt)"
+        if row["loose"]
+        else "call trial.track when all is built, and change no parameter after it"
+    )
+    return f"the model begins {begins}: {fix}"
+
+
+def keeps_global_batch(row: Row, then: Row) -> bool | None:
+    """Tell whether the ranks together train on as many samples a step as one did; None where that is not known."""
+    mine, theirs = row["batch"], then["batch"]
+    ranks = row["ranks"] / then["ranks"]
+    if not mine or not theirs or ranks == 1:
+        return None
+    if abs(mine * ranks - theirs) <= 0.2 * theirs:
+        return True
+    return False if abs(mine - theirs) <= 0.2 * theirs else None

@@ -12,7 +12,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from gpusched.doctor.findings import (
     APART,
@@ -34,6 +33,8 @@ from gpusched.doctor.findings import (
     equal,
     far,
     is_time,
+    keeps_global_batch,
+    not_restored,
 )
 from gpusched.text import count
 
@@ -192,7 +193,7 @@ class _Pause:
         if not place and row["start"] and apart(row["start"], then["start"], then) > APART:
             untrained = next(iter(self.expected.values()))[0]["start"]
             return found.wrong(
-                self.when, PARAMETERS, _not_restored(row, untrained), "parameters not restored"
+                self.when, PARAMETERS, not_restored(row, untrained), "parameters not restored"
             )
         if row["updates"] < then["updates"] / 2 and (not row["end"] or ends_apart > APART):
             return self._less_training(place, row, then)
@@ -255,18 +256,6 @@ class _Pause:
         return self.found.same(self.when, METRICS, ", ".join(names))
 
 
-def _not_restored(row: Row, untrained: Any) -> str:
-    begins = "with other parameters than it was left with"
-    if untrained and far(row["start"], untrained) < 1e-9:
-        begins = "untrained again"
-    fix = (
-        "give the model to trial.track(model=model, opt=opt)"
-        if row["loose"]
-        else "call trial.track when all is built, and change no parameter after it"
-    )
-    return f"the model begins {begins}: {fix}"
-
-
 # ---------------------------------------------------------------- at another size
 
 
@@ -284,7 +273,7 @@ def _larger(
         if place == 0 and before.reports and row["start"] and untrained:
             way = far(before.reports[-1][0]["end"], untrained)
             if way > 0 and far(row["start"], untrained) < 0.05 * way:
-                text = _not_restored(row, untrained)
+                text = not_restored(row, untrained)
                 found.wrong(when, PARAMETERS, text, "parameters not restored")
             elif way > 0:
                 found.same(when, PARAMETERS, "as they were saved")
@@ -336,7 +325,7 @@ def _rates(when: str, row: Row, then: Row, found: Judgement) -> None:
     factor = row["target"][0] if row["target"] and not row["fixed"] else 1.0
     own = all(low * factor * 0.999 <= rate <= high * factor * 1.001 for rate in row["base"])
     is_scaled = not all(map(equal, row["rates"], row["base"]))
-    keeps = _keeps_global_batch(row, then)
+    keeps = keeps_global_batch(row, then)
     if keeps and not row["fixed"] and factor != 1.0:
         if row["scaled"] or is_scaled or (own and not equal(low * factor, low)):
             text = (
@@ -369,17 +358,6 @@ def _rates(when: str, row: Row, then: Row, found: Judgement) -> None:
         )
         return found.wrong(when, RATE, text)
     return found.same(when, RATE, f"times {factor:.4g}" if factor != 1.0 else "")
-
-
-def _keeps_global_batch(row: Row, then: Row) -> bool | None:
-    """Tell whether the ranks together train on as many samples a step as one did; None where that is not known."""
-    mine, theirs = row["batch"], then["batch"]
-    ranks = row["ranks"] / then["ranks"]
-    if not mine or not theirs or ranks == 1:
-        return None
-    if abs(mine * ranks - theirs) <= 0.2 * theirs:
-        return True
-    return False if abs(mine - theirs) <= 0.2 * theirs else None
 
 
 def _metrics_by_size(

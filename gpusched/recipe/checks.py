@@ -6,6 +6,7 @@ Each check of the machine yields ``(path, message)``; none raises. Nothing of th
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
 import shutil
@@ -104,13 +105,10 @@ PRIVATE = "private"
 
 
 def check_cwd(cwd: FilePath) -> Iterator[Finding]:
-    try:
-        found = cwd.is_dir()
-    except (OSError, ValueError):
-        found = False
-    if not found:
-        mend = "make it, or leave cwd out for the recipe's folder"
-        yield ("cwd",), f"no such folder: {show(str(cwd))}; {mend}"
+    with contextlib.suppress(OSError, ValueError):
+        if cwd.is_dir():
+            return
+    yield ("cwd",), f"no such folder: {show(str(cwd))}; make it, or leave cwd out"
 
 
 # -------------------------------------------------- mode, by the metric's name

@@ -180,8 +180,6 @@ def _replace(document: Document, path: Path, place: SourcePlace) -> None:
     """Note that a key of the file, with all in it, was set on the command line."""
     for known in [known for known in document.places if known[: len(path)] == path]:
         del document.places[known]
-    document.overridden = [known for known in document.overridden if known in document.places]
-    document.overridden.append(path)
     document.places[path] = place
 
 

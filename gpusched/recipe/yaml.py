@@ -61,14 +61,12 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
     #: Keys whose value could not be taken; a placeholder stands there.
     unusable: set[Path] = field(default_factory=set)
-    #: Keys that the command line set, which are likelier to be wrong than those of the file.
-    overridden: list[Path] = field(default_factory=list)
 
     def place(self, path: Path) -> SourcePlace:
         """Return the place of a key: an override of it or inside it, its line, or the nearest map around it."""
-        for inner in self.overridden if path else ():
-            if inner[: len(path)] == path:
-                return self.places[inner]
+        for inner, place in self.places.items():
+            if path and not place.line and inner[: len(path)] == path:
+                return place
         while path not in self.places and path:
             path = path[:-1]
         return self.places[path]
