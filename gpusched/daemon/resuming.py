@@ -135,7 +135,7 @@ def _end(hunt: Hunt, trial: int) -> int:
     if left:
         raise GpuschedError(
             f"{left} of trial {trial} cannot be killed; the journal knows nothing of them, so the "
-            "experiment cannot continue beside them"
+            "search cannot continue beside them"
         )
     return killed
 

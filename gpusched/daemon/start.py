@@ -57,7 +57,7 @@ def make_experiment(
         write_recipe(paths, recipe, began)
     except OSError as error:
         raise InputError(
-            f"{runs}: an experiment cannot be written here ({error.strerror}); '--dir' names another folder"
+            f"{runs}: a search cannot be written here ({error.strerror}); '--dir' names another folder"
         ) from None
     except KeyboardInterrupt:
         if paths is not None:

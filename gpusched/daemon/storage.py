@@ -44,7 +44,7 @@ def require_unchanged(paths: ExperimentPaths, meta: Mapping[str, Any]) -> None:
     for name, crc in meta.get("checksums", {}).items():
         if now.get(name) != crc:
             raise DamagedState(
-                f"{paths.root / name}: is damaged or was changed; the experiment cannot continue with it"
+                f"{paths.root / name}: is damaged or was changed; the search cannot continue with it"
             )
 
 

@@ -98,7 +98,7 @@ def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterat
             yield _record("daemon", f"daemon {epoch} took over", epoch=epoch)
         case UserAsked(verb=verb, trial=asked) if verb != "try":
             what = verb.replace("_trial", "")
-            target = "the experiment" if asked is None else f"trial {asked}"
+            target = "the search" if asked is None else f"trial {asked}"
             yield _record("asked", f"asked to {what} {target}", asked, verb=verb)
         case LimitsMoved(checkpoints=checkpoints) if state.stopping is None:
             left_s = state.time_left_s

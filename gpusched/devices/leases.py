@@ -36,9 +36,7 @@ class LeaseHolder:
     experiment: str
 
     def __str__(self) -> str:
-        return (
-            f"experiment {self.experiment} (pid {self.pid})" if self.pid else "another experiment"
-        )
+        return f"search {self.experiment} (pid {self.pid})" if self.pid else "another search"
 
 
 def state_home(environ: Mapping[str, str] | None = None) -> Path:

@@ -52,7 +52,7 @@ def read_recipe(paths: ExperimentPaths) -> Recipe:
         resolved = json.loads(paths.resolved.read_bytes())
     except (OSError, ValueError) as error:
         raise DamagedState(
-            f"{paths.resolved}: cannot be read ({error}); the experiment cannot continue"
+            f"{paths.resolved}: cannot be read ({error}); the search cannot continue"
         ) from None
     try:
         return Recipe.from_resolved(resolved)
@@ -150,7 +150,7 @@ def fresh_folder(runs: Path, name: str) -> ExperimentPaths:
             paths = ExperimentPaths(root.resolve())
             private_folder(paths.trials)
             return paths
-    raise InputError(f"{runs}: a thousand experiments are called {name}")
+    raise InputError(f"{runs}: a thousand searches are called {name}")
 
 
 def write_recipe(paths: ExperimentPaths, recipe: Recipe, began: Beginning) -> None:

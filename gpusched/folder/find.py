@@ -51,7 +51,7 @@ def find(experiment: str | None, runs: Path, *, running_first: bool = False) -> 
     if wanted == "last":
         if not known:
             raise InputError(
-                f"{runs}/ has no experiment yet; 'gpusched run RECIPE' starts one, --dir DIR looks elsewhere"
+                f"{runs}/ has no search yet; 'gpusched run RECIPE' starts one, --dir DIR looks elsewhere"
             )
         return known[-1]
     matches = [p for p in known if p.root.name == wanted] or [
@@ -62,12 +62,12 @@ def find(experiment: str | None, runs: Path, *, running_first: bool = False) -> 
             raise DamagedState(
                 f"{folder}: its journal.db is missing; nothing can be read without it"
             )
-        raise InputError(f"{folder} is not an experiment: no journal.db is in it")
+        raise InputError(f"{folder} is not a search: no journal.db is in it")
     if not matches:
         names = [paths.root.name for paths in known]
         latest = f"; the latest are {', '.join(names[-5:])}" if names else ", which has none"
         hint = did_you_mean(wanted, names)
-        raise InputError(f"no experiment is called '{wanted}' in {runs}/{hint or latest}")
+        raise InputError(f"no search is called '{wanted}' in {runs}/{hint or latest}")
     if running_first:
         matches = list(filter(has_daemon, matches)) or matches
     return matches[-1]

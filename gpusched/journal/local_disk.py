@@ -98,7 +98,7 @@ def require_journal(path: Path) -> None:
         return
     home = _home_of(path)
     if home is None:
-        raise DamagedState(f"{path}: no journal is here, so this folder is not an experiment")
+        raise DamagedState(f"{path}: no journal is here, so this folder is not a search")
     name, host = path.parent.name, home.name.partition(":")[0]
     if host == socket.gethostname():
         raise InputError(f"{name}: its journal was in {home} and is gone")

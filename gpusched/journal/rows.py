@@ -134,7 +134,7 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
 def meta_of(connection: sqlite3.Connection) -> dict[str, Any]:
     row = connection.execute("SELECT value, crc FROM meta").fetchone()
     if row is None or row[1] != zlib.crc32(str(row[0]).encode()):
-        raise ValueError("its description of the experiment")
+        raise ValueError("its description of the search")
     found: dict[str, Any] = json.loads(row[0])
     return found
 

@@ -271,7 +271,7 @@ def _name_of(file: FilePath) -> str:
     """Return the recipe's file name as a name of an experiment."""
     plain = unicodedata.normalize("NFKD", file.stem).encode("ascii", "ignore").decode()
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("._-")
-    return name[:64] or "experiment"
+    return name[:64] or "search"
 
 
 def _check_space(recipe: Recipe) -> tuple[Space | None, list[Finding]]:

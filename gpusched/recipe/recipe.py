@@ -76,7 +76,7 @@ class Recipe:
     """A checked recipe. Times in seconds, paths absolute."""
 
     name: str = key(
-        "Name of the experiment; by default the recipe's file name.",
+        "Name of the search; by default the recipe's file name.",
         is_found=True,
         reader=values.name,
     )

@@ -137,7 +137,7 @@ class SimExecutor:
                 events += self._happen(kind, what)
         if not events:
             if until == FOREVER:
-                raise Stalled("no trial trains and no timer is set, but the experiment is not over")
+                raise Stalled("no trial trains and no timer is set, but the search is not over")
             self._now = max(self._now, until)
         return events
 

@@ -37,7 +37,7 @@ class Trace:
         self.name = f"trace:{folder}"
         paths = ExperimentPaths(folder)
         if not paths.is_experiment:
-            raise InputError(f"{self.name}: {folder} is not an experiment (it has no journal.db)")
+            raise InputError(f"{self.name}: {folder} is not a search (it has no journal.db)")
         record = Record.of(paths)
         self.metric = record.recipe.metric
         self.mode: Literal["max", "min"] = record.recipe.mode
@@ -52,7 +52,7 @@ class Trace:
         self.longest = max(lengths, default=0)
         if not self.longest:
             raise InputError(
-                f"{self.name}: no trial of this experiment has reported anything, so nothing can be replayed"
+                f"{self.name}: no trial of this search has reported anything, so nothing can be replayed"
             )
         options = record.recipe.policy_options
         kept = {key: options[key] for key in ("r", "eta") if options.get(key) is not None}

@@ -77,11 +77,11 @@ def load_workload(name: str) -> Workload:
         return Function(Path(file), function)
     if kind == "trace":
         raise InputError(
-            f"{name}: a trace needs the folder of a recorded experiment, as in trace:runs/NAME"
+            f"{name}: a trace needs the folder of a recorded search, as in trace:runs/NAME"
         )
     hint = did_you_mean(name, ["synthetic", "trace"])
     raise InputError(
-        f"no workload is called '{name}'{hint or ';'} there are synthetic, trace:DIR (a recorded experiment's folder) "
+        f"no workload is called '{name}'{hint or ';'} there are synthetic, trace:DIR (a recorded search's folder) "
         "and FILE.py:FUNCTION"
     )
 

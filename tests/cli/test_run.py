@@ -22,7 +22,7 @@ def test_a_folder_that_takes_no_experiment_is_named(
     monkeypatch.chdir(tmp_path)
     Path("search.yaml").write_text(RECIPE)
     Path("train.py").touch()
-    said = rf"^{runs}: an experiment cannot be written here \(.*'--dir' names another folder"
+    said = rf"^{runs}: a search cannot be written here \(.*'--dir' names another folder"
     with pytest.raises(InputError, match=said):
         make_experiment(Path(runs), load_recipe(Path("search.yaml")), Beginning.now())
 

@@ -113,7 +113,7 @@ def test_a_model_that_is_replaced_before_it_is_read_at_all(
 
 
 def test_what_is_wrong_is_said(paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="no experiment is called 'other' in runs/"):
+    with pytest.raises(InputError, match="no search is called 'other' in runs/"):
         gpusched.load("other")
     with pytest.raises(NoTrialSucceeded, match="no trial has saved a model yet"):
         gpusched.load()

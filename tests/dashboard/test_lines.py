@@ -150,7 +150,7 @@ def test_devices_daemons_and_people() -> None:
     told.scene.tell(UserAsked(at=8.0, verb="pause", trial=0))
     assert told.last("asked")["text"] == "asked to pause trial 0"
     told.scene.tell(UserAsked(at=8.1, verb="stop"))
-    assert told.last("asked")["text"] == "asked to stop the experiment"
+    assert told.last("asked")["text"] == "asked to stop the search"
     told.scene.play()
     assert told.last("over")["text"].startswith("over (stopped by the user): ")
 

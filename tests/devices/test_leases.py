@@ -60,7 +60,7 @@ def test_a_lease_dies_with_its_holder_though_its_children_live(
     mine = Leases(folder, "runs/mine")
     holder = mine.take("GPU-a")
     assert (holder.pid, holder.experiment) == (process.pid, "runs/other")
-    assert str(holder) == f"experiment runs/other (pid {process.pid})"
+    assert str(holder) == f"search runs/other (pid {process.pid})"
     assert lease_holder(folder, "GPU-a") == holder
     assert mine.take("GPU-b") is None
     process.kill()
@@ -94,7 +94,7 @@ def test_the_lock_is_the_truth_not_what_is_written_in_it(folder: Path) -> None:
     assert mine.take("GPU-a") is None
     path.write_bytes(b"\xff rubbish")
     holder = Leases(folder, "other").take("GPU-a")
-    assert str(holder) == "another experiment"
+    assert str(holder) == "another search"
     mine.close()
 
 
@@ -153,6 +153,6 @@ def test_a_full_disk_takes_nobody_s_lease_away(folder: Path) -> None:
         assert mine.take("GPU-a") is None
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert str(lease_holder(folder, "GPU-a")) == "another experiment"
+    assert str(lease_holder(folder, "GPU-a")) == "another search"
     mine.close()
     assert lease_holder(folder, "GPU-a") is None

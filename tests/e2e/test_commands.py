@@ -55,7 +55,7 @@ def test_help_lists_every_command_and_each_has_its_own(finished: Sandbox) -> Non
         (["deadline", "-10m"], "-10m: write +30m (more), 45m (from now on) or 18:30"),
         (["status", "--jsn"], "--jsn"),
         (["status", "nonsense"], "nonsense"),
-        (["status", "--exp", "nonsense"], "no experiment is called 'nonsense'"),
+        (["status", "--exp", "nonsense"], "no search is called 'nonsense'"),
         (["logs"], "TRIAL is missing"),
         (["logs", "0", "--rank"], "--rank needs a value"),
         (["logs", "0", "--rank", "one"], "--rank: 'one' is not a whole number"),

@@ -136,7 +136,7 @@ def test_folders_that_are_no_experiment(sandbox: Sandbox, tmp_path: Path) -> Non
     for command in ("resume", "status", "best", "export", "report"):
         refused = sandbox.call(command, "./empty")
         assert refused.code == 2, refused.text
-        assert "empty is not an experiment: no journal.db is in it" in refused.err
+        assert "empty is not a search: no journal.db is in it" in refused.err
     assert sandbox.call("status").code == 2
     assert sandbox.call("status", "nonsense").code == 2
 

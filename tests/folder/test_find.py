@@ -59,7 +59,7 @@ def test_what_runs_comes_before_what_is_newer_for_a_command_that_steers(runs: Pa
 
 @pytest.mark.parametrize("wanted", ["dig", "digits-b", "big", f"digits-{DAY[:4]}"])
 def test_part_of_a_name_is_no_name(runs: Path, wanted: str) -> None:
-    with pytest.raises(InputError, match=f"no experiment is called '{wanted}'"):
+    with pytest.raises(InputError, match=f"no search is called '{wanted}'"):
         find(wanted, runs)
 
 
@@ -72,7 +72,7 @@ def test_a_folder_beside_that_is_called_like_the_recipe_is_not_meant(
     Path("other").mkdir()
     with pytest.raises(InputError, match="'other'"):
         find("other", runs)
-    with pytest.raises(InputError, match=r"^digits is not an experiment: no journal.db is in it"):
+    with pytest.raises(InputError, match=r"^digits is not a search: no journal.db is in it"):
         find("./digits", runs)
 
 
@@ -115,7 +115,7 @@ def test_experiments_of_another_user_are_left_out_and_named_where_they_are_meant
             path.chmod(0o755)
         (runs / "theirs").chmod(0o700 if os.getuid() == 0 else 0)
         assert as_somebody_else(runs, None) == "ours"
-        assert "no experiment is called 'theirs'" in as_somebody_else(runs, "theirs")
+        assert "no search is called 'theirs'" in as_somebody_else(runs, "theirs")
         runs.chmod(0o700 if os.getuid() == 0 else 0)
         closed = f"InputError: {runs} is not open to this user; --dir DIR looks elsewhere"
         assert as_somebody_else(runs, None) == closed

@@ -347,6 +347,6 @@ def test_damaged_meta_is_found(path: Path, change: str) -> None:
     other.execute(change)
     other.close()
     journal = Journal.open(path)
-    with pytest.raises(DamagedState, match="its description of the experiment"):
+    with pytest.raises(DamagedState, match="its description of the search"):
         journal.meta  # noqa: B018
     journal.close()

@@ -136,7 +136,7 @@ def test_a_recipe_from_standard_input(folder: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(GOOD.encode())))
     recipe = load_recipe(Path("-"), ["try_first=[{lr: 0.5}]"])
-    assert (recipe.name, recipe.script) == ("experiment", folder / "train.py")
+    assert (recipe.name, recipe.script) == ("search", folder / "train.py")
     assert recipe.configurations().sample(0) == {"lr": 0.5}
 
 

@@ -79,7 +79,7 @@ def test_a_running_experiment_is_not_replayed(capsys, tmp_path):
         (["--jobs", "0"], "--jobs must be at least 1"),
         (["--policy", "pop", "--target", "7"], "the target 7 must lie within the metric's bounds"),
         (["--seeds", "many"], "is not a whole number"),
-        (["trace:/nowhere"], "/nowhere is not an experiment"),
+        (["trace:/nowhere"], "/nowhere is not a search"),
     ],
 )
 def test_bad_input(capsys, arguments, message):

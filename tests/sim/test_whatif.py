@@ -141,7 +141,7 @@ def test_wrong_arguments_are_refused(recorded, capsys, arguments, said):
 
 def test_a_folder_that_is_no_experiment_is_refused(tmp_path, capsys):
     assert main(["whatif", str(tmp_path)]) == 2
-    assert "not an experiment" in capsys.readouterr().err
+    assert "not a search" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

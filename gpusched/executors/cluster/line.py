@@ -235,7 +235,7 @@ def dial(keys: Keys) -> ssl.SSLSocket | None:
         secure.setblocking(False)
         return secure
     except OSError as error:
-        print(f"{where['host']}:{where['port']} is not this experiment's daemon: {error}")
+        print(f"{where['host']}:{where['port']} is not this search's daemon: {error}")
         line.close()
         return None
 
