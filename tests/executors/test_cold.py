@@ -55,6 +55,7 @@ def test_a_script_runs_as_under_torchrun(cold_lab: Lab) -> None:
     assert (cold_lab.logs(trial) / "rank-0.out").read_text() == "to stdout\n"
 
 
+@pytest.mark.slow
 def test_an_error_and_its_exit_code(cold_lab: Lab) -> None:
     trial, ending = play(cold_lab, "no_such_scenario")
     assert ending.outcome == "failed"
@@ -62,6 +63,7 @@ def test_an_error_and_its_exit_code(cold_lab: Lab) -> None:
     assert wait_for(cold_lab.logs(trial) / "exit.json")["codes"] == {"0": 1}
 
 
+@pytest.mark.slow
 def test_a_tree_that_does_not_want_to_go(cold_lab: Lab) -> None:
     trial = begin(cold_lab, "stubborn")
     wait_for(cold_lab.trial_folder(trial) / "ready-0")

@@ -246,7 +246,7 @@ def test_processes_that_import_the_script_anew_do_not_pose_as_its_rank(bench: Be
     assert len(fake.of_kind(RankHello)) == 1
 
 
-@pytest.mark.parametrize("joins_first", [False, True])
+@pytest.mark.parametrize("joins_first", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_script_that_spawns_its_ranks_is_told_what_to_write(
     bench: Bench, joins_first: bool
 ) -> None:
