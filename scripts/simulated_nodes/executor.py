@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gpusched
 from gpusched.core.commands import ConfirmRelease, Kill, Launch, Save, Yield
 from gpusched.core.events import (
     CheckpointSaved,
@@ -81,7 +80,7 @@ class Node:
             time.sleep(0.1)
         self.peer: Peer = hub.adopt(line)
         self.peer.hear(frames.to_node, self._said)
-        self.peer.send(frames.NodeHello(name, version=gpusched.__version__))
+        self.peer.send(frames.NodeHello(name))
         self._devices = [
             Device(f"{name}/gpu{number}", f"{name}/gpu{number}", zlib.crc32(name.encode()))
             for number in range(self._given["devices"])
@@ -90,8 +89,7 @@ class Node:
     def _said(self, frame: Any) -> None:
         match frame:
             case frames.Welcome():
-                self._keys.proof(self._name).write_text(self._name)
-                self.peer.send(frames.Joined(self._devices, self._name))
+                self.peer.send(frames.Joined(self._devices))
                 self._beat()
             case frames.Reconcile():
                 self.peer.send(frames.Reconciled())

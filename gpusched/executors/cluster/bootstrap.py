@@ -1,35 +1,57 @@
 """Bootstraps find the nodes of a cluster and keep one ordinary process running on each; the rest is the executor's.
 
-    auto, HOST:PORT   a Ray cluster (``ray.py``): the one of this machine, or by the address of its GCS
+    auto, HOST:PORT      a Ray cluster, as Ray finds it, or by the address of its GCS
     local:2, local:2x4   for tests: two processes of this machine, of CPU slots that share its cores
 
 A node that is not listed any more is gone, as the cluster's own word goes; one that is listed may be silent all the
-same.
+same. Everything of Ray happens in a child process, ``ray_bridge.py``: one that hangs or ends is replaced, and nodes and
+trials never depend on one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Any, Protocol
 
-from msgspec import Struct
+import msgspec
 
 import gpusched
-from gpusched.errors import InputError
+from gpusched.errors import DeviceError, InputError
 from gpusched.folder.files import private_folder
 from gpusched.recipe.recipe import Recipe
 
 _LOCAL = re.compile(r"local:([1-9][0-9]?)(?:x([1-9][0-9]{0,3}))?")
+_ADDRESS = re.compile(r"auto|[^\s:/]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
 _PATIENCE_S = 30.0
 """Time that nodes which were told to leave have to tidy up, on a slow disk too; a killed one leaves its folder."""
+JOIN_S = 120.0
+"""Time for a bridge to import Ray and to join the cluster."""
+CALL_S = 150.0
+"""Time for a call: a node's first includes the start of an anchor."""
+CLOSE_S = 20.0
+"""Time for a call that gives everything back: a person waits for the end."""
+AGAIN_S = 15.0
+"""Time between two tries to join a cluster that was lost."""
+END_S = 5.0
+"""Time for a bridge to leave the cluster."""
+
+_PROBE = """
+import sys
+from ray._raylet import GcsClient
+GcsClient(address=sys.argv[1]).internal_kv_get(b"session_name", b"session", timeout=5)
+"""
 
 
-class NodeOffer(Struct, frozen=True):
+class NodeOffer(msgspec.Struct, frozen=True):
     """A machine that may be used. ``address``: the host by which the daemon and other nodes reach it.
 
     ``devices``: those that its process may use, as a recipe names them.
@@ -71,22 +93,16 @@ def bootstrap_for(recipe: Recipe, shared: Path, say: Callable[[str], None]) -> B
         return LocalBootstrap(
             [NodeOffer(f"node{n}", "127.0.0.1", f"cpu:{cpus}") for n in range(nodes)], shared
         )
-    if address.partition(":")[0] == "local":
-        raise InputError(
-            f"cluster: {address!r}: write local:2 for two nodes of this machine, local:2x4 for four slots"
-        )
-    from gpusched.executors.cluster.ray import RayBootstrap, Wanted
-
     wanted = Wanted.of(recipe)
     bare = address.removeprefix("insecure:")
     ray = RayBootstrap(bare, shared, insecure=bare != address, wanted=wanted)
-    say(f"speaking with Ray at {ray.address} by its interpreter here, {ray.python}")
+    say(f"joined the Ray cluster at {ray.address}")
     return ray
 
 
-def node_command(shared: Path, name: str, devices: str) -> list[str]:
-    """Return the command of a node's process."""
-    return [sys.executable, "-m", "gpusched.executors.cluster.node", str(shared), name, devices]
+def node_command(shared: Path) -> list[str]:
+    """Return the command of a node's process; its name and its devices follow."""
+    return [sys.executable, "-m", "gpusched.executors.cluster.node", str(shared)]
 
 
 def node_environment() -> dict[str, str]:
@@ -99,34 +115,37 @@ def node_environment() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(places))}
 
 
+def _own_log(path: Path) -> IO[bytes]:
+    """Open a log that is the user's alone, to append to."""
+    return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+# ---------------------------------------------------------------- for tests
+
+
 class LocalBootstrap:
     """Nodes as processes of this machine, each with a log in the shared folder."""
 
     def __init__(self, offers: list[NodeOffer], shared: Path) -> None:
-        self._offers = offers
-        self._shared = shared
+        self._offers, self._shared = offers, shared
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     def nodes(self) -> list[NodeOffer]:
         for offer in self._offers:
             process = self._started.get(offer.name)
             if process is None or process.poll() not in (None, 0):  # 0: it has left
-                self._start(offer)
+                log = private_folder(self._shared / "cluster") / f"{offer.name}.log"
+                with _own_log(log) as out:
+                    self._started[offer.name] = subprocess.Popen(
+                        [*node_command(self._shared), offer.name, offer.devices],
+                        stdin=subprocess.DEVNULL,
+                        stdout=out,
+                        stderr=out,
+                        env={**os.environ, **node_environment()},
+                        cwd="/",
+                        start_new_session=True,
+                    )
         return self._offers
-
-    def _start(self, offer: NodeOffer) -> None:
-        log = private_folder(self._shared / "cluster") / f"{offer.name}.log"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        with os.fdopen(os.open(log, flags, 0o600), "ab") as out:
-            self._started[offer.name] = subprocess.Popen(
-                node_command(self._shared, offer.name, offer.devices),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                env={**os.environ, **node_environment()},
-                cwd="/",
-                start_new_session=True,
-            )
 
     def interrupt(self) -> None:
         """Do nothing: no call takes long."""
@@ -139,3 +158,185 @@ class LocalBootstrap:
                 except subprocess.TimeoutExpired:
                     end()
             process.wait()
+
+
+# ---------------------------------------------------------------- Ray
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Devices to reserve. ``kind``: GPU or CPU, or empty: GPUs, unless no node has one; ``most``: of each node."""
+
+    kind: str = ""
+    most: int | None = None
+    max_nodes: int | None = None
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Wanted:
+        """Return what a recipe asks for. Raises InputError where it names single GPUs."""
+        if not isinstance(recipe.devices, str) or recipe.devices.startswith("cuda:"):
+            raise InputError(
+                "devices: Ray chooses the GPUs of each node: write cuda for all that are free, cpu:N, or auto"
+            )
+        kind, _, most = recipe.devices.partition(":")
+        kinds = {"cuda": "GPU", "cpu": "CPU"}
+        return cls(kinds.get(kind, ""), int(most) if most else None, recipe.max_nodes)
+
+
+class RayBootstrap:
+    """Nodes of the Ray cluster at ``address``: ``HOST:PORT`` of its GCS, or ``auto``.
+
+    ``insecure``: accept a cluster without a token. Raises InputError, or DeviceError where the cluster cannot be used.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        shared: Path,
+        *,
+        insecure: bool = False,
+        wanted: Wanted | None = None,
+    ) -> None:
+        if not _ADDRESS.fullmatch(address):
+            raise InputError(
+                f"cluster: {address!r} is not an address of a Ray cluster: HOST:PORT, or auto on one of its nodes "
+                f"(from elsewhere: `ray job submit -- gpusched run RECIPE --cluster auto`)"
+            )
+        self.address = address
+        self._shared = shared.resolve()
+        whole = f"{os.getuid()} {self._shared}"
+        #: Namespace, the same at a resume.
+        self._experiment = "gpusched-" + hashlib.sha256(whole.encode()).hexdigest()[:12]
+        self._given = {
+            **msgspec.structs.asdict(wanted or Wanted()),
+            "command": node_command(self._shared),
+            "env": node_environment(),
+        }
+        self._offers: list[NodeOffer] = []
+        self._join_at = 0.0
+        self._bridge: _Bridge | None = self._join(JOIN_S)
+        if not insecure and self._is_open():
+            self.leave()
+            raise DeviceError(
+                f"the Ray cluster at {self.address} has no token: whoever reaches it can run code on every node; start "
+                f"it with RAY_AUTH_MODE=token on every node (see `ray get-auth-token --generate`), or accept it with "
+                f"--insecure-cluster"
+            )
+
+    def _is_open(self) -> bool:
+        """Whether the cluster answers a driver without a token."""
+        probe = [sys.executable, "-c", _PROBE, self.address]
+        alone = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+        try:
+            return not subprocess.run(
+                probe, env=alone, cwd="/", capture_output=True, timeout=JOIN_S, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return False
+
+    def nodes(self) -> list[NodeOffer]:
+        """See ``Bootstrap``; the nodes as before while Ray is silent, which says nothing about them.
+
+        Raises DeviceError where none ever was.
+        """
+        if self._offers and self._bridge is None and time.monotonic() < self._join_at:
+            return self._offers
+        try:
+            told = self._call("reserve", self._given)
+        except DeviceError:
+            if not self._offers:
+                raise
+            return self._offers
+        now = [NodeOffer(**offer) for offer in told["offers"]]
+        # One whose anchor is slow has no offer, and is still ours.
+        late = {*told["kept"]} - {offer.name for offer in now}
+        self._offers = [*now, *(offer for offer in self._offers if offer.name in late)]
+        return self._offers
+
+    def interrupt(self) -> None:
+        if (bridge := self._bridge) is not None:
+            bridge.process.kill()
+
+    def close(self) -> None:
+        with contextlib.suppress(DeviceError):
+            self._call("close", {}, CLOSE_S)
+        self.leave()
+
+    def leave(self) -> None:
+        """End the bridge; the nodes stay reserved, for a resume."""
+        if self._bridge is not None:
+            self._bridge.end()
+            self._bridge = None
+
+    def _call(self, call: str, given: Mapping[str, object], limit_s: float = CALL_S) -> Any:
+        """Have the bridge answer a call, a new one where the last has ended. Raises DeviceError."""
+        self._bridge = self._bridge or self._join(min(limit_s, JOIN_S))
+        try:
+            return self._bridge.ask((call, given), limit_s)
+        except BridgeEnded as error:
+            self.leave()
+            self._join_at = time.monotonic() + AGAIN_S
+            raise DeviceError(f"the Ray cluster at {self.address} is silent: {error}") from None
+
+    def _join(self, limit_s: float) -> _Bridge:
+        folder = private_folder(self._shared / "cluster")
+        bridge = _Bridge([self.address, self._experiment, str(self._shared)], folder / "ray.log")
+        try:
+            self.address = bridge.ask(None, limit_s)
+        except (BridgeEnded, DeviceError) as error:
+            bridge.end()
+            self._join_at = time.monotonic() + AGAIN_S
+            raise DeviceError(f"the Ray cluster ({self.address}) was not joined: {error}") from None
+        return bridge
+
+
+class BridgeEnded(Exception):
+    """No answer came, and none will."""
+
+
+class _Bridge:
+    """The child process: one call at a time."""
+
+    def __init__(self, words: list[str], log: Path) -> None:
+        self._log = log
+        self._socket, theirs = socket.socketpair()
+        self._lines = self._socket.makefile("rb")
+        with theirs, _own_log(log) as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", f"{__package__}.ray_bridge", str(theirs.fileno()), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                env={**os.environ, **node_environment()},
+                cwd="/",
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+    def ask(self, call: tuple[str, Mapping[str, object]] | None, limit_s: float) -> Any:
+        """Send a call and return the answer; None: wait for the greeting. Raises DeviceError, BridgeEnded."""
+        self._socket.settimeout(limit_s)
+        line = b""
+        try:
+            if call is not None:
+                self._socket.sendall(msgspec.json.encode(call) + b"\n")
+            line = self._lines.readline()
+        except TimeoutError:
+            raise BridgeEnded(f"no answer in {limit_s:.0f} s (see {self._log})") from None
+        except OSError:
+            pass
+        if not line:
+            raise BridgeEnded(f"its driver ended (see {self._log})")
+        answer, refusal = msgspec.json.decode(line)
+        if refusal:
+            raise DeviceError(refusal)
+        return answer
+
+    def end(self) -> None:
+        """Close the line, which ends a bridge that is well, and kill one that is not."""
+        self._lines.close()
+        self._socket.close()
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()

@@ -2,7 +2,7 @@
 
     sender  frames
     node    NodeHello, Joined, Cannot, Reconciled, Happened, Said, Beat, Leaving
-    daemon  Welcome, Cannot, Reconcile, Do, Ack, Beat, Bye
+    daemon  Welcome, Reconcile, Do, Ack, Beat, Bye
 
 Devices have the cluster's names in all of them, ``node/device``. The frames stand here and not in ``protocol`` as
 they carry events, commands and devices, which are above that file.
@@ -15,6 +15,7 @@ from typing import Any
 
 from msgspec import ValidationError, convert, field
 
+from gpusched import __version__
 from gpusched.core.commands import COMMAND_TYPES, Command
 from gpusched.core.events import EVENT_TYPES, Event
 from gpusched.devices.base import Device, Reading
@@ -26,22 +27,20 @@ EVENTS_MAX = CLIENT_FRAME_BYTES // (2 * REPORT_LIMIT_BYTES)
 """Events of a frame: reports, the largest of them, are many after a reconcile."""
 
 
-class NodeHello(Frame, tag="node"):
-    """First frame of a node's process. ``version``: of its gpusched."""
+class NodeHello(Frame, tag=f"node of gpusched {__version__}"):
+    """First frame of a node's process; one of another version is no frame, and hung up on."""
 
     node: str
-    version: str = ""
 
 
 class Joined(Frame, tag="joined"):
-    """Devices of the node, which are open. ``proof``: the text of the file that it wrote into the shared folder."""
+    """Devices of the node, which are open."""
 
     devices: list[Device]
-    proof: str
 
 
 class Cannot(Frame, tag="cannot"):
-    """Reason why the node can run no trial; from the daemon, why the node is not taken."""
+    """Reason why the node can run no trial."""
 
     why: str
 
@@ -133,7 +132,7 @@ class Bye(Frame, tag="bye"):
 
 from_stranger = decoder(NodeHello)
 from_node = decoder(Joined | Cannot | Reconciled | Happened | Said | Beat | Leaving)
-to_node = decoder(Welcome | Cannot | Reconcile | Do | Ack | Beat | Bye)
+to_node = decoder(Welcome | Reconcile | Do | Ack | Beat | Bye)
 
 
 def _read(kinds: Any, name: str, fields: Any) -> Any:

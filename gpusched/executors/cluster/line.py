@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import secrets
 import socket
 import ssl
 import tempfile
@@ -35,65 +34,28 @@ class Keys:
 
     def __init__(self, shared: Path) -> None:
         self.folder = shared / "cluster"
+        #: Where the newest daemon listens: ``{"host", "port"}``; ``{"over": true}`` after the search.
+        self.address = self.folder / "cluster.json"
+        self.certificate = self.folder / "line.pem"
+        self.key = self.folder / "line.key"
 
-    @property
-    def address(self) -> Path:
-        """File with the newest daemon's address: ``{"host", "port"}``; ``{"over": true}`` after the search."""
-        return self.folder / "cluster.json"
-
-    @property
-    def certificate(self) -> Path:
-        return self.folder / "line.pem"
-
-    @property
-    def key(self) -> Path:
-        return self.folder / "line.key"
-
-    def prove(self, node: str) -> str:
-        """Write, link and rename in the shared folder, as a node's trials will.
-
-        Return the text that the daemon finds there too if the folder is the same. Raises InputError where that cannot
-        be.
-        """
-        proof, path = secrets.token_hex(8), self.proof(node)
-        aside, linked = path.with_suffix(".tmp"), path.with_suffix(".link")
-        shared = self.folder.parent
-        probe = ExperimentPaths(shared).trials / f".probe-{node}"
-        for step, act in (
-            ("written", lambda: write_durably(probe, b"")),
-            ("written", lambda: aside.write_text(proof)),
-            ("removed", lambda: linked.unlink(missing_ok=True)),
-            ("linked", lambda: linked.hardlink_to(aside)),
-            ("renamed", lambda: aside.replace(path)),
-            ("removed", lambda: linked.unlink()),
-            ("removed", lambda: probe.unlink()),
-        ):
-            try:
-                act()
-            except OSError as error:
-                raise InputError(
-                    f"{shared}: files cannot be {step} here ({error.strerror}): all nodes need to write in the "
-                    f"experiment's folder; look at how it is mounted, or choose another with --dir"
-                ) from None
-        return proof
-
-    def disproof(self, node: str, proof: str) -> str:
-        """Say why the folder is not the same here and where a node has written ``proof``; nothing where it is."""
-        path = self.proof(node)
+    def prove(self, node: str) -> None:
+        """Write, link and rename in the shared folder, as a node's trials will. Raises InputError where one fails."""
+        path = ExperimentPaths(self.folder.parent).trials / f".probe-{node}"
+        linked, aside = path.with_suffix(".link"), path.with_suffix(".tmp")
         try:
-            found = path.read_text()
+            write_durably(path, b"")
+            linked.unlink(missing_ok=True)
+            linked.hardlink_to(path)
+            path.replace(aside)
+            aside.unlink()
+            linked.unlink()
         except OSError as error:
-            found = str(error)
-        if found == proof:
-            return ""
-        return (
-            f"{self.folder.parent} is another folder there: the file {path.name} that the node wrote is not here. Use "
-            f"--dir with a folder that all nodes share"
-        )
-
-    def proof(self, node: str) -> Path:
-        """Return the file by which a node shows that it writes into the same folder."""
-        return self.folder / f"{node}.proof"
+            raise InputError(
+                f"{self.folder.parent}: files cannot be written, linked and renamed here ({error.strerror}: "
+                f"{error.filename}): all nodes need to write in the search's folder; look at how it is mounted, or "
+                f"choose another with --dir"
+            ) from None
 
     def last_word(self, node: str) -> str:
         """Return the last line of a node's log, after a colon; nothing where there is none."""
@@ -108,7 +70,7 @@ class Keys:
         if self.certificate.exists():
             return
         try:
-            key, certificate = _self_signed("gpusched")
+            key, certificate = _self_signed()
         except ImportError:
             raise GpuschedError(
                 "a cluster needs the library cryptography: pip install 'gpusched[cluster]'"
@@ -129,7 +91,7 @@ class Keys:
         return rules
 
 
-def _self_signed(name: str) -> tuple[bytes, bytes]:
+def _self_signed() -> tuple[bytes, bytes]:
     """Make a key and its certificate, as PEM. Valid since yesterday: the clocks of nodes differ."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -137,24 +99,20 @@ def _self_signed(name: str) -> tuple[bytes, bytes]:
     from cryptography.x509.oid import NameOID
 
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpusched")])
     now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=_VALID_DAYS))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    form = serialization.Encoding.PEM
-    plain = serialization.NoEncryption()
+    certificate = x509.CertificateBuilder(
+        issuer_name=name,
+        subject_name=name,
+        public_key=key.public_key(),
+        serial_number=x509.random_serial_number(),
+        not_valid_before=now - datetime.timedelta(days=1),
+        not_valid_after=now + datetime.timedelta(days=_VALID_DAYS),
+    ).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
     return (
-        key.private_bytes(form, serialization.PrivateFormat.PKCS8, plain),
-        certificate.public_bytes(form),
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain),
+        certificate.sign(key, hashes.SHA256()).public_bytes(pem),
     )
 
 
@@ -245,21 +203,17 @@ def interface_towards(hosts: Iterable[str]) -> str:
 
     Raises GpuschedError where no way leads to any.
     """
-    found, problem = "", ""
+    found, problem = set(), ""
     for host in hosts:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect((host, 9))  # sends nothing
-                own = str(probe.getsockname()[0])
+                found.add(str(probe.getsockname()[0]))
             except OSError as error:
-                problem = problem or f"no way leads from here to node {host}: {error}"
-                continue
-        if not own.startswith("127."):
-            return own
-        found = own
+                problem = f"no way leads from here to node {host}: {error}"
     if not found:
         raise GpuschedError(problem)
-    return found
+    return min(found, key=lambda own: own.startswith("127."))
 
 
 def home_of(shared: Path, name: str) -> Path:

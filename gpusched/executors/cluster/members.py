@@ -17,7 +17,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-import gpusched
 from gpusched.core.events import DevicesJoined, Event, QuarantineChanged
 from gpusched.devices.base import Device
 from gpusched.errors import DeviceError
@@ -128,11 +127,6 @@ class Members:
             self.nodes[name] = JoinedNode(name, heard_at=self._now())
         return self.nodes[name]
 
-    def up(self, device: str) -> JoinedNode | None:
-        """Return the node of a device if it can take commands."""
-        node = self.nodes.get(node_of(device))
-        return node if node is not None and node.state == "up" else None
-
     def reconcile(self, wait: Wait) -> None:
         """Tell each node which trials should live there, and wait for its answer; without an answer it is lost."""
         self._may_reconcile = True
@@ -216,14 +210,6 @@ class Members:
         if node.name not in self._offers:
             self._dismiss(peer)
             return False
-        if hello.version != gpusched.__version__:
-            why = (
-                f"gpusched {hello.version or 'of an older version'} runs there, {gpusched.__version__} on the "
-                f"daemon's machine: install the same version on both"
-            )
-            peer.send(frames.Cannot(why))
-            self.complain(f"node {node.name} was refused: {why}")
-            return False
         node.hang_up()
         peer.be_client()
         node.peer = peer
@@ -248,7 +234,10 @@ class Members:
             case frames.Said(text=text):
                 self._setting.say(f"node {node.name}: {text}")
             case frames.Cannot(why=why):
-                self._cannot(node, why)
+                node.why_not = why
+                if node.peer is not None:
+                    node.peer.close()
+                self._lose(node, why)
             case frames.Leaving():
                 self._setting.say(f"node {node.name} is about to end: its trials save and leave")
                 self.bar(node, "it is about to end")
@@ -256,16 +245,7 @@ class Members:
             case _:
                 self._heard(node, frame)
 
-    def _cannot(self, node: JoinedNode, why: str) -> None:
-        node.why_not = why
-        if node.peer is not None:
-            node.peer.close()
-        self._lose(node, why)
-
     def _joined(self, node: JoinedNode, frame: frames.Joined) -> None:
-        if why := self._keys.disproof(node.name, frame.proof):
-            self._cannot(node, why)
-            return
         node.devices = tuple(frame.devices)
         there = {device.id: device.why_not for device in node.devices}
         for name in self._devices_of(node):

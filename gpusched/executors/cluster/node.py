@@ -27,7 +27,6 @@ from typing import Any
 
 import msgspec
 
-import gpusched
 from gpusched.core.commands import ConfirmRelease, Launch
 from gpusched.core.events import (
     DevicesReleased,
@@ -125,11 +124,10 @@ class NodeProcess:
     def _remove_home(self) -> None:
         """Remove the node's folder, once the last shims, which have told of their ends, have left; trials keep it."""
         until_s = time.monotonic() + LEAVING_S
-        while incarnations_left(self.paths.root):
-            if time.monotonic() > until_s:
-                return
+        while (left := incarnations_left(self.paths.root)) and time.monotonic() < until_s:
             time.sleep(PAUSE_S / 5)
-        shutil.rmtree(self.paths.root, ignore_errors=True)
+        if not left:
+            shutil.rmtree(self.paths.root, ignore_errors=True)
 
     def recipe_here(self, resolved: dict[str, Any]) -> Recipe:
         """Return the recipe with the devices of this node. Raises GpuschedError where it cannot run here."""
@@ -169,7 +167,7 @@ class Session:
 
     def run(self) -> None:
         """Serve until the line is lost, or silent."""
-        self._peer.send(frames.NodeHello(self._node.name, gpusched.__version__))
+        self._peer.send(frames.NodeHello(self._node.name))
         try:
             while not self._peer.closed and not self._is_silent():
                 self._turn()
@@ -221,9 +219,6 @@ class Session:
         self._heard_s = self.now()
         if isinstance(frame, frames.Welcome):
             self._open(frame)
-        elif isinstance(frame, frames.Cannot):
-            self.why_not = frame.why
-            self._peer.close()
         elif isinstance(frame, frames.Bye):
             self._node.is_over = True
             if frame.ends_trials:
@@ -243,7 +238,12 @@ class Session:
                 if isinstance(command, Launch):
                     self._seqs[command.trial] = frame.seq
                     if self._is_fenced(command):
-                        self._tell([self._unbegun(command)])
+                        lost = (
+                            "it had not begun when its node was lost, or the shared folder was away"
+                        )
+                        trial, number = command.trial, command.incarnation
+                        end = TrialExited(at=0.0, trial=trial, incarnation=number, outcome="lost")
+                        self._tell([msgspec.structs.replace(end, error=lost, unbegun=True)])
                         return
                 executor.execute(command)
             case frames.Ack(trial=trial, incarnation=incarnation, seq=seq):
@@ -259,16 +259,6 @@ class Session:
         except OSError:
             return True
 
-    def _unbegun(self, command: Launch) -> TrialExited:
-        return TrialExited(
-            at=0.0,
-            trial=command.trial,
-            incarnation=command.incarnation,
-            outcome="lost",
-            error="it had not begun when a node of it was lost, or the shared folder was away",
-            unbegun=True,
-        )
-
     def _say(self, text: str) -> None:
         self._peer.send(frames.Said(text))
 
@@ -277,7 +267,7 @@ class Session:
         node = self._node
         recipe = node.recipe_here(welcome.recipe)
         self._patience_s = recipe.node_patience_s
-        proof = node.keys.prove(node.name)
+        node.keys.prove(node.name)
         setting = Setting(
             paths=node.paths,
             recipe=recipe,
@@ -296,7 +286,7 @@ class Session:
             )
             for device in self._executor.inventory()
         ]
-        self._peer.send(frames.Joined(devices, proof))
+        self._peer.send(frames.Joined(devices))
 
     def _reconcile(self, executor: TorchrunExecutor, frame: frames.Reconcile) -> None:
         """End what should not be here, find out about what should, and have devices proven clean."""

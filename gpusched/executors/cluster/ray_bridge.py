@@ -1,11 +1,8 @@
-"""A driver of Ray that speaks for ``ray.py``: a line of JSON in, a line out, under the cluster's own interpreter.
+"""A driver of Ray that speaks for ``bootstrap.py``, in a process of its own: calls come and answers go by a socket.
 
-    RAY_AUTH_MODE=disabled python ray_bridge.py HOST:PORT EXPERIMENT FOLDER
-
-Ray wants equal patch versions of Ray and Python from its drivers, so this file needs ray and the standard library of
-Python 3.10 alone. On every node an *anchor*, a detached actor in a detached placement group, reserves the node's GPUs
-(its CPUs where no node has a GPU), and has the node's process run, which does not die with Ray. A later bridge finds
-the anchors by their names.
+On every node an *anchor*, a detached actor in a detached placement group, reserves the node's GPUs (its CPUs where no
+node has a GPU), and has the node's process run, which does not die with Ray. A later bridge finds the anchors by their
+names. Anchors travel by value, so they need the standard library alone.
 """
 
 from __future__ import annotations
@@ -24,16 +21,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":
-    del sys.path[0]  # this folder has a ray.py of its own
 try:
     import ray
     import ray.util
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 except ImportError as error:
     missing = str(error)
 
-RAY_MIN = (2, 52)
-"""The first with tokens; nodes have had labels for longer."""
 ANSWER_S = 5.0
 """Time for a GCS to answer at all."""
 RESERVE_S = 6.0
@@ -54,27 +48,23 @@ class RayRefused(Exception):
     """One sentence for the user: why this cluster cannot be used."""
 
 
-class Guarded(Exception):
-    """The cluster has a token, which Ray looks for only if told so before it is imported."""
-
-
 # ---------------------------------------------------------------- on a node
 
 
 class Anchor:
     """An experiment's share of one node, and the process of the node in it.
 
-    The share is given back ``lease_s`` after the process has left: the search is over, or nobody came back to it. The
-    process is known by a lock that it inherits, which outlives an anchor that Ray starts anew.
+    The share is given back when the process has left: the search is over, or nobody came back to it. The process is
+    known by a lock that it inherits, which outlives an anchor that Ray starts anew.
     """
 
     def __init__(self, about: Json) -> None:
         self._about = about
+        self._raylet = os.getppid()
         self._path = Path(tempfile.gettempdir()) / f"{about['name']}-{os.getuid()}.lock"
         self._lock = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         if os.fstat(self._lock).st_uid != os.getuid():
             raise PermissionError(f"{self._path} belongs to another user")
-        self._raylet = os.getppid()
         self.start()
         threading.Thread(target=self._keep, daemon=True).start()
 
@@ -88,9 +78,14 @@ class Anchor:
         return devices
 
     def _gpus(self) -> list[str]:
-        """Name the reserved GPUs by UUID, where the driver says them; Ray counts within CUDA_VISIBLE_DEVICES."""
+        """Name the reserved GPUs by UUID, where the driver says them; Ray counts in NVML's order."""
         ids = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
-        known = {gpu["index"]: gpu["uuid"] for gpu in driver_gpus()}
+        query = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
+        try:
+            said = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return sorted(ids)
+        known = dict(line.split(", ", 1) for line in said.stdout.splitlines() if line)
         return [known.get(gpu, gpu) for gpu in sorted(ids, key=lambda gpu: (len(gpu), gpu))]
 
     def _spawn(self, gpus: list[str], argv: list[str]) -> None:
@@ -122,25 +117,11 @@ class Anchor:
 
     def _keep(self) -> None:
         """Give the share back when the process has left, and end with the raylet."""
-        seen_at_s = time.monotonic()
-        while time.monotonic() - seen_at_s < self._about["lease_s"]:
+        while self._is_running():
             time.sleep(TURN_S)
             if os.getppid() != self._raylet:
                 os._exit(1)
-            if self._is_running():
-                seen_at_s = time.monotonic()
         ray.util.remove_placement_group(ray.util.get_current_placement_group())
-
-
-def driver_gpus() -> list[dict[str, str]]:
-    """List this machine's GPUs in NVML's order, which is Ray's; none without a driver."""
-    command = ["nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader"]
-    try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    lines = [line.split(", ", 2) for line in said.stdout.splitlines() if line]
-    return [{"index": index, "uuid": uuid, "name": name} for index, uuid, name in lines]
 
 
 # ---------------------------------------------------------------- the driver
@@ -163,7 +144,7 @@ class Bridge:
         """Reserve devices of new nodes, start their processes, and return the ``offers`` of all.
 
         ``kept``: names of the nodes that are alive and reserved, also where an anchor has not answered. ``wanted``: as
-        ``ray.Wanted``, the command of a node's process, its variables and its lease. Raises RayRefused where no node is
+        ``Wanted``, the command of a node's process, and its variables. Raises RayRefused where no node is
         free.
         """
         alive = {row["NodeID"]: row for row in ray.nodes() if row["Alive"]}
@@ -180,9 +161,8 @@ class Bridge:
             if node not in self._offers and row["Resources"].get(kind, 0) >= 1
         ]
         if wanted["max_nodes"] is not None:
-            new.sort(
-                key=lambda row: row["NodeID"] not in self._names
-            )  # a resume takes the same nodes
+            # A resume takes the same nodes.
+            new.sort(key=lambda row: row["NodeID"] not in self._names)
             new = new[: max(0, wanted["max_nodes"] - len(self._offers))]
         for row in new:
             self._name(row, alive)
@@ -209,11 +189,9 @@ class Bridge:
         self._names.setdefault(row["NodeID"], name)
 
     def _reserve(self, row: Json, kind: str, wanted: Json) -> Json:
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
         name, total = self._names[row["NodeID"]], int(row["Resources"][kind])
         group, count = self._group(row["NodeID"], kind, min(total, wanted["most"] or total))
-        about = {key: wanted[key] for key in ("command", "env", "lease_s")}
+        about = {"command": wanted["command"], "env": wanted["env"]}
         about.update(name=f"{self._experiment}-{name}", node=name, cpus=count)
         about["log"] = str(self._folder / "cluster" / f"{name}.log")
         anchor = (
@@ -288,86 +266,50 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def connect(address: str, experiment: str) -> bool:
-    """Join the cluster as a driver; return whether it has a token.
-
-    Raises RayRefused where that cannot be, Guarded where Ray must be told to use a token.
-    """
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
-    except (OSError, ValueError) as error:
-        ask = "is the Ray cluster up (`ray status`)?"
-        raise RayRefused(f"nothing answers at {address} ({error}): {ask}") from None
+def connect(address: str, experiment: str) -> str:
+    """Join the cluster as a driver; return its address. Raises RayRefused where that cannot be."""
     if "ray" not in globals():
         raise RayRefused(
-            f"{sys.executable} cannot import Ray ({missing}): run gpusched on a node of the cluster, "
-            f"or pip install 'gpusched[ray]' with the cluster's version of Ray"
+            f"{sys.executable} cannot import Ray ({missing}): pip install 'gpusched[ray]' with the cluster's version"
         )
-    version = ray.__version__
-    if tuple(int(part) for part in version.split(".")[:2]) < RAY_MIN:
-        wanted = ".".join(map(str, RAY_MIN))
-        raise RayRefused(f"Ray {version} is too old, gpusched needs {wanted} or newer: upgrade it")
-    has_asked = os.environ.get("RAY_AUTH_MODE") == "token"
-    if is_guarded(address):
-        if not has_asked and has_token():
-            raise Guarded
-        raise RayRefused(
-            f"the Ray cluster at {address} wants its token, and this machine has none, or another: "
-            f"copy it to ~/.ray/auth_token, or set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
-        )
+    if address != "auto":
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
+        except (OSError, ValueError) as error:
+            raise RayRefused(
+                f"nothing answers there ({error}): is the Ray cluster up (`ray status`)?"
+            ) from None
     try:
         ray.init(address, namespace=experiment, log_to_driver=False, logging_level="ERROR")
     except Exception as error:
-        raise RayRefused(f"Ray {version} cannot join {address}: {one_line(error)}") from None
-    return has_asked
+        ask = ""
+        if os.environ.get("RAY_AUTH_MODE") == "token":
+            ask = "; is the token here (~/.ray/auth_token, or RAY_AUTH_TOKEN) the cluster's?"
+        raise RayRefused(f"Ray {ray.__version__}: {one_line(error)}{ask}") from None
+    return str(ray.get_runtime_context().gcs_address)
 
 
-def is_guarded(address: str) -> bool:
-    """Ask the cluster something: True if it wants a token, or another than this process has."""
-    from ray._raylet import GcsClient
+def main(line: str, address: str, experiment: str, folder: str) -> None:
+    """Answer calls, a line of JSON each: (name, arguments) with (result, refusal), until the other end is closed."""
+    with socket.socket(fileno=int(line)) as ends, ends.makefile("rw") as calls:
 
-    try:
-        GcsClient(address=address).internal_kv_get(b"session_name", b"session", timeout=ANSWER_S)
-    except ray.exceptions.AuthenticationError:
-        return True
-    except Exception as error:
-        raise RayRefused(
-            f"the Ray cluster at {address} does not answer: {one_line(error)}"
-        ) from None
-    return False
+        def tell(answer: object, refusal: str = "") -> None:
+            print(json.dumps((answer, refusal)), file=calls, flush=True)
 
-
-def has_token() -> bool:
-    """Look for a token where Ray does; a driver that is told to use one and has none is aborted."""
-    from ray._raylet import AuthenticationTokenLoader
-
-    return bool(AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True))
-
-
-def main(address: str, experiment: str, folder: str) -> int:
-    told = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # output of Ray goes to the log
-    try:
-        is_safe = connect(address, experiment)
-        bridge = Bridge(experiment, folder)
-    except Guarded:
-        os.dup2(told.fileno(), 1)
-        os.environ["RAY_AUTH_MODE"] = "token"
-        os.execv(sys.executable, [sys.executable, *sys.argv])
-    except RayRefused as refusal:
-        print(json.dumps({"error": str(refusal)}), file=told)
-        return 1
-    print(json.dumps({"result": is_safe}), file=told)
-    for line in sys.stdin:
-        call = json.loads(line)
         try:
-            answer = {"result": getattr(bridge, call["call"])(**call["given"])}
-        except Exception as error:
-            answer = {"error": one_line(error)}
-        print(json.dumps(answer), file=told)
-    return 0
+            tell(connect(address, experiment))
+        except RayRefused as refusal:
+            tell(None, str(refusal))
+            return
+        bridge = Bridge(experiment, folder)
+        for words in calls:
+            call, given = json.loads(words)
+            try:
+                tell(getattr(bridge, call)(**given))
+            except Exception as error:
+                tell(None, one_line(error))
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

@@ -173,26 +173,12 @@ def test_a_recorded_line_played_again_is_refused(bed: Bed, address: tuple[str, i
     assert is_well(bed)
 
 
-@pytest.mark.parametrize(
-    ("hello", "told"),
-    [
-        (
-            frames.NodeHello("node0", "0.0.1"),
-            f"gpusched 0.0.1 runs there, {__version__} on the daemon's machine: install the same version on both",
-        ),
-        (frames.NodeHello("node0"), "gpusched of an older version runs there"),
-    ],
-)
-def test_a_node_that_cannot_take_part_is_told_why(
-    bed: Bed, hello: frames.NodeHello, told: str
-) -> None:
-    first = bed.node("node0").peer
-    said = answers(bed, hello)
-    assert [type(frame) for frame in said] == [frames.Cannot]
-    assert said[0].why.startswith(told)
-    assert f"node {hello.node} was refused: {said[0].why}" in bed.said
+def test_a_node_of_another_version_is_hung_up_on(bed: Bed) -> None:
+    first, other = bed.node("node0").peer, encode(frames.NodeHello("node0"))
+    with dial_while(bed) as line:
+        line.sendall(other.replace(__version__.encode(), b"0.0.1"))
+        assert is_hung_up_on(bed, line)
     assert bed.node("node0").peer is first
-    assert is_well(bed)
 
 
 def answers(bed: Bed, hello: frames.NodeHello) -> list[Any]:
@@ -211,7 +197,7 @@ def answers(bed: Bed, hello: frames.NodeHello) -> list[Any]:
 
 def test_a_node_that_the_cluster_does_not_list_is_sent_away(bed: Bed) -> None:
     """Its trials end: the cluster may have given its devices to another job."""
-    said = answers(bed, frames.NodeHello("node7", __version__))
+    said = answers(bed, frames.NodeHello("node7"))
     assert [(type(frame), frame.ends_trials) for frame in said] == [(frames.Bye, True)]
     assert is_well(bed)
 

@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from gpusched import __version__
 from gpusched.core.commands import Launch, Yield
 from gpusched.core.events import Event, TrialExited
 from gpusched.devices.base import Device
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import NodeOffer
 from gpusched.executors.cluster.executor import ClusterExecutor
-from gpusched.executors.cluster.line import Keys
 from gpusched.executors.live import Setting
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import read_fence
@@ -36,9 +34,8 @@ class Line:
         self.has_begun = False
 
     def join(self) -> None:
-        self.world.take(frames.NodeHello(self.name, version=__version__), self)
-        Keys(self.paths.root).proof(self.name).write_text("mine")
-        self.say(frames.Joined([Device(f"{self.name}/cpu:0", "", 0)], "mine"))
+        self.world.take(frames.NodeHello(self.name), self)
+        self.say(frames.Joined([Device(f"{self.name}/cpu:0", "", 0)]))
         self.say(frames.Reconciled())
 
     def hear(self, decode: Any, say: Any) -> None:
@@ -159,7 +156,7 @@ def test_a_node_that_the_cluster_calls_dead_is_lost_at_once_and_told_to_end_its_
     events = passes(executor, 2, gone, *cluster.lines.values())
     assert kinds(events) == [("QuarantineChanged", "a/cpu:0"), ("TrialExited", "0")]
     assert [frame.ends_trials for frame in gone.told(frames.Bye)] == [True]
-    assert not cluster.world.take(frames.NodeHello("a", version=__version__), gone)
+    assert not cluster.world.take(frames.NodeHello("a"), gone)
     assert len(gone.told(frames.Bye)) == 2, "as often as it comes back"
     assert executor.members.nodes["a"].state == "lost"
 

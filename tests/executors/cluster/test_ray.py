@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from gpusched.errors import DeviceError, InputError
-from gpusched.executors.cluster import ray
-from gpusched.executors.cluster.bootstrap import NodeOffer, bootstrap_for, node_environment
-from gpusched.executors.cluster.node import NodeProcess
-from gpusched.executors.cluster.ray import (
+from gpusched.executors.cluster import bootstrap
+from gpusched.executors.cluster.bootstrap import (
     RayBootstrap,
-    Reserved,
     Wanted,
-    find_cluster,
-    ray_nodes_here,
+    bootstrap_for,
+    node_environment,
 )
+from gpusched.executors.cluster.node import NodeProcess
 from gpusched.recipe.load import load_recipe
 from gpusched.recipe.recipe import Recipe
-from tests.rig import wait_until
 
 
 @pytest.fixture
@@ -38,168 +31,76 @@ def listener() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-@pytest.fixture(autouse=True)
-def _no_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+@pytest.mark.parametrize("address", ["ray://head:10001", "head", "ssh:box1,box2", "slurm", "local"])
+def test_an_address_that_cannot_be_used_is_refused(tmp_path: Path, address: str) -> None:
+    with pytest.raises(InputError, match="HOST:PORT, or auto on one of its nodes"):
+        RayBootstrap(address, tmp_path, insecure=True)
 
 
-def test_a_ray_node_of_this_machine_tells_its_cluster_and_its_interpreter() -> None:
-    words = [
-        "--gcs-address=192.0.2.1:6379",
-        "--python_worker_command=/opt/ray/bin/python worker.py --x",
-    ]
-    raylet = subprocess.Popen(
-        ["/opt/ray/raylet", "-c", "input()", *words],
-        executable=sys.executable,
-        stdin=subprocess.PIPE,
-    )
-    try:
-        assert ray_nodes_here()["192.0.2.1:6379"] == "/opt/ray/bin/python"
-    finally:
-        raylet.communicate(b"\n")
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="another user's process needs root")
-def test_a_raylet_of_another_user_is_not_believed() -> None:
-    """``auto`` ran the interpreter that any process of that name gave."""
-    words = ["--gcs-address=192.0.2.2:6379", "--python_worker_command=/tmp/theirs worker.py"]
-    program = ["/opt/ray/raylet", "-c", "read x", *words]
-    raylet = subprocess.Popen(program, executable="/bin/sh", stdin=subprocess.PIPE, user=65534)
-    try:
-        wait_until(lambda: "raylet" in psutil.Process(raylet.pid).cmdline()[0])
-        assert "192.0.2.2:6379" not in ray_nodes_here()
-    finally:
-        raylet.communicate(b"\n")
-
-
-ONE = {"192.0.2.1:6379": "/opt/ray/bin/python"}
-TWO = {**ONE, "192.0.2.7:6380": "/opt/other/bin/python"}
-
-
-@pytest.mark.parametrize(
-    ("address", "here", "found"),
-    [
-        ("auto", ONE, ("192.0.2.1:6379", "/opt/ray/bin/python")),
-        ("192.0.2.7:6380", TWO, ("192.0.2.7:6380", "/opt/other/bin/python")),
-        ("localhost:6379", TWO, ("192.0.2.1:6379", "/opt/ray/bin/python")),
-        ("192.0.2.9:6379", TWO, ("192.0.2.9:6379", sys.executable)),
-    ],
-)
-def test_a_cluster_is_found(
-    monkeypatch: pytest.MonkeyPatch, address: str, here: dict[str, str], found: tuple[str, str]
-) -> None:
-    monkeypatch.setattr(ray, "ray_nodes_here", lambda: here)
-    assert find_cluster(address) == found
-
-
-def test_auto_is_the_cluster_that_a_ray_job_was_submitted_to(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ray, "ray_nodes_here", lambda: TWO)
-    monkeypatch.setenv("RAY_ADDRESS", "192.0.2.7:6380")
-    assert find_cluster("auto") == ("192.0.2.7:6380", "/opt/other/bin/python")
-
-
-@pytest.mark.parametrize(
-    ("address", "here", "said"),
-    [
-        ("auto", {}, "no node of a Ray cluster runs on this machine"),
-        ("auto", TWO, "nodes of 2 Ray clusters .* 192.0.2.1:6379, 192.0.2.7:6380"),
-        ("ray://head:10001", ONE, "run gpusched on a node of the cluster"),
-        ("head", ONE, "HOST:PORT, or auto"),
-        ("ssh:box1,box2", ONE, "HOST:PORT, or auto"),
-        ("slurm", ONE, "HOST:PORT, or auto"),
-    ],
-)
-def test_an_address_that_cannot_be_used_is_refused(
-    monkeypatch: pytest.MonkeyPatch, address: str, here: dict[str, str], said: str
-) -> None:
-    monkeypatch.setattr(ray, "ray_nodes_here", lambda: here)
-    with pytest.raises(InputError, match=said):
-        find_cluster(address)
-
-
-def interpreter(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    """Have the bridge run under an interpreter without packages, but for a Ray of this version; "": none."""
-    if version:
-        package = folder / "packages" / "ray"
-        package.mkdir(parents=True)
-        (package / "__init__.py").write_text(f"__version__ = {version!r}\n")
-    python = folder / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={folder}/packages exec {sys.executable} -S "$@"\n')
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
-
-
-@pytest.mark.parametrize(
-    ("version", "said"),
-    [
-        ("", r"cannot import Ray .*pip install 'gpusched\[ray\]'"),
-        ("2.9.3", "Ray 2.9.3 is too old, gpusched needs 2.52 or newer"),
-    ],
-)
-def test_an_interpreter_whose_ray_cannot_be_used_is_named_in_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: str, version: str, said: str
-) -> None:
-    interpreter(tmp_path, monkeypatch, version)
-    with pytest.raises(DeviceError, match=said) as refusal:
-        RayBootstrap(listener, tmp_path)
-    assert "\n" not in str(refusal.value)
-
-
-def test_an_address_where_nothing_answers_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-    interpreter(tmp_path, monkeypatch, "")
-    with pytest.raises(DeviceError, match=f"nothing answers at {address} .*is the Ray cluster up"):
-        RayBootstrap(address, tmp_path)
-
-
-SILENT_RAY = """
+RAY = """
 import sys, time, types
 __version__ = "2.60.0"
 util = sys.modules["ray.util"] = types.ModuleType("ray.util")
 util.placement_group_table = dict
-_raylet = sys.modules["ray._raylet"] = types.ModuleType("ray._raylet")
-_raylet.GcsClient = lambda address: types.SimpleNamespace(internal_kv_get=lambda *_, timeout: None)
-def init(*_, **__): ...
-def nodes(): time.sleep(600)
+scheduling = sys.modules["ray.util.scheduling_strategies"] = types.ModuleType("scheduling")
+scheduling.PlacementGroupSchedulingStrategy = None
+def get_runtime_context(): return types.SimpleNamespace(gcs_address="192.0.2.1:6379")
 """
 
 
-def test_a_call_that_ray_does_not_answer_delays_no_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: str
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Ray that a test writes, which a bridge imports in the place of the real one."""
+    (tmp_path / "packages").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    monkeypatch.setattr(bootstrap, "END_S", 0.1)
+    return tmp_path / "packages" / "ray.py"
+
+
+def test_an_interpreter_without_ray_is_named_in_one_sentence(
+    played: Path, tmp_path: Path, listener: str
 ) -> None:
+    played.write_text("raise ImportError('no ray')")
+    with pytest.raises(
+        DeviceError, match=r"cannot import Ray .*pip install 'gpusched\[ray\]'"
+    ) as no:
+        RayBootstrap(listener, tmp_path, insecure=True)
+    assert "\n" not in str(no.value)
+
+
+def test_an_address_where_nothing_answers_is_named(played: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    played.write_text(RAY)
+    with pytest.raises(DeviceError, match=f"{address}.*nothing answers there .*is the Ray cluster"):
+        RayBootstrap(address, tmp_path, insecure=True)
+
+
+def test_a_call_that_ray_does_not_answer_delays_no_end(played: Path, tmp_path: Path) -> None:
     """The end of a search used to wait for it, two minutes and a half."""
-    interpreter(tmp_path, monkeypatch, "2.60.0")
-    (tmp_path / "packages" / "ray" / "__init__.py").write_text(SILENT_RAY)
-    monkeypatch.setattr(ray, "END_S", 0.1)
-    bootstrap = RayBootstrap(listener, tmp_path, insecure=True)
+    played.write_text(RAY + "def init(*_, **__): ...\ndef nodes(): time.sleep(600)\n")
+    way = RayBootstrap("auto", tmp_path, insecure=True)
+    assert way.address == "192.0.2.1:6379"
     with ThreadPoolExecutor(1) as helper:
-        call = helper.submit(bootstrap.nodes)
+        call = helper.submit(way.nodes)
         time.sleep(0.1)
-        bootstrap.interrupt()
+        way.interrupt()
         with pytest.raises(DeviceError, match="is silent: its driver ended"):
             call.result(timeout=30)
-    bootstrap.close()
+    way.close()
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [("raise SystemExit", "its driver ended"), ("time.sleep(60)", "no answer in 2 s")],
+)
 def test_a_bridge_that_ends_or_hangs_is_named_with_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: str
+    played: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, said: str
 ) -> None:
-    interpreter(tmp_path, monkeypatch, "")
-    (tmp_path / "packages").mkdir()
-    for code, said in (
-        ("raise SystemExit", "its driver ended"),
-        ("import time; time.sleep(60)", "no answer in 1 s"),
-    ):
-        (tmp_path / "packages" / "ray.py").write_text(code)
-        monkeypatch.setattr(ray, "JOIN_S", 1.0)
-        monkeypatch.setattr(ray, "END_S", 0.1)
-        with pytest.raises(DeviceError, match=rf"{said} \(see .*/cluster/ray.log\)"):
-            RayBootstrap(listener, tmp_path)
+    played.write_text(f"import time\n{code}")
+    monkeypatch.setattr(bootstrap, "JOIN_S", 2.0)
+    with pytest.raises(DeviceError, match=rf"{said} \(see .*/cluster/ray.log\)"):
+        RayBootstrap("auto", tmp_path, insecure=True)
 
 
 # ---------------------------------------------------------------- what travels, and what is asked for
@@ -223,7 +124,7 @@ def test_the_users_own_modules_come_before_those_beside_gpusched(
 ) -> None:
     """PYTHONPATH was replaced on every node."""
     monkeypatch.setenv("PYTHONPATH", "/data/ours:/data/theirs")
-    ours = str(Path(ray.__file__).parents[3])
+    ours = str(Path(bootstrap.__file__).parents[3])
     assert node_environment() == {"PYTHONPATH": f"/data/ours:/data/theirs:{ours}"}
 
 
@@ -255,17 +156,17 @@ def test_a_recipe_for_gpus_never_trains_on_cpu_slots(tmp_path: Path) -> None:
 
 
 def test_a_node_whose_anchor_is_slow_is_not_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the bridge was replaced: only a node that Ray calls dead, or that is not ours any more, is."""
-    offers = {name: NodeOffer(name, "127.0.0.1", "cpu:2") for name in "ab"}
+    offers = [{"name": name, "address": "127.0.0.1", "devices": "cpu:2"} for name in "ab"]
     answers = [
-        Reserved([offers["a"], offers["b"]], ["a", "b"]),
-        Reserved([offers["a"]], ["a", "b"]),
-        Reserved([offers["a"]], ["a"]),
+        {"offers": offers, "kept": ["a", "b"]},
+        {"offers": offers[:1], "kept": ["a", "b"]},
+        {"offers": offers[:1], "kept": ["a"]},
     ]
     monkeypatch.setattr(RayBootstrap, "_join", lambda *_: None)
     monkeypatch.setattr(RayBootstrap, "_call", lambda *_: answers.pop(0))
-    bootstrap = RayBootstrap(listener, tmp_path, insecure=True)
-    found = [[offer.name for offer in bootstrap.nodes()] for _ in range(3)]
+    way = RayBootstrap("auto", tmp_path, insecure=True)
+    found = [[offer.name for offer in way.nodes()] for _ in range(3)]
     assert found == [["a", "b"], ["a", "b"], ["a"]]

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from gpusched.errors import DeviceError
-from gpusched.executors.cluster.ray import RayBootstrap, Wanted
+from gpusched.executors.cluster.bootstrap import RayBootstrap, Wanted
 from tests.rig import PATIENCE_S, wait_until
 
 pytestmark = [
@@ -32,7 +32,7 @@ pytestmark = [
 ]
 TOKEN = "a-token-of-this-test-and-of-no-other"
 SMI = """#!/bin/sh
-for gpu in 0 1 2 3 4 5; do echo "$gpu, GPU-0000-$gpu, Scripted GPU"; done
+for gpu in 0 1 2 3 4 5; do echo "$gpu, GPU-0000-$gpu"; done
 """
 OTHER_JOB = """
 import json, ray, sys
@@ -119,6 +119,7 @@ def other_job(cluster: RayCluster, limit_s: float, kind: str = "GPU") -> dict[st
 @pytest.fixture
 def token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
 
 
 class Staying(RayBootstrap):
@@ -220,7 +221,7 @@ def test_a_process_outlives_its_anchor_and_its_bridge_and_a_resume_finds_the_sam
 
 @pytest.mark.usefixtures("token")
 def test_a_node_whose_process_has_left_is_given_back(guarded: RayCluster, tmp_path: Path) -> None:
-    bootstrap = Staying(guarded.address, tmp_path, lease_s=1.0)
+    bootstrap = Staying(guarded.address, tmp_path)
     _kept, left = bootstrap.nodes()
     pid = int(bootstrap.words(left.name)[0])
     bootstrap.leave()
@@ -232,14 +233,15 @@ def test_a_node_whose_process_has_left_is_given_back(guarded: RayCluster, tmp_pa
     wait_until(lambda: not guarded.anchors())
 
 
+@pytest.mark.parametrize("token", ["", "another-token-altogether"])
 def test_a_wrong_token_and_none_are_answered_with_what_to_do(
-    guarded: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guarded: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    for token in ("", "another-token-altogether"):
-        monkeypatch.setenv("RAY_AUTH_TOKEN", token)
-        with pytest.raises(DeviceError, match=r"wants its token, .*RAY_AUTH_TOKEN_PATH"):
-            RayBootstrap(guarded.address, tmp_path, insecure=True)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", token)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    with pytest.raises(DeviceError, match=r"(?i)token"):
+        RayBootstrap(guarded.address, tmp_path)
 
 
 # ---------------------------------------------------------------- two nodes without GPUs, and no token
@@ -263,13 +265,14 @@ def unguarded() -> Iterator[RayCluster]:
 
 
 def test_a_cluster_without_a_token_is_refused_until_that_is_accepted(
-    unguarded: RayCluster, tmp_path: Path
+    unguarded: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(DeviceError, match=r"has no token: .* or accept it with --insecure-cluster"):
-        RayBootstrap(unguarded.address, tmp_path)
-    bootstrap = RayBootstrap(unguarded.address, tmp_path, insecure=True)
-    assert not bootstrap.has_token
-    bootstrap.leave()
+    """Also where this machine has a token, which such a cluster does not look at."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+    for mode in ("disabled", "token"):
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+        with pytest.raises(DeviceError, match=r"has no token: .* or accept it with --insecure"):
+            RayBootstrap(unguarded.address, tmp_path)
 
 
 def test_another_version_of_ray_is_named(
@@ -278,7 +281,7 @@ def test_another_version_of_ray_is_named(
     lie = "import ray\nray.__version__ = '2.53.0'\n"
     (tmp_path / "sitecustomize.py").write_text(lie)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    with pytest.raises(DeviceError, match=r"Ray 2.53.0 cannot join .* Version mismatch"):
+    with pytest.raises(DeviceError, match=r"Ray 2.53.0: .*Version mismatch"):
         RayBootstrap(unguarded.address, tmp_path, insecure=True)
 
 
