@@ -132,6 +132,8 @@ class PlainExecutor:
 
     # ------------------------------------------------------------------ the daemon's part
 
+    def settle_best(self) -> None: ...
+
     def keep_out(self, device: str, reason: str) -> None:
         """No slot is ever quarantined."""
 
