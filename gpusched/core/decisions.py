@@ -127,12 +127,9 @@ class TrialView(Protocol):
     held_by_user: bool
     #: Launches so far.
     incarnation: int
-    #: Step of the latest report, and steps since the report before, or since the checkpoint: 1 where a script reports
-    #: every step.
-    step: int
+    #: Steps since the report before the latest, or since the checkpoint: 1 where a script reports every step.
     stride: int
-    #: The latest metric, None where it was not finite; the same turned so that more is better, minus infinity there.
-    metric: float | None
+    #: The latest metric turned so that more is better; minus infinity where it was not finite.
     score: float
     best_score: float
     best_step: int
@@ -146,6 +143,16 @@ class TrialView(Protocol):
     step_time_s: float | None
     #: When the present incarnation came up; None while none is up.
     up_at: float | None
+
+    @property
+    def step(self) -> int:
+        """Step of the latest report."""
+        ...
+
+    @property
+    def metric(self) -> float | None:
+        """The latest metric; None where it was not finite."""
+        ...
 
     @property
     def is_live(self) -> bool: ...

@@ -186,7 +186,7 @@ class Experiment:
         if state.best is None or trial.score > state.best.score:
             self._do.saves.ask_if_better(trial)
         every_s = rules.save_every_s
-        if every_s is not None and state.now - trial.last_saved_at >= every_s:
+        if every_s is not None and state.now - trial.saved_at >= every_s:
             self._do.saves.ask_if_due(trial)
 
     def _take_back(self, trial: TrialRecord, atoms: int) -> None:
@@ -208,7 +208,7 @@ class Experiment:
         trial = self._current(event.trial, event.incarnation)
         if trial is None:
             return
-        trial.save_s, trial.last_saved_at = event.save_s, self.state.now
+        trial.save_s = event.save_s
         self.state.longest_save_s = max(self.state.longest_save_s, event.save_s)
         self._do.saves.committed(trial, event.step)
 
@@ -312,7 +312,10 @@ class Experiment:
         state = self.state
         state.watched_since = state.now
         for number, incarnation in event.launched.items():
-            state.trials[int(number)].skip_to = incarnation
+            trial = state.trials[int(number)]
+            if not trial.has_processes:
+                trial.gone = incarnation
+            trial.incarnation = incarnation
         state.say(None, f"daemon {event.epoch} took over")
         self._learn_outside(event)
         for trial in state.live.values():

@@ -9,8 +9,8 @@ from gpusched.core.commands import Command, KeepBest, Save
 from gpusched.core.state import State
 from gpusched.core.trial import NEVER, BestCheckpoint, TrialRecord, TrialState
 
+#: After an unanswered request for a checkpoint, until the next; twice as long each time, at most ``save_every_s``.
 SAVE_RETRY_S = 10.0
-"""After an unanswered request for a checkpoint, until the next; twice as long each time, at most ``save_every_s``."""
 
 
 class Saves:
@@ -37,7 +37,7 @@ class Saves:
             if not trial.after.save:
                 trial.after = replace(trial.after, save=True)
                 self._add(Save(trial.id, trial.incarnation))
-        elif state.now - trial.last_saved_at < trial.save_s / rules.save_share:
+        elif state.now - trial.saved_at < trial.save_s / rules.save_share:
             why = f"saving may take {rules.save_share:.0%} of a trial's time, and it had just saved"
             self._hold(trial)
         elif state.best is not None and state.now - state.best_asked_at < rules.best_every_s:
@@ -71,7 +71,7 @@ class Saves:
         if rules.save_every_s is None or trial.state is not TrialState.RUNNING:
             return
         pause_s = max(rules.save_every_s, trial.save_s / rules.save_share)
-        unsaved_s = state.now - max(trial.last_saved_at, trial.up_at or 0.0)
+        unsaved_s = state.now - max(trial.saved_at, trial.up_at or 0.0)
         unasked_s = state.now - trial.save_asked_at
         overdue_when_asked_s = unsaved_s - unasked_s - pause_s
         patience_s = max(SAVE_RETRY_S, 2 * state.longest_save_s, overdue_when_asked_s)
@@ -83,8 +83,7 @@ class Saves:
     def committed(self, trial: TrialRecord, step: int) -> None:
         """Note that a checkpoint of ``step`` is on disk: it may be the best model there is."""
         state = self._state
-        if step != trial.saved_step:
-            trial.saved_step, trial.saved_at = step, state.now
+        trial.saved_step, trial.saved_at = step, state.now
         metric = next((value for at, value in reversed(trial.curve) if at == step), None)
         if metric is None or metric != metric:
             return

@@ -151,9 +151,9 @@ class Speed:
         trial has grown and is slower than before; 0: none.
         """
         if step_time_s is None:
-            if trial.steps_of_incarnation == 0 or trial.last_report_at is None:
+            if trial.steps_of_incarnation == 0:
                 return 0
-            step_time_s = (now - trial.last_report_at) / stride
+            step_time_s = (now - trial.heard_at) / stride
         if trial.doom is not None or not step_time_s > 0:
             return (
                 0  # its devices may be lost; several reports read at once have no time between them

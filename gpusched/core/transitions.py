@@ -125,10 +125,10 @@ class Transitions:
 
     def _launch(self, trial: TrialRecord) -> None:
         """Launch the next incarnation of a STARTING trial; all of its devices are clean."""
-        trial.incarnation = trial.next_incarnation
+        trial.incarnation += 1
         trial.steps_of_incarnation = 0
         trial.steps_since_resize = 0
-        trial.launched_at = self._state.now
+        trial.heard_at = self._state.now
         self.add(Launch(trial.id, trial.incarnation, trial.devices, trial.hparams, trial.seed))
 
     def launch_if_ready(self, trial: TrialRecord) -> None:
@@ -315,7 +315,6 @@ class Transitions:
         if after.state is not S.STOPPED and after != told:
             trial.cut_atoms = None  # the script came to an end of its own
         if after.state is S.FAILED:
-            trial.error = after.reason
             state.failures += 1
             if event.barred:
                 state.configurations.bar(trial.hparams)
@@ -341,9 +340,8 @@ def _silence(state: State, trial: TrialRecord) -> str:
     """Say how long a trial has been silent, where that is too long; else return nothing."""
     rules = state.rules
     if trial.steps_of_incarnation == 0:
-        since, limit_s = trial.launched_at, rules.startup_limit_s
+        limit_s = rules.startup_limit_s
     else:
-        since = trial.last_report_at or 0.0
         limit_s = rules.hang_limit_s or max(60.0, 5 * trial.report_s)
-    silent_s = state.now - max(since, state.watched_since)
+    silent_s = state.now - max(trial.heard_at, state.watched_since)
     return f"no report for {silent_s:.0f} s (limit {limit_s:.0f} s)" if silent_s > limit_s else ""

@@ -183,20 +183,15 @@ class TrialRecord:
     incarnation: int = 0
     #: The newest incarnation of which nothing is left. Its events are over too: whatever still comes is ignored.
     gone: int = 0
-    #: After a salvage: the newest incarnation that was ever launched, so that no number is used twice.
-    skip_to: int = 0
     #: Devices it holds, in the order of its ranks; empty unless live.
     devices: tuple[str, ...] = ()
     #: Devices taken for the resize it is yielding for; clean, and not yet used by it.
     reserved: tuple[str, ...] = ()
 
-    step: int = 0
     #: Steps that the latest report stands for: since the one before it or, in a new launch, since the checkpoint.
     stride: int = 1
     #: The most steps any incarnation reached: a relaunch goes back to a checkpoint, and progress is what is beyond.
     furthest_step: int = 0
-    seq: int = 0
-    metric: float | None = None
     score: float = NEVER
     #: Best finite metric so far, as a score, and the step it was reported at.
     best_score: float = NEVER
@@ -208,15 +203,15 @@ class TrialRecord:
 
     #: Step of the newest committed checkpoint (0: none), and when it was committed.
     saved_step: int = 0
-    saved_at: float = 0.0
-    last_saved_at: float = NEVER
+    saved_at: float = NEVER
     #: When it was last asked to save a checkpoint and train on.
     save_asked_at: float = NEVER
     save_s: float = 0.0
 
     #: When the launch, or the yield of a resize, was decided: the start of what counts as overhead. None: not known.
     decided_at: float | None = 0.0
-    launched_at: float = 0.0
+    #: When it last reported or, before that, was launched.
+    heard_at: float = 0.0
     #: When the present incarnation came up, and the training time of those before it.
     up_at: float | None = None
     past_training_s: float = 0.0
@@ -230,8 +225,6 @@ class TrialRecord:
     step_time_s: float | None = None
     #: (atoms, step time) before the resize it is in: compared with its second step after it.
     step_time_before_s: tuple[int, float] | None = None
-    last_report_at: float | None = None
-
     #: Seconds between its last reports, within an incarnation.
     intervals_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
 
@@ -241,10 +234,31 @@ class TrialRecord:
     held_by_user: bool = False
     #: Atoms it trained on when the end of the search stopped it, 0 if it was paused then; None: it was not stopped so.
     cut_atoms: int | None = None
-    error: str | None = None
     #: Events of its life, for ``explain`` and for error messages: (at, text).
     story: list[tuple[float, str]] = field(default_factory=list)
     curve: Curve = field(default_factory=Curve)
+
+    @property
+    def step(self) -> int:
+        """The step of the latest report."""
+        return self.report.step
+
+    @property
+    def seq(self) -> int:
+        return self.report.seq
+
+    @property
+    def metric(self) -> float | None:
+        """The metric of the latest report; None where it was not finite."""
+        latest = self.curve[-1][1] if self.curve else math.nan
+        return latest if latest == latest else None
+
+    @property
+    def error(self) -> str | None:
+        """Reason for which the trial has failed; None where it has not."""
+        if self.state is not S.FAILED or not self.story:
+            return None
+        return self.story[-1][1].partition(f"-> {S.FAILED.value}: ")[2]
 
     @property
     def atoms(self) -> int:
@@ -276,10 +290,6 @@ class TrialRecord:
         return self.incarnation > self.gone
 
     @property
-    def next_incarnation(self) -> int:
-        return max(self.incarnation, self.skip_to) + 1
-
-    @property
     def is_resizing(self) -> bool:
         """Whether the trial leaves to go on at another size."""
         return self.after is not None and self.after.is_resize
@@ -309,10 +319,9 @@ class TrialRecord:
 
     def record(self, report: Report, metric: float | None, stride: int, now: float) -> None:
         """Take in a report; ``stride``: steps since the trial's last one."""
-        if self.steps_of_incarnation and self.last_report_at is not None:
-            self.intervals_s.append(now - self.last_report_at)
-        self.seq, self.step, self.report, self.metric = report.seq, report.step, report, metric
-        self.last_report_at = now
+        if self.steps_of_incarnation:
+            self.intervals_s.append(now - self.heard_at)
+        self.report, self.heard_at = report, now
         self.trained_atoms = len(self.devices)
         self.steps_since_resize += stride
         self.steps_of_incarnation += 1

@@ -283,7 +283,7 @@ class Midway(SimExecutor):
         run = story.run = Run(story, trial.incarnation, trial.devices, self._now, speedup)
         self._pool.occupy(run, self._now)
         if not trial.steps_of_incarnation:
-            up_at = trial.launched_at + self._delays.launch(trial.incarnation, trial.atoms)
+            up_at = trial.heard_at + self._delays.launch(trial.incarnation, trial.atoms)
             up_at = max(self._now, up_at)
             if trial.up_at is None:
                 self._push(up_at, "up", run)
@@ -295,8 +295,7 @@ class Midway(SimExecutor):
             self._answer(run)
             return
         step_s = curve.step_time_s(run.step + 1) / speedup
-        since = trial.last_report_at if trial.last_report_at is not None else self._now
-        self._go_on(run, max(since, self._now - step_s))
+        self._go_on(run, max(trial.heard_at, self._now - step_s))
 
 
 def go_on(

@@ -165,7 +165,7 @@ def test_growing_reserves_first_and_launches_when_the_old_devices_are_released()
     assert script.trial(0).devices == ("d0", "d1")
     assert script.policy.exits == []
     script.wait(2.0).released("d0").expect(launch(0, 2, "d0", "d1"))
-    script.wait(1.0).report(0, 0.6).expect(Save(0, 2))
+    script.wait(9.0).report(0, 0.6).expect(Save(0, 2))
     assert script.trial(0).steps_since_resize == 1
 
 

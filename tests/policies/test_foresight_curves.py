@@ -12,6 +12,7 @@ import pytest
 from gpusched.core.trial import NEVER, TrialRecord
 from gpusched.policies import foresight_curves
 from gpusched.policies.foresight_curves import Belief, Curves, expected_excess
+from gpusched.protocol import Report
 
 Score = Callable[[int], float]
 
@@ -27,7 +28,7 @@ class Trained:
         trial = self.trials.setdefault(trial_id, TrialRecord(trial_id, {}))
         for step in range(trial.step + every, steps + 1, every):
             value = metric(step)
-            trial.step = step
+            trial.report = Report(0, 0, step)
             trial.score = NEVER if math.isnan(value) else value * self.sign
             trial.curve.add(step, value)
             self.curves.look(trial, self.sign, self.ceiling)
