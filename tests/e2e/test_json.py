@@ -62,7 +62,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Printed]:
     assert box.processes() == []
 
 
-#: ``gpus`` prints nothing without a GPU (on a scripted driver: ``tests/devices/test_doctor.py``); ``node`` serves;
+#: ``gpus`` prints nothing without a GPU (on a scripted driver: ``tests/doctor/test_machine.py``); ``node`` serves;
 #: ``whatif`` takes seconds (``tests/sim/test_whatif.py``).
 ELSEWHERE = {"gpus", "node", "whatif"}
 
