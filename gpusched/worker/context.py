@@ -7,11 +7,12 @@ torchrun), neither (alone).
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
-from collections.abc import Mapping, MutableSequence, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -106,9 +107,7 @@ def _scheduled(environment: Mapping[str, str], defaults: Mapping[str, object] | 
     paths = experiment.trial(trial)
     drawn = _read(paths.hparams)
     world_size = _number(environment, "WORLD_SIZE", 1)
-    known = {field.name for field in fields(Settings)}
-    given = _read(experiment.worker)
-    settings = Settings(**{name: value for name, value in given.items() if name in known})
+    settings = Settings(**_read(experiment.worker))
     is_rehearsal = bool(environment.get("GPUSCHED_REHEARSAL"))
     return Context(
         launcher="gpusched",
@@ -137,12 +136,15 @@ def _unscheduled(
     environment: Mapping[str, str],
     defaults: Mapping[str, object] | None,
 ) -> Context:
-    rest, own = _own_options(arguments)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--max-steps", type=int)  # for what a recipe would say
+    parser.add_argument("--seed", type=int)
+    own, rest = parser.parse_known_args(arguments)
     given = environment.get("GPUSCHED_HPARAMS")
     drawn = _read(Path(given)) if given else {}
     known = drawn.get("hparams", {})
     hparams = from_command_line(rest, merged(defaults, known) if defaults is not None else None)
-    most = own.get("max_steps", _number(environment, "GPUSCHED_MAX_STEPS", 0) or None)
+    most = own.max_steps or _number(environment, "GPUSCHED_MAX_STEPS", 0) or None
     world_size = _number(environment, "WORLD_SIZE", 1) if environment.get("RANK") else 1
     return Context(
         launcher="torchrun" if environment.get("RANK") else "nobody",
@@ -151,28 +153,9 @@ def _unscheduled(
         world_size=world_size,
         atoms=world_size,
         hparams=HParams(merged(known, hparams)),
-        seed=own.get("seed", int(drawn.get("seed", 0))),
+        seed=int(drawn.get("seed", 0)) if own.seed is None else own.seed,
         settings=Settings(max_steps=most),
     )
-
-
-def _own_options(arguments: Sequence[str]) -> tuple[list[str], dict[str, int]]:
-    """Split off ``--max-steps N`` and ``--seed N``, which stand for what a recipe would say."""
-    own: dict[str, int] = {}
-    rest: MutableSequence[str] = list(arguments)
-    for option, name in (("--max-steps", "max_steps"), ("--seed", "seed")):
-        for position, argument in enumerate(rest):
-            flag, equals, text = argument.partition("=")
-            if flag != option:
-                continue
-            taken = 1 if equals else 2
-            text = text if equals else "".join(rest[position + 1 : position + 2])
-            if not text.isdecimal():
-                raise InputError(f"{option} {text}: not a whole number")
-            own[name] = int(text)
-            del rest[position : position + taken]
-            break
-    return list(rest), own
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -147,7 +147,7 @@ class Overtaken:
         if not data and self._meanwhile is not None:
             meanwhile, self._meanwhile = self._meanwhile, None
             meanwhile()
-            raise BlockingIOError
+            raise TimeoutError
         return data
 
     def __getattr__(self, name: str) -> Any:

@@ -329,12 +329,6 @@ def test_a_plain_loop_leaves_inside_report(bench: Bench) -> None:
     assert np.diff(accuracies).tolist() == pytest.approx([2.0] * 5, abs=1e-5)
 
 
-def test_leave_inside_report(bench: Bench) -> None:
-    with daemon(bench, at_step(leave=1)):
-        assert run_rank(plain, bench).code == 0
-    assert bench.last_word() == {"why": "yielded", "step": 1, "saved_step": None}
-
-
 def often(every: int = 2) -> list[Any]:
     """Reports inside the epoch; the samples it was given."""
     trial = gpusched.init()
@@ -399,26 +393,6 @@ def test_a_script_in_charge_is_not_ended_by_report(bench: Bench) -> None:
         assert run_rank(in_charge, bench, 1, False).value == [11.0, 22.0, 33.0, 44.0, 55.0, 66.0]
     assert bench.last_word() == {"why": "yielded", "step": 2, "saved_step": None}
     assert len(bench.reports()) == 2
-
-
-def loader_in_the_loop(stop: bool = False) -> list[Any]:
-    trial = gpusched.init()
-    trial.track(model=nn.Linear(1, 1))
-    seen: list[Any] = []
-    if_it_leaves(lambda: seen)
-    for _ in trial.steps(limit=4):
-        loader = trial.loader(TensorDataset(torch.arange(6)), batch_size=6)
-        seen.extend(x.tolist() for (x,) in loader)
-        trial.report(accuracy=1)
-    return seen
-
-
-def test_a_loader_made_anew_in_every_epoch_still_knows_its_epoch(bench: Bench) -> None:
-    whole = run_rank(loader_in_the_loop, Bench_like(bench, "whole")).value
-    assert len({tuple(order) for order in whole}) == 4
-    with daemon(bench, at_step(**{"yield": 2})):
-        first = run_rank(loader_in_the_loop, bench).value
-    assert [*first, *run_rank(loader_in_the_loop, bench, incarnation=2).value] == whole
 
 
 class Clock:
