@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import signal
 import threading
 import time
@@ -28,14 +27,13 @@ from textual.widgets import (
     TabPane,
 )
 
-from gpusched.dashboard import devices, panels, table
+from gpusched.dashboard import devices, panels
 from gpusched.dashboard.feed import Feed, Frames, Loupe, Source
 from gpusched.dashboard.marks import QUIET, styled
 from gpusched.dashboard.model import Standing
-from gpusched.dashboard.table import TableChoice
-from gpusched.dashboard.widgets import Prompt, TrialTable, YesOrNo
+from gpusched.dashboard.widgets import TrialTable, YesOrNo
 from gpusched.errors import GpuschedError
-from gpusched.text import clean, show_duration, show_hparams
+from gpusched.text import clean, show_duration
 
 #: How watching ends. ``lost``: no daemon runs the experiment any more, and it is not over.
 Why = Literal["over", "detached", "lost", "terminated"]
@@ -45,7 +43,7 @@ Act = Callable[..., object]
 MORE_S = 600.0
 #: A daemon sends twice a second; after this long without a word it is said to be away.
 AWAY_AFTER_S = 2.5
-STEERING = {"pause", "stop_trial", "more_time", "try_configuration", "stop_search"}
+STEERING = {"pause", "stop_trial", "more_time", "stop_search"}
 
 
 class Dashboard(App[Why]):
@@ -92,7 +90,6 @@ class Dashboard(App[Why]):
         Binding("p", "pause", "pause"),
         Binding("x", "stop_trial", "stop trial"),
         Binding("plus", "more_time", "10 min", key_display="+"),
-        Binding("c", "try_configuration", "try"),
         Binding("S", "stop_search", "stop search"),
         Binding("ctrl+c", "interrupt", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", show=False, priority=True),
@@ -114,10 +111,7 @@ class Dashboard(App[Why]):
         self._loupe = Loupe(self._post, sources or {})
         self.failure: BaseException | None = None
         self.view: Standing | None = None
-        self.choice = TableChoice()
-        #: The trial that a person chose, followed wherever the order takes it; None: the cursor stays at the top.
-        self.chosen: int | None = None
-        self._under: int | None = None
+        self._trials = TrialTable()
         self._is_stale = False
         self._heard_at = time.monotonic()
         #: By tab: the trial, and its content.
@@ -128,7 +122,7 @@ class Dashboard(App[Why]):
         yield Static(styled("waiting for the daemon ..", QUIET), id="head", markup=False)
         yield Static(id="atoms", markup=False)
         with Container(id="body"):
-            yield TrialTable(id="trials", cursor_type="row", fixed_columns=1)
+            yield self._trials
             with TabbedContent(id="side"):
                 with TabPane("trial", id="trial"), VerticalScroll():
                     yield Static(id="detail", markup=False)
@@ -150,7 +144,7 @@ class Dashboard(App[Why]):
             loop.add_signal_handler(number, self.leave, "terminated")
         # After Ctrl-Z and fg the screen is empty, and Textual leaves that to the app.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
-        self.query_one(DataTable).focus()
+        self._trials.focus()
         self.set_interval(1.0, self._tick)
         self._feed.start()
         self._loupe.start()
@@ -160,12 +154,6 @@ class Dashboard(App[Why]):
         self._feed.stop()
         self._loupe.stop()
         self.exit(why)
-
-    def _handle_exception(self, error: Exception) -> None:
-        """Keep the error for the caller to word; Textual would print a traceback with all locals."""
-        super()._handle_exception(error)
-        self._exit_renderables.clear()
-        self.failure = error
 
     # ------------------------------------------------------------ what is heard
 
@@ -219,30 +207,28 @@ class Dashboard(App[Why]):
         view, self._is_stale = self.view, False
         if view is None or not self.is_running:
             return
+        try:
+            self._draw_view(view)
+        except (
+            Exception
+        ) as error:  # the caller words it; Textual would print a traceback with all locals
+            self.failure = error
+            self.leave("lost")
+
+    def _draw_view(self, view: Standing) -> None:
         width = max(20, (self.query_one("#head").size.width or self.size.width) - 2)
         self.query_one("#head", Static).update(panels.head(view, width, self._away_s))
         rows = max(2, self.size.height // 4)
         self.query_one("#atoms", Static).update(devices.strip(view, width, rows))
         self.query_one("#remarks", Static).update(panels.remarks(view))
-        self._under = self.query_one(TrialTable).fill(view, self.choice, self.chosen)
+        self._trials.show(view)
         self._fill_side()
 
-    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        if event.row_key.value is None:
-            return
-        number = int(event.row_key.value)
-        if number != self._under:  # moved by a key or a click
-            self.chosen = self._under = number
+    def on_data_table_row_highlighted(self, _event: DataTable.RowHighlighted) -> None:
         self._fill_side()
 
     def on_data_table_row_selected(self, _event: DataTable.RowSelected) -> None:
         self.action_enter()
-
-    def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
-        name = str(event.column_key.value)
-        self._choose(
-            sort=name, is_reversed=name == self.choice.sort and not self.choice.is_reversed
-        )
 
     def on_tabbed_content_tab_activated(self, _event: TabbedContent.TabActivated) -> None:
         self._fill_side()
@@ -255,7 +241,7 @@ class Dashboard(App[Why]):
         """Show the open tab, and ask for its content."""
         if (view := self.view) is None or not self.is_running:
             return
-        tab, number = self._tab, self._under
+        tab, number = self._tab, self._trials.under
         self._loupe.look(tab, number)
         about, found = self._fetched.get(tab, (None, None))
         if about != number:
@@ -287,18 +273,11 @@ class Dashboard(App[Why]):
 
     # ------------------------------------------------------------ looking
 
-    def _choose(self, **changes: Any) -> None:
-        self.choice = dataclasses.replace(self.choice, **changes)
-        self._draw()
-
     def action_sort(self) -> None:
-        """Sort by the next column."""
-        names = ["metric"] if self.view is None else table.columns(self.view)
-        place = names.index(self.choice.sort) if self.choice.sort in names else 0
-        self._choose(sort=names[(place + 1) % len(names)], is_reversed=False)
+        self._trials.choose_next_column()
 
     def action_reverse(self) -> None:
-        self._choose(is_reversed=not self.choice.is_reversed)
+        self._trials.choose(is_reversed=not self._trials.choice.is_reversed)
 
     def action_filter(self) -> None:
         asked = self.query_one("#filter", Input)
@@ -307,10 +286,10 @@ class Dashboard(App[Why]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         if event.input.id == "filter":
-            self._choose(wanted=event.value)
+            self._trials.choose(wanted=event.value)
 
     def on_input_submitted(self, _event: Input.Submitted) -> None:
-        self.query_one(DataTable).focus()
+        self._trials.focus()
 
     def action_open(self, tab: str) -> None:
         self.query_one(TabbedContent).active = tab
@@ -325,13 +304,12 @@ class Dashboard(App[Why]):
 
     def action_leave_panel(self) -> None:
         """From a panel back to the trials; there, all trials again, and the cursor at the top."""
-        grid = self.query_one(DataTable)
         self.screen.remove_class("-zoomed")
-        if self.focused is grid:
-            self.chosen = None
+        if self.focused is self._trials:
+            self._trials.chosen = None
             self.query_one("#filter", Input).value = ""
         self.query_one("#filter", Input).remove_class("-open")
-        grid.focus()
+        self._trials.focus()
         self.call_after_refresh(self._draw)
 
     def action_help(self) -> None:
@@ -367,31 +345,23 @@ class Dashboard(App[Why]):
         return self._act is not None or action not in STEERING
 
     def action_pause(self) -> None:
-        trial = self.view.trial(self._under) if self.view is not None else None
+        trial = self.view.trial(self._trials.under) if self.view is not None else None
         is_paused = trial is not None and (trial.state == "paused" or trial.held_by_user)
         verb = "unpause" if is_paused else "pause"
-        self._ask_about(f"{verb} trial {self._under}?", verb)
+        self._ask_about(f"{verb} trial {self._trials.under}?", verb)
 
     def action_stop_trial(self) -> None:
-        self._ask_about(f"stop trial {self._under} for good?", "stop_trial")
+        self._ask_about(f"stop trial {self._trials.under} for good?", "stop_trial")
 
     def action_more_time(self) -> None:
         self._ask("move the deadline by 10 minutes?", "deadline", add_s=MORE_S)
-
-    def action_try_configuration(self) -> None:
-        def ask(values: str | None) -> None:
-            if values:
-                self._ask(f"try {values}?", "try", values=values)
-
-        label = "a configuration to try next: lr=0.1 width=64; the rest is drawn at random"
-        self.push_screen(Prompt(label), ask)
 
     def action_stop_search(self) -> None:
         self._ask("stop the search? every trial leaves at its next step", "stop")
 
     def _ask_about(self, question: str, verb: str) -> None:
-        if self._under is not None:
-            self._ask(question, verb, trial=self._under)
+        if self._trials.under is not None:
+            self._ask(question, verb, trial=self._trials.under)
 
     def _ask(self, question: str, verb: str, **arguments: Any) -> None:
         """Ask the daemon once the person has agreed."""
@@ -423,7 +393,5 @@ def _worded(answer: object) -> str:
     match answer:
         case {"time_left_s": float() | int() as left_s}:
             return f"the deadline is moved: {show_duration(left_s)} left"
-        case {"hparams": hparams}:
-            return f"{show_hparams(hparams)} starts as soon as an atom is free"
         case _:
             return str(answer)

@@ -1,14 +1,15 @@
-"""Widgets of the dashboard: the table of trials, a question, and a line of text."""
+"""Widgets of the dashboard: the table of trials, and a question."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
-from textual.widgets import DataTable, Input, Label
+from textual.widgets import DataTable, Label
 
 from gpusched.dashboard import table
 from gpusched.dashboard.marks import colours
@@ -17,16 +18,37 @@ from gpusched.dashboard.table import TableChoice
 
 
 class TrialTable(DataTable[Text]):
-    """The trials, a row each; a row keeps its place on the screen as a person's choice of order and filter has it."""
+    """The trials that a person wants to see, a row each, in the order of a column."""
 
-    def fill(self, view: Standing, choice: TableChoice, chosen: int | None) -> int | None:
-        """Bring the rows up to date, in order; return the trial under the cursor: ``chosen``, or the first."""
+    def __init__(self) -> None:
+        super().__init__(id="trials", cursor_type="row", fixed_columns=1)
+        self.choice = TableChoice()
+        #: The trial that a person chose, followed wherever the order takes it; None: the cursor stays at the top.
+        self.chosen: int | None = None
+        self.under: int | None = None
+        self._view: Standing | None = None
+
+    def choose(self, **changes: Any) -> None:
+        """Change the order, or which trials are wanted."""
+        self.choice = replace(self.choice, **changes)
+        if self._view is not None:
+            self.show(self._view)
+
+    def choose_next_column(self) -> None:
+        """Sort by the next column."""
+        names = [str(key.value) for key in self.columns] or ["metric"]
+        place = names.index(self.choice.sort) if self.choice.sort in names else 0
+        self.choose(sort=names[(place + 1) % len(names)], is_reversed=False)
+
+    def show(self, view: Standing) -> None:
+        """Bring the rows up to date, in order; the cursor stays with the chosen trial, or at the top."""
+        self._view = view
         names = table.columns(view)
-        self._head(view, choice, names)
-        trials = table.order(view, choice)
+        self._head(view, names)
+        trials = table.order(view, self.choice)
         painted = colours(view)
-        wanted = {str(trial.id) for trial in trials}
-        for row_key in [key for key in self.rows if key.value not in wanted]:
+        place = {trial.id: number for number, trial in enumerate(trials)}
+        for row_key in [key for key in self.rows if int(key.value or 0) not in place]:
             self.remove_row(row_key)
         there = {key.value for key in self.rows}
         for trial in trials:
@@ -37,25 +59,32 @@ class TrialTable(DataTable[Text]):
             for name, cell, before in zip(names, cells, self.get_row(str(trial.id)), strict=True):
                 if cell != before:
                     self.update_cell(str(trial.id), name, cell, update_width=True)
-        place = {trial.id: number for number, trial in enumerate(trials)}
         self.sort("trial", key=lambda cell: place[int(cell.plain)])
-        if not trials:
-            return None
-        row = place.get(chosen, 0) if chosen is not None else 0
-        self.move_cursor(row=row, scroll=chosen is not None)
-        return trials[row].id
+        self.under = None
+        if trials:
+            row = place.get(self.chosen, 0) if self.chosen is not None else 0
+            self.under = trials[row].id
+            self.move_cursor(row=row, scroll=self.chosen is not None)
 
-    def _head(self, view: Standing, choice: TableChoice, names: list[str]) -> None:
+    def _head(self, view: Standing, names: list[str]) -> None:
         """Show these columns, with a mark at the one that sorts."""
         if [key.value for key in self.columns] != names:
             self.clear(columns=True)
             for name in names:  # with room for the mark
                 self.add_column(Text(f"{view.metric if name == 'metric' else name} "), key=name)
+        order = "▴" if self.choice.is_reversed else "▾"
         for key, column in self.columns.items():
-            mark = "▴" if choice.is_reversed else "▾"
-            column.label = Text(
-                column.label.plain[:-1] + (mark if key.value == choice.sort else " ")
-            )
+            mark = order if key.value == self.choice.sort else " "
+            column.label = Text(column.label.plain[:-1] + mark)
+
+    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+        number = event.row_key.value
+        if number is not None and int(number) != self.under:  # moved by a key or a click
+            self.chosen = self.under = int(number)
+
+    def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
+        name, choice = str(event.column_key.value), self.choice
+        self.choose(sort=name, is_reversed=name == choice.sort and not choice.is_reversed)
 
 
 class YesOrNo(ModalScreen[bool]):
@@ -76,24 +105,3 @@ class YesOrNo(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         yield Label(f"{self._question}  y / n", markup=False)
-
-
-class Prompt(ModalScreen[str | None]):
-    """A line of text; None where the person leaves with Escape."""
-
-    CSS = """
-    Prompt { align: center bottom; }
-    Prompt Label { width: 100%; padding: 0 1; background: $surface; }
-    """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)")]
-
-    def __init__(self, label: str) -> None:
-        super().__init__()
-        self._label = label
-
-    def compose(self) -> ComposeResult:
-        yield Label(self._label, markup=False)
-        yield Input()
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        self.dismiss(event.value)
