@@ -241,3 +241,13 @@ def test_a_node_that_is_back_does_not_replace_a_fence(
     assert isinstance(end, TrialExited)
     assert (end.outcome, end.error) == ("lost", "node a was lost")
     assert read_fence(refused[0]) == 1
+
+
+def test_a_daemon_that_was_stopped_loses_no_node(
+    apart: tuple[ClusterExecutor, Cluster],
+) -> None:
+    """No node was heard meanwhile, which says nothing about the nodes."""
+    executor, cluster = apart
+    cluster.world.now += 60.0
+    assert not executor.poll(executor.now())
+    assert not passes(executor, 3, *cluster.lines.values())
