@@ -97,3 +97,17 @@ def test_a_search_without_time_for_a_step_needs_another_deadline(tmp_path: Path)
         with pytest.raises(InputError, match=r"no time is left\. 'gpusched resume .* --deadline"):
             resuming.require_reopenable(assembled, wish)
     resuming.require_reopenable(assembled, {"add_s": 60.0})
+
+
+def test_no_number_of_a_launch_is_used_twice_after_a_salvage() -> None:
+    """The journal knows launch 1; launches up to 3 were found on the disk, and ended."""
+    script = stages.running()
+    script.feed(DaemonResumed(at=script.now, epoch=2, launched={"0": 3})).drop()
+    script.exited(0, "lost", incarnation=1).expect_nothing()
+    script.exited(0, "lost").drop()
+    script.released("d0").expect(launch(0, 4, "d0"))
+    script = stages.paused()
+    script.feed(DaemonResumed(at=script.now, epoch=2, launched={"0": 3})).drop()
+    assert not script.trial(0).has_processes
+    script.asked("unpause", 0)
+    assert [one.incarnation for one in script.take() if isinstance(one, Launch)] == [4]
