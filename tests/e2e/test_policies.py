@@ -94,7 +94,7 @@ def test_a_policy_that_failed_is_mended_and_the_search_resumed(
         assert f"'gpusched resume {name}' continues" in told.err
         assert str(log) in told.err
     mine.write_text(EXAMPLE)
-    resumed = sandbox.gpusched("resume")
+    resumed = sandbox.gpusched("resume", "--adopt")
     assert resumed.code == 0, resumed.text + sandbox.log()
     trials = sandbox.view()["trials"]
     assert {trial["state"] for trial in trials} <= {"completed", "stopped"}
