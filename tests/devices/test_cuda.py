@@ -41,7 +41,7 @@ def test_two_experiments_share_a_box_by_leases(box: Box) -> None:
     second = box.devices("cuda", experiment=box.home / "two")
     held, free = second.open()
     assert not held.usable
-    assert "leased by experiment" in held.why_not
+    assert "leased by search" in held.why_not
     assert "/one (pid" in held.why_not
     assert free.usable
     first.close()

@@ -42,7 +42,7 @@ def test_a_gpu_goes_over_when_its_holder_is_killed_and_it_is_proven_empty(
     view = experiments.until("second", lambda view: GPUS[1] in running_on(view))
     state, reason = state_of(view, GPUS[0])
     assert state == "quarantined"
-    assert "leased by experiment" in reason
+    assert "leased by search" in reason
     assert first["experiment"] in reason
 
     os.kill(first["daemon_pid"], signal.SIGKILL)
