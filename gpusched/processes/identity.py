@@ -20,6 +20,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple, TypeVar
@@ -118,6 +119,32 @@ def become_subreaper() -> None:
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+class Bell:
+    """Rings in a ``poll`` when a child ends, or a signal with a handler comes."""
+
+    def __init__(self) -> None:
+        self._bell, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def fileno(self) -> int:
+        return self._bell
+
+    def hang(self) -> None:
+        """Ring from now on, in the main thread of this process."""
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def answer(self) -> None:
+        with suppress(BlockingIOError):
+            os.read(self._bell, 4096)
+
+    def take_down(self) -> None:
+        """For a forked child: ring no more."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.close(self._bell)
+        os.close(self._wake)
 
 
 def end_with_parent(wanted: bool) -> None:

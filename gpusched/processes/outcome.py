@@ -70,13 +70,12 @@ def _from_stderr(text: str) -> tuple[str | None, str]:
     return None, ""
 
 
-def _of_the_command_line(text: str) -> str | None:
-    """Return what argparse said last, with its usage: the script ended with exit code 2, and no word of its own."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not lines or ": error: " not in lines[-1]:
+def _refused_arguments(path: Path) -> str | None:
+    """Return what argparse said last, where a script ended with its exit code."""
+    said = last_line(path)
+    if ": error: " not in said:
         return None
-    usage = next((line for line in reversed(lines) if line.startswith("usage: ")), "")
-    return f"{lines[-1]}{usage and f' ({usage})'}; `args` of the recipe has the script's arguments, as in --lr=${{lr}}"
+    return f"{said}; `args` of the recipe has the script's arguments, as in --lr=${{lr}}"
 
 
 def _from_error_file(path: Path) -> tuple[str | None, str, float]:
@@ -128,14 +127,15 @@ def first_error(
         _, rank, message, trace = min(found, key=lambda one: one[0])
         code = bad_codes.get(rank)
         if code == _USAGE_CODE:
-            message = _of_the_command_line(tail_of(paths.log(incarnation, rank, "err"))) or message
+            message = _refused_arguments(paths.log(incarnation, rank, "err")) or message
         return RankError(message, rank, trace, code)
     if not bad_codes:
         return None
     rank, code = next(iter(bad_codes.items()))
-    said, trace = _from_stderr(tail_of(paths.log(incarnation, rank, "err")))
+    err = paths.log(incarnation, rank, "err")
+    said, trace = _from_stderr(tail_of(err))
     if said is None and code == _USAGE_CODE:
-        said = _of_the_command_line(tail_of(paths.log(incarnation, rank, "err")))
+        said = _refused_arguments(err)
     return RankError(said or _in_words(code, killed_by_kernel), rank, trace, code)
 
 

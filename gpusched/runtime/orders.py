@@ -26,8 +26,6 @@ from gpusched.protocol import (
 )
 
 TERM_GRACE_S = 10.0
-GREETING_S = 2.0
-"""How long a daemon may take to greet; a stopped daemon says nothing."""
 _LOOK_S = 1.0
 HARD_FACTOR = 10.0
 _READ_BYTES = 1 << 16
@@ -72,25 +70,24 @@ class Orders:
     """Wishes of the daemon, and what follows from its silence.
 
     A shim keeps a line to the newest daemon, on which nothing waits: a full or broken one is closed, and made anew
-    later. An incarnation whose ``fence`` is raised is ended at once.
+    later. A daemon that has not greeted (a stopped one) is none. An incarnation whose ``fence`` is raised is ended.
     """
 
     def __init__(self, spec: LaunchSpec, paths: TrialPaths, hello: ShimHello, fence: Fence) -> None:
         self._experiment = Path(spec.experiment_dir)
         self._hello = hello
         self._fence = fence
-        self._next_fence_s = 0.0
+        self._next_look_s = 0.0
         self._tether = Tether(paths.leave(spec.incarnation), spec.tether_s)
         self._line: socket.socket | None = None
         self._inbox = Inbox(to_shim)
+        self._is_greeted = False
         #: The highest epoch of a daemon that is known: an older one's word does not count.
         self.epoch = spec.epoch
         #: Grace of the ranks, once the incarnation is to stop; None before.
         self.stop_grace_s: float | None = None
         #: Whether it is to stop because it hangs.
         self.hangs = False
-        self._greet_by_s: float | None = None
-        self._next_connect_s = 0.0
 
     def fileno(self) -> int:
         """Descriptor of the line; -1 without one."""
@@ -101,14 +98,29 @@ class Orders:
         known = self.stop_grace_s
         self.stop_grace_s = grace_s if known is None else min(grace_s, known)
 
+    def mind_the_daemon(self) -> None:
+        """Keep a line to the newest daemon there is; without one for too long, the trial is to leave."""
+        now = time.monotonic()
+        if now >= self._next_look_s:
+            self._next_look_s = now + _LOOK_S
+            if self._fence.is_raised:
+                self.stop(0.0)
+            newest = read_epoch(self._experiment)
+            if newest > self.epoch:
+                self.epoch = newest
+                self._hang_up()
+            self.connect()
+        if self._is_greeted:
+            self._tether.heard(now)
+        elif self._tether.is_over(now):
+            self.stop()
+
     # ------------------------------------------------------------------ the line
 
     def connect(self) -> None:
-        """Connect and say hello, if a daemon listens and the last attempt is not too short ago."""
-        now = time.monotonic()
-        if self._line is not None or now < self._next_connect_s:
+        """Connect and say hello, if a daemon listens."""
+        if self._line is not None:
             return
-        self._next_connect_s = now + _LOOK_S
         line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         line.setblocking(False)
         try:
@@ -118,7 +130,6 @@ class Orders:
             line.close()
             return
         self._line, self._inbox = line, Inbox(to_shim)
-        self._greet_by_s = now + GREETING_S
         self.tell(self._hello)
 
     def tell(self, frame: Frame) -> None:
@@ -134,7 +145,7 @@ class Orders:
         self._hang_up()
 
     def read(self) -> None:
-        """Obey the frames that have come. A line that ended, or whose frame is too long, is closed."""
+        """Obey the frames that have come. A line that ended, or on which no frame came, is closed."""
         if self._line is None:
             return
         try:
@@ -148,42 +159,18 @@ class Orders:
         if not data:
             self._hang_up()
 
-    def _hang_up(self) -> None:
-        if self._line is not None:
-            self._line.close()
-            self._line = None
-
-    # ------------------------------------------------------------------ the daemon
-
-    def mind_the_daemon(self) -> None:
-        """Keep a line to the newest daemon there is; without one for too long, the trial is to leave."""
-        now = time.monotonic()
-        if now >= self._next_fence_s:
-            self._next_fence_s = now + _LOOK_S
-            if self._fence.is_raised:
-                self.stop(0.0)
-        if self._line is not None and now >= self._next_connect_s:
-            self._next_connect_s = now + _LOOK_S
-            newest = read_epoch(self._experiment)
-            mute = self._greet_by_s is not None and now > self._greet_by_s
-            if newest > self.epoch or mute:
-                self.epoch = max(newest, self.epoch)
-                self._hang_up()
-                self._next_connect_s = now
-        self.connect()
-        if self._line is not None and self._greet_by_s is None:
-            self._tether.heard(now)
-        elif self._tether.is_over(now):
-            self.stop()
-
     def _heard(self, frame: Greeting | StopTree) -> None:
         if isinstance(frame, Greeting):
             if frame.epoch < self.epoch:
                 self._hang_up()
             else:
-                self.epoch, self._greet_by_s = frame.epoch, None
-        elif self._greet_by_s is not None:
-            return
-        else:
+                self.epoch, self._is_greeted = frame.epoch, True
+        elif self._is_greeted:
             self.hangs = frame.stacks
             self.stop(frame.grace_s)
+
+    def _hang_up(self) -> None:
+        self._is_greeted = False
+        if self._line is not None:
+            self._line.close()
+            self._line = None

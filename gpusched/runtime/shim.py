@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -34,6 +33,7 @@ from gpusched.folder.paths import TrialPaths
 from gpusched.processes import outcome, stacks
 from gpusched.processes.claim import add_ranks, make_claim, sweep_shared_memory
 from gpusched.processes.identity import (
+    Bell,
     Identity,
     become_subreaper,
     descendants,
@@ -54,7 +54,6 @@ News = Literal["running", "left", "failed", "stop", "overdue"]
 
 TICK_S = 1.0
 OVERDUE_GRACE_S = 2.0
-ABORT_GRACE_S = 2.0
 FAILURE_GRACE_S = 2.0
 LEFTOVER_GRACE_S = 1.0
 
@@ -79,13 +78,13 @@ class Shim:
         self._overran_s: float | None = None
         self._rank_of: dict[int, int] = {}
         self._word: Word | None = None
-        self._leave_by_s = self._abort_by_s = float("inf")
+        self._leave_by_s = float("inf")
         self._oom_kills = 0
         on_cluster = "GPUSCHED_NODE" in spec.env
         self._fence = Fence(self.paths.fence if on_cluster else None, self.incarnation)
         hello = ShimHello(self.trial, self.incarnation, self.me.pid, self.me.start_time)
         self._orders = Orders(spec, self.paths, hello, self._fence)
-        self._bell, self._wake = socket.socketpair()
+        self._bell = Bell()
         self._began_s = time.time()
         self._logs: LogCap | None = None
 
@@ -114,10 +113,7 @@ class Shim:
         os.close(null)
         redirect(self.paths.shim_log(self.incarnation), 1, 2)
         os.environ.update(self.spec.env)
-        self._bell.setblocking(False)
-        self._wake.setblocking(False)
-        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._bell.hang()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         return True
@@ -141,7 +137,7 @@ class Shim:
             if news != "running":
                 return news
             now = time.monotonic()
-            self._pass(min(TICK_S, self._leave_by_s - now, self._abort_by_s - now))
+            self._pass(min(TICK_S, self._leave_by_s - now))
 
     def watch_to_the_end(self) -> News:
         """Watch the ranks of a launcher without an agent until they are over, and end them; return how it came."""
@@ -167,19 +163,7 @@ class Shim:
                 return "running"
             self._overran_s = self.spec.leave_grace_s
             return "overdue"
-        if not any(self.codes.values()):
-            return "running"
-        return "failed" if self._is_failure(now) else "running"
-
-    def _is_failure(self, now: float) -> bool:
-        """Give a rank that only aborts as it leaves some time: rank 0 may be about to commit the last word."""
-        bad = [rank for rank, code in self.codes.items() if code]
-        aborts = (self.codes[rank] == -signal.SIGABRT and rank != 0 for rank in bad)
-        if not all(aborts) or any(self.paths.error_file(self.incarnation, r).exists() for r in bad):
-            return True
-        if self._abort_by_s == float("inf"):
-            self._abort_by_s = now + ABORT_GRACE_S
-        return now >= self._abort_by_s
+        return "failed" if any(self.codes.values()) else "running"
 
     @property
     def word(self) -> Word | None:
@@ -202,8 +186,7 @@ class Shim:
             poll.register(self._orders.fileno(), select.POLLIN)
         for descriptor, _ in poll.poll(max(0.0, timeout_s) * 1000):
             if descriptor == self._bell.fileno():
-                with suppress(BlockingIOError):
-                    self._bell.recv(4096)
+                self._bell.answer()
             else:
                 self._orders.read()
 

@@ -22,7 +22,6 @@ import gc
 import importlib
 import os
 import select
-import signal
 import socket
 import sys
 import time
@@ -36,6 +35,7 @@ from typing import NamedTuple
 
 from gpusched.processes.claim import sweep_shared_memory
 from gpusched.processes.identity import (
+    Bell,
     become_subreaper,
     children,
     descendants,
@@ -116,16 +116,13 @@ class WarmServer:
         self._dead: dict[int, int] = {}
         self._has_orphans = False
         self._pieces: Iterator[tuple[int, int]] = iter(())
-        self._bell, self._wake = socket.socketpair()
+        self._bell = Bell()
 
     def serve(self) -> None:
         """Serve until the daemon has let go and no shim is left."""
         become_subreaper()
         end_with_parent(False)  # shims will need it, whatever becomes of the daemon
-        self._bell.setblocking(False)
-        self._wake.setblocking(False)
-        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._bell.hang()
         if not self._imports:
             self._say(Ready())
         while True:
@@ -151,8 +148,7 @@ class WarmServer:
             poll.register(self._line, select.POLLIN)
         for descriptor, _ in poll.poll(None if timeout_s is None else timeout_s * 1000):
             if descriptor == self._bell.fileno():
-                with suppress(BlockingIOError):
-                    self._bell.recv(4096)
+                self._bell.answer()
             else:
                 self._read()
 
@@ -187,9 +183,8 @@ class WarmServer:
         """Import the next module, and say so if one of ``preload`` failed; any of torch's may be missing."""
         module = self._imports.popleft()
         if module in self._preload:
-            print(
-                f"importing {module} of `preload`", flush=True
-            )  # the last line if it ends this process
+            # The last line if it ends this process.
+            print(f"importing {module} of `preload`", flush=True)
         try:
             importlib.import_module(module)
         except BaseException as problem:
@@ -229,12 +224,10 @@ class WarmServer:
         """In the forked child; never returns."""
         status = 70
         try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for thing in (self._line, self._bell, self._wake):
-                if thing is not None:
-                    thing.close()
-            status = _run_cold(spec) if self._is_cold else _run_forked(spec)
+            self._bell.take_down()
+            if self._line is not None:
+                self._line.close()
+            status = _run(spec, is_cold=self._is_cold)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -275,32 +268,20 @@ class WarmServer:
         return kill_each(identify(below))
 
 
-def _run_forked(spec: LaunchSpec) -> int:
+def _run(spec: LaunchSpec, *, is_cold: bool) -> int:
     """Be the shim of an incarnation; return the exit status.
 
     Ranks are forked before anything else: what a process writes is no longer shared with the warm image, and has to be
     copied at every fork from then on. And the ranks set themselves up while the shim does.
     """
-    forked = fork_ranks(spec)
-    from gpusched.runtime.agent import run_agent
+    forked = () if is_cold else fork_ranks(spec)
     from gpusched.runtime.shim import run_shim
 
-    return run_shim(spec, run_agent, forked)
-
-
-def _run_cold(spec: LaunchSpec) -> int:
-    from gpusched.runtime.shim import run_shim
-    from gpusched.runtime.torchrun import run_torchrun
-
-    return run_shim(spec, run_torchrun, ())
-
-
-def import_agent() -> None:
-    """Import what a launch needs. OpenBLAS starts threads as it is loaded; a shim is forked without any."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    for module in NEEDED:
-        importlib.import_module(module)
+    if is_cold:
+        from gpusched.runtime.torchrun import run_torchrun as run
+    else:
+        from gpusched.runtime.agent import run_agent as run
+    return run_shim(spec, run, forked)
 
 
 def settle() -> None:
@@ -331,12 +312,8 @@ def use_huge_pages(start: int, length: int) -> None:
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m gpusched.runtime.warm")
     parser.add_argument("descriptor", type=int)
-    parser.add_argument(
-        "--preload", help="comma-separated modules to import once; empty: torch alone"
-    )
-    parser.add_argument(
-        "--path", default="", help="the script's folder: preloaded modules may lie there"
-    )
+    parser.add_argument("--preload", help="comma-separated modules to import; empty: torch alone")
+    parser.add_argument("--path", default="", help="the script's folder, of preloaded modules")
     parser.add_argument("--cold", action="store_true", help="without torch: shims run torchrun")
     return parser.parse_args(words)
 
@@ -349,7 +326,11 @@ def main(words: Sequence[str] | None = None) -> int:
     line.set_inheritable(False)
     gc.disable()
     if not given.cold:
-        import_agent()
+        # OpenBLAS starts threads as it is loaded; a shim is forked without any.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+        for module in NEEDED:
+            importlib.import_module(module)
     settle()
     put_title(f"gpusched: {'cold' if given.cold else 'warm'} server")
     if given.path:

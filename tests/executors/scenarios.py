@@ -195,12 +195,11 @@ def graceful() -> None:
 
 
 def abort_at_exit() -> None:
-    """Say the last word on rank 0, then die of SIGABRT on all ranks, the others first."""
+    """Say the last word on rank 0, then die of SIGABRT on all ranks."""
     if RANK == 0:
-        note("nearly-done")
-        time.sleep(0.2)
         say_last_word()
-    while not (FOLDER / "nearly-done").exists():
+        note("done")
+    while not (FOLDER / "done").exists():
         time.sleep(0.005)
     os.abort()
 

@@ -182,13 +182,13 @@ def test_an_error_in_words() -> None:
     assert str(RankError("no torch")) == "no torch"
 
 
-def test_what_argparse_refused_is_said_with_its_usage(paths: TrialPaths) -> None:
+def test_what_argparse_refused_is_said(paths: TrialPaths) -> None:
     """It was "SystemExit: the script ended with exit code 2"."""
     said = "usage: train.py [-h] --lr LR\ntrain.py: error: the following arguments are required: --lr\n"
     paths.logs(1).mkdir(parents=True, exist_ok=True)
     paths.log(1, 0, "err").write_text(said)
     expected = (
-        "train.py: error: the following arguments are required: --lr (usage: train.py [-h] --lr LR); "
+        "train.py: error: the following arguments are required: --lr; "
         "`args` of the recipe has the script's arguments, as in --lr=${lr}"
     )
     without_a_file = first_error(paths, 1, 1, {0: 2})
