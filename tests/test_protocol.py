@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -178,15 +177,3 @@ def test_too_long_a_frame_is_bad(end: bytes) -> None:
 def test_what_is_no_unicode_is_replaced() -> None:
     line = encode(protocol.Remark("\udcff"))
     assert protocol.from_rank(line) == protocol.Remark("?")
-
-
-def test_hostile_frames_cost_milliseconds() -> None:
-    began_s = time.thread_time()
-    for line in (
-        b'{"kind":"remark","x":' + b"[" * 60_000,
-        b"9" * 65_000,
-        b'{"kind":"report","i":' + b"9" * 60_000,
-    ):
-        with pytest.raises(BadFrame):
-            protocol.from_rank(line)
-    assert time.thread_time() - began_s < 1.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import socket
@@ -14,22 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gpusched.errors import GpuschedError
 from gpusched.executors.hub import Hub, Peer
 from gpusched.protocol import (
     CLIENT_FRAME_BYTES,
     WORKER_FRAME_BYTES,
-    Answer,
     Ask,
     ClientHello,
     Frame,
     Greeting,
     RankHello,
     Remark,
-    Report,
     Saved,
     ShimHello,
     Shown,
@@ -39,7 +34,6 @@ from gpusched.protocol import (
     from_shim,
     to_client,
 )
-from tests.counting import calls_of
 
 HEARD = {RankHello: from_rank, ShimHello: from_shim, ClientHello: from_client}
 
@@ -180,16 +174,6 @@ def test_a_hello_that_is_refused_ends_the_connection(place: Place) -> None:
     place.board.takes = {ShimHello}
     assert place.is_closed(place.connect(RANK))
     assert not place.is_closed(place.connect(SHIM))
-
-
-def test_frames_in_pieces_and_several_at_once(place: Place) -> None:
-    line = place.connect(RANK)
-    frames = [saved(step) for step in range(4)]
-    data = b"".join(map(encode, frames))
-    for begin, end in ((0, 9), (9, len(data) - 20), (len(data) - 20, len(data))):
-        line.sendall(data[begin:end])
-        place.turns(2)
-    assert place.board.heard == frames
 
 
 @pytest.mark.parametrize(
@@ -342,54 +326,3 @@ def test_drain_takes_all_that_has_come(place: Place) -> None:
     line.sendall(b"".join(encode(saved(number)) for number in range(2000)))
     place.board.peers[0].drain()
     assert [frame.step for frame in place.board.heard] == list(range(2000))
-
-
-@settings(max_examples=150)
-@given(data=st.data())
-def test_random_bytes_never_hurt(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
-    place = Place(tmp_path_factory.mktemp("fuzz"))
-    try:
-        pieces = data.draw(
-            st.lists(
-                st.one_of(
-                    st.binary(max_size=200),
-                    st.sampled_from([*map(encode, (RANK, CLIENT, saved(1))), b"{}\n", b"\n", b"{"]),
-                    st.recursive(st.none() | st.floats() | st.text(), st.lists, max_leaves=5).map(
-                        lambda value: json.dumps(value).encode() + b"\n"
-                    ),
-                ),
-                max_size=8,
-            )
-        )
-        line = place.connect()
-        for piece in pieces:
-            try:
-                line.sendall(piece)
-            except OSError:
-                break
-            place.turns(1)
-        line.close()
-        place.turns()
-        assert not place.is_closed(place.connect(CLIENT))
-    finally:
-        for line in place.lines:
-            line.close()
-        place.hub.close()
-
-
-def test_a_thousand_reports_cost_little(place: Place) -> None:
-    """32 trials of 0.01 s a step send 3,200 reports a second: the hub's share must be a few percent of a core."""
-    lines = [place.connect(RANK) for _ in range(32)]
-    place.turns(3)
-    frame = encode(Report(1, 7, 7, 0.01, {"accuracy": 0.5, "loss": 1.25}))
-    answer = Answer(7, "continue")
-    for peer in place.board.peers:
-        peer.hear(from_rank, lambda _, peer=peer: peer.send(answer))
-    calls = 0
-    for _ in range(60):
-        for line in lines:
-            line.sendall(frame)
-        calls += calls_of(lambda: place.hub.turn(0.0))
-        for line in lines:
-            assert line.recv(100) == encode(answer)
-    assert calls / (60 * 32) < 40, "function calls a report"
