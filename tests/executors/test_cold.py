@@ -59,7 +59,10 @@ def test_a_script_runs_as_under_torchrun(cold_lab: Lab) -> None:
 def test_an_error_and_its_exit_code(cold_lab: Lab) -> None:
     trial, ending = play(cold_lab, "no_such_scenario")
     assert ending.outcome == "failed"
-    assert ending.error.startswith("rank 0: KeyError: 'no_such_scenario'\nTraceback")
+    head, _, rest = ending.error.partition("\n")
+    assert head.startswith("rank 0: KeyError: scenarios.py:")
+    assert head.endswith("'no_such_scenario'")
+    assert rest.startswith("Traceback")
     assert wait_for(cold_lab.logs(trial) / "exit.json")["codes"] == {"0": 1}
 
 
