@@ -42,17 +42,7 @@ STUDIES: list[Study] = [
 def run(study: Study, out: Path, *, quick: bool, jobs: int | None) -> None:
     began = time.monotonic()
     setups = study.setups(quick)
-    done = 0
-
-    def on_done(_: object) -> None:
-        nonlocal done
-        done += 1
-        if sys.stderr.isatty():
-            print(f"\r{study.name}: {done} of {len(setups)} runs", end="", file=sys.stderr)
-
-    results = run_all(setups, study.work or simulate, jobs=jobs, on_done=on_done)
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr)
+    results = run_all(setups, study.work or simulate, jobs=jobs)
     said = study.draw(results, out)
     print(
         f"{study.name}: {len(setups)} runs in {time.monotonic() - began:.0f} s",

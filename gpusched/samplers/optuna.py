@@ -18,7 +18,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from gpusched.errors import InputError
-from gpusched.samplers.memory import OPTUNA, Sampler, Seen
+from gpusched.samplers import OPTUNA, Sampler, Seen
 from gpusched.space.forms import BITS, Choice, Const, Form, Range, Steps, same
 from gpusched.space.space import flat
 

@@ -8,7 +8,6 @@ were. ``Midway`` has running what the recorded search had.
 
 from __future__ import annotations
 
-import bisect
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -146,26 +145,13 @@ class Future:
         return self._continued(donor, self._shift(donor, random), random)
 
     def _shift(self, donor: SeenTrial, random: np.random.Generator) -> float:
-        """Return by how much a newcomer's scores differ from its donor's: a part of the way to the next in rank."""
+        """Return by how much a newcomer's scores differ from its donor's: a part of the way to the nearest other."""
         if donor.trial not in self.curves.fits or donor.diverged:
             return 0.0
         last = donor.last_step
-        score = donor.curve[last]
-        others = sorted(
-            found
-            for other in self.curves.seen.values()
-            if other is not donor and math.isfinite(found := other.score_from(last))
-        )
-        u = random.random() - 0.5
-        place = bisect.bisect_left(others, score)
-        below = score - others[place - 1] if place > 0 else None
-        above = others[place] - score if place < len(others) else None
-        if u < 0:
-            gap = below if below is not None else above
-            return u * (gap or 0.0)
-        if above is None:
-            return float(random.standard_exponential()) * 0.5 * (below or 0.0)
-        return u * above
+        others = (one.score_from(last) for one in self.curves.seen.values() if one is not donor)
+        apart = [abs(score - donor.curve[last]) for score in others if math.isfinite(score)]
+        return float(random.uniform(-1.0, 1.0)) * min(filter(None, apart), default=0.0)
 
     def _continued(
         self, donor: SeenTrial, shift: float, random: np.random.Generator

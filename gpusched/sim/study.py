@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-import multiprocessing
 import os
 import signal
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -170,60 +169,27 @@ def result(setup: Setup, search: Experiment, executor: SimExecutor, wall_s: floa
 
 
 def run_all(
-    setups: Sequence[Setup],
-    work: Callable[[Setup], R],
-    *,
-    jobs: int | None = None,
-    on_done: Callable[[R], None] | None = None,
+    setups: Sequence[Setup], work: Callable[[Setup], R], *, jobs: int | None = None
 ) -> list[R]:
     """Do the work, ``simulate`` or another function of a module, on ``jobs`` processes (None: one a core).
 
     Raises what the first run to fail raised.
     """
-    jobs = min(jobs or cores(), len(setups))
+    jobs = min(jobs or len(os.sched_getaffinity(0)), len(setups))
     if jobs <= 1:
-        return list(_in_turn(work, setups, on_done))
+        return [work(setup) for setup in setups]
     for setup in setups:
         setup.load()  # here, so that what is wrong with a workload is said once, and forked processes have it
     with ProcessPoolExecutor(jobs, initializer=_begin) as pool:
-        # The longest first, so that no core is left with one of them at the end.
-        order = sorted(range(len(setups)), key=lambda n: -setups[n].deadline_s * setups[n].atoms)
-        futures = {pool.submit(work, setups[n]): n for n in order}
         try:
-            return _collect(futures, on_done)
+            return list(pool.map(work, setups))
+        except BrokenProcessPool:
+            raise GpuschedError(
+                "a process that simulated was killed, most likely for want of memory; try fewer --jobs"
+            ) from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in multiprocessing.active_children():
-                process.terminate()
             raise
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-def _in_turn(
-    work: Callable[[Setup], R], setups: Iterable[Setup], on_done: Callable[[R], None] | None
-) -> Iterable[R]:
-    for setup in setups:
-        result = work(setup)
-        if on_done is not None:
-            on_done(result)
-        yield result
-
-
-def _collect(futures: dict[Future[R], int], on_done: Callable[[R], None] | None) -> list[R]:
-    found: dict[int, R] = {}
-    try:
-        for future in as_completed(futures):
-            found[futures[future]] = result = future.result()
-            if on_done is not None:
-                on_done(result)
-    except BrokenProcessPool:
-        raise GpuschedError(
-            "a process that simulated was killed, most likely for want of memory; try fewer --jobs"
-        ) from None
-    return [found[n] for n in range(len(found))]
 
 
 def _begin() -> None:

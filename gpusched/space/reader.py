@@ -18,8 +18,6 @@ Whens = list[tuple[Path, Mapping[str, object]]]
 """The ``when:`` maps that a key stands under, each with where it is written."""
 
 MAX_GRID = 100_000
-HINTS = 50
-"""Problems for which the nearest known key is looked up: looking takes time, and more are not read."""
 
 KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
@@ -69,7 +67,7 @@ class Reader:
                 self._read_form(here, value, whens)
             elif not value or set(value) == {"when"}:
                 self.complain(here, "empty; give it a form, as in {choice: [1, 2]}, or keys")
-            elif hint := _bounds(value):
+            elif hint := _foreign(value):
                 self.complain(here, hint)
             else:
                 self._read_group(here, value, whens)
@@ -95,7 +93,7 @@ class Reader:
             return
         for name in raw:
             if name not in (*names, "q", "when"):
-                meant = nearest(name, ["q", "when"]) or _OPTIONS.get(name, "q or when")
+                meant = nearest(name, ["q", "when"]) or "q or when"
                 self.complain((*path, name), f"unknown beside {names[0]}; did you mean {meant}?")
         self._add(path, names[0], raw[names[0]], raw.get("q"), self._with_when(path, raw, whens))
 
@@ -165,8 +163,7 @@ class Reader:
                 return None
         beside = [path[-1] for path in self.leaves if path[:-1] == place[:-1]]
         known = [*beside, *(".".join(path) for path in self.leaves)]
-        hint = did_you_mean(name, known) if len(self.problems) < HINTS else ""
-        self._once(where, f"the space has no key {name}{hint}")
+        self._once(where, f"the space has no key {name}{did_you_mean(name, known)}")
         return None
 
     def _once(self, where: Path, message: str) -> None:
@@ -185,39 +182,28 @@ _CALLS = {
     **{"qlog": "loguniform", "log_uniform": "loguniform", "float": "uniform"},
     **{"randint": "int", "lograndint": "logint", "categorical": "choice", "grid_search": "choice"},
 }
-_OPTIONS = {"step": "q", "log": "loguniform or logint"}
 _BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"), ("minval", "maxval"))
-_BESIDE = {"distribution", "type", "log", "scale", "q", "step", "name", "count", "base"}
 _LISTS = ("values", "categories", "choices", "vals", "_value", "grid", "grid_search")
+_BESIDE = {"distribution", "type", "_type", "log", "scale", "q", "step", "name", "count", "base"}
+_WORDS = {"value", *_BESIDE, *_LISTS, *(name for pair in _BOUNDS for name in pair)}
+_WRITE = "write {uniform: [1, 10]} or {choice: [1, 10]}, or {const: ..} if"
 
 
 def _call(value: object) -> str:
-    """Return the form to write instead of ``tune.loguniform(1e-4, 1)``; empty for other values."""
+    """Return what to write instead of ``tune.loguniform(1e-4, 1)``; empty for other values."""
     found = _CALL.match(value) if isinstance(value, str) else None
     form = _CALLS.get(found[1].lower()) if found else None
     if form is None:
         return ""
-    example = f"{{{form}: [1, 2, 3]}}" if form == "choice" else f"{{{form}: [1, 10]}}"
+    example = f"{{{form}: [1, 10]}}"
     return f"{show(value)} is text here, not a range; write {example}, or {{const: ..}} if text is meant"
 
 
-def _bounds(value: Mapping[str, object]) -> str:
+def _foreign(value: Mapping[str, object]) -> str:
     """Return what to write instead of ``{min: 0, max: 1}``, ``{values: [1, 2]}``, ``{value: 1}``; empty for others."""
-    if set(value) == {"value"} and not isinstance(value["value"], Mapping):
-        return f"value would be a key of its own; write {show(value['value'])} alone, or {{value: {{const: ..}}}}"
-    for low, high in _BOUNDS:
-        if {low, high} <= set(value) <= {low, high, *_BESIDE}:
-            a, b = value[low], value[high]
-            if all(isinstance(end, int | float) and not isinstance(end, bool) for end in (a, b)):
-                whole = isinstance(a, int) and isinstance(b, int)
-                form = "int" if whole else "uniform"
-                ends = f"[{show(a)}, {show(b)}]"
-                return (
-                    f"{low} and {high} would be two constants; write {{{form}: {ends}}} or {{log{form}: {ends}}}, "
-                    f"or {{const: ..}} if a map is meant"
-                )
-    for name in _LISTS:
-        if isinstance(value.get(name), list | tuple) and set(value) <= {name, "_type", *_BESIDE}:
-            also = ", and sampler: grid for each in turn" if name.startswith("grid") else ""
-            return f"{name} is not a form; write {{choice: {show(value[name])}}}{also}"
-    return ""
+    is_range = any({low, high} <= set(value) for low, high in _BOUNDS)
+    is_list = any(isinstance(value.get(name), list | tuple) for name in _LISTS)
+    is_value = set(value) == {"value"} and not isinstance(value["value"], Mapping)
+    if not (is_range or is_list or is_value) or not set(value) <= _WORDS:
+        return ""
+    return f"{' and '.join(value)} would be constants; {_WRITE} a map is meant"

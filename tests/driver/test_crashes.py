@@ -66,7 +66,7 @@ SETUPS = {
 }
 #: Depends on everything that it is told, so that what was forgotten in a death would show.
 SAMPLER = """
-from gpusched.samplers.memory import Sampler
+from gpusched.samplers import Sampler
 
 class Near(Sampler):
     def suggest(self, n, seen, random):

@@ -163,7 +163,7 @@ def test_a_daemon_that_dies_around_a_suggestion_asks_again(sandbox: Sandbox) -> 
     """At each failpoint around ``Suggest``: every configuration is suggested once, and trained once."""
     mine = sandbox.root / "mine.py"
     mine.write_text(
-        "from gpusched.samplers.memory import Sampler\n\n"
+        "from gpusched.samplers import Sampler\n\n"
         "class Next(Sampler):\n"
         "    def suggest(self, n, seen, random):\n"
         "        return {'x': n / 100}\n"

@@ -27,8 +27,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
 from gpusched.recipe.load import load_recipe
 from gpusched.recipe.recipe import Recipe
-from gpusched.samplers import memory
-from gpusched.samplers.memory import Seen
+from gpusched.samplers import Seen, memory
 from gpusched.sim.setup import Setup, experiment, recipe
 from gpusched.sim.study import simulate, start
 from gpusched.space.space import parse_space
@@ -42,7 +41,7 @@ EXAMPLE = re.search(r"^```python\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
 ONE = parse_space({"lr": {"loguniform": [1e-4, 1]}})
 ODD = """
 import time
-from gpusched.samplers.memory import Sampler
+from gpusched.samplers import Sampler
 
 class Slow(Sampler):
     def suggest(self, n, seen, random):
@@ -128,7 +127,7 @@ def test_the_example_is_short_and_a_recipe_names_it(folder: Path) -> None:
     [
         ("tpee", "", "sampler: unknown sampler 'tpee'; did you mean tpe?"),
         ("{name: mine.py:NearTheBest, chanc: 1}", "", "unknown option; there are chance"),
-        ("{name: mine.py:NearTheBest, startup: -1}", "", "sampler.startup: should be a number"),
+        ("{name: mine.py:NearTheBest, startup: -1}", "", "sampler: must be at least 0, not -1"),
         ("mine.py:Nearest", "", "has no class Nearest; it has NearTheBest"),
         ("train.py:X", "", "train.py has no class X"),
         ("odd.py:Needy", "", "sampler.licence: is needed"),
@@ -211,7 +210,7 @@ def test_a_sampler_may_end_the_sequence(folder: Path) -> None:
 def test_a_mistake_in_a_sampler_is_said_with_its_place(
     tmp_path: Path, body: str, told: str
 ) -> None:
-    head = "from gpusched.samplers.memory import Sampler\n\nclass Mine(Sampler):\n"
+    head = "from gpusched.samplers import Sampler\n\nclass Mine(Sampler):\n"
     (tmp_path / "mine.py").write_text(f"{head}    {body}\n")
     question = {"n": 0, "seed": 0, "new": []}
     with pytest.raises(InputError, match=re.escape(told)):
