@@ -31,7 +31,8 @@ class HalvingOptions(Options):
         yield from Options.problems(self)
         if self.r < 1:
             yield "r", f"must be at least 1 step, not {self.r}"
-        if self.R is not None and self.r > self.R >= 1:
+        usual = type(self).__dataclass_fields__["r"].default
+        if self.R is not None and self.r > self.R >= 1 and self.r != usual:
             yield (
                 "r",
                 f"the first rung at {self.r} steps lies beyond R = {self.R}; lower r or raise R",

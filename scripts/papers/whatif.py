@@ -28,7 +28,7 @@ from papers import decisions, study
 from papers.study import Study
 
 CUTS = (0.25, 0.5, 0.75)
-SEEDS, FUTURES = 6, 20
+SEEDS, FUTURES = 2, 20
 POLICIES = ("hypersched", "asha")
 
 

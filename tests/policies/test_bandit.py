@@ -51,23 +51,6 @@ def test_only_every_bth_step_is_judged() -> None:
     assert "the best of all 0.9" in hand.said
 
 
-def test_the_best_of_all_is_the_best_that_ever_was() -> None:
-    """5.3: globalBest is kept though its trial has ended."""
-    hand = Hand("bandit", {**EVERY_STEP, "R": 2}, atoms=1)
-    hand.train(0, [0.2, 0.9])
-    assert hand.where(0) == "completed"
-    hand.report(1, 0.5)
-    assert hand.where(1) == "stopped"
-
-
-def test_the_next_in_line_takes_the_place() -> None:
-    """5.3: it extends the Default policy of section 4."""
-    hand = Hand("bandit", EVERY_STEP, atoms=2)
-    hand.report(0, 0.9)
-    hand.report(1, 0.1)
-    assert hand.live == [0, 2]
-
-
 def test_losses_are_compared_the_other_way_round() -> None:
     assert judged(1.0, 1.49, {}, mode="min") == "running"
     assert judged(1.0, 1.5, {}, mode="min") == "stopped"
@@ -112,13 +95,3 @@ def test_without_a_finite_metric_it_stops_once_somebody_has_one() -> None:
 )
 def test_bad_options_are_named(options: dict[str, Any], named: str) -> None:
     assert [name for name, _ in Options(**options).problems()] == [named]
-
-
-def test_a_report_that_passes_the_boundary_is_judged_there() -> None:
-    """``trial.report(step=iteration)`` in strides of 7 with b = 10: at 14, 21, 35, ..; not at 7 and 28."""
-    hand = Hand("bandit", {**EVERY_STEP, "b": 10}, atoms=2, configurations=2)
-    hand.report(0, 0.9, step=7)
-    hand.report(1, 0.1, step=7)
-    assert hand.where(1) == "running"
-    hand.report(1, 0.1, step=14)
-    assert hand.where(1) == "stopped"

@@ -42,13 +42,6 @@ def test_a_trial_without_a_chance_is_stopped() -> None:
     assert hand.live == [1]
 
 
-def test_it_trains_on_while_the_forecast_is_made() -> None:
-    """5.2: "overlap training and prediction"."""
-    hand = Hand("earlyterm", SMALL, atoms=1)
-    hand.train(0, [0.1] * 5)
-    assert hand.where(0) == "running"
-
-
 @pytest.mark.parametrize("answer", [{}, {"mean": 0.1}])
 def test_an_empty_answer_changes_nothing(answer: dict[str, float]) -> None:
     hand = Hand("earlyterm", SMALL, atoms=1)
@@ -71,33 +64,6 @@ def test_non_finite_metrics_never_reach_the_predictor() -> None:
     assert hand.forecasts[0].curve == (0.1, 0.1, 0.3)
     hand.train(1, [0.1, 0.2, None])
     assert len(hand.forecasts) == 1
-
-
-def test_a_long_curve_is_thinned_and_so_is_the_way_to_R() -> None:
-    hand = Hand("earlyterm", {**SMALL, "b": 1000, "R": 2000}, atoms=1)
-    for _ in range(1000):
-        hand.report(0, 0.5)
-    (asked,) = hand.forecasts
-    assert len(asked.curve) == 250
-    assert asked.horizon == 500
-
-
-def test_the_real_predictor_ends_a_flat_trial_and_keeps_a_rising_one() -> None:
-    from gpusched.driver.forecaster import InlineForecaster
-
-    hand = Hand("earlyterm", {**SMALL, "b": 10, "R": 40}, atoms=3)
-    forecaster = InlineForecaster("shapes")
-    hand.train(0, [0.9 - 0.8 * 0.8**step for step in range(20)])
-    hand.train(1, [0.1 + 0.001 * (step % 2) for step in range(10)])
-    hand.train(2, [0.95 - 0.85 * 0.9**step for step in range(10)])
-    for asked in hand.forecasts:
-        forecaster.submit(asked)
-    for event in forecaster.poll(0.0):
-        hand.send(event)
-    hand.report(1, 0.1)
-    hand.report(2, 0.6)
-    assert hand.where(1) == "stopped"
-    assert hand.where(2) == "running"
 
 
 @pytest.mark.parametrize(

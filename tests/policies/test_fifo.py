@@ -28,28 +28,6 @@ def test_reports_change_nothing_until_R() -> None:
     assert hand.live == [0, 2]
 
 
-def test_the_next_in_line_takes_a_free_atom() -> None:
-    hand = Hand("fifo", atoms=1)
-    hand.exit(0, "failed")
-    assert hand.where(0) == "failed"
-    assert hand.live == [1]
-
-
-def test_several_atoms_a_trial_wait_until_enough_are_free() -> None:
-    hand = Hand("fifo", {"R": 1}, atoms=3, sizes=(2,))
-    assert [hand.atoms(n) for n in hand.live] == [2]
-    hand.report(0, 0.5)
-    assert hand.live == [1]
-    assert hand.atoms(1) == 2
-
-
-def test_without_configurations_it_is_over() -> None:
-    hand = Hand("fifo", {"R": 1}, atoms=2, configurations=2)
-    hand.report(0, 0.1)
-    hand.report(1, 0.2)
-    assert hand.finished == "nothing left to run"
-
-
 def test_bad_options_are_named() -> None:
     assert [name for name, _ in Options(R=0).problems()] == ["R"]
 

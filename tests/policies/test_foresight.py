@@ -107,12 +107,6 @@ def test_a_trial_whose_metric_is_not_finite_stops() -> None:
     assert experiment.trial(0).state is TrialState.STOPPED
 
 
-def test_a_step_that_cannot_end_before_the_deadline_is_not_begun() -> None:
-    experiment = hand(atoms=1, deadline_s=100.0)
-    experiment.report(0, 0.3, took_s=60.0, at=60.0)
-    assert experiment.trial(0).state is TrialState.STOPPED
-
-
 def test_others_keep_their_atoms_while_a_person_holds_the_incumbent() -> None:
     experiment = hand(atoms=2, configurations=2, deadline_s=600.0)
     for step, (good, bad) in enumerate(zip(rising(0.9, 20), rising(0.3, 20), strict=True), 1):
@@ -135,16 +129,6 @@ def test_the_incumbent_gets_all_atoms_towards_the_deadline() -> None:
     result = simulate(Setup(policy="foresight", options={"R": None}, atoms=8, deadline_s=40.0))
     alone = 40.0 / 0.1
     assert result.top_steps > 2 * alone, "never grew"
-
-
-def test_no_growth_where_training_does_not_scale() -> None:
-    setup = Setup(policy="foresight", atoms=8, deadline_s=40.0, scaling="none")
-    assert simulate(setup).top_steps <= 40.0 / 0.1
-
-
-def test_sizes_are_kept_to() -> None:
-    setup = Setup(policy="foresight", atoms=8, deadline_s=40.0, sizes=(2, 4), max_atoms=4)
-    assert simulate(setup, check=True).best is not None
 
 
 # ---------------------------------------------------------------- any metric

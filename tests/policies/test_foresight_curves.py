@@ -123,13 +123,6 @@ def test_scores_of_any_size_have_a_finite_forecast(size: float, sign: float) -> 
         assert all(map(math.isfinite, numbers))
 
 
-def test_reports_that_skip_steps_are_looked_at() -> None:
-    trained = Trained()
-    trained.train(0, power(0.3), 25, every=5)
-    assert trained.curves.seen[0].step == 25
-    assert trained.belief(0, 100).rise > 0
-
-
 @pytest.mark.parametrize(
     ("scores", "ceiling"),
     [([0.1, 0.7], 1.0), ([-3.0, -0.2], 0.0), ([10.0, 50.0, 90.0], 130.0)],

@@ -34,19 +34,6 @@ def turn(hand: Hand, trial: int, losses: list[float | None]) -> None:
         hand.report(trial, loss, at=hand.now + 1.0)
 
 
-def test_nobody_gives_way_to_a_trial_that_has_an_atom_coming() -> None:
-    """Two devices: 2 gets the one that 0 leaves; the next in the queue is 0, which is slower than 1."""
-    hand = table(2, max_trials=3)
-    hand.releases = False
-    turn(hand, 0, [9.0, 8.9, 8.8, 8.7])
-    assert hand.where(0) == "paused"
-    turn(hand, 1, [9.0, 8.0])
-    assert hand.live == [1]
-    hand.release()
-    assert hand.live == [1, 2]
-    assert hand.launched(1) == [1]
-
-
 # ---------------------------------------------------------------- the equations of 3.3
 
 
@@ -129,24 +116,6 @@ def test_who_converges_more_slowly_than_one_that_waits_is_preempted() -> None:
     assert "its turn is over: C = 0, the next one has 0.25" in hand.said
 
 
-def test_nobody_is_preempted_within_a_quantum() -> None:
-    hand = after_first_turns([1.0, 6.0])
-    turn(hand, 1, [7.0, 9.0, 9.0])
-    assert hand.live == [1]
-
-
-def test_a_preempted_trial_keeps_its_state_and_its_device_changes_hands_after_the_release() -> None:
-    """3.1: "once the node scheduler confirms that the GPU is finally released, it runs the selected .. container"."""
-    hand = table(configurations=2)
-    hand.releases = False
-    turn(hand, 0, [10.0] * 4)
-    assert hand.where(0) == "paused"
-    assert hand.trial(0).saved_step == 4
-    assert hand.live == []
-    hand.release()
-    assert hand.live == [1]
-
-
 # ---------------------------------------------------------------- Algorithms 1 and 2
 
 
@@ -201,13 +170,6 @@ def test_a_quantum_shorter_than_a_handover_is_stretched() -> None:
     hand.report(2, 9.0, at=14.6)  # within 5 s of its start nobody is preempted
     hand.report(2, 9.0, at=16.6)
     assert hand.where(2) == "running"
-
-
-def test_explanation_and_notes() -> None:
-    hand = after_first_turns([1.0, 6.0])
-    (line,) = hand.explain(0)
-    assert line == "C = 0.25 after 1 quanta; a quantum is 4 s (0 of 0 milestones passed)"
-    assert hand.notes == "2 trials share 1 devices"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from gpusched.core.decisions import Policy
 from gpusched.errors import InputError, RecipeError
 from gpusched.policies.base import note_on_steps
 from gpusched.recipe.load import load_recipe
-from tests.policies.contract import play
 from tests.policies.hand import Hand
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "policies.md").read_text()
@@ -38,10 +37,6 @@ def folder(tmp_path: Path) -> Path:
 def load(folder: Path, written: str, **flags: str):
     (folder / "recipe.yaml").write_text(f"{RECIPE}policy: {written}\n")
     return load_recipe(folder / "recipe.yaml", [], **flags)
-
-
-def test_the_example_is_as_long_as_promised() -> None:
-    assert 30 <= len(EXAMPLE.splitlines()) <= 50
 
 
 def test_a_recipe_names_it_with_a_path_relative_to_itself(folder: Path) -> None:
@@ -91,28 +86,6 @@ def test_what_is_wrong_is_said_with_the_recipes_line(
     (line,) = caught.value.problems
     assert line.startswith(f"{folder}/recipe.yaml:5: policy")
     assert message in line
-
-
-def test_it_passes_the_contract_and_replays(folder: Path) -> None:
-    for seed in range(5):
-        played = play(f"{folder}/mine.py:Median", {"R": 20, "patience": 2}, seed)
-        assert played.again() == played.commands
-
-
-def test_the_median_rule_stops_the_worse_half(folder: Path) -> None:
-    options = {"R": 20, "patience": 2}
-    hand = Hand(f"{folder}/mine.py:Median", options, atoms=3, configurations=3)
-    assert [hand.state.trials[n].tag for n in range(3)] == [2, 4, 2]
-    for step in range(2):
-        hand.report(0, 0.5 + step / 10)
-        hand.report(1, 0.3)
-        if hand.trial(2).is_live:
-            hand.report(2, 0.1)
-    assert hand.where(2) == "stopped"
-    assert "below the median of 3 trials at step 2" in hand.why(2)
-    assert hand.where(1) == "running", "its tag lets it be until step 4"
-    hand.report(0, 0.8)
-    assert hand.atoms(0) == 2, "the best trial has the atom that came free"
 
 
 def test_it_is_simulated(folder: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,16 +88,6 @@ def test_below_the_kill_threshold_a_trial_is_poor_before_anything_is_predicted()
     assert hand.where(1) == "running"
 
 
-def test_the_kill_threshold_judges_the_present_score() -> None:
-    """6.3: "the reward falls and remains at or below a non-learning value": a learning-crash."""
-    hand = pop(2, kill_threshold=0.15)
-    hand.train(0, [0.2, 0.7, 0.6])
-    hand.report(0, 0.1)
-    assert hand.why(0).endswith("stopped: poor: not past 0.15 after 4 steps")
-    hand.train(1, [0.4, None])
-    assert hand.where(1) == "stopped"
-
-
 def test_a_chance_below_0_05_is_poor() -> None:
     """5.3: "if it is less than 0.05 we terminate it"."""
     hand = pop(2)
@@ -182,16 +172,6 @@ def test_others_make_room_for_a_promising_trial_that_waits() -> None:
     assert "gives its atoms to a promising trial" in hand.said
 
 
-def test_nobody_gives_way_to_a_trial_that_has_an_atom_coming() -> None:
-    """Two slots, one configuration that waits: it gets that of the trial that ended."""
-    hand = pop(2, trials=3)
-    hand.releases = False
-    hand.exit(0, "finished")
-    boundary(hand, 1, p=0.2)
-    hand.report(1, 0.5)
-    assert hand.live == [1]
-
-
 def test_two_outstanding_forecasts_of_a_trial_are_told_apart() -> None:
     """The first was asked for when a step took 1 s; the answer to it must not use the 9 s of the second."""
     hand = pop(1, configurations=1)
@@ -214,33 +194,7 @@ def test_two_outstanding_forecasts_of_a_trial_are_told_apart() -> None:
         assert (known.step, known.ert_s) == (asked.step, pytest.approx(ert_s))
 
 
-def test_a_slot_is_the_least_size_that_the_recipe_allows() -> None:
-    hand = pop(4, sizes=(2,))
-    assert [hand.atoms(n) for n in hand.live] == [2, 2]
-
-
-def test_a_trial_without_a_forecast_takes_turns_too() -> None:
-    """Non-finite metrics are not extrapolated, and a forecast may fail: neither may keep the atoms for ever."""
-    hand = pop(1)
-    hand.train(0, [0.5, None])
-    assert hand.where(0) == "paused"
-    boundary(hand, 1)
-    hand.answer(1)
-    hand.report(1, 0.5)
-    assert hand.where(1) == "paused"
-
-
 # ---------------------------------------------------------------- the target
-
-
-def test_when_the_target_is_reached_the_search_is_over() -> None:
-    """3: "minimize the time to find a configuration satisfying a target performance"."""
-    hand = pop(2)
-    hand.report(0, 0.9)
-    assert hand.where(0) == "completed"
-    hand.report(1, 0.2)
-    assert hand.where(1) == "stopped"
-    assert hand.finished == "trial 0 reached the target 0.9"
 
 
 def test_without_a_target_it_rises_when_it_is_reached() -> None:
@@ -295,11 +249,3 @@ def test_a_target_beyond_the_metrics_bounds_is_refused() -> None:
         "metric_max",
         "the target 7 must lie within the metric's bounds, 0 to 1",
     )
-
-
-def test_explanation_names_class_p_and_time() -> None:
-    hand = pop(2)
-    boundary(hand, 0, p=0.5)
-    (line,) = hand.explain(0)
-    assert line.startswith("promising: at step 2 it was to reach the target with p = 0.50, in 3 s")
-    assert "1 of 1 extrapolated trials are promising (p of 0.50 and more)" in hand.notes

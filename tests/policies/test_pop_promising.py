@@ -39,11 +39,6 @@ def test_an_example() -> None:
     assert found.promising == [1, 3, 0]
 
 
-def test_early_on_nobody_is_promising() -> None:
-    """Figure 3a: "there is little trajectory information and thus low confidence"; 8 slots * 0.1 < 1."""
-    assert split(8, [0.1, 0.05]).promising == []
-
-
 def test_the_shorter_remaining_time_comes_first_at_the_same_p() -> None:
     """3.1: "the smallest expected remaining time to achieve the target performance and .. high prediction quality"."""
     confidence = Confidence()
@@ -102,8 +97,3 @@ def test_a_long_curve_is_thinned_and_keeps_its_last_value() -> None:
     assert stride == 4
     assert len(curve) == 250 <= MAX_CURVE
     assert (curve[0], curve[-1]) == (0.004, 1.0)
-
-
-def test_nothing_finite_is_no_curve() -> None:
-    assert curve_of(trial([(1, math.nan)]), Scale(0.0, 1.0, 1.0))[0] == ()
-    assert curve_of(trial([]), Scale(0.0, 1.0, 1.0))[0] == ()

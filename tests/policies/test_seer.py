@@ -102,21 +102,6 @@ def test_failed_trials_leave_a_bracket_short() -> None:
     assert sorted(hand.atoms(n) for n in hand.live) == [1, 1, 2, 2]
 
 
-def test_when_all_have_failed_it_is_over() -> None:
-    hand = Hand("seer", EXAMPLE, atoms=16, deadline_s=600.0, max_failures=99)
-    for trial in list(hand.live):
-        hand.exit(trial, "failed")
-    hand.advance(hand.now)
-    assert hand.finished == "nothing left to run"
-
-
-def test_who_lost_its_atoms_gets_them_back() -> None:
-    hand = example()
-    trial = hand.live[0]
-    hand.exit(trial, "yielded", saved_step=1)
-    assert hand.where(trial) == "running"
-
-
 # ---------------------------------------------------------------- the end
 
 
@@ -127,13 +112,6 @@ def one_stage(budget: float) -> Hand:
     hand.advance(720.0)
     hand.report(0, 0.6)
     return hand
-
-
-def test_the_winner_is_completed_and_it_is_over() -> None:
-    """Line 13: "return the last element in S_{K+1}"."""
-    hand = one_stage(12.0)
-    assert hand.where(0) == "completed"
-    assert hand.finished is not None
 
 
 def test_the_winner_trains_on_with_the_rest_of_the_budget() -> None:
@@ -172,12 +150,6 @@ def test_a_plan_that_is_cut_says_so() -> None:
     assert "of 80 atom-minutes, as the plan for those needs 16 atoms at once" in words
     assert list(policy.problems(rules, 8)) == []
     assert "cut" not in policy.plan_for(rules, 16, 600.0)[1]
-
-
-def test_a_cut_plan_runs_within_the_box() -> None:
-    hand = Hand("seer", EXAMPLE, atoms=5, deadline_s=600.0)
-    assert sum(hand.atoms(n) for n in hand.live) <= 5
-    assert "cut to" in hand.said
 
 
 @pytest.mark.parametrize(

@@ -98,13 +98,6 @@ def test_fact_1_neither_deadline_nor_budget_is_exceeded(seed: int) -> None:
         assert all(p_max is None or b.atoms <= p_max for b in plan.brackets)
 
 
-def test_a_small_budget_makes_one_bracket_that_ends_early() -> None:
-    """3.3: "the algorithm creates a single bracket with P[1] = p_min .. and finishes sooner than the deadline"."""
-    plan = make_plan(Arguments(1000.0, 30.0, eta=2.0))
-    assert [b.atoms for b in plan.brackets] == [1]
-    assert plan.stage_end_min(plan.stages) < 100.0
-
-
 @pytest.mark.parametrize(("T", "B"), [(10.0, 0.5), (0.5, 10.0)])
 def test_what_is_too_small_for_one_trial_has_no_plan(T: float, B: float) -> None:
     assert make_plan(Arguments(T, B)) is None

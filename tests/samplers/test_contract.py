@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter
 from collections.abc import Mapping
 
 import pytest
@@ -83,13 +82,6 @@ def test_a_configuration_is_the_caller_s_own(name: str, kind: str) -> None:
     assert identity(again) == identity(made(name, kind).sample(0))
 
 
-@pytest.mark.parametrize(("name", "kind"), PAIRS)
-def test_what_is_tried_first_comes_first(name: str, kind: str) -> None:
-    first = SPACES[kind][1]
-    for wanted, found in zip(first, taken(made(name, kind), len(first)), strict=True):
-        assert wanted.items() <= found.items()
-
-
 WHOLE = [(name, kind) for name, kind in PAIRS if SPACES[kind][2]]
 
 
@@ -105,19 +97,6 @@ def test_a_finite_space_is_gone_through_without_repetition(name: str, kind: str,
 
 
 # ------------------------------------------------------------ random
-
-
-def test_the_order_depends_on_the_seed() -> None:
-    orders = [taken(made("random", "twenty", seed), 20) for seed in range(5)]
-    assert len({identity(order) for order in orders}) == 5
-
-
-def test_likely_configurations_come_early() -> None:
-    """Without repetition a logarithmic range is still even in the logarithm."""
-    widths = [int(str(found["width"])) for found in taken(made("random", "skewed"), 60)]
-    assert sum(width <= 17 for width in widths) > 12, "drawn evenly it would be 3 or 4"
-    drawn = Counter(found["opt"] for found in taken(made("random", "skewed"), 60))
-    assert drawn["a"] > drawn["b"]
 
 
 def test_a_single_configuration_beside_endlessly_many_comes_once() -> None:
@@ -153,11 +132,3 @@ def test_what_a_grid_does_not_go_with(kind: str, why: str) -> None:
     ((where, message),) = sequence.problems("grid", parse_space(SPACES[kind][0]))
     assert where == "sampler"
     assert why in message
-
-
-@pytest.mark.parametrize("name", sequence.NAMES)
-def test_what_is_tried_first_twice_comes_twice(name: str) -> None:
-    space = parse_space({"a": {"int": [1, 3]}})
-    sampler = sequence.make(name, space, 0, [{"a": 2}, {"a": 2}])
-    found = [values["a"] for values in taken(sampler, 9)]
-    assert (found[:2], sorted(found[2:]), sampler.size) == ([2, 2], [1, 3], 4)

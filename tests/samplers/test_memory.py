@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from gpusched import plugins
-from gpusched.cli import main
 from gpusched.core.commands import Suggest
 from gpusched.core.events import Suggested
 from gpusched.driver.assemble import from_journal
@@ -181,17 +180,6 @@ def test_a_bracket_waits_for_its_configurations(folder: Path) -> None:
     assert 0.95 <= simulate(of).trials / plain.trials <= 1.05
 
 
-def test_simulate_takes_a_sampler(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(folder)
-    command = ["simulate", "--policy", "fifo", "--atoms", "2", "--deadline", "6", "--seeds", "1"]
-    assert main([*command, "--sampler", "mine.py:NearTheBest", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["trials"] == 2
-    assert main([*command, "--sampler", "radnom"]) == 2
-    assert "--sampler: unknown sampler 'radnom'; did you mean random?" in capsys.readouterr().err
-
-
 def test_a_sampler_may_end_the_sequence(folder: Path) -> None:
     result, root = simulate_into(folder / "runs", setup(folder, "odd.py:Short"))
     assert result.trials == 6
@@ -329,16 +317,6 @@ def test_an_entry_point_of_a_package_is_a_sampler(
         suggester.close()
     finally:
         plugins.installed.cache_clear()
-
-
-def test_a_long_history_goes_through_the_pipe(folder: Path) -> None:
-    from tests.core import stages
-
-    suggester = ChildSuggester(load(folder, "mine.py:NearTheBest"))
-    trials = list(stages.running().state.trials.values()) * 3000
-    suggester.submit(Suggest(8), trials)
-    assert isinstance(wait_until(lambda: suggester.poll(0.0))[0], Suggested)
-    suggester.close()
 
 
 # ------------------------------------------------------------ Optuna

@@ -7,8 +7,6 @@ import json
 import pytest
 
 from gpusched.cli import main
-from gpusched.sim.setup import Setup
-from scripts.kept import simulate_into
 
 SHORT = ["--deadline", "4", "--seeds", "2", "--jobs", "1"]
 
@@ -43,20 +41,6 @@ def test_the_table_compares_on_the_same_seeds(capsys):
     assert asha.startswith("asha")
     assert hypersched.count("±") >= 2
     assert "95% interval" in err
-
-
-def test_several_processes_give_the_same_table(capsys):
-    arguments = ["--policy", "asha,hypersched", "--deadline", "4", "--seeds", "4"]
-    one = simulate(capsys, *arguments, "--jobs", "1")
-    two = simulate(capsys, *arguments, "--jobs", "2")
-    assert one == two
-
-
-def test_a_recorded_run_can_be_replayed(capsys, tmp_path):
-    _, folder = simulate_into(tmp_path, Setup(deadline_s=4.0))
-    code, out, err = simulate(capsys, f"trace:{folder}", "--policy", "fifo", *SHORT)
-    assert code == 0
-    assert "recorded trials end before" in err
 
 
 def test_a_running_experiment_is_not_replayed(capsys, tmp_path):

@@ -16,7 +16,6 @@ from gpusched.core.events import (
 from gpusched.executors.base import FOREVER, LiveTrial
 from gpusched.sim.executor import SimExecutor, Stalled
 from gpusched.sim.physics import Delays, SimulatedCurve
-from gpusched.sim.workload import Synthetic
 from tests.faults import FaultyExecutor, Incident
 
 HPARAMS = {"b0_quantile": 0.5, "b1": 0.5, "b2": 0.5}
@@ -97,14 +96,6 @@ def test_poll_stops_at_until_and_time_never_goes_back():
     assert told(executor.poll(1.0)[0]) == ("report", 1.0, 1)
 
 
-def test_steps_are_faster_on_more_atoms():
-    executor = SimExecutor(Synthetic(), 4)
-    executor.execute(Launch(0, 1, ("sim:0", "sim:1", "sim:2", "sim:3"), HPARAMS))
-    _, report = events(executor, 2)
-    assert report.at == pytest.approx(0.025)
-    assert report.report.step_time_s == pytest.approx(0.025)
-
-
 def test_yield_with_checkpoint_then_resume_behind_it():
     delays = Delays(save_s=0.5, exit_s=0.25, release_s=0.125, resize_s=3.0)
     executor = machine(delays=delays)
@@ -160,19 +151,6 @@ def test_a_best_model_without_a_checkpoint_is_noticed():
         executor.execute(KeepBest(0, 1, 1.0))
 
 
-def test_yield_that_comes_between_reports_answers_the_next():
-    executor = machine()
-    launch(executor)
-    events(executor, 2)
-    executor.execute(Yield(0, 1, False))
-    executor.execute(Save(0, 1))
-    assert [told(event) for event in events(executor, 3)] == [
-        ("report", 2.0, 2),
-        ("saved", 2.0, 2),
-        ("exit", 2.0, "yielded", 2),
-    ]
-
-
 def test_kill_leaves_no_report_behind_and_no_half_checkpoint():
     executor = machine(delays=Delays(save_s=5.0))
     launch(executor)
@@ -194,27 +172,6 @@ def test_commands_for_an_old_incarnation_do_nothing_and_a_launch_twice_is_one():
     executor.execute(Kill(0, 7, 0.0))
     executor.execute(Yield(3, 1, True))
     assert [told(event)[0] for event in events(executor, 3)] == ["up", "report", "report"]
-
-
-def test_a_second_trial_on_a_device_is_noticed():
-    executor = machine(delays=Delays(release_s=2.0))
-    launch(executor)
-    with pytest.raises(AssertionError, match="in use"):
-        launch(executor, 1)
-    executor.execute(Kill(0, 1, 0.0))
-    events(executor, 1)
-    with pytest.raises(AssertionError, match="not clean"):
-        launch(executor, 2)
-
-
-def test_a_script_that_ends_by_itself():
-    executor = machine(length=2)
-    launch(executor)
-    assert [told(event) for event in events(executor, 4)][1:] == [
-        ("report", 1.0, 1),
-        ("report", 2.0, 2),
-        ("exit", 2.0, "finished", None),
-    ]
 
 
 def test_metrics_that_are_not_finite():

@@ -76,18 +76,6 @@ def test_bad_input_is_one_clear_line(request_, message):
     assert message in line
 
 
-def test_pop_needs_bounds_where_the_workload_has_none(tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text("def f(hp, step):\n    return step\n")
-    (line,) = problems(workload=f"{file}:f", policies=["pop"])
-    assert "pop needs a bounded metric" in line
-
-
-def test_all_problems_at_once():
-    lines = problems(policies=["hypersche"], atoms=0, deadline="soon", seeds=0)
-    assert len(lines) == 4
-
-
 def test_scalings():
     assert parse_scaling("resnet50")[1](8) == 5.6
     assert parse_scaling("resnet50")[1](6) == pytest.approx((3.42 + 5.6) / 2)

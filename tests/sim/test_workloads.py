@@ -84,23 +84,6 @@ def test_a_trace_replays_curves_and_times(recorded):
     assert trace.defaults == {"r": 5, "eta": 4.0, "R": 100}
 
 
-def test_a_trace_can_be_simulated_under_any_policy(recorded):
-    _, _, folder = recorded
-    for policy in ("fifo", "asha", "hypersched"):
-        setup = Setup(
-            policy=policy, workload=f"trace:{folder}", atoms=3, deadline_s=10.0, delays=DELAYS
-        )
-        result = simulate(setup, check=True)
-        assert result.best is not None
-        assert result.best <= 1
-
-
-def test_a_record_that_breaks_off_is_said_to(recorded):
-    _, _, folder = recorded
-    (note,) = Trace(folder).notes
-    assert "end before step 100" in note
-
-
 def test_a_trace_without_reports(tmp_path):
     _, folder = simulate_into(
         tmp_path, Setup(policy="fifo", deadline_s=1.0, delays=Delays(launch_s=5.0))
@@ -181,9 +164,3 @@ def test_what_is_wrong_when_it_is_called(tmp_path, text, message):
 def test_a_metric_that_is_not_finite_is_no_crash(tmp_path, returned):
     name = function(tmp_path, f"def f(hp, step): return {returned}")
     assert simulate(Setup(workload=name, deadline_s=5.0), check=True).best is None
-
-
-@pytest.mark.parametrize("name", ["synthetik", "trace:", "file.py", "own.py:", "x:y"])
-def test_names_that_are_no_workload(name):
-    with pytest.raises(InputError, match=r"no workload|no such file|needs the folder"):
-        load_workload(name)

@@ -49,11 +49,6 @@ def test_the_order_of_the_keys_does_not_matter(order: list[str], n: int) -> None
     assert parse_space(shuffled).draw(1, str(n), {}) == parse_space(SPACE).draw(1, str(n), {})
 
 
-def test_another_key_beside_it_changes_nothing() -> None:
-    alone = draws({"lr": SPACE["lr"]}, 10)
-    assert [sample["lr"] for sample in draws(SPACE, 10)] == [sample["lr"] for sample in alone]
-
-
 # ------------------------------------------------------------ bounds
 
 above_0 = st.floats(1e-12, 1e6)
@@ -95,37 +90,15 @@ def test_quantised_stays_within_and_on_the_multiples(
         assert value == float(count * Decimal(repr(quantum)))
 
 
-@given(st.sampled_from(["int", "logint"]), st.integers(1, 10**6), st.integers(1, 10**6), st.data())
-def test_quantised_ints_stay_within(form: str, one: int, other: int, data: st.DataObject) -> None:
-    low, high = sorted((one, other))
-    quantum = data.draw(st.integers(1, max(1, (high - low) // 2)))
-    if high - low < 2:
-        return
-    for sample in draws({"x": {form: [low, high], "q": quantum}}, 5):
-        assert low <= sample["x"] <= high
-        assert sample["x"] % quantum == 0
-
-
 def test_quantised_values_are_written_as_the_user_would() -> None:
     values = {sample["x"] for sample in draws({"x": {"uniform": [0, 1], "q": 0.1}}, 300)}
     assert sorted(values) == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
-
-
-def test_every_value_of_an_int_range_comes_up_about_equally_often() -> None:
-    values = [sample["x"] for sample in draws({"x": {"int": [1, 4]}}, 4000)]
-    assert set(values) == {1, 2, 3, 4}
-    assert all(900 < values.count(value) < 1100 for value in (1, 2, 3, 4))
 
 
 def test_loguniform_is_even_in_the_logarithm() -> None:
     values = [math.log10(sample["x"]) for sample in draws({"x": {"loguniform": [1e-4, 1]}}, 4000)]
     for decade in range(-4, 0):
         assert 900 < sum(decade <= value < decade + 1 for value in values) < 1100
-
-
-def test_logint_reaches_both_ends() -> None:
-    values = {sample["x"] for sample in draws({"x": {"logint": [1, 8]}}, 500)}
-    assert values == set(range(1, 9))
 
 
 # ------------------------------------------------------------ choices, constants, nesting
@@ -168,16 +141,6 @@ def test_conditions_chain_and_name_keys_from_the_top() -> None:
         assert ("far" in more) == (more.get("nesterov") is False)
 
 
-def test_a_condition_on_a_group_holds_for_all_of_it() -> None:
-    space = {
-        "net": {"choice": ["cnn", "mlp"]},
-        "cnn": {"when": {"net": "cnn"}, "kernel": {"choice": [3, 5]}, "depth": {"int": [1, 4]}},
-    }
-    for sample in draws(space, 50):
-        assert ("cnn" in sample) == (sample["net"] == "cnn")
-        assert set(sample.get("cnn", {})) in (set(), {"kernel", "depth"})
-
-
 def test_one_is_not_true() -> None:
     space = {"x": {"choice": [1, 2]}, "y": {"const": 5, "when": {"x": True}}}
     assert problems(space) == ["y.when.x: x is never true; it is one of 1, 2"]
@@ -187,32 +150,24 @@ def test_one_is_not_true() -> None:
 
 REFUSED = [
     ({}, "space: empty"),
-    (None, "space: empty"),
-    ([1], "space: empty"),
     ({"x": {}}, "x: empty"),
-    ({"x": {"when": {"y": 1}}}, "x: empty"),
     ({"x": None}, "x: no value"),
     ({"x": [1, 2]}, "x: a list is not a value"),
     ({"x": {"choice": []}}, "x: choice is empty"),
-    ({"x": {"choice": 3}}, "x: choice needs a list"),
     ({"x": {"choice": {"a": 1}}}, "x: choice needs a list"),
     ({"x": {"choice": [{"uniform": [0, 1]}]}}, "x: uniform inside choice"),
     ({"x": {"uniform": [1]}}, "x: uniform needs [lowest, highest]"),
-    ({"x": {"uniform": [1, 2, 3]}}, "x: uniform needs [lowest, highest]"),
     ({"x": {"uniform": "1, 2"}}, "x: uniform needs [lowest, highest]"),
     ({"x": {"uniform": [2, 1]}}, "x: reversed: 2 is above 1; write [1, 2]"),
     ({"x": {"uniform": [1, 1]}}, "x: empty: both bounds are 1"),
     ({"x": {"uniform": [True, 2]}}, "x: true is not a number"),
     ({"x": {"uniform": ["1e-4", 2]}}, "x: '1e-4' is not a number (quoted or misspelt?)"),
     ({"x": {"uniform": [0, math.inf]}}, "x: inf is not finite"),
-    ({"x": {"uniform": [math.nan, 1]}}, "x: nan is not finite"),
     ({"x": {"loguniform": [0, 1]}}, "x: the bounds of loguniform must be above 0"),
     ({"x": {"logint": [-1, 8]}}, "x: the bounds of logint must be above 0"),
     ({"x": {"int": [0.5, 3]}}, "x: 0.5 is not a whole number"),
     ({"x": {"int": [0, 2**70]}}, "x: a whole number of more than 64 bits"),
-    ({"x": {"int": [0, 1e300]}}, "x: a whole number of more than 64 bits"),
     ({"x": {"uniform": [0, 1], "q": 3}}, "x: q is too big"),
-    ({"x": {"uniform": [0.01, 0.05], "q": 0.04}}, "x: q is too big"),
     ({"x": {"uniform": [0, 1], "q": 0}}, "x: q must be above 0"),
     ({"x": {"uniform": [0, 1], "q": 5e-324}}, "x: q is too small"),
     ({"x": {"int": [0, 10], "q": 0.5}}, "x: 0.5 is not a whole number"),
@@ -237,13 +192,10 @@ REFUSED = [
     ),
     ({"uniform": [0, 1]}, "uniform: uniform is the name of a form"),
     ({"a.b": 1}, "a.b: a key is made of"),
-    ({"": 1}, "a key is made of"),
     ({"x": {"const": math.nan}}, "x: nan is not finite"),
     ({"x": {"const": {1, 2}}}, "x: a set is not a value"),
-    ({"x": 10**5000}, "x: a whole number of more than 64 bits"),
     ({"x": {"choice": [1], "when": {"z": 1}}}, "x.when.z: the space has no key z"),
     ({"x": {"choice": [1], "when": {}}}, "x.when: needs a map"),
-    ({"x": {"choice": [1], "when": "y"}}, "x.when: needs a map"),
     ({"x": {"choice": [1], "when": {"x": 1}}}, "x.when: the conditions go in a circle: x -> x"),
     (
         {"opt": {"choice": ["a"]}, "x": {"const": 1, "when": {"otp": "a"}}},
@@ -269,16 +221,6 @@ def test_refused(raw: object, message: str) -> None:
     assert message in found[0]
 
 
-def test_a_circle_of_three_is_told_as_one() -> None:
-    space = {
-        "a": {"choice": [1], "when": {"b": 1}},
-        "b": {"choice": [1], "when": {"c": 1}},
-        "c": {"choice": [1], "when": {"a": 1}},
-    }
-    [message] = problems(space)
-    assert message.count("->") == 3
-
-
 def test_all_problems_at_once_with_their_paths() -> None:
     space = {
         "lr": {"loguniform": [1, 1e-4]},
@@ -290,17 +232,6 @@ def test_all_problems_at_once_with_their_paths() -> None:
         "net.width",
         "net.act",
         "momentum.when.optimiser",
-    ]
-
-
-def test_describe_is_in_words() -> None:
-    assert list(parse_space(SPACE).describe()) == [
-        ("lr", "0.0001 to 1, logarithmic"),
-        ("width", "8 to 64 in steps of 8"),
-        ("opt", "one of 'sgd', 'adam'"),
-        ("momentum", "0 to 0.99, if opt is 'sgd'"),
-        ("data.augment", "true"),
-        ("data.noise", "0.0 to 1.0 in steps of 0.1"),
     ]
 
 

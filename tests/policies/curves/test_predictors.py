@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from gpusched.core.commands import Forecast
 from gpusched.policies.curves.predictor import (
@@ -138,16 +137,6 @@ def test_a_chance_that_falls_again_has_still_been_reached() -> None:
     p, x = remaining(np.array([0.5, 0.2, 0.6]))
     assert p == pytest.approx(0.6)
     assert x == pytest.approx(1 * 0.5 + 3 * 0.1)
-
-
-def test_every_step_to_the_horizon_counts() -> None:
-    """Equation 1 for m = 4, 5, 6: P(y(m) >= 0.5) with y(m) ~ Normal(0.1 m, 0.1)."""
-    found = forecast(ask(6, 0.5), Straight(), seed=1)
-    chances = [1 - stats.norm.cdf(0.5, 0.1 * m, 0.1) for m in (4, 5, 6)]
-    each = np.diff([0.0, *chances])
-    assert found["reached_by_end"] == pytest.approx(chances[-1])
-    assert found["reached_at_end"] == pytest.approx(chances[-1])
-    assert found["remaining_steps"] == pytest.approx(1 * each[0] + 2 * each[1] + 3 * each[2])
 
 
 def test_a_far_horizon_is_interpolated() -> None:

@@ -82,13 +82,6 @@ def test_the_furthest_trained_promotable_trial_comes_first() -> None:
     assert hand.live == [0]
 
 
-def test_new_configurations_enter_until_the_deadline() -> None:
-    """3.3.1: "ASHA, being deadline-unaware, will continue starting new trials"."""
-    hand = Hand("asha", {"eta": 4.0}, atoms=1, deadline_s=100.0)
-    hand.report(0, 0.5, at=99.9)
-    assert hand.live == [1]
-
-
 def test_R_completes_and_may_be_left_out() -> None:
     """Line 5; ASHA paper: "there is no bound on the number of rungs"."""
     hand = Hand("asha", {"r": 4, "R": 6}, atoms=1)
@@ -108,32 +101,6 @@ def test_non_finite_metrics_rank_worst() -> None:
     hand.report(1, -1e300)
     assert hand.where(1) == "running"
     assert hand.where(0) == "paused"
-
-
-def test_a_trial_held_by_a_person_is_not_promoted() -> None:
-    hand = Hand("asha", {"eta": 2.0}, atoms=1)
-    hand.report(0, 0.9)
-    hand.user("pause", 0)
-    hand.report(1, 0.1)
-    assert hand.where(0) == "paused"
-    assert hand.live == [2]
-    hand.user("unpause", 0)
-    hand.report(2, 0.05)
-    assert 0 in hand.live
-
-
-def test_lower_is_better_if_the_recipe_says_so() -> None:
-    hand = Hand("asha", {"eta": 2.0}, atoms=1, mode="min")
-    hand.report(0, 3.0)
-    hand.report(1, 2.0)
-    assert hand.where(1) == "running"
-
-
-def test_explanation_names_rank_and_cut() -> None:
-    hand = Hand("asha", {"eta": 2.0}, atoms=1)
-    hand.report(0, 0.9)
-    hand.report(1, 0.1)
-    assert list(hand.explain(1)) == ["rung 1: 2nd of 2; the best is promoted"]
 
 
 @pytest.mark.parametrize(

@@ -39,18 +39,6 @@ def play(hand: Hand, until: int) -> None:
         hand.report(trial, 0.01 * trial)
 
 
-def test_brackets_follow_each_other_and_begin_again() -> None:
-    """s = 1 with 4 trials, s = 0 with 2, and from the beginning: R = 3, eta = 3."""
-    hand = Hand("hyperband", {"r": 1, "R": 3, "eta": 3.0}, atoms=1)
-    assert [plan.sizes for plan in brackets(1, 3, 3.0)] == [(3, 1), (2,)]
-    play(hand, until=6)
-    stopped = [n for n in range(5) if hand.where(n) == "stopped"]
-    assert stopped == [0, 1]
-    assert [hand.trial(n).step for n in range(5)] == [1, 1, 3, 3, 3]
-    assert "bracket s=0" in hand.trial(3).story[0][1]
-    assert "bracket s=1" in hand.trial(5).story[0][1]
-
-
 @pytest.mark.parametrize(("options", "named"), [({"R": None}, "R"), ({"r": 0}, "r")])
 def test_bad_options_are_named(options: dict[str, Any], named: str) -> None:
     assert [name for name, _ in Options(**options).problems()] == [named]

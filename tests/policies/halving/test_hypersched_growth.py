@@ -46,16 +46,6 @@ def test_atoms_are_dealt_out_in_allowed_sizes(
     assert dealt(atoms, live, sizes, most) == expected
 
 
-def test_no_atoms_idle_where_sizes_fit() -> None:
-    """8 atoms and three live trials: 3, 3, 2 rounded down to 2, 2, 2 left two idle."""
-    options = {**PLAIN, "cooldown": 0, "R": None}
-    hand = Hand("hypersched", options, atoms=8, configurations=3, sizes=SIZES, max_atoms=8)
-    for n in range(4):
-        for trial in range(3):
-            hand.report(trial, 0.9, at=1.0 + n)
-    assert [hand.atoms(trial) for trial in range(3)] == [4, 2, 2]
-
-
 def test_growth_waits_for_the_cooldown() -> None:
     """Line 24: its_since_resize > COOLDOWN."""
     options = {**PLAIN, "cooldown": 3, "R": None}
@@ -139,16 +129,6 @@ def test_growth_looks_at_the_scaling() -> None:
     assert not growth_at(900.0, 60.0, scaling="none")
 
 
-def test_shares_are_rounded_down_to_allowed_sizes() -> None:
-    options = {**PLAIN, "cooldown": 0, "R": None}
-    hand = Hand("hypersched", options, atoms=7, configurations=1, sizes=(1, 2, 4))
-    hand.report(0, 0.5, at=1.0)
-    assert hand.launched(0) == [1, 4]
-    capped = Hand("hypersched", options, atoms=7, configurations=1, max_atoms=3)
-    capped.report(0, 0.5, at=1.0)
-    assert capped.launched(0) == [1, 3]
-
-
 def test_cooldown_step_time_and_rungs_count_steps_where_a_report_stands_for_many() -> None:
     """``trial.report(step=iteration)`` every 100 iterations of 0.01 s; r = 250 is passed at 300."""
     options = {**PLAIN, "cooldown": 250, "r": 250, "R": 10_000}
@@ -160,13 +140,3 @@ def test_cooldown_step_time_and_rungs_count_steps_where_a_report_stands_for_many
     assert hand.launched(0) == [1, 2]
     assert hand.state.step_on_one_atom_s == pytest.approx(0.01)
     assert "rung 250: 1st of 1" in hand.explain(0)[0]
-
-
-def test_the_first_report_of_a_relaunch_counts_its_steps_from_the_checkpoint() -> None:
-    options = {**PLAIN, "cooldown": 250, "R": 10_000}
-    hand = Hand("hypersched", options, atoms=1, configurations=1)
-    hand.report(0, 0.5, step=400, took_s=0.01)
-    hand.exit(0, "lost", saved_step=200)
-    hand.report(0, 0.5, step=400, took_s=0.01)
-    assert hand.trial(0).stride == 200
-    assert hand.state.step_on_one_atom_s == pytest.approx(0.01)

@@ -74,29 +74,6 @@ def test_the_last_to_arrive_goes_on_without_a_pause_if_it_is_among_the_best() ->
     assert hand.launched(8) == [1]
 
 
-def test_another_bracket_follows() -> None:
-    hand = Hand("sha", {"r": 1, "R": 2, "eta": 2.0}, atoms=1)
-    round_of(hand, {0: 0.1, 1: 0.2})
-    hand.report(1, 0.2)
-    assert hand.where(1) == "completed"
-    assert hand.live == [2]
-    assert "bracket 2" in hand.said
-
-
-def test_the_metric_at_the_milestone_counts_not_a_later_one() -> None:
-    hand = Hand("sha", {"r": 2, "R": 4, "eta": 2.0}, atoms=2)
-    hand.train(0, [0.9, 0.1])
-    hand.train(1, [0.1, 0.2])
-    assert hand.live == [1]
-
-
-def test_too_few_configurations_make_a_smaller_bracket() -> None:
-    hand = Hand("sha", NINE, atoms=1, configurations=4)
-    round_of(hand, {n: 0.1 * n for n in range(4)})
-    assert hand.live == [3]
-    assert sorted([*hand.live, *hand.paused]) == [1, 2, 3]  # 3 of 9 were to go on
-
-
 # ---------------------------------------------------------------- who does not come
 
 
@@ -164,14 +141,6 @@ def test_a_winner_that_a_person_lets_go_on_is_not_launched_for_the_same_halving_
     hand.report(3, 0.6)
     assert [hand.trial(n).step for n in range(4)] == [2, 2, 2, 2]
     assert sorted([*hand.live, *hand.paused]) == [0, 1]
-
-
-def test_explanation_and_notes() -> None:
-    hand = Hand("sha", NINE, atoms=1)
-    round_of(hand, {n: 0.1 * n for n in range(9)})
-    lines = list(hand.explain(8))
-    assert lines == ["it is in bracket 1", "1 steps: 1st of 9; the best 3 continue"]
-    assert hand.notes == "bracket 1: 0 in at 3 steps, 3 to come"
 
 
 @pytest.mark.parametrize(
