@@ -206,7 +206,8 @@ def _read(paths: ExperimentPaths, trial: timeline.TrialTimeline | None) -> Rehea
         counted = [step.report.step for step in incarnation.steps]
         reports = [[row[step] for row in ranks if step in row] for step in counted]
         error = None
-        if incarnation.outcome in ("failed", "killed"):
+        out_of_time = incarnation.outcome == "killed" and not incarnation.error and any(reports)
+        if incarnation.outcome in ("failed", "killed") and not out_of_time:
             error = (incarnation.error or incarnation.outcome).partition("\nTraceback ")[0]
         elif incarnation.outcome == "finished" and not any(trial.steps()):
             error = "it ended without a report: call gpusched.init(), and trial.report(..) once an epoch"

@@ -10,9 +10,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from gpusched.cli.rehearse import _read
+from gpusched.folder.paths import ExperimentPaths
 
 RIGHT = """\
 import torch
@@ -275,3 +279,19 @@ def test_right_scripts_pass_and_mistakes_are_told(names: Sequence[str], tmp_path
     seen = rehearse(tmp_path, [*names])
     for name in names:
         assert_right(name, seen) if name in RIGHTS else assert_told(name, seen)
+
+
+@pytest.mark.parametrize(("reported", "error"), [(True, None), (False, "killed")])
+def test_a_launch_that_the_end_of_a_rehearsal_kills_has_not_failed(
+    tmp_path: Path, reported: bool, error: str | None
+) -> None:
+    paths = ExperimentPaths(tmp_path)
+    logs = paths.trial(0).logs(1)
+    logs.mkdir(parents=True)
+    (logs / "seen-0.jsonl").write_text('{"step": 1}\n' * reported)
+    step = SimpleNamespace(report=SimpleNamespace(step=1), time_s=1.0)
+    launch = SimpleNamespace(
+        number=1, steps=[step] * reported, outcome="killed", error=None, devices=(0,)
+    )
+    trial: Any = SimpleNamespace(id=0, incarnations=[launch], steps=list)
+    assert _read(paths, trial).launches[0].error == error
