@@ -49,7 +49,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "afterwards": {
         "report": ("afterwards", "HTML page with plots"),
-        "export": ("afterwards", "every report as CSV, JSON or Parquet"),
+        "export": ("afterwards", "every report as CSV or JSON lines"),
         "gc": ("afterwards", "remove checkpoints that nothing needs any more"),
     },
     "this machine": {
