@@ -6,9 +6,9 @@ Looking ends no search: what a policy raises when it is asked for people becomes
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 from gpusched.dashboard import model
 from gpusched.dashboard import view as views
@@ -18,25 +18,16 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.policies.base import note_on_steps
 from gpusched.text import first_line, no_trial
 
-T = TypeVar("T")
-
 
 def view(
     assembled: Assembled, *, daemon_pid: int | None = None, now: float | None = None, **more: Any
 ) -> dict[str, Any]:
     """Return the standing of the search as JSON; cheap enough for twice a second."""
     state, policy = assembled.experiment.state, assembled.experiment.policy
-    problems: list[str] = []
-
-    def ask(what: str, question: Callable[[], Iterable[T]]) -> tuple[T, ...]:
-        try:
-            return tuple(question())
-        except Exception as error:
-            problems.append(f"the policy cannot say its {what}: {first_line(str(error))}")
-            return ()
-
-    notes = ask("notes", lambda: (*policy.notes(state), *note_on_steps(policy.options, state)))
-    rungs = policy.rungs
+    try:
+        notes = (*policy.notes(state), *note_on_steps(policy.options, state))
+    except Exception as error:
+        notes = (f"the policy cannot say its notes: {first_line(str(error))}",)
     built = views.build(
         state,
         name=assembled.paths.root.name,
@@ -45,10 +36,10 @@ def view(
         folder=str(assembled.paths.root),
         daemon_pid=daemon_pid,
         now=state.now if now is None else now,
-        rungs=rungs,
+        rungs=policy.rungs,
         idle=assembled.experiment.idle,
         eta=getattr(getattr(policy, "options", None), "eta", None),
-        notes=(*notes, *problems, *_what_if(assembled.paths)),
+        notes=(*notes, *_what_if(assembled.paths)),
         **more,
     )
     return model.to_json(built)

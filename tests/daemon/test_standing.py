@@ -26,15 +26,14 @@ def assembled(tmp_path: Path) -> Assembled:
     return Assembled(experiment, recipe(Setup(policy="asha")), ExperimentPaths(tmp_path))
 
 
-@pytest.mark.parametrize("hook", ["notes", "rungs"])
 def test_a_policy_that_cannot_say_its_notes_is_shown_without(
-    assembled: Assembled, hook: str, monkeypatch: pytest.MonkeyPatch
+    assembled: Assembled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first dashboard ended the daemon of a search that had run well detached."""
-    monkeypatch.setattr(assembled.experiment.policy, hook, failing)
+    monkeypatch.setattr(assembled.experiment.policy, "notes", failing)
     view = standing.view(assembled)
     assert [row["id"] for row in view["trials"]] == [0]
-    assert f"the policy cannot say its {hook}: mine.py:5: no such note" in view["notes"]
+    assert "the policy cannot say its notes: mine.py:5: no such note" in view["notes"]
 
 
 def test_what_cannot_be_shown_is_said_once(
