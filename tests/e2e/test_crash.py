@@ -228,4 +228,4 @@ def test_a_kill_is_journaled_before_it_is_carried_out(training: Sandbox) -> None
     with client(training) as line:
         for verb in ("stop", "cancel", "kill"):
             line.ask(verb)
-    assert ended(training) == [("stop", []), ("cancel", [60.0]), ("kill", [0.0])]
+    assert ended(training) == [("stop", []), ("cancel", [5.0]), ("kill", [0.0])]
