@@ -1,6 +1,6 @@
 """How fast the simulator is, and how the cost of a report grows with trials and atoms. Prints JSON lines.
 
-    python scripts/bench_sim.py [--quick] [--plot FILE] [--profile POLICY]
+    python scripts/bench_sim.py [--quick] [--profile POLICY]
 
 Processor time on one core of the whole driver, core, policy and simulated machine, without a journal, on
 the synthetic workload of HyperSched's section 6 (r 5, R 500, eta 4), where one report in about twenty causes a launch,
@@ -22,7 +22,6 @@ import json
 import pstats
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -147,24 +146,6 @@ def growth(found: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             }
 
 
-def plot(found: list[dict[str, Any]], file: Path) -> None:
-    from papers import study
-
-    figure, both = study.panels(2, width=4.2, height=3.6)
-    for axes, bench in zip(both, ("trials", "atoms"), strict=True):
-        for policy in POLICIES:
-            lines = [f for f in found if f["policy"] == policy and f["bench"] == bench]
-            axes.plot(
-                [f[bench] for f in lines], [f["us_per_report"] for f in lines], "o-", label=policy
-            )
-        axes.set_xscale("log")
-        axes.set_xlabel(bench)
-    both[0].set_ylim(bottom=0)
-    both[0].set_ylabel("microseconds a report")
-    both[0].legend()
-    figure.savefig(file, dpi=110)
-
-
 def profile(policy: str) -> None:
     driver, executor, search = prepare(policy, 32)
     profiler = cProfile.Profile()
@@ -176,7 +157,6 @@ def profile(policy: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few seconds, not to be quoted")
-    parser.add_argument("--plot", type=Path, metavar="FILE")
     parser.add_argument("--profile", metavar="POLICY", help="print where the time goes instead")
     args = parser.parse_args()
     if args.profile:
@@ -188,8 +168,6 @@ def main() -> None:
         found.append(line)
     for line in growth(found):
         print(json.dumps(line))
-    if args.plot:
-        plot(found, args.plot)
 
 
 if __name__ == "__main__":

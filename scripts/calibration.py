@@ -9,7 +9,7 @@ the 90 % interval?
   made by ``--record``; 60 epochs each; random learning rate, batch size, width, momentum, weight decay, label noise).
 
 ``TEMPER`` was chosen on other synthetic curves and on the
-first half of the recorded ones. Judged is on the second half. Writes calibration.json and calibration.png.
+first half of the recorded ones. Judged is on the second half. Writes calibration.json.
 
     python scripts/calibration.py            about ten minutes on two cores, nearly all of it for mcmc
     python scripts/calibration.py --record   records the curves again (scikit-learn; some minutes)
@@ -197,28 +197,6 @@ def wilson(hits: float, count: int, z: float = 1.96) -> tuple[float, float]:
     return middle - half, middle + half
 
 
-def plot(results: dict[str, dict[str, Any]], target: Path) -> None:
-    from papers import study
-
-    kinds = list(next(iter(results.values())))
-    figure, panels = study.panels(len(kinds), width=4.2, height=4.2)
-    for panel, kind in zip(panels, kinds, strict=True):
-        panel.plot([0, 1], [0, 1], color="0.7", linewidth=1)
-        for shift, (name, found) in zip((-0.008, 0.008), results.items(), strict=False):
-            bins = [b for b in found[kind]["bins"] if b["cases"]]
-            p = [b["mean_p"] + shift for b in bins]
-            share = [b["reached"] for b in bins]
-            down = [max(0.0, b["reached"] - b["reached_low"]) for b in bins]
-            up = [max(0.0, b["reached_high"] - b["reached"]) for b in bins]
-            label = f"{name}: 90 % interval holds {found[kind]['coverage_of_90']:.0%}"
-            panel.errorbar(p, share, yerr=[down, up], marker="o", capsize=3, label=label)
-        panel.set_title(f"{kind} curves, {found[kind]['cases']} cases")
-        panel.set_xlabel("probability given")
-        panel.legend(loc="upper left", frameon=False, fontsize=8)
-    panels[0].set_ylabel("share that reached the target")
-    figure.savefig(target, dpi=120)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -251,7 +229,6 @@ def main() -> None:
                     flush=True,
                 )
     (args.out / "calibration.json").write_text(json.dumps(results, indent=1) + "\n")
-    plot(results, args.out / "calibration.png")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from typing import Any
 from gpusched.daemon import standing as daemon_standing
 from gpusched.dashboard.app import Dashboard
 from gpusched.dashboard.model import Standing, from_json
+from gpusched.dashboard.widgets import TrialTable
 from gpusched.driver import assemble
 from gpusched.driver.loop import replay
 from gpusched.errors import GpuschedError, InputError
@@ -125,7 +126,7 @@ def svg(view: Standing, columns: int, rows: int, trial: int | None) -> str:
         async with app.run_test(size=(columns, rows)) as pilot:
             while app.view is None:
                 await pilot.pause()
-            app.chosen = trial
+            app.query_one(TrialTable).chosen = trial
             app.action_open("curves" if trial is None else "trial")
             await pilot.pause(1.5)
             app.console.legacy_windows = False

@@ -4,7 +4,7 @@
     python scripts/seamless.py digits --seeds 0 1 --steps 2 --out /tmp/figures
 
 One configuration that learns well, ``batch: global`` (so that the two should differ by the random numbers of the ranks
-alone; ``--batch per_atom`` shows the other mode, whose curves per epoch differ by design). Writes ``seamless.png`` and
+alone; ``--batch per_atom`` shows the other mode, whose curves per epoch differ by design). Writes
 ``seamless.json`` to ``--out``. One JSON line a resize: how far the resized runs are from the others at the first report
 after it (mean over the seeds), and the noise: the standard deviation between the seeds without a resize.
 """
@@ -89,28 +89,6 @@ def seams(plain: list[Curve], resized: list[Curve], metric: str) -> list[dict[st
     return found
 
 
-def draw(curves: dict[str, tuple[list[Curve], list[Curve]]], out: Path) -> None:
-    from papers import study
-
-    figure, axes = study.pyplot().subplots(
-        len(curves), len(METRICS), figsize=(10, 3.2 * len(curves)), squeeze=False
-    )
-    for row, (name, (plain, resized)) in zip(axes, curves.items(), strict=True):
-        for axis, metric in zip(row, METRICS, strict=True):
-            for runs, colour, label in ((plain, "0.6", "1 rank"), (resized, "C0", "resized")):
-                for number, curve in enumerate(runs):
-                    values = curve.values[metric]
-                    steps = range(1, len(values) + 1)
-                    axis.plot(steps, values, colour, linewidth=1, label=None if number else label)
-            for step, size in zip(resized[0].resized_after, SIZES[1:], strict=False):
-                axis.axvline(step + 0.5, color="C3", linewidth=0.7, linestyle=":")
-                axis.text(step + 0.6, 0.02, f"{size}", transform=axis.get_xaxis_transform())
-            axis.set(title=f"{name}: {metric}", xlabel="epoch")
-            axis.legend(loc="best")
-    figure.tight_layout()
-    figure.savefig(out / "seamless.png", dpi=110)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -140,7 +118,6 @@ def main() -> None:
         results[name] = found
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "seamless.json").write_text(json.dumps(results, indent=1) + "\n")
-    draw(curves, args.out)
 
 
 if __name__ == "__main__":
