@@ -24,7 +24,6 @@ from typing import Any, NoReturn
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES, mark_of, read_file
 from gpusched.protocol import Begin, LaunchSpec, encode, to_forked
 from gpusched.runtime.rank import run_file
-from gpusched.worker import imports
 
 _PR_SET_NAME = 15
 _LOOK_S = 0.05
@@ -124,7 +123,6 @@ def redirect(path: Path | str, *descriptors: int) -> None:
 
 def _run(spec: LaunchSpec) -> int:
     """Run the script; return the exit code."""
-    imports.note_present()
     try:
         run_file(spec.script, spec.args, spec.cwd, spec.module)
     except SystemExit as leaving:

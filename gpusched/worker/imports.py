@@ -13,7 +13,7 @@ _before: frozenset[str] | None = None
 
 
 def note_present() -> None:
-    """Note the modules that a fork of the warm server begins with."""
+    """Note the modules that this process, the warm server, has for its forks."""
     global _before
     _before = frozenset(sys.modules)
 
