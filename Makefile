@@ -59,7 +59,7 @@ test-wheel: $(CHECK)/.installed ## Build what a release uploads (dist/), install
 
 test-integrations: $(LIBRARIES)/.installed ## Run searches with Lightning, transformers, Optuna, MLflow, Ray and others (minutes)
 	@$(LIBRARIES)/bin/python -m pytest -q $(BESIDE) -m "integrations and not slow" \
-		tests/integrations tests/samplers tests/loggers tests/executors/cluster
+		tests/integrations tests/samplers tests/loggers tests/executors/cluster tests/cli/test_completion.py
 
 bench: $(STAMP) ## Measure launch time and the cost of reports
 	@$(BIN)/python scripts/bench_launch.py
