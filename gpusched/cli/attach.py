@@ -39,7 +39,7 @@ LADDER = (
 
 
 class Interrupts:
-    """What each Ctrl-C means for the search; called once for each."""
+    """Meaning of each Ctrl-C for the search; called once for each."""
 
     def __init__(self, paths: ExperimentPaths) -> None:
         self._paths = paths

@@ -39,7 +39,6 @@ class DeviceSlot:
     #: While DRAINING: the trial that gets it next; None: it becomes free.
     awaited_by: int | None = None
     reason: str = ""
-    #: While QUARANTINED: the reason may pass by itself.
 
 
 class DeviceTable:

@@ -190,7 +190,7 @@ class LimitsMoved(Event, kw_only=True):
 
 
 def is_reopened(event: Event) -> bool:
-    """Whether the event has a search continue after its end."""
+    """Tell whether the event has a search continue after its end."""
     return isinstance(event, LimitsMoved) and event.checkpoints is not None
 
 

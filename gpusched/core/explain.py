@@ -140,7 +140,7 @@ def _why(state: State, trial: TrialRecord) -> str:
         case S.PAUSED if trial.held_by_user:
             return f"paused by a person; 'gpusched unpause {trial.id}' lets it continue"
         case S.PAUSED | S.COMPLETED | S.STOPPED:
-            return _last_reason(trial)
+            return trial.last_reason
         case S.FAILED:
             return (trial.error or "reason unknown").splitlines()[0]
 
@@ -183,12 +183,3 @@ def _where_to(to: TrialState) -> str:
         S.COMPLETED: "complete",
     }
     return words.get(to, "for good")
-
-
-def _last_reason(trial: TrialRecord) -> str:
-    """Return the reason given when the trial came into its state."""
-    marker = f"-> {trial.state.value}: "
-    for _, what in reversed(trial.story):
-        if marker in what:
-            return what.split(marker, 1)[1]
-    return trial.story[-1][1] if trial.story else "reason unknown"

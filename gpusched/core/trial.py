@@ -256,9 +256,16 @@ class TrialRecord:
     @property
     def error(self) -> str | None:
         """Reason for which the trial has failed; None where it has not."""
-        if self.state is not S.FAILED or not self.story:
-            return None
-        return self.story[-1][1].partition(f"-> {S.FAILED.value}: ")[2]
+        return self.last_reason if self.state is S.FAILED else None
+
+    @property
+    def last_reason(self) -> str:
+        """Reason given when the trial came into its state."""
+        marker = f"-> {self.state.value}: "
+        for _, what in reversed(self.story):
+            if marker in what:
+                return what.split(marker, 1)[1]
+        return self.story[-1][1] if self.story else "reason unknown"
 
     @property
     def atoms(self) -> int:

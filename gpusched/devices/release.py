@@ -29,7 +29,7 @@ from gpusched.text import show_bytes
 WAITING = "waiting for the driver's answer"
 MIB = 1 << 20
 TOLERANCE_BYTES = 64 * MIB
-"""What an idle GPU varies by, far less than a bare CUDA context (256 to 616 MiB) that no list may name."""
+"""Variation of the memory of an idle GPU, far less than a bare CUDA context (256 to 616 MiB) that no list may name."""
 IDLE_LIMIT_BYTES = 1024 * MIB
 """More than this on a GPU without processes is not an idle driver's: a process is there that NVML does not name."""
 UNSEEN_LIMIT_BYTES = 128 * MIB

@@ -31,7 +31,7 @@ _SAVE = (
 
 
 class Usage:
-    """What a script has done with its trial, and what is missing.
+    """Calls that a script has made to its trial, and calls that are missing.
 
     What is missing is an error where the launch continues from a checkpoint that lacks it, or on other ranks than it
     was written by; elsewhere it is told, once.
