@@ -57,7 +57,7 @@ class DamagedState(GpuschedError):
 
 
 class OtherFormat(DamagedState):
-    """The journal is whole and written by another gpusched; salvaging would drop good events."""
+    """The journal is whole and written by another gpusched."""
 
 
 class ReplayDiverged(DamagedState):

@@ -49,15 +49,11 @@ def run(args: argparse.Namespace) -> int:
 # ---------------------------------------------------------------- resume
 
 
-_SALVAGE = "continue from what can be read of a damaged journal, and from the trials' own files"
-
-
 @common.command(
     common.EXPERIMENT,
     argument("--deadline WHEN", "+30m (more), 45m (from now on) or 18:30 (today)"),
     argument("--target X", "metric that is good enough; none: no target"),
     argument("--max-trials N", "most trials in all; none: any number"),
-    argument("--salvage", _SALVAGE),
     argument("--adopt", "have your own policy decide from here on as its file is now"),
     common.DETACH,
     lines="event",
@@ -74,9 +70,7 @@ def resume(args: argparse.Namespace) -> int:
     stopped before its deadline needs no other limit.
     """
     paths = common.experiment(args)
-    pid = launchpad.start_daemon(
-        paths, resume=True, salvage=args.salvage, adopt=args.adopt, wish=wish(args), say=remark
-    )
+    pid = launchpad.start_daemon(paths, resume=True, adopt=args.adopt, wish=wish(args), say=remark)
     return attach.begin(args, paths, pid, "continues")
 
 

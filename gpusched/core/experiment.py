@@ -311,11 +311,6 @@ class Experiment:
     def _resumed(self, event: events.DaemonResumed) -> None:
         state = self.state
         state.watched_since = state.now
-        for number, incarnation in event.launched.items():
-            trial = state.trials[int(number)]
-            if not trial.has_processes:
-                trial.gone = incarnation
-            trial.incarnation = incarnation
         state.say(None, f"daemon {event.epoch} took over")
         self._learn_outside(event)
         for trial in state.live.values():

@@ -12,7 +12,7 @@ import json
 import os
 import signal
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpusched import failpoints
@@ -22,7 +22,6 @@ from gpusched.daemon.clients import Clients
 from gpusched.daemon.provenance import Edits, recipe_file
 from gpusched.daemon.resuming import settle_policy
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
-from gpusched.devices.base import Device
 from gpusched.driver.assemble import (
     Assembled,
     Beginning,
@@ -34,13 +33,10 @@ from gpusched.driver.assemble import (
 )
 from gpusched.driver.loop import Driver, replay
 from gpusched.errors import (
-    DamagedState,
     DeviceError,
     Fenced,
     GpuschedError,
     InputError,
-    OtherFormat,
-    ReplayDiverged,
 )
 from gpusched.executors import live as executors
 from gpusched.executors.hub import Hub
@@ -71,7 +67,6 @@ class Daemon:
         paths: ExperimentPaths,
         *,
         resuming: bool,
-        salvage: bool = False,
         adopt: bool = False,
         wish: resuming.Wish | None = None,
         executor: str | None = None,
@@ -96,11 +91,10 @@ class Daemon:
         self.assembled: Assembled = assemble(recipe, paths)
         self.experiment = self.assembled.experiment
         self._began = Beginning.from_json(json.loads(paths.began.read_bytes()))
-        self._salvaged = False
         self._home = Home(paths.journal, is_wanted=recipe.cluster is not None)
         if resuming:
             with self._left_whole():
-                journal: Journal | None = self._replay(salvage)
+                journal: Journal | None = self._replay()
         else:
             journal, self.epoch = None, Epoch(paths.root, 0)
         if self.experiment.finished:  # the time since its end does not count
@@ -155,25 +149,15 @@ class Daemon:
         meta = {"epoch": self.epoch.number, "checksums": checksums(self.paths)}
         return Journal.create(self.paths.journal, meta)
 
-    def _replay(self, salvage: bool) -> Journal:
+    def _replay(self) -> Journal:
         """Return the journal of an experiment that is to go on. Raises InputError if it is over."""
         self._home.move_in()
         journal = Journal.open(self.paths.journal)
         self.epoch = Epoch(self.paths.root, int(journal.meta.get("epoch", 1)))
         journal.set_epoch(self.epoch.number)
         require_unchanged(self.paths, journal.meta)
-        try:
-            count = replay(self.experiment, journal.entries(), self._note_beginning)
-        except (ReplayDiverged, OtherFormat):
-            raise  # the journal is whole; it is this version that does not fit
-        except DamagedState:
-            if not salvage:
-                raise
-            self._salvaged = True
-            dropped = journal.drop_after_last_good()
-            print(f"salvage: {dropped} damaged events dropped; trials' own files are read again")
-        else:
-            print(f"replayed {count} events")
+        count = replay(self.experiment, journal.entries(), self._note_beginning)
+        print(f"replayed {count} events")
         failpoints.reach("resume.replayed")
         if self.experiment.finished:
             resuming.complete(self.assembled)
@@ -207,7 +191,12 @@ class Daemon:
             for slot in self.experiment.state.devices.slots.values():
                 if slot.reason and slot.id in there:
                     self.executor.keep_out(slot.id, slot.reason)
-            self._resume(inventory)
+            self.driver.resume(
+                self.epoch.number,
+                unusable=resuming.unusable(self.experiment.state, inventory),
+                storage_low=self.storage.is_low(),
+                adopts=self._adopts,
+            )
             self._go_on()
             return
         self.storage.require_room()
@@ -251,24 +240,6 @@ class Daemon:
             self.driver.reopen(event)
         elif self._wish:  # before the old deadline is noticed to be over
             self.driver.handle([resuming.changed(self.assembled, self._wish, self.clock())])
-
-    def _resume(self, inventory: Sequence[Device]) -> None:
-        state = self.experiment.state
-        launched: dict[int, int] = {}
-        if self._salvaged:
-            unknown = resuming.forget_the_unknown(state, self.paths)
-            launched = unknown.launched
-            self._say(
-                f"salvage: {unknown.killed} processes that the journal knows nothing of were ended; "
-                f"{len(unknown.aside)} folders of unknown trials were put aside"
-            )
-        self.driver.resume(
-            self.epoch.number,
-            launched=launched,
-            unusable=resuming.unusable(state, inventory),
-            storage_low=self.storage.is_low(),
-            adopts=self._adopts,
-        )
 
     # ------------------------------------------------------------ the loop
 

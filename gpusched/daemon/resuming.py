@@ -4,8 +4,6 @@ Repairs are of rare cases, each left by a death at a bad instant:
 
 * The experiment was over in the journal, but the last commands were not carried out: ``complete``.
 * Devices have gone bad, or are gone, while no daemon looked: ``unusable``.
-* After a salvage the journal knows less than happened. Process trees that it knows nothing of are ended, folders of
-  trials that it knows nothing of are put aside, and numbers of incarnations are not used again: ``forget_the_unknown``.
 
 A wish is what ``gpusched resume`` sends: ``in_s`` or ``add_s`` for the deadline, ``target``, ``max_trials`` (None: none
 any more). What is left out stays as it is.
@@ -16,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +25,11 @@ from gpusched.devices.base import Device
 from gpusched.driver.assemble import Assembled, Beginning, is_same
 from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.best import give_back, keep_best
-from gpusched.folder.files import sync, write_durably
-from gpusched.folder.lock import write_fence
+from gpusched.folder.files import write_durably
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import rows
-from gpusched.processes.claim import Hunt
 from gpusched.text import count
 
-#: How long process trees that nobody knows may take to die of SIGKILL.
-HUNT_S = 30.0
 #: Reasons for the end of a search that more time lets continue.
 OUT_OF_TIME = (DEADLINE, TOO_LATE)
 NOT_THERE = "it was not there any more when the daemon came back"
@@ -96,57 +89,6 @@ def settle_policy(paths: ExperimentPaths, file: Path | None, *, adopts: bool) ->
             "'gpusched resume --adopt' has the file decide as it is now"
         ]
     return []
-
-
-@dataclass(slots=True)
-class Unknown:
-    """Things found on disk that a salvaged journal knows nothing of."""
-
-    #: By trial, the highest number of an incarnation that was launched.
-    launched: dict[int, int] = field(default_factory=dict)
-    #: Trials whose folders were put aside.
-    aside: list[int] = field(default_factory=list)
-    killed: int = 0
-
-
-def forget_the_unknown(state: State, paths: ExperimentPaths) -> Unknown:
-    """End processes that the journal does not know, so that devices it takes for free are. Raises GpuschedError."""
-    found = Unknown()
-    for number in paths.trial_numbers:
-        trial, trial_paths = state.trials.get(number), paths.trial(number)
-        known = trial.incarnation if trial is not None else 0
-        newer = [n for n in trial_paths.incarnations if n > known]
-        # Of a cluster: nodes may have what this machine has not.
-        if newer and trial_paths.fence.exists():
-            write_fence(trial_paths.fence, newer[-1])
-        for incarnation in newer:
-            found.killed += _end(Hunt(paths, number, incarnation), number)
-        if trial is None:
-            _put_aside(trial_paths.root)
-            found.aside.append(number)
-        elif newer:
-            found.launched[number] = newer[-1]
-    return found
-
-
-def _end(hunt: Hunt, trial: int) -> int:
-    """Kill an incarnation until nothing of it is left; return the number of its processes."""
-    killed, left = hunt.end(HUNT_S)
-    if left:
-        raise GpuschedError(
-            f"{left} of trial {trial} cannot be killed; the journal knows nothing of them, so the "
-            "search cannot continue beside them"
-        )
-    return killed
-
-
-def _put_aside(folder: Path) -> None:
-    """Rename the folder of an unknown trial: its number will be another trial's, whose files these are not."""
-    number = 1
-    while (aside := folder.with_name(f"{folder.name}.salvaged-{number}")).exists():
-        number += 1
-    folder.rename(aside)
-    sync(folder.parent)
 
 
 # ---------------------------------------------------------------- a search that is over goes on

@@ -174,7 +174,7 @@ def unneeded(paths: ExperimentPaths, needs: Needs, only_final: bool = False) -> 
     for number in paths.trial_numbers:
         is_final = needs.is_final.get(number)
         if is_final is None:
-            continue  # the journal knows nothing of it; a salvage may have lost that
+            continue  # the journal knows nothing of it
         if only_final and not is_final:
             continue
         of_trial = paths.trial(number)

@@ -247,23 +247,20 @@ class Driver:
         self,
         epoch: int,
         *,
-        launched: Mapping[int, int] | None = None,
         unusable: Mapping[str, str] | None = None,
         storage_low: bool | None = None,
         adopts: bool = False,
     ) -> None:
         """Continue after ``replay``: ask the outside anew, and issue again what the state implies.
 
-        ``launched``: incarnations that the journal knows nothing of, by trial; the others: see ``DaemonResumed``.
-        All of the outside is known before anything is begun, so that no trial starts on what is gone, and none is taken
-        for one that the last daemon had begun.
+        All of the outside (see ``DaemonResumed``) is known before anything is begun, so that no trial starts on what is
+        gone, and none is taken for one that the last daemon had begun.
         """
         found = self.executor.reconcile(list(live_trials(self.experiment)))
         changes = [event for event in found if type(event) is QuarantineChanged and event.reason]
         resumed = DaemonResumed(
             at=self.executor.now(),
             epoch=epoch,
-            launched={str(trial): number for trial, number in (launched or {}).items()},
             unusable={**(unusable or {}), **{lost.device: lost.reason for lost in changes}},
             storage_low=storage_low,
             adopts=adopts,

@@ -145,7 +145,7 @@ class ExperimentPaths:
 
     @property
     def trial_numbers(self) -> list[int]:
-        """The trials that have a folder; a folder that a salvage put aside does not count."""
+        """The trials that have a folder."""
         return numbered(self.trials)
 
     def trial(self, trial: int) -> TrialPaths:

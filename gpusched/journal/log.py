@@ -11,7 +11,7 @@ read it after the daemon is gone.
   (``damage``).
 * ``FORMAT`` is 1 until the first release, and raised with every change of events or commands after it. A journal of
   another format is refused, with both named. An event whose checksum holds and that cannot be read is another
-  version's, not damage: salvage would drop it.
+  version's, not damage.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpusched.core.commands import Command
 from gpusched.core.events import Event
 from gpusched.errors import Fenced
 from gpusched.folder.files import is_full, sync
-from gpusched.journal.damage import Mark, damaged, explained, finish_salvage, replace_journal
+from gpusched.journal.damage import Mark, damaged, explained
 from gpusched.journal.local_disk import require_journal
 from gpusched.journal.rows import (
     Entry,
@@ -80,9 +80,7 @@ class Journal:
 
         Raises InputError if there is one already, or if the folder cannot be written.
         """
-        path = (
-            path.resolve()
-        )  # not beside a link, but beside the file: the log, the mark, a salvage
+        path = path.resolve()  # not beside a link, but beside the file: the log, the mark
         journal = cls(create(path, meta), path, is_new=True)
         journal._epoch = meta.get("epoch")
         sync(path.parent)
@@ -93,7 +91,6 @@ class Journal:
     def open(cls, path: Path) -> Journal:
         """Open an existing journal. Raises DamagedState if the file is another, damaged, or newer."""
         link, path = path, path.resolve()
-        finish_salvage(path)
         require_journal(link)
         with explained(path):
             connection = connect(path)
@@ -220,41 +217,8 @@ class Journal:
                 yield entry
         marked = self._mark.read()
         if marked > seq:
-            raise damaged(self._path, f"events {seq + 1} to {marked} are missing", seq)
+            raise damaged(self._path, f"events {seq + 1} to {marked} are missing")
         self._at_end = True
-
-    def drop_after_last_good(self) -> int:
-        """Salvage: go on behind the last event that ``entries`` gave out; return how many were lost.
-
-        The damaged journal is kept beside the new one. Raises DamagedState if not even ``meta`` can be read.
-        """
-        meta, last = self.meta, self._seq
-        dropped = max(self._mark.read(), self._highest()) - last
-
-        def build(path: Path) -> None:
-            connection = create(path, meta)
-            good = self.connection.execute(
-                "SELECT * FROM events WHERE seq <= ? ORDER BY seq", (last,)
-            )
-            connection.execute("BEGIN")
-            connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", good)
-            connection.execute("COMMIT")
-            connection.close()
-
-        with explained(self._path):
-            replace_journal(self._path, build)
-            self.connection.close()
-            self.connection = connect(self._path)
-        self._mark.write(last)
-        self._at_end = True
-        return max(0, dropped)
-
-    def _highest(self) -> int:
-        try:
-            (highest,) = self.connection.execute("SELECT max(seq) FROM events").fetchone()
-        except sqlite3.Error:
-            return 0
-        return highest if isinstance(highest, int) else 0
 
 
 def _wants_room(error: sqlite3.Error, folder: Path) -> bool:

@@ -148,7 +148,7 @@ def checked(
         number, at, kind, body, commands, stored = row
         crc = crc_of(crc, seq + 1, at, kind, body, commands)
         if number != seq + 1 or stored != crc:
-            raise damaged(path, f"event {seq + 1} is damaged or missing", seq)
+            raise damaged(path, f"event {seq + 1} is damaged or missing")
         seq = number
         yield row
 

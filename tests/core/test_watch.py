@@ -79,13 +79,6 @@ def test_after_a_suspend_or_without_a_daemon_silence_means_nothing() -> None:
     assert silent_for(script, 20.0) == [Kill(0, 1, 5.0, stacks=True)]
 
 
-def test_after_a_salvage_no_number_of_an_incarnation_is_used_again() -> None:
-    script = stages.running()
-    script.feed(DaemonResumed(at=script.now, epoch=2, launched={"0": 7})).drop()
-    script.exited(0, "lost").drop().released("d0").drop()
-    assert script.trial(0).incarnation == 8
-
-
 @pytest.mark.parametrize("device", ["d0", "d1"])
 def test_devices_are_followed_after_the_end(device: str) -> None:
     script = stages.running().asked("cancel").drop()

@@ -14,7 +14,6 @@ from gpusched.core.events import DaemonResumed
 from gpusched.daemon import resuming
 from gpusched.devices.base import Device
 from gpusched.errors import InputError
-from gpusched.folder.lock import read_fence, write_fence
 from gpusched.folder.paths import ExperimentPaths
 from tests.core import stages
 from tests.helpers import Script, launch
@@ -57,28 +56,6 @@ def test_a_trial_on_a_lost_device_goes_on_elsewhere() -> None:
     assert script.trial(0).incarnation == 2
 
 
-def folders(root: Path, trials: dict[int, list[int]]) -> ExperimentPaths:
-    paths = ExperimentPaths(root)
-    for trial, incarnations in trials.items():
-        for incarnation in incarnations:
-            paths.trial(trial).logs(incarnation).mkdir(parents=True)
-    return paths
-
-
-def test_after_a_salvage_unknown_trials_are_put_aside_and_numbers_skipped(tmp_path: Path) -> None:
-    script = stages.running()  # knows trial 0, incarnation 1
-    paths = folders(tmp_path, {0: [1, 2, 3], 1: [1], 7: [1, 2]})
-    write_fence(paths.trial(0).fence, 0)
-    found = resuming.forget_the_unknown(script.state, paths)
-    assert (found.launched, found.aside, found.killed) == ({0: 3}, [1, 7], 0)
-    assert read_fence(paths.trial(0).fence) == 3, "a node of a cluster may have them"
-    names = sorted(folder.name for folder in paths.trials.iterdir())
-    assert names == ["0000", "0001.salvaged-1", "0007.salvaged-1"]
-    folders(tmp_path, {1: [1]})
-    resuming.forget_the_unknown(script.state, paths)
-    assert (paths.trials / "0001.salvaged-2").is_dir(), "another salvage harms no earlier one"
-
-
 def test_a_search_without_time_for_a_step_needs_another_deadline(tmp_path: Path) -> None:
     """It is over a little before its deadline, and would be over again at once."""
     script = stages.running()
@@ -97,17 +74,3 @@ def test_a_search_without_time_for_a_step_needs_another_deadline(tmp_path: Path)
         with pytest.raises(InputError, match=r"no time is left\. 'gpusched resume .* --deadline"):
             resuming.require_reopenable(assembled, wish)
     resuming.require_reopenable(assembled, {"add_s": 60.0})
-
-
-def test_no_number_of_a_launch_is_used_twice_after_a_salvage() -> None:
-    """The journal knows launch 1; launches up to 3 were found on the disk, and ended."""
-    script = stages.running()
-    script.feed(DaemonResumed(at=script.now, epoch=2, launched={"0": 3})).drop()
-    script.exited(0, "lost", incarnation=1).expect_nothing()
-    script.exited(0, "lost").drop()
-    script.released("d0").expect(launch(0, 4, "d0"))
-    script = stages.paused()
-    script.feed(DaemonResumed(at=script.now, epoch=2, launched={"0": 3})).drop()
-    assert not script.trial(0).has_processes
-    script.asked("unpause", 0)
-    assert [one.incarnation for one in script.take() if isinstance(one, Launch)] == [4]

@@ -123,7 +123,7 @@ def test_damaged_and_newer_journals(finished: Sandbox, tmp_path: Path) -> None:
     journal = copied / "journal.db"
     good = journal.read_bytes()
     for data, said in (
-        (good[: len(good) // 2], "--salvage"),
+        (good[: len(good) // 2], "try_first"),
         (good[:60] + (99).to_bytes(4, "big") + good[64:], "format 99"),
         (b"not a database at all, but long enough to be looked at" * 100, ""),
     ):

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from gpusched.errors import DamagedState, InputError
+from gpusched.errors import InputError
 from gpusched.journal.local_disk import Home, is_on_own_disk
 from gpusched.journal.log import Journal
-from tests.journal_samples import META, read, sample, write
+from tests.journal_samples import META, read, write
 
 
 @pytest.fixture
@@ -62,21 +62,6 @@ def test_at_the_end_the_journal_is_a_file_of_its_folder_until_the_search_goes_on
     moved_in(link)
     assert link.is_symlink()
     assert read(link) == entries
-
-
-def test_a_salvage_takes_place_in_the_home(link: Path) -> None:
-    moved_in(link)
-    entries = write(link, 20)
-    journal = Journal.open(link)
-    journal.connection.execute("UPDATE events SET body = '{}' WHERE seq = 13")
-    with pytest.raises(DamagedState):
-        list(journal.entries())
-    assert journal.drop_after_last_good() == 8
-    journal.append(*sample(2)[1])
-    journal.close()
-    assert read(link)[:12] == entries[:12]
-    assert link.is_symlink()
-    assert link.resolve().with_name("journal.db.damaged").exists()
 
 
 def test_a_copied_experiment_takes_a_copy_of_the_journal(link: Path) -> None:

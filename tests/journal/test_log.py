@@ -222,7 +222,7 @@ def test_another_format_is_refused_by_its_number(path: Path, version: int) -> No
     message = f"has format {version}, this gpusched reads format {rows.FORMAT}; use the gpusched"
     with pytest.raises(OtherFormat, match=message) as refused:
         Journal.open(path)
-    assert "salvage" not in str(refused.value)
+    assert "try_first" not in str(refused.value)
 
 
 def test_one_that_somebody_else_has_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,9 +300,7 @@ def test_a_changed_row_is_named(path: Path, change: str) -> None:
     other.execute(change)
     other.close()
     journal = Journal.open(path)
-    with pytest.raises(
-        DamagedState, match=r"event (1|7|12) is damaged or missing; the (0|6|11) bef"
-    ):
+    with pytest.raises(DamagedState, match=r"event (1|7|12) is damaged or missing.* 'try_first'"):
         list(journal.entries())
     journal.close()
 
@@ -323,7 +321,7 @@ def test_a_missing_end_is_named(path: Path, last: int) -> None:
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("DELETE FROM events WHERE seq > ?", (last,))
     other.close()
-    named = f"events {last + 1} to 12 are missing; the {last} before"
+    named = f"events {last + 1} to 12 are missing"
     with pytest.raises(DamagedState, match=named):
         read(path)
 
@@ -332,12 +330,12 @@ def test_a_missing_end_is_named(path: Path, last: int) -> None:
 def test_a_whole_event_that_this_version_cannot_read_is_a_newer_ones(
     path: Path, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:
-    """Its checksum is right, so nothing is damaged, and salvage would drop good events."""
+    """Its checksum is right, so nothing is damaged."""
     monkeypatch.setattr(log, "event_body", lambda event: body)
     write(path, 3)
     with pytest.raises(OtherFormat, match=r"event 1 .* use the gpusched") as refused:
         read(path)
-    assert "salvage" not in str(refused.value)
+    assert "try_first" not in str(refused.value)
 
 
 @pytest.mark.parametrize("change", ["DELETE FROM meta", "UPDATE meta SET value = '{}'"])

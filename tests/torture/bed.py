@@ -72,13 +72,12 @@ class Bed(Search):
         *,
         resume: bool = False,
         failpoint: str = "",
-        salvage: bool = False,
         wish: Mapping[str, Any] | None = None,
     ) -> Any:
         """Start a daemon; what it says of its start, or None if it died before. ``wish``: to go on with."""
         reading, writing = os.pipe()
         words = [sys.executable, "-m", "gpusched.daemon.start", str(self.paths.root)]
-        words += ["--ready-fd", str(writing)] + ["--resume"] * resume + ["--salvage"] * salvage
+        words += ["--ready-fd", str(writing)] + ["--resume"] * resume
         words += ["--wish", json.dumps(wish)] if wish is not None else []
         armed = {VARIABLE: failpoint} if failpoint else {}
         began = time.monotonic()

@@ -24,8 +24,6 @@ DAEMON = (
 )
 """Points that a daemon passes."""
 
-SALVAGE = ("salvage.built", "salvage.aside", "salvage.after")
-
 WORKER = (
     "claim.before",
     "claim.after",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sqlite3
 import time
 
 import pytest
@@ -13,7 +12,6 @@ from gpusched.core.events import DaemonResumed
 from gpusched.errors import Fenced, GpuschedError
 from gpusched.folder.lock import Epoch, read_epoch
 from gpusched.journal.log import Journal
-from gpusched.processes.identity import start_time
 from tests.journal_samples import META, sample
 from tests.rig import wait_until
 from tests.torture.bed import MakeBed
@@ -118,28 +116,3 @@ def test_a_daemon_that_comes_back_in_time_finds_its_trials(make_bed: MakeBed) ->
         bed.resume()
     trial = bed.finish().state.trials[0]
     assert trial.incarnation == 1, trial.story
-
-
-@pytest.mark.slow
-def test_after_a_salvage_no_number_is_used_twice_and_nobody_unknown_runs(make_bed: MakeBed) -> None:
-    bed = make_bed(devices="cpu:2", policy={"name": "fifo", "R": 100_000}, max_trials=3)
-    bed.begin(reports=6)
-    bed.ask("pause", trial=0)
-    wait_until(lambda: 2 in bed.numbers() and bed.lines(2), "trial 2 in the place of trial 0")
-    bed.ask("stop_trial", trial=2)
-    wait_until(lambda: bed.view()["trials"][2]["state"] == "stopped", "trial 2 to stop")
-    bed.ask("unpause", trial=0)
-    wait_until(lambda: bed.shim_of(0, 2), "the second incarnation of trial 0")
-    bed.kill()
-    last = next(e.seq for e in bed.entries() if type(e.event).__name__ == "UserAsked")
-    with sqlite3.connect(bed.paths.journal) as other:
-        other.execute("UPDATE events SET at = at + 1 WHERE seq >= ?", (last,))
-    before = bed.processes()
-    assert (0, 2) in before
-    bed.resume(salvage=True)
-    wait_until(lambda: bed.shim_of(0, 3) or (0, 1) in bed.processes(), "trial 0 to go on")
-    assert [pid for pid in before[0, 2] if start_time(pid)] == []
-    assert list(bed.paths.trials.glob("0002.salvaged-*")), "trial 2 is not known any more"
-    bed.check_one_incarnation_each()
-    bed.ask("stop")  # no finish: numbers that the journal lost are skipped
-    assert bed.wait_for_death() == 0, bed.log()

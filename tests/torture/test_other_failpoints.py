@@ -1,4 +1,4 @@
-"""Failpoints that a search passes seldom, or that are not the daemon's: best/, salvage, the end, shims and ranks.
+"""Failpoints that a search passes seldom, or that are not the daemon's: best/, the end, shims and ranks.
 
 With ``test_daemon_kills.py`` every name in ``failpoints.py`` is died at.
 """
@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 from gpusched.folder.files import read_json
 from tests.torture.bed import SCRIPTS, Bed, MakeBed
-from tests.torture.failpoints import SALVAGE, WORKER
+from tests.torture.failpoints import WORKER
 from tests.torture.test_daemon_kills import AT_THE_END
 
 BEST = ("KeepBest.before", "best.built", "best.renamed", "best.pointed", "KeepBest.after")
@@ -69,23 +68,6 @@ def test_killed_at_the_end(make_bed: MakeBed, name: str) -> None:
     require_whole_best(bed)
     assert bed.paths.final_view.is_file()
     bed.check_end()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SALVAGE)
-def test_killed_while_it_salvages(make_bed: MakeBed, name: str) -> None:
-    bed = make_bed(**SHORT, policy={"name": "fifo", "R": 100_000})
-    bed.begin(reports=10)
-    bed.kill()
-    last = bed.entries()[-2].seq
-    with sqlite3.connect(bed.paths.journal) as other:
-        other.execute("UPDATE events SET at = at + 1 WHERE seq >= ?", (last,))
-    assert bed.start(resume=True, salvage=True, failpoint=name) is None
-    assert bed.wait_for_death() == -9, f"{name} was not reached"
-    bed.resume(salvage=True)
-    bed.wait_for_reports(5)
-    bed.finish()
-    assert bed.paths.journal.with_name("journal.db.damaged").is_file()
 
 
 @pytest.mark.slow
