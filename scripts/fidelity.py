@@ -29,11 +29,12 @@ from gpusched.core.events import CheckpointSaved, Reported
 from gpusched.core.rung import milestones
 from gpusched.core.trial import NEVER
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal import timeline
 from gpusched.journal.log import Journal
+from gpusched.sim.continuing import measured_delays
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup
 from gpusched.sim.study import simulate
-from gpusched.sim.trace import Record
 from gpusched.sim.workload import Synthetic
 
 TRIAL = Path(__file__).with_name("fidelity_trial.py")
@@ -83,8 +84,8 @@ def main() -> int:
 def one(args: argparse.Namespace, runs: Path, seed: int) -> dict[str, Any]:
     """A live run, what it measured, and its simulation."""
     folder = live(args, runs, seed)
-    record = Record.of(ExperimentPaths(folder))
-    measured = measure(ExperimentPaths(folder), record)
+    record = timeline.read(ExperimentPaths(folder).journal)
+    measured = measure(ExperimentPaths(folder), measured_delays(record))
     rungs = [*milestones(OPTIONS["r"], OPTIONS["R"], OPTIONS["eta"])]
     reports = [report for trial in record.trials.values() for report in trial.curve]
     when = {
@@ -155,8 +156,8 @@ def _known(policy: str) -> dict[str, Any]:
     return {key: value for key, value in OPTIONS.items() if key in option_names(policy)}
 
 
-def measure(paths: ExperimentPaths, record: Record) -> Measured:
-    """Means, since what is rare and long counts in a sum as well; of what is short the medians of ``Record``."""
+def measure(paths: ExperimentPaths, medians: Delays) -> Measured:
+    """Means, since what is rare and long counts in a sum as well; of what is short the medians."""
     began: dict[tuple[int, int], tuple[float, int]] = {}
     last: dict[tuple[int, int], float] = {}
     gaps: dict[int, list[float]] = {}
@@ -181,7 +182,7 @@ def measure(paths: ExperimentPaths, record: Record) -> Measured:
         last[key] = event.at
     step_s = {atoms: statistics.fmean(found) for atoms, found in sorted(gaps.items())}
     start_s, delays = _launches(launches)
-    return Measured(start_s, replace(record.delays, **delays), step_s)
+    return Measured(start_s, replace(medians, **delays), step_s)
 
 
 def _launches(launches: list[tuple[float, float, int, int]]) -> tuple[float, dict[str, float]]:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpusched.cli import common
 from gpusched.cli.common import argument, together
 from gpusched.errors import InputError
-from gpusched.folder import find
-from gpusched.folder.paths import ExperimentPaths
 
 if TYPE_CHECKING:
     from gpusched.sim.study import Result
@@ -22,7 +19,9 @@ _MACHINE = (
     argument("--deadline D", "deadline of each run: 60, 10m, 1h30m (60)", default="60"),
     argument("--scaling S", f"speed over atoms: {_CURVES}", default="linear"),
     argument(
-        "--delay D", "duration of a launch or resize: seconds, or a share of the deadline (5%%)"
+        "--delay D",
+        "duration of a launch or resize: seconds, or a share of the deadline, 5%% (0)",
+        default="0",
     ),
     argument("--max-atoms N", "most atoms for a trial", type=int),
     argument("--sizes N", "allowed numbers of atoms for a trial", type=int, nargs="+", default=[]),
@@ -48,8 +47,6 @@ def simulate(args: argparse.Namespace) -> int:
     WORKLOAD is what the trials train:
       synthetic         Score(k) of the HyperSched paper, section 6: steps of 0.1
                         time units, r 5, R 500, eta 4
-      trace:DIR         a recorded search: its curves and step times, its
-                        configurations in an order shuffled by the seed
       FILE.py:FUNCTION  a function of yours: FUNCTION(hparams, step) or (hparams,
                         step, random) returns the metric, or (metric, step time);
                         SPACE, METRIC, MODE and STEP_TIME beside it are optional
@@ -57,31 +54,20 @@ def simulate(args: argparse.Namespace) -> int:
     For a seed, every policy meets the same configurations and noise:
       gpusched simulate --policy asha,hypersched --atoms 4 --deadline 15
       gpusched simulate --set eta=3 --delay 5%
-      gpusched simulate trace:runs/digits-20260101-120000 --policy asha,pop
+      gpusched simulate my.py:train --policy asha,pop
     """
     from gpusched.sim import setup, study
 
-    _refuse_running(args.workload)
     if args.jobs is not None and args.jobs < 1:
         raise InputError(f"--jobs must be at least 1, not {args.jobs}")
     setups = setup.plan(_request(args))
-    workload = setups[0].load()
-    for note in getattr(workload, "notes", ()):
-        common.note(f"note: {note}")
     results = study.run_all(setups, study.simulate, jobs=args.jobs)
     if args.json:
         for result in results:
             common.print_json(result.line())
     else:
-        _print_table(results, workload.metric, args.target)
+        _print_table(results, setups[0].load().metric, args.target)
     return 0 if any(result.best is not None for result in results) else 3
-
-
-def _refuse_running(workload: str) -> None:
-    """Refuse a running search: a journal is its daemon's while the daemon lives."""
-    kind, _, folder = workload.partition(":")
-    if kind == "trace" and folder and find.has_daemon(ExperimentPaths(Path(folder))):
-        raise InputError(f"{workload}: this search is running; replay it when it is over")
 
 
 def _request(args: argparse.Namespace) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -30,13 +31,12 @@ from gpusched.driver.loop import Driver, Helper, replay
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import rows
 from gpusched.journal.rows import Entry
-from gpusched.journal.timeline import timeline
+from gpusched.journal.timeline import Timeline, timeline
 from gpusched.policies import foresight_curves
 from gpusched.policies.foresight_curves import FINE, TABLE
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.machine import Run, Story
 from gpusched.sim.physics import Delays, SimulatedCurve, Workload
-from gpusched.sim.trace import Record
 
 Array = NDArray[np.float64]
 
@@ -52,7 +52,7 @@ class Recorded:
         self.entries = found[: self._end(found)]
         self.is_over = len(self.entries) < len(found)
         self.state = self.experiment().state
-        self.delays: Delays = Record(self.recipe, timeline(self.entries)).delays
+        self.delays: Delays = measured_delays(timeline(self.entries))
 
     def until(self, at_s: float) -> Recorded:
         """Return the search as it was then, seconds since its beginning."""
@@ -80,6 +80,31 @@ class Recorded:
             to_s = search.state.rules.deadline_s + add_s
             search.handle(LimitsMoved(at=search.state.now, deadline_s=to_s))
         return search
+
+
+def measured_delays(told: Timeline) -> Delays:
+    """Return the medians of what launches, saves and releases took; 0 for what never happened."""
+    first_s, later_s, exits_s = list[float](), list[float](), list[float]()
+    for trial in told.trials.values():
+        for incarnation in trial.incarnations:
+            steps = incarnation.steps
+            if steps and steps[0].time_s is not None:
+                launches_s = first_s if incarnation.number == 1 else later_s
+                launches_s.append(steps[0].at - incarnation.launched_at - steps[0].time_s)
+            if steps and incarnation.outcome == "yielded" and incarnation.exited_at is not None:
+                waited_s = incarnation.exited_at - steps[-1].at
+                exits_s.append(waited_s - incarnation.saved_since_report_s)
+    return Delays(
+        launch_s=_median(first_s),
+        resize_s=_median(later_s or first_s),
+        save_s=_median(told.saves_s),
+        exit_s=_median(exits_s),
+        release_s=_median(told.releases_s),
+    )
+
+
+def _median(values_s: list[float]) -> float:
+    return max(0.0, statistics.median(values_s)) if values_s else 0.0
 
 
 def _leaves_for_want_of_time(state: State, entry: Entry) -> bool:

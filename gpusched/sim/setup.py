@@ -120,7 +120,7 @@ def experiment(setup: Setup, of: Recipe) -> Experiment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A command line, as typed. ``delay``: None for what the workload recorded, or 0."""
+    """A command line, as typed."""
 
     workload: str = "synthetic"
     policies: Sequence[str] = ("hypersched",)
@@ -128,7 +128,7 @@ class Request:
     atoms: int = 8
     deadline: str = "60"
     scaling: str = "linear"
-    delay: str | None = None
+    delay: str = "0"
     seeds: int = 10
     first_seed: int = 0
     sampler: str = DEFAULT_SAMPLER
@@ -151,9 +151,7 @@ def plan(request: Request) -> list[Setup]:
 
     deadline_s = checked("--deadline", duration, request.deadline) or 1.0
     checked("--scaling", parse_scaling, request.scaling)
-    delays = checked(
-        "--delay", lambda text: _delays(workload, text, deadline_s), request.delay or ""
-    )
+    delays = checked("--delay", lambda text: _delays(text, deadline_s), request.delay)
     if not 1 <= request.atoms <= MAX_ATOMS:
         wrong.append(f"--atoms must be from 1 to {MAX_ATOMS}, not {request.atoms}")
     if request.seeds < 1:
@@ -245,11 +243,8 @@ def _override(text: str, wanted: Mapping[str, dict[str, Any]]) -> Iterator[str]:
         wanted[name][option] = document.data
 
 
-def _delays(workload: Workload, text: str, deadline_s: float) -> Delays:
+def _delays(text: str, deadline_s: float) -> Delays:
     """Read a delay of launches and resizes: seconds, or a share of the deadline. Raises ValueError."""
-    if not text:
-        recorded = getattr(workload, "delays", None)
-        return recorded if isinstance(recorded, Delays) else Delays()
     try:
         value = float(text.removesuffix("%"))
     except ValueError:

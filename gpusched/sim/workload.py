@@ -2,8 +2,7 @@
 
 A workload names the search space (as in a recipe, so that a simulated run can be replayed from its folder alone) and
 turns a configuration into a learning curve. By name on the command line: ``synthetic``, ``synthetic:SECONDS`` (of a
-step) is HyperSched's (SoCC'19, section 6); ``trace:DIR`` a recorded experiment (``trace.py``); ``FILE.py:FUNCTION`` a
-Python function of the reader's own (``Function``).
+step) is HyperSched's (SoCC'19, section 6); ``FILE.py:FUNCTION`` a Python function of the reader's own (``Function``).
 """
 
 from __future__ import annotations
@@ -64,25 +63,16 @@ class Synthetic:
 
 @functools.cache
 def load_workload(name: str) -> Workload:
-    """Loaded once in a process. Raises InputError, or DamagedState for a trace that cannot be read."""
+    """Loaded once in a process. Raises InputError."""
     kind, _, rest = name.partition(":")
     if kind == "synthetic":
         return _synthetic(rest)
-    if kind == "trace" and rest:
-        from gpusched.sim.trace import Trace
-
-        return Trace(Path(rest))
     file, _, function = name.rpartition(":")
     if file.endswith(".py") and function:
         return Function(Path(file), function)
-    if kind == "trace":
-        raise InputError(
-            f"{name}: a trace needs the folder of a recorded search, as in trace:runs/NAME"
-        )
-    hint = did_you_mean(name, ["synthetic", "trace"])
+    hint = did_you_mean(name, ["synthetic"])
     raise InputError(
-        f"no workload is called '{name}'{hint or ';'} there are synthetic, trace:DIR (a recorded search's folder) "
-        "and FILE.py:FUNCTION"
+        f"no workload is called '{name}'{hint or ';'} there are synthetic and FILE.py:FUNCTION"
     )
 
 

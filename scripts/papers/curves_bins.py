@@ -32,23 +32,24 @@ def final_loss(job: int, good: int) -> float:
     return _shape(job, good)[0]
 
 
-def _loss(hp: dict, step: int, random: Random, good: int, model: str) -> tuple[float, float]:
+def _loss(hp: dict, step: int, good: int, model: str) -> tuple[float, float]:
     final, tau = _shape(hp["job"], good)
     value = final + (FIRST_LOSS - final) * math.exp(-step * ITERATIONS_A_STEP / tau)
-    return value + random.gauss(0.0, 0.05), ITERATIONS_A_STEP * SECONDS_AN_ITERATION[model]
+    noise = Random(f"{hp['job']}, {step}").gauss(0.0, 0.05)
+    return value + noise, ITERATIONS_A_STEP * SECONDS_AN_ITERATION[model]
 
 
-def bin_1_short(hp: dict, step: int, random: Random) -> tuple[float, float]:
-    return _loss(hp, step, random, 4, "short")
+def bin_1_short(hp: dict, step: int) -> tuple[float, float]:
+    return _loss(hp, step, 4, "short")
 
 
-def bin_2_short(hp: dict, step: int, random: Random) -> tuple[float, float]:
-    return _loss(hp, step, random, 12, "short")
+def bin_2_short(hp: dict, step: int) -> tuple[float, float]:
+    return _loss(hp, step, 12, "short")
 
 
-def bin_1_long(hp: dict, step: int, random: Random) -> tuple[float, float]:
-    return _loss(hp, step, random, 4, "long")
+def bin_1_long(hp: dict, step: int) -> tuple[float, float]:
+    return _loss(hp, step, 4, "long")
 
 
-def bin_2_long(hp: dict, step: int, random: Random) -> tuple[float, float]:
-    return _loss(hp, step, random, 12, "long")
+def bin_2_long(hp: dict, step: int) -> tuple[float, float]:
+    return _loss(hp, step, 12, "long")

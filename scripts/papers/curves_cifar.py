@@ -39,9 +39,10 @@ def _shapes() -> list[tuple[float, float, float, float]]:
 SHAPES = _shapes()
 
 
-def accuracy(hp: dict, step: int, random: Random) -> tuple[float, float]:
+def accuracy(hp: dict, step: int) -> tuple[float, float]:
     final, tau, sharpness, epoch_s = SHAPES[hp["configuration"]]
     risen = 1.0 - math.exp(-((step / tau) ** sharpness))
+    random = Random(f"{hp['configuration']}, {step}")
     noise = random.gauss(0.0, 0.004)
     return min(1.0, max(0.0, 0.1 + (final - 0.1) * risen + noise)), epoch_s * random.uniform(
         0.95, 1.05

@@ -18,10 +18,8 @@ from gpusched.core.events import Event, Reported
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup, recipe
 from gpusched.sim.study import Mean, run
-from gpusched.sim.trace import KEY
 from papers import round_robin, study
-from papers.curves_bins import FIRST_LOSS, JOBS, STEPS, final_loss
-from papers.recorded import record
+from papers.curves_bins import FIRST_LOSS, STEPS, final_loss
 from papers.study import Study
 
 ORDERS = 20
@@ -53,12 +51,12 @@ def setups(quick: bool) -> list[Setup]:
     found = []
     for name in GOOD_JOBS:
         for model in ("short",) if quick else MODELS:
-            trace = record(f"curves_bins.py:{name}_{model}", JOBS, STEPS)
+            workload = str(Path(__file__).with_name(f"curves_bins.py:{name}_{model}"))
             for seed in range(2 if quick else ORDERS):
                 for policy in POLICIES:
                     setup = Setup(
                         policy=policy,
-                        workload=trace,
+                        workload=workload,
                         options={"R": STEPS},
                         atoms=GPUS,
                         deadline_s=1e5,
@@ -81,7 +79,7 @@ def work(setup: Setup) -> list[Converged]:
     search, result = run(setup, recipe(setup), observer=observer)
     name, model = setup.label.split()
     good = GOOD_JOBS[name]
-    trials = {trial.hparams[KEY]["job"]: trial.id for trial in search.state.trials.values()}
+    trials = {trial.hparams["job"]: trial.id for trial in search.state.trials.values()}
     jobs = sorted(range(good), key=lambda job: final_loss(job, good))
     groups = {name.replace("_", " "): jobs}
     if good > TOP:

@@ -1,8 +1,8 @@
 """HyperDrive (Middleware'17), figures 6 and 12 b and c: POP, Bandit, EarlyTerm and Default until a target.
 
-Traces of a hundred configurations, replayed in 25 orders: made-up ones shaped like its figure 1 (``curves_cifar.py``),
-and recorded ones of real training (``curves_recorded.py``). POP and EarlyTerm extrapolate curves by the deterministic
-ensemble, not by MCMC, so that the figure takes minutes.
+The curves of a hundred configurations in 25 orders, as in its section 7.1: made-up ones shaped like its figure 1
+(``curves_cifar.py``), and recorded ones of real training (``curves_recorded.py``). POP and EarlyTerm extrapolate by
+``shapes``, not by MCMC, so that the figure takes minutes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup, recipe
 from gpusched.sim.study import Mean, run
 from papers import curves_cifar, curves_recorded, study
-from papers.recorded import record
 from papers.study import BOUNDS, Study
 
 ORDERS = 25
@@ -64,7 +63,7 @@ def setup(source: str, policy: str, machines: int, order: int, as_policy: str = 
     of = SOURCES[source]
     return Setup(
         policy=as_policy or policy,
-        workload=record(f"curves_{source}.py:accuracy", of.CONFIGURATIONS, of.EPOCHS),
+        workload=str(Path(__file__).with_name(f"curves_{source}.py:accuracy")),
         options={"R": of.EPOCHS, **POLICIES[policy]},
         atoms=machines,
         deadline_s=TMAX_S,

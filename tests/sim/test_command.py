@@ -43,17 +43,6 @@ def test_the_table_compares_on_the_same_seeds(capsys):
     assert "95% interval" in err
 
 
-def test_a_running_experiment_is_not_replayed(capsys, tmp_path):
-    import fcntl
-
-    (tmp_path / "journal.db").touch()
-    with (tmp_path / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        code, _, err = simulate(capsys, f"trace:{tmp_path}")
-    assert code == 2
-    assert "is running" in err
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -63,7 +52,6 @@ def test_a_running_experiment_is_not_replayed(capsys, tmp_path):
         (["--jobs", "0"], "--jobs must be at least 1"),
         (["--policy", "pop", "--target", "7"], "the target 7 must lie within the metric's bounds"),
         (["--seeds", "many"], "is not a whole number"),
-        (["trace:/nowhere"], "/nowhere is not a search"),
     ],
 )
 def test_bad_input(capsys, arguments, message):

@@ -1,19 +1,18 @@
-"""Workloads of the reader's own and recorded ones; what is wrong with them is said in one message."""
+"""Workloads of the reader's own; what is wrong with them is said in one message. A kept run and its delays."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 
 from gpusched.driver.loop import replay
-from gpusched.errors import DamagedState, InputError
+from gpusched.errors import InputError
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal import timeline
 from gpusched.journal.log import Journal
+from gpusched.sim.continuing import measured_delays
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup, experiment, recipe
 from gpusched.sim.study import simulate
-from gpusched.sim.trace import Record, Trace
 from gpusched.sim.workload import load_workload
 from scripts.kept import simulate_into
 from tests.faults import Faults, FaultySetup
@@ -52,53 +51,10 @@ def test_a_kept_run_is_the_same_run_and_can_be_replayed(recorded):
     assert search.state.best.metric == result.best
 
 
-# ---------------------------------------------------------------- traces
-
-
 def test_what_a_record_measures(recorded):
-    setup, _, folder = recorded
-    record = Record.of(ExperimentPaths(folder))
-    assert record.delays.launch_s == pytest.approx(DELAYS.launch_s)
-    assert record.delays.resize_s == pytest.approx(DELAYS.resize_s)
-    assert record.delays.save_s == pytest.approx(DELAYS.save_s)
-    assert record.delays.exit_s == pytest.approx(DELAYS.exit_s)
-    assert record.delays.release_s == pytest.approx(DELAYS.release_s)
-    assert record.speed.s(4) == pytest.approx(2.0)
-
-
-def test_a_trace_replays_curves_and_times(recorded):
-    setup, _, folder = recorded
-    trace = Trace(folder)
-    original = Record.of(ExperimentPaths(folder)).trials
-    options = trace.space(0)["recorded"]["choice"]
-    assert [option["trial"] for option in options] == sorted(original)
-    for option in options:
-        curve = trace.curve(0, {"recorded": option}, 0)
-        last = 0
-        for incarnation, found in original[option["trial"]].steps():
-            last = max(last, found.report.step)
-            assert curve.metric(found.report.step) == found.metric
-            one_atom_s = found.time_s * math.sqrt(len(incarnation.devices))
-            assert curve.step_time_s(found.report.step) == pytest.approx(one_atom_s)
-        assert curve.length == last
-    assert trace.defaults == {"r": 5, "eta": 4.0, "R": 100}
-
-
-def test_a_trace_without_reports(tmp_path):
-    _, folder = simulate_into(
-        tmp_path, Setup(policy="fifo", deadline_s=1.0, delays=Delays(launch_s=5.0))
-    )
-    with pytest.raises(InputError, match="nothing can be replayed"):
-        Trace(folder)
-
-
-def test_traces_that_are_none(tmp_path):
-    with pytest.raises(InputError, match=r"no journal\.db"):
-        load_workload(f"trace:{tmp_path}")
-    (tmp_path / "journal.db").write_bytes(b"this is no database" * 100)
-    (tmp_path / "resolved.json").write_text("{}")
-    with pytest.raises(DamagedState):
-        load_workload(f"trace:{tmp_path}")
+    found = measured_delays(timeline.read(ExperimentPaths(recorded[2]).journal))
+    for name in ("launch_s", "resize_s", "save_s", "exit_s", "release_s"):
+        assert getattr(found, name) == pytest.approx(getattr(DELAYS, name))
 
 
 # ---------------------------------------------------------------- functions
