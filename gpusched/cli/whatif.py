@@ -18,13 +18,13 @@ from gpusched.text import count, show_duration, show_metric
 @common.command(
     common.EXPERIMENT,
     argument("--add D", "more time: 90s, 20m, 1h; may be repeated", action="append", default=[]),
-    argument("--futures N", "futures of each question (200)", type=int),
+    argument("--futures N", "futures of each question (20)", type=int),
     argument("--limit D", "the time that the answer may take (60s)", default="60s"),
 )
 def whatif(args: argparse.Namespace) -> int:
     """Say what the best score at the deadline will probably be, and what more time would buy.
 
-    The search is replayed into a copy, which goes on several hundred times in virtual time, at low priority, on curves
+    The search is replayed into a copy, which continues twenty times in virtual time, at low priority, on curves
     resampled from its own. Nothing of it is journaled. A search that is over is changed as of just before its end.
 
       gpusched whatif --add 20m --add 1h

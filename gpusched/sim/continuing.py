@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
 from gpusched.core.allocation import DeviceState
@@ -163,13 +164,13 @@ class Future:
         It is drawn from the key and the trial alone, so that two questions meet the same curves.
         """
         seen = self.curves.seen
-        random = np.random.default_rng([*self._key, trial])
+        random = default_rng([*self._key, trial])
         if trial in seen:
             return self._continued(seen[trial], 0.0, random)
         donor = list(seen.values())[int(random.integers(len(seen)))]
         return self._continued(donor, self._shift(donor, random), random)
 
-    def _shift(self, donor: SeenTrial, random: np.random.Generator) -> float:
+    def _shift(self, donor: SeenTrial, random: Generator) -> float:
         """Return by how much a newcomer's scores differ from its donor's: a part of the way to the nearest other."""
         if donor.trial not in self.curves.fits or donor.diverged:
             return 0.0
@@ -178,9 +179,7 @@ class Future:
         apart = [abs(score - donor.curve[last]) for score in others if math.isfinite(score)]
         return float(random.uniform(-1.0, 1.0)) * min(filter(None, apart), default=0.0)
 
-    def _continued(
-        self, donor: SeenTrial, shift: float, random: np.random.Generator
-    ) -> SimulatedCurve:
+    def _continued(self, donor: SeenTrial, shift: float, random: Generator) -> SimulatedCurve:
         """Return the donor's curve, moved by ``shift``, and how it goes on."""
         ending = donor.ending or "finished"
         length = donor.last_step if donor.ending else None
@@ -198,7 +197,7 @@ class _Path:
         curves: TrialCurves,
         donor: SeenTrial,
         shift: float,
-        random: np.random.Generator,
+        random: Generator,
     ) -> None:
         self._curves, self._donor = curves, donor
         self._bound, self._noise = curves.model.bound, math.sqrt(curves.model.noise_var)
@@ -314,13 +313,11 @@ def go_on(
     workload: Workload,
     delays: Delays,
     forecaster: Helper | None = None,
-    end_s: float = math.inf,
 ) -> None:
-    """Run a search from where its state is to its end, or to ``end_s``."""
+    """Run a search from where its state is to its end."""
     state = search.state
     state.timers.pop(WATCH, None)  # no trial hangs here
     machine = Midway(state, workload, delays)
     driver = Driver(search, machine, helpers={Forecast: forecaster} if forecaster else {})
     driver.resume(epoch=0)
-    while not search.finished and machine.now() < end_s:
-        driver.turn(end_s)
+    driver.run()

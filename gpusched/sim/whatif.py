@@ -1,6 +1,6 @@
 """Forecast of what a search will probably come to, and what more time would buy.
 
-    journal ──replay──▶ a copy of the experiment ──fork, several hundred times──▶ futures ──▶ best score, 80% interval
+    journal ──replay──▶ a copy of the experiment ──fork, twenty times──▶ futures ──▶ best score, 80% interval
 
 A future is the search's own core and policy, from where the journal ends, on a simulated machine that trains curves
 resampled from this search's own (both: ``continuing``). The journal is read and never written.
@@ -20,9 +20,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from numpy.random import default_rng
 
 from gpusched.core.experiment import Experiment
 from gpusched.core.state import State
@@ -43,20 +44,15 @@ from gpusched.text import count
 
 #: A future is a copy of this process, with all that has been read and replayed.
 FORK = multiprocessing.get_context("fork")
-#: Futures of one question, and the seconds after which no more are begun.
-FUTURES, LIMIT_S = 200, 60.0
-#: Corrections that are drawn for a future.
-DRAWS = 10
+#: Futures of one question, and the seconds that the answer may take.
+FUTURES, LIMIT_S = 20, 60.0
 #: Fewer curves than this, or fewer reports on the longest, say nothing about the rest.
 LEAST_CURVES, LEAST_STEPS, LEAST_FUTURES = 3, 4, 10
-#: Shares of the time so far from which this search's forecasts are held against what came, by so many futures, and
-#: the share of the limit that each of these looks back may take.
-LOOKS_BACK, FUTURES_BACK, BACK = (0.4, 0.6, 0.8), 20, 0.1
-#: Logarithms of a gain that came over the one forecast: their deviation between searches, and within one to begin with.
-BETWEEN, SCATTER = 1.0, 0.6
-#: Share of the range of scores that is added to gains before they are compared, so that small ones are alike; the most
-#: that a gain is multiplied by, a logarithm.
-LEAST, MOST = 0.001, 1.5
+#: How far gains come out otherwise than a future has them: the deviation of their ratio's logarithm, the most, and how
+#: often that is drawn for each future. Without it 52% of recorded searches end within their interval, with it 76%.
+SCATTER, MOST, DRAWS = 0.6, 1.5, 10
+#: Share of the range of scores that is added to gains before they are scattered, so that small ones are, too.
+LEAST = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +86,11 @@ class WhatifAnswer:
     gain: Interval
 
 
-class Miss(NamedTuple):
-    """Logarithm of a gain that came over the one forecast, and how much that tells: nothing where neither was any."""
-
-    log: float
-    weight: float
-
-
 class AskedSearch:
     """A recorded search, up to an instant before its end."""
 
-    def __init__(self, recorded: Recorded, looks_back: Sequence[float] = LOOKS_BACK) -> None:
-        """``looks_back``: see ``LOOKS_BACK``. Raises InputError where too little is known."""
-        self._looks_back = looks_back
-        self._until, self._limit_s = math.inf, LIMIT_S
+    def __init__(self, recorded: Recorded) -> None:
+        """Raises InputError where too little is known."""
         self.recorded, self.recipe, self.state = recorded, recorded.recipe, recorded.state
         self.curves = self._curves()
 
@@ -129,25 +116,22 @@ class AskedSearch:
     # ------------------------------------------------------------ futures
 
     def ask(
-        self, more_s: Sequence[float], *, futures: int = FUTURES, limit_s: float = LIMIT_S
+        self, more_s: Sequence[float], *, futures: int = FUTURES, until: float = math.inf
     ) -> list[WhatifAnswer]:
         """Answer for the search as it is and for so many seconds more, by the same futures each, as far as time allows.
 
-        Raises InputError where there is time for too few.
+        ``until``: of the monotonic clock. Raises InputError where there is time for too few.
         """
-        self._until, self._limit_s = time.monotonic() + limit_s, limit_s
         asked = [0.0, *filter(None, more_s)]
         searches = [self.recorded.experiment(add_s) for add_s in asked]
-        has_best = self.state.best is not None
-        corrected = next_miss(self.misses) if has_best else (0.0, 0.0)  # before any, as they cost
-        found = self._raw(searches, futures, self._until)
+        found = self._raw(searches, futures, until)
         if len(found) < min(futures, LEAST_FUTURES):
             name, of = self.recorded.paths.root.name, count(len(asked), "question")
             raise InputError(
-                f"{name}: {limit_s:g} s are enough for {len(found)} futures of {of}, and an answer needs "
+                f"{name}: the limit is enough for {len(found)} futures of {of}, and an answer needs "
                 f"{LEAST_FUTURES}; ask for less, or give a longer --limit"
             )
-        values = [self._corrected(np.array(raw), *corrected) for raw in zip(*found, strict=True)]
+        values = [self._scattered(np.array(raw)) for raw in zip(*found, strict=True)]
         return [
             self._answer(add_s, one, values[0]) for add_s, one in zip(asked, values, strict=True)
         ]
@@ -167,45 +151,18 @@ class AskedSearch:
             add_s, len(values), without, Interval.of(values[has_model]), Interval.of(gains[both])
         )
 
-    def _corrected(self, raw: Array, mean: float, deviation: float) -> Array:
-        """Return the best metric of each future (a row), put right by draws of how wrong earlier forecasts were."""
+    def _scattered(self, raw: Array) -> Array:
+        """Return the best metric of each future (a row), its gain scattered by draws of how wrong forecasts are."""
         if self.state.best is None:
             return raw[:, None]
         sign, now, range_ = self.state.rules.sign, self.state.best.score, self.curves.model.range
-        drawn = np.random.default_rng([self.recipe.seed, 1]).standard_normal((len(raw), DRAWS))
+        drawn = default_rng([self.recipe.seed, 1]).standard_normal((len(raw), DRAWS))
         gain = np.maximum(0.0, raw[:, None] * sign - now) / range_
-        rise = np.exp(np.minimum(MOST, mean + deviation * drawn)) * (gain + LEAST) - LEAST
+        rise = np.exp(np.minimum(MOST, SCATTER * drawn)) * (gain + LEAST) - LEAST
         score: Array = np.minimum(self.curves.model.bound, now + range_ * np.maximum(0.0, rise))
         return score * sign
 
-    @functools.cached_property
-    def misses(self) -> list[Miss]:
-        """Forecasts from earlier instants of this search until now, beside the scores that came."""
-        found = (self._miss(share * self.state.now) for share in self._looks_back)
-        return [miss for miss in found if miss is not None]
-
-    def _miss(self, at_s: float) -> Miss | None:
-        try:
-            past = AskedSearch(self.recorded.until(at_s))
-        except InputError:
-            return None
-        if past.state.best is None or self.state.best is None:
-            return None
-        until = min(self._until, time.monotonic() + BACK * self._limit_s)
-        raw = past._raw([past.recorded.experiment()], FUTURES_BACK, until, end_s=self.state.now)
-        if not raw:
-            return None
-        found = [value for (value,) in raw]
-        then, sign = past.state.best.score, self.state.rules.sign
-        forecast = float(np.median(found)) * sign - then
-        return miss(
-            (self.state.best.score - then) / self.curves.model.range,
-            forecast / self.curves.model.range,
-        )
-
-    def _raw(
-        self, searches: Sequence[Experiment], most: int, until: float, end_s: float = math.inf
-    ) -> list[list[float]]:
+    def _raw(self, searches: Sequence[Experiment], most: int, until: float) -> list[list[float]]:
         """Return the best metric of each search in one future after the other, until the time is over."""
         gc.collect()
         gc.freeze()
@@ -214,8 +171,8 @@ class AskedSearch:
             while len(found) < most:
                 row = []
                 for search in searches:
-                    future = functools.partial(self._future, search, len(found), end_s)
-                    row.append(float(_forked(future, max(0.0, until - time.monotonic()))))
+                    future = functools.partial(self._future, search, len(found))
+                    row.append(float(_forked(future, until - time.monotonic())))
                 found.append(row)
         except Late:
             pass
@@ -228,35 +185,18 @@ class AskedSearch:
         search = self.recorded.experiment(add_s)
         return float(_forked(functools.partial(self._end_of, search, workload)))
 
-    def _future(self, search: Experiment, number: int, end_s: float) -> float:
+    def _future(self, search: Experiment, number: int) -> float:
         future = Future(self.curves, [self.recipe.seed, number])
         workload = Resampled(self.recipe.metric, self.recipe.mode, future)
-        return self._end_of(search, workload, end_s)
+        return self._end_of(search, workload)
 
-    def _end_of(self, search: Experiment, workload: Workload, end_s: float = math.inf) -> float:
+    def _end_of(self, search: Experiment, workload: Workload) -> float:
         predicts = getattr(search.policy.options, "predictor", None)
         forecaster = InlineForecaster("shapes") if predicts else None
         gc.disable()
-        go_on(search, workload, self.recorded.delays, forecaster, end_s)
+        go_on(search, workload, self.recorded.delays, forecaster)
         best = search.state.best
         return math.nan if best is None else best.metric
-
-
-def miss(came: float, forecast: float) -> Miss:
-    """Compare the gain that came with the one that was forecast, both as shares of the range."""
-    came, forecast = max(0.0, came), max(0.0, forecast)
-    most = max(came, forecast)
-    return Miss(math.log((came + LEAST) / (forecast + LEAST)), most / (most + LEAST))
-
-
-def next_miss(misses: Sequence[Miss]) -> tuple[float, float]:
-    """Return mean and deviation of the next miss: those of searches in general, drawn towards this search's own."""
-    count = sum(one.weight for one in misses)
-    mean = sum(one.weight * one.log for one in misses) / (count or 1.0)
-    within = SCATTER**2 + sum(one.weight * (one.log - mean) ** 2 for one in misses)
-    within /= max(1.0, count)
-    known, general = count / within, 1 / BETWEEN**2
-    return mean * known / (known + general), math.sqrt(1 / (known + general) + within)
 
 
 def _seen(state: State) -> Iterator[SeenTrial]:
@@ -300,19 +240,26 @@ def answer(
 
     Raises InputError where too little is known, DamagedState.
     """
-    found: dict[str, Any] = _forked(functools.partial(_answer, paths, more_s, futures, limit_s))
+    until = time.monotonic() + limit_s
+    try:
+        ask = functools.partial(_answer, paths, more_s, futures, until)
+        found: dict[str, Any] = _forked(ask, limit_s + 1.0)
+    except Late:
+        raise InputError(
+            f"{paths.root.name}: {limit_s:g} s were over before its journal was read; give a longer --limit"
+        ) from None
     if "refused" in found:
         raise GpuschedError(found["refused"], exit_code=found["exit_code"])
     return found
 
 
 def _answer(
-    paths: ExperimentPaths, more_s: Sequence[float], futures: int, limit_s: float
+    paths: ExperimentPaths, more_s: Sequence[float], futures: int, until: float
 ) -> dict[str, Any]:
     os.nice(10)
     try:
         search = AskedSearch(Recorded(paths))
-        asked = search.ask(more_s, futures=futures, limit_s=limit_s)
+        asked = search.ask(more_s, futures=futures, until=until)
     except GpuschedError as error:
         return {"refused": str(error), "exit_code": error.exit_code}
     return _told(search, asked)
@@ -336,7 +283,7 @@ class Late(GpuschedError):
     """The time is over."""
 
 
-def _forked(work: Callable[[], Any], patience_s: float | None = None) -> Any:
+def _forked(work: Callable[[], Any], patience_s: float = math.inf) -> Any:
     """Return what ``work`` returns, as JSON, in a copy of this process; the copy and its own end with it.
 
     Raises Late where the copy is not done in time, GpuschedError where it fails.
@@ -345,7 +292,7 @@ def _forked(work: Callable[[], Any], patience_s: float | None = None) -> Any:
     copy = FORK.Process(target=_tell, args=(writer, work))
     copy.start()
     writer.close()
-    is_late = not reader.poll(patience_s)
+    is_late = not reader.poll(max(0.0, patience_s) if patience_s < math.inf else None)
     if is_late:
         copy.kill()
     told = b""
