@@ -32,9 +32,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
-from gpusched.core.commands import Forecast
-from gpusched.policies.curves.predictor import PREDICTORS, forecast, make_predictor
+from gpusched.policies.curves.predictor import PREDICTORS, Prediction, make_predictor
 
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 RECORDED = FIGURES / "recorded-curves.jsonl"
@@ -145,15 +145,25 @@ def judge(case: Case) -> dict[str, float]:
     """One forecast, and what came true."""
     name, trial, seen, end, target = case
     began = time.perf_counter()
-    asked = Forecast(trial, len(seen), seen, HORIZON, target)
-    found = forecast(asked, make_predictor(name), seed=0)
+    steps, seed = np.array([float(HORIZON)]), (0, trial, len(seen))
+    found = make_predictor(name).predict(np.array(seen), steps, seed)
+    low, high = interval(found)
     return {
-        "p": found["reached_at_end"],
+        "p": float(found.reaches(target)[-1]),
         "reached": float(end >= target),
-        "covered": float(found["low"] <= end <= found["high"]),
-        "width": found["high"] - found["low"],
+        "covered": float(low <= end <= high),
+        "width": high - low,
         "wall_s": time.perf_counter() - began,
     }
+
+
+def interval(prediction: Prediction, level: float = 0.9) -> tuple[float, float]:
+    """The central interval of y at the last step."""
+    means, scales = prediction.means[:, -1], prediction.scales[:, -1]
+    grid = np.linspace(means.min() - 6 * scales.max(), means.max() + 6 * scales.max(), 4001)
+    below = prediction.weights @ special.ndtr((grid - means[:, None]) / scales[:, None])
+    low, high = np.searchsorted(below, [0.5 - level / 2, 0.5 + level / 2])
+    return float(grid[low]), float(grid[min(high, len(grid) - 1)])
 
 
 def summary(judged: Sequence[dict[str, float]]) -> dict[str, Any]:

@@ -110,21 +110,18 @@ class Seer(base.Policy):
         """Make the plan for so many atoms, and word it: how the plan was cut, or why none fits."""
         given = self.options.arguments(rules, atoms, time_left_s)
         wanted = seer_plan.make_plan(given)
+        plan = wanted
         if wanted is None or given.p_min > (given.p_max or atoms):
-            return None, self._why_none(given, atoms)[1]
-        plan = wanted if wanted.peak <= atoms else self._cut(given, atoms)
-        if plan is None:
+            plan = None
+        elif wanted.peak > atoms:
+            plan = self._cut(given, atoms)
+        if plan is None or wanted is None:
             return None, self._why_none(given, atoms)[1]
         words = seer_plan.in_words(plan)
         if plan is wanted:
             return plan, words
-        to, budget = f"{plan.budget:.3g}", f"{given.budget:.3g}"
-        less = f"just below {to}" if to == budget else f"{to} of {budget}"
-        cut = (
-            f"cut to {less} atom-minutes, as the plan for those needs {wanted.peak} atoms at once and there are "
-            f"{atoms}"
-        )
-        return plan, f"{words} ({cut})"
+        cut = f"cut to {plan.budget:.3g} of {given.budget:.3g} atom-minutes"
+        return plan, f"{words} ({cut}: the plan needs {wanted.peak} atoms at once, of {atoms})"
 
     def _cut(self, given: Arguments, atoms: int) -> Plan | None:
         """Make the largest plan that fits the box.
@@ -143,26 +140,13 @@ class Seer(base.Policy):
         return max(plans, key=lambda plan: (plan.stages, plan.used_budget), default=None)
 
     def _why_none(self, given: Arguments, atoms: int) -> base.BadOption:
-        if given.p_min > (given.p_max or atoms):
-            return "B", f"a trial has at least {given.p_min} atoms, and there are {atoms}"
-        if given.deadline < given.t_min:
-            return (
-                "t_min",
-                f"the deadline of {given.deadline:.3g} min is shorter than t_min = {given.t_min:g} min, "
-                "the least time of a trial; lower t_min or move the deadline",
-            )
-        if given.budget >= given.p_min * given.t_min:
-            return (
-                "t_min",
-                f"no plan whose first stage takes t_min = {given.t_min:g} min runs on {atoms} atoms: its many short "
-                "trials cannot be under way at once; raise t_min, or leave it out",
-            )
-        return (
-            "B",
-            f"the budget of {given.budget:.3g} atom-minutes is too small for one trial, which needs "
-            f"{count(given.p_min, 'atom')} for t_min = {given.t_min:g} min: {given.p_min * given.t_min:.3g}; raise B "
-            "or lower t_min",
+        one = given.p_min * given.t_min
+        least = f"a trial needs {count(given.p_min, 'atom')} for t_min = {given.t_min:g} min"
+        why = (
+            f"no plan fits {count(atoms, 'atom')}, {given.deadline:.3g} min and {given.budget:.3g} atom-minutes: "
+            f"{least}, and those of the first stage train at once; raise B, or change t_min"
         )
+        return "B" if given.budget < one else "t_min", why
 
     def problems(self, rules: Rules, atoms: int) -> Iterator[base.BadOption]:
         plan, _ = self.plan_for(rules, atoms, rules.deadline_s)

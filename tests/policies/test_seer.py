@@ -147,7 +147,7 @@ def seer(**options: Any) -> Seer:
 def test_a_plan_that_is_cut_says_so() -> None:
     policy, rules = seer(**EXAMPLE), Rules(deadline_s=600.0)
     words = policy.plan_for(rules, 8, 600.0)[1]
-    assert "of 80 atom-minutes, as the plan for those needs 16 atoms at once" in words
+    assert "of 80 atom-minutes: the plan needs 16 atoms at once, of 8" in words
     assert list(policy.problems(rules, 8)) == []
     assert "cut" not in policy.plan_for(rules, 16, 600.0)[1]
 
@@ -155,9 +155,9 @@ def test_a_plan_that_is_cut_says_so() -> None:
 @pytest.mark.parametrize(
     ("options", "deadline_s", "named", "words"),
     [
-        ({"B": 0.5, "t_min": 1.0}, 600.0, "B", "budget of 0.5 atom-minutes is too small for one"),
-        ({"t_min": 1.0}, 30.0, "t_min", "the deadline of 0.5 min is shorter than t_min = 1"),
-        ({"B": 500.0, "t_min": 0.01}, 60.0, "t_min", "runs on 8 atoms"),
+        ({"B": 0.5, "t_min": 1.0}, 600.0, "B", "and 0.5 atom-minutes: a trial needs 1 atom"),
+        ({"t_min": 1.0}, 30.0, "t_min", "no plan fits 8 atoms, 0.5 min and 4 atom-minutes"),
+        ({"B": 500.0, "t_min": 0.01}, 60.0, "t_min", "those of the first stage train at once"),
     ],
 )
 def test_what_cannot_be_planned_is_one_clear_message(

@@ -66,7 +66,7 @@ def test_options_come_from_the_workload_and_from_set():
         ({"seeds": 0}, "--seeds must be at least 1"),
         ({"more": {"sizes": (16,)}}, "the smallest trial has 16 atoms"),
         ({"workload": "synthtic"}, "did you mean synthetic?"),
-        ({"policies": ["seer"], "overrides": ["B=0.01"]}, "too small for one trial"),
+        ({"policies": ["seer"], "overrides": ["B=0.01"]}, "a trial needs 1 atom for t_min"),
         ({"policies": ["pop"], "overrides": ["metric_max=null"]}, "metric_min and metric_max go"),
         ({"policies": ["pop"], "more": {"target": 7.0}}, "must lie within the metric's bounds"),
     ],

@@ -52,24 +52,6 @@ class Prediction:
         """Expectation of y at the last step."""
         return float(self.weights @ self.means[:, -1])
 
-    def quantile(self, share: float) -> float:
-        """The value that y at the last step stays below with this probability."""
-        means, scales = self.means[:, -1], self.scales[:, -1]
-        reach = 60.0 * float(scales.max())
-        low, high = float(means.min()) - reach, float(means.max()) + reach
-        for _ in range(80):
-            middle = 0.5 * (low + high)
-            if float(self.weights @ special.ndtr((middle - means) / scales)) < share:
-                low = middle
-            else:
-                high = middle
-        return 0.5 * (low + high)
-
-    def interval(self, level: float = 0.9) -> tuple[float, float]:
-        """The central interval of y at the last step."""
-        tail = 0.5 * (1.0 - level)
-        return self.quantile(tail), self.quantile(1.0 - tail)
-
 
 class CurvePredictor(Protocol):
     """Extrapolates learning curves."""
@@ -128,8 +110,7 @@ def forecast(command: Forecast, predictor: CurvePredictor, seed: int) -> dict[st
     """Probabilities and expectations for one curve; empty if the curve is too short to say anything.
 
     ``reached_by_end``: p. ``remaining_steps``: x of equation 2. ``reached_at_end``: P(y(horizon) >= target).
-    ``mean``, ``low``, ``high``: of y at the horizon; the last two bound the central 90 %.
-    Steps are those of the curve (one value a step).
+    ``mean``: of y at the horizon. Steps are those of the curve (one value a step).
     """
     curve = np.asarray(command.curve, dtype=np.float64)
     ahead = command.horizon - len(curve)
@@ -140,14 +121,11 @@ def forecast(command: Forecast, predictor: CurvePredictor, seed: int) -> dict[st
     at_each = prediction.reaches(command.target)
     future = np.arange(len(curve) + 1, command.horizon + 1, dtype=np.float64)
     p, x = remaining(np.interp(future, steps, at_each))
-    low, high = prediction.interval(0.9)
     return {
         "reached_by_end": p,
         "remaining_steps": x,
         "reached_at_end": float(at_each[-1]),
         "mean": prediction.mean,
-        "low": low,
-        "high": high,
     }
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpusched.core.commands import Forecast
-from gpusched.policies.curves.predictor import CurvePredictor, forecast
+from gpusched.policies.curves.predictor import CurvePredictor
+from scripts.calibration import interval
 
 Array = NDArray[np.float64]
 
@@ -53,7 +53,7 @@ def judge(
     for trial, curve in enumerate(curves):
         for cut in cuts:
             target = float(np.quantile(ends, random.uniform(0.05, 0.95)))
-            asked = Forecast(trial, cut, tuple(map(float, curve[:cut])), len(curve), target)
-            found = forecast(asked, predictor, seed=0)
-            covered = found["low"] <= curve[-1] <= found["high"]
-            yield Judged(found["reached_at_end"], bool(curve[-1] >= target), bool(covered))
+            found = predictor.predict(curve[:cut], np.array([float(len(curve))]), (0, trial, cut))
+            low, high = interval(found)
+            p = float(found.reaches(target)[-1])
+            yield Judged(p, bool(curve[-1] >= target), bool(low <= curve[-1] <= high))

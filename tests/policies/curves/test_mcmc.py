@@ -15,6 +15,7 @@ from gpusched.policies.curves.mcmc import (
     McmcPredictor,
     Posterior,
 )
+from scripts.calibration import interval
 from tests.policies.curves.contract import Array, rising
 
 
@@ -77,7 +78,7 @@ def test_it_finds_the_curve_it_was_given() -> None:
     curve = 0.85 - 0.6 * x**-0.6
     noisy = curve + np.random.default_rng(1).normal(0, 0.003, 80)
     found = McmcPredictor().predict(noisy[:40], x[40:], (1,))
-    low, high = found.interval(0.9)
+    low, high = interval(found)
     assert low < curve[-1] < high
     assert high - low < 0.08
     assert found.reaches(0.95)[-1] < 0.05

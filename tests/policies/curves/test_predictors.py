@@ -18,6 +18,7 @@ from gpusched.policies.curves.predictor import (
     make_predictor,
     remaining,
 )
+from scripts.calibration import interval
 from tests.policies.curves.contract import Array, judge, rising, synthetic
 
 
@@ -53,7 +54,7 @@ def test_probabilities_are_some_and_fall_with_the_target(predictor: CurvePredict
 def test_a_rising_curve_is_expected_to_rise(predictor: CurvePredictor) -> None:
     curve = rising(20)
     found = predictor.predict(curve, AHEAD, (0,))
-    low, high = found.interval(0.9)
+    low, high = interval(found)
     assert curve[-1] < found.mean < 0.95
     assert low < 0.83  # it ends at 0.795
     assert high > 0.76
@@ -83,7 +84,7 @@ def test_odd_curves_have_finite_forecasts(predictor: CurvePredictor, curve: Arra
     steps = np.arange(len(curve) + 1.0, len(curve) + 20.0)
     found = predictor.predict(curve, steps, (0,))
     assert np.isfinite(found.reaches(0.5)).all()
-    low, high = found.interval(0.9)
+    low, high = interval(found)
     assert np.isfinite([found.mean, low, high]).all()
     assert low < high
 
