@@ -33,7 +33,14 @@ MODELS = {
     "short": Delays(launch_s=0.43, resize_s=0.43, save_s=0.24),
     "long": Delays(launch_s=0.9, resize_s=0.9, save_s=0.67),
 }
-POLICIES = ("fifo", round_robin.RoundRobin.name, round_robin.Slaq.name, "hermes")
+#: Hermes under both of the paper's quantum rules: 3.3 (it grows with the fall of the loss) and Algorithm 3 (fixed).
+POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "fifo": ("fifo", {}),
+    "round_robin": (round_robin.RoundRobin.name, {}),
+    "slaq": (round_robin.Slaq.name, {}),
+    "hermes": ("hermes", {}),
+    "hermes_fixed": ("hermes", {"milestones": ()}),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +60,16 @@ def setups(quick: bool) -> list[Setup]:
         for model in ("short",) if quick else MODELS:
             workload = str(Path(__file__).with_name(f"curves_bins.py:{name}_{model}"))
             for seed in range(2 if quick else ORDERS):
-                for policy in POLICIES:
+                for title, (policy, own) in POLICIES.items():
                     setup = Setup(
                         policy=policy,
                         workload=workload,
-                        options={"R": STEPS},
+                        options={"R": STEPS, **own},
                         atoms=GPUS,
                         deadline_s=1e5,
                         seed=seed,
                         delays=MODELS[model],
-                        label=f"{name} {model}",
+                        label=f"{name} {model} {title}",
                     )
                     found.append(setup)
     return found
@@ -77,7 +84,7 @@ def work(setup: Setup) -> list[Converged]:
             reached.setdefault(event.trial, event.at)
 
     search, result = run(setup, recipe(setup), observer=observer)
-    name, model = setup.label.split()
+    name, model, policy = setup.label.split()
     good = GOOD_JOBS[name]
     trials = {trial.hparams["job"]: trial.id for trial in search.state.trials.values()}
     jobs = sorted(range(good), key=lambda job: final_loss(job, good))
@@ -87,7 +94,7 @@ def work(setup: Setup) -> list[Converged]:
     found = []
     for label, group in groups.items():
         mean_s = statistics.fmean(reached.get(trials[job], result.ended_at_s) for job in group)
-        found.append(Converged(label, model, setup.policy, setup.seed, mean_s))
+        found.append(Converged(label, model, policy, setup.seed, mean_s))
     return found
 
 

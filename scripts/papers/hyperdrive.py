@@ -8,7 +8,7 @@ The curves of a hundred configurations in 25 orders, as in its section 7.1: made
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ MACHINES = (5, 10, 15, 20, 25)
 TMAX_S = 72 * 3600.0
 DELAYS = Delays(launch_s=5.0, resize_s=5.0, save_s=0.2, exit_s=0.5, release_s=0.5)
 PREDICTED = {**BOUNDS, "predictor": "shapes"}
+POP = {"b": 10, "configurations": 100, "kill_threshold": 0.15}
 POLICIES: dict[str, dict[str, Any]] = {
-    "pop": {"b": 10, "configurations": 100, "kill_threshold": 0.15, **PREDICTED},
+    "pop": {**POP, **PREDICTED},
     "bandit": {"b": 10, "eps": 0.5},
     "earlyterm": {"b": 30, "delta": 0.05, **PREDICTED},
     "fifo": {},
@@ -150,4 +151,40 @@ def _cell(point: dict[str, Any]) -> str:
     return f"{point['hours']:.2f} ({behind}){missed}"
 
 
-STUDIES = [Study("hyperdrive-12", "time to target and long jobs", setups, draw, work)]
+# ---------------------------------------------------------------- the paper's MCMC
+
+
+def setups_mcmc(quick: bool) -> list[Setup]:
+    """POP by both predictors, order by order: a search by MCMC takes half a minute of a core."""
+    return [
+        replace(one, options={**one.options, "predictor": predictor}, label=f"{source} {predictor}")
+        for order in range(1 if quick else ORDERS)
+        for source in SOURCES
+        for machines in ((5,) if quick else (5, 25))
+        for one in [setup(source, "pop", machines, order)]
+        for predictor in ("shapes", "mcmc")
+    ]
+
+
+def draw_mcmc(results: Sequence[Search], folder: Path) -> list[str]:
+    groups: dict[tuple[str, int], dict[str, list[float]]] = {}
+    for result in results:
+        source, predictor = result.source.split()
+        hours = TMAX_S / 3600.0 if result.hours is None else result.hours
+        of = groups.setdefault((source, result.machines), {})
+        of.setdefault(predictor, []).append(hours)
+    found: list[dict[str, Any]] = []
+    for (source, machines), hours in groups.items():
+        apart = [one - other for one, other in zip(hours["mcmc"], hours["shapes"], strict=True)]
+        about = {"source": source, "machines": machines, "orders": len(apart)}
+        means = {name: round(Mean.of(values).mean, 4) for name, values in hours.items()}
+        half = {"apart_half_width": round(Mean.of(apart).half_width, 4)}
+        found.append({**about, **means, "apart": round(Mean.of(apart).mean, 4), **half})
+    study.write(folder, "hyperdrive-mcmc", "POP by MCMC and by shapes: hours to the target", found)
+    return [str(point) for point in found]
+
+
+STUDIES = [
+    Study("hyperdrive-12", "time to target and long jobs", setups, draw, work),
+    Study("hyperdrive-mcmc", "POP by the paper's MCMC", setups_mcmc, draw_mcmc, work),
+]

@@ -8,6 +8,7 @@ atoms that are there at once; what is paid for is the time they are used.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,17 @@ def _situations(quick: bool) -> list[tuple[int, int]]:
 
 
 def setups(quick: bool) -> list[Setup]:
+    return _setups(quick, MODELS, MINUTE_STEPS)
+
+
+def setups_endless(quick: bool) -> list[Setup]:
+    """Without R, as the networks of the paper call for: a trial gets better as long as it trains."""
+    return _setups(quick, MODELS[:1], {**MINUTE_STEPS, "R": None})
+
+
+def _setups(quick: bool, models: Sequence[str], steps: dict[str, Any]) -> list[Setup]:
     found = []
-    for model in MODELS[:1] if quick else MODELS:
+    for model in models[:1] if quick else models:
         for atoms, minutes in _situations(quick):
             for seed in range(2 if quick else SEEDS):
                 common = {
@@ -67,11 +77,13 @@ def setups(quick: bool) -> list[Setup]:
                     "delays": DELAYS,
                     "seed": seed,
                 }
-                found += _policies(atoms, minutes, common)
+                found += _policies(atoms, minutes, steps, common)
     return found
 
 
-def _policies(atoms: int, minutes: int, common: dict[str, Any]) -> list[Setup]:
+def _policies(
+    atoms: int, minutes: int, steps: dict[str, Any], common: dict[str, Any]
+) -> list[Setup]:
     """The pool is as large as SEER's plan ever needs: it buys atoms when it needs them."""
     budget: dict[str, Any] = {"B": float(atoms * minutes), "eta": 4.0, "t_min": 1.0}
     rules = Rules(deadline_s=60.0 * minutes, max_atoms=4)
@@ -81,6 +93,11 @@ def _policies(atoms: int, minutes: int, common: dict[str, Any]) -> list[Setup]:
     options = {"B": budget["B"], "p_min": 1, "p_max": 4, "t_min": 1.0, "T": minutes}
     for policy in ("e_grid", "e_hyperband"):
         peaks[policy] = elastic.peak(elastic.Options(**options).plan(policy))
+    if steps["R"] is None:  # Hyperband needs an end: what one atom can do in the whole time
+        hyperband = {**steps, "R": round(minutes / STEP_MIN)}
+        budget["R"] = options["R"] = None
+    else:
+        hyperband = steps
     one = {"R": None}
     named = {"label": f"{atoms}"}
     ideal = [
@@ -106,8 +123,8 @@ def _policies(atoms: int, minutes: int, common: dict[str, Any]) -> list[Setup]:
             **named,
         ),
         *(
-            Setup(policy=policy, options=MINUTE_STEPS, atoms=atoms, **common, **named)
-            for policy in ("asha", "hyperband", "hypersched")
+            Setup(policy=policy, options=own, atoms=atoms, **common, **named)
+            for policy, own in (("asha", steps), ("hyperband", hyperband), ("hypersched", steps))
         ),
     ]
 
@@ -115,8 +132,7 @@ def _policies(atoms: int, minutes: int, common: dict[str, Any]) -> list[Setup]:
 NAMES = {"fifo": "random (one trial)", "e_grid": "E-Grid", "e_hyperband": "E-Hyperband"}
 
 
-def draw(results: Sequence[Result], folder: Path) -> list[str]:
-    name = "seer"
+def draw(results: Sequence[Result], folder: Path, name: str = "seer") -> list[str]:
     title = "SEER, elastic, against fixed clusters of the same budget (Score(k), Table 3 scaling)"
     found = study.points(results, MEASURES, ("policy", "label", "deadline", "scaling"))
     study.write(folder, name, title, found)
@@ -142,4 +158,10 @@ def _said(found: Sequence[dict[str, object]]) -> list[str]:
     return said
 
 
-STUDIES = [Study("seer", "an elastic pool against fixed clusters", setups, draw)]
+STUDIES = [
+    Study("seer", "an elastic pool against fixed clusters", setups, draw),
+    Study(
+        *("seer-endless", "the same without R", setups_endless),
+        functools.partial(draw, name="seer-endless"),
+    ),
+]
