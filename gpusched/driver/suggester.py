@@ -37,13 +37,19 @@ class ChildSuggester(Child[int]):
         self, recipe: Recipe, *, is_patient: bool = False, limit_s: float = LIMIT_S
     ) -> None:
         options = dict(recipe.sampler_options)
-        self._startup = max(int(options.pop("startup", 0)), len(recipe.try_first))
+        startup = int(options.pop("startup", 0)) - len(recipe.after)
+        self._startup = max(startup, len(recipe.try_first))
         self._name = label(recipe.sampler_name)
         about = {"name": recipe.sampler_name, "options": options, "space": recipe.space}
         super().__init__("suggestions", "gpusched.driver.suggester", json.dumps(about))
         self._drawn = recipe.configurations()
         self._seed = recipe.seed
         self._sign = 1.0 if recipe.mode == "max" else -1.0
+        #: Trials of an earlier search, numbered from -1 down.
+        self._earlier = [
+            {**one, "trial": ~n, "curve": [(step, y * self._sign) for step, y in one["curve"]]}
+            for n, one in enumerate(recipe.after)
+        ]
         self._is_patient = is_patient
         self._limit_s = limit_s
         self._asked_at_s = 0.0
@@ -67,7 +73,8 @@ class ChildSuggester(Child[int]):
             self._draw(command.n, f"the process of {self._name} died too often")
         else:
             self._asked_at_s = time.monotonic()
-            seen = [_seen(trial, self._sign) for trial in self._news(trials)]
+            earlier = self._earlier if self.is_fresh else []
+            seen = [*earlier, *(_seen(trial, self._sign) for trial in self._news(trials))]
             self.ask(command.n, {"n": command.n, "seed": self._seed, "new": seen})
 
     def _news(self, trials: Iterable[TrialRecord]) -> Iterator[TrialRecord]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 DEFAULT_POLICY = "hypersched"
 DEFAULT_SAMPLER = "random"
 
+#: So many trials of an earlier search are tried first.
+AFTER_FIRST = 3
 #: Keys whose value is a name, or a map of a name and options.
 NAMED = ("policy", "sampler")
 
@@ -117,6 +119,11 @@ class Recipe:
     try_first: tuple[Mapping[str, Any], ...] = key(
         "Configurations to begin with; what they leave out is drawn.",
         (),
+    )
+    after: tuple[Mapping[str, Any], ...] = key(
+        "The folder of an earlier search: what a sampler that learns has seen; others try its best three first.",
+        (),
+        reader=values.earlier,
     )
     policy_name: str = key(
         "The policy's name, or a map of its name and options.",
@@ -287,9 +294,11 @@ class Recipe:
         from gpusched.samplers import sequence
         from gpusched.space.space import parse_space
 
-        name = DEFAULT_SAMPLER if self.has_memory else self.sampler_name
         space = parse_space(self.space)
-        return sequence.make(name, space, self.seed, self.try_first)
+        if self.has_memory:
+            return sequence.make(DEFAULT_SAMPLER, space, self.seed, self.try_first)
+        good = (one["hparams"] for one in self.after[:AFTER_FIRST] if one["state"] != "failed")
+        return sequence.make(self.sampler_name, space, self.seed, (*self.try_first, *good))
 
     @property
     def atoms_named(self) -> int | None:

@@ -7,7 +7,6 @@ number from 0 to 1, so that whole numbers, steps and logarithms are this package
 from __future__ import annotations
 
 import inspect
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -19,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from gpusched.errors import InputError
 from gpusched.samplers import OPTUNA, Sampler, Seen
-from gpusched.space.forms import BITS, Choice, Const, Form, Range, Steps, same
+from gpusched.space.forms import BITS, Choice, Const, Form, Range, Steps, quantile_of, same
 from gpusched.space.space import flat
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -110,22 +109,9 @@ def _param(form: Form, value: Any) -> tuple[Any, BaseDistribution]:
     if isinstance(form, Choice):
         place = next(n for n, option in enumerate(form.values) if same(option, value))
         return place, CategoricalDistribution(range(len(form.values)))
-    return _quantile(form, value), _QUANTILE
+    assert isinstance(form, Range | Steps)
+    return quantile_of(form, value), _QUANTILE
 
 
 def _at(form: Form, quantile: float) -> object:
     return form.draw(min(int(quantile * (1 << BITS)), (1 << BITS) - 1))
-
-
-def _quantile(form: Form, value: object) -> float:
-    """Return the place of a value in its range, from 0 to 1, as ``draw`` spreads it."""
-    assert isinstance(value, int | float)
-    if isinstance(form, Steps):
-        count = float(value) / float(form.step)
-        low, high = form.first - 0.5, form.last + 0.5
-    else:
-        assert isinstance(form, Range)
-        count, low, high = float(value), form.low, form.high
-    if form.logarithmic:
-        count, low, high = math.log(count), math.log(low), math.log(high)
-    return min(max((count - low) / (high - low), 0.0), 1.0)

@@ -84,7 +84,7 @@ class Reader:
         elif meant := _call(value):
             self.complain(path, meant)
         else:
-            self._add(path, "const", value, None, whens)
+            self._add(path, "const", value, whens)
 
     def _read_form(self, path: Path, raw: Mapping[str, object], whens: Whens) -> None:
         names = [name for name in raw if name in forms.NAMES]
@@ -92,15 +92,16 @@ class Reader:
             self.complain(path, f"{' and '.join(names)} together; a key has one form")
             return
         for name in raw:
-            if name not in (*names, "q", "when"):
-                meant = nearest(name, ["q", "when"]) or "q or when"
+            if name not in (*names, "q", "prior", "when"):
+                meant = nearest(name, ["q", "prior", "when"]) or "q, prior or when"
                 self.complain((*path, name), f"unknown beside {names[0]}; did you mean {meant}?")
-        self._add(path, names[0], raw[names[0]], raw.get("q"), self._with_when(path, raw, whens))
+        beside = raw.get("q"), raw.get("prior")
+        self._add(path, names[0], raw[names[0]], self._with_when(path, raw, whens), *beside)
 
-    def _add(self, path: Path, name: str, argument: object, quantum: object, whens: Whens) -> None:
+    def _add(self, path: Path, name: str, argument: object, whens: Whens, *beside: object) -> None:
         form = None
         try:
-            form = forms.read(name, argument, quantum)
+            form = forms.read(name, argument, *beside)
         except FormError as error:
             self.complain(path, str(error))
         self.leaves[path] = Leaf(path, form, whens)
