@@ -19,6 +19,7 @@ from papers import (
     hermes,
     hyperdrive,
     hypersched,
+    optuna_peer,
     regret,
     samplers,
     seer,
@@ -33,7 +34,7 @@ STUDIES: list[Study] = [
     study
     for module in (
         *(hypersched, asha, seer, hyperdrive, hermes),
-        *(regret, decisions, samplers, whatif),
+        *(regret, decisions, optuna_peer, samplers, whatif),
     )
     for study in module.STUDIES
 ]
