@@ -90,10 +90,7 @@ class EarlyTerm(fifo.Fifo):
         return (Stop(trial.id, f"given up: {self._in_words(view, trial)}"),)
 
     def _scale(self, view: View) -> Scale:
-        low, high = self.options.metric_min, self.options.metric_max
-        assert low is not None
-        assert high is not None
-        return Scale(low, high, view.rules.sign)
+        return Scale.within(self.options, view.rules.sign)
 
     def _in_words(self, view: View, trial: TrialView) -> str:
         step, forecast = self._forecasts[trial.id]

@@ -147,12 +147,12 @@ class Foresight(base.Policy):
 
     def _prospects(self, view: View, trial: TrialView) -> dict[int, tuple[float, float]]:
         """Return what the leader comes to at rest (0), on the atoms it has, and on more."""
-        belief, top = self.beliefs[trial.id], view.rules.fit(view.atoms_total)
+        top = view.rules.fit(view.atoms_total)
         held = trial.atoms if trial.is_live else 0
         allowed = view.rules.sizes or range(1, top)
         sizes = sorted({held, top, *(size for size in allowed if held < size <= top)} - {0})
         ends = [self._reach(view, trial, size) for size in sizes]
-        found = {0: (max(self._over, belief.mean - belief.rise), 0.0)}
+        found = {0: (max(self._over, self.curves.seen[trial.id].level), 0.0)}
         beliefs = self.curves.forecast([self.curves.seen[trial.id]] * len(sizes), ends)
         for size, end, then in zip(sizes, ends, beliefs, strict=True):
             seconds = (end - trial.step) * self._step_s(view, trial) / view.speedup(size)

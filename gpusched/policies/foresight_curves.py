@@ -82,14 +82,10 @@ class SeenCurve:
 
 @dataclass(slots=True)
 class Belief:
-    """A trial at the deadline: its score, give or take.
-
-    ``rise``: how far it is from there, in score; ``step`` of its last look, and ``steps`` from there.
-    """
+    """A trial at the deadline: its score, give or take. ``step`` of its last look, and ``steps`` from there."""
 
     mean: float
     deviation: float
-    rise: float
     step: float
     steps: float
     bid: float = 0.0
@@ -247,7 +243,6 @@ class Curves:
         columns = (
             best,
             np.where(ends > steps, _rounded(np.sqrt(variance), 20, self.range), 0.0),
-            best - level,
             steps,
             np.maximum(1.0, ends - steps),
         )

@@ -69,16 +69,13 @@ class Options(base.Options):
             if value is not None and value < 1:
                 yield name, f"must be at least 1, not {value}"
         yield from bounds_problems(self.metric_min, self.metric_max, "pop")
-        if not self.is_within_bounds(self.kill_threshold):
-            yield "kill_threshold", f"must lie within {self.bounds}; it is {self.kill_threshold:g}"
+        yield from self.beyond("kill_threshold", self.kill_threshold)
 
-    def is_within_bounds(self, metric: float | None) -> bool:
+    def beyond(self, name: str, metric: float | None) -> Iterator[base.BadOption]:
+        """Complain of a metric outside the bounds."""
         low, high = self.metric_min, self.metric_max
-        return metric is None or low is None or high is None or low <= metric <= high
-
-    @property
-    def bounds(self) -> str:
-        return f"the metric's bounds, {self.metric_min:g} to {self.metric_max:g}"
+        if None not in (metric, low, high) and not low <= metric <= high:  # type: ignore[operator]
+            yield name, f"{metric:g} must lie within the metric's bounds, {low:g} to {high:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +185,7 @@ class Pop(base.Policy):
 
     def _scale(self, view: View) -> Scale:
         if self._scale_of is None:
-            low, high = self.options.metric_min, self.options.metric_max
-            assert low is not None
-            assert high is not None
-            self._scale_of = Scale(low, high, view.rules.sign)
+            self._scale_of = Scale.within(self.options, view.rules.sign)
         return self._scale_of
 
     def _note_metric(self, view: View, trial: TrialView) -> None:
@@ -318,8 +312,8 @@ class Pop(base.Policy):
     # ------------------------------------------------------------ for people
 
     def problems(self, rules: Rules, atoms: int) -> Iterator[base.BadOption]:
-        if not self.options.is_within_bounds(rules.target):
-            yield "metric_max", f"the target {rules.target:g} must lie within {self.options.bounds}"
+        for option, why in self.options.beyond("metric_max", rules.target):
+            yield option, f"the target {why}"
 
     def notes(self, view: View) -> Sequence[str]:
         lines = []

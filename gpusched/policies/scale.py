@@ -7,6 +7,7 @@ accuracy the bounds are 0 and 1; for a loss 0 and, say, the loss of a model that
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from gpusched.core.decisions import BadOption, TrialView
 
@@ -21,6 +22,11 @@ class Scale:
 
     def __init__(self, metric_min: float, metric_max: float, sign: float) -> None:
         self._low, self._high, self._sign = metric_min, metric_max, sign
+
+    @classmethod
+    def within(cls, options: Any, sign: float) -> Scale:
+        """Return the scale between the bounds that a policy's options give."""
+        return cls(options.metric_min, options.metric_max, sign)
 
     def of_score(self, score: float) -> float:
         """Return 0..1 for a finite score; 0 for minus infinity (a metric that was not finite)."""
@@ -66,7 +72,7 @@ def curve_of(trial: TrialView, scale: Scale) -> tuple[tuple[float, ...], int]:
     values: dict[int, float] = dict(trial.curve)
     length = max(values, default=0)
     stride = -(-length // MAX_CURVE) if length else 1
-    known = first_finite(values)
+    known = next((values[step] for step in sorted(values) if values[step] == values[step]), None)
     if known is None:
         return (), 1
     found = []
@@ -77,8 +83,3 @@ def curve_of(trial: TrialView, scale: Scale) -> tuple[tuple[float, ...], int]:
         if (length - step) % stride == 0:
             found.append(scale.of_metric(known))
     return tuple(found), stride
-
-
-def first_finite(values: dict[int, float]) -> float | None:
-    """Return the earliest metric that is a number."""
-    return next((values[step] for step in sorted(values) if values[step] == values[step]), None)

@@ -32,7 +32,7 @@ from gpusched.core.speed import Scaling
 from gpusched.devices.base import Device
 from gpusched.executors.base import FOREVER, LiveTrial
 from gpusched.protocol import Metric, Report, as_metric
-from gpusched.sim.machine import Pool, Run, Story, simulated
+from gpusched.sim.machine import Pool, Run, Story
 from gpusched.sim.physics import Delays, Workload
 
 Kind = Literal["report", "up", "saved", "exit", "release"]
@@ -74,7 +74,7 @@ class SimExecutor:
         #: Of each trial that was ever launched.
         self.stories: dict[int, Story] = {}
         if isinstance(devices, int):
-            devices = simulated(devices)
+            devices = [Device(f"sim:{n}", f"simulated atom {n}") for n in range(devices)]
         self._pool = Pool(devices, self._delays.release_s)
         self._confirming: dict[str, float] = {}
 

@@ -69,10 +69,6 @@ class Run:
         return f"trial {self.story.trial}, incarnation {self.incarnation}"
 
 
-def simulated(atoms: int) -> tuple[Device, ...]:
-    return tuple(Device(f"sim:{n}", f"simulated atom {n}") for n in range(atoms))
-
-
 class Pool:
     """The devices, and who is on them."""
 

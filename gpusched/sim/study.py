@@ -14,7 +14,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -25,7 +24,6 @@ from gpusched.core.experiment import Experiment
 from gpusched.driver.forecaster import InlineForecaster
 from gpusched.driver.loop import Driver, Observer
 from gpusched.driver.suggester import ChildSuggester, make_suggester
-from gpusched.errors import GpuschedError
 from gpusched.journal.log import Journal
 from gpusched.recipe.recipe import Recipe
 from gpusched.sim.executor import SimExecutor
@@ -183,10 +181,6 @@ def run_all(
     with ProcessPoolExecutor(jobs, initializer=_begin) as pool:
         try:
             return list(pool.map(work, setups))
-        except BrokenProcessPool:
-            raise GpuschedError(
-                "a process that simulated was killed, most likely for want of memory; try fewer --jobs"
-            ) from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

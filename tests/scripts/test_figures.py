@@ -41,7 +41,13 @@ def test_resizing_helps_where_training_scales(drawn: Path) -> None:
 
 def test_hermes_is_compared_with_fifo_round_robin_and_slaq(drawn: Path) -> None:
     relative = {(p["jobs"], p["policy"]): p["relative"] for p in points(drawn, "hermes-5")}
-    assert {name for _, name in relative} == {"fifo", "round_robin", "slaq", "hermes", "hermes_fixed"}
+    assert {name for _, name in relative} == {
+        "fifo",
+        "round_robin",
+        "slaq",
+        "hermes",
+        "hermes_fixed",
+    }
     assert relative["bin 1", "fifo"] == 1.0
     assert float(str(relative["bin 1", "hermes"])) < float(str(relative["bin 1", "round_robin"]))
 

@@ -39,9 +39,9 @@ from gpusched.core.decisions import (
     TrialView,
     View,
 )
-from gpusched.core.rung import Ladder, Rung
+from gpusched.core.rung import Rung
 from gpusched.policies import base
-from gpusched.policies.halving.asha import explain_rungs, promoted
+from gpusched.policies.halving.asha import Asha, explain_rungs, promoted
 from gpusched.text import count, ordinal, show_clock
 
 #: To, as a share of the deadline, up to which a comparison on one atom pays: each arrival costs a launch. Simulated on
@@ -81,7 +81,7 @@ def dealt(total: int, live: int, sizes: tuple[int, ...], most: int | None) -> tu
     return tuple(allowed[place] for place in places)
 
 
-class HyperSched(base.Policy):
+class HyperSched(Asha):
     """Deadline-aware successive halving with moving atoms."""
 
     name = "hypersched"
@@ -90,9 +90,6 @@ class HyperSched(base.Policy):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self.ladder = Ladder(options.r, options.eta)
-        self.rungs = self.ladder.rungs
-        self._rung_of: dict[int, Rung] = {}
         #: Trials that were woken because nothing else ran, and the step they had then: rungs up to there do not
         #: pause them again, or each of their steps would cost a launch.
         self._woken_at: dict[int, int] = {}
@@ -203,11 +200,6 @@ class HyperSched(base.Policy):
         return total // live + (rank < total % live)
 
     # ------------------------------------------------------------ Algorithm 1, start_next_trial; Algorithm 3, entrance
-
-    def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        if trial.id in view.paused and trial.id in self._rung_of:
-            self._rung_of[trial.id].wait(trial.id)
-        return base.NOTHING
 
     def on_capacity(self, view: View) -> Sequence[Decision]:
         if self._too_late_for_anything(view):

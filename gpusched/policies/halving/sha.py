@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gpusched.core.decisions import (
     Complete,
@@ -57,25 +57,15 @@ class Shape:
     milestones: tuple[int, ...]
 
 
-@dataclass(slots=True)
-class Halving:
-    """One halving: trials still to come, and those that are in with their scores."""
-
-    rung: Rung
-    #: Given a place, and neither in nor out.
-    coming: set[int] = field(default_factory=set)
-    #: Dropped, but not out for good.
-    left_out: set[int] = field(default_factory=set)
-
-
 class Bracket:
     """A running bracket. Trials are entered by number, ``arrive`` and are dropped; ``advance`` ends a halving."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self._place = 0
-        self.rungs: list[Rung] = []
-        self.now = self._open()
+        self.rungs = [Rung(shape.milestones[0])]
+        #: Trials with a place in the present halving that are not in yet, and those dropped, but not for good.
+        self.coming, self._left_out = set[int](), set[int]()
         self.entered = 0
         #: No more configurations: fewer trials than planned take part.
         self.is_full = False
@@ -84,14 +74,14 @@ class Bracket:
         #: in it once, and taking out one that is not in it changes nothing: trials leave by more ways than one.
         self._line: OrderedDict[int, None] = OrderedDict()
 
-    def _open(self) -> Halving:
-        halving = Halving(Rung(self.shape.milestones[self._place]))
-        self.rungs.append(halving.rung)
-        return halving
+    @property
+    def rung(self) -> Rung:
+        """The trials that are in, with their scores."""
+        return self.rungs[-1]
 
     @property
     def milestone(self) -> int:
-        return self.now.rung.milestone
+        return self.rung.milestone
 
     @property
     def is_last_halving(self) -> bool:
@@ -106,12 +96,12 @@ class Bracket:
     def enter(self, trial: int) -> None:
         """Note that a new configuration was started for this bracket."""
         self.entered += 1
-        self.now.coming.add(trial)
+        self.coming.add(trial)
 
     def launched(self, trial: int) -> None:
         """Note that a trial that waited for atoms was given some, or has them still."""
         self._line.pop(trial, None)
-        self.now.coming.add(trial)
+        self.coming.add(trial)
 
     def is_waiting(self, trial: int) -> bool:
         """Tell whether the trial is to be given atoms for the present halving."""
@@ -128,21 +118,21 @@ class Bracket:
 
     def takes_part(self, trial: int) -> bool:
         """Tell whether the present halving is open to this trial."""
-        return not self.is_over and (trial in self.now.coming or trial in self.now.left_out)
+        return not self.is_over and (trial in self.coming or trial in self._left_out)
 
     def arrive(self, trial: TrialView) -> None:
         """Record that a trial that takes part is at the milestone."""
-        self.now.coming.discard(trial.id)
-        self.now.left_out.discard(trial.id)
-        self.now.rung.record(trial.id, trial.score)
+        self.coming.discard(trial.id)
+        self._left_out.discard(trial.id)
+        self.rung.record(trial.id, trial.score)
         # A person may have let it go on before its turn: it must not be given atoms for this halving again.
         self._line.pop(trial.id, None)
 
     def drop(self, trial: int) -> None:
         """Let the halving go on without a trial, unless it comes before the others are in."""
-        if trial in self.now.coming:
-            self.now.coming.remove(trial)
-            self.now.left_out.add(trial)
+        if trial in self.coming:
+            self.coming.remove(trial)
+            self._left_out.add(trial)
 
     def next_waiting(self, view: View) -> TrialView | None:
         """Return the next trial to be given atoms; drop trials that cannot run any more or that a person holds."""
@@ -163,11 +153,11 @@ class Bracket:
     @property
     def is_complete(self) -> bool:
         """Whether every trial that takes part in this halving is in."""
-        return not self.now.coming and not self.wants_new
+        return not self.coming and not self.wants_new
 
     def advance(self) -> tuple[Sequence[int], bool]:
         """End the halving and move the winners on; return the losers, and whether the bracket is over."""
-        rung = self.now.rung
+        rung = self.rung
         ranked = list(rung.top(len(rung)))
         count = 0 if self.is_last_halving else self.shape.sizes[self._place + 1]
         winners = [trial for trial in ranked[:count] if rung.score(trial) > NEVER]
@@ -176,8 +166,8 @@ class Bracket:
             self._line.clear()
             return ranked, True
         self._place += 1
-        self.now = self._open()
-        self.now.coming = set(winners)
+        self.rungs.append(Rung(self.shape.milestones[self._place]))
+        self.coming, self._left_out = set(winners), set()
         self._line = OrderedDict.fromkeys(winners)
         return ranked[len(winners) :], False
 
@@ -227,7 +217,7 @@ class Synchronous(base.Policy):
         if bracket.is_waiting(trial.id):  # the trial was the last to arrive, and is among the best
             bracket.launched(trial.id)
             return decisions
-        rest = len(bracket.now.coming)
+        rest = len(bracket.coming)
         others = "1 other" if rest == 1 else f"{rest} others"
         return (Pause(trial.id, f"at {milestone} steps; waits for {others}"), *decisions)
 
@@ -235,7 +225,7 @@ class Synchronous(base.Policy):
         """End the halving if all are in; those that are not among the best stop."""
         if bracket.is_over or not bracket.is_complete:
             return ()
-        rung, was_last = bracket.now.rung, bracket.is_last_halving
+        rung, was_last = bracket.rung, bracket.is_last_halving
         losers, is_over = bracket.advance()
         if is_over:
             self._brackets.remove(bracket)
@@ -306,7 +296,7 @@ class Synchronous(base.Policy):
         bracket = self._bracket_of[trial.id]
         if bracket.is_over:
             return base.NOTHING
-        if trial.id in bracket.now.coming:
+        if trial.id in bracket.coming:
             if trial.is_final or trial.held_by_user:
                 bracket.drop(trial.id)
             elif not bracket.is_waiting(trial.id):
@@ -317,8 +307,8 @@ class Synchronous(base.Policy):
 
     def notes(self, view: View) -> Sequence[str]:
         return [
-            f"{bracket.shape.name}: {len(bracket.now.rung)} in at {bracket.milestone} steps, "
-            f"{len(bracket.now.coming)} to come"
+            f"{bracket.shape.name}: {len(bracket.rung)} in at {bracket.milestone} steps, "
+            f"{len(bracket.coming)} to come"
             for bracket in self._brackets
         ]
 
