@@ -4,13 +4,8 @@ Trials are started in order, one after the other on each atom (``fifo``). At eve
 
     "if jobBest * (1 + eps) > globalBest" the trial goes on, else it is stopped.     ``_goes_on``
 
-The rule multiplies metrics, so it means something for positive ones only:
-
-* If a metric below 0 turns up, metrics are normalised to 0..1 between the lowest and highest seen so far (HyperDrive
-  6.3, equation 4: "the lower bound range is determined empirically").
-* Lower is better (a loss): the mirror image, globalBest * (1 + eps) > jobBest.
-
-The trial that has the best metric of all always goes on; with a best metric of 0 the rule as printed would stop it.
+The rule multiplies metrics: if one below 0 turns up they are normalised to 0..1 between the lowest and highest so far
+(HyperDrive 6.3, equation 4). For a loss it is the mirror image. The trial with the best metric of all always continues.
 """
 
 from __future__ import annotations

@@ -65,8 +65,7 @@ class EarlyTerm(fifo.Fifo):
         self._forecasts: dict[int, tuple[int, Mapping[str, float]]] = {}
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        if trial.metric is not None:
-            self._best = max(self._best, trial.score)
+        self._best = max(self._best, trial.score)
         done = base.complete_at(trial, self.options.R)
         if done:
             return done

@@ -7,15 +7,10 @@
     3.3, Algorithm 3       at the end of each quantum (10 s) the trial with the highest C runs next  ``on_report``
     3.3                    the quantum grows as the loss falls by user-set percentages               ``Job.grow``
 
-What is taken as it is here: a preempted trial saves a checkpoint at its next report and leaves; its device goes to the
-next one only when its release is confirmed, which the core sees to. Trials are not tied to a device: there is one queue
-for all of them, and the trial on any device competes with all that wait.
-
-Where the paper is silent: a trial that has not had its first quantum comes before all that have; a first quantum lasts
-until there are two losses, as the range of one says nothing; with equal C the one that has waited longest runs. The
-loss is the metric, or for a metric of which more is better ``metric_max`` less the metric. A quantum shorter than what
-it takes to save one trial and load the next would have less than half of the time for training: it is stretched to
-that.
+Trials are not tied to a device: there is one queue. Where the paper is silent: a trial that has not had its first
+quantum comes before all that have; a first quantum lasts until there are two losses; with equal C the one that has
+waited longest runs. Where more is better the loss is ``metric_max`` less the metric. A quantum is at least what a
+hand-over takes.
 """
 
 from __future__ import annotations
@@ -23,9 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-
-from sortedcontainers import SortedList
 
 from gpusched.core.decisions import Decision, Pause, Resume, Start, TrialView, View
 from gpusched.policies import base
@@ -129,9 +121,8 @@ class Hermes(base.Policy):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._jobs: dict[int, Job] = {}
-        #: Preempted trials: (-C, when they left, trial), the next one first.
-        self._queue: SortedList[tuple[float, float, int]] = SortedList()
-        self._entry_of: dict[int, tuple[float, float, int]] = {}
+        #: When preempted trials left.
+        self._left_at: dict[int, float] = {}
         self._ended = 0
 
     def job(self, trial: int) -> Job:
@@ -177,8 +168,8 @@ class Hermes(base.Policy):
         new = max(0, min(view.draws_left, self._most(view) - self._under_way(view)))
         if served < new:
             return math.inf
-        waiting = next(islice(self._waiting(view), served - int(new), None), None)
-        return None if waiting is None else self.job(waiting).speed
+        waiting = self._waiting(view)[served - int(new) :]
+        return self.job(waiting[0]).speed if waiting else None
 
     # ------------------------------------------------------------ Algorithms 1 and 2
 
@@ -187,13 +178,12 @@ class Hermes(base.Policy):
             return base.NOTHING
         if view.can_draw and self._under_way(view) < self._most(view):
             return (Start(1, "its first turn"),)
-        trial = next(self._waiting(view), None)
-        if trial is None:
-            return base.NOTHING
-        self._dequeue(trial)
-        speed = self.job(trial).speed
-        why = "its first turn" if speed == math.inf else f"its turn: C = {speed:.3g} is the highest"
-        return (Resume(trial, 1, why),)
+        for trial in self._waiting(view)[:1]:
+            speed = self.job(trial).speed
+            first = speed == math.inf
+            why = "its first turn" if first else f"its turn: C = {speed:.3g} is the highest"
+            return (Resume(trial, 1, why),)
+        return base.NOTHING
 
     def _most(self, view: View) -> int:
         """G_thres: "we heuristically set the maximum number of jobs per GPU"."""
@@ -202,32 +192,15 @@ class Hermes(base.Policy):
     def _under_way(self, view: View) -> int:
         return len(view.trials) - self._ended
 
-    def _waiting(self, view: View) -> Iterator[int]:
-        """Yield waiting trials, the highest C first; forget those that wait no more."""
-        place = 0
-        while place < len(self._queue):
-            trial: int = self._queue[place][2]
-            if trial not in view.paused:
-                self._dequeue(trial)
-                continue
-            place += 1
-            if not view.trials[trial].held_by_user:
-                yield trial
-
-    def _dequeue(self, trial: int) -> None:
-        entry = self._entry_of.pop(trial, None)
-        if entry is not None:
-            self._queue.remove(entry)
+    def _waiting(self, view: View) -> list[int]:
+        """Return the trials that wait, the highest C first: at most G_thres a device are under way."""
+        able = (trial for trial in view.paused if not view.trials[trial].held_by_user)
+        return sorted(able, key=lambda n: (-self.job(n).speed, self._left_at.get(n, 0.0), n))
 
     def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        job = self.job(trial.id)
-        job.began_s = None
-        self._dequeue(trial.id)
-        if trial.is_final:
-            self._ended += 1
-        else:
-            entry = self._entry_of[trial.id] = (-job.speed, view.now, trial.id)
-            self._queue.add(entry)
+        self.job(trial.id).began_s = None
+        self._left_at[trial.id] = view.now
+        self._ended += trial.is_final
         return base.NOTHING
 
     # ------------------------------------------------------------ for people

@@ -9,13 +9,10 @@
     promising trials (the first S_effective by p) keep their atoms; the other trials take turns: after b steps an
         opportunistic trial is suspended and the next one in line runs         ``on_capacity``      (3.2, 5.3)
 
-A *slot* is the least number of atoms of a trial. Where ``configurations`` limits how many are tried, new ones come
-before suspended ones ("we suspend it and start a new job", 5.3); without a limit the suspended would starve, and get
-every other slot. The target is the recipe's. Without one it rises: it lies ``RAISE_BY`` of the way from the best metric
-so far to the best possible one, and moves on when it is reached (section 9 names such a "dynamic target approach"
-without details). The trial with the best metric so far has a chance, whatever p says: its model would be kept. The kill
-threshold judges the present: a reward may fall to that of a trial that has learnt nothing ("learning-crash", 6.3).
-Ours: M ends at ``R``; curves are extrapolated by a tempered posterior (``curves/mcmc.py``).
+A *slot* is the least number of atoms of a trial. New configurations come before suspended trials (5.3); without a limit
+the suspended get every other slot. Without a target in the recipe one rises (section 9): ``RAISE_BY`` of the way
+from the best metric so far to the best possible one. Ours: the trial with the best metric is never poor; M ends at
+``R``; curves are extrapolated by a tempered posterior (``curves/mcmc.py``).
 """
 
 from __future__ import annotations

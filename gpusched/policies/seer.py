@@ -9,10 +9,8 @@ atoms each. A stage ends when its time is over, whoever has come how far (Algori
     lines 10, 11   all that stay are ordered by loss: the best move to the bracket with most atoms       ``_assign``
 
 Line 9 is printed as "remove the lowest floor(N[i] / eta^k)"; the text ("only (1/eta) fraction of the trials are carried
-forward") and the sizes of the next round mean what is done here, and for the paper's eta = 2 both are the same.
-
-The paper buys atoms as it needs them. A box has what it has: the plan is cut to the largest budget whose first stage,
-the widest, fits, and that is said before it starts. Ours: what the plan leaves of time and budget goes to the winner.
+forward") means what is done here. The paper buys atoms as it needs them; here the plan is cut to the largest budget
+whose first stage, the widest, fits. Ours: what the plan leaves of time and budget goes to the winner.
 """
 
 from __future__ import annotations
@@ -260,15 +258,7 @@ class Seer(base.Policy):
         out, kept = self._eliminate(view, plan)
         self._stage += 1
         self._assign(view, plan, kept)
-        shrinking = [
-            Resize(
-                trial, self._atoms_of(view, trial), self._why(trial, self._atoms_of(view, trial))
-            )
-            for trial in kept
-            if view.trials[trial].state is TrialState.RUNNING
-            and view.trials[trial].atoms > self._atoms_of(view, trial)
-        ]
-        return (*out, *shrinking, WakeAt(self._stage_end_s))
+        return (*out, WakeAt(self._stage_end_s))
 
     def _eliminate(self, view: View, plan: Plan) -> tuple[list[Stop], list[int]]:
         """Lines 9 to 11: the best floor(N[i] / eta^k) of each bracket stay; all of them, the worst first."""

@@ -12,8 +12,7 @@ distributions.
     (2)  x = 1 p_1 + 2 p_2 + .. + M p_M                       expected remaining steps
     (3)  ERT = x * (time of a step)                           made by the policy, which knows that time
 
-P(m) is the chance to be at the target *at* step m. The sought chance is to have *reached* the target by then, which
-cannot fall: P(m) is replaced by the largest so far, which changes nothing where curves rise.
+P(m) is replaced by the largest so far, as the chance to have *reached* the target by then cannot fall.
 """
 
 from __future__ import annotations

@@ -10,15 +10,10 @@ Ten lines of Algorithm 3 and what answers them here:
     line 21     uniform allocation of N atoms over the live trials     ``_share``
     line 22-25  resize if it pays and the COOLDOWN is over             ``_grow``
 
-Ours in lines 14 to 20: where a single trial trains at a time, the first would be kept at every rung, and be the only
-one ever tried; while new ones may enter and launches are short, a trial is judged once there, on arrival, against
-floor(n/eta).
-
-Ours in line 22: where more atoms are about to come free, a trial that may grow waits one report for them, so that atoms
-that come free together are taken in one resize.
-
-Ours, beyond the paper: a step that cannot end before the deadline is not begun, its atoms go to the others; and if
-nothing is live and nothing may enter, the best paused trial goes on.
+Ours: where a single trial trains at a time, the first would be kept at every rung, and be the only one ever tried;
+while new ones may enter and launches are short, a trial is judged once there, on arrival, against floor(n/eta). A trial
+that may grow waits one report for atoms that are coming, so that they are taken in one resize. A step that cannot end
+before the deadline is not begun; and if nothing is live and nothing may enter, the best paused trial continues.
 """
 
 from __future__ import annotations

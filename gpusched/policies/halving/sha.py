@@ -1,18 +1,16 @@
 """``sha`` and ``hyperband``: synchronous successive halving (HyperSched, SoCC'19, 3.2; Li et al., JMLR 2018).
 
-"81 trials x 1 resource per trial in the first halving iteration, 27 x 3 per trial in the second, 9 x 9, 3 x 27, and
-finally, 1 trial x 81 resources in the last": with r = 1, R = 81, eta = 3. In general ``sha`` has the milestones of
-``asha`` (r * eta^k below R, then R), and as many trials begin as leave one for R. ``hyperband`` has brackets from the
+``sha`` has the milestones of ``asha`` (r * eta^k below R, then R), and as many trials begin as leave one for R: 81
+trials of 1 step, 27 of 3, 9 of 9, 3 of 27 and 1 of 81 with r = 1, R = 81, eta = 3. ``hyperband`` has brackets from the
 most to the least aggressive (Algorithm 1):
 
     s_max = floor(log_eta(R / r))
     bracket s = s_max .. 0:  n = ceil((s_max + 1) / (s + 1) * eta^s) trials begin,
                              halving i = 0 .. s:  floor(n / eta^i) trials up to R * eta^(i - s) steps
 
-Trials have one atom each. When a bracket is over the next one begins, until the deadline, which is not looked at.
-Synchronous means to wait: "every trial within a halving iteration must complete consuming its resource". A trial that
-has failed, or that a person stopped or holds, does not count: it must not block a halving for ever. One that comes back
-while the halving is still open takes part after all.
+Trials have one atom each. When a bracket is over the next one begins, until the deadline. A trial that has failed, or
+that a person stopped or holds, must not block a halving for ever and does not count; one that comes back while the
+halving is open takes part after all.
 """
 
 from __future__ import annotations
