@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from gpusched.policies.bandit import Options
 from tests.policies.hand import Hand
 
@@ -83,15 +81,3 @@ def test_without_a_finite_metric_it_stops_once_somebody_has_one() -> None:
     hand.report(0, None)
     assert hand.where(0) == "stopped"
     assert "not finite" in hand.said
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"b": 0}, "b"),
-        ({"eps": -0.1}, "eps"),
-        ({"R": 0}, "R"),
-    ],
-)
-def test_bad_options_are_named(options: dict[str, Any], named: str) -> None:
-    assert [name for name, _ in Options(**options).problems()] == [named]

@@ -143,6 +143,48 @@ def test_the_witness_catches_nonsense() -> None:
             Witness(Broken(answer)).on_capacity(hand.state)
 
 
+# ---------------------------------------------------------------- options
+
+BOUNDS = {"metric_min": 0.0, "metric_max": 1.0}
+REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("fifo", {"R": 0}, "R"),
+    ("asha", {"eta": 1.0}, "eta"),
+    ("asha", {"r": 0}, "r"),
+    ("asha", {"r": 10, "R": 5}, "r"),
+    ("hypersched", {"cooldown": -1}, "cooldown"),
+    ("sha", {"R": None}, "R"),
+    ("hyperband", {"R": None}, "R"),
+    ("bandit", {"b": 0}, "b"),
+    ("bandit", {"eps": -0.1}, "eps"),
+    ("earlyterm", {}, "metric_min"),
+    ("earlyterm", {"metric_min": 0.0}, "metric_max"),
+    ("earlyterm", {"metric_min": 0.0, "metric_max": 0.0}, "metric_max"),
+    ("earlyterm", {**BOUNDS, "delta": 0.0}, "delta"),
+    ("earlyterm", {**BOUNDS, "delta": 1.5}, "delta"),
+    ("earlyterm", {**BOUNDS, "R": 9, "b": 9}, "b"),
+    ("earlyterm", {**BOUNDS, "R": None}, "R"),
+    ("pop", {**BOUNDS, "b": 0}, "b"),
+    ("pop", {**BOUNDS, "configurations": 0}, "configurations"),
+    ("pop", {**BOUNDS, "kill_threshold": -1.0}, "kill_threshold"),
+    ("seer", {"B": -1.0}, "B"),
+    ("seer", {"t_min": 0.0}, "t_min"),
+    ("seer", {"nu": 1.0}, "nu"),
+    ("hermes", {"quantum_s": 0.0}, "quantum_s"),
+    ("hermes", {"trials_per_device": 0}, "trials_per_device"),
+    ("hermes", {"milestones": (0.9, 0.5)}, "milestones"),
+    ("hermes", {"milestones": (0.5, 1.0)}, "milestones"),
+    ("foresight", {"metric_min": 2.0, "metric_max": 1.0}, "metric_max"),
+)
+
+
+@pytest.mark.parametrize(("name", "options", "named"), REFUSED)
+def test_options_that_make_no_sense_are_named(
+    name: str, options: dict[str, Any], named: str
+) -> None:
+    made = policies.options_type(name)(**options)
+    assert [option for option, _ in made.problems()] == [named]
+
+
 # ---------------------------------------------------------------- docs/policies.md names every policy and option
 
 

@@ -64,20 +64,3 @@ def test_non_finite_metrics_never_reach_the_predictor() -> None:
     assert hand.forecasts[0].curve == (0.1, 0.1, 0.3)
     hand.train(1, [0.1, 0.2, None])
     assert len(hand.forecasts) == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"metric_min": None, "metric_max": None}, "metric_min"),
-        ({"metric_max": None}, "metric_max"),
-        ({"metric_max": 0.0}, "metric_max"),
-        ({"delta": 0.0}, "delta"),
-        ({"delta": 1.5}, "delta"),
-        ({"b": 0}, "b"),
-        ({"b": 9}, "b"),
-        ({"R": None}, "R"),
-    ],
-)
-def test_bad_options_are_named(options: dict[str, Any], named: str) -> None:
-    assert [name for name, _ in Options(**{**SMALL, **options}).problems()] == [named]

@@ -6,7 +6,6 @@ import pytest
 
 from gpusched.policies import rehearsal
 from gpusched.policies.base import note_on_steps
-from gpusched.policies.fifo import Options
 from tests.policies.hand import Hand
 
 
@@ -26,10 +25,6 @@ def test_reports_change_nothing_until_R() -> None:
     hand.report(1, 0.0)
     assert hand.where(1) == "completed"
     assert hand.live == [0, 2]
-
-
-def test_bad_options_are_named() -> None:
-    assert [name for name, _ in Options(R=0).problems()] == ["R"]
 
 
 # ---------------------------------------------------------------- one trial through a list of sizes

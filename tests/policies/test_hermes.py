@@ -170,16 +170,3 @@ def test_a_quantum_shorter_than_a_handover_is_stretched() -> None:
     hand.report(2, 9.0, at=14.6)  # within 5 s of its start nobody is preempted
     hand.report(2, 9.0, at=16.6)
     assert hand.where(2) == "running"
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"quantum_s": 0.0}, "quantum_s"),
-        ({"trials_per_device": 0}, "trials_per_device"),
-        ({"milestones": (0.9, 0.5)}, "milestones"),
-        ({"milestones": (0.5, 1.0)}, "milestones"),
-    ],
-)
-def test_bad_options_are_named(options: dict[str, Any], named: str) -> None:
-    assert [name for name, _ in Options(**options).problems()] == [named]

@@ -228,19 +228,6 @@ def test_without_bounds_there_is_one_clear_message() -> None:
     assert "0 and 1 for an accuracy" in message
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"b": 0}, "b"),
-        ({"configurations": 0}, "configurations"),
-        ({"kill_threshold": -1.0}, "kill_threshold"),
-        ({"metric_max": -1.0}, "metric_max"),
-    ],
-)
-def test_bad_options_are_named(options: dict[str, Any], named: str) -> None:
-    assert [name for name, _ in Options(**{**SMALL, **options}).problems()] == [named]
-
-
 def test_a_target_beyond_the_metrics_bounds_is_refused() -> None:
     made = Pop(Options(**SMALL))
     assert list(made.problems(Rules(deadline_s=1.0, target=0.9), 1)) == []

@@ -191,16 +191,3 @@ def test_where_t_min_is_left_open_a_cut_plan_lasts_until_the_deadline(
     assert plan.stage_end_min(plan.stages) == pytest.approx(minutes, rel=0.01)
     assert plan.peak <= atoms
     assert "cut to" in words
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"B": -1.0}, "B"),
-        ({"t_min": 0.0}, "t_min"),
-        ({"eta": 1.0}, "eta"),
-        ({"nu": 1.0}, "nu"),
-    ],
-)
-def test_bad_options_are_named(options: dict[str, Any], named: str) -> None:
-    assert [name for name, _ in Options(**options).problems()] == [named]

@@ -8,7 +8,7 @@ import pytest
 
 from gpusched.core.state import NOTHING_LEFT, TOO_LATE
 from gpusched.dashboard import view as views
-from gpusched.policies.halving.hypersched import HyperSched, Options
+from gpusched.policies.halving.hypersched import HyperSched
 from tests.policies.hand import Hand
 
 #: The cooldown keeps trials from growing.
@@ -223,14 +223,3 @@ def test_explanation_says_why_a_trial_is_paused() -> None:
     hand.report(1, 0.1)
     text = "\n".join(hand.explain(1))
     assert "worse than the cut-off 0.9 of rung 1" in text
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"cooldown": -1}, "cooldown"),
-        ({"eta": 0.5}, "eta"),
-    ],
-)
-def test_bad_options_are_named(options: dict[str, Any], named: str) -> None:
-    assert [name for name, _ in Options(**options).problems()] == [named]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from gpusched.policies.halving.sha import Options, Sha
+from gpusched.policies.halving.sha import Sha, brackets
 from tests.policies.hand import Hand
 
 NINE: dict[str, Any] = {"r": 1, "R": 9, "eta": 3.0}
@@ -143,12 +141,26 @@ def test_a_winner_that_a_person_lets_go_on_is_not_launched_for_the_same_halving_
     assert sorted([*hand.live, *hand.paused]) == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"R": None}, "R"),
-        ({"eta": 1.0}, "eta"),
-    ],
-)
-def test_bad_options_are_named(options: dict[str, Any], named: str) -> None:
-    assert [name for name, _ in Options(**options).problems()] == [named]
+# ---------------------------------------------------------------- hyperband (Li et al., JMLR 2018, Algorithm 1)
+
+
+def test_table_1_of_the_hyperband_paper() -> None:
+    """R = 81, eta = 3: n_i and r_i for s = 4 to 0."""
+    assert [(plan.sizes, plan.milestones) for plan in brackets(1, 81, 3.0)] == [
+        ((81, 27, 9, 3, 1), (1, 3, 9, 27, 81)),
+        ((34, 11, 3, 1), (3, 9, 27, 81)),
+        ((15, 5, 1), (9, 27, 81)),
+        ((8, 2), (27, 81)),
+        ((5,), (81,)),
+    ]
+
+
+def test_r_limits_the_most_aggressive_bracket() -> None:
+    """s_max = floor(log_eta(R / r))."""
+    assert [plan.name for plan in brackets(9, 81, 3.0)] == [
+        "bracket s=2",
+        "bracket s=1",
+        "bracket s=0",
+    ]
+    assert next(plan.milestones for plan in brackets(9, 81, 3.0)) == (9, 27, 81)
+    assert next(plan.milestones for plan in brackets(5, 81, 3.0)) == (9, 27, 81)
