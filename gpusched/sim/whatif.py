@@ -262,10 +262,6 @@ def _answer(
         asked = search.ask(more_s, futures=futures, until=until)
     except GpuschedError as error:
         return {"refused": str(error), "exit_code": error.exit_code}
-    return _told(search, asked)
-
-
-def _told(search: AskedSearch, asked: Sequence[WhatifAnswer]) -> dict[str, Any]:
     state, recorded = search.state, search.recorded
     return {
         "experiment": recorded.paths.root.name,
