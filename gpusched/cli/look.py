@@ -177,7 +177,6 @@ def _listed(paths: ExperimentPaths) -> dict[str, Any]:
 def best(args: argparse.Namespace) -> int:
     """Show the best model so far: its metric, its configuration, where its checkpoint lies, and how to use it."""
     from gpusched.daemon import provenance
-    from gpusched.driver.assemble import read_recipe
 
     paths = common.experiment(args)
     about = best_model.describe(paths)
@@ -188,16 +187,13 @@ def best(args: argparse.Namespace) -> int:
         **dataclasses.asdict(about),
         "best_unsaved": better,
         "code": provenance.recorded(paths),
-        "differs_now": provenance.differences(paths, Path(read_recipe(paths).script)),
         "said": _said(paths, about.trial),
     }
     out = [f"{about.metric} {show_metric(about.value)}: trial {about.trial} at step {about.step}"]
     out += [_behind(better)] if better is not None else []
     out += [f"  {key} = {value}" for key, value in flat(about.hparams)]
-    if words := provenance.in_words(found["code"] or {}):
+    if words := provenance.in_words(found["code"]):
         out.append(f"code:       {words}")
-    if found["differs_now"]:
-        out.append(f"            now: {'; '.join(found['differs_now'])}")
     checkpoint = paths.best / "checkpoint"
     part = "folder" if (checkpoint / "files").is_dir() else "state"
     out += [

@@ -13,13 +13,14 @@ import os
 import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from gpusched import failpoints
 from gpusched.core.events import DevicesJoined, Event, LimitsMoved, UserAsked
 from gpusched.daemon import resuming
 from gpusched.daemon.clients import Clients
-from gpusched.daemon.provenance import Edits, recipe_file
+from gpusched.daemon.provenance import Edits, recorded
 from gpusched.daemon.resuming import settle_policy
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
 from gpusched.driver.assemble import (
@@ -114,8 +115,8 @@ class Daemon:
         self.journal = journal or self._begin()
         self._edits = Edits(paths, recipe.script)
         self._helpers = make_helpers(recipe)
-        source = recipe_file(paths)
-        folder = source.parent if source is not None else paths.root
+        source = recorded(paths).get("recipe")
+        folder = Path(source).parent if source is not None else paths.root
         self._loggers = Loggers(paths, recipe.log_to, folder)
         self.driver = Driver(
             self.experiment,

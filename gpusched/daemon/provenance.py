@@ -1,12 +1,11 @@
-"""The code of a search: git commit, uncommitted changes and package versions at its start, and what differs now."""
+"""The code of a search: commit, versions of packages and checksum of the script, recorded at its start."""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
 import subprocess
 import zlib
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,62 +14,40 @@ from gpusched.folder.files import read_json, write_durably
 from gpusched.folder.paths import ExperimentPaths
 
 GIT_LIMIT_S = 5.0
-DIFF_BYTES_MAX = 8 << 20
-#: Packages that a message names first, as they change what a model becomes.
-_FIRST = ("torch", "torchvision", "numpy", "transformers", "lightning", "accelerate")
-PACKAGES_NAMED = 3
+#: Packages that change what a model becomes.
+PACKAGES = ("torch", "torchvision", "numpy", "transformers", "lightning", "accelerate")
 
 
-def record(paths: ExperimentPaths, script: Path) -> None:
-    """Write ``code.json`` and ``uncommitted.diff`` into an experiment's folder; without git only the packages."""
-    known, diff = _code_of(script)
-    if diff:
-        write_durably(paths.diff, diff)
+def record(paths: ExperimentPaths, script: Path, recipe: Path | None) -> None:
+    """Write ``code.json``; ``recipe``: the recipe's file."""
+    known: dict[str, Any] = {"packages": {}}
+    if recipe is not None:
+        known["recipe"] = str(recipe.absolute())
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            known["packages"][name] = metadata.version(name)
+    with suppress(OSError):
+        known["script_crc32"] = zlib.crc32(script.read_bytes())
+    with suppress(OSError, subprocess.SubprocessError):
+        known["commit"] = _git(script.parent, "rev-parse", "HEAD")
+        changed = _git(script.parent, "status", "--porcelain", "--untracked-files=no")
+        is_known = bool(_git(script.parent, "ls-files", script.name))
+        known["is_committed"] = is_known and not changed
     write_durably(paths.code, json.dumps(known).encode())
 
 
-def recorded(paths: ExperimentPaths) -> dict[str, Any] | None:
-    """Return what was recorded at the start; None for an experiment of an older gpusched."""
-    return read_json(paths.code, limit_bytes=-1)
-
-
-def recipe_file(paths: ExperimentPaths) -> Path | None:
-    """Return the recipe's file, as noted when the experiment was made; None if the note cannot be read."""
-    noted = (read_json(paths.source) or {}).get("recipe")
-    return Path(noted) if isinstance(noted, str) else None
+def recorded(paths: ExperimentPaths) -> dict[str, Any]:
+    """Return what was recorded at the start; empty where the note cannot be read."""
+    return read_json(paths.code) or {}
 
 
 def in_words(known: dict[str, Any]) -> str:
     """Word the recorded code in a line."""
-    versions = known.get("packages", {})
-    words = [f"{name} {versions[name]}" for name in _FIRST if name in versions]
+    words = [f"{name} {version}" for name, version in known.get("packages", {}).items()]
     if commit := known.get("commit"):
-        words.insert(0, f"commit {commit[:10]}")
-        if known.get("uncommitted_crc32") is not None:
-            words.insert(1, "uncommitted changes (uncommitted.diff)")
+        changes = "" if known.get("is_committed") else " with uncommitted changes"
+        words.insert(0, f"commit {commit[:10]}{changes}")
     return ", ".join(words)
-
-
-def differences(paths: ExperimentPaths, script: Path) -> list[str]:
-    """Name in one line what is not as it was at the start of the search; an empty list where all is."""
-    then = recorded(paths)
-    if then is None:
-        return []
-    now, _ = _code_of(script)
-    names = {
-        "script_crc32": "the script",
-        "commit": "the commit",
-        "uncommitted_crc32": "the uncommitted changes",
-        "python": "Python",
-    }
-    found = [words for key, words in names.items() if then.get(key) != now.get(key)]
-    before, after = then.get("packages", {}), now.get("packages", {})
-    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    changed.sort(key=lambda name: (name not in _FIRST, name))
-    found += changed[:PACKAGES_NAMED]
-    if len(changed) > PACKAGES_NAMED:
-        found.append(f"{len(changed) - PACKAGES_NAMED} more packages")
-    return [f"others than then: {', '.join(found)}"] if found else []
 
 
 class Edits:
@@ -79,7 +56,7 @@ class Edits:
     def __init__(self, paths: ExperimentPaths, script: str | Path) -> None:
         self._script = Path(script)
         self._changed_ns = -1
-        self._crc32 = (recorded(paths) or {}).get("script_crc32")
+        self._crc32 = recorded(paths).get("script_crc32")
 
     def look(self) -> str | None:
         """Return a remark where the script is another than at the last look, or than at the start."""
@@ -99,39 +76,8 @@ class Edits:
         )
 
 
-def _code_of(script: Path) -> tuple[dict[str, Any], bytes]:
-    """Return what is recorded of the code as it is now, and the uncommitted changes as a patch."""
-    names = ((one.metadata["Name"], one.version) for one in metadata.distributions())
-    packages = dict(sorted((name.lower(), version) for name, version in names if name))
-    known: dict[str, Any] = {"python": platform.python_version(), "packages": packages}
-    try:
-        known["script_crc32"] = zlib.crc32(script.read_bytes())
-    except OSError:
-        return known, b""
-    commit = _git(script.parent, "rev-parse", "HEAD")
-    if commit is None:
-        return known, b""
-    known["commit"] = commit.decode().strip()
-    diff = _git(script.parent, "diff", "--binary", "HEAD") or b""
-    if _git(script.parent, "ls-files", "--error-unmatch", script.name) is None:
-        diff += (
-            _git(script.parent, "diff", "--no-index", "/dev/null", script.name, fails=True) or b""
-        )
-    known["uncommitted_crc32"] = zlib.crc32(diff) if diff else None
-    return known, diff[:DIFF_BYTES_MAX]
-
-
-def _git(folder: Path, *words: str, fails: bool = False) -> bytes | None:
-    """Return git's output; None without git or a repository. ``fails``: status 1 is an answer."""
-    try:
-        done = subprocess.run(
-            ["git", *words],
-            cwd=folder,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-            capture_output=True,
-            timeout=GIT_LIMIT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 or (fails and done.returncode == 1) else None
+def _git(folder: Path, *words: str) -> str:
+    """Return git's output. Raises OSError without git, SubprocessError without a repository."""
+    command = ["git", "--no-optional-locks", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=GIT_LIMIT_S, check=True)
+    return done.stdout.decode(errors="replace").strip()

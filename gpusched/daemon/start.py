@@ -51,9 +51,7 @@ def make_experiment(
     paths: ExperimentPaths | None = None
     try:
         paths = fresh_folder(runs, f"{recipe.name}-{stamp}")
-        if source is not None:
-            write_durably(paths.source, json.dumps({"recipe": str(source.absolute())}).encode())
-        provenance.record(paths, Path(recipe.script))
+        provenance.record(paths, Path(recipe.script), source)
         write_recipe(paths, recipe, began)
     except OSError as error:
         raise InputError(

@@ -110,15 +110,13 @@ class ExperimentPaths:
 
     root: Path
 
-    #: The recipe for people, as the daemon reads it, and the path that it was read from.
+    #: The recipe for people, and as the daemon reads it.
     recipe = Below("recipe.yaml")
     resolved = Below("resolved.json")
-    source = Below("source.json")
     #: The part of the recipe that ranks read.
     worker = Below("worker.json")
-    #: The code at the start (git commit, versions of packages), and changes that were not committed, as a patch.
+    #: Where recipe and code came from: the recipe's file, git commit, versions of packages.
     code = Below("code.json")
-    diff = Below("uncommitted.diff")
     #: The beginning of the experiment, in both clocks.
     began = Below("began.json")
     journal = Below("journal.db")
