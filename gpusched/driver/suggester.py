@@ -53,8 +53,8 @@ class ChildSuggester(Child[int]):
         self._is_patient = is_patient
         self._limit_s = limit_s
         self._asked_at_s = 0.0
-        #: Configurations that were tried, of the first so many trials.
-        self._tried: set[str] = set()
+        #: Configurations that an earlier search tried, and those of this one's first so many trials.
+        self._tried = {identity(one["hparams"]) for one in recipe.after}
         self._counted = 0
         #: State and number of reports of each trial, as the process was told last.
         self._told: dict[int, tuple[str, int]] = {}

@@ -294,11 +294,14 @@ class Recipe:
         from gpusched.samplers import sequence
         from gpusched.space.space import parse_space
 
-        space = parse_space(self.space)
+        space, name = parse_space(self.space), self.sampler_name
+        good = [one["hparams"] for one in self.after[:AFTER_FIRST] if one["state"] != "failed"]
         if self.has_memory:
-            return sequence.make(DEFAULT_SAMPLER, space, self.seed, self.try_first)
-        good = (one["hparams"] for one in self.after[:AFTER_FIRST] if one["state"] != "failed")
-        return sequence.make(self.sampler_name, space, self.seed, (*self.try_first, *good))
+            name, good = DEFAULT_SAMPLER, []
+        # Another seed than the earlier search's: what it tried is not drawn again.
+        seed = self.seed + (10**9 if self.after else 0)
+        tried = [one["hparams"] for one in self.after]
+        return sequence.make(name, space, seed, (*self.try_first, *good), tried)
 
     @property
     def atoms_named(self) -> int | None:

@@ -25,15 +25,25 @@ Configuration = dict[str, object]
 
 
 class InTurn(ABC):
-    """The configurations of a search in order: what a recipe's ``try_first`` names, then what is found in the space."""
+    """The configurations of a search in order: what a recipe's ``try_first`` names, then what is found in the space.
 
-    def __init__(self, space: Space, seed: int, first: Sequence[Mapping[str, object]] = ()) -> None:
+    ``tried``: configurations of an earlier search, which are passed over.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        seed: int,
+        first: Sequence[Mapping[str, object]] = (),
+        tried: Sequence[Mapping[str, object]] = (),
+    ) -> None:
         self._space = space
         self._seed = seed
         given = [flat(values, space.leaves) for values in first]
         self._first = [space.draw(seed, f"first {n}", values) for n, values in enumerate(given)]
         self._found: list[Configuration] = []
-        self._seen = set(map(identity, self._first))
+        self._before = {*map(identity, self._first), *map(identity, tried)}
+        self._seen = set(self._before)
 
     @property
     def size(self) -> int | None:
@@ -41,8 +51,7 @@ class InTurn(ABC):
         everything = self._space.configurations
         if everything is None:
             return None
-        seen = set(map(identity, self._first))
-        return len(self._first) + len({identity(values) for values in everything} - seen)
+        return len(self._first) + len({identity(values) for values in everything} - self._before)
 
     def sample(self, n: int) -> Configuration | None:
         """Return the n-th configuration, counting from 0, for the caller to keep; None behind the last."""
@@ -72,8 +81,8 @@ class Random(InTurn):
     A space whose configurations can be listed ends when all of them have come.
     """
 
-    def __init__(self, space: Space, seed: int, first: Sequence[Mapping[str, object]] = ()) -> None:
-        super().__init__(space, seed, first)
+    def __init__(self, space: Space, seed: int, *known: Sequence[Mapping[str, object]]) -> None:
+        super().__init__(space, seed, *known)
         #: A range that every configuration draws from repeats none, so nothing need be remembered.
         self._never_repeats = any(
             isinstance(leaf.form, Range) and not leaf.conditions for leaf in space.leaves.values()
@@ -115,9 +124,9 @@ class Listed(InTurn):
                 self._add(values)
 
 
-def make(name: str, space: Space, seed: int, first: Sequence[Mapping[str, object]] = ()) -> InTurn:
+def make(name: str, space: Space, seed: int, *known: Sequence[Mapping[str, object]]) -> InTurn:
     """Make what ``sampler: random`` or ``grid`` names, for a space of which ``problems`` yields nothing."""
-    return (Random if name == "random" else Listed)(space, seed, first)
+    return (Random if name == "random" else Listed)(space, seed, *known)
 
 
 def problems(name: str, space: Space) -> Iterator[tuple[str, str]]:
