@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+
+from sortedcontainers import SortedKeyList
 
 from gpusched.core.allocation import DeviceState, DeviceTable
 from gpusched.core.commands import Forecast
@@ -37,6 +39,9 @@ class State:
         self.trials: dict[int, TrialRecord] = {}
         self.live: dict[int, TrialRecord] = {}
         self.paused: dict[int, TrialRecord] = {}
+        self._paused_by_score: SortedKeyList[TrialRecord, tuple[float, int]] = SortedKeyList(
+            key=lambda trial: (-trial.score, trial.id)
+        )
         #: Live trials that are starting or leaving.
         self.moving: dict[int, TrialRecord] = {}
         #: Reason for which the policy left atoms free when it was last asked.
@@ -165,7 +170,8 @@ class State:
 
     def paused_by_score(self) -> Iterable[TrialRecord]:
         """Return paused trials, the best latest score first."""
-        return sorted(self.paused.values(), key=lambda trial: (-trial.score, trial.id))
+        best_first: Iterator[TrialRecord] = iter(self._paused_by_score)
+        return best_first
 
     @property
     def longest_training_s(self) -> float:
@@ -220,8 +226,9 @@ class State:
             self.unwant(trial)
         if to is TrialState.PAUSED:
             self.paused[trial.id] = trial
-        else:
-            self.paused.pop(trial.id, None)
+            self._paused_by_score.add(trial)
+        elif self.paused.pop(trial.id, None) is not None:
+            self._paused_by_score.remove(trial)
 
     def want(self, trial: TrialRecord) -> None:
         """Have the trial go on as soon as atoms are free."""
@@ -245,7 +252,7 @@ class State:
         trial.up_at = None
 
     def set_score(self, trial: TrialRecord, score: float) -> None:
-        """Set the latest score of a live trial."""
+        """Set the latest score of a live trial; a paused one keeps its place by score."""
         trial.score = score
         if score > trial.best_score:
             trial.best_score, trial.best_step = score, trial.step
