@@ -12,14 +12,19 @@ from tests.driver.test_disk import _in_a_namespace, can_mount
 from tests.journal_samples import ROOT
 
 ON_A_SMALL_DISK = """
-    import json, sys
+    import json, signal, sys, time
     from contextlib import suppress
     from pathlib import Path
     import psutil
     from tests.e2e.sandbox import Sandbox
 
-    disk, own, *cluster = sys.argv[1:]
+    disk, own, ends, *cluster = sys.argv[1:]
     disk, sandbox = Path(disk), Sandbox(Path(disk))
+
+    def ours():
+        found = map(psutil.Process, sandbox.processes())
+        return [one for one in found if not any("script.py" in word for word in one.cmdline())]
+
     try:
         recipe = sandbox.recipe(
             "counted.py",
@@ -49,6 +54,22 @@ ON_A_SMALL_DISK = """
         assert {t["state"] for t in view["trials"]} == {"running"}, view
         asked = sandbox.gpusched("status")
         assert asked.code == 0, asked.text
+        if ends == "killed":
+            ballast = (disk / "ballast").open("ab", buffering=0)
+            while not any("cannot be written" in text for text in sandbox.view()["warnings"]):
+                with suppress(OSError):  # the journal's reserve as well
+                    while ballast.write(b"x" * 512):
+                        pass
+                time.sleep(0.1)
+            daemon = psutil.Process(sandbox.view()["daemon_pid"])
+            running = ours()
+            assert len(running) >= 5, "a daemon, two shims and two ranks"
+            for _ in range(3):
+                daemon.send_signal(signal.SIGINT)
+                time.sleep(0.5)
+            gone, alive = psutil.wait_procs(running, timeout=60)
+            assert not alive, alive
+            sys.exit()
         (disk / "ballast").unlink()
         sandbox.wait_for(
             lambda view: not any("MiB free" in text for text in view["warnings"])
@@ -68,17 +89,21 @@ ON_A_SMALL_DISK = """
         assert "there is room on the disk again" in sandbox.log()
         assert not [line for line in sandbox.log().splitlines() if "is given up" in line]
     finally:
-        for process in map(psutil.Process, sandbox.processes()):
-            if not any("script.py" in word for word in process.cmdline()):
-                process.kill()
+        for process in ours():
+            process.kill()
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not can_mount(), reason="no user namespaces here: a small disk cannot be made")
-@pytest.mark.parametrize("cluster", ["", "--cluster local:2"])
-def test_a_disk_that_is_full_for_a_while(tmp_path: Path, cluster: str) -> None:
-    """``--cluster``: the folder that all nodes share is full, what they have of their own is elsewhere."""
+@pytest.mark.parametrize(
+    "how", ["stopped", "stopped --cluster local:2", "killed"], ids=["", "cluster", "killed"]
+)
+def test_a_disk_that_is_full_for_a_while(tmp_path: Path, how: str) -> None:
+    """``--cluster``: the folder that all nodes share is full, what they have of their own is elsewhere.
+
+    ``killed``: the disk stays full, and the third Ctrl-C ends every process all the same.
+    """
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(ON_A_SMALL_DISK))
     for name in ("disk", "own"):
@@ -88,7 +113,7 @@ def test_a_disk_that_is_full_for_a_while(tmp_path: Path, cluster: str) -> None:
     done = _in_a_namespace(
         "sh",
         "-c",
-        f"{mount} && PYTHONPATH={ROOT} {sys.executable} {script} {places} {cluster}",
+        f"{mount} && PYTHONPATH={ROOT} {sys.executable} {script} {places} {how}",
         timeout_s=500,
     )
     assert done.returncode == 0, done.stderr
