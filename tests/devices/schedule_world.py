@@ -104,6 +104,13 @@ class World:
             return "lost"
         return "asks for recovery" if gpu.recovery else ""
 
+    def has_stranger(self, gpu: FakeGpu) -> bool:
+        """Tell whether a process of somebody else really has memory on the GPU."""
+        return any(
+            one.pid in self.foreign and one.since <= self.now < one.memory_until
+            for one in gpu.contexts
+        )
+
     def hangs_for(self, gpu: FakeGpu) -> float:
         """For how long its driver has not answered."""
         begun = [a for a, b in gpu.hangs if a <= self.now < b]

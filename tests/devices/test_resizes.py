@@ -14,6 +14,7 @@ from tests.torture.bed import times
 
 #: Seeds that found something. 4: what a dead trial had left on its GPU was taken for the idle state by the next
 #: daemon. 48: of two devices that were bad at a resume the second was told of after a launch on it.
+#: 145: a stranger came in the turn in which its GPU was given out, and the launch was ended, as it must be.
 
 
 def test_every_launch_of_a_trial_that_is_resized_comes_after_the_release(tmp_path: Path) -> None:
@@ -36,9 +37,9 @@ def test_every_launch_of_a_trial_that_is_resized_comes_after_the_release(tmp_pat
 
 
 def test_resizes_of_one_trial(tmp_path: Path) -> None:
-    counts = play(Resizes, range(49), tmp_path)
+    counts = play(Resizes, [*range(20), 48, 145], tmp_path)
     for happening in ("launches", "resizes", "deaths", "daemons", "released", "readmitted"):
-        assert counts[happening] >= 15, counts
+        assert counts[happening] >= 6, counts
 
 
 @pytest.mark.slow

@@ -335,8 +335,10 @@ class Whole(Schedule):
             case QuarantineChanged():
                 self.counts["quarantined"] += 1
                 if any(isinstance(command, Kill) for command in commands):
-                    ill = any(self.ill(gpu) for gpu in self.atoms[event.device].gpus)
-                    assert ill or "lost" in event.reason, f"a trial is killed for: {event.reason}"
+                    gpus = self.atoms[event.device].gpus
+                    # A stranger may come in the very turn in which the device is given out.
+                    right = any(self.ill(gpu) or self.has_stranger(gpu) for gpu in gpus)
+                    assert right or "lost" in event.reason, f"a trial is killed for: {event.reason}"
             case Reported():
                 self.counts["reports"] += 1
             case _:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tests.e2e.sandbox import Sandbox
 
 #: fault -> what the user must be told
@@ -80,11 +78,3 @@ def test_the_deadline_holds_whatever_a_trial_does(sandbox: Sandbox) -> None:
     assert view["ending"] == "deadline"
     assert view["deadline_s"] - 1 <= view["now_s"]
     # That nothing is left of it, the fixture asserts.
-
-
-def test_a_script_that_fails_at_import(sandbox: Sandbox, tmp_path: Path) -> None:
-    script = tmp_path / "broken.py"
-    script.write_text("import nonexistent_module_of_mine\n")
-    result = sandbox.gpusched("run", sandbox.recipe(str(script)))
-    assert result.code == 3
-    assert "nonexistent_module_of_mine" in result.text
