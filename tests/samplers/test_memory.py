@@ -18,7 +18,7 @@ import pytest
 
 from gpusched import plugins
 from gpusched.core.commands import Suggest
-from gpusched.core.events import Suggested
+from gpusched.core.events import LimitsMoved, Suggested, UserAsked
 from gpusched.driver.assemble import from_journal
 from gpusched.driver.loop import Driver, replay
 from gpusched.driver.suggester import ChildSuggester
@@ -318,6 +318,42 @@ def test_what_cannot_come_after(folder: Path, earlier: Path, more: str, told: st
     with pytest.raises(RecipeError) as caught:
         load_recipe(folder / "recipe.yaml")
     assert told in caught.value.problems[0]
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_more_trials_and_time_repeat_no_question(
+    folder: Path, tmp_path: Path, is_over: bool
+) -> None:
+    """A resume asks again, and the moved limits do: the process was asked twice, each answer was its neighbour's."""
+    of = setup(folder, "mine.py:NearTheBest", sampler_options={"startup": 2}, max_trials=9)
+    made, executor = recipe(of), of.machine()
+    suggester = ChildSuggester(made, is_patient=True)
+    driver = Driver(experiment(of, made), executor, helpers={Suggest: suggester}, check=True)
+    start(driver, executor)
+    state = driver.experiment.state
+    while state.configurations.asked_for != 5:
+        driver.turn()
+    asked: list[Any] = []
+    ask, suggester.ask = (
+        suggester.ask,
+        lambda job, question: (asked.append(job), ask(job, question)),
+    )
+    driver.resume(epoch=2)
+    if is_over:
+        driver.handle([UserAsked(at=executor.now(), verb="cancel")])
+        while not driver.experiment.finished:
+            driver.turn()
+    limits = {"deadline_s": state.rules.deadline_s + 5.0, "max_trials": 12}
+    if is_over:
+        driver.reopen(LimitsMoved(at=executor.now(), checkpoints={}, **limits))
+    else:
+        driver.handle([LimitsMoved(at=executor.now(), **limits)])
+    driver.run()
+    suggester.close()
+    assert len(asked) == len(set(asked)), "none twice"
+    assert is_over or 5 not in asked, "the process has that question already"
+    assert len(state.trials) == 12
+    assert not suggester.complaints
 
 
 # ------------------------------------------------------------ the process
