@@ -1,4 +1,4 @@
-"""The core: what is true of an experiment, what follows from an event. No clock, no I/O, no randomness.
+"""The core: what is true of a search, what follows from an event. No clock, no I/O, no randomness.
 
 Theory of operation
 -------------------

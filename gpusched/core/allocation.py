@@ -42,7 +42,7 @@ class DeviceSlot:
 
 
 class DeviceTable:
-    """All devices of the experiment, in a fixed order."""
+    """All devices of the search, in a fixed order."""
 
     def __init__(
         self, ids: Sequence[str], islands: Mapping[str, int], *, apart: bool = False

@@ -45,7 +45,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Yield at this step and go on with ``atoms`` atoms."""
+    """Yield at this step and continue with ``atoms`` atoms."""
 
     trial: int
     atoms: int
@@ -78,7 +78,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Call ``on_wake`` at this time (seconds since the experiment began)."""
+    """Call ``on_wake`` at this time (seconds since the search began)."""
 
     at: float
 
@@ -116,7 +116,7 @@ NOTHING: tuple[Decision, ...] = ()
 
 
 class TrialView(Protocol):
-    """One trial, to be read and never changed (``core/trial.py``). Times in seconds since the experiment began."""
+    """One trial, to be read and never changed (``core/trial.py``). Times in seconds since the search began."""
 
     id: int
     hparams: Mapping[str, object]
@@ -334,7 +334,7 @@ class Policy(ABC):
     # ------------------------------------------------------------ for people
 
     def problems(self, rules: Rules, atoms: int) -> Iterator[BadOption]:
-        """Yield options that make no sense in this experiment on so many atoms, before it starts."""
+        """Yield options that make no sense in this search on so many atoms, before it starts."""
         return iter(())
 
     def notes(self, view: View) -> Sequence[str]:

@@ -1,6 +1,6 @@
 """Events: facts, in the past tense. The core changes only by being told one.
 
-Every event carries ``at``: seconds since the experiment began (never decreasing).
+Every event carries ``at``: seconds since the search began (never decreasing).
 
 Not to be confused with decisions (what a policy wants) and commands (what an executor must do): ``decisions.py``.
 """

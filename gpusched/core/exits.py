@@ -75,7 +75,7 @@ def _planned(state: State, trial: TrialRecord, event: TrialExited) -> After | No
 
 
 def _relaunch(state: State, trial: TrialRecord, event: TrialExited) -> After:
-    """Count a fault of the machine; the trial goes on from its checkpoint, a few times without progress."""
+    """Count a fault of the machine; the trial continues from its checkpoint, a few times without progress."""
     if not event.unbegun:
         trial.infrastructure_faults += 1
     why = trial.doom.why if trial.doom else ""
@@ -120,7 +120,7 @@ def _size_within(state: State, atoms: int) -> int:
 
 
 def _kept(state: State, trial: TrialRecord, keep: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what a trial keeps of the devices it used and of those reserved, to go on with ``keep`` atoms.
+    """Return what a trial keeps of the devices it used and of those reserved, to continue with ``keep`` atoms.
 
     Where devices were lost: the largest allowed size that is left, or nothing.
     """

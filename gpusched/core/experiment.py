@@ -1,4 +1,4 @@
-"""The experiment: events in, commands out. ``Experiment.handle`` is the only mutator.
+"""The search: events in, commands out. ``Experiment.handle`` is the only mutator.
 
 No clock, no I/O, no randomness of its own: the same events give the same commands, which is what replay relies on.
 One report's way through: the fact is recorded in the trial (``_reported``), the policy answers with decisions,
@@ -264,7 +264,7 @@ class Experiment:
             self._do.lose(trial, event.device, event.reason)
 
     def _storage_changed(self, event: events.StorageChanged) -> None:
-        """Begin nothing below the low mark, as it could not be saved; trials that run go on."""
+        """Begin nothing below the low mark, as it could not be saved; trials that run continue."""
         if event.low != self.state.storage_low:
             self.state.storage_low = event.low
             self.state.say(None, event.what)
@@ -397,7 +397,7 @@ class Experiment:
             self._do.end(f"the first {state.failures} trials failed")
 
     def _finish_if_over(self) -> None:
-        """End the experiment, which has no live trial, if it is stopping or nothing can bring one back."""
+        """End the search, which has no live trial, if it is stopping or nothing can bring one back."""
         state = self.state
         if state.devices.total == 0:
             return

@@ -1,4 +1,4 @@
-"""Invariants of an experiment, as code: checked after every event, in tests and in production.
+"""Invariants of a search, as code: checked after every event, in tests and in production.
 
 ``check`` looks at everything; ``Checks`` only at what an event was about: the trial, and the devices that changed and
 whoever holds or awaits them. That costs nothing that the event itself did not cost, so that the daemon can afford it
@@ -16,7 +16,7 @@ S = TrialState
 
 
 def check(state: State) -> None:
-    """Assert every invariant of an experiment between two events."""
+    """Assert every invariant of a search between two events."""
     for trial in state.trials.values():
         check_trial(trial)
         check_allocation(state, trial)
@@ -25,7 +25,7 @@ def check(state: State) -> None:
     assert not state.rested, "the policy was not told of a trial that came to rest"
     if state.finished:
         assert not state.live, "finished with live trials"
-        assert not state.paused, "finished with trials that may go on"
+        assert not state.paused, "finished with trials that may continue"
         assert state.stopping is not None, "finished without a reason"
     if state.best is not None:
         assert NEVER < state.best.score <= state.trials[state.best.trial].best_score, "best score"

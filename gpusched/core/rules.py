@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Fixed for the life of an experiment, but for the limits that a person may move. Times since it began."""
+    """Fixed for the life of a search, but for the limits that a person may move. Times since it began."""
 
     deadline_s: float
     mode: str = "max"
@@ -21,7 +21,7 @@ class Rules:
     max_trials: int | None = None
     #: A metric that is good enough: the search is over when a trial reports it (policies that aim at one see to it).
     target: float | None = None
-    #: The experiment ends when this many trials failed before any reported.
+    #: The search ends when this many trials failed before any reported.
     max_failures: int = 3
     #: Relaunches of a trial without progress in between, after faults that were not its own.
     max_infrastructure_faults: int = 3

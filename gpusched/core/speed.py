@@ -101,7 +101,7 @@ class RunningMedian:
 
 
 class Speed:
-    """Measured step times and overheads of one experiment, and s(a)."""
+    """Measured step times and overheads of one search, and s(a)."""
 
     def __init__(self, scaling: str | Mapping[int, float] = "auto") -> None:
         self.learns = scaling == "auto"

@@ -1,4 +1,4 @@
-"""The state of an experiment: all that is true of it now, and the questions a policy may ask of it.
+"""The state of a search: all that is true of it now, and the questions a policy may ask of it.
 
 Policies get this object as a ``View`` (``decisions.py``) and must not change it; ``Experiment`` alone does.
 """
@@ -22,14 +22,14 @@ from gpusched.core.trial import NEVER, BestCheckpoint, TrialRecord, TrialState
 
 #: Names of timers: the end of the search and of its last trials, a policy's wake, the watch for silent trials.
 DEADLINE, LAST_CALL, WAKE, WATCH = "deadline", "last call", "wake", "watch"
-#: Reason for the end of a search in which no trial can go on and none can start.
+#: Reason for the end of a search in which no trial can continue and none can start.
 NOTHING_LEFT = "nothing left to run"
 #: The same where something is left, and no step of it would end in time.
 TOO_LATE = "no step would end before the deadline"
 
 
 class State:
-    """The standing of one experiment."""
+    """The standing of one search."""
 
     def __init__(self, rules: Rules, draw: Draw | None) -> None:
         self.rules = rules
@@ -56,24 +56,24 @@ class State:
         self.failures = 0
         #: Whether any trial has reported a finite metric.
         self.has_finite = False
-        #: Trials that go on as soon as atoms are free, whatever the policy thinks, in the order asked: a person
-        #: unpaused them, they lost their devices while they were to train, or the search goes on after its end.
+        #: Trials that continue as soon as atoms are free, whatever the policy thinks, in the order asked: a person
+        #: unpaused them, they lost their devices while they were to train, or the search continues after its end.
         self.wanted: list[int] = []
         #: Trials that came to rest (paused or final) and of which the policy has not been told yet.
         self.rested: deque[TrialRecord] = deque()
-        #: Trials that came to rest while the search was ending: the policy is told of them if the search goes on.
+        #: Trials that came to rest while the search was ending: the policy is told of them if the search continues.
         self.untold: dict[int, TrialRecord] = {}
         #: Forecasts asked for and not answered yet, by trial and step.
         self.forecasts: dict[tuple[int, int], Forecast] = {}
         self.configurations = Configurations(draw)
-        #: Reason why the experiment is ending; None while it goes on.
+        #: Reason why the search is ending; None while it continues.
         self.stopping: str | None = None
         #: The disk has too little room for checkpoints: nothing is begun.
         self.storage_low = False
         self.finished = False
         #: Times at which ``TimerFired`` is due; a timer that is set again moves.
         self.timers: dict[str, float] = {}
-        #: Time of a policy's wake that came while the search was ending, for a search that goes on after its end.
+        #: Time of a policy's wake that came while the search was ending, for a search that continues after its end.
         self.missed_wake_at: float | None = None
         #: Since when trials could be heard: before that, silence means nothing.
         self.watched_since = NEVER
@@ -231,7 +231,7 @@ class State:
             self._paused_by_score.remove(trial)
 
     def want(self, trial: TrialRecord) -> None:
-        """Have the trial go on as soon as atoms are free."""
+        """Have the trial continue as soon as atoms are free."""
         if trial.id not in self.wanted:
             self.wanted.append(trial.id)
 

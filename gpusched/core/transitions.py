@@ -186,7 +186,7 @@ class Transitions:
         return True
 
     def cut(self, trial: TrialRecord, state: TrialState, reason: str) -> bool:
-        """Have a trial leave because the search ends; it may go on with the search. False if that changes nothing."""
+        """Have a trial leave as the search ends; it may continue with that. False if that changes nothing."""
         rests = trial.state is S.PAUSED or (
             trial.after is not None and trial.after.state is S.PAUSED
         )
@@ -228,10 +228,10 @@ class Transitions:
         return last_call_s + max(0.0, min(until_saved_s, state.time_left_s))
 
     def _yield(self, trial: TrialRecord, after: After) -> None:
-        """Have a trial leave at this step, with a checkpoint if it may go on or is the best model so far."""
+        """Have a trial leave at this step, with a checkpoint if it may continue or is the best model so far."""
         state = self._state
         save = not after.state.is_final or state.is_new_best(trial)
-        if after.is_cut:  # the search may go on
+        if after.is_cut:  # the search may continue
             save = save or trial.save_s <= self._last_call_s()
         state.move(trial, S.YIELDING, after.reason)
         trial.after = replace(after, save=save)
@@ -332,7 +332,7 @@ class Transitions:
         if not trial.has_processes:
             exits.settle_for_less(self._state, trial)
             self.launch_if_ready(trial)
-        elif is_used:  # the incarnation cannot go on
+        elif is_used:  # the incarnation cannot continue
             self.kill(trial, grace_s=0.0, why=f"{device} was lost: {reason}")
 
 

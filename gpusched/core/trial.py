@@ -1,7 +1,7 @@
 """A trial and its states. The transition table is the law; anything not in it raises with the trial's story.
 
 The picture is in the package's own text. A trial that only the end of the search has stopped (``cut_atoms``) is PAUSED
-again where the search goes on.
+again where the search continues.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ class TrialRecord:
 
     @property
     def is_resizing(self) -> bool:
-        """Whether the trial leaves to go on at another size."""
+        """Whether the trial leaves to continue at another size."""
         return self.after is not None and self.after.is_resize
 
     @property

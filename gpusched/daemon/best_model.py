@@ -1,4 +1,4 @@
-"""The best model of an experiment: what is known of it, and its state, ready for ``load_state_dict``."""
+"""The best model of a search: what is known of it, and its state, ready for ``load_state_dict``."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class Best(Description):
 
 
 def load(experiment: str | os.PathLike[str] | None = None) -> Best:
-    """The best model of an experiment, verified against the hashes it was written with.
+    """The best model of a search, verified against the hashes it was written with.
 
     Args:
         experiment: A folder, a name, or None or ``"last"`` for the newest in ``runs/`` (or ``GPUSCHED_RUNS``). It may
             still be running.
 
     Raises:
-        InputError: The experiment does not exist.
+        InputError: The search does not exist.
         NoTrialSucceeded: No trial has saved a model yet.
         DamagedState: The best model is not what was written.
     """

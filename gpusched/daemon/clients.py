@@ -1,6 +1,6 @@
 """People's requests of a running experiment, and the views and lines that they are sent.
 
-Requests come in within the executor's poll. One that changes the experiment becomes an event, which the daemon takes
+Requests come in within the executor's poll. One that changes the search becomes an event, which the daemon takes
 between two turns; every other is answered at once.
 """
 
@@ -28,7 +28,7 @@ from gpusched.text import no_trial
 VIEW_EVERY_S = 0.5
 #: The past lines that a new follower gets.
 PAST_LINES = 50
-#: How long people have to take their last view of an experiment that is over.
+#: How long people have to take their last view of a search that is over.
 FAREWELL_S = 1.0
 
 
@@ -74,7 +74,7 @@ class Clients:
         return events
 
     def ask(self, verb: Any, trial: int | None = None) -> None:
-        """Put a wish to the experiment, as if a client had."""
+        """Put a wish to the search, as if a client had."""
         self.is_killed = self.is_killed or verb == "kill"
         self._asked.append(UserAsked(at=self._clock(), verb=verb, trial=trial))
 
@@ -175,7 +175,7 @@ class Clients:
     # ------------------------------------------------------------ what they are shown
 
     def view(self, *, leaving: bool = False) -> dict[str, Any]:
-        """Return the standing of the experiment as JSON. ``leaving``: as it will be without its daemon."""
+        """Return the standing of the search as JSON. ``leaving``: as it will be without its daemon."""
         return standing.view(
             self._assembled,
             daemon_pid=None if leaving else os.getpid(),

@@ -1,4 +1,4 @@
-"""The daemon of one experiment: the lock, the loop, its end, and resume = replay + reconcile.
+"""The daemon of one search: the lock, the loop, its end, and resume = replay + reconcile.
 
 It is one thread: the driver waits in the executor's poll, which also serves the control socket; what people ask
 (``clients``) is dealt with between two turns. Signals do the same: SIGTERM and SIGINT ask for a stop in good order, a
@@ -57,12 +57,12 @@ NODES_S = 5.0
 NOTES_SHOWN = 3
 #: How long a daemon that is over waits until the last devices are confirmed to be free.
 DRAIN_S = 10.0
-#: The report of an experiment with more steps takes longer than its end should; ``gpusched report`` writes it then.
+#: The report of a search with more steps takes longer than its end should; ``gpusched report`` writes it then.
 REPORT_STEPS_MAX = 20_000
 
 
 class Daemon:
-    """Process of one experiment, to its end."""
+    """Process of one search, to its end."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Daemon:
             journal, self.epoch = None, Epoch(paths.root, 0)
         if self.experiment.finished:  # the time since its end does not count
             self._began = Beginning.ago(self.experiment.state.now)
-        # After a reboot the wall clock may be wrong: time goes on where the journal ends.
+        # After a reboot the wall clock may be wrong: time continues where the journal ends.
         self.clock = ExperimentClock(self._began, at_least_s=self.experiment.state.now)
         self.hub = Hub(paths.socket)
         self.storage = Storage(paths)
@@ -152,7 +152,7 @@ class Daemon:
         return Journal.create(self.paths.journal, meta)
 
     def _replay(self) -> Journal:
-        """Return the journal of an experiment that is to go on. Raises InputError if it is over."""
+        """Return the journal of a search that is to continue. Raises InputError if it is over."""
         self._home.move_in()
         journal = Journal.open(self.paths.journal)
         self.epoch = Epoch(self.paths.root, int(journal.meta.get("epoch", 1)))
@@ -172,7 +172,7 @@ class Daemon:
 
     @contextlib.contextmanager
     def _left_whole(self) -> Iterator[None]:
-        """Leave a search that is over, and does not go on, whole in its folder for every machine."""
+        """Leave a search that is over, and does not continue, whole in its folder for every machine."""
         try:
             yield
         except Fenced:
@@ -246,7 +246,7 @@ class Daemon:
     # ------------------------------------------------------------ the loop
 
     def run(self, ready: Callable[[dict[str, Any]], None]) -> None:
-        """Run until the experiment is over. ``ready`` is told once that it has begun."""
+        """Run until the search is over. ``ready`` is told once that it has begun."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

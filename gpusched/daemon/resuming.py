@@ -1,8 +1,8 @@
-"""A resume beyond the replay: repairs by the daemon that takes over, and a search that goes on with other limits.
+"""A resume beyond the replay: repairs by the daemon that takes over, and a search that continues with other limits.
 
 Repairs are of rare cases, each left by a death at a bad instant:
 
-* The experiment was over in the journal, but the last commands were not carried out: ``complete``.
+* The search was over in the journal, but the last commands were not carried out: ``complete``.
 * Devices have gone bad, or are gone, while no daemon looked: ``unusable``.
 
 A wish is what ``gpusched resume`` sends: ``in_s`` or ``add_s`` for the deadline, ``target``, ``max_trials`` (None: none
@@ -36,7 +36,7 @@ NOT_THERE = "it was not there any more when the daemon came back"
 
 
 def complete(assembled: Assembled) -> None:
-    """Do what the last daemon of a finished experiment had decided and not done. Twice is as good as once."""
+    """Do what the last daemon of a finished search had decided and not done. Twice is as good as once."""
     state, paths = assembled.experiment.state, assembled.paths
     best = state.best
     if best is not None:
@@ -91,14 +91,14 @@ def settle_policy(paths: ExperimentPaths, file: Path | None, *, adopts: bool) ->
     return []
 
 
-# ---------------------------------------------------------------- a search that is over goes on
+# ---------------------------------------------------------------- a search that is over continues
 
 
 Wish = Mapping[str, Any]
 
 
 def changed(assembled: Assembled, wish: Wish, now: float) -> LimitsMoved:
-    """Return the event of a search that is not over and goes on with other limits. Raises InputError."""
+    """Return the event of a search that is not over and continues with other limits. Raises InputError."""
     limits = _limits(assembled, wish, now)
     if not set(wish) <= {"in_s", "add_s"}:
         _require_open_target(assembled, limits["target"])
@@ -106,7 +106,7 @@ def changed(assembled: Assembled, wish: Wish, now: float) -> LimitsMoved:
 
 
 def reopened(assembled: Assembled, wish: Wish, began: Beginning) -> LimitsMoved:
-    """Return the event of a search that goes on after its end. Raises InputError where it cannot."""
+    """Return the event of a search that continues after its end. Raises InputError where it cannot."""
     state, paths = assembled.experiment.state, assembled.paths
     limits = _limits(assembled, wish, state.now)
     require_reopenable(assembled, wish)
@@ -146,7 +146,7 @@ def require_reopenable(assembled: Assembled, wish: Wish) -> None:
 
 
 def remarks(assembled: Assembled, event: LimitsMoved) -> Iterator[str]:
-    """Say which trials that the end had stopped go on, and which cannot. Call before the event is handled."""
+    """Say which trials that the end had stopped continue, and which cannot. Call before the event is handled."""
     cut = [trial for trial, _ in _checkpoints(assembled)]
     there = [trial for trial in cut if str(trial.id) in (event.checkpoints or {}) or not trial.seq]
     if there:

@@ -1,4 +1,4 @@
-"""An experiment seen from outside: which folder is meant, whether its daemon lives, and where it stands.
+"""A search seen from outside: which folder is meant, whether its daemon lives, and where it stands.
 
 What the commands share. Reads through the daemon's socket while one lives; straight from the files only when none does
 (the journal has one connection, the daemon's).
@@ -47,7 +47,7 @@ class DaemonSilent(GpuschedError):
 
 
 class Client:
-    """A connection to the daemon of one experiment."""
+    """A connection to the daemon of one search."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -130,7 +130,7 @@ class Client:
 
 
 def view(paths: ExperimentPaths) -> dict[str, Any]:
-    """Return the standing of an experiment as JSON: from its daemon, or from its files when none lives."""
+    """Return the standing of a search as JSON: from its daemon, or from its files when none lives."""
     answer = _from_daemon(paths, "view")
     if answer is not None:
         return answer
@@ -192,7 +192,7 @@ def _from_daemon(paths: ExperimentPaths, verb: str, **arguments: Any) -> dict[st
 
 
 def ask(paths: ExperimentPaths, verb: str, **arguments: Any) -> Any:
-    """Ask the daemon of an experiment. Raises InputError if none lives."""
+    """Ask the daemon of a search. Raises InputError if none lives."""
     client = Client.connect(paths.socket)
     if client is None and paths.final_view.exists():
         name = paths.root.name

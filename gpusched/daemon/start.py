@@ -1,4 +1,4 @@
-"""The start of an experiment: make its folder, start its daemon in the background; and both ends of that start.
+"""The start of a search: make its folder, start its daemon in the background; and both ends of that start.
 
 The daemon is a session of its own with nothing of the terminal: closing it ends nothing. It says over a pipe
 (``--ready-fd``) whether it came up; what it says is raised here, in the user's terminal. Its prints go to
@@ -74,7 +74,7 @@ def start_daemon(
 ) -> int:
     """Start the daemon and wait until it serves; return its pid. Raises what kept it from coming up.
 
-    ``wish``: limits that a resumed experiment goes on with (``resuming``); of a new one a configuration to ``try``.
+    ``wish``: limits that a resumed search continues with (``resuming``); of a new one a configuration to ``try``.
 
     ``say`` is told what the start waits for, and what the policy wants a person to know before the search starts.
     """
@@ -152,7 +152,7 @@ def _interrupts_wait() -> Iterator[list[int]]:
 
 
 def _take_back(process: subprocess.Popen[bytes], paths: ExperimentPaths) -> None:
-    """End the daemon and the experiment: Ctrl-C came before there was anything to stop. A second one does not wait."""
+    """End the daemon and the search: Ctrl-C came before there was anything to stop. A second one does not wait."""
     process.terminate()
     process.wait()
     if not paths.final_view.exists():
@@ -160,7 +160,7 @@ def _take_back(process: subprocess.Popen[bytes], paths: ExperimentPaths) -> None
 
 
 def _require_script(script: str | Path) -> None:
-    """Raise InputError where the script is missing: every trial that is to go on would fail, and be over."""
+    """Raise InputError where the script is missing: every trial that is to continue would fail, and be over."""
     if str(script).startswith("simulated:"):
         raise InputError(
             "a search that was simulated has no script: 'gpusched simulate' runs it again"
@@ -172,7 +172,7 @@ def _require_script(script: str | Path) -> None:
 
 
 def discard(paths: ExperimentPaths) -> None:
-    """Remove the folder of an experiment that never began."""
+    """Remove the folder of a search that never began."""
     Home(paths.journal, is_wanted=False).remove()
     shutil.rmtree(paths.root, ignore_errors=True)
 

@@ -1,6 +1,6 @@
 """Room on the disk: the low mark, the reserve, logs kept short, and checkpoints that nothing needs any more.
 
-Needed are: of a trial that may go on, its two newest committed checkpoints; everything of a trial whose processes still
+Needed are: of a trial that may continue, its two newest committed checkpoints; all of a trial whose processes still
 live, daemon or not; and as long as ``best/`` does not hold the best model, the checkpoints of the trial that does. A
 folder is renamed before it is removed, so that a crash leaves nothing half-deleted under its old name (reliability
 F26).
@@ -39,7 +39,7 @@ def checksums(paths: ExperimentPaths) -> dict[str, int]:
 
 
 def require_unchanged(paths: ExperimentPaths, meta: Mapping[str, Any]) -> None:
-    """Raise DamagedState naming a file that is not as it was when the experiment began."""
+    """Raise DamagedState naming a file that is not as it was when the search began."""
     now = checksums(paths)
     for name, crc in meta.get("checksums", {}).items():
         if now.get(name) != crc:
@@ -66,7 +66,7 @@ def _in_a_thread(work: Callable[[], None]) -> None:
 
 
 class Storage:
-    """The disk of one experiment's folder. It is looked at beside the loop, as a disk may take its time.
+    """The disk of one search's folder. It is looked at beside the loop, as a disk may take its time.
 
     What the disk is like is compared with what the search believes, at each look: nothing told before is remembered
     here. ``room`` (how much there is) and ``beside`` (what does the work) are parameters for tests.
@@ -92,7 +92,7 @@ class Storage:
         self._logs = LogCap(paths.root)
 
     def require_room(self) -> None:
-        """Raise InputError where a new experiment could not save its trials."""
+        """Raise InputError where a new search could not save its trials."""
         with suppress(OSError):
             room = self._room(self._paths.root)
             if room.is_low:
@@ -160,7 +160,7 @@ class Storage:
                     raise
 
     def release(self) -> None:
-        """Give up the reserve: the experiment is over."""
+        """Give up the reserve: the search is over."""
         with suppress(OSError):
             self._paths.reserve.unlink(missing_ok=True)
 

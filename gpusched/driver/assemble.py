@@ -1,4 +1,4 @@
-"""An experiment made from its resolved recipe, its folder, and answers read from its files.
+"""A search made from its resolved recipe, its folder, and answers read from its files.
 
 Without YAML: the daemon and the quick commands start from ``resolved.json``, which was validated when the
 experiment was made.
@@ -39,7 +39,7 @@ class Assembled:
     paths: ExperimentPaths
 
     def require_policy(self, atoms: int) -> None:
-        """Raise InputError if the policy's options make no sense in this experiment on so many atoms."""
+        """Raise InputError if the policy's options make no sense in this search on so many atoms."""
         found = list(self.experiment.policy.problems(self.experiment.state.rules, atoms))
         if found:
             lines = [f"policy.{option}: {message}" for option, message in found]
@@ -47,7 +47,7 @@ class Assembled:
 
 
 def read_recipe(paths: ExperimentPaths) -> Recipe:
-    """Read the recipe as resolved when the experiment was made. Raises DamagedState."""
+    """Read the recipe as resolved when the search was made. Raises DamagedState."""
     try:
         resolved = json.loads(paths.resolved.read_bytes())
     except (OSError, ValueError) as error:
@@ -133,7 +133,7 @@ def assemble(
 
 
 def from_journal(paths: ExperimentPaths) -> Assembled:
-    """Rebuild the experiment from its journal, which is only read. Raises DamagedState."""
+    """Rebuild the search from its journal, which is only read. Raises DamagedState."""
     meta = rows.read_meta(paths.journal)
     assembled = assemble(read_recipe(paths), paths, meta.get("rules"))
     replay(assembled.experiment, rows.read(paths.journal))
@@ -141,7 +141,7 @@ def from_journal(paths: ExperimentPaths) -> Assembled:
 
 
 def fresh_folder(runs: Path, name: str) -> ExperimentPaths:
-    """Make the folder of a new experiment, with a number behind a name that is taken. Raises OSError."""
+    """Make the folder of a new search, with a number behind a name that is taken. Raises OSError."""
     private_folder(runs)
     for number in range(1, 1000):
         root = runs / (name if number == 1 else f"{name}-{number}")
@@ -154,7 +154,7 @@ def fresh_folder(runs: Path, name: str) -> ExperimentPaths:
 
 
 def write_recipe(paths: ExperimentPaths, recipe: Recipe, began: Beginning) -> None:
-    """Write everything an experiment starts from; ``resolved.json`` last. Raises OSError."""
+    """Write everything a search starts from; ``resolved.json`` last. Raises OSError."""
     if (own := policy_file(recipe)) is not None:
         write_durably(paths.policy(1), own.read_bytes())
     write_durably(paths.recipe, recipe.to_yaml().encode())
@@ -172,7 +172,7 @@ def boottime_s() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The instant when the experiment began, in both clocks. Kept in the journal."""
+    """The instant when the search began, in both clocks. Kept in the journal."""
 
     wall_s: float
     boottime_s: float
@@ -201,7 +201,7 @@ class ExperimentClock:
 
     Within one boot it is ``CLOCK_BOOTTIME`` (counts suspend, ignores every step of the wall clock); across a reboot the
     wall clock bridges the gap, once, when the new daemon starts (reliability F9). It never goes back:
-    ``at_least_s`` is the time of the last journaled event: after a reboot with a wrong wall clock time goes on there.
+    ``at_least_s`` is the time of the last journaled event: after a reboot with a wrong wall clock time continues there.
     """
 
     def __init__(self, beginning: Beginning, at_least_s: float = 0.0) -> None:

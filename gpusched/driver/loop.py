@@ -1,4 +1,4 @@
-"""The one loop, live and simulated: events from the executor, through the experiment, to commands.
+"""The one loop, live and simulated: events from the executor, through the search, to commands.
 
     executor.poll ──▶ Experiment.handle ──▶ journal.append ──▶ journal.commit ──▶ executor.execute
                                     └─ a report that changes nothing is answered at once ─▶ acknowledge
@@ -66,7 +66,7 @@ class Helper(Protocol):
 
 
 class Driver:
-    """Runs an experiment on an executor.
+    """Runs a search on an executor.
 
     ``helpers``: by the kind of command that each carries out (``Forecast``, ``Suggest``; without a helper such a
     command is dropped). ``spare`` gives back reserved room for the journal on a full disk; False: all is given.
@@ -104,7 +104,7 @@ class Driver:
     # ------------------------------------------------------------ the loop
 
     def run(self) -> None:
-        """Run until the experiment is over."""
+        """Run until the search is over."""
         while not self.experiment.finished or self.stalled is not None:
             self.turn()
         if self.journal is not None:

@@ -2,6 +2,6 @@
 
 * ``log`` (append, replay); ``damage`` notices, words and leaves behind what is damaged
 * ``timeline`` arranges a journal by trial and device: the one reader for reports, exports and traces
-* ``local_disk``: the journal on a disk of the daemon's machine, where other machines use the experiment's folder
+* ``local_disk``: the journal on a disk of the daemon's machine, where other machines use the search's folder
 * ``rows``: how an event and its commands stand in a row; reading them, also beside the daemon that writes
 """

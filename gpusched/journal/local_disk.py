@@ -1,7 +1,7 @@
 """The home of a journal on a disk of the daemon's machine, where its experiment lies on a network file system.
 
 SQLite's write-ahead log needs locks and shared memory that a network file system does not give. So ``journal.db`` is a
-link into the home while the search runs, and takes the place of the link at the end: an experiment that is over is
+link into the home while the search runs, and takes the place of the link at the end: a search that is over is
 whole in its folder, for every machine. Until then it is resumed on the machine that has the home.
 """
 
@@ -36,7 +36,7 @@ class Home:
     def move_in(self) -> None:
         """Have the journal in a home from here on, if one is wanted. Raises InputError where another machine has it.
 
-        A home is one folder's alone: an experiment that was copied takes a copy of the journal as well.
+        A home is one folder's alone: a search that was copied takes a copy of the journal as well.
         """
         if (home := _home_of(self._link)) is not None:
             require_journal(self._link)
@@ -76,7 +76,7 @@ class Home:
             ) from None
 
     def move_out(self) -> None:
-        """Bring the journal, which is closed, back into the experiment's folder. Raises OSError; it stays then."""
+        """Bring the journal, which is closed, back into the search's folder. Raises OSError; it stays then."""
         if (home := _home_of(self._link)) is None:
             return
         whole, beside = home / "whole", self._link.with_name(f".{self._link.name}.whole")
@@ -87,7 +87,7 @@ class Home:
         shutil.rmtree(home, ignore_errors=True)
 
     def remove(self) -> None:
-        """Remove the home of an experiment that is removed."""
+        """Remove the home of a search that is removed."""
         if (home := _home_of(self._link)) is not None:
             shutil.rmtree(home, ignore_errors=True)
 
@@ -136,7 +136,7 @@ def _home_of(link: Path) -> Path | None:
 
 
 def _is_used(home: Path) -> bool:
-    """Whether the experiment that made a home still has its journal there; its folder may have been moved."""
+    """Whether the search that made a home still has its journal there; its folder may have been moved."""
     try:
         return _home_of(Path((home / _OF).read_text())) == home
     except OSError:

@@ -1,4 +1,4 @@
-"""The journal: every event of an experiment and the commands it caused, in order, in SQLite.
+"""The journal: every event of a search and the commands it caused, in order, in SQLite.
 
 It is the product's memory. Resume replays it through ``Experiment.handle``; the dashboard, ``explain`` and the exports
 read it after the daemon is gone.
@@ -54,7 +54,7 @@ class DiskFull(Exception):
 
 
 class Journal:
-    """An open journal. Not for two processes at once: whoever opens it holds the experiment's lock."""
+    """An open journal. Not for two processes at once: whoever opens it holds the search's lock."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, *, is_new: bool) -> None:
         #: The one connection, for settings of SQLite's.
@@ -69,7 +69,7 @@ class Journal:
         #: Of the last event that was appended or read.
         self._seq = 0
         self._crc = 0
-        #: Whether all there is has been read, so that ``append`` knows where to go on.
+        #: Whether all there is has been read, so that ``append`` knows where to continue.
         self._at_end = is_new
 
     # ------------------------------------------------------------ open
@@ -134,7 +134,7 @@ class Journal:
 
     def append(self, event: Event, commands: Sequence[Command]) -> None:
         """Collect an event. It is not on disk before ``commit``."""
-        assert self._at_end, "a journal is read to its end before it goes on"
+        assert self._at_end, "a journal is read to its end before it continues"
         kind, body, text = type(event).__name__, event_body(event), commands_text(commands)
         at = float(event.at)
         self._seq += 1
@@ -203,7 +203,7 @@ class Journal:
     # ------------------------------------------------------------ read
 
     def entries(self) -> Iterator[Entry]:
-        """Yield all events in order, each checked. After the end is read, ``append`` goes on behind the last.
+        """Yield all events in order, each checked. After the end is read, ``append`` continues behind the last.
 
         Raises DamagedState, naming the event, at the first row that is not as it was written.
         """

@@ -111,7 +111,7 @@ class DeviceSpan:
 
 @dataclass(slots=True)
 class Timeline:
-    """An experiment. ``until``: time of the last event; ``releases_s``: from a trial's exit to each confirmed release;
+    """A search. ``until``: time of the last event; ``releases_s``: from a trial's exit to each confirmed release;
     ``saves_s``: how long training stood still for each checkpoint.
     """
 
