@@ -5,6 +5,7 @@ Folders are made 0700 and files of ours 0600: other users see nothing of a searc
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +19,18 @@ def numbered(folder: Path) -> list[int]:
         return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit())
     except OSError:
         return []
+
+
+HELD = ".held-step-"
+"""Beginning of the name of a checkpoint that is whole, but in the page cache alone."""
+
+
+def commit_left(checkpoints: Path, boot: str) -> None:
+    """Commit the best copy that a killed writer of this boot has left; its manifest was written last."""
+    for held in checkpoints.glob(f"{HELD}*"):
+        with suppress(OSError, ValueError):
+            if json.loads((held / "manifest.json").read_bytes()).get("boot") == boot:
+                held.rename(checkpoints / held.name.removeprefix(".held-"))
 
 
 class Below:

@@ -132,7 +132,7 @@ class Backing:
         saver = self.saver
         if go == "save" and saver is not None and saver.is_writing:
             return "continue"  # the disk is behind: the next best model is saved, not every one
-        if go == "hold" and self.writes_files:  # files are not held in memory
+        if go == "hold" and self.writes_files:
             since_s = time.monotonic() - self._files_at_s
             is_cheap = self._files_s <= FILES_SHARE * since_s
             return "save" if saver and is_cheap and not saver.is_writing else "continue"
@@ -249,16 +249,11 @@ class Backing:
         saver = self.saver
         if saver is None or not self._training.tracked or self.writes_files:
             return
-        if saver.begun_step == self._training.step:
-            saver.commit_held()
-            if saver.settle():
-                return
-        self._settle_held(saver)
-        saver.save(self._training.where)
+        if saver.begun_step != self._training.step or not saver.settle():
+            saver.save(self._training.where)
 
     def _save_behind(self, go: Go) -> None:
         if self.saver is not None:
-            self._settle_held(self.saver)
             save = self.saver.hold if go == "hold" else self.saver.save_behind
             save(self._training.where)
             is_main = threading.current_thread() is threading.main_thread()
@@ -266,7 +261,7 @@ class Backing:
                 signal.signal(signal.SIGTERM, self._stop)
 
     def _stop(self, number: int, frame: object) -> None:
-        """Commit what is held in memory or on its way to the disk, then end by the signal (SIGTERM) after all."""
+        """Commit what is held or on its way to the disk, then end by the signal (SIGTERM) after all."""
         signal.signal(number, signal.SIG_DFL)
 
         def finish() -> None:
@@ -276,19 +271,11 @@ class Backing:
 
         threading.Thread(target=finish, name="gpusched-stop").start()
 
-    def _settle_held(self, saver: Saver) -> None:
-        """Before another save: commit the copy of an earlier step that is the best so far, forget any other."""
-        if self._best_step == self._training.step:
-            saver.drop_held()
-        else:
-            saver.commit_held()
-
     def _save_to_leave(self) -> bool:
         """Save, twice if need be, and say so. False: the disk refuses one of them, so the trial trains on."""
         saver = self.saver
         if saver is not None:
             where = self._training.where
-            self._settle_held(saver)
             is_saved = saver.save(where) or saver.save(where)
             if is_saved and self._group.share(Call.YIELD, self._say_goodbye())[0]:
                 return True

@@ -28,6 +28,7 @@ from gpusched import failpoints
 from gpusched.errors import DamagedState
 from gpusched.folder.files import private_folder, sync
 from gpusched.folder.lock import Fence
+from gpusched.folder.paths import HELD, commit_left
 from gpusched.processes.identity import boot_id
 from gpusched.worker.endings import say
 
@@ -96,6 +97,8 @@ class CheckpointStore:
         files: Mapping[str, Source],
         facts: Mapping[str, Any],
         script_folder: Path | None = None,
+        *,
+        held: bool = False,
     ) -> int:
         """Commit a checkpoint; return its size in bytes.
 
@@ -104,6 +107,8 @@ class CheckpointStore:
             files: Contents by name.
             facts: Go into the manifest (JSON).
             script_folder: Made by ``open_folder``; moved into the checkpoint, and every file below it hashed.
+            held: Only put it aside, in the page cache alone, for ``commit_held``. A writer that is killed leaves it to
+                whoever comes next; a machine that dies loses it.
 
         Raises:
             OSError: It could not be written (disk full, not writable); what was there before is untouched.
@@ -115,7 +120,10 @@ class CheckpointStore:
             self._put_back()
             self._remove_stale(but=script_folder)
             staged.mkdir(mode=0o700)
-            entries = {name: _write_file(staged / name, source) for name, source in files.items()}
+            entries = {
+                name: _write_file(staged / name, source, synced=not held)
+                for name, source in files.items()
+            }
             if script_folder is not None:
                 facts = {**facts, "folder": True}
                 _replace_links(script_folder)
@@ -125,26 +133,41 @@ class CheckpointStore:
             manifest["boot"] = boot_id()
             manifest["check"] = _manifest_hash(manifest)
             text = json.dumps(manifest, indent=1).encode()
-            _write_file(staged / MANIFEST, text)
-            sync(staged)
-            failpoints.reach("checkpoint.staged")
-            self._fence.check()
-            committed = self.folder / f"step-{step:08d}"
-            self._swap_in(staged, committed)
-            if (
-                self._fence.wait()
-            ):  # raised since: this process may have been stopped before the rename
-                committed.rename(staged)
-                self._put_back()
-                self._fence.check()
+            _write_file(staged / MANIFEST, text, synced=not held)
+            if held:
+                older = list(self.folder.glob(f"{HELD}*"))
+                staged.rename(self.folder / f"{HELD}{step:08d}")
+                for each in older:
+                    shutil.rmtree(each, ignore_errors=True)
+            else:
+                self._commit(staged, step)
         except OSError:
             shutil.rmtree(staged, ignore_errors=True)
             raise
-        self._prune(step)
         return sum(int(entry["bytes"]) for entry in entries.values()) + len(text)
+
+    def commit_held(self, step: int) -> None:
+        """Commit what ``write`` has put aside. Raises OSError."""
+        held = self.folder / f"{HELD}{step:08d}"
+        for file in held.iterdir():
+            sync(file)
+        self._commit(held, step)
+
+    def _commit(self, staged: Path, step: int) -> None:
+        sync(staged)
+        failpoints.reach("checkpoint.staged")
+        self._fence.check()
+        committed = self.folder / f"step-{step:08d}"
+        self._swap_in(staged, committed)
+        if self._fence.wait():  # raised since: this process may have been stopped before the rename
+            committed.rename(staged)
+            self._put_back()
+            self._fence.check()
+        self._prune(step)
 
     def newest(self) -> Checkpoint | None:
         """Return the newest checkpoint that is whole; damaged ones are set aside and said on stderr."""
+        commit_left(self.folder, boot_id())
         self._put_back()
         for step, folder in sorted(self._committed(), reverse=True):
             try:
@@ -201,6 +224,8 @@ class CheckpointStore:
                 with suppress(OSError):
                     folder.rename(trash)
         self._remove_stale()
+        for held in self.folder.glob(f"{HELD}*"):
+            shutil.rmtree(held, ignore_errors=True)
 
     def _remove_stale(self, but: Path | None = None) -> None:
         for entry in self.folder.iterdir():
@@ -208,8 +233,8 @@ class CheckpointStore:
                 shutil.rmtree(entry, ignore_errors=True)
 
 
-def verify(folder: Path, step: int) -> Checkpoint:
-    """Read the manifest of a committed checkpoint and compare every file with it.
+def verify(folder: Path, step: int, *, hashed: bool = True) -> Checkpoint:
+    """Read the manifest of a committed checkpoint, and compare every file with it if ``hashed``.
 
     Raises:
         Damaged: Something does not match.
@@ -235,7 +260,7 @@ def verify(folder: Path, step: int) -> Checkpoint:
     if manifest.pop("step", None) != step:
         raise Damaged("its manifest is of another step")
     same_boot = manifest.pop("boot", None) == boot_id() != ""
-    for name, entry in entries.items():
+    for name, entry in entries.items() if hashed else ():
         _compare(folder / name, entry, same_boot=same_boot)
     return Checkpoint(folder, step, manifest, tuple(entries))
 
@@ -259,7 +284,7 @@ def _manifest_hash(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-def _write_file(path: Path, source: Source) -> dict[str, Any]:
+def _write_file(path: Path, source: Source, *, synced: bool) -> dict[str, Any]:
     """Write a file; return its manifest entry."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:
@@ -274,7 +299,7 @@ def _write_file(path: Path, source: Source) -> dict[str, Any]:
                 sha256 = hashlib.file_digest(written, "sha256").hexdigest()
         else:
             sha256 = hashlib.sha256(source).hexdigest()
-        return {"sha256": sha256, **_stamped(descriptor)}
+        return {"sha256": sha256, **_stamped(descriptor, synced=synced)}
 
 
 def _replace_links(folder: Path) -> None:
@@ -303,10 +328,11 @@ def _seal_folder(checkpoint: Path, name: str) -> dict[str, dict[str, Any]]:
     return entries
 
 
-def _stamped(descriptor: int) -> dict[str, Any]:
-    """Sync a file and give it a time that no later write can set (file times are as coarse as 4 ms); size and stamp."""
+def _stamped(descriptor: int, *, synced: bool = True) -> dict[str, Any]:
+    """Give a file a time that no later write can set (they are as coarse as 4 ms), and sync it; size and stamp."""
     then_ns = time.time_ns() - 1_000_000_000
     os.utime(descriptor, ns=(then_ns, then_ns))
-    os.fsync(descriptor)
+    if synced:
+        os.fsync(descriptor)
     found = os.fstat(descriptor)
     return {"bytes": found.st_size, "stamp": [found.st_ino, found.st_mtime_ns]}

@@ -122,13 +122,6 @@ def from_command_line(
     return merged(defaults or {}, given)
 
 
-def usage(program: str, defaults: Mapping[str, object]) -> str:
-    """Return what ``--help`` prints for a script that runs alone."""
-    lines = [f"usage: {program} [--max-steps N] [--NAME VALUE ...]", "", "hyperparameters:"]
-    lines += [f"  --{name} (default {value!r})" for name, value in flat(defaults)]
-    return "\n".join(lines)
-
-
 def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     position = 0
     while position < len(arguments):

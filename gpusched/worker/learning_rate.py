@@ -54,47 +54,21 @@ class Ramp:
         return self.start + (self.target - self.start) * done
 
 
+@dataclass(slots=True)
 class Clock:
-    """Epochs trained on, for ramps: asked of the training loader; without one, a report counts as an epoch.
+    """Epochs trained on, for ramps: asked of the training loader (``source``); without one, a report is an epoch.
 
-    Between two reports it goes on by optimizer steps, once it is known how many make a report. While it is ``frozen``,
-    steps are not training and no rate is scaled.
+    Reports are counted whatever step they are of: scripts report every 100th iteration too, as step 100, 200, ..
+    While it is ``frozen``, steps are not training and no rate is scaled.
     """
 
-    def __init__(self, global_batches: float = 1.0) -> None:
-        self.source: Callable[[], float] | None = None
-        self.frozen = False
-        #: The global batch in base batches; how many steps make a report depends on it.
-        self.global_batches = global_batches
-        self._reports = 0
-        self._steps = 0
-        self._steps_per_report = 0.0
-
-    def step_taken(self) -> None:
-        self._steps += 1
-
-    def reported(self) -> None:
-        """Note a report, whatever step it is of: scripts report every 100th iteration too, as step 100, 200, .."""
-        self._reports += 1
-        self._steps_per_report = self._steps
-        self._steps = 0
-
-    def state_dict(self) -> dict[str, float]:
-        return {
-            "reports": self._reports,
-            "base_steps_per_report": self._steps_per_report * self.global_batches,
-        }
-
-    def load_state_dict(self, state: dict[str, float]) -> None:
-        self._reports = int(state["reports"])
-        self._steps_per_report = state["base_steps_per_report"] / self.global_batches
+    source: Callable[[], float] | None = None
+    frozen: bool = False
+    reports: int = 0
 
     def epochs(self) -> float:
-        if self.source is not None:
-            return self.source()
-        if not self._steps_per_report:
-            return float(self._reports)
-        return self._reports + min(1.0, self._steps / self._steps_per_report)
+        """Epochs trained on so far, with a fraction where there is a loader."""
+        return float(self.reports) if self.source is None else self.source()
 
 
 def bare_optimizer(optimizer: Any) -> Any:
@@ -123,7 +97,7 @@ class RateScaler:
         self._ramp = Ramp(1.0, target)
         #: Groups of parameters and their base rates, while a step runs.
         self._applied: list[tuple[dict[str, Any], Any]] = []
-        self._epochs = 0.0  # trained on before the next optimizer step
+        self._epochs = 0.0  # by the loader, after the last optimizer step
         if not (
             hasattr(optimizer, "register_step_pre_hook") and hasattr(optimizer, "param_groups")
         ):
@@ -136,10 +110,15 @@ class RateScaler:
     @property
     def factor(self) -> float:
         """Factor of the rates at the next optimizer step."""
-        return self._ramp.factor(self._epochs, self._warmup_epochs)
+        return self._ramp.factor(self._trained, self._warmup_epochs)
+
+    @property
+    def _trained(self) -> float:
+        """Epochs trained on before the next optimizer step: a loader counts the batch of that step already."""
+        return self._epochs if self._clock.source is not None else self._clock.epochs()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"ramp": asdict(self._ramp), "factor": self.factor, "epochs": self._epochs}
+        return {"ramp": asdict(self._ramp), "factor": self.factor, "epochs": self._trained}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue a saved ramp; where the target is another now, a new one begins at the saved factor."""
@@ -167,7 +146,6 @@ class RateScaler:
         self._put_back()
         if self._clock.frozen:
             return
-        self._clock.step_taken()
         self._epochs = self._clock.epochs()
         self._ramp = replace(self._ramp, steps=self._ramp.steps + 1)
 

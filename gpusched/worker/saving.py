@@ -4,9 +4,9 @@
 ranks' parts travel to rank 0, so that one process alone touches the disk. With nothing tracked and torch not loaded a
 checkpoint is its manifest alone.
 
-A trial that trains on does not wait for the disk: rank 0 copies the state (``Snapshot``) and a thread commits the
-copy, while every rank goes on with its step; what becomes of it is told to the daemon by that thread. One that leaves
-waits, and one answer, yes or no, comes back to all ranks.
+A trial that trains on does not wait for the disk: rank 0 copies the state (``Snapshot``) and a thread writes the copy,
+while every rank goes on with its step; what becomes of it is told to the daemon by that thread. One that leaves waits,
+and one answer, yes or no, comes back to all ranks.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from gpusched.worker.checkpoint import (
     Checkpoint,
     CheckpointStore,
     Source,
+    verify,
 )
 from gpusched.worker.endings import say
 from gpusched.worker.group import Call, Group
@@ -41,13 +42,14 @@ Where = tuple[int, int]
 _NICE = 10
 
 HOLD_S = 10.0
-"""Least time between two commits of copies in memory: by then another trial may hold a better one."""
+"""Least time between two commits of held copies: by then another trial may hold a better one."""
 
 FILES_SHARE = 0.1
-"""Share of a trial's time for which a script may write files that are the best so far, beyond the daemon's rules."""
+"""Share of a trial's time for which files of models that are the best so far may be written, beyond the daemon's rules:
+by the script, or beside it."""
 
 SAVE_SHARE = 0.03
-"""Share of a trial's time that copies in memory may cost."""
+"""Share of a trial's time for which it may stand still so that held copies are made."""
 
 
 @dataclass(slots=True)
@@ -55,15 +57,11 @@ class _Draft:
     """A checkpoint that is to be committed; ``files`` are copies, which do not change as training goes on."""
 
     step: int
-    iteration: int
-    copy_s: float
     script_folder: Path | None
     facts: dict[str, Any]
     files: dict[str, Source] = field(default_factory=dict)
-
-    @property
-    def is_in_memory(self) -> bool:
-        return all(isinstance(content, memoryview) for content in self.files.values())
+    copy_s: float = 0.0
+    size_bytes: int = 0
 
 
 class Snapshot:
@@ -78,11 +76,7 @@ class Snapshot:
         self._view = memoryview(b"")
 
     def take(self, state: Any) -> memoryview:
-        """Serialise ``state``; the bytes are good until the next call.
-
-        Raises:
-            MemoryError: Memory does not suffice for a copy.
-        """
+        """Serialise ``state``; the bytes are good until the next call."""
         import torch
         from torch.utils.serialization import config
 
@@ -125,9 +119,9 @@ class Saver:
         self._snapshot = Snapshot()
         self._writing: threading.Thread | None = None
         self._began_s = time.monotonic()
-        self._last_save_s = self._copy_s = 0.0
+        self._last_save_s = self._copy_s = self._write_s = 0.0
         self._saved_at_s = self._began_s
-        #: A copy in memory that is still to be committed, and the thread that waits until it may be.
+        #: A copy that is still to be committed, and the thread that waits until it may be.
         self._held: _Draft | None = None
         self._due: threading.Timer | None = None
         self._lock = threading.Lock()
@@ -139,19 +133,10 @@ class Saver:
     def newest(self) -> Checkpoint | None:
         """Return the checkpoint to go on from; rank 0 looks it up and verifies it, the others follow."""
         found = self._store.newest() if self._store is not None else None
-        said = (-1.0, 0.0, 0.0, 0.0, 0.0)
-        if found is not None:
-            facts = found.facts
-            parts = ("state.pt" in found.files, found.script_folder is not None)
-            said = (found.step, facts["iteration"], facts["world_size"], *parts)
-        step, iteration, ranks, has_state, has_folder = map(
-            int, self._group.share(Call.RESTORE, *said)
-        )
+        step = int(self._group.share(Call.RESTORE, -1 if found is None else found.step)[0])
         if step < 0 or found is not None:
             return found
-        facts = {"iteration": iteration, "world_size": ranks, "folder": bool(has_folder)}
-        folder = self._folder / f"step-{step:08d}"
-        return Checkpoint(folder, step, facts, _file_names(ranks) if has_state else ())
+        return verify(self._folder / f"step-{step:08d}", step, hashed=False)
 
     def save(self, where: Where, *, script_folder: Path | None = None) -> bool:
         """Commit a checkpoint of this step; False, said on stderr, if the disk refuses. All ranks call it.
@@ -188,56 +173,51 @@ class Saver:
             TypeError: A tracked object holds something that a checkpoint cannot hold.
         """
         draft = self._draft(where, script_folder)
-        if not draft.is_in_memory:  # no room for a copy
-            self._commit(draft)
-        elif self._store is not None:
-            work = partial(self._commit, draft, is_behind=True)
-            self._writing = threading.Thread(target=work, name="gpusched-save")
-            self._writing.start()
+        if self._store is not None:
+            self._begin(partial(self._commit, draft))
 
     def hold(self, where: Where) -> None:
-        """Keep a copy of this step in memory; commit it as soon as saves may cost time again. All ranks call it.
+        """Put a copy of this step aside; commit it as soon as saves may cost time again. All ranks call it.
 
-        ``commit_held`` commits it before that, where the trial ends or saves a later step.
+        It takes the place of an earlier one. ``finish`` commits it before that, where the trial ends or saves a later
+        step; where this process is killed, the daemon or the next launch does.
         """
+        self._held = None
         draft = self._draft(where, None)
-        if self._store is None or not draft.is_in_memory:
+        if self._store is None:
             return
         self._held = draft
+        self._begin(partial(self._write, draft, held=True))
         pause_s = max(HOLD_S, self._last_save_s / SAVE_SHARE)
         due_s = self._saved_at_s + pause_s - time.monotonic()
-        self._due = threading.Timer(max(0.0, due_s), self.commit_held)
+        self._due = threading.Timer(max(0.0, due_s), self.finish)
         self._due.daemon = True
         self._due.start()
 
     def may_hold(self) -> bool:
         """Whether a copy costs little enough, and the disk has the one before. Asked of rank 0."""
         since_s = time.monotonic() - self._began_s
-        return not self.is_writing and self._copy_s <= SAVE_SHARE * since_s
+        is_cheap = self._copy_s <= SAVE_SHARE * since_s and self._write_s <= FILES_SHARE * since_s
+        return is_cheap and not self.is_writing
 
-    def commit_held(self) -> None:
-        """Commit the copy that is held in memory, if there is one; from any thread of rank 0."""
+    def finish(self) -> None:
+        """Commit what is held or on its way to the disk; from any thread of rank 0."""
+        self.wait()
         with self._lock:
             draft, self._held = self._held, None
             if draft is not None:
-                self._commit(draft, is_behind=threading.current_thread() is self._due)
-        self._cancel()
-
-    def finish(self) -> None:
-        """Commit what is held or on its way to the disk, as the process is to end; from any thread of rank 0."""
-        if (writing := self._writing) is not None:
-            writing.join()
-        self.commit_held()
-
-    def drop_held(self) -> None:
-        """Forget the copy in memory, as a better model is saved."""
-        with self._lock:
-            self._held = None
-        self._cancel()
-
-    def _cancel(self) -> None:
+                self._commit(draft, was_held=True)
         if self._due is not None:
             self._due.cancel()
+
+    def _begin(self, work: Callable[[], object]) -> None:
+        def behind() -> None:
+            with suppress(OSError, AttributeError):  # training goes first on the rank's core
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+            work()
+
+        self._writing = threading.Thread(target=behind, name="gpusched-save")
+        self._writing.start()
 
     @property
     def is_writing(self) -> bool:
@@ -245,14 +225,13 @@ class Saver:
         return self._lock.locked() or (self._writing is not None and self._writing.is_alive())
 
     def wait(self) -> None:
-        """Wait until what ``save_behind`` began is committed, or could not be."""
-        if self._writing is not None:
-            self._writing.join()
-            self._writing = None
+        """Wait until what was begun last is written, or could not be."""
+        if (writing := self._writing) is not None:
+            writing.join()
 
     def settle(self) -> bool:
         """Wait for the save that was begun last; whether it is committed, on all ranks. All ranks call it."""
-        self.wait()
+        self.finish()
         return bool(self._group.share(Call.SAVE, self.saved_step == self.begun_step)[0])
 
     def work_alone(self) -> None:
@@ -284,40 +263,46 @@ class Saver:
             "world_size": len(parts),
             "torch": str(torch.__version__) if torch is not None else None,
         }
-        draft = _Draft(step, iteration, 0.0, script_folder, facts)
+        draft = _Draft(step, script_folder, facts)
         if self._store is not None and torch is not None:
-            contents = (self._copy(state), *(memoryview(part) for part in parts))
+            contents = (self._snapshot.take(state), *(memoryview(part) for part in parts))
             draft.files = dict(zip(_file_names(len(parts)), contents, strict=True))
         draft.copy_s = self._copy_s = time.monotonic() - self._began_s
         return draft
 
-    def _copy(self, state: dict[str, Any]) -> Source:
-        try:
-            return self._snapshot.take(state)
-        except MemoryError:
-            self._snapshot = Snapshot()
-            import torch
-
-            return partial(torch.save, state)
-
-    def _commit(self, draft: _Draft, *, is_behind: bool = False) -> bool:
-        """Write a checkpoint and tell of it. False where the disk refuses, or on a rank that does not write."""
+    def _write(self, draft: _Draft, *, held: bool = False) -> int:
+        """Write a checkpoint; return its size. 0 where the disk refuses, or on a rank that does not write."""
         if self._store is None:
-            return False
+            return 0
         began_s = time.monotonic()
-        if is_behind:
-            with suppress(OSError, AttributeError):  # training goes first on the rank's core
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         try:
-            size = self._store.write(draft.step, draft.files, draft.facts, draft.script_folder)
+            size = self._store.write(
+                draft.step, draft.files, draft.facts, draft.script_folder, held=held
+            )
         except OSError as error:
             self._complain(f"step {draft.step}", error)
+            return 0
+        if held:
+            self._write_s = time.monotonic() - began_s
+        draft.size_bytes = size
+        return size
+
+    def _commit(self, draft: _Draft, *, was_held: bool = False) -> bool:
+        """Commit a checkpoint and tell of it. False where that fails, or on a rank that does not write."""
+        began_s = time.monotonic()
+        if was_held and self._store is not None and draft.size_bytes:
+            try:
+                self._store.commit_held(draft.step)
+            except OSError as error:
+                self._complain(f"step {draft.step}", error)
+                return False
+        elif was_held or not self._write(draft):
             return False
         self.saved_step = draft.step
         self._saved_at_s = time.monotonic()
         self._last_save_s = draft.copy_s + self._saved_at_s - began_s
         if self._channel is not None:
-            self._channel.saved(draft.step, self._last_save_s, size)
+            self._channel.saved(draft.step, self._last_save_s, draft.size_bytes)
         return True
 
     def _complain(self, what: str, error: OSError) -> None:

@@ -317,13 +317,6 @@ class TrialSetup:
             return
         from gpusched.worker.weights import same_work
 
-        for each, place in self._training.prepared if self._looks_left == 3 else ():
-            if each.batches_handed_out and id(each) not in self._weight.trained:
-                self._backing.remark(
-                    f"{place}: this DataLoader shuffles, so that trial.prepare shares it as one for training, but no "
-                    f"gradient came of it: if it is for evaluation, each rank sees its share alone; write "
-                    f"shuffle=False, or read it under torch.no_grad()"
-                )
         is_known, wrong = same_work(self._group, self._weight, self._training.unread())
         self._looks_left = 0 if is_known else self._looks_left - 1
         if wrong is not None:

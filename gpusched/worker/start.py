@@ -18,7 +18,6 @@ from gpusched.worker import endings, rng
 from gpusched.worker.context import Context, read_context
 from gpusched.worker.endings import say
 from gpusched.worker.group import Group
-from gpusched.worker.hparams import usage
 from gpusched.worker.trial import Trial
 
 _GLOO_WAIT_S = 0.02
@@ -79,9 +78,6 @@ def _start(defaults: Mapping[str, object] | None) -> Trial:
         say(f"{error}")
         endings.mark_failed()
         raise SystemExit(error.exit_code) from None
-    if context.launcher == "nobody" and defaults is not None and "--help" in sys.argv[1:]:
-        print(usage(sys.argv[0], defaults))
-        raise SystemExit(0)
     is_rank = _claim_rank(context)
     if not is_rank:
         rng.seed_everything(context.seed)

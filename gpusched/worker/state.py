@@ -3,8 +3,8 @@
 * Names: ``DistributedDataParallel`` and ``torch.compile`` put ``module.`` and ``_orig_mod.`` into the names of a
   model's tensors, also deep inside (an averaged copy of a wrapped model). They are taken out on saving and put in on
   loading.
-* Values: only what ``torch.load(weights_only=True)`` takes. Numpy scalars become Python's; numpy arrays, bytes and
-  complex numbers are written as something else with a mark; anything else is refused by name, before a byte is written.
+* Values: only what ``torch.load(weights_only=True)`` takes. Numpy scalars become Python's; numpy arrays and bytes
+  are written as something else with a mark; anything else is refused by name, before a byte is written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from gpusched.worker import sharded
 
 _ARRAY_MARK = "__gpusched_numpy__"
 _BYTES_MARK = "__gpusched_bytes__"
-_COMPLEX_MARK = "__gpusched_complex__"
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Size)
 
 
@@ -143,8 +142,6 @@ def portable(value: Any, path: str) -> Any:
     if isinstance(value, (bytes, bytearray)):
         held = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0)
         return {_BYTES_MARK: held.to(torch.uint8)}
-    if isinstance(value, complex):
-        return {_COMPLEX_MARK: (value.real, value.imag)}
     if isinstance(value, str):  # an enum or another subclass, and so below
         return str.__str__(value)
     if isinstance(value, int):
@@ -166,8 +163,6 @@ def unportable(value: Any) -> Any:
                 return content.numpy()
             if mark == _BYTES_MARK:
                 return content.numpy().tobytes()
-            if mark == _COMPLEX_MARK:
-                return complex(*content)
         plain = {key: unportable(entry) for key, entry in value.items()}
         return Counter(plain) if type(value) is Counter else plain
     if type(value) in (list, tuple):

@@ -41,7 +41,7 @@ class Training:
         )
         #: The global batch in base batches (those of one atom).
         self.global_batches = 1 if self.layout.exact else context.atoms
-        self.clock = Clock(self.global_batches)
+        self.clock = Clock()
         self.schedules: list[Any] = []
         self._is_fixed = False
         self.tracked: dict[str, Any] = {}
@@ -97,8 +97,6 @@ class Training:
             )
         self.global_batches = 1
         self._is_fixed = True
-        self.clock.global_batches = 1
-        self._restore_clock()
 
     def epochs_seen(self) -> float:
         """Passes over the data of the first loader, with a fraction."""
@@ -131,13 +129,8 @@ class Training:
         self._checkpoint = checkpoint
         self.step, self.iteration = checkpoint.step, checkpoint.facts["iteration"]
         self.written_by = checkpoint.facts["world_size"]
-        self._restore_clock()
+        self.clock.reports = self._saved("reports") or 0
         self.was_late = set(self._saved("late") or ())
-
-    def _restore_clock(self) -> None:
-        saved = self._saved("clock")
-        if saved is not None:
-            self.clock.load_state_dict(saved)
 
     def track(self, objects: dict[str, Any]) -> None:
         """Remember these, and put them back to where the checkpoint has them.
@@ -231,7 +224,7 @@ class Training:
         """Note a report: the script is set up, and the checkpoint it was restored from is not needed any more."""
         self.step = step
         self.has_changed = False
-        self.clock.reported()
+        self.clock.reports += 1
         self._checkpoint = self._loaded = None
         if not self.mid_epoch:
             self.begin_round()
@@ -247,7 +240,7 @@ class Training:
             },
             "loaders": [loader.state_dict() for loader in self.loaders],
             "scalers": [scaler.state_dict() for scaler in self.scalers],
-            "clock": self.clock.state_dict(),
+            "reports": self.clock.reports,
             "late": [] if self.is_looping else sorted(self.late),
         }
 

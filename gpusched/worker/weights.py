@@ -9,7 +9,6 @@ batch, whatever models they pass through (a GAN; an encoder and a head), under g
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
 from typing import Any
 
 import torch
@@ -38,8 +37,6 @@ class BatchWeight:
         #: A few values of each of the first gradients.
         self._first: list[torch.Tensor] = []
         self._watched: set[int] = set()
-        #: Loaders whose batches gave a gradient.
-        self.trained: set[int] = set()
 
     @property
     def value(self) -> float:
@@ -101,7 +98,6 @@ class BatchWeight:
 
     def _weighted(self, gradient: torch.Tensor) -> torch.Tensor:
         gradient = gradient if (factor := self.value) == 1.0 else gradient * factor
-        self.trained.update(islice(reversed(self._live), 1))
         self._note(gradient)
         return gradient
 

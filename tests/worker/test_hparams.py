@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusched.errors import InputError
-from gpusched.worker.hparams import HParams, from_command_line, usage
+from gpusched.worker.hparams import HParams, from_command_line
 
 DEFAULTS = {"lr": 0.1, "width": 16, "name": "sgd", "nesterov": False, "opt": {"momentum": 0.9}}
 
@@ -68,7 +68,6 @@ def test_defaults_fill_in_and_fix_types() -> None:
     assert hp == {**DEFAULTS, "lr": 1.0, "name": "007", "opt": {"momentum": 0.5}}
     assert isinstance(hp["lr"], float)
     assert from_command_line(["--data-folder", "/d"], DEFAULTS)["data_folder"] == "/d"
-    assert "--opt.momentum (default 0.9)" in usage("train.py", DEFAULTS)
 
 
 def test_all_problems_at_once_with_the_nearest_name() -> None:

@@ -71,24 +71,6 @@ def test_1_a_loader_for_evaluation_is_whole_on_every_rank_so_no_loss_halves(
     assert seen[1] == pytest.approx(seen[0], rel=1e-9)
 
 
-def evaluating_with_gradients() -> None:
-    trial = gpusched.init()
-    model: Any = nn.Linear(3, 1).double()
-    loaders = [DataLoader(regression(24), batch_size=4, shuffle=True) for _ in range(2)]
-    model, train, val = trial.prepare(model, *loaders)
-    trial.track(model=model)
-    for x, y in train:
-        nn.functional.mse_loss(model(x), y).backward()
-    trial.report(accuracy=sum(nn.functional.mse_loss(model(x), y).item() for x, y in val))
-
-
-def test_1_a_share_of_evaluation_data_is_told(bench: Bench) -> None:
-    with daemon(bench) as fake:
-        values(run_ranks(evaluating_with_gradients, 2, bench))
-        told = [each.text for each in fake.of_kind(Remark) if "no gradient came" in each.text]
-    assert len(told) == 1
-
-
 def wrongly(how: str) -> None:
     trial = gpusched.init()
     torch.manual_seed(0)

@@ -208,26 +208,6 @@ def test_a_step_skipped_by_the_gradient_scaler_does_not_move_the_ramp() -> None:
     assert [rates[0] for rates in rig.used] == pytest.approx([0.1, 0.13])
 
 
-def test_a_clock_without_a_loader_counts_reports_and_then_steps() -> None:
-    clock = Clock(global_batches=2)
-    for _ in range(4):
-        clock.step_taken()
-        assert clock.epochs() == 0.0, "how many steps make a report is not known yet"
-    clock.reported()
-    assert clock.epochs() == 1.0
-    clock.step_taken()
-    assert clock.epochs() == 1.25
-    for _ in range(9):
-        clock.step_taken()
-    assert clock.epochs() == 2.0, "a report that is late does not make time run on"
-    relaunched = Clock(global_batches=4)
-    clock.reported()
-    clock.reported()
-    relaunched.load_state_dict({"reports": 3, "base_steps_per_report": 8})
-    relaunched.step_taken()
-    assert relaunched.epochs() == 3.5
-
-
 def reporting_iterations(until: int) -> list[float]:
     """Rates (base 1) of a script with a loop and data of its own, that reports every 20th iteration as that step."""
     trial = gpusched.init()
@@ -251,9 +231,8 @@ def test_9_iterations_as_steps_warm_up_over_reports_not_over_steps(bench: Bench)
         run_ranks(reporting_iterations, 1, bench, 1, (1000,))
     for rates in values(run_ranks(reporting_iterations, 2, bench, 2, (340,))):
         assert rates[0] == 1.0
-        assert all(after - before < 0.025 for before, after in pairwise(rates))
-        assert 1.4 < rates[50] < 1.6
-        assert rates[110] == 2.0
+        assert rates[19::20][:6] == pytest.approx([1.0, 1.2, 1.4, 1.6, 1.8, 2.0])
+        assert sum(after > before for before, after in pairwise(rates)) == 5
 
 
 @pytest.mark.parametrize(

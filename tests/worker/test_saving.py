@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import torch
 
+from gpusched.folder.paths import HELD, commit_left
+from gpusched.processes.identity import boot_id
 from gpusched.worker import checkpoint
 from gpusched.worker.channel import Channel
 from gpusched.worker.checkpoint import CheckpointStore
@@ -91,18 +93,6 @@ def test_a_disk_that_refuses_is_said_and_nothing_is_called_saved(
     assert "no checkpoint of step 1" in capfd.readouterr().err
 
 
-def test_without_memory_for_a_copy_it_is_written_before_training_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_room(self: Snapshot, state: Any) -> memoryview:
-        raise MemoryError
-
-    monkeypatch.setattr(Snapshot, "take", no_room)
-    saver = make(tmp_path, torch.ones(10))
-    saver.save_behind((3, 3))
-    assert saver.saved_step == 3
-
-
 def test_snapshots_of_any_size_one_after_another() -> None:
     snapshot = Snapshot()
     for size in (1000, 10, 0, 5000, 5000, 4999):
@@ -160,6 +150,48 @@ def test_what_may_have_left_the_page_cache_is_hashed(
         monkeypatch.setattr(checkpoint, "FRESH_S", 0.5)
     assert store.newest() is not None
     assert digests == ["state.pt"]
+
+
+def _hold(folder: Path, line: int) -> None:
+    """Commit step 1, hold steps 2 and 3 for later, and train on."""
+    weights = torch.ones(1000)
+    saver = make(folder, weights)
+    assert saver.save((1, 1))
+    for step in (2, 3):
+        weights.fill_(step)
+        saver.hold((step, step))
+        saver.wait()
+    weights.fill_(9)
+    os.write(line, b"held\n")
+    time.sleep(PATIENCE_S)
+
+
+@pytest.mark.parametrize("by", ["the next launch", "the daemon", "nobody: the machine restarted"])
+def test_19_the_best_copy_that_is_held_outlives_a_rank_that_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        torch.set_num_threads(1)
+        _hold(tmp_path, theirs)
+    os.close(theirs)
+    with os.fdopen(ours) as told:
+        assert told.readline() == "held\n"
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    if by == "the daemon":
+        commit_left(tmp_path, boot_id())
+        assert (tmp_path / "step-00000003").is_dir()
+    elif by != "the next launch":
+        monkeypatch.setattr(checkpoint, "boot_id", lambda: "another")
+    store = CheckpointStore(tmp_path)
+    found = store.newest()
+    step = 1 if by.startswith("nobody") else 3
+    assert found.step == step
+    assert found.load("state.pt")["weights"].unique().tolist() == [step]
+    store.write(4, {}, {})
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith(HELD)] == []
 
 
 def _train(folder: Path, line: int) -> None:

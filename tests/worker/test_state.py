@@ -33,7 +33,6 @@ VALUES = st.recursive(
         st.floats(allow_nan=False),
         st.text(max_size=8),
         st.binary(max_size=8),
-        st.complex_numbers(allow_nan=False),
     ),
     lambda inner: st.one_of(
         st.lists(inner, max_size=4),

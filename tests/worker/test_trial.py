@@ -288,11 +288,11 @@ def test_a_yield_is_tried_twice(bench: Bench, monkeypatch: pytest.MonkeyPatch) -
     attempts = []
     write = CheckpointStore.write
 
-    def refuse_once(store: CheckpointStore, step: int, *rest: Any) -> int:
+    def refuse_once(store: CheckpointStore, step: int, *rest: Any, **options: Any) -> int:
         attempts.append(step)
         if len(attempts) == 1:
             raise OSError(28, "No space left on device")
-        return write(store, step, *rest)
+        return write(store, step, *rest, **options)
 
     monkeypatch.setattr(CheckpointStore, "write", refuse_once)
     with daemon(bench, at_step(**{"yield": 2})):

@@ -45,8 +45,9 @@ from gpusched.executors.local.endings import blame, how_it_ended
 from gpusched.executors.local.incarnation import Incarnation, Limits, Shared
 from gpusched.executors.local.launching import devices_of, prepare
 from gpusched.executors.local.server import Server
+from gpusched.folder.paths import commit_left
 from gpusched.processes import outcome
-from gpusched.processes.identity import Identity
+from gpusched.processes.identity import Identity, boot_id
 from gpusched.protocol import (
     Exited,
     FromServer,
@@ -219,6 +220,7 @@ class TorchrunExecutor(LiveExecutor):
         ending = blame(ending, len(names), strangers)
         if incarnation.rank_peer is not None:
             incarnation.rank_peer.drain()
+        commit_left(incarnation.paths.checkpoints, boot_id())
         incarnation.catch_up(ending.saved_step)
         incarnation.hang_up()
         del self.shared.current[incarnation.trial]
