@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from msgspec import structs
 
@@ -19,13 +19,9 @@ from gpusched.errors import InputError
 from gpusched.folder import find
 from gpusched.folder.files import read_json
 from gpusched.folder.lock import Lock
-from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.journal.timeline import Timeline
 from gpusched.text import count, flat, show_bytes
-
-if TYPE_CHECKING:
-    from gpusched.report.page import SearchData
 
 # ---------------------------------------------------------------- export
 
@@ -99,56 +95,27 @@ def _of_trial(trial: dict[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------- report
 
 
-_SEVERAL = "a search: a folder, a name, or 'last' (the default); several are compared"
-
-
 @common.command(
-    argument("--exp EXP", argparse.SUPPRESS),
-    argument("exps", _SEVERAL, metavar="EXP", nargs="*"),
-    common.DIR,
-    argument("-o, --output FILE", "write the report to FILE", type=Path),
+    common.EXPERIMENT, argument("-o, --output FILE", "write the report to FILE", type=Path)
 )
 def report(args: argparse.Namespace) -> int:
-    """Write an HTML report of a search: curves, devices, rungs, hyperparameters; or compare several searches.
+    """Write an HTML report of a search: curves, devices, rungs, hyperparameters.
 
-    One file with interactive plots and without outside resources: report.html in the search's folder, or for
-    several searches compare.html here, unless --output says otherwise.
+    One file with interactive plots and without outside resources (5 MB: plotly's script is in it): report.html in
+    the search's folder unless --output says otherwise. To compare searches: log_to mlflow or wandb.
     """
     from gpusched.report import page
 
-    named = [*([args.exp] if args.exp else []), *args.exps] or [None]
-    runs = find.runs_folder(args.dir)
-    folders = [find.find(name, runs) for name in named]
-    searches = [_read(paths) for paths in folders]
-    if len(searches) > 1:
-        target, text = args.output or Path("compare.html"), page.comparison(searches)
-    else:
-        target = args.output or folders[0].report
-        first = searches[0]
-        text = page.html(first.view, first.told, first.recipe.get("space"))
+    paths = common.experiment(args)
+    target: Path = args.output or paths.report
+    recipe = read_json(paths.resolved, limit_bytes=-1) or {}  # a report needs none
+    view = {**session.view(paths), "whatif": (read_json(paths.whatif) or {}).get("line")}
     try:
-        page.write(target, text)
+        page.write(target, page.html(view, timeline.read(paths.journal), recipe.get("space")))
     except OSError as error:
         why = f"{target}: the report cannot be written there ({error.strerror})"
         raise InputError(f"{why}; -o FILE writes to another file") from None
-    if not args.json:
-        print(target)
-        return 0
-    compared = {
-        "searches": [page.standing(search) for search in searches],
-        "differences": page.differences(searches),
-    }
-    common.print_json({"report": str(target), **(compared if len(searches) > 1 else {})})
-    return 0
-
-
-def _read(paths: ExperimentPaths) -> SearchData:
-    from gpusched.journal import timeline
-    from gpusched.report.page import SearchData
-
-    recipe = read_json(paths.resolved, limit_bytes=-1) or {}  # a report needs none
-    view = {**session.view(paths), "whatif": (read_json(paths.whatif) or {}).get("line")}
-    return SearchData(view=view, told=timeline.read(paths.journal), recipe=recipe)
+    return common.tell(args, {"report": str(target)}, str(target))
 
 
 # ---------------------------------------------------------------- gc

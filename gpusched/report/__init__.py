@@ -1,4 +1,1 @@
-"""``report.html``: an experiment, or several beside each other, on one page.
-
-``page`` writes the pages, ``figures`` makes their plots as plotly has them.
-"""
+"""``report.html``: a search on one page. ``page`` writes it, ``figures`` makes its plots with plotly."""

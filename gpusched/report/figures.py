@@ -149,11 +149,9 @@ def other_metrics(told: Timeline, metric: str) -> dict[str, go.Figure]:
     return drawn
 
 
-def progress(searches: Mapping[str, Sequence[tuple[float, float]]], metric: str) -> go.Figure:
-    """Draw the best so far over time, a line for each search."""
-    style = {"shape": "hv", "width": 2.5}
-    lines = [_line(points, name=escape(name), line=style) for name, points in searches.items()]
-    return _figure(lines, SECONDS, metric, height=280, showlegend=len(lines) > 1)
+def progress(best: Sequence[tuple[float, float]], metric: str) -> go.Figure:
+    """Draw the best so far over time."""
+    return _figure([_line(best, line={"shape": "hv", "width": 2.5})], SECONDS, metric, height=280)
 
 
 # ---------------------------------------------------------------- hyperparameters

@@ -1,4 +1,4 @@
-"""The page of a search, or of several: one file that needs nothing from outside, plotly's own script in it.
+"""The page of a search: one file that needs nothing from outside, plotly's own script in it.
 
 Every text of a trial or a recipe is escaped: plots get theirs as JSON in which no tag can begin. The whole script is in
 the page (5 MB), since plotly's Python package brings no smaller one.
@@ -7,8 +7,7 @@ the page (5 MB), since plotly's Python package brings no smaller one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -43,11 +42,11 @@ def html(view: Mapping[str, Any], told: Timeline, space: Mapping[str, Any] | Non
     """Compose the report of one search. ``view``: as ``status --json`` has it; ``space``: the recipe's."""
     sign = 1.0 if view["mode"] == "max" else -1.0
     metric = view["metric"]
-    best = {view["experiment"]: best_over_time(told, sign)}
+    best = best_over_time(told, sign)
     milestones = sorted({rung["milestone"] for rung in view.get("rungs") or ()})
     sections: list[Section] = [
         ("Learning curves", figures.curves(told, sign, metric), ""),
-        ("The best so far", figures.progress(best, metric) if any(best.values()) else None, ""),
+        ("The best so far", figures.progress(best, metric) if best else None, ""),
         (
             f"Best {metric} by hyperparameter",
             figures.scatter(told, sign, metric, _logarithmic(space or {})),
@@ -166,17 +165,12 @@ def _decisions(view: Mapping[str, Any]) -> str:
         rows.append((f"{decision['at']:.1f}", trial, decision["text"]))
     if not rows:
         return ""
-    table = table_of(("seconds", "trial", ""), rows, numbers=2)
-    return f"<h2>The last decisions</h2><div class='wide'>{table}</div>"
+    lines = [_cells("th", ("seconds", "trial", ""), 2), *(_cells("td", row, 2) for row in rows)]
+    table = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<h2>The last decisions</h2><div class='wide'><table>{table}</table></div>"
 
 
 # ---------------------------------------------------------------- small things
-
-
-def table_of(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) -> str:
-    """Compose a table; the first ``numbers`` columns are numbers."""
-    body = "".join(f"<tr>{_cells('td', row, numbers)}</tr>" for row in rows)
-    return f"<table><tr>{_cells('th', head, numbers)}</tr>{body}</table>"
 
 
 def _cells(tag: str, texts: Iterable[str], numbers: int) -> str:
@@ -191,80 +185,3 @@ def _words(value: object) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-# ---------------------------------------------------------------- several searches
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchData:
-    """One search. ``view``: as ``status --json`` has it; ``recipe``: as resolved, with all defaults."""
-
-    view: Mapping[str, Any]
-    told: Timeline
-    recipe: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        found: str = self.view["experiment"]
-        return found
-
-    @property
-    def sign(self) -> float:
-        return 1.0 if self.view["mode"] == "max" else -1.0
-
-
-def differences(searches: Sequence[SearchData]) -> dict[str, list[str]]:
-    """Return the keys of recipes that differ, with each search's value in words; a key that is not there is empty."""
-    recipes = [dict(flat(search.recipe)) for search in searches]
-    names = dict.fromkeys(name for recipe in recipes for name in recipe)
-    found = {name: [_words(recipe.get(name)) for recipe in recipes] for name in names}
-    return {name: values for name, values in found.items() if len(set(values)) > 1}
-
-
-def standing(search: SearchData) -> dict[str, Any]:
-    """Return what a comparison says of one search, as JSON has it."""
-    view, told = search.view, search.told
-    best = view.get("best") or {}
-    held = [span.end - span.begin for span in told.spans if span.state == "held"]
-    return {
-        "experiment": search.name,
-        "policy": view["policy"],
-        "metric": view["metric"],
-        "best": best.get("metric"),
-        "best_at_s": best.get("at_s"),
-        "trials": len(told.trials),
-        "deadline_s": view["deadline_s"],
-        "device_seconds_held": round(sum(held), 3),
-        "curve": best_over_time(told, search.sign),
-    }
-
-
-def comparison(searches: Sequence[SearchData]) -> str:
-    """Compose the page of several searches: the best of each over time, and what differs in their recipes."""
-    names = [search.name for search in searches]
-    rows = []
-    for search in searches:
-        found = standing(search)
-        at = "" if found["best_at_s"] is None else show_duration(found["best_at_s"])
-        held = show_duration(found["device_seconds_held"])
-        cells = (show_metric(found["best"]), at, str(found["trials"]), held, found["policy"])
-        rows.append((search.name, *cells))
-    head = ("search", "best", "found after", "trials", "time of devices", "policy")
-    curves = {search.name: best_over_time(search.told, search.sign) for search in searches}
-    metrics = sorted({search.view["metric"] for search in searches})
-    differ = [(name, *values) for name, values in differences(searches).items()]
-    bottom = "<h2>What differs in the recipes</h2>" + (
-        f"<div class='wide'>{table_of(('key', *names), differ)}</div>"
-        if differ
-        else "<p>Nothing.</p>"
-    )
-    warning = ""
-    if len(metrics) > 1:
-        warning = f"<p><b>Different metrics: {escape(', '.join(metrics))}.</b></p>"
-    return page(
-        " · ".join(names),
-        [warning, table_of(head, rows)],
-        [("The best so far over time", figures.progress(curves, " / ".join(metrics)), "")],
-        [bottom],
-    )

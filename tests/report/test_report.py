@@ -1,8 +1,7 @@
-"""``report.html``: plots of a journal, a page that needs nothing from outside, searches side by side, and a browser."""
+"""``report.html``: plots of a journal, a page that needs nothing from outside, and a browser."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -24,7 +23,6 @@ from gpusched.journal.timeline import (
 )
 from gpusched.protocol import Report
 from gpusched.report import figures, page
-from gpusched.report.page import SearchData, differences
 from gpusched.sim.setup import Setup
 from scripts.kept import simulate_into
 from tests.journal_samples import EVIL, story
@@ -61,19 +59,6 @@ def told(*metrics: Sequence[float | None], sizes: Sequence[int] = (1,)) -> Timel
             begin = 10.0 * number + place * share
             launches.append(IncarnationTimeline(place + 1, found.devices[:size], begin, steps))
         found.trials[number] = TrialTimeline(number, {"lr": 10.0**-number}, launches)
-    return found
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs")
-    for policy in ("hypersched", "asha"):
-        simulate_into(folder, Setup(policy=policy, atoms=4, deadline_s=30.0, scaling="sqrt"))
-    return folder
-
-
-def folder_of(runs: Path, policy: str) -> Path:
-    (found,) = (folder for folder in runs.iterdir() if policy in folder.name)
     return found
 
 
@@ -189,40 +174,18 @@ def test_an_experiment_that_has_only_begun() -> None:
     assert "No model is saved yet." in text
 
 
-# ---------------------------------------------------------------- side by side
-
-
-def test_several_searches_side_by_side(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(runs)
-    names = sorted(folder.name for folder in runs.iterdir())
-    assert cli.main(["report", *names, "--dir", str(runs), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [search["experiment"] for search in found["searches"]] == names
-    assert found["differences"]["policy.name"] == ["asha", "hypersched"]
-    text = (runs / found["report"]).read_text()
-    assert all(f'"name":"{name}"' in checked(text) for name in names)
-    assert "<td>policy.name</td><td>asha</td><td>hypersched</td>" in text
-
-
-def test_differences_of_recipes() -> None:
-    recipes = [{"a": 1, "space": {"lr": "x"}}, {"a": 1, "space": {"lr": "y"}, "new": [2]}]
-    searches = [SearchData(view=VIEW, told=Timeline(), recipe=recipe) for recipe in recipes]
-    assert differences(searches) == {"space.lr": ["x", "y"], "new": ["", "[2]"]}
-
-
 # ---------------------------------------------------------------- a browser
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed to look at a page with")
-def test_a_browser_draws_every_plot_without_an_error(runs: Path, tmp_path: Path) -> None:
+def test_a_browser_draws_every_plot_without_an_error(tmp_path: Path) -> None:
     """A picture of the page is kept in the folder ``$ARTEFACTS``, where that is set."""
-    name = folder_of(runs, "hypersched").name
+    setup = Setup(policy="hypersched", atoms=4, deadline_s=30.0, scaling="sqrt")
+    simulate_into(tmp_path, setup)
     target = tmp_path / "report.html"
-    assert cli.main(["report", name, "--dir", str(runs), "-o", str(target)]) == 0
+    assert cli.main(["report", "--dir", str(tmp_path), "-o", str(target)]) == 0
     plots = target.read_text().count('class="plotly-graph-div"')
     picture = Path(os.environ.get("ARTEFACTS", tmp_path)).resolve() / "report.png"
     picture.parent.mkdir(parents=True, exist_ok=True)
