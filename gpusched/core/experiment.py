@@ -81,6 +81,7 @@ class Experiment:
         Raises InvalidTransition or AssertionError where the facts contradict each other; the state is then undefined.
         """
         state = self.state
+        state.said.clear()
         if state.finished and not events.is_reopened(event):
             self._after_the_end(event)
             return []
@@ -230,9 +231,7 @@ class Experiment:
         state.devices.join(event.devices, event.islands)
         for name, reason in event.unusable.items():
             state.devices.quarantine(name, reason)
-            state.say(None, f"{name} is quarantined: {reason}")
         if not is_first:
-            state.say(None, f"{', '.join(event.devices)} joined the search")
             return
         state.timers[DEADLINE] = state.rules.deadline_s
         if state.rules.watch:
@@ -249,16 +248,13 @@ class Experiment:
             return
         if not event.reason:
             state.devices.readmit(event.device)
-            state.say(None, f"{event.device} is in use again")
             return
         if slot.state is DeviceState.QUARANTINED:
             if slot.reason != event.reason:  # a stranger's GPU was lost as well
                 state.devices.quarantine(event.device, event.reason)
-                state.say(None, f"{event.device} stays quarantined: {event.reason}")
             return
         holder = slot.trial if slot.state is DeviceState.HELD else slot.awaited_by
         state.devices.quarantine(event.device, event.reason)
-        state.say(None, f"{event.device} is quarantined: {event.reason}")
         if holder is not None:
             trial = self._touched = state.trials[holder]
             self._do.lose(trial, event.device, event.reason)
@@ -267,7 +263,6 @@ class Experiment:
         """Begin nothing below the low mark, as it could not be saved; trials that run continue."""
         if event.low != self.state.storage_low:
             self.state.storage_low = event.low
-            self.state.say(None, event.what)
 
     # ------------------------------------------------------------ time and people
 
@@ -311,7 +306,6 @@ class Experiment:
     def _resumed(self, event: events.DaemonResumed) -> None:
         state = self.state
         state.watched_since = state.now
-        state.say(None, f"daemon {event.epoch} took over")
         self._learn_outside(event)
         for trial in state.live.values():
             # A measurement under way spans the time without a daemon.

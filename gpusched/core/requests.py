@@ -10,7 +10,7 @@ from gpusched.core.events import LimitsMoved, UserAsked
 from gpusched.core.state import DEADLINE, LAST_CALL, WAKE, State
 from gpusched.core.transitions import STOPPED_BY_USER, Transitions
 from gpusched.core.trial import After, TrialRecord, TrialState
-from gpusched.text import show_duration, show_hparams
+from gpusched.text import show_hparams
 
 S = TrialState
 
@@ -61,12 +61,9 @@ def move_limits(state: State, do: Transitions, event: LimitsMoved) -> bool:
     )
     state.timers[DEADLINE] = to_s
     if not was_over:
-        by_s, how = abs(to_s - rules.deadline_s), "later" if to_s > rules.deadline_s else "earlier"
-        state.say(None, f"the deadline is {show_duration(by_s)} {how}")
         return False
     state.stopping, state.finished = None, False
     state.watched_since, state.failures = state.now, 0
-    state.say(None, f"the search continues; {show_duration(state.time_left_s)} left")
     state.timers.pop(LAST_CALL, None)
     if state.missed_wake_at is not None:
         state.timers[WAKE], state.missed_wake_at = state.missed_wake_at, None

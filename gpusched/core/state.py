@@ -77,8 +77,8 @@ class State:
         self.missed_wake_at: float | None = None
         #: Since when trials could be heard: before that, silence means nothing.
         self.watched_since = NEVER
-        #: The last decisions in words: (at, trial or None, text).
-        self.decisions: deque[tuple[float, int | None, str]] = deque(maxlen=200)
+        #: Sentences about the search as a whole, of the event that was handled last.
+        self.said: list[str] = []
         self._longest_past_s = 0.0
 
     # ------------------------------------------------------------ questions of a policy
@@ -265,7 +265,8 @@ class State:
         return max(ahead, key=lambda trial: trial.best_score, default=None)
 
     def say(self, trial: TrialRecord | None, text: str) -> None:
-        """Keep a decision in words, for the dashboard and for ``explain``."""
-        self.decisions.append((self.now, trial.id if trial else None, text))
-        if trial is not None:
+        """Keep a decision in words: in the trial's story, or for the log of the search."""
+        if trial is None:
+            self.said.append(text)
+        else:
             trial.tell(self.now, text)

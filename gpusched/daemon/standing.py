@@ -36,9 +36,8 @@ def view(
         folder=str(assembled.paths.root),
         daemon_pid=daemon_pid,
         now=state.now if now is None else now,
-        rungs=policy.rungs,
+        rungs=[rung.milestone for rung in policy.rungs],
         idle=assembled.experiment.idle,
-        eta=getattr(getattr(policy, "options", None), "eta", None),
         notes=(*notes, *_what_if(assembled.paths)),
         **more,
     )

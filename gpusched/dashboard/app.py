@@ -27,7 +27,7 @@ from textual.widgets import (
     TabPane,
 )
 
-from gpusched.dashboard import devices, panels
+from gpusched.dashboard import panels
 from gpusched.dashboard.feed import Feed, Frames, Loupe, Source
 from gpusched.dashboard.marks import QUIET, styled
 from gpusched.dashboard.model import Standing
@@ -219,7 +219,7 @@ class Dashboard(App[Why]):
         width = max(20, (self.query_one("#head").size.width or self.size.width) - 2)
         self.query_one("#head", Static).update(panels.head(view, width, self._away_s))
         rows = max(2, self.size.height // 4)
-        self.query_one("#atoms", Static).update(devices.strip(view, width, rows))
+        self.query_one("#atoms", Static).update(panels.strip(view, width, rows))
         self.query_one("#remarks", Static).update(panels.remarks(view))
         self._trials.show(view)
         self._fill_side()
@@ -257,7 +257,7 @@ class Dashboard(App[Why]):
             case "log":
                 self._write("#output", found or ["nothing was printed yet"])
             case "decisions":
-                self._write("#told", panels.decisions(view, found or ()))
+                self._write("#told", found or ["nothing was decided yet"])
             case _:
                 pass
 

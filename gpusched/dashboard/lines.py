@@ -54,10 +54,12 @@ def records(
     is_end: bool = False,
 ) -> list[Record]:
     """Tell an event as flat objects, in the order in which things followed; ``is_end``: the search is over by it."""
-    if type(event) is Reported and not commands and not is_end:
+    if type(event) is Reported and not commands and not state.said and not is_end:
         return []  # nearly all events are such, and a busy daemon has thousands a second
     at = round(state.now, 3)
-    told = [*_of_event(event, commands, state), *_of_commands(event, commands, state, metric)]
+    told = [*_of_event(event, commands, state)]
+    told += [_record("said", clean(text)) for text in state.said]
+    told += _of_commands(event, commands, state, metric)
     if is_end:
         ending = clean(state.stopping or "")
         told.append(_record("over", _over(state, ending), reason=ending))

@@ -60,19 +60,16 @@ class AtomCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """One atom. ``trial``: the holder or, while the device drains, the last one; ``awaited_by``: the next.
+    """One atom. ``trial``: the holder or, while the device drains, the last one.
 
-    None: cannot be read of this kind of device. ``reason``: why the device drains or is quarantined; ``stuck``: the
-    device drains, and a process is still seen on it.
+    None: cannot be read of this kind of device. ``reason``: why the device drains or is quarantined.
     """
 
     id: str
     label: str = ""
     state: str = "free"
     trial: int | None = None
-    awaited_by: int | None = None
     reason: str = ""
-    stuck: bool = False
     utilisation: float | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
@@ -119,25 +116,6 @@ class TrialRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RungRow:
-    """``count`` trials recorded at ``milestone``, ``waiting`` of them paused there; ``cutoff``: a metric that keeps."""
-
-    milestone: int
-    count: int = 0
-    waiting: int = 0
-    cutoff: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionRow:
-    """A decision in words."""
-
-    at: float
-    trial: int | None = None
-    text: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class IdleRow:
     """Atoms that are idle for one reason, for ``idle_s`` so far; ``detail``: who, or what exactly."""
 
@@ -153,7 +131,7 @@ class Standing:
 
     ``state``: starting, running, stopping, finished, or interrupted (not finished, and no daemon lives). ``ending``:
     why it stops or stopped. ``trials``: the most relevant ones, the best first; ``trial_counts`` counts all of them.
-    ``notes`` come from the policy, ``warnings`` from the daemon (a full disk, ..). ``decisions``: the newest last.
+    ``notes`` come from the policy, ``warnings`` from the daemon (a full disk, ..). ``rungs``: the milestones.
     """
 
     experiment: str
@@ -173,15 +151,12 @@ class Standing:
     devices: tuple[DeviceRow, ...] = ()
     trials: tuple[TrialRow, ...] = ()
     trial_counts: Mapping[str, int] = field(default_factory=dict)
-    rungs: tuple[RungRow, ...] = ()
-    decisions: tuple[DecisionRow, ...] = ()
+    rungs: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     #: Atoms that train nobody now, and the atom-seconds that each reason has cost so far.
     idle: tuple[IdleRow, ...] = ()
     idle_atom_s: Mapping[str, float] = field(default_factory=dict)
-    #: Speed by number of atoms relative to one, as the scheduler has it now.
-    speed: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def trials_total(self) -> int:

@@ -1,23 +1,24 @@
-"""Texts of the dashboard: the head, one trial, curves, decisions and warnings. Pure."""
+"""Texts of the dashboard: the head, warnings, one trial, curves, and the strip of atoms. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from rich.text import Text
 
-from gpusched.dashboard import marks
+from gpusched.dashboard import idle, marks
 from gpusched.dashboard.marks import QUIET, DrawnCurve, Points, chart, fit, styled
-from gpusched.dashboard.model import LIVE, Standing, TrialRow
+from gpusched.dashboard.model import LIVE, DeviceRow, Standing, TrialRow
 from gpusched.text import (
     clean,
     count,
     hparam_texts,
-    sentence,
     show_clock,
     show_duration,
     show_hparams,
+    show_memory,
     show_metric,
 )
 
@@ -84,7 +85,7 @@ def remarks(view: Standing) -> Text:
 
 
 def detail(view: Standing, trial: TrialRow | None, story: Sequence[str]) -> Text:
-    """Word one trial in full, with the story that ``explain`` tells, or until that comes the last decisions."""
+    """Word one trial in full, with the story that ``explain`` tells."""
     if trial is None:
         return styled("no trial yet", QUIET)
     glyph, style = marks.state_of(trial.state)
@@ -99,8 +100,7 @@ def detail(view: Standing, trial: TrialRow | None, story: Sequence[str]) -> Text
     lines += [Text(fact) for fact in _facts(view, trial)]
     hparams = (f"{name}={shown}" for name, shown in hparam_texts(trial.hparams))
     lines.append(styled("  ".join(hparams), "cyan"))
-    told = story or [f"{show_clock(d.at)}  {d.text}" for d in view.decisions if d.trial == trial.id]
-    return Text("\n").join([*lines, Text(), *(Text(clean(text)) for text in told)])
+    return Text("\n").join([*lines, Text(), *(Text(clean(text)) for text in story)])
 
 
 def _facts(view: Standing, trial: TrialRow) -> Iterator[str]:
@@ -126,7 +126,7 @@ def _facts(view: Standing, trial: TrialRow) -> Iterator[str]:
         yield f"then: {trial.after}"
 
 
-# ---------------------------------------------------------------- curves and decisions
+# ---------------------------------------------------------------- curves
 
 
 def curves(view: Standing, selected: int | None, width: int, rows: int) -> Text:
@@ -150,7 +150,86 @@ def _by_step(trial: TrialRow) -> Points:
     )
 
 
-def decisions(view: Standing, log: Sequence[str]) -> list[str]:
-    """Word the decisions, the newest last: as the daemon's log has them from the beginning, or else the last ones."""
-    recent = (f"{show_clock(d.at)}  {sentence(d.trial, d.text)}" for d in view.decisions)
-    return [clean(line) for line in log or recent]
+# ---------------------------------------------------------------- atoms
+
+#: Least width of a column of figures.
+COLUMN = 58
+
+
+def _state(device: DeviceRow) -> str:
+    """Return the device's state in a word; one that a stranger holds is busy."""
+    why = device.reason.removeprefix(f"{device.name}: ")
+    is_busy = device.state == "quarantined" and why.startswith(("held by ", "leased by "))
+    return "busy" if is_busy else device.state
+
+
+def strip(view: Standing, width: int, rows: int) -> Text:
+    """Draw the atoms: a line each with figures, side by side where they fit, else blocks; then why some are idle."""
+    if not view.devices:
+        return styled("waiting for the devices", QUIET)
+    why = [fit(styled(line, "yellow"), width) for line in idle.now(view)][: max(1, rows // 2)]
+    rows = max(1, rows - len(why))
+    across = max(1, width // COLUMN)
+    if any(d.utilisation is not None for d in view.devices):
+        lines = [_figures(device, marks.colours(view)) for device in view.devices]
+        down = -(-len(lines) // across)
+        if down <= rows:
+            return Text("\n").join([*_side_by_side(lines, down, width // across), *why])
+    return Text("\n").join([*_blocks(view, width)[:rows], *why])
+
+
+def _side_by_side(lines: Sequence[Text], down: int, width: int) -> list[Text]:
+    rows = []
+    for row in range(down):
+        line = Text()
+        for cell in lines[row::down]:
+            cell = fit(cell, width - 2)
+            line.append_text(cell).append(" " * (width - cell.cell_len))
+        rows.append(line)
+    return rows
+
+
+def _figures(device: DeviceRow, colours: dict[int, str]) -> Text:
+    """Word one device: its trial or state, load, memory, temperature and power."""
+    line = styled(f"{device.name[:12]:<8} ", "bold")
+    if device.state == "held" and device.trial is not None:
+        line.append("▪ ", colours.get(device.trial, "")).append(f"trial {device.trial:<4} ")
+    else:
+        line.append(f"{_state(device):<12} ", marks.DEVICE.get(device.state, marks.UNKNOWN)[1])
+    if device.utilisation is not None:
+        line.append_text(marks.bar(device.utilisation, 6)).append(f" {device.utilisation:>4.0%}")
+    if device.memory_used_bytes is not None:
+        line.append(f" {show_memory(device.memory_used_bytes, device.memory_total_bytes):>12}")
+    if device.temperature_c is not None:
+        style = "yellow" if device.temperature_c >= 85 else QUIET
+        line.append(f" {device.temperature_c:.0f}°C", style)
+    if device.power_w is not None:
+        line.append(f" {device.power_w:.0f} W", QUIET)
+    return line
+
+
+def _blocks(view: Standing, width: int) -> list[Text]:
+    """Draw a block an atom, named by its trial; neighbours that one trial holds are one block."""
+    colours = marks.colours(view)
+    cell = max(max(len(_label(device)) for device in view.devices) + 2, 5)
+    across = max(1, width // cell)
+    rows = []
+    for start in range(0, len(view.devices), across):
+        line = Text()
+        shown = view.devices[start : start + across]
+        for (state, trial), run in groupby(shown, lambda d: (d.state, d.trial)):
+            members = list(run)
+            label = _label(members[0]).center(cell * len(members) - 2)
+            style = marks.DEVICE.get(state, marks.UNKNOWN)[1]
+            if state == "held" and trial is not None:
+                style = f"black on {colours.get(trial, QUIET)}"
+            line.append("[", QUIET).append(label, style).append("]", QUIET)
+        rows.append(line)
+    return rows
+
+
+def _label(device: DeviceRow) -> str:
+    if device.state in ("held", "draining"):
+        mark = "~" if device.state == "draining" else ""
+        return "?" if device.trial is None else f"{mark}{device.trial}"
+    return {"free": "·", "quarantined": "✗"}.get(device.state, "?")

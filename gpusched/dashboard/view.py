@@ -17,22 +17,19 @@ from typing import TYPE_CHECKING
 
 from gpusched.core.allocation import DeviceSlot, DeviceState
 from gpusched.core.idle import RELEASING, IdleTime, idle_now
-from gpusched.core.rung import Rung
 from gpusched.core.state import State
 from gpusched.core.trial import TrialRecord, TrialState
 from gpusched.dashboard.model import (
     AtomCounts,
     BestRow,
-    DecisionRow,
     DeviceRow,
     IdleRow,
-    RungRow,
     Standing,
     TrialRow,
     UnsavedRow,
     thinned,
 )
-from gpusched.text import clean, count, first_line
+from gpusched.text import clean, first_line
 
 if TYPE_CHECKING:
     from gpusched.devices.base import Reading
@@ -42,7 +39,6 @@ LIMIT = 200
 #: Of these at least so many of the last failures, so that an error can be looked at however many trials there are.
 FAILURES = 20
 CURVE_POINTS = 40
-DECISIONS = 40
 METRICS = 12
 
 
@@ -55,23 +51,17 @@ def build(
     folder: str = "",
     daemon_pid: int | None = None,
     now: float | None = None,
-    rungs: Sequence[Rung] = (),
-    eta: float | None = None,
+    rungs: Sequence[int] = (),
     notes: Sequence[str] = (),
     warnings: Sequence[str] = (),
     readings: Iterable[Reading] = (),
     idle: IdleTime | None = None,
 ) -> Standing:
-    """Describe the standing at ``now`` (seconds since the experiment began; the last event's time if None).
-
-    ``eta``: the policy's, for the rungs' cut-offs.
-    """
+    """Describe the standing at ``now`` (seconds since the experiment began; the last event's time if None)."""
     rules = state.rules
     now_s = state.now if now is None else max(now, state.now)
     if state.finished:
         now_s = state.now
-    total = state.devices.total
-    sizes = {1 << n for n in range(total.bit_length())} | {total} if total else set()
     counts, by_id = state.devices.counts(), {reading.device: reading for reading in readings}
     slots = state.devices.slots.values()
     devices = {slot.id: _device(slot, by_id.get(slot.id)) for slot in slots}
@@ -94,13 +84,11 @@ def build(
         devices=tuple(devices.values()),
         trials=tuple(_trial(state, trial, now_s) for trial in _relevant(state)),
         trial_counts={kind.value: number for kind, number in kinds.items()},
-        rungs=_rungs(state, rungs, eta),
-        decisions=_decisions(state),
+        rungs=tuple(sorted(set(rungs))),
         notes=tuple(clean(note) for note in notes),
         warnings=tuple(clean(warning) for warning in warnings),
         idle=_idle(state, idle, devices, now_s) if idle is not None and not state.finished else (),
         idle_atom_s={} if idle is None else {why: round(s, 3) for why, s in idle.by_reason.items()},
-        speed={size: round(state.speed.s(size), 4) for size in sorted(sizes)},
     )
 
 
@@ -160,9 +148,7 @@ def _device(slot: DeviceSlot, reading: Reading | None) -> DeviceRow:
         id=slot.id,
         state=slot.state.value,
         trial=slot.trial,
-        awaited_by=slot.awaited_by,
         reason=clean(_reason(slot, holders)),
-        stuck=slot.state is DeviceState.DRAINING and bool(holders),
         **read,
     )
 
@@ -246,43 +232,3 @@ def _number(value: float | str) -> float | str:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-# ---------------------------------------------------------------- rungs and decisions
-
-
-def _rungs(state: State, rungs: Sequence[Rung], eta: float | None) -> tuple[RungRow, ...]:
-    """Lowest first. A paused trial waits at the highest rung that recorded it."""
-    waiting: Counter[int] = Counter()
-    for trial in state.paused:
-        waiting.update([next((r.milestone for r in reversed(rungs) if trial in r), -1)])
-    return tuple(
-        RungRow(
-            milestone=rung.milestone,
-            count=len(rung),
-            waiting=waiting[rung.milestone],
-            cutoff=_finite(rung.cutoff(eta) * state.rules.sign) if eta and len(rung) else None,
-        )
-        for rung in rungs
-    )
-
-
-def _decisions(state: State) -> tuple[DecisionRow, ...]:
-    """List decisions, the newest last. One that is told at a report and again when the trial has left counts once.
-
-    The end of the search is told to every trial, and is one decision.
-    """
-    decisions = list(state.decisions)
-    ends = [decision for decision in decisions if decision[2] == state.stopping]
-    ended = {trial for _, trial, _ in ends}
-    if len(ended) > 1:
-        told = (ends[0][0], None, f"{count(len(ended), 'trial')} are ended: {state.stopping}")
-        decisions[decisions.index(ends[0])] = told
-        decisions = [decision for decision in decisions if decision[2] != state.stopping]
-    first: dict[tuple[int | None, str], float] = {}
-    for at, trial, text in decisions[-DECISIONS:]:
-        first.setdefault((trial, text), at)
-    return tuple(
-        DecisionRow(at=round(at, 3), trial=trial, text=clean(text))
-        for (trial, text), at in first.items()
-    )

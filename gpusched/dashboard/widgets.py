@@ -1,8 +1,14 @@
-"""Widgets of the dashboard: the table of trials, and a question."""
+"""Widgets of the dashboard: the table of trials (columns, order, filter), and a question.
+
+Hyperparameters stand before curve and launches; what has no room is reached by scrolling sideways.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -11,10 +17,116 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Label
 
-from gpusched.dashboard import table
-from gpusched.dashboard.marks import colours
-from gpusched.dashboard.model import Standing
-from gpusched.dashboard.table import TableChoice
+from gpusched.dashboard import marks
+from gpusched.dashboard.model import STATES, Standing, TrialRow
+from gpusched.text import clean, flat, hparam_texts, show_metric
+
+CURVE_WIDTH = 12
+#: Columns before the hyperparameters, and behind them.
+FIRST, LAST = ("trial", "state", "step", "metric", "atoms"), ("curve", "launches")
+
+_COMPARISON = re.compile(r"([^<>=\s]+)(<=|>=|<|>|=)(\S+)")
+_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": operator.eq,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TableChoice:
+    """Choices of the person who watches. ``sort``: name of a column; ``wanted``: see ``is_wanted``."""
+
+    sort: str = "metric"
+    is_reversed: bool = False
+    wanted: str = ""
+
+
+def columns(view: Standing) -> list[str]:
+    """Return the names of the columns, those of the hyperparameters dotted."""
+    names = dict.fromkeys(name for trial in view.trials for name in _hparams(trial))
+    return [*FIRST, *names, *LAST]
+
+
+def _hparams(trial: TrialRow) -> dict[str, Any]:
+    """Return the hyperparameters by column; one that is called as another column gets a longer name."""
+    found = flat(trial.hparams)
+    return {f"hparams.{name}" if name in FIRST + LAST else name: held for name, held in found}
+
+
+def value(trial: TrialRow, column: str) -> Any:
+    """Return what a column compares: a number, a text, or None."""
+    known = {
+        "trial": trial.id,
+        "state": trial.state,
+        "step": trial.step,
+        "metric": trial.metric,
+        "atoms": trial.atoms,
+        "curve": trial.best_metric,
+        "launches": trial.incarnation,
+    }
+    return known[column] if column in known else _hparams(trial).get(column)
+
+
+def cells(view: Standing, trial: TrialRow, names: list[str], colour: str | None) -> list[Text]:
+    """Word the cells of a trial. ``colour``: that of its atoms, None where it has none."""
+    glyph, style = marks.state_of(trial.state)
+    hparams = dict(hparam_texts(_hparams(trial)))
+    best = view.best is not None and view.best.trial == trial.id
+    shown = {
+        "trial": Text(str(trial.id), "bold" if best else ""),
+        "state": Text(f"{glyph} {trial.state}", style),
+        "step": Text(str(trial.step or "-")),
+        "metric": Text(show_metric(trial.metric), "bold" if best else ""),
+        "atoms": Text(str(trial.atoms or "-"), colour or ""),
+        "curve": Text(marks.sparkline(trial.curve, CURVE_WIDTH), marks.CURVE),
+        "launches": Text(str(trial.incarnation or "-")),
+    }
+    return [
+        shown[name] if name in shown else Text(hparams.get(clean(name, 60), "")[:24])
+        for name in names
+    ]
+
+
+def order(view: Standing, choice: TableChoice) -> list[TrialRow]:
+    """Choose and sort the trials; those without a value in the column come last in either direction."""
+    found = [trial for trial in view.trials if is_wanted(view, trial, choice.wanted)]
+    known = [trial for trial in found if value(trial, choice.sort) is not None]
+    numbers = all(isinstance(value(trial, choice.sort), int | float) for trial in known)
+
+    def key(trial: TrialRow) -> Any:
+        here = value(trial, choice.sort)
+        if choice.sort == "state":
+            return STATES.index(here) if here in STATES else len(STATES)
+        return here if numbers else str(here)
+
+    falls = choice.sort in ("metric", "curve", "step", "atoms", "launches")
+    falls = falls and not (choice.sort in ("metric", "curve") and view.mode == "min")
+    known.sort(key=key, reverse=falls != choice.is_reversed)
+    return known + [trial for trial in found if value(trial, choice.sort) is None]
+
+
+def is_wanted(view: Standing, trial: TrialRow, wanted: str) -> bool:
+    """Tell whether a trial has every word: a state, ``live``, ``lr<0.01``, a part of its hyperparameters or error."""
+    return all(_has(view, trial, word) for word in wanted.split())
+
+
+def _has(view: Standing, trial: TrialRow, word: str) -> bool:
+    if word == "live":
+        return trial.is_live
+    if word in STATES:
+        return trial.state == word
+    if (compared := _COMPARISON.fullmatch(word)) is not None:
+        name, sign, text = compared.groups()
+        have = value(trial, "metric" if name == view.metric else name)
+        try:
+            return have is not None and _COMPARE[sign](float(have), float(text))
+        except (TypeError, ValueError):
+            return sign == "=" and str(have) == text
+    hparams = " ".join(f"{name}={shown}" for name, shown in hparam_texts(trial.hparams))
+    return word.lower() in f"{trial.id} {hparams} {trial.error or ''}".lower()
 
 
 class TrialTable(DataTable[Text]):
@@ -43,28 +155,28 @@ class TrialTable(DataTable[Text]):
     def show(self, view: Standing) -> None:
         """Bring the rows up to date, in order; the cursor stays with the chosen trial, or at the top."""
         self._view = view
-        names = table.columns(view)
+        names = columns(view)
         self._head(view, names)
-        trials = table.order(view, self.choice)
-        painted = colours(view)
+        trials = order(view, self.choice)
+        painted = marks.colours(view)
         place = {trial.id: number for number, trial in enumerate(trials)}
         for row_key in [key for key in self.rows if int(key.value or 0) not in place]:
             self.remove_row(row_key)
         there = {key.value for key in self.rows}
         for trial in trials:
-            cells = table.cells(view, trial, names, painted.get(trial.id))
+            row = cells(view, trial, names, painted.get(trial.id))
             if str(trial.id) not in there:
-                self.add_row(*cells, key=str(trial.id))
+                self.add_row(*row, key=str(trial.id))
                 continue
-            for name, cell, before in zip(names, cells, self.get_row(str(trial.id)), strict=True):
+            for name, cell, before in zip(names, row, self.get_row(str(trial.id)), strict=True):
                 if cell != before:
                     self.update_cell(str(trial.id), name, cell, update_width=True)
         self.sort("trial", key=lambda cell: place[int(cell.plain)])
         self.under = None
         if trials:
-            row = place.get(self.chosen, 0) if self.chosen is not None else 0
-            self.under = trials[row].id
-            self.move_cursor(row=row, scroll=self.chosen is not None)
+            at = place.get(self.chosen, 0) if self.chosen is not None else 0
+            self.under = trials[at].id
+            self.move_cursor(row=at, scroll=self.chosen is not None)
 
     def _head(self, view: Standing, names: list[str]) -> None:
         """Show these columns, with a mark at the one that sorts."""

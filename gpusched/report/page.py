@@ -43,7 +43,7 @@ def html(view: Mapping[str, Any], told: Timeline, space: Mapping[str, Any] | Non
     sign = 1.0 if view["mode"] == "max" else -1.0
     metric = view["metric"]
     best = best_over_time(told, sign)
-    milestones = sorted({rung["milestone"] for rung in view.get("rungs") or ()})
+    milestones = view.get("rungs") or ()
     sections: list[Section] = [
         ("Learning curves", figures.curves(told, sign, metric), ""),
         ("The best so far", figures.progress(best, metric) if best else None, ""),
@@ -63,7 +63,7 @@ def html(view: Mapping[str, Any], told: Timeline, space: Mapping[str, Any] | Non
     asked = [f"<p class='quiet'>{escape(view['whatif'])}</p>"] if view.get("whatif") else []
     spent = "<br>".join(escape(line) for line in idle.spent(from_json(view)))
     parts = [_headline(view, told), _best(view), *asked, f"<p class='quiet'>{spent}</p>"]
-    return page(view["experiment"], parts, sections, [_trials(view, told, sign), _decisions(view)])
+    return page(view["experiment"], parts, sections, [_trials(view, told, sign)])
 
 
 def _logarithmic(space: Mapping[str, Any]) -> set[str]:
@@ -156,18 +156,6 @@ def _trials(view: Mapping[str, Any], told: Timeline, sign: float) -> str:
         more = f"the best {ROWS} of {len(trials)}; 'gpusched export' has all"
         out.append(f"<p class='quiet'>{more}</p>")
     return "".join(out)
-
-
-def _decisions(view: Mapping[str, Any]) -> str:
-    rows = []
-    for decision in reversed(view.get("decisions") or []):
-        trial = "" if decision["trial"] is None else str(decision["trial"])
-        rows.append((f"{decision['at']:.1f}", trial, decision["text"]))
-    if not rows:
-        return ""
-    lines = [_cells("th", ("seconds", "trial", ""), 2), *(_cells("td", row, 2) for row in rows)]
-    table = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<h2>The last decisions</h2><div class='wide'><table>{table}</table></div>"
 
 
 # ---------------------------------------------------------------- small things

@@ -208,18 +208,6 @@ def test_who_comes_to_rest_is_queued_for_the_policy() -> None:
     assert list(state.rested) == [trial, trial]
 
 
-def test_what_is_said_is_kept_for_the_last_200() -> None:
-    state = make()
-    for n in range(250):
-        state.now = float(n)
-        state.say(None, f"word {n}")
-    assert len(state.decisions) == 200
-    assert state.decisions[-1] == (249.0, None, "word 249")
-
-
-# ---------------------------------------------------------------- invariants find what they are for
-
-
 def breakages() -> dict[str, tuple[str, object]]:
     """What to break in a healthy state, and what the AssertionError must say."""
 

@@ -141,9 +141,8 @@ class Scene:
             metric=self.metric,
             folder="/data/runs/digits-0714-1532",
             now=now,
-            rungs=policy.rungs,
+            rungs=[rung.milestone for rung in policy.rungs],
             idle=self.experiment.idle,
-            eta=getattr(policy.options, "eta", None),
             notes=policy.notes(state),
             **more,
         )

@@ -8,10 +8,9 @@ from typing import Any, get_type_hints
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from gpusched.dashboard import devices as device_panel
-from gpusched.dashboard import marks, model, panels, table
+from gpusched.dashboard import marks, model, panels, widgets
 from gpusched.dashboard.model import Standing
-from gpusched.dashboard.table import TableChoice
+from gpusched.dashboard.widgets import TableChoice
 
 words = (
     st.text(max_size=30)
@@ -69,11 +68,9 @@ views = made(
     devices=several(devices, 20) | several(devices, 70, min_size=70),
     trials=several(trials, 12, unique_by=lambda trial: trial.id),
     trial_counts=st.dictionaries(st.sampled_from(model.STATES), counts),
-    rungs=several(made(model.RungRow), 6),
+    rungs=st.just(()),
     idle=several(made(model.IdleRow), 6),
     idle_atom_s=st.dictionaries(words, st.floats(0, 1e9), max_size=6),
-    decisions=several(made(model.DecisionRow), 6),
-    speed=st.just({1: 1.0}),
 )
 choices = made(TableChoice, sort=words | st.sampled_from(["metric", "state", "curve"]))
 
@@ -84,14 +81,13 @@ choices = made(TableChoice, sort=words | st.sampled_from(["metric", "state", "cu
 def test_any_view_fits_any_terminal(
     view: Standing, width: int, height: int, choice: TableChoice, story: list[str]
 ) -> None:
-    trials = table.order(view, choice)
+    trials = widgets.order(view, choice)
     assert len(trials) <= len(view.trials)
-    names = table.columns(view)
+    names = widgets.columns(view)
     for trial in trials:
-        assert len(table.cells(view, trial, names, None)) == len(names)
-    panels.decisions(view, ())
+        assert len(widgets.cells(view, trial, names, None)) == len(names)
     panels.detail(view, view.trials[0] if view.trials else None, story)
     panels.remarks(view)
-    drawn = [panels.head(view, width), device_panel.strip(view, width, height // 4)]
+    drawn = [panels.head(view, width), panels.strip(view, width, height // 4)]
     for text in [*drawn, panels.curves(view, None, width, height)]:
         assert all(line.cell_len <= max(width, 32) for line in text.split())

@@ -28,18 +28,17 @@ def crowd() -> Scene:
 def test_it_has_what_status_promises() -> None:
     found = to_json(Scene().play(14).view())
     keys = {"experiment", "state", "policy", "daemon_pid", "time_left_s", "deadline_s", "metric"}
-    assert keys | {"mode", "atoms", "trials", "best", "devices", "rungs", "decisions"} <= set(found)
+    assert keys | {"mode", "atoms", "trials", "best", "devices", "rungs"} <= set(found)
     assert set(found["atoms"]) == {"total", "held", "free", "draining", "quarantined"}
     assert sum(found["atoms"][key] for key in ("held", "free", "draining", "quarantined")) == 4
     keys = {"id", "state", "step", "metric", "atoms", "incarnation", "hparams", "curve", "error"}
     assert all(keys <= set(trial) for trial in found["trials"])
     assert set(found["best"]) >= {"trial", "metric", "step"}
-    assert all({"milestone", "count", "cutoff", "waiting"} <= set(rung) for rung in found["rungs"])
+    assert found["rungs"][:3] == (1, 3, 9)
 
 
 def test_json_there_and_back_is_the_same_view() -> None:
     view = Scene(kind="gpu", fails=(2,), broken=(1,)).play(20).view()
-    assert view.speed, "its keys are numbers, which JSON has as text"
     text = json.dumps(to_json(view), allow_nan=False)
     assert from_json(json.loads(text)) == view
 
@@ -132,7 +131,6 @@ def test_devices_say_why_they_cannot_be_used() -> None:
     view = scene.view(readings=[reading])
     device = next(device for device in view.devices if device.id == name)
     assert device.state == "draining"
-    assert device.stuck
     mine = trial.id
     assert (
         device.reason
@@ -143,7 +141,6 @@ def test_devices_say_why_they_cannot_be_used() -> None:
         calm.reason
         == f"trial {mine} has left, its release is being confirmed; trial {mine} is next"
     )
-    assert not calm.stuck
     scene.tell(QuarantineChanged(at=5.1, device=name, reason="4.1 GiB\x1b[31m still held"))
     device = next(device for device in scene.view().devices if device.id == name)
     assert (device.state, device.trial, device.reason) == (
@@ -151,27 +148,6 @@ def test_devices_say_why_they_cannot_be_used() -> None:
         None,
         "4.1 GiB still held",
     )
-
-
-def test_rungs_count_who_came_and_who_waits() -> None:
-    scene = Scene().play(14)
-    state, rungs = scene.experiment.state, scene.view().rungs
-    assert [rung.milestone for rung in rungs[:3]] == [1, 3, 9]
-    assert rungs[0].count > rungs[1].count > rungs[2].count > 0
-    assert sum(rung.waiting for rung in rungs) == len(state.paused)
-    assert rungs[0].cutoff is not None
-
-
-def test_a_cutoff_of_a_loss_is_a_loss() -> None:
-    rungs = Scene(mode="min").play(14).view().rungs
-    assert rungs[0].cutoff is not None
-    assert rungs[0].cutoff > 0
-
-
-def test_what_was_decided_and_then_done_is_told_once() -> None:
-    decisions = [(d.trial, d.text) for d in Scene().play(24).view().decisions]
-    assert any("grows 1 -> 2" in text for _, text in decisions)
-    assert len(decisions) == len(set(decisions))
 
 
 def test_errors_are_one_harmless_line() -> None:

@@ -38,9 +38,8 @@ VIEW: dict[str, Any] = {
     "atoms": {"total": 2},
     "trial_counts": {"stopped": 1, "failed": 1},
     "best": {"trial": 0, "step": 2, "metric": 0.75, "at_s": 3.0, "hparams": {"act": EVIL}},
-    "rungs": [{"milestone": 2, "count": 1, "waiting": 0, "cutoff": None}],
+    "rungs": [2],
     "trials": [{"id": 1, "state": "failed", "error": f"ValueError: {EVIL}\ntrace"}],
-    "decisions": [{"at": 1.5, "trial": None, "text": EVIL}],
 }
 
 
@@ -168,7 +167,7 @@ def test_the_page_is_whole_and_harmless(tmp_path: Path) -> None:
 
 
 def test_an_experiment_that_has_only_begun() -> None:
-    view = {**VIEW, "best": None, "rungs": [], "trials": [], "decisions": [], "trial_counts": {}}
+    view = {**VIEW, "best": None, "rungs": [], "trials": [], "trial_counts": {}}
     text = page.html(view, Timeline())
     checked(text)
     assert "No model is saved yet." in text
