@@ -116,7 +116,7 @@ def test_a_missing_recipe(recipe: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_the_policy_is_asked(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["validate", str(recipe), "--policy", "seer", "--set", "policy.B=0.001"]
     assert main(small) == 2
-    assert "the budget of 0.001 atom-minutes is too small" in capsys.readouterr().err
+    assert "no plan fits 64 atoms, 1.5 min and 0.001 atom-minutes" in capsys.readouterr().err
     assert main([*small, "--json"]) == 2
     (problem,) = json.loads(capsys.readouterr().out)["problems"]
     assert problem.startswith("policy.B: the budget")
