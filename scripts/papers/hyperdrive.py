@@ -170,9 +170,9 @@ def draw_mcmc(results: Sequence[Search], folder: Path) -> list[str]:
     groups: dict[tuple[str, int], dict[str, list[float]]] = {}
     for result in results:
         source, predictor = result.source.split()
-        hours = TMAX_S / 3600.0 if result.hours is None else result.hours
+        took = TMAX_S / 3600.0 if result.hours is None else result.hours
         of = groups.setdefault((source, result.machines), {})
-        of.setdefault(predictor, []).append(hours)
+        of.setdefault(predictor, []).append(took)
     found: list[dict[str, Any]] = []
     for (source, machines), hours in groups.items():
         apart = [one - other for one, other in zip(hours["mcmc"], hours["shapes"], strict=True)]

@@ -119,7 +119,7 @@ def test_the_policy_is_asked(recipe: Path, capsys: pytest.CaptureFixture[str]) -
     assert "no plan fits 64 atoms, 1.5 min and 0.001 atom-minutes" in capsys.readouterr().err
     assert main([*small, "--json"]) == 2
     (problem,) = json.loads(capsys.readouterr().out)["problems"]
-    assert problem.startswith("policy.B: the budget")
+    assert problem.startswith("policy.B: no plan fits")
 
 
 def test_a_time_that_is_none_is_told(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
