@@ -12,7 +12,7 @@ from gpusched.daemon import session
 from gpusched.dashboard.model import FINAL, from_json
 from gpusched.errors import InputError
 from gpusched.folder import find
-from gpusched.folder.logcap import read_from
+from gpusched.folder.files import read_from
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
 
 #: How often ``-f`` asks whether its trial is over.

@@ -21,7 +21,6 @@ from gpusched.core.events import StorageChanged
 from gpusched.core.state import State
 from gpusched.errors import DamagedState, InputError
 from gpusched.folder.files import FULL, Reserve, Room, read_json, write_durably
-from gpusched.folder.logcap import LogCap
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import read_claim
 
@@ -89,7 +88,6 @@ class Storage:
         self._beside = beside
         self._is_looking = False
         self._seen: Room | None = None
-        self._logs = LogCap(paths.root)
 
     def require_room(self) -> None:
         """Raise InputError where a new search could not save its trials."""
@@ -136,9 +134,8 @@ class Storage:
             self._seen = self._room(self._paths.root)
 
     def _look(self, now: float, needs: Needs) -> None:
-        """Beside the loop: cut logs, read the room, and make some where it is low."""
+        """Beside the loop: read the room, and make some where it is low."""
         try:
-            self._logs.look(now)
             self._measure()
             room = self._seen
             if room is not None and room.is_low and now >= self._make_room_at:

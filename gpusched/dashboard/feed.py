@@ -18,7 +18,7 @@ from typing import Any
 
 from gpusched.dashboard.model import Standing, from_json
 from gpusched.errors import DamagedState, GpuschedError
-from gpusched.folder.logcap import read_from
+from gpusched.folder.files import read_from
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.text import log_line
 

@@ -2,5 +2,5 @@
 
 * ``paths`` names every path; ``find`` resolves a name, a folder or ``last``; ``files`` writes whole files, checks
   them, and keeps room for the journal
-* ``lock`` (one daemon at a time, and the newest), ``logcap`` (capped logs), ``reports`` (a trial's own file of reports)
+* ``lock`` (one daemon at a time, and the newest), ``reports`` (a trial's own file of reports)
 """

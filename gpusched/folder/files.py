@@ -228,3 +228,19 @@ def is_full(folder: Path) -> bool:
         with suppress(OSError):
             probe.unlink(missing_ok=True)
     return False
+
+
+def read_from(path: Path, offset: int, *, is_growing: bool = False) -> tuple[list[str], int]:
+    """Return the lines behind ``offset``, and the offset behind them.
+
+    ``is_growing``: a last line without an end is left for the next time.
+    """
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size < offset:
+            offset = 0
+        file.seek(offset)
+        data = file.read()
+    if is_growing:
+        data = data[: data.rfind(b"\n") + 1]
+    lines = data.decode("utf-8", "replace").removesuffix("\n").split("\n") if data else []
+    return lines, offset + len(data)

@@ -28,7 +28,6 @@ from typing import Literal
 from gpusched import failpoints
 from gpusched.folder.files import sync, write_aside
 from gpusched.folder.lock import Fence, read_epoch
-from gpusched.folder.logcap import LogCap
 from gpusched.folder.paths import TrialPaths
 from gpusched.processes import outcome, stacks
 from gpusched.processes.claim import add_ranks, make_claim, sweep_shared_memory
@@ -86,7 +85,6 @@ class Shim:
         self._orders = Orders(spec, self.paths, hello, self._fence)
         self._bell = Bell()
         self._began_s = time.time()
-        self._logs: LogCap | None = None
 
     @property
     def stop_grace_s(self) -> float | None:
@@ -122,7 +120,6 @@ class Shim:
         """Take over the ranks that have been started (cold: the one process that runs them, as rank -1)."""
         self._rank_of = {pid: rank for rank, pid in rank_pids.items()}
         self._orders.connect()
-        self._logs = LogCap(self.paths.logs(self.incarnation))
         self._oom_kills = _oom_kills()
         with suppress(OSError):
             add_ranks(self.paths.shim(self.incarnation), self.me, identify(rank_pids.values()))
@@ -173,15 +170,10 @@ class Shim:
         return self._word
 
     def _pass(self, timeout_s: float) -> None:
-        """Wait at most ``timeout_s`` for children that end, the daemon and the logs."""
+        """Wait at most ``timeout_s`` for children that end, and the daemon."""
         self._orders.mind_the_daemon()
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
-        logs = self._logs
-        if logs is not None:
-            if not logs.wait_s(time.monotonic()):
-                logs.look(time.monotonic())
-            timeout_s = min(timeout_s, logs.wait_s(time.monotonic()))
         if self._orders.fileno() >= 0:
             poll.register(self._orders.fileno(), select.POLLIN)
         for descriptor, _ in poll.poll(max(0.0, timeout_s) * 1000):
@@ -250,8 +242,6 @@ class Shim:
     def _clean_up(self) -> None:
         """Remove what a tree leaves beside processes; no failure here may keep the end from being told."""
         try:
-            if self._logs is not None:
-                self._logs.close()
             for name in sweep_shared_memory(self._began_s):
                 print(f"removed /dev/shm/{name}, which the trial left behind", flush=True)
         except Exception:

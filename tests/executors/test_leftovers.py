@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.commands import Launch
-from gpusched.folder.logcap import FIRST_BYTES, LAST_BYTES, STEP_BYTES, read_from
+from gpusched.folder.files import read_from
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import Identity, send_signal, start_time
 from tests.executors.conftest import Lab, wait_for
@@ -19,42 +18,15 @@ from tests.executors.contract import the_exit
 from tests.executors.test_ranks import play
 from tests.executors.test_trees import begin, kill
 
-MIB = 1 << 20
 SHARED = Path("/dev/shm")
 
 
-def check_flood(lab: Lab, trial: int, mib: int) -> None:
-    assert wait_for(lab.trial_folder(trial) / "flooded") == mib, "it was not slowed to death"
-    stream = lab.logs(trial) / "rank-0.out"
-    assert stream.stat().st_size > (mib - 1) * MIB
-    assert stream.stat().st_blocks * 512 <= FIRST_BYTES + LAST_BYTES + STEP_BYTES + MIB
-    lines, _ = read_from(stream, 0)
-    assert lines[0].startswith("block      0 ")
-    assert lines[-1].startswith(f"block {mib - 1:6d} ")
-    assert sum(line.startswith("[gpusched: ") for line in lines) == 1
-
-
-def test_a_flood_of_output_is_capped(lab: Lab) -> None:
-    trial, ending = play(lab, "flood", mib=96)
+def test_a_flood_of_output_slows_nobody(lab: Lab) -> None:
+    trial, ending = play(lab, "flood", mib=32)
     assert ending.outcome == "finished"
-    check_flood(lab, trial, 96)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("launch", ["warm", "cold"])
-def test_a_flood_of_a_gigabyte(launch: str, tmp_path: Path) -> None:
-    """Without a daemon, too: it goes as soon as the trial is up."""
-    lab = Lab(tmp_path, launch=launch)
-    try:
-        trial = lab.rig.new_trial()
-        lab.executor.execute(
-            Launch(trial, 1, lab.rig.devices[:1], {"scenario": "flood", "mib": 1024})
-        )
-        ending = the_exit(lab.rig.run(trial), trial)
-        assert ending.outcome == "finished"
-        check_flood(lab, trial, 1024)
-    finally:
-        lab.clean()
+    lines, _ = read_from(lab.logs(trial) / "rank-0.out", 0)
+    assert lines[0].startswith("block      0 ")
+    assert lines[-1].startswith("block     31 ")
 
 
 @pytest.fixture

@@ -1,0 +1,19 @@
+"""Logs are read on as they grow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpusched.folder.files import read_from
+
+
+def test_a_log_is_read_on_from_where_it_was_left(tmp_path: Path) -> None:
+    log = tmp_path / "rank-0.out"
+    log.write_bytes(b"one\ntw")
+    assert read_from(log, 0, is_growing=True) == (["one"], 4)
+    assert read_from(log, 4) == (["tw"], 6)
+    log.write_bytes(b"one\ntwo\n\xff\n")
+    assert read_from(log, 4, is_growing=True) == (["two", "\ufffd"], 10)
+    assert read_from(log, 10) == ([], 10)
+    log.write_bytes(b"anew\n")
+    assert read_from(log, 10) == (["anew"], 5), "a file that was cut is read from its beginning"
