@@ -42,7 +42,7 @@ Metric = (
     Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | float | Literal["nan", "inf", "-inf"]
 )
 Go = Literal["continue", "hold", "save", "yield", "leave"]
-"""The daemon's answer to a report: train on; with a copy in memory; save and
+"""The daemon's answer to a report: train on; put a copy aside; save and
 train on; save and leave; leave without saving."""
 GO: tuple[Go, ...] = ("continue", "hold", "save", "yield", "leave")
 

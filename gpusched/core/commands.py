@@ -32,7 +32,7 @@ class Yield(Struct, frozen=True):
 class Save(Struct, frozen=True, omit_defaults=True):
     """Answer the trial's report with "save a checkpoint"; if it is to leave, it saves before it does.
 
-    ``hold``: keep a copy in memory, which is committed when saves may cost time again, or as the trial ends.
+    ``hold``: put a copy aside, which is committed when saves may cost time again, or as the trial ends.
     """
 
     trial: int

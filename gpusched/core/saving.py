@@ -25,7 +25,7 @@ class Saves:
 
         A trial that leaves saves in any case. Otherwise a search in which every step is a new best would do nothing but
         save: so not more often than ``best_every_s``, and not more than ``save_share`` of the trial's time. In between
-        the trial holds a copy in memory, which it commits after a while, or when it ends: it is asked for one only if
+        the trial puts a copy aside, which it commits after a while, or when it ends: it is asked for one only if
         none holds a better one.
         """
         state = self._state
@@ -51,13 +51,13 @@ class Saves:
             trial.why_unsaved = why
 
     def _hold(self, trial: TrialRecord) -> None:
-        """Have the trial keep a copy in memory, unless one has been asked to keep a better one."""
+        """Have the trial put a copy aside, unless one has been asked to keep a better one."""
         if trial.score > self._state.held_score:
             self._state.held_by, self._state.held_score = trial.id, trial.score
             self._add(Save(trial.id, trial.incarnation, hold=True))
 
     def exited(self, trial: TrialRecord) -> None:
-        """Forget the copy in memory that the trial held: it is committed, or lost."""
+        """Forget the copy that the trial held: it is committed, or lost."""
         if self._state.held_by == trial.id:
             self._state.held_score = NEVER
 

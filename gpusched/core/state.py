@@ -49,7 +49,7 @@ class State:
         self.best: BestCheckpoint | None = None
         #: When a trial was last asked to save because it had become the best.
         self.best_asked_at = NEVER
-        #: Trial that was last asked to hold a copy of the best model in memory, and its score.
+        #: Trial that was last asked to hold a copy of the best model, and its score.
         self.held_by, self.held_score = -1, NEVER
         #: The longest that a checkpoint of any trial took.
         self.longest_save_s = 0.0

@@ -139,7 +139,7 @@ class Driver:
             if self._check:
                 self.experiment.check()
             if all(type(command) is Save and command.hold for command in commands):
-                # A copy in memory has no effect outside, and a search in which every step is better asks for many.
+                # A copy put aside is told to nobody, and a search in which every step is better asks for many.
                 for command in commands:
                     self._execute(command)
                 if type(event) is Reported:

@@ -186,8 +186,8 @@ class Saver:
         draft = self._draft(where, None)
         if self._store is None:
             return
-        self._held = draft
         self._begin(partial(self._write, draft, held=True))
+        self._held = draft  # only now: the timer of an earlier copy may be in ``finish``
         pause_s = max(HOLD_S, self._last_save_s / SAVE_SHARE)
         due_s = self._saved_at_s + pause_s - time.monotonic()
         self._due = threading.Timer(max(0.0, due_s), self.finish)
@@ -202,8 +202,8 @@ class Saver:
 
     def finish(self) -> None:
         """Commit what is held or on its way to the disk; from any thread of rank 0."""
-        self.wait()
         with self._lock:
+            self.wait()
             draft, self._held = self._held, None
             if draft is not None:
                 self._commit(draft, was_held=True)

@@ -194,6 +194,29 @@ def test_19_the_best_copy_that_is_held_outlives_a_rank_that_is_killed(
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith(HELD)] == []
 
 
+def test_a_copy_that_is_held_as_the_one_before_falls_due_is_committed_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timer takes the new copy before that is written."""
+    told: list[int] = []
+    saver = make(tmp_path, torch.ones(10), told.append)
+    begin = saver._begin
+
+    def due_now(work: Callable[[], object]) -> None:
+        due = threading.Thread(target=saver.finish)
+        monkeypatch.setattr(saver, "wait", lambda: (due_asks.set(), wait())[1])
+        due.start()
+        assert due_asks.wait(PATIENCE_S)
+        begin(work)
+        due.join(PATIENCE_S)
+
+    due_asks, wait = threading.Event(), saver.wait
+    monkeypatch.setattr(saver, "_begin", due_now)
+    saver.hold((1, 1))
+    saver.finish()
+    assert told == [1]
+
+
 def _train(folder: Path, line: int) -> None:
     """Train and save behind for ever; tell of every step that is committed."""
     weights = torch.zeros(200_000)
