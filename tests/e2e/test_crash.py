@@ -154,6 +154,7 @@ def test_a_damaged_journal_is_refused_and_the_best_configuration_is_told(sandbox
     assert f"event {last - 2}" in refused.err
     assert "'gpusched best' prints" in refused.err
     assert sandbox.call("best").code == 0
+    sandbox.kill_everything()  # they would wait two minutes for a daemon
 
 
 @pytest.mark.slow

@@ -121,7 +121,7 @@ def test_every_policy_live(sandbox: Sandbox, name: str) -> None:
     [
         (
             {"name": "seer", "B": 0.001, "t_min": 0.1},
-            "policy.B: the budget of 0.001 atom-minutes is too small for one trial",
+            "policy.B: no plan fits 2 atoms, 16.7 min and 0.001 atom-minutes",
         ),
         ({"name": "pop"}, "policy.metric_min: pop needs a bounded metric"),
     ],

@@ -54,6 +54,7 @@ class Hand:
         self.now = 0.0
         self.events: list[Event] = []
         self.commands: list[Command] = []
+        self._said: list[str] = []
         self.forecasts: list[Forecast] = []
         self._marked: dict[int, Yield] = {}
         self._queue: deque[Event] = deque()
@@ -71,6 +72,7 @@ class Hand:
             happened = self._queue.popleft()
             self.events.append(happened)
             commands = self.experiment.handle(happened)
+            self._said += self.state.said
             self.experiment.check()
             first = commands if first is None else first
             for command in commands:
@@ -217,7 +219,8 @@ class Hand:
     @property
     def said(self) -> str:
         """All decisions in words, a line each."""
-        return "\n".join(text for _, _, text in self.state.decisions)
+        told = [text for trial in self.state.trials.values() for _, text in trial.story]
+        return "\n".join((*self._said, *told))
 
     @property
     def notes(self) -> str:
