@@ -8,7 +8,7 @@ commands say what an executor must do. Everything else in this package is a part
 
     events.py ──▶ experiment.py ──▶ commands.py
                    │  records the fact, asks the policy, hands atoms out
-                   ├─ requests.py    what people ask for
+                   ├─ requests.py    what people ask for; over.py when a search ends by itself
                    ├─ transitions.py from decisions (atoms), exits and silence to commands (devices)
                    │    ├─ exits.py       where a trial goes whose incarnation is gone, and with which devices
                    │    └─ saving.py      checkpoints, and which is the best

@@ -14,29 +14,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from gpusched.core import events, invariants, requests
+from gpusched.core import events, invariants, over, requests
 from gpusched.core.allocation import DeviceState
 from gpusched.core.commands import Command, Suggest
 from gpusched.core.configurations import Draw
-from gpusched.core.decisions import (
-    NO_STEP_FITS,
-    Decision,
-    Options,
-    Policy,
-    Resize,
-    Resume,
-    Start,
-)
+from gpusched.core.decisions import Decision, Options, Policy, Resize, Resume, Start
 from gpusched.core.idle import IdleTime
 from gpusched.core.rules import Rules
-from gpusched.core.state import DEADLINE, LAST_CALL, NOTHING_LEFT, TOO_LATE, WAKE, WATCH, State
+from gpusched.core.state import DEADLINE, LAST_CALL, WAKE, WATCH, State
 from gpusched.core.transitions import Transitions
 from gpusched.core.trial import NEVER, RUNNING, TrialRecord, TrialState
 
 S = TrialState
-
-#: A trial that trains and has reported so often without a finite metric counts as one that has failed.
-SENSELESS_REPORTS = 3
 
 
 class Experiment:
@@ -372,23 +361,8 @@ class Experiment:
                 state.untold[trial.id] = trial
 
     def _give_up_if_hopeless(self) -> None:
-        """End a search of which no trial has reported a finite metric, after ``max_failures`` of them."""
-        state = self.state
-        if state.stopping is not None or state.has_finite:
-            return
-        reported = sum(
-            len(trial.curve) >= SENSELESS_REPORTS or not trial.is_live
-            for trial in state.trials.values()
-            if trial.curve and trial.state is not S.FAILED
-        )
-        if state.failures + reported < state.rules.max_failures:
-            return
-        if reported:
-            self._do.end(
-                f"no finite metric after {state.failures + reported} trials: NaN or infinite in every report"
-            )
-        else:
-            self._do.end(f"the first {state.failures} trials failed")
+        if self.state.stopping is None and (why := over.why_hopeless(self.state)):
+            self._do.end(why)
 
     def _finish_if_over(self) -> None:
         """End the search, which has no live trial, if it is stopping or nothing can bring one back."""
@@ -396,23 +370,11 @@ class Experiment:
         if state.devices.total == 0:
             return
         if state.stopping is None:
-            if state.may_go_on:
+            state.stopping = over.why_over(state) or None
+            if state.stopping is None:
                 return
-            state.stopping = TOO_LATE if self._is_too_late() else NOTHING_LEFT
         state.finished = True
         for trial in list(state.paused.values()):
             trial.cut_atoms = 0
             state.move(trial, S.STOPPED, state.stopping)
         self._tell_of_rest()
-
-    def _is_too_late(self) -> bool:
-        """Tell whether something is left to train of which no step would end before the deadline."""
-        state, step_s = self.state, self.state.speed.step_on_one_atom_s
-        is_cut = any(
-            trial.story and trial.story[-1][1].endswith(NO_STEP_FITS)
-            for trial in state.trials.values()
-        )
-        if is_cut or step_s is None:
-            return is_cut
-        is_left = bool(state.can_draw or state.paused)
-        return is_left and state.speed.overhead + step_s > state.time_left_s
