@@ -1,4 +1,4 @@
-"""Room on the disk: the low mark, the reserve, logs kept short, and checkpoints that nothing needs any more.
+"""Room on the disk: the low mark, the reserve, and checkpoints that nothing needs any more.
 
 Needed are: of a trial that may continue, its two newest committed checkpoints; all of a trial whose processes still
 live, daemon or not; and as long as ``best/`` does not hold the best model, the checkpoints of the trial that does. A
@@ -24,7 +24,7 @@ from gpusched.folder.files import FULL, Reserve, Room, read_json, write_durably
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import read_claim
 
-#: How often the disk, and the daemon's and the warm server's logs, are looked at.
+#: How often the disk is looked at.
 LOOK_EVERY_S = 2.5
 MAKE_ROOM_EVERY_S = 60.0
 KEEP = 2

@@ -24,9 +24,12 @@ from typing import Any, TypeVar
 
 from gpusched.errors import GpuschedError
 from gpusched.protocol import BadFrame
+from gpusched.text import show_bytes
 
 T = TypeVar("T")
 _FILE_LIMIT_BYTES = 4 << 20
+READ_BYTES = 32 << 20
+"""Most of a log that is read at once: as lines it takes several times as much memory."""
 _SEAL_BYTES = len(',"crc":"01234567"}')
 
 
@@ -233,14 +236,23 @@ def is_full(folder: Path) -> bool:
 def read_from(path: Path, offset: int, *, is_growing: bool = False) -> tuple[list[str], int]:
     """Return the lines behind ``offset``, and the offset behind them.
 
-    ``is_growing``: a last line without an end is left for the next time.
+    ``is_growing``: a last line without an end is left for the next time. Of more than ``READ_BYTES`` the last are read,
+    and a line says what was left out.
     """
     with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size < offset:
+        size = os.fstat(file.fileno()).st_size
+        if size < offset:
             offset = 0
-        file.seek(offset)
-        data = file.read()
+        left_out = max(0, size - offset - READ_BYTES)
+        file.seek(offset + left_out)
+        data = file.read(READ_BYTES)
+    end = offset + left_out + len(data)
     if is_growing:
+        end -= len(data) - (data.rfind(b"\n") + 1)
         data = data[: data.rfind(b"\n") + 1]
+    if left_out:
+        data = data.partition(b"\n")[2]
     lines = data.decode("utf-8", "replace").removesuffix("\n").split("\n") if data else []
-    return lines, offset + len(data)
+    if left_out:
+        lines.insert(0, f"[gpusched: {show_bytes(left_out)} before this are in {path}]")
+    return lines, end

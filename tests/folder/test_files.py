@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from gpusched.folder import files
 from gpusched.folder.files import read_from
 
 
@@ -17,3 +20,15 @@ def test_a_log_is_read_on_from_where_it_was_left(tmp_path: Path) -> None:
     assert read_from(log, 10) == ([], 10)
     log.write_bytes(b"anew\n")
     assert read_from(log, 10) == (["anew"], 5), "a file that was cut is read from its beginning"
+
+
+def test_of_a_very_long_log_the_end_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "READ_BYTES", 20)
+    log = tmp_path / "rank-0.out"
+    log.write_bytes(b"".join(b"line %d\n" % number for number in range(10)) + b"torn")
+    (left_out, *lines), offset = read_from(log, 0, is_growing=True)
+    assert left_out == f"[gpusched: 54 bytes before this are in {log}]"
+    assert lines == ["line 8", "line 9"]
+    assert read_from(log, offset) == (["torn"], 74)
