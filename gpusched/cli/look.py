@@ -127,7 +127,7 @@ def _behind(better: UnsavedRow) -> str:
     """Say that the best model on disk is not of the best report."""
     return (
         f"behind the best report, {show_metric(better.metric)} of trial {better.trial} at step {better.step}, "
-        f"which has no checkpoint: {better.why}"
+        "which has no checkpoint"
     )
 
 

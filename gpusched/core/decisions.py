@@ -135,10 +135,8 @@ class TrialView(Protocol):
     best_step: int
     #: (step, metric) of every report so far.
     curve: Curve
-    #: Step of the newest committed checkpoint (0: none), and how long saving it held the trial up.
-    saved_step: int
-    save_s: float
-    steps_since_resize: int
+    #: Steps reported by the present incarnation.
+    steps_since_launch: int
     #: Time of one step, of which a report stands for ``stride``.
     step_time_s: float | None
     #: When the present incarnation came up; None while none is up.
@@ -154,6 +152,13 @@ class TrialView(Protocol):
         """The latest metric; None where it was not finite."""
         ...
 
+    @property
+    def saved_step(self) -> int:
+        """Step of the newest committed checkpoint (0: none); ``save_s``: how long the latest save took."""
+        ...
+
+    @property
+    def save_s(self) -> float: ...
     @property
     def is_live(self) -> bool: ...
     @property

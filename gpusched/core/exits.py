@@ -49,7 +49,7 @@ def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | No
     failed = event.outcome == "failed" and not trial.doom
     if not failed or _is_told_to_end(state, trial):
         return None
-    if trial.steps_of_incarnation or not 0 < fewer < trial.atoms:
+    if trial.steps_since_launch or not 0 < fewer < trial.atoms:
         return None
     trial.most_atoms, trial.decided_at = fewer, state.now
     why = f"failed on {trial.size_in_words}, goes back to {fewer} and grows no more: {event.error}"
@@ -77,14 +77,14 @@ def _planned(state: State, trial: TrialRecord, event: TrialExited) -> After | No
 def _relaunch(state: State, trial: TrialRecord, event: TrialExited) -> After:
     """Count a fault of the machine; the trial continues from its checkpoint, a few times without progress."""
     if not event.unbegun:
-        trial.infrastructure_faults += 1
+        trial.faults_at.append(trial.curve.furthest_step)
     why = trial.doom.why if trial.doom else ""
     first = (event.error or "").partition("\n")[0]
     cause = why or first or _CAUSES[event.outcome]
     if trial.doom and trial.doom.hung and event.error:
         cause = f"{cause}: {event.error}"
-    if trial.infrastructure_faults > state.rules.max_infrastructure_faults:
-        reason = f"{cause}; {trial.infrastructure_faults} times without progress"
+    if (faults := trial.infrastructure_faults) > state.rules.max_infrastructure_faults:
+        reason = f"{cause}; {faults} times without progress"
         return After(S.FAILED, reason)
     trial.decided_at = state.now
     atoms = trial.after.atoms if trial.after is not None else trial.atoms
@@ -141,7 +141,7 @@ def drain(state: State, trial: TrialRecord, keep: int) -> tuple[str, ...]:
     devices.drain(kept, trial.id)
     devices.drain(used[len(kept) :], None)
     devices.give_back(trial.reserved[len(clean) :])
-    trial.devices, trial.reserved = kept + clean, ()
+    trial.devices = kept + clean
     return used
 
 

@@ -151,7 +151,7 @@ class Experiment:
         self._set_up(trial)
         state = self.state
         rules = state.rules
-        before = trial.step if trial.steps_of_incarnation else trial.saved_step
+        before = trial.step if trial.steps_since_launch else trial.saved.step
         trial.stride = stride = max(1, report.step - before)
         if report.length is not None and report.length > self._length:
             self._length = report.length
@@ -176,7 +176,7 @@ class Experiment:
         if state.best is None or trial.score > state.best.score:
             self._do.saves.ask_if_better(trial)
         every_s = rules.save_every_s
-        if every_s is not None and state.now - trial.saved_at >= every_s:
+        if every_s is not None and state.now - trial.saved.at >= every_s:
             self._do.saves.ask_if_due(trial)
 
     def _take_back(self, trial: TrialRecord, atoms: int) -> None:
@@ -198,9 +198,7 @@ class Experiment:
         trial = self._current(event.trial, event.incarnation)
         if trial is None:
             return
-        trial.save_s = event.save_s
-        self.state.longest_save_s = max(self.state.longest_save_s, event.save_s)
-        self._do.saves.committed(trial, event.step)
+        self._do.saves.committed(trial, event.step, event.save_s)
 
     def _exited(self, event: events.TrialExited) -> None:
         trial = self._current(event.trial, event.incarnation)

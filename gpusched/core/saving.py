@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpusched.core.commands import Command, KeepBest, Save
 from gpusched.core.state import State
-from gpusched.core.trial import NEVER, BestCheckpoint, TrialRecord, TrialState
+from gpusched.core.trial import NEVER, BestCheckpoint, Saved, TrialRecord, TrialState
 
 #: After an unanswered request for a checkpoint, until the next; twice as long each time, at most ``save_every_s``.
 SAVE_RETRY_S = 10.0
@@ -32,23 +32,18 @@ class Saves:
         if not state.is_new_best(trial):
             return
         rules = state.rules
-        why = "the trial was to save it as it left"
         if trial.after is not None:
             if not trial.after.save:
                 trial.after = replace(trial.after, save=True)
                 self._add(Save(trial.id, trial.incarnation))
-        elif state.now - trial.saved_at < trial.save_s / rules.save_share:
-            why = f"saving may take {rules.save_share:.0%} of a trial's time, and it had just saved"
-            self._hold(trial)
-        elif state.best is not None and state.now - state.best_asked_at < rules.best_every_s:
-            why = f"the best model is replaced every {rules.best_every_s:g} s at most"
+            return
+        has_just_saved = state.now - trial.saved.at < trial.save_s / rules.save_share
+        has_just_asked = state.now - state.best_asked_at < rules.best_every_s
+        if has_just_saved or (state.best is not None and has_just_asked):
             self._hold(trial)
         else:
-            why = "the trial was asked to save it, and has not committed it"
-            state.best_asked_at = trial.save_asked_at = state.now
+            state.best_asked_at = state.save_asked_at[trial.id] = state.now
             self._add(Save(trial.id, trial.incarnation))
-        if trial.best_step == trial.step:
-            trial.why_unsaved = why
 
     def _hold(self, trial: TrialRecord) -> None:
         """Have the trial put a copy aside, unless one has been asked to keep a better one."""
@@ -71,19 +66,22 @@ class Saves:
         if rules.save_every_s is None or trial.state is not TrialState.RUNNING:
             return
         pause_s = max(rules.save_every_s, trial.save_s / rules.save_share)
-        unsaved_s = state.now - max(trial.saved_at, trial.up_at or 0.0)
-        unasked_s = state.now - trial.save_asked_at
+        unsaved_s = state.now - max(trial.saved.at, trial.up_at or 0.0)
+        unasked_s = state.now - state.save_asked_at.get(trial.id, NEVER)
         overdue_when_asked_s = unsaved_s - unasked_s - pause_s
         patience_s = max(SAVE_RETRY_S, 2 * state.longest_save_s, overdue_when_asked_s)
         is_due = unsaved_s >= pause_s and unasked_s >= min(patience_s, pause_s)
         if is_due and not trial.doom:
-            trial.save_asked_at = state.now
+            state.save_asked_at[trial.id] = state.now
             self._add(Save(trial.id, trial.incarnation))
 
-    def committed(self, trial: TrialRecord, step: int) -> None:
+    def committed(self, trial: TrialRecord, step: int, save_s: float | None = None) -> None:
         """Note that a checkpoint of ``step`` is on disk: it may be the best model there is."""
         state = self._state
-        trial.saved_step, trial.saved_at = step, state.now
+        if save_s is None:
+            save_s = trial.save_s
+        trial.saved = Saved(step, state.now, save_s)
+        state.longest_save_s = max(state.longest_save_s, save_s)
         metric = next((value for at, value in reversed(trial.curve) if at == step), None)
         if metric is None or metric != metric:
             return

@@ -116,6 +116,8 @@ class Speed:
         #: The shortest first step of a launch, until there is another step.
         self._first_step_s: float | None = None
         self._overhead = RunningMedian()
+        #: By trial: (atoms, step time) before a resize, to compare with the second report after it.
+        self._before: dict[int, tuple[int, float]] = {}
 
     # ------------------------------------------------------------ answers
 
@@ -151,19 +153,19 @@ class Speed:
         trial has grown and is slower than before; 0: none.
         """
         if step_time_s is None:
-            if trial.steps_of_incarnation == 0:
+            if trial.steps_since_launch == 0:
                 return 0
             step_time_s = (now - trial.heard_at) / stride
         if trial.doom is not None or not step_time_s > 0:
             return (
                 0  # its devices may be lost; several reports read at once have no time between them
             )
-        if trial.steps_of_incarnation == 0:
+        if trial.steps_since_launch == 0:
             self._learn_launch(trial, step_time_s, stride, now)
             return 0
         atoms, back = len(trial.devices), 0
-        if trial.steps_of_incarnation == 1 and trial.step_time_before_s is not None:
-            (before, before_s), trial.step_time_before_s = trial.step_time_before_s, None
+        if trial.id in self._before:
+            before, before_s = self._before.pop(trial.id)
             self.saw_resize(before, before_s, atoms, step_time_s)
             back = before if before < atoms and step_time_s > SLOWER * before_s else 0
         self.saw_step(atoms, step_time_s)
@@ -174,7 +176,7 @@ class Speed:
         """Learn from the first report of a launch, whose steps take longer than the others."""
         atoms = len(trial.devices)
         usual_s = trial.step_time_s
-        if (before := trial.step_time_before_s) is not None:
+        if (before := self._before.get(trial.id)) is not None:
             usual_s = before[1] * self.s(before[0]) / self.s(atoms)
         usual_s = first_s if usual_s is None else min(first_s, usual_s)
         trial.step_time_s = usual_s
@@ -183,6 +185,11 @@ class Speed:
         on_one_s = first_s * self.s(atoms)
         if self._first_step_s is None or on_one_s < self._first_step_s:
             self._first_step_s = on_one_s
+
+    def resizes(self, trial: TrialRecord) -> None:
+        """Remember the speed of a trial that leaves to continue at another size."""
+        if trial.atoms and trial.step_time_s is not None:
+            self._before[trial.id] = (trial.atoms, trial.step_time_s)
 
     def saw_step(self, atoms: int, step_time_s: float) -> None:
         self._step_on_one_atom.add(step_time_s * self.s(atoms))

@@ -49,6 +49,8 @@ class State:
         self.best: BestCheckpoint | None = None
         #: When a trial was last asked to save because it had become the best.
         self.best_asked_at = NEVER
+        #: When each trial was last asked to save a checkpoint and train on.
+        self.save_asked_at: dict[int, float] = {}
         #: Trial that was last asked to hold a copy of the best model, and its score.
         self.held_by, self.held_score = -1, NEVER
         #: The longest that a checkpoint of any trial took.

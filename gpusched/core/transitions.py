@@ -126,8 +126,7 @@ class Transitions:
     def _launch(self, trial: TrialRecord) -> None:
         """Launch the next incarnation of a STARTING trial; all of its devices are clean."""
         trial.incarnation += 1
-        trial.steps_of_incarnation = 0
-        trial.steps_since_resize = 0
+        trial.steps_since_launch = 0
         trial.heard_at = self._state.now
         self.add(Launch(trial.id, trial.incarnation, trial.devices, trial.hparams, trial.seed))
 
@@ -155,12 +154,13 @@ class Transitions:
         more = atoms - trial.atoms
         if trial.state is not S.RUNNING or trial.doom or more == 0 or more > room:
             return False
+        reserved: tuple[str, ...] = ()
         if more > 0:
-            trial.reserved = state.devices.choose(more, near=trial.devices)
-            state.devices.take(trial.reserved, trial.id)
+            reserved = state.devices.choose(more, near=trial.devices)
+            state.devices.take(reserved, trial.id)
         trial.decided_at = state.now
         state.say(trial, decision.reason or f"resize to {atoms} atoms")
-        self._yield(trial, After(S.STARTING, decision.reason, atoms))
+        self._yield(trial, After(S.STARTING, decision.reason, atoms, reserved=reserved))
         return True
 
     def leave(self, trial_id: int, after: After) -> bool:
@@ -243,7 +243,7 @@ class Transitions:
         if told.state.is_final or after.state is told.state:
             return False
         state.say(trial, after.reason)
-        trial.after = replace(after, save=told.save)
+        trial.after = replace(after, save=told.save, reserved=told.reserved)
         if after.state is not S.PAUSED:
             state.unwant(trial)
             trial.cut_atoms = None  # it does not come back with the search; ``cut`` takes that back
@@ -306,12 +306,12 @@ class Transitions:
         """Move a trial to where it goes now that nothing of its incarnation is left."""
         state, told = self._state, trial.after
         after = exits.after_exit(state, trial, event)
-        trial.after = None
         trial.gone, trial.doom = trial.incarnation, None
-        if trial.atoms and trial.step_time_s is not None and after.is_resize:
-            trial.step_time_before_s = (trial.atoms, trial.step_time_s)
+        if after.is_resize:
+            state.speed.resizes(trial)
         if used := exits.drain(state, trial, after.atoms if after.is_resize else 0):
             self.add(ConfirmRelease(used))
+        trial.after = None
         if after.state is not S.STOPPED and after != told:
             trial.cut_atoms = None  # the script came to an end of its own
         if after.state is S.FAILED:
@@ -328,7 +328,9 @@ class Transitions:
         """Take a device that is out of use away from the trial that holds or awaits it."""
         is_used = device in trial.devices
         trial.devices = tuple(name for name in trial.devices if name != device)
-        trial.reserved = tuple(name for name in trial.reserved if name != device)
+        if (after := trial.after) is not None:
+            reserved = tuple(name for name in after.reserved if name != device)
+            trial.after = replace(after, reserved=reserved)
         if not trial.has_processes:
             exits.settle_for_less(self._state, trial)
             self.launch_if_ready(trial)
@@ -339,7 +341,7 @@ class Transitions:
 def _silence(state: State, trial: TrialRecord) -> str:
     """Say how long a trial has been silent, where that is too long; else return nothing."""
     rules = state.rules
-    if trial.steps_of_incarnation == 0:
+    if trial.steps_since_launch == 0:
         limit_s = rules.startup_limit_s
     else:
         limit_s = rules.hang_limit_s or max(60.0, 5 * trial.report_s)

@@ -67,7 +67,7 @@ class After:
     """Sequel of a yield: the state to go to, and for a resize the number of atoms.
 
     ``save``: the trial has been told to save a checkpoint before it leaves. ``is_cut``: only the end of the search
-    stops it.
+    stops it. ``reserved``: devices taken for the resize; clean, and not yet used by the trial.
     """
 
     state: TrialState
@@ -75,6 +75,7 @@ class After:
     atoms: int = 0
     save: bool = False
     is_cut: bool = False
+    reserved: tuple[str, ...] = ()
 
     @property
     def is_resize(self) -> bool:
@@ -92,6 +93,15 @@ class Doom:
     grace_s: float
     why: str = ""
     hung: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The newest committed checkpoint of a trial: its step (0: none), when it was committed, how long a save took."""
+
+    step: int = 0
+    at: float = NEVER
+    save_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +139,11 @@ class Curve(Sequence[tuple[int, float]]):
     def add(self, step: int, metric: float) -> None:
         self._steps.append(step)
         self._metrics.append(metric)
+
+    @property
+    def furthest_step(self) -> int:
+        """The highest step; a relaunch goes back to a checkpoint."""
+        return max(self._steps, default=0)
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -185,28 +200,17 @@ class TrialRecord:
     gone: int = 0
     #: Devices it holds, in the order of its ranks; empty unless live.
     devices: tuple[str, ...] = ()
-    #: Devices taken for the resize it is yielding for; clean, and not yet used by it.
-    reserved: tuple[str, ...] = ()
 
     #: Steps that the latest report stands for: since the one before it or, in a new launch, since the checkpoint.
     stride: int = 1
-    #: The most steps any incarnation reached: a relaunch goes back to a checkpoint, and progress is what is beyond.
-    furthest_step: int = 0
     score: float = NEVER
     #: Best finite metric so far, as a score, and the step it was reported at.
     best_score: float = NEVER
     best_step: int = 0
-    #: Reason why the best step has no checkpoint, for the time that it has none.
-    why_unsaved: str = ""
     #: The latest report.
     report: Report = field(default_factory=lambda: NO_REPORT)
 
-    #: Step of the newest committed checkpoint (0: none), and when it was committed.
-    saved_step: int = 0
-    saved_at: float = NEVER
-    #: When it was last asked to save a checkpoint and train on.
-    save_asked_at: float = NEVER
-    save_s: float = 0.0
+    saved: Saved = Saved()
 
     #: When the launch, or the yield of a resize, was decided: the start of what counts as overhead. None: not known.
     decided_at: float | None = 0.0
@@ -218,17 +222,15 @@ class TrialRecord:
     #: Atoms that its last report came from; the most that it may have after it has failed on more (None: any).
     trained_atoms: int = 0
     most_atoms: int | None = None
-    steps_since_resize: int = 0
     #: Steps reported by the present incarnation.
-    steps_of_incarnation: int = 0
+    steps_since_launch: int = 0
     #: Time of one step, of which a report stands for ``stride``.
     step_time_s: float | None = None
-    #: (atoms, step time) before the resize it is in: compared with its second step after it.
-    step_time_before_s: tuple[int, float] | None = None
     #: Seconds between its last reports, within an incarnation.
     intervals_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
 
-    infrastructure_faults: int = 0
+    #: The furthest step at each fault of the machine: progress is what is beyond.
+    faults_at: list[int] = field(default_factory=list)
     #: Set once this incarnation has been told to die, until it has.
     doom: Doom | None = None
     held_by_user: bool = False
@@ -252,6 +254,26 @@ class TrialRecord:
         """The metric of the latest report; None where it was not finite."""
         latest = self.curve[-1][1] if self.curve else math.nan
         return latest if latest == latest else None
+
+    @property
+    def saved_step(self) -> int:
+        """Step of the newest committed checkpoint; 0: none."""
+        return self.saved.step
+
+    @property
+    def save_s(self) -> float:
+        """Time that the latest save took."""
+        return self.saved.save_s
+
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        """Devices taken for the resize that the trial leaves for."""
+        return self.after.reserved if self.after is not None else ()
+
+    @property
+    def infrastructure_faults(self) -> int:
+        """Number of the machine's faults since the trial last made progress."""
+        return self.faults_at.count(self.curve.furthest_step)
 
     @property
     def error(self) -> str | None:
@@ -322,18 +344,15 @@ class TrialRecord:
 
     def saved_age_s(self, now: float) -> float | None:
         """Return the seconds since its newest checkpoint was committed; None without one."""
-        return round(max(0.0, now - self.saved_at), 3) if self.saved_step else None
+        return round(max(0.0, now - self.saved.at), 3) if self.saved.step else None
 
     def record(self, report: Report, metric: float | None, stride: int, now: float) -> None:
         """Take in a report; ``stride``: steps since the trial's last one."""
-        if self.steps_of_incarnation:
+        if self.steps_since_launch:
             self.intervals_s.append(now - self.heard_at)
         self.report, self.heard_at = report, now
         self.trained_atoms = len(self.devices)
-        self.steps_since_resize += stride
-        self.steps_of_incarnation += 1
-        if report.step > self.furthest_step:
-            self.furthest_step, self.infrastructure_faults = report.step, 0
+        self.steps_since_launch += stride
         self.curve.add(report.step, math.nan if metric is None else metric)
 
     def tell(self, at: float, text: str) -> None:

@@ -39,12 +39,11 @@ class BestRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsavedRow:
-    """A report that beats the best model on disk, and why it has no checkpoint."""
+    """A report that beats the best model on disk, and has no checkpoint."""
 
     trial: int
     step: int
     metric: float
-    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,7 +134,7 @@ def _best_unsaved(state: State) -> UnsavedRow | None:
     if (trial := state.best_unsaved) is None:
         return None
     metric = trial.best_score * state.rules.sign
-    return UnsavedRow(trial=trial.id, step=trial.best_step, metric=metric, why=trial.why_unsaved)
+    return UnsavedRow(trial=trial.id, step=trial.best_step, metric=metric)
 
 
 # ---------------------------------------------------------------- devices

@@ -326,7 +326,7 @@ def _is_alone(view: View) -> bool:
 
 def _may_grow(leader: TrialView) -> bool:
     is_running = leader.state is TrialState.RUNNING and not leader.is_resizing
-    return is_running and leader.steps_since_resize >= COOLDOWN
+    return is_running and leader.steps_since_launch >= COOLDOWN
 
 
 def _may_resume(view: View, trial: int) -> bool:

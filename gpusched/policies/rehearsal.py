@@ -43,7 +43,7 @@ class Walk(base.Policy):
         self._place = 0
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        if trial.is_resizing or trial.steps_since_resize < self.options.steps:
+        if trial.is_resizing or trial.steps_since_launch < self.options.steps:
             return base.NOTHING
         sizes = self.options.sizes
         while self._place + 1 < len(sizes):

@@ -292,7 +292,7 @@ class Midway(SimExecutor):
         speedup = self._speedup.setdefault(atoms, self._scaling(atoms))
         run = story.run = Run(story, trial.incarnation, trial.devices, self._now, speedup)
         self._pool.occupy(run, self._now)
-        if not trial.steps_of_incarnation:
+        if not trial.steps_since_launch:
             up_at = trial.heard_at + self._delays.launch(trial.incarnation, trial.atoms)
             up_at = max(self._now, up_at)
             if trial.up_at is None:

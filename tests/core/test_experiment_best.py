@@ -88,20 +88,17 @@ def test_19_one_live_trial_holds_the_best_model_that_may_not_be_saved_yet() -> N
     script.report(1, 0.76).expect(Save(1, 1, hold=True))
 
 
-def test_the_best_report_without_a_checkpoint_is_known_with_the_reason() -> None:
+def test_the_best_report_without_a_checkpoint_is_known() -> None:
     script = stages.starting(save_share=0.05, best_every_s=2.0).report(0, 0.5).drop()
     assert script.state.best_unsaved is script.trial(0)
-    assert "has not committed it" in script.trial(0).why_unsaved
     script.saved(0, 1, save_s=0.01).drop()
     assert script.state.best_unsaved is None
     script.wait(1.0).report(0, 0.6).expect(Save(0, 1, hold=True))
-    assert "every 2 s at most" in script.trial(0).why_unsaved
     script.wait(1.0).report(0, 0.7).expect(Save(0, 1)).saved(0, 3, save_s=1.0).drop()
     assert script.state.best_unsaved is None
     script.wait(10.0).report(0, 0.9).expect(Save(0, 1, hold=True)).report(0, 0.8).expect_nothing()
     assert script.state.best_unsaved is script.trial(0)
     assert script.trial(0).best_step == 4
-    assert "may take 5% of a trial's time" in script.trial(0).why_unsaved
 
 
 def test_a_trial_that_leaves_saves_its_best_whatever_it_costs() -> None:

@@ -166,7 +166,7 @@ def test_growing_reserves_first_and_launches_when_the_old_devices_are_released()
     assert script.policy.exits == []
     script.wait(2.0).released("d0").expect(launch(0, 2, "d0", "d1"))
     script.wait(9.0).report(0, 0.6).expect(Save(0, 2))
-    assert script.trial(0).steps_since_resize == 1
+    assert script.trial(0).steps_since_launch == 1
 
 
 def test_a_report_on_the_way_out_is_not_judged() -> None:

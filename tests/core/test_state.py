@@ -255,10 +255,6 @@ def breakages() -> dict[str, tuple[str, object]]:
     def miscounted_drain(state: State) -> None:
         state.devices.draining = 1
 
-    def reserved(state: State) -> None:
-        state.devices.take(["d1"], 0)
-        state.trials[0].reserved = ("d1",)
-
     return {
         "two owners": ("not the device of|two allocations", two_owners),
         "unclean": ("unclean d0", unclean),
@@ -274,7 +270,6 @@ def breakages() -> dict[str, tuple[str, object]]:
         "wanted": ("wanted and not paused", wanted_while_running),
         "finished": ("finished with live", finished_alive),
         "draining": ("draining devices", miscounted_drain),
-        "reserved": ("reserved", reserved),
     }
 
 
@@ -304,7 +299,7 @@ def test_the_invariants_find(name: str) -> None:
         invariants.check(state)
 
 
-DEVICES_WRONG = {"two owners": 1, "unclean": 0, "holds nothing": 0, "final holds": 0, "reserved": 0}
+DEVICES_WRONG = {"two owners": 1, "unclean": 0, "holds nothing": 0, "final holds": 0}
 
 
 @pytest.mark.parametrize("name", list(DEVICES_WRONG))

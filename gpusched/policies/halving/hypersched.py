@@ -154,7 +154,7 @@ class HyperSched(Asha):
 
     def _grow(self, view: View, trial: TrialView) -> Sequence[Decision]:
         free = view.atoms_free
-        if not free or trial.steps_since_resize <= self.options.cooldown:
+        if not free or trial.steps_since_launch <= self.options.cooldown:
             return base.NOTHING
         held, share = trial.atoms, self._share(view, trial)
         atoms = view.rules.fit(min(share, held + free))

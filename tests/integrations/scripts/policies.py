@@ -7,7 +7,7 @@ class Seesaw(Policy):
     options_type = Options
 
     def on_report(self, view, trial):
-        if trial.id == 0 and not trial.is_resizing and trial.steps_since_resize >= 2:
+        if trial.id == 0 and not trial.is_resizing and trial.steps_since_launch >= 2:
             if trial.incarnation < 3:
                 return [Resize(trial.id, 3 - trial.atoms, "to the other size")]
             if trial.incarnation == 3:
