@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -134,8 +134,8 @@ class InProcess(ChildSuggester):
     is_usable = True  # type: ignore[assignment]
     is_fresh = True  # type: ignore[assignment]
 
-    def __init__(self, of: Recipe) -> None:
-        super().__init__(of, is_patient=True)
+    def __init__(self, of: Recipe, trials: Mapping[int, TrialRecord]) -> None:
+        super().__init__(of, trials, is_patient=True)
         kind = memory.load(of.sampler_name)
         options = {k: value for k, value in of.sampler_options.items() if k != "startup"}
         self._sampler = kind(parse_space(of.space), **options)
@@ -154,13 +154,12 @@ class InProcess(ChildSuggester):
 
 
 class FragileSuggester:
-    def __init__(self, of: Recipe, points: Failpoints) -> None:
-        self._suggester, self._points = InProcess(of), points
-        self.next_look_at = self._suggester.next_look_at
+    def __init__(self, search: Experiment, of: Recipe, points: Failpoints) -> None:
+        self._suggester, self._points = InProcess(of, search.state.trials), points
 
-    def submit(self, command: Suggest, trials: Iterable[TrialRecord]) -> None:
+    def execute(self, command: Suggest) -> None:
         self._points.pass_by("before Suggest")
-        self._suggester.submit(command, trials)
+        self._suggester.execute(command)
         self._points.pass_by("after Suggest")
 
     def poll(self, now: float) -> Sequence[Event]:
@@ -168,6 +167,9 @@ class FragileSuggester:
         if events:
             self._points.pass_by("after Suggested")
         return events
+
+    def close(self) -> None:
+        pass
 
 
 class Daemons:
@@ -217,7 +219,9 @@ class Daemons:
             self.experiment,
             FragileExecutor(self.machine, self.points, self.facts),
             FragileJournal(journal, self.points),
-            helpers={Suggest: FragileSuggester(of, self.points)} if of.has_memory else {},
+            helpers={Suggest: FragileSuggester(self.experiment, of, self.points)}
+            if of.has_memory
+            else {},
             check=True,
         )
         if known == 0:

@@ -121,6 +121,11 @@ class State:
         return self.configurations.asked_for is not None
 
     @property
+    def awaits_answer(self) -> bool:
+        """Whether a forecast or a configuration has been asked for and has not come."""
+        return bool(self.forecasts) or self.awaits_configuration
+
+    @property
     def wake_at(self) -> float | None:
         """The time of the policy's next wake; None: none is awaited."""
         return self.timers.get(WAKE)
@@ -188,8 +193,7 @@ class State:
         return bool(
             self.devices.draining
             or WAKE in self.timers
-            or self.forecasts
-            or self.configurations.asked_for is not None  # a configuration may come
+            or self.awaits_answer
             or self.storage_low  # there may be room again
             or self.atoms_total < self.rules.smallest  # devices may come back from quarantine
             # The first trial may want more than can be used yet.

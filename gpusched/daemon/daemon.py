@@ -115,7 +115,7 @@ class Daemon:
         # The warm server imports torch by now: what syncs to disk comes after it.
         self.journal = journal or self._begin()
         self._edits = Edits(paths, recipe.script)
-        self._helpers = make_helpers(recipe)
+        self._helpers = make_helpers(recipe, self.experiment)
         source = recorded(paths).get("recipe")
         folder = Path(source).parent if source is not None else paths.root
         self._loggers = Loggers(paths, recipe.log_to, folder)

@@ -19,9 +19,9 @@ from gpusched import plugins, policies
 from gpusched.core.commands import Forecast, Suggest
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
-from gpusched.driver.forecaster import ChildForecaster, make_forecaster
+from gpusched.driver.forecaster import ChildForecaster, InlineForecaster
 from gpusched.driver.loop import replay
-from gpusched.driver.suggester import ChildSuggester, make_suggester
+from gpusched.driver.suggester import ChildSuggester
 from gpusched.errors import DamagedState, InputError
 from gpusched.folder.files import private_folder, write_durably
 from gpusched.folder.paths import ExperimentPaths
@@ -118,10 +118,22 @@ def policy_file(recipe: Recipe) -> Path | None:
     return Path(name.rpartition(":")[0]) if plugins.is_file(name) else None
 
 
-def make_helpers(recipe: Recipe) -> dict[type, ChildForecaster | ChildSuggester]:
-    """Return what the recipe's policy and sampler need beside the loop, by the kind of command."""
-    helpers = {Forecast: make_forecaster(recipe), Suggest: make_suggester(recipe)}
-    return {kind: helper for kind, helper in helpers.items() if helper is not None}
+Helpers = dict[type, ChildForecaster | InlineForecaster | ChildSuggester]
+
+
+def make_helpers(recipe: Recipe, search: Experiment, *, is_virtual: bool = False) -> Helpers:
+    """Return what carries out commands beside the executor, by their kind: the predictor that the policy's options
+    ask for, and a sampler with a memory. ``is_virtual``: time stands still meanwhile.
+    """
+    helpers: Helpers = {}
+    predictor = recipe.policy_options.get("predictor")
+    if isinstance(predictor, str):
+        kind = InlineForecaster if is_virtual else ChildForecaster
+        helpers[Forecast] = kind(predictor, recipe.seed)
+    if recipe.has_memory:
+        trials = search.state.trials
+        helpers[Suggest] = ChildSuggester(recipe, trials, is_patient=is_virtual)
+    return helpers
 
 
 def assemble(

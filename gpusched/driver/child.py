@@ -20,8 +20,6 @@ from gpusched.processes.identity import end_with_parent
 
 #: A process that dies this often without an answer in between is not started again.
 MAX_DEATHS = 3
-#: Interval at which a question without an answer is looked at.
-LOOK_EVERY_S = 0.05
 _CHUNK_BYTES = 1 << 16
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -89,7 +87,11 @@ class Child(Generic[Job]):
         """End a process that takes too long; its job is lost."""
         self._died(why)
 
-    def close(self) -> int | None:
+    def close(self) -> None:
+        """End the process."""
+        self._end()
+
+    def _end(self) -> int | None:
         """End the process; return its status."""
         process, self._process = self._process, None
         self._unsent = self._read = b""
@@ -154,7 +156,7 @@ class Child(Generic[Job]):
         if self.job is not None:
             self._lost.append(self.job)
         self.job = None
-        status = self.close()
+        status = self._end()
         self.complaints.append(f"the process for {self._work} {how} (status {status})")
 
 

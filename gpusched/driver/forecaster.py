@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,18 +20,10 @@ from msgspec.structs import asdict
 
 from gpusched.core.commands import Forecast
 from gpusched.core.events import Event, Forecasted
-from gpusched.driver.child import LOOK_EVERY_S, Answer, Child, serve
-from gpusched.executors.base import FOREVER
+from gpusched.driver.child import Answer, Child, serve
 
 if TYPE_CHECKING:
     from gpusched.policies.curves.predictor import CurvePredictor
-    from gpusched.recipe.recipe import Recipe
-
-
-def make_forecaster(recipe: Recipe) -> ChildForecaster | None:
-    """Return the forecaster that the policy's option ``predictor`` asks for; None if the policy forecasts nothing."""
-    predictor = recipe.policy_options.get("predictor")
-    return ChildForecaster(predictor, recipe.seed) if isinstance(predictor, str) else None
 
 
 class ChildForecaster(Child[Forecast]):
@@ -41,7 +34,7 @@ class ChildForecaster(Child[Forecast]):
         self._waiting: dict[int, Forecast] = {}
         self._given_up: list[Forecast] = []
 
-    def submit(self, command: Forecast, _trials: object = ()) -> None:
+    def execute(self, command: Forecast) -> None:
         """Have a curve fitted."""
         overtaken = self._waiting.pop(command.trial, None)
         if overtaken is not None:
@@ -49,17 +42,13 @@ class ChildForecaster(Child[Forecast]):
         self._waiting[command.trial] = command
         self._feed()
 
-    def poll(self, now: float) -> Sequence[Event]:
+    def poll(self, until: float) -> Sequence[Event]:
         """Return the forecasts that are done."""
-        done = [_event(command, found or {}, now) for command, found in self.answers()]
+        done = [_event(command, found or {}, until) for command, found in self.answers()]
         self._feed()
-        done += [_event(command, {}, now) for command in self._given_up]
+        done += [_event(command, {}, until) for command in self._given_up]
         self._given_up.clear()
         return done
-
-    def next_look_at(self, now: float) -> float:
-        is_asked = self.job is not None or self._waiting or self._given_up
-        return now + LOOK_EVERY_S if is_asked else FOREVER
 
     def _feed(self) -> None:
         if not self.is_usable:
@@ -83,21 +72,19 @@ class InlineForecaster:
         self._predictor = make_predictor(predictor) if isinstance(predictor, str) else predictor
         self._seed = seed
         self._done: list[tuple[Forecast, dict[str, float]]] = []
+        self.complaints: deque[str] = deque()
 
-    def submit(self, command: Forecast, _trials: object = ()) -> None:
+    def execute(self, command: Forecast) -> None:
         from gpusched.policies.curves.predictor import forecast
 
         self._done.append((command, forecast(command, self._predictor, self._seed)))
 
-    def poll(self, now: float) -> Sequence[Event]:
+    def poll(self, until: float) -> Sequence[Event]:
         done, self._done = self._done, []
-        return [_event(command, found, now) for command, found in done]
+        return [_event(command, found, until) for command, found in done]
 
     def close(self) -> None:
         """Nothing to end."""
-
-    def next_look_at(self, now: float) -> float:
-        return now if self._done else FOREVER
 
 
 # ---------------------------------------------------------------- the process

@@ -11,13 +11,11 @@ out; the trials train on, and the sync is tried again until it succeeds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
 
 from gpusched import failpoints
 from gpusched.core.commands import (
     Command,
     ConfirmRelease,
-    Forecast,
     KeepBest,
     Kill,
     Launch,
@@ -35,9 +33,9 @@ from gpusched.core.events import (
     TrialExited,
 )
 from gpusched.core.experiment import Experiment
-from gpusched.core.trial import InvalidTransition, TrialRecord
+from gpusched.core.trial import InvalidTransition
 from gpusched.errors import ReplayDiverged
-from gpusched.executors.base import FOREVER, Executor, LiveTrial
+from gpusched.executors.base import FOREVER, Executor, Helper, LiveTrial
 from gpusched.journal.log import DiskFull, Journal
 from gpusched.journal.rows import Entry
 
@@ -46,31 +44,19 @@ from gpusched.journal.rows import Entry
 COMMIT_EVERY_S, SYNC_EVERY_S = 0.25, 2.0
 #: Interval at which a full disk is tried again.
 RETRY_EVERY_S = 1.0
+#: Interval at which a helper that has been asked is polled.
+LOOK_EVERY_S = 0.05
 
 #: May return a call that tells people: it is made when the event is on disk.
 Observer = Callable[[Event, Sequence[Command]], Callable[[], None] | None]
 
 
-class Helper(Protocol):
-    """Carries out one kind of command beside the loop: slow or non-repeatable work. Answers are polled as events."""
-
-    def submit(self, command: Any, trials: Iterable[TrialRecord]) -> None:
-        """Begin to carry out a command; never waits. ``trials``: all there are now."""
-        ...
-
-    def poll(self, now: float) -> Sequence[Event]: ...
-
-    def next_look_at(self, now: float) -> float:
-        """Return the time of the next useful poll; ``FOREVER`` if nothing was asked."""
-        ...
-
-
 class Driver:
     """Runs a search on an executor.
 
-    ``helpers``: by the kind of command that each carries out (``Forecast``, ``Suggest``; without a helper such a
-    command is dropped). ``spare`` gives back reserved room for the journal on a full disk; False: all is given.
-    ``fence`` raises Fenced where another daemon has taken over.
+    ``helpers``: by the kind of command that each carries out in place of the executor (``Forecast``, ``Suggest``).
+    ``spare`` gives back reserved room for the journal on a full disk; False: all is given. ``fence`` raises Fenced
+    where another daemon has taken over.
     """
 
     def __init__(
@@ -112,13 +98,12 @@ class Driver:
 
     def turn(self, at_most: float = FOREVER) -> None:
         """Wait for something to happen, for a timer, or until ``at_most``; deal with it."""
-        until = min(at_most, self._wakes_at, self._commit_at)
-        for helper in self._helpers.values():
-            until = min(until, helper.next_look_at(self.executor.now()))
-        events: list[Event] = list(self.executor.poll(until))
-        for helper in self._helpers.values():
-            events += helper.poll(self.executor.now())
-        self.handle(events)
+        now = self.executor.now()
+        events = [event for helper in self._helpers.values() for event in helper.poll(now)]
+        until = now if events else min(at_most, self._wakes_at, self._commit_at)
+        if self._helpers and self.experiment.state.awaits_answer:
+            until = min(until, now + LOOK_EVERY_S)
+        self.handle([*events, *self.executor.poll(until)])
         now = self.executor.now()
         if now >= self._wakes_at:
             self.handle(list(self._due(now)))
@@ -230,11 +215,7 @@ class Driver:
     def _execute(self, command: Command) -> None:
         name = type(command).__name__
         failpoints.reach(f"{name}.before")
-        if type(command) in (Forecast, Suggest):
-            if (helper := self._helpers.get(type(command))) is not None:
-                helper.submit(command, self.experiment.state.trials.values())
-        else:
-            self.executor.execute(command)
+        self._helpers.get(type(command), self.executor).execute(command)
         failpoints.reach(f"{name}.after")
 
     def _due(self, now: float) -> Iterator[Event]:

@@ -12,14 +12,13 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpusched.core.commands import Suggest
 from gpusched.core.events import Event, Suggested
 from gpusched.core.trial import TrialRecord
-from gpusched.driver.child import LOOK_EVERY_S, Answer, Child, serve
-from gpusched.executors.base import FOREVER
+from gpusched.driver.child import Answer, Child, serve
 from gpusched.policies import label
 from gpusched.recipe.recipe import Recipe
 from gpusched.space.forms import identity
@@ -31,11 +30,19 @@ _POINTS = 64
 
 
 class ChildSuggester(Child[int]):
-    """A ``Helper``. ``is_patient``: wait for answers, as virtual time stands still meanwhile."""
+    """A ``Helper``. ``trials``: those of the search, as it goes; ``is_patient``: wait for answers, as virtual time
+    stands still meanwhile.
+    """
 
     def __init__(
-        self, recipe: Recipe, *, is_patient: bool = False, limit_s: float = LIMIT_S
+        self,
+        recipe: Recipe,
+        trials: Mapping[int, TrialRecord],
+        *,
+        is_patient: bool = False,
+        limit_s: float = LIMIT_S,
     ) -> None:
+        self._trials = trials
         options = dict(recipe.sampler_options)
         startup = int(options.pop("startup", 0)) - len(recipe.after)
         self._startup = max(startup, len(recipe.try_first))
@@ -60,13 +67,13 @@ class ChildSuggester(Child[int]):
         self._told: dict[int, tuple[str, int]] = {}
         self._done: list[Suggested] = []
 
-    def submit(self, command: Suggest, trials: Iterable[TrialRecord]) -> None:
+    def execute(self, command: Suggest) -> None:
         """Have configuration ``command.n`` suggested."""
         if self.job == command.n:
             return  # asked again by a resume
-        trials = list(trials)
-        self._tried.update(identity(trial.hparams) for trial in trials[self._counted :])
-        self._counted = len(trials)
+        new = range(self._counted, len(self._trials))
+        self._tried.update(identity(self._trials[number].hparams) for number in new)
+        self._counted = len(self._trials)
         if command.n < self._startup:
             self._draw(command.n)
         elif not self.is_usable:
@@ -74,20 +81,20 @@ class ChildSuggester(Child[int]):
         else:
             self._asked_at_s = time.monotonic()
             earlier = self._earlier if self.is_fresh else []
-            seen = [*earlier, *(_seen(trial, self._sign) for trial in self._news(trials))]
+            seen = [*earlier, *(_seen(trial, self._sign) for trial in self._news())]
             self.ask(command.n, {"n": command.n, "seed": self._seed, "new": seen})
 
-    def _news(self, trials: Iterable[TrialRecord]) -> Iterator[TrialRecord]:
+    def _news(self) -> Iterator[TrialRecord]:
         """Yield the trials that the process does not know as they are now."""
         if self.is_fresh:
             self._told.clear()
-        for trial in trials:
+        for trial in self._trials.values():
             known = (trial.state.value, len(trial.curve))
             if self._told.get(trial.id) != known:
                 self._told[trial.id] = known
                 yield trial
 
-    def poll(self, now: float) -> Sequence[Event]:
+    def poll(self, until: float) -> Sequence[Event]:
         """Return the suggestions that are done."""
         self._look()
         while self._is_patient and self.job is not None:
@@ -95,13 +102,8 @@ class ChildSuggester(Child[int]):
             self._look()
         done, self._done = self._done, []
         for event in done:
-            event.at = now
+            event.at = until
         return done
-
-    def next_look_at(self, now: float) -> float:
-        if self._done or (self._is_patient and self.job is not None):
-            return now
-        return FOREVER if self.job is None else now + LOOK_EVERY_S
 
     def _look(self) -> None:
         late = self.job is not None and time.monotonic() > self._asked_at_s + self._limit_s
@@ -124,11 +126,6 @@ class ChildSuggester(Child[int]):
 
     def _is_fresh(self, hparams: Mapping[str, object] | None) -> bool:
         return hparams is not None and identity(hparams) not in self._tried
-
-
-def make_suggester(recipe: Recipe, *, is_patient: bool = False) -> ChildSuggester | None:
-    """Return the suggester of the recipe's sampler; None if the sampler is a function of (seed, n)."""
-    return ChildSuggester(recipe, is_patient=is_patient) if recipe.has_memory else None
 
 
 def _seen(trial: TrialRecord, sign: float) -> dict[str, object]:

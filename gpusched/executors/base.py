@@ -1,16 +1,16 @@
 """The seam between the driver and the machine: ``Executor``.
 
 An executor carries out commands and turns what happens into events. The local executor does so with processes, the
-simulated one with a heap of future events; the driver and the core cannot tell them apart.
+simulated one with a heap of future events; the driver and the core cannot tell them apart. ``Helper`` is the part of
+the seam that a forecaster and a sampler share with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from gpusched.core.commands import Command
 from gpusched.core.events import Event, Reported
 from gpusched.devices.base import Device
 
@@ -29,7 +29,23 @@ class LiveTrial:
     saved_step: int = 0
 
 
-class Executor(Protocol):
+class Helper(Protocol):
+    """Carries out commands and tells what came of them."""
+
+    def execute(self, command: Any) -> None:
+        """Begin to carry out a command; never waits for its outcome. Twice is as good as once."""
+        ...
+
+    def poll(self, until: float) -> Sequence[Event]:
+        """Return what happened, in order, each event once. ``until``: the time now, as nothing is waited for."""
+        ...
+
+    def close(self) -> None:
+        """Let go of sockets and helpers. Does not stop trials."""
+        ...
+
+
+class Executor(Helper, Protocol):
     """Carries out commands, reports what happens. Its clock is the experiment's clock."""
 
     def now(self) -> float:
@@ -38,10 +54,6 @@ class Executor(Protocol):
 
     def inventory(self) -> tuple[Device, ...]:
         """List the devices there are, in a fixed order."""
-        ...
-
-    def execute(self, command: Command) -> None:
-        """Begin to carry out a command; never waits for its outcome. Twice is as good as once."""
         ...
 
     def acknowledge(self, report: Reported) -> None:
@@ -62,8 +74,4 @@ class Executor(Protocol):
         journal, then a newer checkpoint on disk, if there is one; an incarnation that is gone yields a
         ``TrialExited``; one that still runs is adopted and yields nothing more.
         """
-        ...
-
-    def close(self) -> None:
-        """Let go of sockets and helpers. Does not stop trials."""
         ...

@@ -28,7 +28,8 @@ from gpusched.core.state import WATCH, State
 from gpusched.core.trial import TrialRecord, TrialState
 from gpusched.devices.base import Device
 from gpusched.driver.assemble import assemble, read_recipe
-from gpusched.driver.loop import Driver, Helper, replay
+from gpusched.driver.loop import Driver, replay
+from gpusched.executors.base import Helper
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import rows
 from gpusched.journal.rows import Entry

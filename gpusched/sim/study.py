@@ -18,12 +18,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from gpusched import policies
-from gpusched.core.commands import Forecast, Suggest
 from gpusched.core.events import DevicesJoined
 from gpusched.core.experiment import Experiment
-from gpusched.driver.forecaster import InlineForecaster
+from gpusched.driver.assemble import make_helpers
 from gpusched.driver.loop import Driver, Observer
-from gpusched.driver.suggester import ChildSuggester, make_suggester
 from gpusched.journal.log import Journal
 from gpusched.recipe.recipe import Recipe
 from gpusched.sim.executor import SimExecutor
@@ -89,7 +87,7 @@ def run(
     """Run the search of this recipe to its end."""
     began = time.perf_counter()
     search, executor = experiment(setup, of), setup.machine()
-    helpers = make_helpers(setup, of)
+    helpers = make_helpers(of, search, is_virtual=True)
     driver = Driver(
         search,
         executor,
@@ -119,17 +117,6 @@ def without_collector() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def make_helpers(setup: Setup, of: Recipe) -> dict[type, InlineForecaster | ChildSuggester]:
-    """Return the predictor that the policy's options ask for, in this process, and the sampler if it has a memory."""
-    helpers: dict[type, InlineForecaster | ChildSuggester] = {}
-    predictor = of.policy_options.get("predictor")
-    if isinstance(predictor, str):
-        helpers[Forecast] = InlineForecaster(predictor, setup.seed)
-    if (suggester := make_suggester(of, is_patient=True)) is not None:
-        helpers[Suggest] = suggester
-    return helpers
 
 
 def result(setup: Setup, search: Experiment, executor: SimExecutor, wall_s: float) -> Result:

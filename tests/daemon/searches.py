@@ -133,7 +133,7 @@ class Search(Daemons):
         self.known = None
         helpers: dict[type, Any] = {Forecast: InlineForecaster(StraightOn())}
         if of.has_memory:
-            helpers[Suggest] = FragileSuggester(of, self.points)
+            helpers[Suggest] = FragileSuggester(self.experiment, of, self.points)
         executor = Machine(self.machine, self.points, self.facts)
         executor.rng, executor.told = self.rng, []
         storage = Storage(self.disk, room=lambda _: self.room, beside=lambda work: work())

@@ -7,17 +7,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import psutil
 import pytest
 
 from gpusched.core.commands import Forecast
 from gpusched.core.events import Forecasted
+from gpusched.driver.assemble import make_helpers
 from gpusched.driver.child import MAX_DEATHS
-from gpusched.driver.forecaster import ChildForecaster, InlineForecaster, make_forecaster
-from gpusched.executors.base import FOREVER
+from gpusched.driver.forecaster import ChildForecaster, InlineForecaster
 from gpusched.processes.identity import Identity, is_alive
-from gpusched.sim.setup import Setup, recipe
+from gpusched.sim.setup import Setup, experiment, recipe
 from tests.helpers import children_of
 from tests.rig import wait_until
 
@@ -55,11 +56,11 @@ def children() -> list[psutil.Process]:
 
 
 def test_the_answer_is_an_event_and_the_same_as_in_a_simulation(pool: ChildForecaster) -> None:
-    pool.submit(ask())
+    pool.execute(ask())
     (event,) = wait(pool, 1)
     assert (event.at, event.trial, event.step) == (12.5, 3, 20)
     inline = InlineForecaster("shapes", seed=7)
-    inline.submit(ask())
+    inline.execute(ask())
     (expected,) = inline.poll(12.5)
     assert event == expected
     assert 0.0 < event.forecast["reached_by_end"] <= 1.0
@@ -67,21 +68,20 @@ def test_the_answer_is_an_event_and_the_same_as_in_a_simulation(pool: ChildForec
 
 def test_asking_does_not_wait(pool: ChildForecaster) -> None:
     """Its process is stopped: who waited for anything of it would wait for ever."""
-    pool.submit(ask(0))
+    pool.execute(ask(0))
     (process,) = children()
     process.suspend()
     for trial in range(1, 50):
-        pool.submit(ask(trial))
+        pool.execute(ask(trial))
     process.resume()
     assert sorted(event.trial for event in wait(pool, 50)) == list(range(50))
-    assert pool.next_look_at(0.0) == FOREVER
 
 
 def test_no_process_before_the_first_question_and_none_afterwards() -> None:
     pool = ChildForecaster("shapes", seed=7)
     assert children() == []
     for trial in range(4):
-        pool.submit(ask(trial))
+        pool.execute(ask(trial))
     assert len(children()) == 1
     pool.close()
     assert children() == []
@@ -96,7 +96,7 @@ def test_it_ends_with_the_daemon() -> None:
         "from gpusched.processes.identity import start_time\n"
         "pool = ChildForecaster('shapes', 0)\n"
         "curve = tuple(0.8 - 0.5 * 0.9 ** step for step in range(20))\n"
-        "pool.submit(Forecast(0, 20, curve, 40, 0.9))\n"
+        "pool.execute(Forecast(0, 20, curve, 40, 0.9))\n"
         "while not pool.poll(0.0): time.sleep(0.01)\n"
         "pid = pool._process.pid\n"
         "os.kill(pid, signal.SIGSTOP)\n"
@@ -110,9 +110,9 @@ def test_it_ends_with_the_daemon() -> None:
 
 
 def test_of_a_trial_only_the_newest_question_waits(pool: ChildForecaster) -> None:
-    pool.submit(ask(1, step=20))  # goes to the process at once
-    pool.submit(ask(2, step=20))
-    pool.submit(ask(2, step=30))
+    pool.execute(ask(1, step=20))  # goes to the process at once
+    pool.execute(ask(2, step=20))
+    pool.execute(ask(2, step=30))
     answers = {(event.trial, event.step): event.forecast for event in wait(pool, 3)}
     assert answers[2, 20] == {}
     assert answers[2, 30]
@@ -120,12 +120,12 @@ def test_of_a_trial_only_the_newest_question_waits(pool: ChildForecaster) -> Non
 
 
 def test_a_killed_process_costs_an_answer_and_is_replaced(pool: ChildForecaster) -> None:
-    pool.submit(ask(1))
+    pool.execute(ask(1))
     os.kill(children()[0].pid, signal.SIGKILL)
     (lost,) = wait(pool, 1)
     assert lost.forecast == {}
     assert "status -9" in pool.complaints[0]
-    pool.submit(ask(2))
+    pool.execute(ask(2))
     (answer,) = wait(pool, 1)
     assert answer.forecast
 
@@ -133,29 +133,34 @@ def test_a_killed_process_costs_an_answer_and_is_replaced(pool: ChildForecaster)
 def test_after_too_many_deaths_everything_is_answered_empty() -> None:
     pool = ChildForecaster("no such predictor", seed=0)
     for trial in range(MAX_DEATHS + 3):
-        pool.submit(ask(trial))
+        pool.execute(ask(trial))
     events = wait(pool, MAX_DEATHS + 3)
     assert [event.forecast for event in events] == [{}] * (MAX_DEATHS + 3)
     assert children() == []
-    pool.submit(ask(99))
+    pool.execute(ask(99))
     (event,) = wait(pool, 1)
     assert event.forecast == {}
 
 
 def test_what_cannot_be_fitted_is_answered_empty_and_said(pool: ChildForecaster) -> None:
     broken = Forecast(1, 5, ("x", "y", "z", "u"), 9, 0.5)
-    pool.submit(broken)
+    pool.execute(broken)
     (event,) = wait(pool, 1)
     assert event.forecast == {}
     assert "ValueError" in pool.complaints[0]
-    pool.submit(ask(2))
+    pool.execute(ask(2))
     (event,) = wait(pool, 1)
     assert event.forecast
 
 
+def helpers(setup: Setup) -> dict[type, Any]:
+    of = recipe(setup)
+    return make_helpers(of, experiment(setup, of))
+
+
 def test_only_policies_that_forecast_have_a_forecaster() -> None:
-    assert make_forecaster(recipe(Setup(policy="asha"))) is None
-    made = make_forecaster(recipe(Setup(policy="earlyterm", options={"predictor": "mcmc"})))
+    assert helpers(Setup(policy="asha")) == {}
+    (made,) = helpers(Setup(policy="earlyterm", options={"predictor": "mcmc"})).values()
     made.close()
 
 

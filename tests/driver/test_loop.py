@@ -18,7 +18,6 @@ from gpusched.core.events import (
 )
 from gpusched.driver.loop import COMMIT_EVERY_S, SYNC_EVERY_S, Driver
 from gpusched.errors import Fenced
-from gpusched.executors.base import FOREVER
 from gpusched.journal.log import Journal
 from tests.core import stages
 from tests.helpers import Script
@@ -183,11 +182,11 @@ def test_forecasts_are_made_elsewhere_and_come_back_as_events() -> None:
         def __init__(self) -> None:
             self.asked: list[Forecast] = []
 
-        def submit(self, command: Forecast, _trials: object) -> None:
+        def execute(self, command: Forecast) -> None:
             self.asked.append(command)
 
-        def next_look_at(self, _now: float) -> float:
-            return FOREVER
+        def close(self) -> None:
+            pass
 
         def poll(self, now: float) -> list[Event]:
             answers = [

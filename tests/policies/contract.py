@@ -230,9 +230,6 @@ class Late(InlineForecaster):
             event.at = now
         return due
 
-    def next_look_at(self, now: float) -> float:
-        return min((at for at, _ in self._held), default=super().next_look_at(now))
-
 
 class StraightOn:
     """A curve predictor that costs nothing: on from the last value, the less certain the further."""

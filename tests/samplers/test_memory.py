@@ -228,8 +228,9 @@ def test_a_daemon_that_dies_between_question_and_answer_asks_again(
     of = setup(folder, "mine.py:NearTheBest", sampler_options={"startup": 2})
     made, executor = recipe(of), of.machine()
     journal = Journal.create(tmp_path / "journal.db", {})
-    suggester = ChildSuggester(made, is_patient=True)
-    driver = Driver(experiment(of, made), executor, journal, helpers={Suggest: suggester})
+    search = experiment(of, made)
+    suggester = ChildSuggester(made, search.state.trials, is_patient=True)
+    driver = Driver(search, executor, journal, helpers={Suggest: suggester})
     start(driver, executor)
     while driver.experiment.state.configurations.asked_for != 5:
         driver.turn()
@@ -241,7 +242,7 @@ def test_a_daemon_that_dies_between_question_and_answer_asks_again(
     again = experiment(of, made)
     replay(again, journal.entries())
     assert again.state.configurations.asked_for == 5
-    suggester = ChildSuggester(made, is_patient=True)
+    suggester = ChildSuggester(made, again.state.trials, is_patient=True)
     resumed = Driver(again, executor, journal, helpers={Suggest: suggester}, check=True)
     resumed.resume(epoch=2)
     resumed.run()
@@ -292,7 +293,7 @@ def test_after_an_earlier_search_its_best_are_tried_first(folder: Path, earlier:
 def test_a_sampler_that_learns_has_seen_the_earlier_search(folder: Path, earlier: Path) -> None:
     (folder / "telling.py").write_text(TELLING)
     recipe = load(folder, "telling.py:Telling", f"after: {earlier}\n")
-    suggester = ChildSuggester(recipe)
+    suggester = ChildSuggester(recipe, {})
     found = ask(suggester, 0)
     suggester.close()
     assert found.by == "Telling"
@@ -325,8 +326,9 @@ def test_more_trials_and_time_repeat_no_question(
     """A resume asks again, and the moved limits do: the process was asked twice, each answer was its neighbour's."""
     of = setup(folder, "mine.py:NearTheBest", sampler_options={"startup": 2}, max_trials=9)
     made, executor = recipe(of), of.machine()
-    suggester = ChildSuggester(made, is_patient=True)
-    driver = Driver(experiment(of, made), executor, helpers={Suggest: suggester}, check=True)
+    search = experiment(of, made)
+    suggester = ChildSuggester(made, search.state.trials, is_patient=True)
+    driver = Driver(search, executor, helpers={Suggest: suggester}, check=True)
     start(driver, executor)
     state = driver.experiment.state
     while state.configurations.asked_for != 5:
@@ -358,15 +360,10 @@ def test_more_trials_and_time_repeat_no_question(
 
 
 def ask(suggester: ChildSuggester, n: int) -> Suggested:
-    """Ask and wait, as the daemon's loop does: it polls, and looks again when it is told to."""
-    suggester.submit(Suggest(n), [])
-
-    def answer() -> list[Any]:
-        assert suggester.next_look_at(7.0) <= 7.05
-        return suggester.poll(7.0)
-
-    (event,) = wait_until(answer)
-    assert suggester.next_look_at(7.0) > 1e9, "nothing is expected now"
+    """Ask and wait, as the daemon's loop does."""
+    suggester.execute(Suggest(n))
+    (event,) = wait_until(lambda: suggester.poll(7.0))
+    assert suggester.job is None, "nothing is expected now"
     assert isinstance(event, Suggested)
     assert (event.at, event.n) == (7.0, n)
     return event
@@ -374,7 +371,7 @@ def ask(suggester: ChildSuggester, n: int) -> Suggested:
 
 def test_a_sampler_that_takes_too_long_is_not_waited_for(folder: Path) -> None:
     recipe = load(folder, "odd.py:Slow")
-    suggester = ChildSuggester(recipe, limit_s=0.3)
+    suggester = ChildSuggester(recipe, {}, limit_s=0.3)
     event = ask(suggester, 3)
     assert (event.by, event.why) == ("random", "Slow was too late")
     assert event.hparams == recipe.configurations().sample(3)
@@ -384,9 +381,9 @@ def test_a_sampler_that_takes_too_long_is_not_waited_for(folder: Path) -> None:
 
 
 def test_a_process_that_dies_is_replaced_and_in_the_end_given_up(folder: Path) -> None:
-    suggester = ChildSuggester(load(folder, "odd.py:Slow"))
+    suggester = ChildSuggester(load(folder, "odd.py:Slow"), {})
     for n in range(3):
-        suggester.submit(Suggest(n), [])
+        suggester.execute(Suggest(n))
         (process,) = children_of("gpusched.driver.suggester")
         os.kill(process.pid, signal.SIGKILL)
         found = wait_until(lambda: suggester.poll(0.0))
@@ -413,7 +410,7 @@ def test_an_entry_point_of_a_package_is_a_sampler(
     try:
         recipe = load(folder, "near")
         assert recipe.sampler_options == {"startup": 8}
-        suggester = ChildSuggester(recipe)
+        suggester = ChildSuggester(recipe, {})
         assert ask(suggester, 8).by == "near"
         suggester.close()
     finally:
