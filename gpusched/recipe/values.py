@@ -29,12 +29,9 @@ _DURATION = re.compile(
     re.ASCII,
 )
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-#: Names of secrets, values that may be one (no number, switch or path), and addresses with a password.
-_SECRET = re.compile(
-    r"(^|_)(TOKEN|KEY|SECRET|PASS|PASSWD|PASSWORD|PW|PWD|CRED\w*|AUTH\w*|PIN|DSN)S?($|_)", re.I
-)
-_TELLING = re.compile(r"^(?![~./]|[\d.eE+-]{1,12}$|(true|false|yes|no|on|off|none)$)", re.I)
-_PASSWORD = re.compile(r"://[^/\s]*:[^/\s]*@")
+#: What certainly is a secret: the name of nothing else, the form of a service's keys, or an address with a password.
+_SECRET_NAME = re.compile(r"(API|ACCESS|SECRET)_KEY$|PASSWORD$|PASSWD$|SECRET$", re.I)
+_SECRET_VALUE = re.compile(r"(hf_|sk-|gh[ps]_|glpat-|AKIA)\w{8,}|://[^/\s]*:[^/\s]*@", re.ASCII)
 _UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9/-]{4,80}", re.ASCII)
 
 #: Set for every rank by gpusched or torchrun's agent; a recipe that sets them would break the process group.
@@ -185,9 +182,9 @@ def environment(value: object) -> dict[str, str | None]:
             text = found[name] = None if item is None else _argument(item)
         except ValueError as error:
             raise ValueError(f"{name} {error}") from None
-        if text and (_PASSWORD.search(text) or (_SECRET.search(name) and _TELLING.search(text))):
+        if text and (_SECRET_NAME.search(name) or _SECRET_VALUE.search(text)):
             raise ValueError(
-                f"{name} looks like a secret, and the recipe is copied into the search's folder: leave the value out "
+                f"{name} is a secret, and the recipe is copied into the search's folder: leave the value out "
                 f"({name}:) and set it in the environment of gpusched"
             )
     return found

@@ -147,8 +147,8 @@ def test_no_deadlines(written: object, told: str) -> None:
 @pytest.mark.parametrize(
     "pair",
     [
-        *("MAX_TOKENS=512", "TOKENIZERS_PARALLELISM=false", "SSH_KEY=~/.ssh/id", "X=correct horse"),
-        *("DB=postgres://host/db", "AUTH=none"),
+        *("MAX_TOKENS=512", "SSH_KEY=~/.ssh/id", "KEY_PATH=keys/a.pem", "SORT_KEY=length"),
+        *("DB=postgres://host/db", "AUTH_MODE=basic", "PAD_TOKEN=<pad>", "PIN_MEMORY=always"),
     ],
 )
 def test_what_the_environment_may_hold(pair: str) -> None:
@@ -160,12 +160,12 @@ def test_what_the_environment_may_hold(pair: str) -> None:
     "pair",
     [
         *("HF_TOKEN=hf_abcdefgh", "WANDB_API_KEY=0" * 9, "PYTHON_PASSWORD=hunter2"),
-        *("DB=postgres://me:pw@host/db", "sentry_dsn=x"),
+        *("DB=postgres://me:pw@host/db", "OPENAI=sk-a1b2c3d4e5f6"),
     ],
 )
 def test_secrets_do_not_belong_into_a_recipe(pair: str) -> None:
     name, _, value = pair.partition("=")
-    with pytest.raises(ValueError, match=rf"{name} looks like a secret.* leave the value out"):
+    with pytest.raises(ValueError, match=rf"{name} is a secret.* leave the value out"):
         values.environment({name: value})
 
 
