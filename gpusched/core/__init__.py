@@ -8,9 +8,9 @@ commands say what an executor must do. Everything else in this package is a part
 
     events.py ──▶ experiment.py ──▶ commands.py
                    │  records the fact, asks the policy, hands atoms out
-                   ├─ requests.py    what people ask for; over.py when a search ends by itself
+                   ├─ requests.py    what people ask for
                    ├─ transitions.py from decisions (atoms), exits and silence to commands (devices)
-                   │    ├─ exits.py       where a trial goes whose incarnation is gone, and with which devices
+                   │    ├─ exits.py       where a trial goes whose incarnation is gone, and with which devices; when a search is over
                    │    └─ saving.py      checkpoints, and which is the best
                    ├─ decisions.py   the seam: what a policy sees, is asked, and decides
                    ├─ state.py       everything that is true now

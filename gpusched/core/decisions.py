@@ -1,18 +1,19 @@
 """The seam to policies: what a policy sees (``View``), what it decides (in atoms), and what it is asked (``Policy``).
 
-A view is the state itself, to be read and never changed. Answers are decisions as values.
+Answers are decisions as values.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, TypeAlias
 
 from gpusched.core.rules import Rules
 from gpusched.core.rung import Rung
-from gpusched.core.trial import Curve, TrialState
+from gpusched.core.state import State
+from gpusched.core.trial import TrialRecord
 
 #: End of the reason of a ``Stop`` for a trial that has no time for another step: the deadline ends that trial.
 NO_STEP_FITS = "another step would not end before the deadline"
@@ -112,166 +113,9 @@ Decision = (
 )
 NOTHING: tuple[Decision, ...] = ()
 
-# ---------------------------------------------------------------- what a policy sees
-
-
-class TrialView(Protocol):
-    """One trial, to be read and never changed (``core/trial.py``). Times in seconds since the search began."""
-
-    id: int
-    hparams: Mapping[str, object]
-    #: Value that the policy gave ``Start(tag=..)`` for this trial.
-    tag: Any
-    state: TrialState
-    #: Whether a person paused the trial: leave it alone.
-    held_by_user: bool
-    #: Launches so far.
-    incarnation: int
-    #: Steps since the report before the latest, or since the checkpoint: 1 where a script reports every step.
-    stride: int
-    #: The latest metric turned so that more is better; minus infinity where it was not finite.
-    score: float
-    best_score: float
-    best_step: int
-    #: (step, metric) of every report so far.
-    curve: Curve
-    #: Steps reported by the present incarnation.
-    steps_since_launch: int
-    #: Time of one step, of which a report stands for ``stride``.
-    step_time_s: float | None
-    #: When the present incarnation came up; None while none is up.
-    up_at: float | None
-
-    @property
-    def step(self) -> int:
-        """Step of the latest report."""
-        ...
-
-    @property
-    def metric(self) -> float | None:
-        """The latest metric; None where it was not finite."""
-        ...
-
-    @property
-    def saved_step(self) -> int:
-        """Step of the newest committed checkpoint (0: none); ``save_s``: how long the latest save took."""
-        ...
-
-    @property
-    def save_s(self) -> float: ...
-    @property
-    def is_live(self) -> bool: ...
-    @property
-    def is_final(self) -> bool: ...
-    @property
-    def is_resizing(self) -> bool:
-        """Whether it has been asked to leave and come back with other atoms."""
-        ...
-
-    @property
-    def atoms(self) -> int:
-        """Atoms it holds now; ``size_in_words``: the same in words."""
-        ...
-
-    @property
-    def size_in_words(self) -> str: ...
-    @property
-    def metrics(self) -> Mapping[str, float | str]:
-        """Every number of the latest report."""
-        ...
-
-    def has_passed(self, every: int) -> bool:
-        """Tell whether the latest report stands on a multiple of ``every`` steps, or has passed one."""
-        ...
-
-    def training_s(self, now: float) -> float:
-        """Return the seconds this trial has trained, over all incarnations."""
-        ...
-
-
-class View(Protocol):
-    """One search, to be read (``core/state.py``): its rules, its trials, and what is free."""
-
-    @property
-    def rules(self) -> Rules: ...
-    @property
-    def trials(self) -> Mapping[int, TrialView]:
-        """Every trial so far by number, also those that have ended."""
-        ...
-
-    @property
-    def live(self) -> Mapping[int, TrialView]:
-        """The trials that are starting, running or leaving."""
-        ...
-
-    @property
-    def paused(self) -> Mapping[int, TrialView]: ...
-    @property
-    def now(self) -> float:
-        """Seconds since the search began; ``time_left_s``: until its deadline."""
-        ...
-
-    @property
-    def time_left_s(self) -> float: ...
-    @property
-    def atoms_total(self) -> int:
-        """Atoms that can be used at all."""
-        ...
-
-    @property
-    def atoms_free(self) -> int: ...
-    @property
-    def atoms_coming(self) -> int:
-        """Atoms that come free as soon as their trial has left, or their release is confirmed."""
-        ...
-
-    @property
-    def can_draw(self) -> bool:
-        """Whether there is another configuration to start."""
-        ...
-
-    @property
-    def awaits_configuration(self) -> bool:
-        """Whether the sampler has been asked for a configuration and has not answered."""
-        ...
-
-    @property
-    def draws_left(self) -> float:
-        """Configurations that can still be started, as far as is known; infinite where no end is near."""
-        ...
-
-    @property
-    def wake_at(self) -> float | None:
-        """The time last asked for with ``WakeAt`` that has not come; None: none is awaited."""
-        ...
-
-    @property
-    def longest_training_s(self) -> float:
-        """Training time of the trial that has had most of it."""
-        ...
-
-    @property
-    def step_on_one_atom_s(self) -> float | None:
-        """Ta, the median time of a step on one atom; None before the first step."""
-        ...
-
-    @property
-    def overhead_s(self) -> float:
-        """To, the median time from a launch or resize to its first step; 0 while unknown."""
-        ...
-
-    def rank_among_live(self, trial: TrialView) -> int:
-        """Return 0 for the live trial with the best latest score; equal scores by age."""
-        ...
-
-    def paused_by_score(self) -> Iterable[TrialView]:
-        """Return paused trials, the best latest score first."""
-        ...
-
-    def speedup(self, atoms: int) -> float:
-        """Return s(a), the throughput of a trial on so many atoms relative to one atom."""
-        ...
-
+#: What a policy sees: the search and its trials as they are, to be read and never changed.
+View: TypeAlias = State
+TrialView: TypeAlias = TrialRecord
 
 # ---------------------------------------------------------------- what it is asked
 

@@ -1,4 +1,5 @@
 """Consequences of an incarnation's end: where its trial goes, whose fault the end was, and which devices stay with it.
+Whether the search is over with it, which nobody asked for, stands at the end.
 
 A script that fails has failed; what the machine did to a trial is made good by a relaunch. What was told to die was
 killed, whatever it says with its last breath: a script may catch SIGTERM and exit as if it were done.
@@ -7,11 +8,15 @@ killed, whatever it says with its last breath: a script may catch SIGTERM and ex
 from __future__ import annotations
 
 from gpusched.core.allocation import DeviceState
+from gpusched.core.decisions import NO_STEP_FITS
 from gpusched.core.events import TrialExited
-from gpusched.core.state import State
+from gpusched.core.state import NOTHING_LEFT, TOO_LATE, State
 from gpusched.core.trial import After, TrialRecord, TrialState
 
 S = TrialState
+
+#: A trial that trains and has reported so often without a finite metric counts as one that has failed.
+SENSELESS_REPORTS = 3
 
 NO_REPORT = (
     "the script ended without a report: it must call trial = gpusched.init(), and trial.report(..) once "
@@ -154,3 +159,42 @@ def settle_for_less(state: State, trial: TrialRecord) -> None:
     keep = by_readiness[:atoms]
     state.devices.give_back([name for name in trial.devices if name not in keep])
     trial.devices = tuple(keep)
+
+
+# ---------------------------------------------------------------- whether the search is over
+
+
+def why_hopeless(state: State) -> str:
+    """Return why a search is given up of which no trial has reported a finite metric; empty while it may yet."""
+    if state.has_finite:
+        return ""
+    reported = sum(
+        len(trial.curve) >= SENSELESS_REPORTS or not trial.is_live
+        for trial in state.trials.values()
+        if trial.curve and trial.state is not TrialState.FAILED
+    )
+    failed = state.failures + reported
+    if failed < state.rules.max_failures:
+        return ""
+    if reported:
+        return f"no finite metric after {failed} trials: NaN or infinite in every report"
+    return f"the first {failed} trials failed"
+
+
+def why_over(state: State) -> str:
+    """Return why a search without a live trial is over; empty where something can bring one back."""
+    if state.may_go_on:
+        return ""
+    return TOO_LATE if _is_too_late(state) else NOTHING_LEFT
+
+
+def _is_too_late(state: State) -> bool:
+    """Tell whether something is left to train of which no step would end before the deadline."""
+    step_s = state.speed.step_on_one_atom_s
+    is_cut = any(
+        trial.story and trial.story[-1][1].endswith(NO_STEP_FITS) for trial in state.trials.values()
+    )
+    if is_cut or step_s is None:
+        return is_cut
+    is_left = bool(state.can_draw or state.paused)
+    return is_left and state.speed.overhead + step_s > state.time_left_s

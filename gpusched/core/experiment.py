@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from gpusched.core import events, invariants, over, requests
+from gpusched.core import events, exits, invariants, requests
 from gpusched.core.allocation import DeviceState
 from gpusched.core.commands import Command, Suggest
 from gpusched.core.configurations import Draw
@@ -359,7 +359,7 @@ class Experiment:
                 state.untold[trial.id] = trial
 
     def _give_up_if_hopeless(self) -> None:
-        if self.state.stopping is None and (why := over.why_hopeless(self.state)):
+        if self.state.stopping is None and (why := exits.why_hopeless(self.state)):
             self._do.end(why)
 
     def _finish_if_over(self) -> None:
@@ -368,7 +368,7 @@ class Experiment:
         if state.devices.total == 0:
             return
         if state.stopping is None:
-            state.stopping = over.why_over(state) or None
+            state.stopping = exits.why_over(state) or None
             if state.stopping is None:
                 return
         state.finished = True

@@ -1,6 +1,6 @@
 """The state of a search: all that is true of it now, and the questions a policy may ask of it.
 
-Policies get this object as a ``View`` (``decisions.py``) and must not change it; ``Experiment`` alone does.
+Policies get this object as their ``View`` and must not change it; ``Experiment`` alone does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from sortedcontainers import SortedKeyList
 from gpusched.core.allocation import DeviceState, DeviceTable
 from gpusched.core.commands import Forecast
 from gpusched.core.configurations import Configurations, Draw
-from gpusched.core.decisions import TrialView
 from gpusched.core.rules import Rules
 from gpusched.core.speed import Speed
 from gpusched.core.trial import NEVER, BestCheckpoint, TrialRecord, TrialState
@@ -170,7 +169,7 @@ class State:
         """Tell whether the trial's latest step is better than every checkpoint kept so far."""
         return trial.score > NEVER and (self.best is None or trial.score > self.best.score)
 
-    def rank_among_live(self, trial: TrialView) -> int:
+    def rank_among_live(self, trial: TrialRecord) -> int:
         """Return 0 for the live trial with the best latest score; equal scores by age."""
         mine = (-trial.score, trial.id)
         return sum((-other.score, other.id) < mine for other in self.live.values())
