@@ -10,7 +10,7 @@ commands say what an executor must do. Everything else in this package is a part
                    │  records the fact, asks the policy, hands atoms out
                    ├─ requests.py    what people ask for
                    ├─ transitions.py from decisions (atoms), exits and silence to commands (devices)
-                   │    ├─ exits.py       where a trial goes whose incarnation is gone, and with which devices; when a search is over
+                   │    ├─ exits.py       where a trial goes without its incarnation, with which devices; a search's end
                    │    └─ saving.py      checkpoints, and which is the best
                    ├─ decisions.py   the seam: what a policy sees, is asked, and decides
                    ├─ state.py       everything that is true now
