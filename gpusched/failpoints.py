@@ -4,7 +4,7 @@
 process is killed (action ``kill``, SIGKILL, the default) or stopped (``stop``, SIGSTOP). There is one before and one
 after each step that another process, or the next daemon, may find done or not done.
 
-Without the variable a point is a call of an empty function. It is read once, when this module is imported, so it is the
+Without the variable a point is a call of ``str``. It is read once, when this module is imported, so it is the
 daemon's alone: what starts trials does not pass variables of ours on. A module that a recipe preloads may arm one for
 shims and ranks, as the torture's does.
 """
@@ -20,11 +20,7 @@ VARIABLE = "GPUSCHED_FAILPOINT"
 _ACTIONS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
-def _nothing(_name: str) -> None:
-    """Not armed."""
-
-
-def arm(text: str) -> Callable[[str], None]:
+def arm(text: str) -> Callable[[str], object]:
     """Read what ``reach`` is to do from the variable's value. Raises ValueError where that is malformed."""
     name, _, rest = text.partition(":")
     count, _, action = rest.partition(":")
@@ -43,5 +39,5 @@ def arm(text: str) -> Callable[[str], None]:
     return armed
 
 
-reach: Callable[[str], None] = arm(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else _nothing
+reach: Callable[[str], object] = arm(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else str
 """Pass the point of this name."""

@@ -42,7 +42,7 @@ def record(of: Setup, path: Path) -> float:
     devices = tuple(device.id for device in executor.inventory())
     driver.handle([DevicesJoined(at=0.0, devices=devices)])
     longest_s, frozen_at_s = 0.0, 0.0
-    while not driver.experiment.finished:
+    while not driver.experiment.state.finished:
         began_s = time.thread_time()
         driver.turn()
         if time.monotonic() > frozen_at_s + 1.0:  # as the daemon does

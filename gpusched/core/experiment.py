@@ -60,10 +60,6 @@ class Experiment:
             events.LimitsMoved: self._limits_moved,
         }
 
-    @property
-    def finished(self) -> bool:
-        return self.state.finished
-
     def handle(self, event: events.Event) -> list[Command]:
         """Record a fact and return what must be done about it, in order.
 

@@ -80,7 +80,7 @@ def _counts(state: State) -> dict[str, int]:
     if devices.quarantined:
         atoms[QUARANTINED] = devices.quarantined
     for trial in state.moving.values():
-        if reserved := len(trial.reserved):
+        if trial.after is not None and (reserved := len(trial.after.reserved)):
             atoms[RESERVED] = atoms.get(RESERVED, 0) + reserved
         if trial.state is TrialState.STARTING and trial.has_processes:
             atoms[STARTING] = atoms.get(STARTING, 0) + trial.atoms

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from gpusched.core.allocation import HELD, DeviceState
 from gpusched.core.state import State
-from gpusched.core.trial import NEVER, YIELDING, TrialRecord, TrialState
+from gpusched.core.trial import NEVER, YIELDING, After, TrialRecord, TrialState
 
 S = TrialState
 
@@ -37,8 +37,8 @@ class Checks:
     __slots__ = ("_seen",)
 
     def __init__(self) -> None:
-        #: Devices of a trial, reserved ones, and whether it had processes, when that was last found in order.
-        self._seen: dict[int, tuple[tuple[str, ...], tuple[str, ...], bool]] = {}
+        #: Devices of a trial, its sequel, and whether it had processes, when that was last found in order.
+        self._seen: dict[int, tuple[tuple[str, ...], After | None, bool]] = {}
 
     def after_event(self, state: State, trial: TrialRecord | None) -> None:
         """Check ``trial``, if the event was about one, and devices that changed; in constant time where none has."""
@@ -51,7 +51,7 @@ class Checks:
         if (
             seen is None
             or seen[0] is not trial.devices
-            or seen[1] is not trial.reserved
+            or seen[1] is not trial.after
             or seen[2] != has_processes
         ):
             self._check_allocation(state, trial)
@@ -76,7 +76,7 @@ class Checks:
 
     def _check_allocation(self, state: State, trial: TrialRecord) -> None:
         check_allocation(state, trial)
-        self._seen[trial.id] = (trial.devices, trial.reserved, trial.has_processes)
+        self._seen[trial.id] = (trial.devices, trial.after, trial.has_processes)
 
 
 def check_trial(trial: TrialRecord) -> bool:
@@ -98,14 +98,15 @@ def check_trial(trial: TrialRecord) -> bool:
 def check_allocation(state: State, trial: TrialRecord) -> None:
     """Assert that its devices are its own, clean if it runs on them, and of an allowed number."""
     slots, has_processes, number = state.devices.slots, trial.has_processes, trial.id
-    for name in (*trial.devices, *trial.reserved):
+    its = (*trial.devices, *trial.reserved)
+    for name in its:
         slot = slots[name]
         mine = slot.trial == number or slot.awaited_by == number
         assert mine, f"{name} is not the device of {_who(trial)}"
         if has_processes:
             assert slot.state is HELD, f"{_who(trial)} runs on unclean {name}"
     if state.rules.islands_apart:
-        islands = {slots[name].island for name in (*trial.devices, *trial.reserved)}
+        islands = {slots[name].island for name in its}
         assert len(islands) < 2, f"{_who(trial)} is on {len(islands)} islands"
     if has_processes:
         assert trial.doom or _has_allowed_size(state, trial), (

@@ -104,7 +104,7 @@ class State:
         coming = 0
         for trial in self.live.values():
             if trial.after is not None and not trial.after.is_resize:
-                coming += trial.atoms + len(trial.reserved)
+                coming += trial.atoms + len(trial.after.reserved)
         if self.devices.draining:
             for slot in self.devices.slots.values():
                 coming += slot.state is DeviceState.DRAINING and slot.awaited_by is None

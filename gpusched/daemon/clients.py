@@ -11,6 +11,7 @@ import os
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from gpusched.core.commands import Command
@@ -55,7 +56,7 @@ class Clients:
         self._followers: list[Peer] = []
         self._past: deque[tuple[str, dict[str, Any]]] = deque(maxlen=PAST_LINES)
         self._next_view_at = 0.0
-        self._is_over = assembled.experiment.finished
+        self._is_over = assembled.experiment.state.finished
         self._unshown: set[str] = set()
         hub.register(ClientHello, self._take)
 
@@ -200,25 +201,31 @@ class Clients:
     def observe(self, event: Event, commands: Sequence[Command]) -> Callable[[], None] | None:
         """Word a line for each thing worth one; the call prints them and sends them to followers."""
         state, metric = self._assembled.experiment.state, self._assembled.recipe.metric
-        with self.unharmed("a line"):
-            is_over, self._is_over = self._is_over, state.finished
-            is_end = state.finished and (not is_over or is_reopened(event))
-            if records := plain.records(event, commands, state, metric, is_end=is_end):
-                return lambda: self._tell(records)
-        return None
+        is_over, self._is_over = self._is_over, state.finished
+        is_end = state.finished and (not is_over or is_reopened(event))
+        try:
+            records = plain.records(event, commands, state, metric, is_end=is_end)
+        except Exception as error:
+            self._cannot_show("a line", error)
+            return None
+        return partial(self._tell, records) if records else None
 
     @contextlib.contextmanager
     def unharmed(self, what: str) -> Iterator[None]:
-        """Have the search survive a failure to show something: the log gets the traceback, once for each place."""
+        """Have the search survive a failure to show something."""
         try:
             yield
         except Fenced:
             raise
         except Exception as error:
-            if what not in self._unshown:
-                self._unshown.add(what)
-                traceback.print_exc()
-                self.remark(f"{what} cannot be shown ({type(error).__name__}: {error})")
+            self._cannot_show(what, error)
+
+    def _cannot_show(self, what: str, error: Exception) -> None:
+        """Write the traceback of an error into the log, once for each place."""
+        if what not in self._unshown:
+            self._unshown.add(what)
+            traceback.print_exc()
+            self.remark(f"{what} cannot be shown ({type(error).__name__}: {error})")
 
     def remark(self, text: str) -> None:
         """Print a remark of a trial, an executor or a device, and send it to followers."""

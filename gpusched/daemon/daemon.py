@@ -99,7 +99,7 @@ class Daemon:
                 journal: Journal | None = self._replay()
         else:
             journal, self.epoch = None, Epoch(paths.root, 0)
-        if self.experiment.finished:  # the time since its end does not count
+        if self.experiment.state.finished:  # the time since its end does not count
             self._began = Beginning.ago(self.experiment.state.now)
         # After a reboot the wall clock may be wrong: time continues where the journal ends.
         self.clock = ExperimentClock(self._began, at_least_s=self.experiment.state.now)
@@ -161,7 +161,7 @@ class Daemon:
         count = replay(self.experiment, journal.entries(), self._note_beginning)
         print(f"replayed {count} events")
         failpoints.reach("resume.replayed")
-        if self.experiment.finished:
+        if self.experiment.state.finished:
             resuming.complete(self.assembled)
             try:
                 resuming.require_reopenable(self.assembled, self._wish)
@@ -265,7 +265,7 @@ class Daemon:
         self._starts = None
         self.paths.failure.unlink(missing_ok=True)
         ready({"ok": os.getpid(), "foreword": self._foreword})
-        while not self.experiment.finished or (self.driver.stalled and not self._is_killed):
+        while not self.experiment.state.finished or (self.driver.stalled and not self._is_killed):
             self.driver.turn(self._due_at())
             if self.clock() >= self._due_at():
                 self._do_what_is_due()

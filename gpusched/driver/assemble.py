@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -178,8 +179,7 @@ def write_recipe(paths: ExperimentPaths, recipe: Recipe, began: Beginning) -> No
 # ---------------------------------------------------------------- seconds since the search began
 
 
-def boottime_s() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+boottime_s = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ class Driver:
         fence: Callable[[], None] | None = None,
     ) -> None:
         self.experiment = experiment
+        self._state = experiment.state
         self.executor = executor
         self.journal = journal
         self._helpers = helpers or {}
@@ -91,7 +92,7 @@ class Driver:
 
     def run(self) -> None:
         """Run until the search is over."""
-        while not self.experiment.finished or self.stalled is not None:
+        while not self._state.finished or self.stalled is not None:
             self.turn()
         if self.journal is not None:
             self.journal.commit()
@@ -101,7 +102,7 @@ class Driver:
         now = self.executor.now()
         events = [event for helper in self._helpers.values() for event in helper.poll(now)]
         until = now if events else min(at_most, self._wakes_at, self._commit_at)
-        if self._helpers and self.experiment.state.awaits_answer:
+        if self._helpers and self._state.awaits_answer:
             until = min(until, now + LOOK_EVERY_S)
         self.handle([*events, *self.executor.poll(until)])
         now = self.executor.now()
@@ -113,9 +114,9 @@ class Driver:
     @property
     def _wakes_at(self) -> float:
         """The time of the next timer of the search."""
-        if self.experiment.finished:
+        if self._state.finished:
             return FOREVER
-        return min(self.experiment.state.timers.values(), default=FOREVER)
+        return min(self._state.timers.values(), default=FOREVER)
 
     def handle(self, events: Sequence[Event]) -> None:
         """Deal with events: journal, sync, then act. Public: the daemon feeds in what people ask."""
@@ -137,7 +138,7 @@ class Driver:
                 self.journal.append(event, commands)
             if self._observer is not None and (tell := self._observer(event, commands)):
                 self._untold.append(tell)
-        if self._effects or (events and self.experiment.finished):
+        if self._effects or (events and self._state.finished):
             self._settle()
         elif self.stalled is None:
             self._tell()  # what causes nothing is told at once
@@ -170,7 +171,7 @@ class Driver:
 
     def _moot_launches(self, effects: Iterable[Command]) -> list[tuple[int, int]]:
         """List launches that waited for a full disk until they were to be killed; their devices may be others' now."""
-        trials = self.experiment.state.trials
+        trials = self._state.trials
         return [
             (command.trial, command.incarnation)
             for command in effects
@@ -194,7 +195,7 @@ class Driver:
         After a failed fsync nothing on that disk can be trusted (Rebello et al., ATC'20): fail-stop, resume re-reads.
         """
         now = self.executor.now()
-        is_synced = bool(self._effects) or self.experiment.finished
+        is_synced = bool(self._effects) or self._state.finished
         is_synced = is_synced or now >= self._synced_at + SYNC_EVERY_S
         while self.journal is not None:
             try:
@@ -219,7 +220,7 @@ class Driver:
         failpoints.reach(f"{name}.after")
 
     def _due(self, now: float) -> Iterator[Event]:
-        timers = sorted(self.experiment.state.timers.items(), key=lambda item: item[1])
+        timers = sorted(self._state.timers.items(), key=lambda item: item[1])
         return (TimerFired(at=now, timer=timer) for timer, at in timers if at <= now)
 
     # ------------------------------------------------------------ resume

@@ -125,7 +125,7 @@ class Journal:
         """Within the transaction that would write, so that no newer daemon can come in between. Raises Fenced."""
         if self._epoch is None:
             return
-        newest = int(self.meta.get("epoch", 0))
+        newest = int(meta_of(self.connection).get("epoch", 0))
         if newest > self._epoch:
             self.connection.execute("ROLLBACK")
             raise Fenced(self._epoch, newest)

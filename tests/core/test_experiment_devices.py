@@ -162,7 +162,7 @@ def test_too_few_for_any_size_and_it_waits_for_enough() -> None:
     script.exited(0, "killed").expect(ConfirmRelease(("d0",)))
     script.released("d0").expect_nothing()
     assert script.trial(0).state is S.PAUSED
-    assert not script.experiment.finished, "d1 may come back"
+    assert not script.experiment.state.finished, "d1 may come back"
     script.readmitted("d1").expect(launch(0, 2, "d0", "d1"))
 
 
@@ -211,7 +211,7 @@ def test_with_all_devices_in_quarantine_it_waits() -> None:
     script = stages.running().quarantined("d1").drop().quarantined("d0").expect(Kill(0, 1, 0.0))
     script.exited(0, "lost").expect_nothing()
     assert script.state.atoms_total == 0
-    assert not script.experiment.finished
+    assert not script.experiment.state.finished
     script.readmitted("d1").expect(launch(0, 2, "d1"))
 
 

@@ -295,7 +295,7 @@ def test_a_forecast_of_a_trial_that_nobody_knows_is_ignored() -> None:
 def test_when_nothing_is_left_to_run_it_is_over() -> None:
     script = stages.completing(max_trials=1).exited(0).expect(ConfirmRelease(("d0",)))
     script.released("d0").expect(Finish("nothing left to run"))
-    assert script.experiment.finished
+    assert script.experiment.state.finished
 
 
 def test_an_experiment_without_configurations_is_over_at_once() -> None:

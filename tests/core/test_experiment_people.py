@@ -99,7 +99,7 @@ def test_the_end_comes_in_every_stage(stage: str, end: str, why: str) -> None:
         script.exited(trial, "killed")
         finish = [Finish(why)] if trial == live[-1] else []
         script.expect(ConfirmRelease(("d0",) if trial == 0 else ("d1",)), *finish)
-    assert script.experiment.finished
+    assert script.experiment.state.finished
     assert script.state.stopping == why
     assert all(trial.is_final for trial in script.state.trials.values())
 
@@ -111,7 +111,7 @@ def test_the_policy_does_not_resume_what_a_user_paused() -> None:
     script = stages.running().asked("pause", 0).expect(SAVES)
     script.wants(Resume(0, 1)).exited(0, saved=1).expect(ConfirmRelease(("d0",)))
     script.wants(Resume(0, 1)).released("d0").expect_nothing()
-    assert not script.experiment.finished, "a person may unpause it"
+    assert not script.experiment.state.finished, "a person may unpause it"
     script.asked("unpause", 0).expect(launch(0, 2, "d0"))
 
 

@@ -83,7 +83,7 @@ def test_after_a_suspend_or_without_a_daemon_silence_means_nothing() -> None:
 def test_devices_are_followed_after_the_end(device: str) -> None:
     script = stages.running().asked("cancel").drop()
     script.exited(0, "killed").drop()
-    assert script.experiment.finished
+    assert script.experiment.state.finished
     assert script.state.devices.draining == 1
     script.feed(DevicesReleased(at=script.now, devices=(device,)))
     assert script.state.devices.draining == (1 if device == "d1" else 0)

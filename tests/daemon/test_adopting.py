@@ -104,7 +104,7 @@ def test_a_mended_policy_is_adopted_at_a_resume_and_replayed_from_there(tmp_path
     seen = assembled.experiment.policy.seen
     assert search.settle(adopts=True) == []
     lived = search.play(adopts=True)
-    assert lived.experiment.finished
+    assert lived.experiment.state.finished
     assert lived.experiment.policy.seen > seen, "it was told what came before it"
     again, journal = search.replayed()
     sizes = [

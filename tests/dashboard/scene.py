@@ -117,14 +117,14 @@ class Scene:
 
     def play(self, until: float = math.inf) -> Scene:
         """Go on to this time, or to the end."""
-        while self._driver.executor.now() < until and not self.experiment.finished:
+        while self._driver.executor.now() < until and not self.experiment.state.finished:
             self._driver.turn(until)
         return self
 
     def frames(self, every_s: float) -> Iterator[Standing]:
         """A view each ``every_s`` of virtual time, to the end."""
         at = 0.0
-        while not self.experiment.finished:
+        while not self.experiment.state.finished:
             self.play(at)
             yield self.view(now=at)
             at += every_s

@@ -35,9 +35,9 @@ class Told:
         self._tell(event, commands)
 
         def handle_and_tell(event: Event) -> list[object]:
-            was_over = scene.experiment.finished
+            was_over = scene.experiment.state.finished
             commands = handle(event)
-            self._tell(event, commands, is_end=scene.experiment.finished and not was_over)
+            self._tell(event, commands, is_end=scene.experiment.state.finished and not was_over)
             return commands
 
         scene.experiment.handle = handle_and_tell

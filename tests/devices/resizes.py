@@ -87,7 +87,7 @@ class Resizes(Whole):
 
     def _turn_of_the_driver(self) -> None:
         super()._turn_of_the_driver()
-        if not self.experiment.finished and self.rng.random() < DEATH:
+        if not self.experiment.state.finished and self.rng.random() < DEATH:
             self._die()
             self._resume()
 

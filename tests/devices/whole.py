@@ -263,7 +263,7 @@ class Whole(Schedule):
         self.executor = Executor(self, setup, inventory)
         self.loop = self._driver_of(self.experiment)
         self.loop.handle([self._started(inventory)])
-        while not self.experiment.finished:
+        while not self.experiment.state.finished:
             self._turn_of_the_driver()
         while self.experiment.state.devices.draining:
             self._turn_of_the_driver()
@@ -285,11 +285,11 @@ class Whole(Schedule):
 
     def _turn_of_the_driver(self) -> None:
         self.loop.turn(self.executor.now() + 1.0)
-        self.check_devices(over=self.experiment.finished)
+        self.check_devices(over=self.experiment.state.finished)
 
     def happen(self, executor: Executor, *, is_heard: bool = True) -> None:
         """Ten times a second: the world goes its way, GPUs that are lost take their trials along, people ask."""
-        if not self.experiment.finished:
+        if not self.experiment.state.finished:
             self._happen()
         for run in {*executor.seats.on.values()} - self.doomed:
             if any(self.is_lost(name) for name in run.devices) and not run.leaving:
@@ -306,7 +306,7 @@ class Whole(Schedule):
         """Now and then somebody mends a GPU."""
         slots = self.experiment.state.devices.slots.values()
         out = [slot.id for slot in slots if slot.state is QUARANTINED]
-        if not out or self.experiment.finished or self.rng.random() > 0.02:
+        if not out or self.experiment.state.finished or self.rng.random() > 0.02:
             return
         name = self.rng.choice(out)
         for gpu in self.atoms[name].gpus:
@@ -343,7 +343,7 @@ class Whole(Schedule):
                 self.counts["reports"] += 1
             case _:
                 pass
-        self.check_devices(over=self.experiment.finished)
+        self.check_devices(over=self.experiment.state.finished)
 
     def check_devices(self, *, over: bool) -> None:
         """Every device is FREE, HELD by a live trial, DRAINING within the limit, or QUARANTINED with a reason."""
@@ -377,7 +377,7 @@ class Whole(Schedule):
             assert not state.can_draw, f"{free} devices are free, and {self.policy} has trials"
 
     def _check_waiting(self) -> None:
-        if self.experiment.finished:
+        if self.experiment.state.finished:
             return
         slots = self.experiment.state.devices.slots.values()
         self.check_waiting(

@@ -80,7 +80,7 @@ def test_while_the_disk_is_full_nothing_is_done_and_nothing_is_lost(tmp_path: Pa
     _limit_pages(journal, 1_000_000)
     driver.run()
     assert driver.stalled is None
-    assert driver.experiment.finished
+    assert driver.experiment.state.finished
     assert len(executor.carried_out_at) > done_before
     journal.close()
     _check_replay(path, driver)
@@ -124,7 +124,7 @@ def test_it_ends_only_when_its_end_is_on_disk(
     for trial in list(driver.experiment.state.live.values()):
         gone = TrialExited(at=0.0, trial=trial.id, incarnation=trial.incarnation, outcome="killed")
         driver.handle([gone])
-    assert driver.experiment.finished
+    assert driver.experiment.state.finished
     assert executor.carried_out_at == [0.0] * executor.launches
     for _ in range(3):
         before = executor.now()
@@ -188,7 +188,7 @@ ON_A_SMALL_DISK = """
         except OSError:
             pass
     stalled_turns = 0
-    while not driver.experiment.finished or driver.stalled:
+    while not driver.experiment.state.finished or driver.stalled:
         driver.turn()
         if driver.stalled:
             stalled_turns += 1
@@ -228,7 +228,7 @@ WITH_A_RESERVE = """
                 pass
         except OSError:
             pass
-    while not driver.experiment.finished:
+    while not driver.experiment.state.finished:
         driver.turn()
         assert driver.stalled is None, driver.stalled
     assert spare.slices < 3, "the disk was full"

@@ -39,7 +39,7 @@ def test_it_replays_to_the_same_end(journal: Journal, maker: ModuleType) -> None
     replay(experiment, journal.entries())
     journal.close()
     experiment.check()
-    assert experiment.finished
+    assert experiment.state.finished
     assert maker.outcome(experiment) == meta["outcome"]
 
 

@@ -296,9 +296,9 @@ def play(name: str, options: Mapping[str, Any], seed: int) -> Played:
     asked = sorted(random.uniform(0, deadline_s) for _ in range(random.choice([0, 6])))
     reopenings = random.choice([0, 0, 1, 3])
     for _ in range(2 * MAX_EVENTS):
-        if experiment.finished and not reopenings:
+        if experiment.state.finished and not reopenings:
             break
-        if experiment.finished:
+        if experiment.state.finished:
             reopenings -= 1
             driver.reopen(_reopened(random, experiment, executor))
             continue
@@ -307,7 +307,7 @@ def play(name: str, options: Mapping[str, Any], seed: int) -> Played:
         if asked and executor.now() >= asked[0]:
             asked.pop(0)
             driver.handle([_request(random, experiment, executor.now())])
-    assert experiment.finished, f"{name}: stands still at {executor.now()} s"
+    assert experiment.state.finished, f"{name}: stands still at {executor.now()} s"
     witness = experiment.policy
     assert isinstance(witness, Witness)
     return Played(log, experiment, witness.watched, make)

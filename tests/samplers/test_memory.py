@@ -341,7 +341,7 @@ def test_more_trials_and_time_repeat_no_question(
     driver.resume(epoch=2)
     if is_over:
         driver.handle([UserAsked(at=executor.now(), verb="cancel")])
-        while not driver.experiment.finished:
+        while not driver.experiment.state.finished:
             driver.turn()
     limits = {"deadline_s": state.rules.deadline_s + 5.0, "max_trials": 12}
     if is_over:

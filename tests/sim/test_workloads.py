@@ -47,7 +47,7 @@ def test_a_kept_run_is_the_same_run_and_can_be_replayed(recorded):
     assert replay(search, journal.entries()) > result.steps
     assert journal.meta["simulated"]["policy"] == "hypersched"
     journal.close()
-    assert search.finished
+    assert search.state.finished
     assert search.state.best.metric == result.best
 
 

@@ -176,7 +176,7 @@ class Bed(Search):
     def check_end(self) -> Experiment:
         """After the end: the journal replays, holds every line that was ever written, and no process is left."""
         again = self.check()
-        assert again.finished
+        assert again.state.finished
         for number in self.numbers():
             written, known = len(self.lines(number)), again.state.trials[number].seq
             assert written == known, f"trial {number}: {known} of {written} reports are known"

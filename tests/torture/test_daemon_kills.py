@@ -222,4 +222,4 @@ def test_what_a_failpoint_is_armed_with() -> None:
     with pytest.raises(ValueError, match="name"):
         failpoints.arm("journal.before:x")
     failpoints.arm("journal.before:2:stop")("journal.before")  # once is not twice
-    assert failpoints.reach("journal.before") is None, "not armed: nothing happens"
+    failpoints.reach("journal.before")  # not armed: nothing happens

@@ -44,7 +44,7 @@ def go_on(bed: Bed, failpoint: str) -> None:
     assert bed.wait_for_death() == -9, f"{failpoint} was not reached\n{bed.log()}"
     require_whole_best(bed)
     again = bed.check().state
-    bed.resume(wish=WISH if again.finished else None)
+    bed.resume(wish=WISH if again.state.finished else None)
     wait_until(
         lambda: all(len(bed.lines(number)) > count for number, count in before.items()),
         f"both trials to train on\n{bed.log()}",

@@ -418,7 +418,7 @@ def test_two_hundred_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, see
     ids = tuple(device.id for device in devices)
     driver.handle([DevicesJoined(at=world.now, devices=ids, islands=islands)])
     faults = 0
-    while not experiment.finished:
+    while not experiment.state.finished:
         driver.turn(world.now + 1.0)
         if faults < FAULTS and world.rng.random() < 0.7:
             faults += 1
