@@ -34,13 +34,22 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from gpusched.policies.curves.predictor import PREDICTORS, Prediction, make_predictor
+from gpusched.policies.extrapolation import CurvePredictor, Prediction, ShapesPredictor
 
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 RECORDED = FIGURES / "recorded-curves.jsonl"
 HORIZON = 60
 CUTS = (10, 20, 30)
 BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+def _mcmc() -> CurvePredictor:
+    from papers.mcmc import McmcPredictor
+
+    return McmcPredictor()
+
+
+PREDICTORS = {"mcmc": _mcmc, "shapes": ShapesPredictor}
 
 Curve = NDArray[np.float64]
 #: predictor, trial, what is seen, how it ended, target.
@@ -146,7 +155,7 @@ def judge(case: Case) -> dict[str, float]:
     name, trial, seen, end, target = case
     began = time.perf_counter()
     steps, seed = np.array([float(HORIZON)]), (0, trial, len(seen))
-    found = make_predictor(name).predict(np.array(seen), steps, seed)
+    found = PREDICTORS[name]().predict(np.array(seen), steps, seed)
     low, high = interval(found)
     return {
         "p": float(found.reaches(target)[-1]),

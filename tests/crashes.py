@@ -219,9 +219,7 @@ class Daemons:
             self.experiment,
             FragileExecutor(self.machine, self.points, self.facts),
             FragileJournal(journal, self.points),
-            helpers={Suggest: FragileSuggester(self.experiment, of, self.points)}
-            if of.has_memory
-            else {},
+            suggester=FragileSuggester(self.experiment, of, self.points) if of.has_memory else None,
             check=True,
         )
         if known == 0:

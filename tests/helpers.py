@@ -48,7 +48,6 @@ class ScriptedPolicy(base.Policy):
         self.on_next_report: list[Decision] = []
         self.on_next_exit: list[Decision] = []
         self.on_next_wake: list[Decision] = []
-        self.on_next_forecast: list[Decision] = []
         self.capacity: deque[Decision] = deque()
         #: (trial, state) of every on_exit, and trials of every on_report.
         self.exits: list[tuple[int, TrialState]] = []
@@ -67,11 +66,6 @@ class ScriptedPolicy(base.Policy):
 
     def on_wake(self, view: View) -> Sequence[Decision]:
         return _taken(self.on_next_wake)
-
-    def on_forecast(
-        self, view: View, trial: TrialView, step: int, forecast: Mapping[str, float]
-    ) -> Sequence[Decision]:
-        return _taken(self.on_next_forecast)
 
 
 class SetTimer(NamedTuple):

@@ -58,16 +58,6 @@ class ConfirmRelease(Struct, frozen=True):
     devices: tuple[str, ...]
 
 
-class Forecast(Struct, frozen=True):
-    """Extrapolate a learning curve outside the daemon's loop; answer with ``Forecasted``."""
-
-    trial: int
-    step: int
-    curve: tuple[float, ...]
-    horizon: int
-    target: float
-
-
 class Suggest(Struct, frozen=True):
     """Have the sampler suggest configuration ``n`` of the sequence; answer with ``Suggested``."""
 
@@ -82,6 +72,6 @@ class KeepBest(Struct, frozen=True):
     metric: float
 
 
-Command = Launch | Yield | Save | Kill | ConfirmRelease | Forecast | Suggest | KeepBest
+Command = Launch | Yield | Save | Kill | ConfirmRelease | Suggest | KeepBest
 
 COMMAND_TYPES: dict[str, type] = {kind.__name__: kind for kind in get_args(Command)}

@@ -6,7 +6,7 @@ Answers are decisions as values.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -85,16 +85,6 @@ class WakeAt:
 
 
 @dataclass(frozen=True, slots=True)
-class AskForecast:
-    """Have the trial's learning curve extrapolated; the result comes back through ``on_forecast``."""
-
-    trial: int
-    curve: tuple[float, ...]
-    horizon: int
-    target: float
-
-
-@dataclass(frozen=True, slots=True)
 class Say:
     """Tell people something about the search as a whole."""
 
@@ -108,9 +98,7 @@ class LeaveFree:
     why: str
 
 
-Decision = (
-    Start | Resume | Resize | Pause | Stop | Complete | WakeAt | AskForecast | Say | LeaveFree
-)
+Decision = Start | Resume | Resize | Pause | Stop | Complete | WakeAt | Say | LeaveFree
 NOTHING: tuple[Decision, ...] = ()
 
 #: What a policy sees: the search and its trials as they are, to be read and never changed.
@@ -172,12 +160,6 @@ class Policy(ABC):
 
         Trials that ended with the search are told by ``on_exit`` after that.
         """
-        return NOTHING
-
-    def on_forecast(
-        self, view: View, trial: TrialView, step: int, forecast: Mapping[str, float]
-    ) -> Sequence[Decision]:
-        """Answer the forecast that ``AskForecast`` asked for at ``step``."""
         return NOTHING
 
     # ------------------------------------------------------------ for people

@@ -125,14 +125,6 @@ class TimerFired(Event, kw_only=True):
     timer: str
 
 
-class Forecasted(Event, kw_only=True):
-    """The result of a ``Forecast`` command: slow or non-repeatable work, done outside and never done again."""
-
-    trial: int
-    step: int
-    forecast: Mapping[str, float]
-
-
 class Suggested(Event, kw_only=True):
     """The answer to ``Suggest``: a configuration (None: all have been suggested), and the sampler that it is ``by``.
 

@@ -52,7 +52,6 @@ class Experiment:
             events.QuarantineChanged: self._quarantine_changed,
             events.StorageChanged: self._storage_changed,
             events.TimerFired: self._timer_fired,
-            events.Forecasted: self._forecasted,
             events.Suggested: self._suggested,
             events.UserAsked: partial(requests.asked, self.state, self._do),
             events.DevicesJoined: self._joined,
@@ -266,12 +265,6 @@ class Experiment:
             state.missed_wake_at = due
         elif event.timer == WATCH and state.stopping is None:
             self._do.kill_silent(due)
-
-    def _forecasted(self, event: events.Forecasted) -> None:
-        trial = self.state.trials.get(event.trial)
-        self.state.forecasts.pop((event.trial, event.step), None)
-        if trial is not None and self.state.stopping is None:
-            self._enact(self._ask("on_forecast", trial, event.step, event.forecast))
 
     def _suggested(self, event: events.Suggested) -> None:
         configurations = self.state.configurations

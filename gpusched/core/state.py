@@ -13,7 +13,6 @@ from typing import Any
 from sortedcontainers import SortedKeyList
 
 from gpusched.core.allocation import DeviceState, DeviceTable
-from gpusched.core.commands import Forecast
 from gpusched.core.configurations import Configurations, Draw
 from gpusched.core.rules import Rules
 from gpusched.core.speed import Speed
@@ -64,8 +63,6 @@ class State:
         self.rested: deque[TrialRecord] = deque()
         #: Trials that came to rest while the search was ending: the policy is told of them if the search continues.
         self.untold: dict[int, TrialRecord] = {}
-        #: Forecasts asked for and not answered yet, by trial and step.
-        self.forecasts: dict[tuple[int, int], Forecast] = {}
         self.configurations = Configurations(draw)
         #: Reason why the search is ending; None while it continues.
         self.stopping: str | None = None
@@ -118,11 +115,6 @@ class State:
     def awaits_configuration(self) -> bool:
         """Whether the sampler has been asked for a configuration and has not answered."""
         return self.configurations.asked_for is not None
-
-    @property
-    def awaits_answer(self) -> bool:
-        """Whether a forecast or a configuration has been asked for and has not come."""
-        return bool(self.forecasts) or self.awaits_configuration
 
     @property
     def wake_at(self) -> float | None:
@@ -192,7 +184,7 @@ class State:
         return bool(
             self.devices.draining
             or WAKE in self.timers
-            or self.awaits_answer
+            or self.awaits_configuration
             or self.storage_low  # there may be room again
             or self.atoms_total < self.rules.smallest  # devices may come back from quarantine
             # The first trial may want more than can be used yet.

@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from gpusched.core import exits
 from gpusched.core.allocation import DeviceState
-from gpusched.core.commands import Command, ConfirmRelease, Forecast, Kill, Launch, Yield
+from gpusched.core.commands import Command, ConfirmRelease, Kill, Launch, Yield
 from gpusched.core.decisions import (
     NO_STEP_FITS,
-    AskForecast,
     Complete,
     Decision,
     LeaveFree,
@@ -75,19 +74,11 @@ class Transitions:
                 return self.leave(decision.trial, After(S.COMPLETED, decision.reason))
             case WakeAt():
                 self._state.timers[WAKE] = decision.at
-            case AskForecast():
-                self._forecast(decision)
             case Say():
                 self._state.say(None, decision.text)
             case LeaveFree():
                 self._state.declined = decision.why
         return False
-
-    def _forecast(self, decision: AskForecast) -> None:
-        trial = self._state.trials[decision.trial]
-        asked = Forecast(trial.id, trial.step, decision.curve, decision.horizon, decision.target)
-        self._state.forecasts[trial.id, trial.step] = asked
-        self.add(asked)
 
     # ------------------------------------------------------------ begin
 

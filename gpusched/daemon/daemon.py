@@ -29,7 +29,7 @@ from gpusched.driver.assemble import (
     Beginning,
     ExperimentClock,
     assemble,
-    make_helpers,
+    make_suggester,
     policy_file,
     read_recipe,
 )
@@ -115,7 +115,7 @@ class Daemon:
         # The warm server imports torch by now: what syncs to disk comes after it.
         self.journal = journal or self._begin()
         self._edits = Edits(paths, recipe.script)
-        self._helpers = make_helpers(recipe, self.experiment)
+        self._suggester = make_suggester(recipe, self.experiment)
         source = recorded(paths).get("recipe")
         folder = Path(source).parent if source is not None else paths.root
         self._loggers = Loggers(paths, recipe.log_to, folder)
@@ -123,7 +123,7 @@ class Daemon:
             self.experiment,
             self.executor,
             self.journal,
-            helpers=self._helpers,
+            suggester=self._suggester,
             observer=self.clients.observe,
             fence=self.epoch.check,
             spare=self.storage.reserve.give,
@@ -368,6 +368,6 @@ class Daemon:
         self._loggers.look()
         if (edited := self._edits.look()) is not None:
             self._say(edited)
-        for helper in (*self._helpers.values(), self._loggers):
-            while helper.complaints:
-                self._say(helper.complaints.popleft())
+        for one in (self._suggester, self._loggers):
+            while one is not None and one.complaints:
+                self._say(one.complaints.popleft())

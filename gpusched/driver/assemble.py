@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from gpusched import plugins, policies
-from gpusched.core.commands import Forecast, Suggest
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
-from gpusched.driver.forecaster import ChildForecaster, InlineForecaster
 from gpusched.driver.loop import replay
 from gpusched.driver.suggester import ChildSuggester
 from gpusched.errors import DamagedState, InputError
@@ -119,22 +117,13 @@ def policy_file(recipe: Recipe) -> Path | None:
     return Path(name.rpartition(":")[0]) if plugins.is_file(name) else None
 
 
-Helpers = dict[type, ChildForecaster | InlineForecaster | ChildSuggester]
-
-
-def make_helpers(recipe: Recipe, search: Experiment, *, is_virtual: bool = False) -> Helpers:
-    """Return what carries out commands beside the executor, by their kind: the predictor that the policy's options
-    ask for, and a sampler with a memory. ``is_virtual``: time stands still meanwhile.
-    """
-    helpers: Helpers = {}
-    predictor = recipe.policy_options.get("predictor")
-    if isinstance(predictor, str):
-        kind = InlineForecaster if is_virtual else ChildForecaster
-        helpers[Forecast] = kind(predictor, recipe.seed)
-    if recipe.has_memory:
-        trials = search.state.trials
-        helpers[Suggest] = ChildSuggester(recipe, trials, is_patient=is_virtual)
-    return helpers
+def make_suggester(
+    recipe: Recipe, search: Experiment, *, is_virtual: bool = False
+) -> ChildSuggester | None:
+    """Return what carries out ``Suggest``, for a sampler with a memory. ``is_virtual``: time stands still meanwhile."""
+    if not recipe.has_memory:
+        return None
+    return ChildSuggester(recipe, search.state.trials, is_patient=is_virtual)
 
 
 def assemble(

@@ -44,7 +44,7 @@ from gpusched.journal.rows import Entry
 COMMIT_EVERY_S, SYNC_EVERY_S = 0.25, 2.0
 #: Interval at which a full disk is tried again.
 RETRY_EVERY_S = 1.0
-#: Interval at which a helper that has been asked is polled.
+#: Interval at which a suggester that has been asked is polled.
 LOOK_EVERY_S = 0.05
 
 #: May return a call that tells people: it is made when the event is on disk.
@@ -54,9 +54,8 @@ Observer = Callable[[Event, Sequence[Command]], Callable[[], None] | None]
 class Driver:
     """Runs a search on an executor.
 
-    ``helpers``: by the kind of command that each carries out in place of the executor (``Forecast``, ``Suggest``).
-    ``spare`` gives back reserved room for the journal on a full disk; False: all is given. ``fence`` raises Fenced
-    where another daemon has taken over.
+    ``suggester`` carries out ``Suggest`` in place of the executor. ``spare`` gives back reserved room for the journal
+    on a full disk; False: all is given. ``fence`` raises Fenced where another daemon has taken over.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class Driver:
         executor: Executor,
         journal: Journal | None = None,
         *,
-        helpers: Mapping[type, Helper] | None = None,
+        suggester: Helper | None = None,
         observer: Observer | None = None,
         check: bool = False,
         spare: Callable[[], bool] = lambda: False,
@@ -75,7 +74,7 @@ class Driver:
         self._state = experiment.state
         self.executor = executor
         self.journal = journal
-        self._helpers = helpers or {}
+        self._suggester = suggester
         self._observer = observer
         self._check = check
         self._spare = spare
@@ -100,9 +99,9 @@ class Driver:
     def turn(self, at_most: float = FOREVER) -> None:
         """Wait for something to happen, for a timer, or until ``at_most``; deal with it."""
         now = self.executor.now()
-        events = [event for helper in self._helpers.values() for event in helper.poll(now)]
+        events = [] if self._suggester is None else list(self._suggester.poll(now))
         until = now if events else min(at_most, self._wakes_at, self._commit_at)
-        if self._helpers and self._state.awaits_answer:
+        if self._suggester is not None and self._state.awaits_configuration:
             until = min(until, now + LOOK_EVERY_S)
         self.handle([*events, *self.executor.poll(until)])
         now = self.executor.now()
@@ -216,7 +215,8 @@ class Driver:
     def _execute(self, command: Command) -> None:
         name = type(command).__name__
         failpoints.reach(f"{name}.before")
-        self._helpers.get(type(command), self.executor).execute(command)
+        helper = self._suggester if type(command) is Suggest else None
+        (helper or self.executor).execute(command)
         failpoints.reach(f"{name}.after")
 
     def _due(self, now: float) -> Iterator[Event]:
@@ -323,7 +323,6 @@ def outstanding(experiment: Experiment) -> Iterator[Command]:
         yield ConfirmRelease(draining)
     if state.best is not None:
         yield KeepBest(state.best.trial, state.best.step, state.best.metric)
-    yield from state.forecasts.values()
     asked_for = state.configurations.asked_for
     if asked_for is not None and state.stopping is None:
         yield Suggest(asked_for)

@@ -4,8 +4,8 @@ Importing this imports none of the policies: some need NumPy and SciPy.
 
 A policy is one file: a frozen ``Options`` dataclass beside a class with two questions to answer
 (``core/decisions.py``), registered below. The recipe's validation, the simulator and the contract tests pick it up from
-here. ``base.py`` holds what several share, ``halving/`` is the family of successive halving, ``curves/`` the
-extrapolation of learning curves.
+here. ``base.py`` holds what several share, ``halving/`` is the family of successive halving, ``extrapolation.py``
+says how learning curves may continue.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any
 
 from gpusched import plugins
 from gpusched.core.decisions import (
-    AskForecast,
     BadOption,
     Complete,
     Decision,
@@ -38,7 +37,6 @@ from gpusched.errors import InputError
 from gpusched.text import no_trial
 
 __all__ = [
-    "AskForecast",
     "BadOption",
     "Complete",
     "Decision",
@@ -56,7 +54,7 @@ __all__ = [
 ]
 
 #: Methods of a policy that gpusched calls during a search: those that answer with decisions, and the others.
-DECIDING = ("on_report", "on_capacity", "on_exit", "on_wake", "on_forecast")
+DECIDING = ("on_report", "on_capacity", "on_exit", "on_wake")
 TELLING = ("notes", "explain")
 #: Entry points of this group are policies of installed packages.
 GROUP = "gpusched.policies"

@@ -3,7 +3,7 @@
 Trials are started in order, one after the other on each atom (``fifo``). At every b-th step n of a trial its learning
 curve is extrapolated to its last step m = R, while it trains on:
 
-    p = P(y_m >= y_best | y_1..n);  "if p < delta then the job is immediately terminated".      ``on_forecast``
+    p = P(y_m >= y_best | y_1..n);  "if p < delta then the job is immediately terminated".      ``on_report``
 
 y_best is the best metric of any trial so far. The predictor works on a scale from 0 to 1, so the metric must have
 bounds. A curve that ends with a metric that is not finite is not extrapolated; the trial is looked at again b steps on.
@@ -11,16 +11,15 @@ bounds. A curve that ends with a metric that is not finite is not extrapolated; 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar
 
-from gpusched.core.decisions import AskForecast, Decision, Stop, TrialView, View
+from gpusched.core.decisions import Decision, Stop, TrialView, View
 from gpusched.core.trial import NEVER
 from gpusched.policies import base, fifo
+from gpusched.policies.extrapolation import CurvePredictor, Outlook, ShapesPredictor, extrapolate
 from gpusched.policies.scale import Scale, bounds_problems, curve_of
-
-PredictorName = Literal["mcmc", "shapes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +28,6 @@ class Options(fifo.Options):
 
     b: int = 30
     delta: float = 0.05
-    #: Extrapolation of curves: the MCMC model of the paper (a second or two each), or a cheap ensemble.
-    predictor: PredictorName = "mcmc"
     #: The values that the metric can have.
     metric_min: float | None = None
     metric_max: float | None = None
@@ -57,12 +54,13 @@ class EarlyTerm(fifo.Fifo):
     name = "earlyterm"
     options_type = Options
     options: Options
+    predictor: ClassVar[CurvePredictor] = ShapesPredictor()
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._best = NEVER
-        #: The latest forecast of a trial, and the step it was made at.
-        self._forecasts: dict[int, tuple[int, Mapping[str, float]]] = {}
+        #: The latest extrapolation of a trial, and the step it was made at.
+        self._outlooks: dict[int, tuple[int, Outlook]] = {}
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         self._best = max(self._best, trial.score)
@@ -74,17 +72,17 @@ class EarlyTerm(fifo.Fifo):
         scale = self._scale(view)
         curve, stride = curve_of(trial, scale)
         ahead = max(1, round(((self.options.R or 0) - trial.step) / stride))
-        target = scale.of_score(self._best)
-        return (AskForecast(trial.id, curve, len(curve) + ahead, target),)
-
-    def on_forecast(
-        self, view: View, trial: TrialView, step: int, forecast: Mapping[str, float]
-    ) -> Sequence[Decision]:
-        p = forecast.get("reached_at_end")
-        if p is None:
+        outlook = extrapolate(
+            curve,
+            len(curve) + ahead,
+            scale.of_score(self._best),
+            predictor=self.predictor,
+            seed=(trial.id, trial.step),
+        )
+        if outlook is None:
             return base.NOTHING
-        self._forecasts[trial.id] = (step, forecast)
-        if trial.is_final or p >= self.options.delta:
+        self._outlooks[trial.id] = (trial.step, outlook)
+        if outlook.reached_at_end >= self.options.delta:
             return base.NOTHING
         return (Stop(trial.id, f"given up: {self._in_words(view, trial)}"),)
 
@@ -92,17 +90,17 @@ class EarlyTerm(fifo.Fifo):
         return Scale.within(self.options, view.rules.sign)
 
     def _in_words(self, view: View, trial: TrialView) -> str:
-        step, forecast = self._forecasts[trial.id]
-        mean = self._scale(view).metric(forecast["mean"])
+        step, outlook = self._outlooks[trial.id]
+        mean = self._scale(view).metric(outlook.mean)
         return (
             f"at step {step} it was expected to end at {mean:.4g}, and to beat the best with a "
-            f"probability of {forecast['reached_at_end']:.2g}"
+            f"probability of {outlook.reached_at_end:.2g}"
         )
 
     def notes(self, view: View) -> Sequence[str]:
-        if not self._forecasts:
+        if not self._outlooks:
             return ()
-        return (f"{len(self._forecasts)} trials were extrapolated to step {self.options.R}",)
+        return (f"{len(self._outlooks)} trials were extrapolated to step {self.options.R}",)
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
-        return (self._in_words(view, trial),) if trial.id in self._forecasts else ()
+        return (self._in_words(view, trial),) if trial.id in self._outlooks else ()

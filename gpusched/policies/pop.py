@@ -1,8 +1,8 @@
 """``pop``: promising, opportunistic, poor (HyperDrive, Middleware'17, sections 3 and 5.3).
 
     every b-th step: below the kill threshold it is poor and stops             ``on_report``        (5.3)
-    its curve is extrapolated over the M = (Tmax - Tpass) / Epoch steps left   ``_ask``             (3.1.1)
-        p   chance to reach the target within Tmax; below 0.05 it is poor      ``on_forecast``      (1), (2); 5.3
+    its curve is extrapolated over the M = (Tmax - Tpass) / Epoch steps left   ``_outlook``         (3.1.1)
+        p   chance to reach the target within Tmax; below 0.05 it is poor      ``_judge``           (1), (2); 5.3
         ERT expected remaining time = x * Epoch                                                     (3)
     S_desired(p) = trials with that much confidence, S_deserved(p) = S * p,    ``Confidence``  (3.2)
         p_threshold maximises S_effective(p) = min(both)
@@ -12,30 +12,22 @@
 A *slot* is the least number of atoms of a trial. New configurations come before suspended trials (5.3); without a limit
 the suspended get every other slot. Without a target in the recipe one rises (section 9): ``RAISE_BY`` of the way
 from the best metric so far to the best possible one. Ours: the trial with the best metric is never poor; M ends at
-``R``; curves are extrapolated by a tempered posterior (``curves/mcmc.py``).
+``R``; curves are extrapolated by the shapes of ``foresight`` (``extrapolation.py``).
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from gpusched.core.decisions import (
-    AskForecast,
-    Decision,
-    Pause,
-    Resume,
-    Start,
-    Stop,
-    TrialView,
-    View,
-)
+from gpusched.core.decisions import Decision, Pause, Resume, Start, Stop, TrialView, View
 from gpusched.core.rules import Rules
 from gpusched.core.trial import NEVER, TrialState
 from gpusched.policies import base
-from gpusched.policies.earlyterm import PredictorName
+from gpusched.policies.extrapolation import CurvePredictor, ShapesPredictor, extrapolate
 from gpusched.policies.scale import Scale, bounds_problems, curve_of
 
 #: Below this chance to reach the target a trial is poor (5.3).
@@ -54,7 +46,6 @@ class Options(base.Options):
     kill_threshold: float | None = None
     #: Most configurations in all (None: no limit, and suspended trials do not wait for the last of them).
     configurations: int | None = None
-    predictor: PredictorName = "mcmc"
     #: The values that the metric can have.
     metric_min: float | None = None
     metric_max: float | None = None
@@ -77,7 +68,7 @@ class Options(base.Options):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Forecast of a trial: p, the expected remaining time, and the step at which it was made."""
+    """What is expected of a trial: p, the remaining time, and the step at which it was said."""
 
     p: float
     ert_s: float
@@ -113,6 +104,7 @@ class Pop(base.Policy):
     name = "pop"
     options_type = Options
     options: Options
+    predictor: ClassVar[CurvePredictor] = ShapesPredictor()
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -129,8 +121,6 @@ class Pop(base.Policy):
         self._line: deque[int] = deque()
         #: Promising trials that are suspended: they come first, and others make room for them.
         self._urgent: list[int] = []
-        #: Steps a value of the curve, and seconds a step, of each forecast that was asked for: by trial and step.
-        self._asked: dict[tuple[int, int], tuple[int, float]] = {}
 
     # ------------------------------------------------------------ reports
 
@@ -154,10 +144,15 @@ class Pop(base.Policy):
         if threshold is not None and trial.score < threshold * view.rules.sign:
             why = f"poor: not past {threshold:g} after {trial.step} steps"
             return (Stop(trial.id, why),)
-        asked = self._ask(view, trial) if trial.metric is not None else None
-        return (asked,) if asked is not None else self._take_turns(view, trial)
+        known = self._outlook(view, trial) if trial.metric is not None else None
+        if known is not None:
+            self.confidence.known[trial.id] = known
+            if known.p < P_POOR and trial.id != self._best_trial:
+                return (Stop(trial.id, f"poor: reaches the target with p = {known.p:.2g}"),)
+            self._classify(view)
+        return self._take_turns(view, trial)
 
-    def _ask(self, view: View, trial: TrialView) -> AskForecast | None:
+    def _outlook(self, view: View, trial: TrialView) -> Known | None:
         """3.1.1: M = (Tmax - Tpass) / Epoch, with the measured average duration of a step."""
         step_s = trial.training_s(view.now) / trial.step or trial.step_time_s or 0.0
         if step_s <= 0 or self._target is None:
@@ -168,9 +163,13 @@ class Pop(base.Policy):
         if left < 1:
             return None
         curve, stride = curve_of(trial, self._scale(view))
-        self._asked[trial.id, trial.step] = (stride, step_s)
-        ahead = max(1, round(left / stride))
-        return AskForecast(trial.id, curve, len(curve) + ahead, self._target)
+        horizon, seed = len(curve) + max(1, round(left / stride)), (trial.id, trial.step)
+        found = extrapolate(curve, horizon, self._target, predictor=self.predictor, seed=seed)
+        if found is None:
+            return None
+        # Equation 3, and "set ERT = Tmax - Tpass" where it would be more.
+        ert_s = min(found.remaining_steps * stride * step_s, view.time_left_s)
+        return Known(found.reached_by_end, ert_s, trial.step)
 
     # ------------------------------------------------------------ the target
 
@@ -204,23 +203,7 @@ class Pop(base.Policy):
         if self._target is None or best >= self._target:
             self._target = best + RAISE_BY * (1.0 - best)
 
-    # ------------------------------------------------------------ forecasts
-
-    def on_forecast(
-        self, view: View, trial: TrialView, step: int, forecast: Mapping[str, float]
-    ) -> Sequence[Decision]:
-        stride, step_s = self._asked.pop((trial.id, step), (1, 0.0))
-        if trial.is_final:
-            return base.NOTHING
-        p = forecast.get("reached_by_end")
-        if p is not None:
-            # Equation 3, and "set ERT = Tmax - Tpass" where it would be more.
-            ert_s = min(forecast["remaining_steps"] * stride * step_s, view.time_left_s)
-            self.confidence.known[trial.id] = Known(p, ert_s, step)
-            if p < P_POOR and trial.id != self._best_trial:
-                return (Stop(trial.id, f"poor: reaches the target with p = {p:.2g}"),)
-            self._classify(view)
-        return self._take_turns(view, trial)
+    # ------------------------------------------------------------ turns
 
     def _classify(self, view: View) -> None:
         """3.2: how many trials are promising, and which of them wait for atoms."""

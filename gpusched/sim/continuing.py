@@ -20,7 +20,7 @@ from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
 from gpusched.core.allocation import DeviceState
-from gpusched.core.commands import Forecast, KeepBest, Yield
+from gpusched.core.commands import KeepBest, Yield
 from gpusched.core.decisions import NO_STEP_FITS
 from gpusched.core.events import LimitsMoved
 from gpusched.core.experiment import Experiment
@@ -29,7 +29,6 @@ from gpusched.core.trial import TrialRecord, TrialState
 from gpusched.devices.base import Device
 from gpusched.driver.assemble import assemble, read_recipe
 from gpusched.driver.loop import Driver, replay
-from gpusched.executors.base import Helper
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import rows
 from gpusched.journal.rows import Entry
@@ -309,16 +308,11 @@ class Midway(SimExecutor):
         self._go_on(run, max(trial.heard_at, self._now - step_s))
 
 
-def go_on(
-    search: Experiment,
-    workload: Workload,
-    delays: Delays,
-    forecaster: Helper | None = None,
-) -> None:
+def go_on(search: Experiment, workload: Workload, delays: Delays) -> None:
     """Run a search from where its state is to its end."""
     state = search.state
     state.timers.pop(WATCH, None)  # no trial hangs here
     machine = Midway(state, workload, delays)
-    driver = Driver(search, machine, helpers={Forecast: forecaster} if forecaster else {})
+    driver = Driver(search, machine)
     driver.resume(epoch=0)
     driver.run()

@@ -111,7 +111,7 @@ class SimExecutor:
             case KeepBest():
                 self._keep(command)
             case _:
-                pass  # timers and forecasts are the driver's; at the end nothing is left to do
+                pass  # timers are the driver's; at the end nothing is left to do
 
     def acknowledge(self, report: Reported) -> None:
         made = report.report

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from gpusched import policies
 from gpusched.core.events import DevicesJoined
 from gpusched.core.experiment import Experiment
-from gpusched.driver.assemble import make_helpers
+from gpusched.driver.assemble import make_suggester
 from gpusched.driver.loop import Driver, Observer
 from gpusched.journal.log import Journal
 from gpusched.recipe.recipe import Recipe
@@ -87,22 +87,15 @@ def run(
     """Run the search of this recipe to its end."""
     began = time.perf_counter()
     search, executor = experiment(setup, of), setup.machine()
-    helpers = make_helpers(of, search, is_virtual=True)
-    driver = Driver(
-        search,
-        executor,
-        journal,
-        helpers=helpers,
-        observer=observer,
-        check=check,
-    )
+    suggester = make_suggester(of, search, is_virtual=True)
+    driver = Driver(search, executor, journal, suggester=suggester, observer=observer, check=check)
     try:
         with without_collector():
             start(driver, executor)
             driver.run()
     finally:
-        for helper in helpers.values():
-            helper.close()
+        if suggester is not None:
+            suggester.close()
     return search, result(setup, search, executor, time.perf_counter() - began)
 
 

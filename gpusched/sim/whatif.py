@@ -27,7 +27,6 @@ from numpy.random import default_rng
 
 from gpusched.core.experiment import Experiment
 from gpusched.core.state import State
-from gpusched.driver.forecaster import InlineForecaster
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.sim.continuing import (
@@ -191,10 +190,8 @@ class AskedSearch:
         return self._end_of(search, workload)
 
     def _end_of(self, search: Experiment, workload: Workload) -> float:
-        predicts = getattr(search.policy.options, "predictor", None)
-        forecaster = InlineForecaster("shapes") if predicts else None
         gc.disable()
-        go_on(search, workload, self.recorded.delays, forecaster)
+        go_on(search, workload, self.recorded.delays)
         best = search.state.best
         return math.nan if best is None else best.metric
 

@@ -36,10 +36,8 @@ class Synthetic:
         "r": 5,
         "R": 500,
         "eta": 4.0,
-        # A score lies between 0 and 1; the cheap predictor, since a search extrapolates hundreds of curves.
         "metric_min": 0.0,
         "metric_max": 1.0,
-        "predictor": "shapes",
     }
 
     def __init__(self, step_time_s: float = 0.1) -> None:

@@ -50,7 +50,7 @@ POLICIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("asha", "asha", {"r": 1}),
     ("asha r=4", "asha", {"r": 4}),
     ("foresight", "foresight", {}),
-    ("pop", "pop", {"b": 5, "predictor": "shapes", "metric_min": 0.0}),
+    ("pop", "pop", {"b": 5, "metric_min": 0.0}),
     ("one epoch", ONE_EPOCH, {}),
     ("fifo", "fifo", {}),
 )

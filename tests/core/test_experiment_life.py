@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpusched.core.commands import ConfirmRelease, Forecast, KeepBest, Launch, Save, Yield
+from gpusched.core.commands import ConfirmRelease, KeepBest, Launch, Save, Yield
 from gpusched.core.decisions import (
-    AskForecast,
     Complete,
     Pause,
     Resize,
@@ -15,7 +14,7 @@ from gpusched.core.decisions import (
     Stop,
     WakeAt,
 )
-from gpusched.core.events import DaemonResumed, Forecasted
+from gpusched.core.events import DaemonResumed
 from gpusched.core.trial import NEVER, TrialState
 from tests.core import stages
 from tests.helpers import Finish, Script, SetTimer, launch
@@ -262,7 +261,7 @@ def test_a_policy_may_act_on_other_trials_than_the_one_that_reports() -> None:
     script.expect(Yield(1, 1, save=False), Yield(0, 1, save=True))
 
 
-# ---------------------------------------------------------------- timers and forecasts
+# ---------------------------------------------------------------- timers
 
 
 def test_a_policy_is_woken_when_it_asked_to_be() -> None:
@@ -271,22 +270,6 @@ def test_a_policy_is_woken_when_it_asked_to_be() -> None:
     script.policy.on_next_wake.append(Pause(0))
     script.wait(28.0).timer("wake").expect(Yield(0, 1, save=True))
     assert script.state.timers == {"deadline": 1000.0}
-
-
-def test_a_forecast_goes_out_and_comes_back() -> None:
-    script = stages.running().decides(AskForecast(0, (0.5, 0.4), 81, 0.9)).report(0, 0.4)
-    asked = Forecast(0, 2, (0.5, 0.4), 81, 0.9)
-    script.expect(asked)
-    assert script.state.forecasts == {(0, 2): asked}
-    script.policy.on_next_forecast.append(Pause(0, "no hope"))
-    answer = Forecasted(at=script.now, trial=0, step=2, forecast={"p": 0.01})
-    script.feed(answer).expect(Yield(0, 1, save=True))
-    assert script.state.forecasts == {}
-
-
-def test_a_forecast_of_a_trial_that_nobody_knows_is_ignored() -> None:
-    script = stages.running()
-    script.feed(Forecasted(at=script.now, trial=9, step=1, forecast={})).expect_nothing()
 
 
 # ---------------------------------------------------------------- the end
@@ -307,14 +290,6 @@ def test_a_policy_that_wants_to_be_woken_keeps_it_alive() -> None:
     script = stages.completing(max_trials=1).wants(WakeAt(50.0)).exited(0).drop()
     script.released("d0").expect_nothing()
     script.wait(47.0).timer("wake").expect(Finish("nothing left to run"))
-
-
-def test_a_forecast_under_way_keeps_it_alive() -> None:
-    script = stages.completing(max_trials=1).wants(AskForecast(0, (0.5,), 81, 0.9))
-    script.exited(0).expect(ConfirmRelease(("d0",)), Forecast(0, 2, (0.5,), 81, 0.9))
-    script.released("d0").expect_nothing()
-    answer = Forecasted(at=script.now, trial=0, step=2, forecast={"p": 0.9})
-    script.feed(answer).expect(Finish("nothing left to run"))
 
 
 def test_paused_trials_that_nobody_resumes_are_stopped_at_the_end() -> None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from gpusched.core.commands import Forecast, Suggest
 from gpusched.core.events import (
     CheckpointSaved,
     DevicesJoined,
@@ -30,7 +29,6 @@ from gpusched.core.events import (
 from gpusched.daemon import resuming
 from gpusched.daemon.storage import Storage
 from gpusched.driver.assemble import Assembled, Beginning
-from gpusched.driver.forecaster import InlineForecaster
 from gpusched.driver.loop import Driver, replay
 from gpusched.errors import InputError
 from gpusched.folder.files import Room
@@ -42,7 +40,7 @@ from tests.crashes import Daemons, Failpoints, FragileExecutor, FragileSuggester
 from tests.driver.test_crashes import SAMPLER
 from tests.faults import Faults, FaultySetup, Incident
 from tests.helpers import difference, snapshot
-from tests.policies.contract import VARIANTS, StraightOn
+from tests.policies.contract import VARIANTS
 
 GIB = 1 << 30
 LOW, CLEAR = Room(GIB // 4, GIB // 2), Room(50 * GIB, GIB // 2)
@@ -131,13 +129,11 @@ class Search(Daemons):
             now = snapshot(self.experiment)
             assert now == self.known, f"another state: {difference(self.known, now)}"
         self.known = None
-        helpers: dict[type, Any] = {Forecast: InlineForecaster(StraightOn())}
-        if of.has_memory:
-            helpers[Suggest] = FragileSuggester(self.experiment, of, self.points)
+        made = FragileSuggester(self.experiment, of, self.points) if of.has_memory else None
         executor = Machine(self.machine, self.points, self.facts)
         executor.rng, executor.told = self.rng, []
         storage = Storage(self.disk, room=lambda _: self.room, beside=lambda work: work())
-        driver = Driver(self.experiment, executor, journal, helpers=helpers, check=True)
+        driver = Driver(self.experiment, executor, journal, suggester=made, check=True)
         assembled = Assembled(self.experiment, of, self._paths())
         if count == 0:
             devices = tuple(device.id for device in self.machine.inventory())

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.commands import Command, ConfirmRelease, Forecast, Yield
-from gpusched.core.decisions import AskForecast, Pause, Start, WakeAt
+from gpusched.core.commands import Command, ConfirmRelease, Yield
+from gpusched.core.decisions import Pause, Start, WakeAt
 from gpusched.core.events import (
     Event,
-    Forecasted,
     TimerFired,
     TrialExited,
     UserAsked,
@@ -175,35 +174,6 @@ def test_waiting_ends_at_the_time_the_caller_gives() -> None:
     executor = Notebook()
     Driver(stages.running().experiment, executor).turn(at_most=7.0)
     assert executor.waited_until == [7.0]
-
-
-def test_forecasts_are_made_elsewhere_and_come_back_as_events() -> None:
-    class Oracle:
-        def __init__(self) -> None:
-            self.asked: list[Forecast] = []
-
-        def execute(self, command: Forecast) -> None:
-            self.asked.append(command)
-
-        def close(self) -> None:
-            pass
-
-        def poll(self, now: float) -> list[Event]:
-            answers = [
-                Forecasted(at=now, trial=f.trial, step=f.step, forecast={}) for f in self.asked
-            ]
-            self.asked.clear()
-            return list(answers)
-
-    oracle = Oracle()
-    script = stages.running().decides(AskForecast(0, (0.5, 0.4), 81, 0.9))
-    script.policy.on_next_forecast.append(Pause(0))
-    executor = Notebook([[report()], []])
-    driver = Driver(script.experiment, executor, helpers={Forecast: oracle})
-    driver.turn()
-    assert oracle.asked == [Forecast(0, 2, (0.5, 0.4), 81, 0.9)]
-    driver.turn()
-    assert executor.told[-1] == Yield(0, 1, save=True)
 
 
 def test_it_runs_until_it_is_over_and_everything_is_on_disk(path: Path, journal: Journal) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.commands import Command, ConfirmRelease, Forecast, KeepBest, Kill, Save, Yield
-from gpusched.core.decisions import AskForecast, Start, WakeAt
+from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Save, Yield
+from gpusched.core.decisions import Start, WakeAt
 from gpusched.core.events import (
     DaemonResumed,
     Event,
@@ -80,11 +80,6 @@ def test_kills_are_issued_again_with_their_grace() -> None:
     assert implied(script) == [Kill(0, 1, 0.0)]
     script = stages.running().asked("stop").drop().timer("last call").drop()
     assert implied(script) == [Yield(0, 1, save=True), Kill(0, 1, 5.0)]
-
-
-def test_forecasts_are_issued_again() -> None:
-    script = stages.running().decides(AskForecast(0, (0.5,), 81, 0.9)).report(0, 0.4).drop()
-    assert implied(script) == [Forecast(0, 2, (0.5,), 81, 0.9)]
 
 
 @pytest.mark.parametrize("stage", list(stages.STAGES))

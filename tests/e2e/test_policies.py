@@ -20,8 +20,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "asha": {"R": 4, "eta": 2},
     "hypersched": {"R": 12, "eta": 2, "cooldown": 1},
     "bandit": {"R": 6, "b": 2, "eps": 0.1},
-    "earlyterm": {"R": 12, "b": 4, "predictor": "shapes", **BOUNDS},
-    "pop": {"R": 12, "b": 4, "predictor": "shapes", **BOUNDS},
+    "earlyterm": {"R": 12, "b": 4, **BOUNDS},
+    "pop": {"R": 12, "b": 4, **BOUNDS},
     "seer": {"t_min": 0.02, "eta": 2},
     "hermes": {"R": 12, "quantum_s": 0.2, "trials_per_device": 2},
 }

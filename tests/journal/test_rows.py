@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.core.commands import COMMAND_TYPES, Command, Forecast, Kill, Launch
+from gpusched.core.commands import COMMAND_TYPES, Command, KeepBest, Kill, Launch
 from gpusched.core.events import EVENT_TYPES, DevicesJoined, Event, TrialExited
 from gpusched.journal import rows
 from gpusched.protocol import Report
@@ -41,7 +41,6 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "devices": names,
     "epoch": numbers,
     "error": st.none() | text,
-    "forecast": st.dictionaries(text, floats, max_size=3),
     "grace_s": floats,
     "horizon": numbers,
     "hparams": st.dictionaries(text, json_values, max_size=4),
@@ -126,7 +125,7 @@ def test_commands_of_several_types_keep_their_order() -> None:
     commands = [
         Launch(1, 2, ("d0", "d1"), {"lr": 0.1, "layers": [1, 2]}),
         Kill(3, 1, 0.5),
-        Forecast(1, 9, (0.1, 0.2), 81, 0.9),
+        KeepBest(1, 9, 0.5),
     ]
     assert rows.commands_from(rows.commands_text(commands)) == commands
 

@@ -7,7 +7,7 @@ stands between policy and core and looks at each answer:
 * nothing but decisions comes out, and the state is not touched;
 * ``Start`` and ``Resume`` ask for something that is there; what is free is asked for only if it can be had;
 * a trial that is final, or that a person holds, is left alone;
-* ``WakeAt`` lies ahead, forecasts are asked for finite curves between 0 and 1.
+* ``WakeAt`` lies ahead.
 """
 
 from __future__ import annotations
@@ -18,12 +18,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-import numpy as np
-
 from gpusched import policies
-from gpusched.core.commands import Command, Forecast
+from gpusched.core.commands import Command
 from gpusched.core.decisions import (
-    AskForecast,
     Complete,
     Decision,
     LeaveFree,
@@ -41,9 +38,7 @@ from gpusched.core.decisions import (
 from gpusched.core.events import DevicesJoined, Event, LimitsMoved, UserAsked
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
-from gpusched.driver.forecaster import InlineForecaster
 from gpusched.driver.loop import Driver
-from gpusched.policies.curves.predictor import Prediction
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.physics import Delays, SimulatedCurve
 from tests.faults import Faults, FaultyExecutor, Incident
@@ -70,15 +65,15 @@ VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "hyperband": [{"R": 9, "eta": 3.0}, {"R": 16, "r": 2, "eta": 2.0}],
     "bandit": [{"R": 30, "b": 3}, {"R": 20, "b": 2, "eps": 0.1}],
     "pop": [
-        {"R": 40, "b": 4, "predictor": "shapes", "configurations": 10, **BOUNDS},
-        {"R": None, "b": 3, "predictor": "shapes", "kill_threshold": 0.1, **BOUNDS},
+        {"R": 40, "b": 4, "configurations": 10, **BOUNDS},
+        {"R": None, "b": 3, "kill_threshold": 0.1, **BOUNDS},
     ],
     "seer": [{"t_min": 0.02}, {"R": 30, "eta": 2.0, "nu": 1.5, "t_min": 0.05}],
     "hermes": [
         {"R": 40, "quantum_s": 5.0},
         {"R": None, "quantum_s": 0.5, "trials_per_device": 2, "milestones": (0.1,)},
     ],
-    "earlyterm": [{"R": 30, "b": 5, "predictor": "shapes", **BOUNDS}],
+    "earlyterm": [{"R": 30, "b": 5, **BOUNDS}],
 }
 
 
@@ -102,11 +97,6 @@ class Witness(Policy):
 
     def on_wake(self, view: View) -> Sequence[Decision]:
         return self._watch(view, "on_wake")
-
-    def on_forecast(
-        self, view: View, trial: TrialView, step: int, forecast: Mapping[str, float]
-    ) -> Sequence[Decision]:
-        return self._watch(view, "on_forecast", trial, step, forecast)
 
     def on_capacity(self, view: View) -> Sequence[Decision]:
         answer = self._watch(view, "on_capacity")
@@ -160,11 +150,6 @@ def _check_decision(view: View, decision: Decision, why: str) -> None:
         case WakeAt(at=at):
             assert at >= view.now, f"{why}: that is over"
             assert at < view.rules.deadline_s + 1e9, why
-        case AskForecast(trial=trial, curve=curve, horizon=horizon, target=target):
-            assert not view.trials[trial].is_final, f"{why}: it is final"
-            assert all(math.isfinite(value) and 0 <= value <= 1 for value in curve), why
-            assert math.isfinite(target), why
-            assert horizon > len(curve) > 0, why
         case _:
             assert isinstance(decision, Say | LeaveFree), f"{why}: that is no decision"
             assert decision.text if isinstance(decision, Say) else decision.why, (
@@ -215,30 +200,6 @@ class RandomWorkload:
         return SimulatedCurve(metric, lambda step: step_time_s, length, ending)
 
 
-class Late(InlineForecaster):
-    """Answers two seconds after the question."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._held: list[tuple[float, Event]] = []
-
-    def poll(self, now: float) -> Sequence[Event]:
-        self._held += [(now + 2.0, event) for event in super().poll(now)]
-        due = [event for at, event in self._held if at <= now]
-        self._held = [(at, event) for at, event in self._held if at > now]
-        for event in due:
-            event.at = now
-        return due
-
-
-class StraightOn:
-    """A curve predictor that costs nothing: on from the last value, the less certain the further."""
-
-    def predict(self, curve: Any, steps: Any, seed: Sequence[int]) -> Prediction:
-        mean = np.full((1, len(steps)), curve[-1])
-        return Prediction(steps, mean, 0.02 * np.sqrt(steps - len(curve))[None, :], np.ones(1))
-
-
 @dataclass
 class Played:
     """One experiment that is over."""
@@ -287,7 +248,6 @@ def play(name: str, options: Mapping[str, Any], seed: int) -> Played:
     driver = Driver(
         experiment,
         executor,
-        helpers={Forecast: random.choice([InlineForecaster, Late])(StraightOn(), seed)},
         observer=lambda event, commands: log.append((event, list(commands))),
         check=True,
     )

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gpusched import policies
-from gpusched.core.commands import Command, ConfirmRelease, Forecast, Kill, Launch, Yield
+from gpusched.core.commands import Command, ConfirmRelease, Kill, Launch, Yield
 from gpusched.core.events import (
     DevicesJoined,
     DevicesReleased,
     Event,
-    Forecasted,
     TimerFired,
     TrialExited,
     TrialUp,
@@ -25,7 +25,33 @@ from gpusched.core.events import (
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.core.trial import TrialRecord
+from gpusched.policies.extrapolation import Outlook
 from tests.events import reported
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A curve that was to be extrapolated; ``seed``: trial and step."""
+
+    curve: tuple[float, ...]
+    horizon: int
+    target: float
+    seed: tuple[int, int]
+
+
+class Oracle:
+    """In the place of ``extrapolate``: keeps the questions, and answers the next one with ``says``."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self.says: Outlook | None = None
+
+    def __call__(
+        self, curve: Any, horizon: int, target: float, *, predictor: Any, seed: Any
+    ) -> Outlook | None:
+        self.asked.append(Asked(curve, horizon, target, seed))
+        found, self.says = self.says, None
+        return found
 
 
 class Hand:
@@ -55,7 +81,6 @@ class Hand:
         self.events: list[Event] = []
         self.commands: list[Command] = []
         self._said: list[str] = []
-        self.forecasts: list[Forecast] = []
         self._marked: dict[int, Yield] = {}
         self._queue: deque[Event] = deque()
         self._unreleased: list[str] = []
@@ -144,12 +169,6 @@ class Hand:
     def user(self, verb: Any, trial: int | None = None) -> None:
         self.send(UserAsked(at=self.now, verb=verb, trial=trial))
 
-    def answer(self, trial: int, **forecast: float) -> None:
-        """The newest forecast that was asked for this trial comes back."""
-        asked = next(found for found in reversed(self.forecasts) if found.trial == trial)
-        self.forecasts.remove(asked)
-        self.send(Forecasted(at=self.now, trial=trial, step=asked.step, forecast=forecast))
-
     def release(self) -> None:
         """Everything that drains is released."""
         devices, self._unreleased = tuple(self._unreleased), []
@@ -182,8 +201,6 @@ class Hand:
                 self._queue.append(DevicesReleased(at=self.now, devices=command.devices))
             case ConfirmRelease():
                 self._unreleased += command.devices
-            case Forecast():
-                self.forecasts.append(command)
             case _:
                 pass
 

@@ -7,60 +7,66 @@ from typing import Any
 import pytest
 
 from gpusched.policies.earlyterm import Options
-from tests.policies.hand import Hand
+from gpusched.policies.extrapolation import Outlook
+from tests.policies.hand import Hand, Oracle
 
 SMALL: dict[str, Any] = {"b": 3, "R": 9, "metric_min": 0.0, "metric_max": 1.0}
 
 
+@pytest.fixture(autouse=True)
+def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
+    made = Oracle()
+    monkeypatch.setattr("gpusched.policies.earlyterm.extrapolate", made)
+    return made
+
+
 def test_the_defaults_are_the_papers() -> None:
     """5.3: "we use the same b value of 30 and delta to 0.05"."""
-    assert (Options().b, Options().delta, Options().predictor) == (30, 0.05, "mcmc")
+    assert (Options().b, Options().delta) == (30, 0.05)
 
 
-def test_every_bth_step_the_curve_is_extrapolated_to_R_against_the_best_so_far() -> None:
+def test_every_bth_step_the_curve_is_extrapolated_to_R_against_the_best_so_far(
+    oracle: Oracle,
+) -> None:
     """5.3: p_val = P(y_m >= y_hat | y_1:n), m "the max epoch", y_hat "the global best model performance seen"."""
     hand = Hand("earlyterm", SMALL, atoms=2)
     hand.train(0, [0.5, 0.8])
     hand.train(1, [0.1, 0.2])
-    assert hand.forecasts == []
+    assert oracle.asked == []
     hand.report(1, 0.3)
-    (asked,) = hand.forecasts
-    assert (asked.trial, asked.step, asked.curve) == (1, 3, (0.1, 0.2, 0.3))
+    (asked,) = oracle.asked
+    assert (asked.seed, asked.curve) == ((1, 3), (0.1, 0.2, 0.3))
     assert (asked.horizon, asked.target) == (9, 0.8)
     hand.train(1, [0.4, 0.5, 0.6])
-    assert hand.forecasts[-1].curve == (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+    assert oracle.asked[-1].curve == (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 
 
-def test_a_trial_without_a_chance_is_stopped() -> None:
+def test_a_trial_without_a_chance_is_stopped(oracle: Oracle) -> None:
     """5.3: "if p_val < delta then the job is immediately terminated"."""
     hand = Hand("earlyterm", SMALL, atoms=1)
+    oracle.says = Outlook(0.1, 5.0, 0.049, mean=0.2)
     hand.train(0, [0.1] * 3)
-    hand.answer(0, reached_at_end=0.049, mean=0.2)
-    hand.report(0, 0.1)
     assert hand.where(0) == "stopped"
     assert "a probability of 0.049" in hand.said
     assert hand.live == [1]
 
 
-@pytest.mark.parametrize("answer", [{}, {"mean": 0.1}])
-def test_an_empty_answer_changes_nothing(answer: dict[str, float]) -> None:
+def test_a_curve_that_says_nothing_changes_nothing() -> None:
     hand = Hand("earlyterm", SMALL, atoms=1)
-    hand.train(0, [0.1] * 3)
-    hand.answer(0, **answer)
-    hand.report(0, 0.1)
+    hand.train(0, [0.1] * 4)
     assert hand.where(0) == "running"
 
 
-def test_losses_and_bounds_are_turned_to_a_scale() -> None:
+def test_losses_and_bounds_are_turned_to_a_scale(oracle: Oracle) -> None:
     hand = Hand("earlyterm", {**SMALL, "metric_max": 4.0}, atoms=1, mode="min")
     hand.train(0, [4.0, 3.0, 1.0])
-    assert hand.forecasts[0].curve == (0.0, 0.25, 0.75)
-    assert hand.forecasts[0].target == 0.75
+    assert oracle.asked[0].curve == (0.0, 0.25, 0.75)
+    assert oracle.asked[0].target == 0.75
 
 
-def test_non_finite_metrics_never_reach_the_predictor() -> None:
+def test_non_finite_metrics_never_reach_the_predictor(oracle: Oracle) -> None:
     hand = Hand("earlyterm", SMALL, atoms=2)
     hand.train(0, [0.1, None, 0.3])
-    assert hand.forecasts[0].curve == (0.1, 0.1, 0.3)
+    assert oracle.asked[0].curve == (0.1, 0.1, 0.3)
     hand.train(1, [0.1, 0.2, None])
-    assert len(hand.forecasts) == 1
+    assert len(oracle.asked) == 1

@@ -230,7 +230,7 @@ def test_a_daemon_that_dies_between_question_and_answer_asks_again(
     journal = Journal.create(tmp_path / "journal.db", {})
     search = experiment(of, made)
     suggester = ChildSuggester(made, search.state.trials, is_patient=True)
-    driver = Driver(search, executor, journal, helpers={Suggest: suggester})
+    driver = Driver(search, executor, journal, suggester=suggester)
     start(driver, executor)
     while driver.experiment.state.configurations.asked_for != 5:
         driver.turn()
@@ -243,7 +243,7 @@ def test_a_daemon_that_dies_between_question_and_answer_asks_again(
     replay(again, journal.entries())
     assert again.state.configurations.asked_for == 5
     suggester = ChildSuggester(made, again.state.trials, is_patient=True)
-    resumed = Driver(again, executor, journal, helpers={Suggest: suggester}, check=True)
+    resumed = Driver(again, executor, journal, suggester=suggester, check=True)
     resumed.resume(epoch=2)
     resumed.run()
     suggester.close()
@@ -328,7 +328,7 @@ def test_more_trials_and_time_repeat_no_question(
     made, executor = recipe(of), of.machine()
     search = experiment(of, made)
     suggester = ChildSuggester(made, search.state.trials, is_patient=True)
-    driver = Driver(search, executor, helpers={Suggest: suggester}, check=True)
+    driver = Driver(search, executor, suggester=suggester, check=True)
     start(driver, executor)
     state = driver.experiment.state
     while state.configurations.asked_for != 5:

@@ -85,7 +85,7 @@ class ClusterExecutor(LiveExecutor):
             case KeepBest():
                 self._keep_best(command)
             case _:
-                pass  # timers, forecasts and the end are the driver's and the daemon's
+                pass  # timers and the end are the driver's and the daemon's
 
     def acknowledge(self, report: Reported) -> None:
         node = self._home(report.trial, report.incarnation)

@@ -114,7 +114,7 @@ class TorchrunExecutor(LiveExecutor):
             case KeepBest():
                 self._keep_best(command)
             case _:
-                pass  # timers, forecasts and the end are the driver's and the daemon's
+                pass  # timers and the end are the driver's and the daemon's
 
     def acknowledge(self, report: Reported) -> None:
         incarnation = self.shared.find(report.trial, report.incarnation)

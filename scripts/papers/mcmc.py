@@ -1,4 +1,4 @@
-"""``mcmc``: the learning-curve model of Domhan, Springenberg and Hutter (IJCAI'15), as HyperDrive uses it.
+"""The learning-curve model of Domhan, Springenberg and Hutter (IJCAI'15), as HyperDrive uses it, and POP by it.
 
     f(x) = sum of w_k f_k(x | theta_k) over the eleven curves of ``MODELS``,  y(x) ~ Normal(f(x), sigma^2)
 
@@ -21,7 +21,8 @@ import emcee
 import numpy as np
 from scipy import optimize
 
-from gpusched.policies.curves.predictor import Array, Prediction
+from gpusched.policies.extrapolation import Array, Prediction
+from gpusched.policies.pop import Pop
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,13 @@ class McmcPredictor:
         means, noise = means[usable], noise[usable]
         weights = np.full(len(means), 1.0 / max(1, len(means)))
         return Prediction(steps, means, np.broadcast_to(noise, means.shape), weights)
+
+
+class McmcPop(Pop):
+    """POP with the paper's own predictor."""
+
+    name = "pop"
+    predictor = McmcPredictor()
 
 
 class Posterior:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpusched.policies.curves.predictor import CurvePredictor
+from gpusched.policies.extrapolation import CurvePredictor
 from scripts.calibration import interval
 
 Array = NDArray[np.float64]

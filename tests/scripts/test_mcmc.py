@@ -8,15 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gpusched.policies.curves import mcmc
-from gpusched.policies.curves.mcmc import (
-    MODELS,
-    TEMPER,
-    McmcPredictor,
-    Posterior,
-)
 from scripts.calibration import interval
-from tests.policies.curves.contract import Array, rising
+from scripts.papers import mcmc
+from scripts.papers.mcmc import MODELS, TEMPER, McmcPredictor, Posterior
+from tests.policies.learning_curves import Array, rising
 
 
 @pytest.fixture

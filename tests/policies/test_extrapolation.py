@@ -8,23 +8,24 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from gpusched.core.commands import Forecast
-from gpusched.policies.curves.predictor import (
+from gpusched.policies.extrapolation import (
     MAX_STEPS,
-    PREDICTORS,
     CurvePredictor,
+    Outlook,
     Prediction,
-    forecast,
-    make_predictor,
+    ShapesPredictor,
+    extrapolate,
     remaining,
 )
 from scripts.calibration import interval
-from tests.policies.curves.contract import Array, judge, rising, synthetic
+from scripts.papers.mcmc import McmcPredictor
+from tests.policies.learning_curves import Array, judge, rising, synthetic
 
 
-@pytest.fixture(params=sorted(PREDICTORS), scope="module")
+@pytest.fixture(params=[McmcPredictor, ShapesPredictor], scope="module")
 def predictor(request: pytest.FixtureRequest) -> CurvePredictor:
-    return make_predictor(request.param)
+    made: CurvePredictor = request.param()
+    return made
 
 
 AHEAD = np.arange(21.0, 61.0)
@@ -105,12 +106,12 @@ def check_calibration(predictor: CurvePredictor, curves: int) -> None:
 
 
 def test_the_probabilities_of_shapes_mean_something() -> None:
-    check_calibration(make_predictor("shapes"), curves=60)
+    check_calibration(ShapesPredictor(), curves=60)
 
 
 @pytest.mark.slow
 def test_the_probabilities_of_the_mcmc_model_mean_something() -> None:
-    check_calibration(make_predictor("mcmc"), curves=60)
+    check_calibration(McmcPredictor(), curves=60)
 
 
 class Straight:
@@ -124,8 +125,13 @@ class Straight:
         return Prediction(steps, means, np.full_like(means, 0.1), np.ones(1))
 
 
-def ask(horizon: int, target: float, curve: tuple[float, ...] = (0.1, 0.2, 0.3)) -> Forecast:
-    return Forecast(trial=7, step=3, curve=curve, horizon=horizon, target=target)
+def ask(
+    horizon: int,
+    target: float,
+    curve: tuple[float, ...] = (0.1, 0.2, 0.3),
+    predictor: CurvePredictor | None = None,
+) -> Outlook | None:
+    return extrapolate(curve, horizon, target, predictor=predictor or Straight(), seed=(7, 3))
 
 
 def test_p_and_x_by_hand() -> None:
@@ -143,21 +149,16 @@ def test_a_chance_that_falls_again_has_still_been_reached() -> None:
 def test_a_far_horizon_is_interpolated() -> None:
     """500 steps of which MAX_STEPS are evaluated: the same within the width of a few steps."""
     straight = Straight()
-    found = forecast(ask(503, 20.0), straight, seed=1)
+    found = ask(503, 20.0, predictor=straight)
+    assert found is not None
     assert len(straight.asked) <= MAX_STEPS
-    assert (straight.asked[0], straight.asked[-1]) == (4.0, 503.0)
-    assert found["reached_by_end"] == pytest.approx(1.0)
-    assert found["remaining_steps"] == pytest.approx(197, rel=0.05)
-
-
-def test_the_seed_is_made_of_experiment_trial_and_step() -> None:
-    straight = Straight()
-    forecast(ask(6, 0.5), straight, seed=11)
-    assert straight.seed == (11, 7, 3)
+    assert (straight.asked[0], straight.asked[-1], straight.seed) == (4.0, 503.0, (7, 3))
+    assert found.reached_by_end == pytest.approx(1.0)
+    assert found.remaining_steps == pytest.approx(197, rel=0.05)
 
 
 @pytest.mark.parametrize(
-    "asked", [ask(3, 0.5), ask(2, 0.5), ask(9, 0.5, (0.1, 0.2)), ask(9, 0.5, ())]
+    ("horizon", "curve"), [(3, (0.1, 0.2, 0.3)), (2, (0.1, 0.2, 0.3)), (9, (0.1, 0.2)), (9, ())]
 )
-def test_too_little_to_say_anything_is_an_empty_answer(asked: Forecast) -> None:
-    assert forecast(asked, Straight(), seed=0) == {}
+def test_too_little_to_say_anything_is_no_answer(horizon: int, curve: tuple[float, ...]) -> None:
+    assert ask(horizon, 0.5, curve) is None

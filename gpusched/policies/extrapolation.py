@@ -1,24 +1,21 @@
-"""The seam ``CurvePredictor`` and what every predictor answers with: a mixture over possible continuations.
+"""Extrapolation of learning curves, for ``earlyterm`` and ``pop``: how a curve may continue, and what that means.
 
 A curve is ``y(1), .., y(n)``, scaled to 0..1 with more being better. A predictor gives, for every later step m up to a
 horizon, the distribution of the *observed* value y(m) (measurement noise included), as a weighted mixture of normal
-distributions.
-
-``forecast`` turns a ``Forecast`` command into the numbers of its answer: equations 1 to 3 of HyperDrive
-(Middleware'17, 3.1.1).
+distributions. ``extrapolate`` turns that into equations 1 to 3 of HyperDrive (Middleware'17, 3.1.1).
 
     (1)  P(m) = P(y(m) >= y_target | y(1..n))                 ``Prediction.reaches``
          p_m = P(m) - P(m - 1),  p = p_1 + .. + p_M
     (2)  x = 1 p_1 + 2 p_2 + .. + M p_M                       expected remaining steps
     (3)  ERT = x * (time of a step)                           made by the policy, which knows that time
 
-P(m) is replaced by the largest so far, as the chance to have *reached* the target by then cannot fall.
+P(m) is replaced by the largest so far, as the chance to have *reached* the target by then cannot fall. The papers' own
+predictor is ``scripts/papers/mcmc.py``: POP decides no better by it, and each curve takes a second of a core.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,10 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from gpusched.core.commands import Forecast
 from gpusched.policies.foresight_curves import LIKELY, Curves, shapes_at, weights
 
 Array = NDArray[np.float64]
+
+#: More future steps than this are not evaluated one by one but interpolated.
+MAX_STEPS = 64
+MIN_POINTS = 3
+#: Shapes that explain a curve less well than this share of the best one are left out.
+NEGLIGIBLE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +65,8 @@ class CurvePredictor(Protocol):
         ...
 
 
-#: Shapes that explain a curve less well than this share of the best one are left out.
-NEGLIGIBLE = 1e-3
-
-
 class ShapesPredictor:
-    """``shapes``: the forecaster of ``foresight``, on one curve (some milliseconds); the seed is not used."""
+    """The forecaster of ``foresight``, on one curve (1 to 4 ms); the seed is not used."""
 
     def predict(self, curve: Array, steps: Array, seed: Sequence[int]) -> Prediction:
         """See ``CurvePredictor.predict``."""
@@ -87,45 +85,39 @@ class ShapesPredictor:
         return Prediction(steps, means, scales, likely[kept] / likely[kept].sum())
 
 
-def _mcmc() -> CurvePredictor:
-    made: CurvePredictor = importlib.import_module("gpusched.policies.curves.mcmc").McmcPredictor()
-    return made
-
-
-PREDICTORS: Mapping[str, Callable[[], CurvePredictor]] = {"mcmc": _mcmc, "shapes": ShapesPredictor}
-
-
-def make_predictor(name: str) -> CurvePredictor:
-    """A predictor by name. Raises KeyError for an unknown name."""
-    return PREDICTORS[name]()
-
-
-#: More future steps than this are not evaluated one by one but interpolated.
-MAX_STEPS = 64
-MIN_POINTS = 3
-
-
-def forecast(command: Forecast, predictor: CurvePredictor, seed: int) -> dict[str, float]:
-    """Probabilities and expectations for one curve; empty if the curve is too short to say anything.
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What an extrapolation says of a target, in steps of the curve (one value a step).
 
     ``reached_by_end``: p. ``remaining_steps``: x of equation 2. ``reached_at_end``: P(y(horizon) >= target).
-    ``mean``: of y at the horizon. Steps are those of the curve (one value a step).
+    ``mean``: expectation of y at the horizon.
     """
-    curve = np.asarray(command.curve, dtype=np.float64)
-    ahead = command.horizon - len(curve)
-    if len(curve) < MIN_POINTS or ahead < 1:
-        return {}
-    steps = _evaluated(len(curve), command.horizon)
-    prediction = predictor.predict(curve, steps, (seed, command.trial, command.step))
-    at_each = prediction.reaches(command.target)
-    future = np.arange(len(curve) + 1, command.horizon + 1, dtype=np.float64)
+
+    reached_by_end: float
+    remaining_steps: float
+    reached_at_end: float
+    mean: float
+
+
+def extrapolate(
+    curve: Sequence[float],
+    horizon: int,
+    target: float,
+    *,
+    predictor: CurvePredictor,
+    seed: Sequence[int],
+) -> Outlook | None:
+    """Extrapolate a curve to the step ``horizon``; None if it is too short to say anything."""
+    seen = np.asarray(curve, dtype=np.float64)
+    ahead = horizon - len(seen)
+    if len(seen) < MIN_POINTS or ahead < 1:
+        return None
+    steps = _evaluated(len(seen), horizon)
+    prediction = predictor.predict(seen, steps, seed)
+    at_each = prediction.reaches(target)
+    future = np.arange(len(seen) + 1, horizon + 1, dtype=np.float64)
     p, x = remaining(np.interp(future, steps, at_each))
-    return {
-        "reached_by_end": p,
-        "remaining_steps": x,
-        "reached_at_end": float(at_each[-1]),
-        "mean": prediction.mean,
-    }
+    return Outlook(p, x, float(at_each[-1]), prediction.mean)
 
 
 def remaining(reached: Array) -> tuple[float, float]:
