@@ -166,9 +166,9 @@ class UserAsked(Event, kw_only=True):
 class LimitsMoved(Event, kw_only=True):
     """A person has set the deadline to ``deadline_s``, seconds since the search began; what is left out stays.
 
-    ``checkpoints``: the search continues after its end; step of the newest committed checkpoint on disk by trial, and a
-    trial without one stays over. ``began``: the beginning in both clocks, moved by the time that the search was shut
-    down (``driver/assemble.py``).
+    ``checkpoints``: the search continues after its end; step of the newest committed checkpoint on disk by trial, and
+    a trial whose checkpoints were removed stays over. ``began``: the beginning in both clocks, moved by the time that
+    the search was shut down (``driver/assemble.py``).
     """
 
     deadline_s: float

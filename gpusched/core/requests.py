@@ -72,7 +72,7 @@ def move_limits(state: State, do: Transitions, event: LimitsMoved) -> bool:
     untold, state.untold = state.untold, {}
     for trial in list(state.trials.values()):
         step = (event.checkpoints or {}).get(str(trial.id), 0)
-        if trial.cut_atoms is not None and (step or not trial.seq):
+        if trial.cut_atoms is not None and (step or not trial.saved_step):
             _pause_again(state, trial, step)
             continue
         trial.cut_atoms = None
@@ -82,10 +82,10 @@ def move_limits(state: State, do: Transitions, event: LimitsMoved) -> bool:
 
 
 def _pause_again(state: State, trial: TrialRecord, step: int) -> None:
-    """Pause a trial again that the end of the search stopped; it continues from step ``step`` (0: it had none)."""
+    """Pause a trial again that the end of the search stopped; from step ``step`` (0: from its beginning)."""
     was_training = bool(trial.cut_atoms)
     trial.saved = replace(trial.saved, step=step)
-    where = f"its checkpoint is of step {step}" if step else "it had not begun to train"
+    where = f"its checkpoint is of step {step}" if step else "it had saved nothing and begins again"
     state.move(trial, S.PAUSED, f"the search continues; {where}")
     if was_training and not trial.held_by_user:
         state.want(trial)

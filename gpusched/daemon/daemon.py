@@ -235,7 +235,7 @@ class Daemon:
             self.driver.turn(self.clock() + FENCE_EVERY_S)
         if state.finished:
             event = resuming.reopened(self.assembled, self._wish, self._began)
-            self._foreword += resuming.remarks(self.assembled, event)
+            self._foreword += resuming.remarks(self.assembled)
             # Before the event: a daemon that dies now must not leave word of an end that never came.
             self.paths.final_view.unlink(missing_ok=True)
             failpoints.reach("final.removed")

@@ -131,7 +131,7 @@ def require_reopenable(assembled: Assembled, wish: Wish) -> None:
         )
     _require_open_target(assembled, limits["target"])
     if any(
-        step or not trial.seq for trial, step in _checkpoints(assembled)
+        step or not trial.saved_step for trial, step in _checkpoints(assembled)
     ) or state.can_draw_up_to(limits["max_trials"]):
         return
     if state.can_draw_up_to(None):
@@ -145,21 +145,14 @@ def require_reopenable(assembled: Assembled, wish: Wish) -> None:
     )
 
 
-def remarks(assembled: Assembled, event: LimitsMoved) -> Iterator[str]:
+def remarks(assembled: Assembled) -> Iterator[str]:
     """Say which trials that the end had stopped continue, and which cannot. Call before the event is handled."""
-    cut = [trial for trial, _ in _checkpoints(assembled)]
-    there = [trial for trial in cut if str(trial.id) in (event.checkpoints or {}) or not trial.seq]
-    if there:
-        yield f"{count(len(there), 'trial')} that the end had stopped can continue from where they were saved"
-    for lost, why in (
-        ([t for t in cut if t not in there and t.saved_step], "its checkpoints were removed"),
-        ([t for t in cut if t not in there and not t.saved_step], "it had not saved a checkpoint"),
-    ):
-        if lost:
-            numbers = ", ".join(str(trial.id) for trial in lost)
-            verb = "stays" if len(lost) == 1 else "stay"
-            why = why if len(lost) == 1 else why.replace("its ", "their ").replace("it ", "they ")
-            yield f"trial{'s' * (len(lost) > 1)} {numbers} {verb} over: {why}"
+    found = list(_checkpoints(assembled))
+    lost = [str(trial.id) for trial, step in found if not step and trial.saved_step]
+    if left := len(found) - len(lost):
+        yield f"{count(left, 'trial')} that the end had stopped can continue from where they were saved"
+    if lost:
+        yield f"trials stopped for good, as their checkpoints were removed: {', '.join(lost)}"
 
 
 def _limits(assembled: Assembled, wish: Wish, now: float) -> dict[str, Any]:

@@ -3,9 +3,10 @@
     executor.poll ──▶ Experiment.handle ──▶ journal.append ──▶ journal.commit ──▶ executor.execute
                                     └─ a report that changes nothing is answered at once ─▶ acknowledge
 
-Order of effects: an event and the commands it caused are journaled and synced, *then* carried out. A report whose
-answer is "go on" has no effect outside and is answered before the sync. When the disk is full nothing more is carried
-out; the trials train on, and the sync is tried again until it succeeds.
+Order of effects: an event and the commands it caused are journaled and synced, *then* carried out, as is what a person
+asks. People are told of an event when it is in the journal. A report whose answer is "go on" has no effect outside and
+is answered before. When the disk is full nothing more is carried out; the trials train on, and the sync is tried
+again until it succeeds.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from gpusched.core.events import (
     Reported,
     TimerFired,
     TrialExited,
+    UserAsked,
 )
 from gpusched.core.experiment import Experiment
 from gpusched.core.trial import InvalidTransition
@@ -137,16 +139,17 @@ class Driver:
                 self.journal.append(event, commands)
             if self._observer is not None and (tell := self._observer(event, commands)):
                 self._untold.append(tell)
-        if self._effects or (events and self._state.finished):
-            self._settle()
-        elif self.stalled is None:
-            self._tell()  # what causes nothing is told at once
-            if self.journal is not None and events:
-                self._commit_at = min(self._commit_at, self.executor.now() + COMMIT_EVERY_S)
+        is_asked = any(isinstance(event, UserAsked | LimitsMoved) for event in events)
+        if self._effects or is_asked or (events and self._state.finished):
+            self._settle(is_synced=True)
+        elif self.journal is None:
+            self._tell()
+        elif events and self.stalled is None:
+            self._commit_at = min(self._commit_at, self.executor.now() + COMMIT_EVERY_S)
 
-    def _settle(self) -> None:
-        """Sync the journal, then carry out what waits for it."""
-        if not self._commit():
+    def _settle(self, *, is_synced: bool = False) -> None:
+        """Commit to the journal, then tell of it and carry out what waits for it."""
+        if not self._commit(is_synced=is_synced or bool(self._effects) or self._state.finished):
             self._kill_unsynced()
             return
         if self._fence is not None and self._effects:
@@ -187,14 +190,13 @@ class Driver:
                 self._effects.remove(command)
                 self._execute(command)
 
-    def _commit(self) -> bool:
+    def _commit(self, *, is_synced: bool) -> bool:
         """Commit the journal; False if the disk is full, to be tried again. Any other failure to write is fatal.
 
-        Effects wait for a sync, reports without one now and then.
+        It is synced now and then where nothing waits for that.
         After a failed fsync nothing on that disk can be trusted (Rebello et al., ATC'20): fail-stop, resume re-reads.
         """
         now = self.executor.now()
-        is_synced = bool(self._effects) or self._state.finished
         is_synced = is_synced or now >= self._synced_at + SYNC_EVERY_S
         while self.journal is not None:
             try:

@@ -380,7 +380,10 @@ def test_a_search_that_is_ending_takes_none_and_one_that_goes_on_starts_those_it
     script = Script().wants(Start(1)).start().drop().report(0).drop()
     tried(script, lr=0.1).drop().asked("stop").drop()
     tried(script, lr=0.2).drop().exited(0).drop().released("d0").drop()
-    script.reopened().expect(SetTimer("deadline", 2000.0), Launch(1, 1, ("d0",), {"lr": 0.1}))
+    script.reopened(checkpoints={7: 1})
+    script.expect(SetTimer("deadline", 2000.0), launch(0, 2, "d0"))
+    script.exited(0, "finished").drop().released("d0")
+    script.expect(Launch(1, 1, ("d0",), {"lr": 0.1}))
     assert not script.state.configurations.given
 
 

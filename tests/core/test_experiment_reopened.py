@@ -67,24 +67,40 @@ def test_a_paused_trial_is_paused_again_and_the_policy_decides() -> None:
     script.wants(Resume(0)).reopened()  # trial 1 was live: it comes first
     script.expect(SetTimer("deadline", 2000.0), launch(1, 2, "d0"), launch(0, 2, "d1"))
     script = stages.paused().asked("pause", 0).drop()
-    script.report(1).drop().asked("stop").drop().exited(1).drop()
+    script.report(1).drop().asked("stop").drop().exited(1, saved=2).drop()
     script.wants(Resume(0)).reopened(checkpoints={0: 2})
     assert script.trial(0).state is S.PAUSED, "a person has paused it"
-    assert script.trial(1).state is S.STOPPED, "it has no checkpoint"
+    assert script.trial(1).state is S.STOPPED, "its checkpoint was removed"
 
 
-def test_a_trial_without_a_checkpoint_stays_over_and_the_policy_is_told_so() -> None:
-    script = stages.up().report(0).drop().timer("deadline").drop().exited(0, "killed").drop()
+def test_a_trial_whose_checkpoints_were_removed_stays_over_and_the_policy_is_told_so() -> None:
+    script = stages.up().report(0).drop().saved(0, 1).drop()
+    script.timer("deadline").drop().exited(0, "killed").drop()
     assert script.policy.exits == []
-    script.wants(Start(1)).reopened().expect(SetTimer("deadline", 2000.0), launch(1, 1, "d1"))
+    script.wants(Start(1)).reopened(checkpoints={7: 1})
+    script.expect(SetTimer("deadline", 2000.0), launch(1, 1, "d1"))
     assert script.policy.exits == [(0, S.STOPPED)]
-    script.report(1).drop().asked("stop").drop().exited(1, "killed").drop().reopened().take()
+    script.report(1).drop().saved(1, 1).drop().asked("stop").drop().exited(1, "killed").drop()
+    script.reopened(checkpoints={7: 1}).take()
     assert script.policy.exits == [(0, S.STOPPED), (1, S.STOPPED)], "nobody is told twice"
 
 
-def test_a_trial_that_had_not_begun_to_train_begins() -> None:
-    script = stages.up().timer("deadline").drop().exited(0, "killed").drop().released("d0").drop()
-    script.reopened().expect(SetTimer("deadline", 2000.0), launch(0, 2, "d0"))
+@pytest.mark.parametrize(
+    "until",
+    [
+        lambda: stages.up().asked("stop").drop(),
+        lambda: stages.starting().asked("stop").drop().report(0).drop(),
+        lambda: stages.up().report(0).drop().asked("stop").drop().timer("last call").drop(),
+    ],
+    ids=["not begun", "killed as it began", "killed before its second report"],
+)
+def test_a_trial_that_had_saved_nothing_begins_again(until: Callable[[], Script]) -> None:
+    """One that had reported in the 0.1 s until it was killed stayed over."""
+    script = until().exited(0, "killed").drop().released("d0").drop()
+    assert script.trial(0).state is S.STOPPED
+    script.reopened(checkpoints={7: 1})
+    script.expect(SetTimer("deadline", 2000.0), launch(0, 2, "d0"))
+    assert script.trial(0).saved_step == 0
 
 
 @pytest.mark.parametrize("stage", ["stopped", "completed", "failed"])

@@ -11,6 +11,7 @@ from gpusched.core.commands import Command, ConfirmRelease, Yield
 from gpusched.core.decisions import Pause, Start, WakeAt
 from gpusched.core.events import (
     Event,
+    LimitsMoved,
     TimerFired,
     TrialExited,
     UserAsked,
@@ -110,9 +111,13 @@ def test_without_a_journal_nothing_waits() -> None:
     assert executor.waited_until == [FOR_EVER] * 2
 
 
-def test_people_are_told_of_what_has_effects_when_it_is_on_disk(
-    path: Path, journal: Journal
+@pytest.mark.parametrize(
+    ("decisions", "effects"), [([Pause(0)], [Yield(0, 1, save=True)]), ([], [])]
+)
+def test_people_are_told_of_nothing_that_is_not_on_disk(
+    path: Path, journal: Journal, decisions: list[Pause], effects: list[Command]
 ) -> None:
+    """Of what has no effects they were told up to 0.25 s before, and a daemon that died then had forgotten it."""
     seen: list[tuple[Event, list[Command]]] = []
     told: list[list[tuple[str, list[Command]]]] = []
 
@@ -120,11 +125,22 @@ def test_people_are_told_of_what_has_effects_when_it_is_on_disk(
         seen.append((event, list(commands)))
         return lambda: told.append(on_disk(path))
 
-    script = stages.running().decides(Pause(0))
+    script = stages.running().decides(*decisions)
     driver = Driver(script.experiment, Notebook([[report()]]), journal, observer=observe)
     driver.turn()
-    assert seen == [(report(), [Yield(0, 1, save=True)])]
-    assert told == [[("Reported", [Yield(0, 1, save=True)])]]
+    assert seen == [(report(), effects)]
+    driver.turn()
+    assert told[0] == [("Reported", effects)]
+
+
+def test_the_wish_of_a_person_is_on_disk_at_once(path: Path, journal: Journal) -> None:
+    """Whoever had asked was told so, and a daemon that died within 0.25 s had forgotten it."""
+    script = Script(devices=1).wants(Start(1)).start().drop().report(0).drop()
+    driver = Driver(script.experiment, Notebook(), journal)
+    driver.handle([LimitsMoved(at=2.0, deadline_s=3000.0)])
+    driver.handle([UserAsked(at=2.0, verb="try", hparams={"lr": 0.1})])
+    assert [kind for kind, _ in on_disk(path)] == ["LimitsMoved", "UserAsked"]
+    assert int(path.with_name(path.name + "-mark").read_bytes()[:16]) == 2, "and synced"
 
 
 def test_a_daemon_that_was_overtaken_carries_nothing_out() -> None:

@@ -61,7 +61,9 @@ def test_it_is_read_beside_a_writer(tmp_path: Path) -> None:
     count = len(list(writer.entries()))
     later = reported(at=9.0, trial=0, incarnation=2, seq=4, step=4, metric=0.9)
     writer.append(later, [])
-    assert read(path).until == 7.0, "what is not committed is not there"
+    writer.connection.execute("BEGIN IMMEDIATE")
+    assert read(path).until == 7.0, "what is not committed is not there, and no lock is wanted"
+    writer.connection.execute("ROLLBACK")
     writer.commit()
     assert read(path).until == 9.0
     writer.append(reported(at=10.0, trial=0, incarnation=2, seq=5, step=5, metric=0.9), [])
