@@ -155,7 +155,6 @@ def gpus_here(world: World | None = None) -> bool:
     if os.environ.get("CUDA_VISIBLE_DEVICES", "?").strip() in ("", "-1", "NoDevFiles"):
         return False
     from gpusched.devices.helper import Driver, World
-    from gpusched.devices.machine import which_driver
     from gpusched.devices.nvml import NvmlAbsent, has_library
     from gpusched.devices.release import Processes
 
@@ -163,7 +162,7 @@ def gpus_here(world: World | None = None) -> bool:
         return False
     driver = Driver(world or World(), Processes())
     try:
-        return which_driver(driver).gpus > 0
+        return bool(driver.answer("count"))
     except NvmlAbsent:
         return False
     finally:

@@ -27,17 +27,17 @@ from gpusched.devices.base import (
     Released,
     Strangers,
 )
-from gpusched.devices.helper import World
+from gpusched.devices.helper import Driver, World
 from gpusched.devices.leases import Leases, lease_folder, lease_holder
-from gpusched.devices.machine import Machine, chosen, find_machine, place
-from gpusched.devices.nvml import Gpu
+from gpusched.devices.machine import choose, find_machine, islands, place
+from gpusched.devices.nvml import Gpu, Machine
 from gpusched.devices.release import (
     IDLE_LIMIT_BYTES,
     UNSEEN_LIMIT_BYTES,
     Processes,
     processes_here,
 )
-from gpusched.devices.unit import SHARE, Board, Doing, Unit
+from gpusched.devices.unit import SHARE, Board, Unit
 from gpusched.errors import DeviceError
 
 LOOK_EVERY_S = 1.0
@@ -75,21 +75,24 @@ class CudaDevices:
         self._world = world or World()
         self._now = self._world.now
         self._processes = processes or processes_here(experiment)
-        self._machine = find_machine(self._processes, self._world)
+        self._driver = Driver(self._world, self._processes)
         self._is_resumed = known is not None
         try:
+            self._machine = find_machine(self._driver)
+            self._islands = islands(self._machine.gpus)
             if known is None:
-                gpus, notes = chosen(self._machine.gpus, self._machine.islands, spec, environ)
-                self._machine.notes += notes
+                gpus = choose(self._machine.gpus, spec, environ.get("CUDA_VISIBLE_DEVICES"))
+                gpus.sort(key=lambda gpu: (self._islands[gpu.uuid], gpu.pci_bus_id.lower()))
                 units = [u for gpu in gpus for u in self._units_of_gpu(gpu, atoms_per_gpu)]
             else:
                 units = self._known_units(known)
             self._leases = Leases(lease_folder(environ), str(experiment or f"of pid {os.getpid()}"))
         except DeviceError:
-            self._machine.driver.close()
+            self._driver.close()
             raise
         self._units = {unit.id: unit for unit in units}
-        self._machine.driver.boards = list(dict.fromkeys(unit.board for unit in units))
+        boards = dict.fromkeys(unit.board for unit in units)
+        self._driver.boards = [board for board in boards if not board.gone]
         self._leases_due = self._now() + LEASE_RETRY_S
         self._told_strangers: dict[str, tuple[str, ...]] = {}
         self._planned_at = math.inf
@@ -97,7 +100,7 @@ class CudaDevices:
         self._host: Host
 
     def _units_of_gpu(self, gpu: Gpu, shares: int) -> list[Unit]:
-        given = (Board(gpu), self._machine.islands.get(gpu.uuid, 0), self._now)
+        given = (Board(gpu), self._islands.get(gpu.uuid, 0), self._now)
         is_certain = self._processes.visible and not self._is_resumed
         limit_bytes = IDLE_LIMIT_BYTES if is_certain else UNSEEN_LIMIT_BYTES
         if shares == 1:
@@ -139,15 +142,14 @@ class CudaDevices:
 
     def _read_first(self, units: Sequence[Unit]) -> None:
         """Wait for a reading of each GPU, and for what is left of a search that has just ended."""
-        driver = self._machine.driver
         began = self._now()
         while (waited_s := self._now() - began) < FIRST_READING_TIMEOUT_S:
-            driver.turn()
+            self._driver.turn({})
             unread = any(u.board.usage is None and not u.board.gone for u in units)
             leaving = not self._is_resumed and waited_s < LEAVING_TIMEOUT_S
             if not unread and not (leaving and any(map(_is_leaving, units))):
                 break
-            driver.wait(ANSWER_S)
+            self._driver.wait(ANSWER_S)
 
     def _judge_first(self, unit: Unit) -> None:
         usage = unit.board.usage
@@ -193,7 +195,7 @@ class CudaDevices:
         """Return environment and cores of each rank, one rank a device."""
         units = [self._unit(name) for name in devices]
         shares = [(unit.gpu, 1 + len(unit.neighbours), unit.share) for unit in units]
-        return place(shares, self._machine)
+        return place(shares, self._machine.gpus)
 
     def take(self, devices: Sequence[str]) -> None:
         for name in devices:
@@ -223,7 +225,7 @@ class CudaDevices:
     def close(self) -> None:
         """Give the leases back and end the helper."""
         self._closed = True
-        self._machine.driver.close()
+        self._driver.close()
         self._leases.close()
 
     # ---------------------------------------------------------------- the loop
@@ -244,8 +246,8 @@ class CudaDevices:
         """Take the answers of the helper, tell what follows from them, ask anew, and plan the next turn."""
         if self._closed:
             return
-        driver, units = self._machine.driver, list(self._units.values())
-        driver.turn(self._paces(units))
+        units = list(self._units.values())
+        self._driver.turn(self._paces(units))
         self._tell_faults(units)
         self._tell_releases(units)
         self._tell_recoveries(units)
@@ -266,19 +268,17 @@ class CudaDevices:
     def _pause_s(self, units: Sequence[Unit]) -> float:
         """Return the time until the next turn: short while somebody waits for the helper's answer."""
         releases = [unit for unit in units if unit.release_until is not None]
-        if self._machine.driver.is_waiting:
+        if self._driver.is_waiting:
             return QUICK_ANSWER_S if releases else ANSWER_S
         return min([LOOK_EVERY_S - ANSWER_S, *(unit.pause_s() for unit in releases)])
 
     def _tell_faults(self, units: Sequence[Unit]) -> None:
-        """Tell of devices that went bad: the free ones first, or who leaves another one would be sent there."""
-        order = (Doing.FREE, Doing.DRAINING, Doing.HELD)
-        for fault in [u.fault() for u in sorted(units, key=lambda u: order.index(u.doing))]:
-            if fault is not None:
-                self._host.emit(fault)
+        """Tell of devices that went bad."""
         for unit in units:
+            if (fault := unit.fault()) is not None:
+                self._host.emit(fault)
             if why := unit.must_be_closed():
-                self._machine.driver.leave(unit.board, why)
+                self._driver.leave(unit.board, why)
 
     def _tell_releases(self, units: Sequence[Unit]) -> None:
         """Tell of devices that are free again, and of those that should be by now."""
@@ -350,15 +350,15 @@ def gpu_states(
     """Return every GPU of the machine, and the machine. Takes seconds at most; raises DeviceError."""
     world = world or World()
     processes = processes or processes_here()
-    machine = find_machine(processes, world)
-    driver = machine.driver
+    driver = Driver(world, processes)
     limit_bytes = IDLE_LIMIT_BYTES if processes.visible else UNSEEN_LIMIT_BYTES
-    units = [Unit(Board(gpu), 0, world.now, limit_bytes=limit_bytes) for gpu in machine.gpus]
     try:
-        driver.boards = [unit.board for unit in units]
+        machine = find_machine(driver)
+        units = [Unit(Board(gpu), 0, world.now, limit_bytes=limit_bytes) for gpu in machine.gpus]
+        driver.boards = [unit.board for unit in units if not unit.board.gone]
         until = world.now() + LEAVING_TIMEOUT_S
         while world.now() < until and any(not b.usage and not b.gone for b in driver.boards):
-            driver.turn()
+            driver.turn({})
             driver.wait(ANSWER_S)
         return [_state(unit, environ) for unit in units], machine
     finally:

@@ -3,9 +3,9 @@
     daemon ──question──▶ helper (NVML) ──answer, or the error──▶ daemon
 
 A driver call may block for as long as a sick GPU pleases. So the helper may hang, crash or be ended, and another one is
-started: the GPU whose question was being answered is left alone for a while. It is also ended when a GPU is lost or
-waits for a reset, which wants every client gone; the next one opens that GPU 20 s later at the earliest. Here
-nothing waits: readings grow old while the driver does not answer, and what cannot be read is not free.
+started, which leaves the GPU of that question alone for a while. It is also ended when a GPU is lost or waits for a
+reset, which wants every client gone. ``turn`` waits for nothing: readings grow old while the driver does not answer,
+and what cannot be read is not free.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
@@ -24,48 +23,34 @@ from typing import Any
 from gpusched.devices.nvml import (
     Gpu,
     GpuUsage,
+    Machine,
     NvmlError,
     NvmlLost,
     ask,
     handle_of,
-    read_gpu,
+    read_machine,
     read_usage,
     read_vitals,
     start,
 )
 from gpusched.devices.release import Processes, in_initial_pid_namespace
 from gpusched.devices.unit import NEVER, Board, Seen
+from gpusched.errors import DeviceError
 
 PROGRAM = "from gpusched.devices.helper import main; main()  # asks NVML"
-KILLED_WITHIN_S = 0.02
-STUCK: list[subprocess.Popen[bytes]] = []
-"""Killed children that have not ended yet (a call stuck in the kernel outlives SIGKILL): nobody else waits for them."""
-HANG_MAX_S = 3.0
-"""A helper that has not answered for so long is ended, and another one asks about the other GPUs."""
-START_MAX_S = 10.0
-"""The same for a new helper's first answer: without persistence mode the driver wakes GPUs up."""
-AFTER_HANG_S = 10.0
-"""The GPU whose question hung is asked again after this."""
-AFTER_END_S = 1.0
-REOPEN_S = 20.0
-"""A GPU that is lost or waits for a reset is looked at again after this."""
+KILLED: list[subprocess.Popen[bytes]] = []
+"""Killed helpers that have not ended yet (a call stuck in the kernel outlives SIGKILL): nobody else waits for them."""
+START_TIMEOUT_S = 120.0
+HANG_MAX_S, FIRST_HANG_MAX_S = 3.0, 10.0
+"""A helper without an answer for so long is ended; a new one gets longer: without persistence mode GPUs wake up."""
+RETRY_S = 10.0
+"""A GPU whose question hung, that is lost or waits for a reset, is asked about again after this."""
 LOOK_PACE_S = 0.9
 """Somewhat less than the second after which everybody looks."""
-VITALS_PACE_S = 1.9
-
-
-@dataclass(frozen=True, slots=True)
-class DriverFacts:
-    gpus: int
-    version: str
-    cuda: int
-
-
-# ---------------------------------------------------------------- in the helper
 
 
 class Answerer:
-    """The answers of the driver, a method a question. Each may block."""
+    """The answers of the driver, in the helper: a method a question. Each may block."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
@@ -81,24 +66,19 @@ class Answerer:
         except Exception as error:  # the other questions are worth asking all the same
             return NvmlError(question, 0, f"{type(error).__name__}: {error}")
 
-    def driver(self) -> DriverFacts:
-        version = str(ask("nvmlSystemGetDriverVersion"))
-        cuda = int(ask("nvmlSystemGetCudaDriverVersion_v2"))
-        return DriverFacts(int(ask("nvmlDeviceGetCount")), version, cuda)
+    def count(self) -> int:
+        return int(ask("nvmlDeviceGetCount"))
 
-    def facts(self, index: int) -> Gpu:
-        return read_gpu(index)
+    def machine(self) -> Machine:
+        return read_machine()
 
-    def look(self, gpu: Gpu, at: float, vitals: bool) -> Seen:
-        handle = self._handle(gpu)
-        usage = read_usage(handle, at)
-        holders = tuple(self._processes.who(p.pid) for p in usage.processes or ())
-        return Seen(usage, read_vitals(handle) if vitals else None, holders)
-
-    def _handle(self, gpu: Gpu) -> Any:
+    def look(self, gpu: Gpu, at: float) -> Seen:
         if gpu.uuid not in self._handles:
             self._handles[gpu.uuid] = handle_of(gpu)
-        return self._handles[gpu.uuid]
+        handle = self._handles[gpu.uuid]
+        usage = read_usage(handle, at)
+        holders = tuple(self._processes.who(p.pid) for p in usage.processes or ())
+        return Seen(usage, read_vitals(handle), holders)
 
 
 def main() -> None:
@@ -110,9 +90,6 @@ def main() -> None:
     with contextlib.suppress(EOFError, OSError), Connection(int(descriptor)) as line:
         while True:
             line.send(answerer.answer(*line.recv()))
-
-
-# ---------------------------------------------------------------- the helper, from outside
 
 
 class Helper:
@@ -145,12 +122,10 @@ class Helper:
     def kill(self) -> None:
         self.line.close()
         self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=KILLED_WITHIN_S)
-        STUCK[:] = [one for one in (*STUCK, self._process) if one.poll() is None]
+        KILLED[:] = [one for one in (*KILLED, self._process) if one.poll() is None]
 
     def is_gone(self) -> bool:
-        """Tell whether the process has ended: a call stuck in the kernel outlives SIGKILL."""
+        """Tell whether the process has ended."""
         return self._process.poll() is not None
 
 
@@ -168,22 +143,18 @@ class World:
         select.select([helper.line] if helper else [], [], [], max(0.0, timeout_s))
 
 
-# ---------------------------------------------------------------- readings, in the daemon
-
-
 class Driver:
-    """The questions to one helper at a time, and the boards that they are about. Only ``answer`` waits."""
+    """The questions to one helper at a time, and the boards that they are about. ``answer`` and ``wait`` wait."""
 
     def __init__(self, world: World, processes: Processes) -> None:
         self._world = world
         self._processes = processes
-        self.boards: list[Board] = []
+        self.boards: Collection[Board] = ()
         self._helper: Helper | None = None
-        self._is_new = True
+        self._hang_max_s = 0.0
         #: The board of the question that is being answered.
         self._asked: Board | None = None
-        self._start_at = 0.0
-        #: Killed helpers by the board whose question they were answering.
+        #: Ended helpers, by the board whose question they did not answer.
         self._stuck: dict[Board, Helper] = {}
 
     @property
@@ -194,23 +165,21 @@ class Driver:
     def close(self) -> None:
         """End the helper, and ask nothing more."""
         self._end_helper()
-        self.boards = []
+        self.boards = ()
 
-    def answer(self, timeout_s: float, *question: Any) -> Any:
-        """Ask and wait; ends a helper that does not answer. Raises NvmlError, and TimeoutError."""
+    def answer(self, *question: Any) -> Any:
+        """Ask before anything else is asked, and wait. Raises NvmlError; DeviceError where no answer comes."""
         helper = self._begun()
         helper.ask(*question)
-        until = self._world.now() + timeout_s
+        self._world.wait(helper, START_TIMEOUT_S)
         try:
-            while (answer := helper.take()) is None:
-                if self._world.now() >= until:
-                    self._end_helper()
-                    raise TimeoutError("NVML did not answer")
-                self._world.wait(helper, until - self._world.now())
+            answer = helper.take()
         except EOFError:
-            self._end_helper()
-            raise TimeoutError("the process that asks NVML has ended") from None
-        self._is_new = False
+            raise DeviceError("the process that asks the NVIDIA driver has ended") from None
+        if answer is None:
+            raise DeviceError(
+                f"the NVIDIA driver did not answer within {START_TIMEOUT_S:.0f} s; does `nvidia-smi` hang too?"
+            )
         if isinstance(answer, NvmlError):
             raise answer
         return answer
@@ -221,80 +190,57 @@ class Driver:
 
     def leave(self, board: Board, why: str) -> None:
         """Close a GPU for the driver, so that it can be reset, and look at it again later."""
-        if not board.gone:
-            board.gone, board.waits_since = why, None
-            board.not_before = self._world.now() + REOPEN_S
-            self._end_helper()
+        board.gone, board.waits_since = why, None
+        board.not_before = self._world.now() + RETRY_S
+        self._end_helper()
 
-    def turn(self, paces: Mapping[Board, float] | None = None) -> None:
-        """Take the answer that has come, end a helper that hangs, and ask what is due.
+    def turn(self, paces: Mapping[Board, float]) -> None:
+        """Take the answer that has come, end a helper that hangs, and ask about the board that is due for longest.
 
         ``paces``: seconds from one question to the next, of boards that somebody waits for.
         """
         now = self._world.now()
-        while True:
-            self._take(now)
-            due = [
-                b for b in self.boards if self._is_due(b, now, (paces or {}).get(b, LOOK_PACE_S))
-            ]
-            for board in due:
-                if board.waits_since is None and not board.gone:
-                    board.waits_since = now
-            if self._asked is not None or not due or (not self._helper and now < self._start_at):
-                return
-            self._ask(min(due, key=lambda board: board.asked_at), now)
+        self._take(now)
+        due = [b for b in self.boards if self._is_due(b, now, paces.get(b, LOOK_PACE_S))]
+        for board in due:
+            if board.waits_since is None and not board.gone:
+                board.waits_since = now
+        if due and self._asked is None:
+            self._asked = board = min(due, key=lambda board: board.asked_at)
+            board.asked_at = now
+            self._begun().ask("look", board.gpu, now)
 
     def _is_due(self, board: Board, now: float, pace_s: float) -> bool:
-        is_early = now < board.not_before or now - board.asked_at < pace_s or now <= board.asked_at
-        if is_early or not board.may_be_asked:
+        if now < board.not_before or now - board.asked_at < pace_s or now <= board.asked_at:
             return False
-        stuck = self._stuck.get(board)
-        if stuck is None or stuck.is_gone():
-            self._stuck.pop(board, None)
-            return True
-        return False
-
-    def _ask(self, board: Board, now: float) -> None:
-        is_due = now >= board.vitals_due
-        if is_due:
-            board.vitals_due = now + VITALS_PACE_S
-        board.asked_at, self._asked = now, board
-        self._begun().ask("look", board.gpu, now, is_due)
+        return board not in self._stuck or self._stuck[board].is_gone()
 
     def _take(self, now: float) -> None:
-        """Take the answer about the board that was asked about; blame the board if none will come."""
+        """Take the answer about the board that was asked about; leave the board alone if none comes."""
         board, helper = self._asked, self._helper
         if board is None or helper is None:
             return
+        has_ended, answer = False, None
         try:
             answer = helper.take()
         except EOFError:
-            self._blame(board, now + AFTER_END_S)
-            return
-        if answer is None:
-            if now - board.asked_at > (START_MAX_S if self._is_new else HANG_MAX_S):
-                self._blame(board, now + AFTER_HANG_S)
-            return
-        self._is_new, self._asked, board.waits_since = False, None, None
+            has_ended = True
+        if answer is not None:
+            self._asked, self._hang_max_s, board.waits_since = None, HANG_MAX_S, None
+        elif has_ended or now - board.asked_at > self._hang_max_s:
+            board.not_before, self._stuck[board] = now + RETRY_S, helper
+            self._end_helper()
         if isinstance(answer, NvmlLost):
-            board.gone = ""
             self.leave(board, f"the GPU is lost: {answer.text}")
         elif isinstance(answer, NvmlError):
             board.keep(Seen(GpuUsage(board.asked_at, error=str(answer))))
-        else:
+        elif answer is not None:
             board.keep(answer)
-
-    def _blame(self, board: Board, due: float) -> None:
-        """End a helper that hangs or has ended over a question about this GPU."""
-        if self._helper is not None:
-            self._stuck[board] = self._helper
-        board.not_before, board.vitals_due = due, 0.0
-        self._end_helper()
 
     def _begun(self) -> Helper:
         if self._helper is None:
-            self._helper, self._is_new = self._world.start(self._processes), True
-            self._start_at = self._world.now() + AFTER_END_S  # no storm of helpers that end at once
+            self._helper = self._world.start(self._processes)
+            self._hang_max_s = FIRST_HANG_MAX_S
         return self._helper
 
     def _end_helper(self) -> None:

@@ -1,9 +1,7 @@
 """The GPUs of this machine, found out once: those that a recipe names, the cores next to them, how ranks use them.
 
-*Visible* GPUs: the inherited ``CUDA_VISIBLE_DEVICES`` cut down by the recipe's ``devices:``. The variable is read as
-CUDA reads it (indices in PCI order, UUIDs or unambiguous beginnings of them; the first entry that names nothing ends
-the list), but hidden GPUs are named. ``cuda:0,2`` counts within that list, as ``torch.device`` does; UUIDs must be in
-it.
+The recipe's ``devices:`` counts within an inherited ``CUDA_VISIBLE_DEVICES``, as ``torch.device`` does; UUIDs must be
+in it. Both have indices in PCI order, UUIDs or unambiguous beginnings of them.
 
 *Islands*: GPUs next to the same cores. A trial goes onto one island where it fits. (Where NVLink joins all, any
 placement is as good; where bridges join pairs, these are neighbours on the bus, and are given out in that order.)
@@ -17,18 +15,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from gpusched.devices.base import Placement
-from gpusched.devices.helper import Driver, DriverFacts, World
-from gpusched.devices.nvml import Gpu, NvmlError
-from gpusched.devices.release import Processes
+from gpusched.devices.helper import Driver
+from gpusched.devices.nvml import Gpu, Machine
 from gpusched.errors import DeviceError
 
-START_TIMEOUT_S = 60.0
-FACTS_TIMEOUT_S = 10.0
 LOADER_WORKERS_MAX = 16
 _ALL = {"auto", "cuda", "gpu", ""}
 CPU_FOLDER = Path("/sys/devices/system/cpu")
@@ -43,55 +37,13 @@ COMMON = {
 }
 
 
-@dataclass
-class Machine:
-    """``gpus``: in PCI order, which is CUDA's under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``."""
-
-    driver: Driver
-    gpus: list[Gpu] = field(default_factory=list)
-    islands: dict[str, int] = field(default_factory=dict)
-    version: str = ""
-    cuda: int = 0
-    notes: list[str] = field(default_factory=list)
-    #: Of each GPU; worked out when first needed.
-    cores: dict[str, tuple[int, ...]] = field(default_factory=dict)
-
-
-def find_machine(processes: Processes, world: World) -> Machine:
-    """Look for all GPUs; one that does not answer in time is left out and named.
-
-    May take seconds: a driver without persistence mode wakes its GPUs up. Raises DeviceError without a driver, a GPU or
-    an answer.
-    """
-    machine = Machine(Driver(world, processes))
-    try:
-        found = which_driver(machine.driver)
-        machine.version, machine.cuda = found.version, found.cuda
-        for index in range(found.gpus):
-            try:
-                machine.gpus.append(machine.driver.answer(FACTS_TIMEOUT_S, "facts", index))
-            except (TimeoutError, NvmlError) as error:
-                machine.notes.append(f"GPU {index} is left out: {error}")
-        if not machine.gpus:
-            why = "; ".join(machine.notes) or "the NVIDIA driver sees no GPU"
-            raise DeviceError(f"no GPU can be used here: {why}")
-        machine.gpus.sort(key=lambda gpu: (gpu.pci_bus_id.lower(), gpu.index))
-        machine.islands = islands(machine.gpus)
-    except DeviceError:
-        machine.driver.close()
-        raise
+def find_machine(driver: Driver) -> Machine:
+    """Look for all GPUs. May take seconds; raises DeviceError without a driver, a GPU or an answer."""
+    machine: Machine = driver.answer("machine")
+    if not machine.gpus:
+        why = "; ".join(machine.notes) or "the NVIDIA driver sees no GPU"
+        raise DeviceError(f"no GPU can be used here: {why}")
     return machine
-
-
-def which_driver(driver: Driver) -> DriverFacts:
-    """Ask for the driver and the number of its GPUs. Raises NvmlError, and DeviceError if it hangs."""
-    try:
-        found: DriverFacts = driver.answer(START_TIMEOUT_S, "driver")
-    except TimeoutError:
-        raise DeviceError(
-            f"the NVIDIA driver did not answer within {START_TIMEOUT_S:.0f} s; does `nvidia-smi` hang too?"
-        ) from None
-    return found
 
 
 def islands(gpus: Sequence[Gpu]) -> dict[str, int]:
@@ -103,67 +55,36 @@ def islands(gpus: Sequence[Gpu]) -> dict[str, int]:
 # ---------------------------------------------------------------- the GPUs that a recipe names
 
 
-def chosen(
-    machine: Sequence[Gpu],
-    islands: Mapping[str, int],
-    spec: str,
-    environ: Mapping[str, str],
-) -> tuple[list[Gpu], list[str]]:
-    """Return the GPUs that ``devices:`` names, island by island, and remarks on that. Raises DeviceError.
+def choose(machine: Sequence[Gpu], spec: str, variable: str | None = None) -> list[Gpu]:
+    """Return the GPUs that ``devices: spec`` names among those that CUDA_VISIBLE_DEVICES leaves, in this order.
 
-    ``machine``: all GPUs, in PCI order.
+    ``machine``: all GPUs, in PCI order. Raises DeviceError with all problems and the GPUs there are.
     """
-    variable = environ.get("CUDA_VISIBLE_DEVICES")
-    pool, notes = visible(machine, variable)
-    if not pool:
-        raise DeviceError(
-            f"CUDA_VISIBLE_DEVICES={variable} leaves no GPU. The GPUs are:\n{listing(machine)}"
-        )
-    gpus = choose(pool, spec, variable)
-    return sorted(gpus, key=lambda gpu: (islands.get(gpu.uuid, 0), machine.index(gpu))), notes
-
-
-def visible(machine: Sequence[Gpu], variable: str | None) -> tuple[list[Gpu], list[str]]:
-    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in the variable's order, and remarks on that."""
-    if variable is None:
-        return list(machine), []
-    pool: list[Gpu] = []
-    for gpu, problem in _named(machine, variable):
-        if gpu is None:
-            first = variable.split(",")[len(pool)].strip()
-            is_usual = first in ("", "-1", "NoDevFiles") or first.lower() == "none"
-            note = f"CUDA_VISIBLE_DEVICES={variable}: {problem}; CUDA ignores it and what follows"
-            return pool, [] if is_usual else [note]
-        pool.append(gpu)
-    return pool, []
-
-
-def choose(pool: Sequence[Gpu], spec: str, variable: str | None = None) -> list[Gpu]:
-    """Return the GPUs that ``devices: spec`` names. Raises DeviceError with all problems and the GPUs there are."""
+    pool, inside = machine, ""
+    if variable is not None:
+        inside = f" (inside CUDA_VISIBLE_DEVICES={variable})"
+        pool = _named(machine, variable, f"CUDA_VISIBLE_DEVICES={variable}", "")
     text = spec.strip()
     if text.lower() in _ALL:
         return list(pool)
-    named = list(_named(pool, text[5:] if text.lower().startswith("cuda:") else text))
-    if problems := [problem for gpu, problem in named if gpu is None]:
-        inside = "" if variable is None else f" (inside CUDA_VISIBLE_DEVICES={variable})"
-        raise DeviceError(
-            f"devices: {spec}: {'; '.join(problems)}{inside}. The GPUs are:\n{listing(pool)}"
-        )
-    return [gpu for gpu, _ in named if gpu is not None]
+    text = text[5:] if text.lower().startswith("cuda:") else text
+    return _named(pool, text, f"devices: {spec}", inside)
 
 
-def _named(gpus: Sequence[Gpu], text: str) -> Iterator[tuple[Gpu | None, str]]:
-    """Yield for each entry of a list the GPU that it names, or what is wrong with it."""
+def _named(gpus: Sequence[Gpu], text: str, where: str, inside: str) -> list[Gpu]:
     found: list[Gpu] = []
+    problems: list[str] = []
     for item in (item.strip() for item in text.split(",")):
         gpu = _find(gpus, item)
         if isinstance(gpu, str):
-            yield None, gpu
+            problems.append(gpu)
         elif gpu in found:
-            yield None, f"{item} is named twice"
+            problems.append(f"{item} is named twice")
         else:
             found.append(gpu)
-            yield gpu, ""
+    if problems:
+        raise DeviceError(f"{where}: {'; '.join(problems)}{inside}. The GPUs are:\n{listing(gpus)}")
+    return found
 
 
 def _find(gpus: Sequence[Gpu], text: str) -> Gpu | str:
@@ -202,14 +123,12 @@ def core_siblings(cpu: int, folder: Path = CPU_FOLDER) -> tuple[int, ...]:
 
 def place(
     shares: Sequence[tuple[Gpu, int, int]],
-    machine: Machine,
+    machine: Sequence[Gpu],
     siblings: Callable[[int], tuple[int, ...]] = core_siblings,
 ) -> Placement:
     """Return one entry a rank, in the order of ``shares``: GPU, number of its shares, which of them."""
-    if not machine.cores:
-        allowed = os.sched_getaffinity(0)
-        machine.cores = share_cores(machine.gpus, allowed, siblings)
-    cores = [split(machine.cores[gpu.uuid], parts, part) for gpu, parts, part in shares]
+    of_gpu = share_cores(machine, os.sched_getaffinity(0), siblings)
+    cores = [split(of_gpu[gpu.uuid], parts, part) for gpu, parts, part in shares]
     threads = min((threads_of(share, siblings) for share in cores), default=1)
     visible = ",".join(gpu.uuid for gpu, _, _ in shares)
     rank_env = tuple(

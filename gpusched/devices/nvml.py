@@ -158,6 +158,33 @@ def read_gpu(index: int) -> Gpu:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The driver and its GPUs, in PCI order, which is CUDA's under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``."""
+
+    version: str
+    cuda: int
+    gpus: tuple[Gpu, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def read_machine() -> Machine:
+    """Look for all GPUs; one that cannot be read is named in the notes. Seconds where the driver wakes GPUs up."""
+    gpus: list[Gpu] = []
+    notes: list[str] = []
+    for index in range(ask("nvmlDeviceGetCount")):
+        try:
+            gpus.append(read_gpu(index))
+        except NvmlError as error:
+            notes.append(f"GPU {index} is left out: {error}")
+    return Machine(
+        version=str(ask("nvmlSystemGetDriverVersion")),
+        cuda=int(ask("nvmlSystemGetCudaDriverVersion_v2")),
+        gpus=tuple(sorted(gpus, key=lambda gpu: (gpu.pci_bus_id.lower(), gpu.index))),
+        notes=tuple(notes),
+    )
+
+
 def handle_of(gpu: Gpu) -> Any:
     """Return NVML's handle of a GPU; raises NvmlLost where the GPU, or another one, is not in its place.
 

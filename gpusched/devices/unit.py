@@ -39,7 +39,7 @@ NEVER = -math.inf
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A reading of a GPU, with the names of the processes on it; ``vitals``: None where they were not due."""
+    """A reading of a GPU, with the names of the processes on it; without vitals where it failed."""
 
     usage: GpuUsage
     vitals: Vitals | None = None
@@ -57,14 +57,13 @@ class Board:
         if gpu.mig:
             off = f"`sudo nvidia-smi -i {gpu.index} -mig 0` switches MIG off"
             self.gone = f"MIG has cut it into slices, which gpusched does not use ({off})"
-        self.may_be_asked = not self.gone
         self.usage: GpuUsage | None = None
         self.vitals: Vitals | None = None
         self.errors_in_a_row = 0
         #: Since when an answer is due that has not come; also while another GPU's question hangs.
         self.waits_since: float | None = None
         self.asked_at = NEVER
-        self.not_before = self.vitals_due = 0.0
+        self.not_before = 0.0
         self._names: dict[int, Holder] = {}
 
     def who(self, pid: int) -> Holder:

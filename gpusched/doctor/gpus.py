@@ -10,8 +10,7 @@ from typing import Literal
 
 from gpusched.devices.cuda import GpuState, gpu_states
 from gpusched.devices.helper import World
-from gpusched.devices.machine import Machine
-from gpusched.devices.nvml import Gpu
+from gpusched.devices.nvml import Gpu, Machine
 from gpusched.devices.release import Processes
 from gpusched.errors import DeviceError
 from gpusched.text import count

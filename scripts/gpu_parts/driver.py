@@ -18,7 +18,7 @@ from typing import Any
 import pynvml
 
 from gpu_parts.box import Failed
-from gpusched.devices.helper import World
+from gpusched.devices.helper import Driver, World
 from gpusched.devices.machine import find_machine
 from gpusched.devices.nvml import Gpu
 from gpusched.devices.release import TOLERANCE_BYTES, in_initial_pid_namespace, processes_here
@@ -82,9 +82,12 @@ _FAULTS = {
 
 def found(device: str) -> Gpu:
     """Return the GPU's facts as the product reads them."""
-    machine = find_machine(processes_here(), World())
-    machine.driver.close()
-    for gpu in machine.gpus:
+    driver = Driver(World(), processes_here())
+    try:
+        gpus = find_machine(driver).gpus
+    finally:
+        driver.close()
+    for gpu in gpus:
         if gpu.uuid == device:
             return gpu
     raise Failed(f"{device} was not found")

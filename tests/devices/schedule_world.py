@@ -11,7 +11,7 @@ from collections import Counter
 
 import pynvml
 
-from gpusched.devices.helper import START_MAX_S
+from gpusched.devices.helper import FIRST_HANG_MAX_S
 from gpusched.devices.release import TOLERANCE_BYTES
 from tests.devices.fake_driver import GIB, LIST, MIB, FakeDriver, FakeGpu
 from tests.devices.virtual_time import VirtualClock
@@ -144,7 +144,7 @@ class World:
                 self.calm_until = max(self.calm_until, self.now + 10.0)
             self._sick(board, until)
             for other in self.driver.gpus:  # one helper asks about all, until it is found to hang
-                self._sick(other, self.now + START_MAX_S)
+                self._sick(other, self.now + FIRST_HANG_MAX_S)
         elif happening == "error":
             until = self.now + self.rng.choice([0.5, 4.0, 15.0])
             function = self.rng.choice(["", LIST])

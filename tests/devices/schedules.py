@@ -20,7 +20,7 @@ from gpusched.devices.base import (
     gpu_of,
 )
 from gpusched.devices.cuda import CudaDevices
-from gpusched.devices.helper import REOPEN_S
+from gpusched.devices.helper import RETRY_S
 from gpusched.errors import DeviceError
 from tests.devices.fake_driver import GIB, LIST, NEVER, FakeGpu, FakeProcesses
 from tests.devices.fake_nvml import installed
@@ -118,7 +118,7 @@ class Schedule(World):
         while self.trials or self._draining() or self.now < max(hanging, default=0.0):
             self._turn()
         self._heal(everything=False)
-        self._turns(SICK_S + BACK_WITHIN_S + REOPEN_S)
+        self._turns(SICK_S + BACK_WITHIN_S + RETRY_S)
         self._check_end()
 
     def _turns(self, seconds: float) -> None:
@@ -285,7 +285,7 @@ class Schedule(World):
             waited_s = self.now - self.clean_since.setdefault(name, self.now)
             limit_s = released_within_s if state == "DRAINING" else BACK_WITHIN_S
             if any(gpu.uuid in self.was_bad for gpu in gpus):
-                limit_s += REOPEN_S
+                limit_s += RETRY_S
             assert waited_s < limit_s, f"{name} is clean for {waited_s:.1f} s, {state}: {reason}"
 
     def _check_end(self) -> None:

@@ -22,27 +22,24 @@ ROOT = Path(__file__).parents[3]
 
 LOOK = """
 import dataclasses, json
-from gpusched.devices import helper
-from gpusched.devices.nvml import NvmlError
+from gpusched.devices import helper, nvml
 from gpusched.devices.release import Processes
 driver = helper.Driver(helper.World(), Processes())
-def ask(*question):
-    return driver.answer(30.0, *question)
-found = ask("driver")
-gpus = [ask("facts", place) for place in range(found.gpus)]
-seen = [ask("look", gpu, 0.0, True) for gpu in gpus]
+found = driver.answer("machine")
+seen = [driver.answer("look", gpu, 0.0) for gpu in found.gpus]
 said = {
     "driver": found.version,
     "cuda": found.cuda,
-    "gpus": [dataclasses.asdict(g) for g in gpus],
+    "gpus": [dataclasses.asdict(g) for g in found.gpus],
     "usage": [dataclasses.asdict(one.usage) for one in seen],
     "vitals": [dataclasses.asdict(one.vitals) for one in seen],
 }
-try:
-    ask("facts", 7)
-except NvmlError as error:
-    said["error"] = [error.code, str(error)]
 driver.close()
+try:
+    nvml.start()
+    nvml.read_gpu(7)
+except nvml.NvmlError as error:
+    said["error"] = [error.code, str(error)]
 print(json.dumps(said, default=sorted))
 """
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gpusched.devices.base import Devices, Quarantined
-from gpusched.devices.helper import REOPEN_S
+from gpusched.devices.helper import RETRY_S
 from gpusched.devices.leases import Leases, lease_folder
 from gpusched.errors import DeviceError
 from tests.devices.box import Box, begin, gpu, run_trial
@@ -57,7 +57,7 @@ def test_a_sick_gpu_is_not_given_back_without_its_lease(box: Box) -> None:
     box.gpus[0].recovery = 1
     box.clock.advance(2)
     box.gpus[0].recovery = 0
-    box.clock.advance(REOPEN_S + 10)
+    box.clock.advance(RETRY_S + 10)
     assert devices.recovered() == ()
     theirs.close()
     box.clock.advance(15)
@@ -129,7 +129,7 @@ def test_a_gpu_cut_by_mig_is_refused_in_one_sentence(make_box: MakeBox) -> None:
     assert "MIG has cut it into slices, which gpusched does not use" in first.why_not
     assert "nvidia-smi -i 0 -mig 0" in first.why_not
     assert second.usable
-    box.clock.advance(REOPEN_S + 10)
+    box.clock.advance(RETRY_S + 10)
     assert devices.recovered() == ()
     with pytest.raises(DeviceError, match="MIG-1c is a MIG slice, which gpusched does not use"):
         box.devices("MIG-1c")

@@ -8,7 +8,7 @@ import pynvml
 import pytest
 
 from gpusched.devices.base import Quarantined, Readmitted
-from gpusched.devices.helper import REOPEN_S
+from gpusched.devices.helper import RETRY_S
 from gpusched.devices.nvml import Vitals, illness, slowed_by
 from gpusched.errors import DeviceError
 from tests.devices.box import Box, begin, gpu, run_trial
@@ -30,10 +30,10 @@ def test_a_lost_gpu_is_a_fault_at_once_and_is_looked_at_again_later(box: Box) ->
     assert "lost" in fault.reason
     box.driver.end(11)
     devices.drain([name])
-    box.clock.advance(REOPEN_S)
+    box.clock.advance(RETRY_S)
     box.gpus[0].lost_until = box.clock.now()
     assert devices.recovered() == (), "still lost when it was looked at"
-    box.clock.advance(REOPEN_S + 5)
+    box.clock.advance(RETRY_S + 5)
     assert devices.recovered() == (name,)
     run_trial(box, devices, name, 12)
     assert devices.readings()[1].device == other
@@ -78,7 +78,7 @@ def test_a_gpu_that_waits_for_a_reset_is_closed_and_taken_up_again(box: Box) -> 
     assert box.gpus[0].uuid not in helper.opened
     assert box.gpus[1].uuid in helper.opened, "its trial is watched"
     box.gpus[0].recovery = 0  # reset
-    box.clock.advance(REOPEN_S + 5)
+    box.clock.advance(RETRY_S + 5)
     assert devices.recovered() == (name,)
     run_trial(box, devices, name, 12)
 
@@ -117,16 +117,6 @@ def test_what_was_out_before_a_restart_is_taken_up_when_it_is_clean(box: Box) ->
     box.driver.end(99)
     box.clock.advance(8.0)
     assert devices.events[1:] == [Readmitted(names[0])]
-
-
-def test_of_two_faults_that_of_the_idle_gpu_is_told_first(box: Box) -> None:
-    """Who has to leave the other one must not be sent there."""
-    devices, names = begin(box)
-    run_trial(box, devices, names[0], 11)
-    box.driver.start(box.gpus[1], 99, GIB, user="alice", command="python hers.py", ours=False)
-    box.gpus[0].lost_from = box.clock.now()
-    box.clock.advance(5.0)
-    assert [event.device for event in devices.told(Quarantined)] == [names[1], names[0]]
 
 
 # ------------------------------------------------------------ a driver that hangs or fails
@@ -178,17 +168,16 @@ def test_a_gpu_that_cannot_be_read_is_not_free(box: Box) -> None:
 
 
 def test_a_gpu_that_cannot_be_found_out_about_is_left_out_and_named(make_box: MakeBox) -> None:
-    box = make_box(gpu(0), gpu(1, lost_from=0.0), gpu(2, hangs=[(0.0, 100.0)]))
+    box = make_box(gpu(0), gpu(1, lost_from=0.0))
     devices, names = begin(box)
     assert names == ["GPU-0a00-beef"]
     assert any(note.startswith("GPU 1 is left out: NVML: GPU is lost") for note in devices.notes)
-    assert "GPU 2 is left out: NVML did not answer" in devices.notes
 
 
 def test_a_driver_that_never_answers_is_an_error(make_box: MakeBox) -> None:
     box = make_box(gpu(0))
     box.driver.init_blocks_until = 500.0
-    with pytest.raises(DeviceError, match="did not answer within 60 s"):
+    with pytest.raises(DeviceError, match="did not answer within 120 s"):
         box.devices()
 
 

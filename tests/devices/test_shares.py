@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gpusched.devices.base import Quarantined, Strangers
-from gpusched.devices.helper import REOPEN_S
+from gpusched.devices.helper import RETRY_S
 from gpusched.errors import DeviceError
 from tests.devices.box import LIMIT_S, Box, Watched, begin, gpu, run_trial
 from tests.devices.fake_driver import GIB
@@ -133,7 +133,7 @@ def test_health_is_the_gpus(box: Box, shared: Watched) -> None:
     box.driver.end(11)
     box.driver.end(12)
     shared.drain([ONE, TWO])
-    box.clock.advance(REOPEN_S + 5)
+    box.clock.advance(RETRY_S + 5)
     assert set(shared.recovered()) == {ONE, TWO}
 
 
