@@ -37,8 +37,8 @@ def logs(args: argparse.Namespace) -> int:
     """Show what a trial printed; -f continues until the trial is over.
 
     Shown is rank 0 of the latest launch, unless --rank, --all or --launch say otherwise; with --all each line
-    begins with its rank. Of a rank that printed more than 40 MiB the middle is gone, and a line says so. Ctrl-C ends
-    only the following.
+    begins with its rank. Of a rank that printed more than 32 MiB the last are shown, and a line says so. Ctrl-C
+    ends only the following.
     """
     paths = common.experiment(args)
     number = session.trial_number(args.trial)
