@@ -5,14 +5,18 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from gpusched import plugins
 from gpusched.journal.log import Journal
+
+Install = Callable[[str, str, str], None]
 
 # An example may be slow, or slow to make, without being wrong: the machine may be busy with something else. The short
 # tests take the same examples in every run, so that what fails has been made to fail; the long ones take new ones.
@@ -45,6 +49,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") and why_no_gpu():
             item.add_marker(pytest.mark.skip(reason=why_no_gpu()))
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """``install(group, entry, source)``: a package as in site-packages, the module ``extra`` and its metadata."""
+
+    def made(group: str, entry: str, source: str) -> None:
+        (tmp_path / "extra.py").write_text(source)
+        info = tmp_path / "extra-1.0.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[gpusched.{group}]\n{entry}\n")
+        plugins.installed.cache_clear()
+
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    yield made
+    sys.modules.pop("extra", None)
+    plugins.installed.cache_clear()
 
 
 @pytest.fixture

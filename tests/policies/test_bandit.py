@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpusched.policies.bandit import Options
 from tests.policies.hand import Hand
 
 EVERY_STEP: dict[str, Any] = {"b": 1, "eps": 0.5, "R": 100}
@@ -16,11 +15,6 @@ def judged(best: float, other: float | None, options: dict[str, Any], **rules: A
     hand.report(0, best)
     hand.report(1, other)
     return hand.where(1)
-
-
-def test_the_defaults_are_the_papers() -> None:
-    """5.3: "eps is set to 0.50 and b is set to 10"."""
-    assert (Options().eps, Options().b) == (0.5, 10)
 
 
 def test_a_trial_goes_on_if_its_best_times_one_plus_eps_is_above_the_best_of_all() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from gpusched.policies.earlyterm import Options
 from gpusched.policies.extrapolation import Outlook
 from tests.policies.hand import Hand, Oracle
 
@@ -18,11 +17,6 @@ def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
     made = Oracle()
     monkeypatch.setattr("gpusched.policies.earlyterm.extrapolate", made)
     return made
-
-
-def test_the_defaults_are_the_papers() -> None:
-    """5.3: "we use the same b value of 30 and delta to 0.05"."""
-    assert (Options().b, Options().delta) == (30, 0.05)
 
 
 def test_every_bth_step_the_curve_is_extrapolated_to_R_against_the_best_so_far(

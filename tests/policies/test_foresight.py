@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +42,23 @@ def hand(options: dict[str, Any] | None = None, **more: Any) -> Hand:
     return Hand("foresight", {"metric_max": 1.0, **(options or {})}, **more)
 
 
-def run(hand: Hand, trial: int, scores: list[float], start: float = 0.0) -> None:
-    """Report until the scores are used up or the trial has left."""
-    for n, score in enumerate(scores):
-        if not hand.trial(trial).is_live or hand.trial(trial).after is not None:
-            return
-        hand.report(trial, score, at=start + n + 1.0)
-
-
 def rising(end: float, steps: int, tau: float = 10.0) -> list[float]:
     return [end * (1 - math.exp(-step / tau)) for step in range(1, steps + 1)]
+
+
+def train_all(hand: Hand, at: float, score: Callable[[int, int], float]) -> None:
+    """Each live trial reports its next step: ``score(trial, step)``."""
+    for trial in list(hand.state.live):
+        if hand.trial(trial).is_live:
+            hand.report(trial, score(trial, hand.trial(trial).step + 1), at=at)
+
+
+def good_and_bad(hand: Hand) -> None:
+    """20 reports of trial 0, which is good, and of trial 1 for as long as it trains."""
+    for step, (good, bad) in enumerate(zip(rising(0.9, 20), rising(0.3, 20), strict=True), 1):
+        hand.report(0, good, at=float(step))
+        if hand.trial(1).is_live:
+            hand.report(1, bad, at=float(step))
 
 
 # ---------------------------------------------------------------- pauses
@@ -60,11 +68,7 @@ def test_no_atom_is_idle_while_there_is_something_to_train() -> None:
     experiment = hand(atoms=4, configurations=6, deadline_s=300.0)
     idle = 0
     for step in range(1, 40):
-        for trial in list(experiment.state.live):
-            if experiment.trial(trial).is_live:
-                end = 0.4 + 0.08 * trial
-                own = experiment.trial(trial).step + 1
-                experiment.report(trial, end * (1 - math.exp(-own / 8)), at=float(step))
+        train_all(experiment, step, lambda n, own: (0.4 + 0.08 * n) * (1 - math.exp(-own / 8)))
         held = sum(trial.atoms for trial in experiment.state.live.values())
         idle = 0 if held == 4 else idle + 1
         assert idle <= 1, f"{4 - held} atoms idle at {step} s: they may wait for one report only"
@@ -90,10 +94,7 @@ def test_the_leader_never_rests() -> None:
         leader = experiment.policy.leader
         if leader is not None and experiment.trial(leader).is_live:
             was_live = leader
-        for trial in list(experiment.state.live):
-            if experiment.trial(trial).is_live:
-                end, own = 0.9 if trial == 0 else 0.5, experiment.trial(trial).step + 1
-                experiment.report(trial, end * (1 - math.exp(-own / 4)), at=float(step))
+        train_all(experiment, step, lambda n, own: (0.5 if n else 0.9) * (1 - math.exp(-own / 4)))
     assert was_live == 0
     assert experiment.trial(0).step == 249
     assert experiment.count > 10
@@ -108,9 +109,7 @@ def test_a_trial_whose_metric_is_not_finite_stops() -> None:
 
 def test_others_keep_their_atoms_while_a_person_holds_the_incumbent() -> None:
     experiment = hand(atoms=2, configurations=2, deadline_s=600.0)
-    for step, (good, bad) in enumerate(zip(rising(0.9, 20), rising(0.3, 20), strict=True), 1):
-        experiment.report(0, good, at=float(step))
-        experiment.report(1, bad, at=float(step))
+    good_and_bad(experiment)
     assert experiment.policy.leader == 0
     experiment.send(UserAsked(at=20.5, verb="pause", trial=0))
     experiment.report(0, 0.8, at=21.0)
@@ -160,16 +159,15 @@ def test_ties_noise_and_scores_without_a_ceiling(workloads: Path, name: str, sha
 
 def test_a_minimised_metric_is_the_same_search_as_its_negative() -> None:
     """A loss of 1 - score decides as the score does."""
+
+    def score(trial: int, step: int) -> float:
+        return (0.3 + 0.1 * (trial % 5)) * (1 - math.exp(-step / 8))
+
     best = []
     for mode in ("max", "min"):
         experiment = Hand("foresight", {"metric_max": 1.0, "metric_min": 0.0}, atoms=2, mode=mode)
         for step in range(1, 60):
-            for trial in list(experiment.state.live):
-                if experiment.trial(trial).is_live:
-                    own = experiment.trial(trial).step + 1
-                    score = (0.3 + 0.1 * (trial % 5)) * (1 - math.exp(-own / 8))
-                    shown = score if mode == "max" else 1.0 - score
-                    experiment.report(trial, shown, at=float(step))
+            train_all(experiment, step, score if mode == "max" else lambda *at: 1.0 - score(*at))
         steps = {i: t.step for i, t in experiment.state.trials.items()}
         best.append((experiment.policy.leader, steps))
     assert best[0] == best[1]
@@ -180,10 +178,7 @@ def test_a_minimised_metric_is_the_same_search_as_its_negative() -> None:
 
 def test_it_says_what_it_believes() -> None:
     experiment = hand(atoms=2, deadline_s=600.0)
-    for step, (good, bad) in enumerate(zip(rising(0.9, 20), rising(0.3, 20), strict=True), 1):
-        experiment.report(0, good, at=float(step))
-        if experiment.trial(1).is_live:
-            experiment.report(1, bad, at=float(step))
+    good_and_bad(experiment)
     view = experiment.state
     first = experiment.policy.explain(view, view.trials[0])
     assert first[0].startswith("forecast 0.")
@@ -195,7 +190,8 @@ def test_it_says_what_it_believes() -> None:
 
 def test_without_a_trial_that_may_train_no_trial_is_said_to_lead() -> None:
     experiment = hand(atoms=1, configurations=1)
-    run(experiment, 0, rising(0.9, 20))
+    for step, score in enumerate(rising(0.9, 20), 1):
+        experiment.report(0, score, at=float(step))
     experiment.user("pause", 0)
     experiment.report(0, 0.9, at=30.0)
     (line,) = experiment.explain(0)

@@ -37,11 +37,6 @@ def turn(hand: Hand, trial: int, losses: list[float | None]) -> None:
 # ---------------------------------------------------------------- the equations of 3.3
 
 
-def test_the_defaults_are_the_papers() -> None:
-    """3.1: "every time quantum (currently set to 10 s)"; 3.2: "the threshold as G_thres = 4"."""
-    assert (Options().quantum_s, Options().trials_per_device) == (10.0, 4)
-
-
 def quantum(job: Job, losses: list[float | None]) -> float:
     for loss in losses:
         job.saw(loss)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gpusched import plugins, policies
+from gpusched import policies
 from gpusched.cli import main
 from gpusched.core.decisions import Policy
 from gpusched.errors import InputError, RecipeError
 from gpusched.policies.base import note_on_steps
 from gpusched.recipe.load import load_recipe
+from tests.conftest import Install
 from tests.policies.hand import Hand
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "policies.md").read_text()
@@ -172,24 +173,10 @@ def test_what_fails_in_it_is_said_with_its_line(
     assert "defect of gpusched" not in said
 
 
-def test_an_entry_point_of_a_package_is_a_policy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A package as it lies in site-packages: a module and its metadata."""
-    (tmp_path / "median_policy.py").write_text(EXAMPLE)
-    info = tmp_path / "median_policy-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: median-policy\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[gpusched.policies]\nmedian = median_policy:Median\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    plugins.installed.cache_clear()
-    try:
-        assert policies.all_names() == (*policies.names(), "median")
-        assert issubclass(policies.policy_type("median"), Policy)
-        (tmp_path / "median_policy.py").unlink()
-        (info / "entry_points.txt").write_text("[gpusched.policies]\ngone = no_such_module:X\n")
-        plugins.installed.cache_clear()
-        with pytest.raises(InputError, match=r"entry point gone .* ModuleNotFoundError"):
-            policies.policy_type("gone")
-    finally:
-        plugins.installed.cache_clear()
+def test_an_entry_point_of_a_package_is_a_policy(install: Install) -> None:
+    install("policies", "median = extra:Median", EXAMPLE)
+    assert policies.all_names() == (*policies.names(), "median")
+    assert issubclass(policies.policy_type("median"), Policy)
+    install("policies", "gone = no_such_module:X", "")
+    with pytest.raises(InputError, match=r"entry point gone .* ModuleNotFoundError"):
+        policies.policy_type("gone")

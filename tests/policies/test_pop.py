@@ -10,7 +10,7 @@ import pytest
 from gpusched.core.events import LimitsMoved
 from gpusched.core.rules import Rules
 from gpusched.policies.extrapolation import Outlook
-from gpusched.policies.pop import P_POOR, Known, Options, Pop
+from gpusched.policies.pop import Known, Options, Pop
 from tests.policies.hand import Hand, Oracle
 
 SMALL: dict[str, Any] = {"b": 2, "R": 40, "metric_min": 0.0, "metric_max": 1.0}
@@ -49,11 +49,6 @@ def boundary(oracle: Oracle, hand: Hand, trial: int, p: float | None = None) -> 
 
 
 # ---------------------------------------------------------------- forecasts: equations 1 to 3
-
-
-def test_the_defaults_are_the_papers() -> None:
-    """5.3: b = 10 for supervised learning, the lower bound of p 0.05; a search has no end of its own."""
-    assert (Options().b, P_POOR, Options().configurations) == (10, 0.05, None)
 
 
 def test_the_horizon_is_what_the_time_left_allows(oracle: Oracle) -> None:

@@ -16,11 +16,10 @@ from typing import Any
 
 import pytest
 
-from gpusched import plugins
 from gpusched.core.commands import Suggest
 from gpusched.core.events import LimitsMoved, Suggested, UserAsked
 from gpusched.driver.assemble import from_journal
-from gpusched.driver.loop import Driver, replay
+from gpusched.driver.loop import Driver
 from gpusched.driver.suggester import ChildSuggester
 from gpusched.errors import InputError, RecipeError
 from gpusched.folder.paths import ExperimentPaths
@@ -32,6 +31,7 @@ from gpusched.sim.setup import Setup, experiment, recipe
 from gpusched.sim.study import simulate, start
 from gpusched.space.space import parse_space
 from scripts.kept import simulate_into
+from tests.conftest import Install
 from tests.helpers import children_of
 from tests.rig import wait_until
 
@@ -222,37 +222,6 @@ def test_what_is_no_suggestion_is_drawn_and_said(folder: Path, sampler: str, tol
     assert told in {answer.why for answer in answers}
 
 
-def test_a_daemon_that_dies_between_question_and_answer_asks_again(
-    folder: Path, tmp_path: Path
-) -> None:
-    of = setup(folder, "mine.py:NearTheBest", sampler_options={"startup": 2})
-    made, executor = recipe(of), of.machine()
-    journal = Journal.create(tmp_path / "journal.db", {})
-    search = experiment(of, made)
-    suggester = ChildSuggester(made, search.state.trials, is_patient=True)
-    driver = Driver(search, executor, journal, suggester=suggester)
-    start(driver, executor)
-    while driver.experiment.state.configurations.asked_for != 5:
-        driver.turn()
-    driver.journal.commit()
-    suggester.close()
-    journal.close()
-
-    journal = Journal.open(tmp_path / "journal.db")
-    again = experiment(of, made)
-    replay(again, journal.entries())
-    assert again.state.configurations.asked_for == 5
-    suggester = ChildSuggester(made, again.state.trials, is_patient=True)
-    resumed = Driver(again, executor, journal, suggester=suggester, check=True)
-    resumed.resume(epoch=2)
-    resumed.run()
-    suggester.close()
-    journal.close()
-    answers = suggested(tmp_path / "journal.db")
-    assert [answer.n for answer in answers] == list(range(len(answers)))
-    assert len(again.state.trials) > 20
-
-
 # ------------------------------------------------------------ after an earlier search
 
 TELLING = """
@@ -396,25 +365,13 @@ def test_a_process_that_dies_is_replaced_and_in_the_end_given_up(folder: Path) -
     assert not children_of("gpusched.driver.suggester")
 
 
-def test_an_entry_point_of_a_package_is_a_sampler(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "near_sampler.py").write_text(EXAMPLE)
-    info = folder / "near_sampler-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: near-sampler\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[gpusched.samplers]\nnear = near_sampler:NearTheBest\n")
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
-    plugins.installed.cache_clear()
-    try:
-        recipe = load(folder, "near")
-        assert recipe.sampler_options == {"startup": 8}
-        suggester = ChildSuggester(recipe, {})
-        assert ask(suggester, 8).by == "near"
-        suggester.close()
-    finally:
-        plugins.installed.cache_clear()
+def test_an_entry_point_of_a_package_is_a_sampler(folder: Path, install: Install) -> None:
+    install("samplers", "near = extra:NearTheBest", EXAMPLE)
+    recipe = load(folder, "near")
+    assert recipe.sampler_options == {"startup": 8}
+    suggester = ChildSuggester(recipe, {})
+    assert ask(suggester, 8).by == "near"
+    suggester.close()
 
 
 # ------------------------------------------------------------ Optuna

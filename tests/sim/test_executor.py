@@ -164,16 +164,6 @@ def test_kill_leaves_no_report_behind_and_no_half_checkpoint():
     assert executor.poll(100.0) == []
 
 
-def test_commands_for_an_old_incarnation_do_nothing_and_a_launch_twice_is_one():
-    executor = machine()
-    launch(executor)
-    launch(executor)
-    assert executor.launches == 1
-    executor.execute(Kill(0, 7, 0.0))
-    executor.execute(Yield(3, 1, True))
-    assert [told(event)[0] for event in events(executor, 3)] == ["up", "report", "report"]
-
-
 def test_metrics_that_are_not_finite():
     class Diverging(Flat):
         def curve(self, trial, hparams, seed):

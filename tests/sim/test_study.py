@@ -12,7 +12,6 @@ from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup
 from gpusched.sim.study import run_all, simulate
 from gpusched.sim.workload import Synthetic
-from tests.faults import Faults
 
 STEADY = """
 SPACE = {"level": {"uniform": [0, 1]}}
@@ -91,22 +90,13 @@ def test_a_run_repeats_exactly_and_in_other_processes():
     assert len({result.best for result in here}) > 3
 
 
-ORIENTATION = [
-    ("hypersched", {}, 0.75),
-    ("asha", {}, 0.465),
-]
-
-
-@pytest.mark.parametrize(("policy", "options", "expected"), ORIENTATION)
-def test_orientation_figures(policy, options, expected):
-    """N 8, T 15, linear, 20 seeds; the standard deviation of one run is about 0.08."""
-    options = {"r": 5, "R": 500, "eta": 4.0, **options}
+@pytest.mark.parametrize(("policy", "expected"), [("hypersched", 0.75), ("asha", 0.465)])
+def test_orientation_figures(policy, expected):
+    """N 8, T 15, linear, 10 seeds; the standard deviation of one run is about 0.08."""
+    options = {"r": 5, "R": 500, "eta": 4.0}
     setups = [
         Setup(policy=policy, options=options, atoms=8, deadline_s=15.0, seed=seed)
-        for seed in range(20)
+        for seed in range(10)
     ]
     best = [result.best for result in run_all(setups, simulate, jobs=1)]
     assert statistics.fmean(best) == pytest.approx(expected, abs=0.04)
-
-
-FAULTS = Faults(crash=0.002, lost=0.01, hang=0.002, quarantine=0.01, readmit_s=2.0)

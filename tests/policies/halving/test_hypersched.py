@@ -23,13 +23,6 @@ def policy(hand: Hand) -> HyperSched:
 # ---------------------------------------------------------------- rungs: lines 14 to 20
 
 
-def test_the_first_arrival_goes_on() -> None:
-    """4.2: "unlike ASHA, a rung's first-arrived trial will not be paused"; ceil(1/4) = 1."""
-    hand = Hand("hypersched", PLAIN, atoms=2)
-    hand.report(0, 0.1)
-    assert hand.where(0) == "running"
-
-
 def test_an_early_bird_is_paused_later_at_any_report() -> None:
     """Line 17 says >=: "if at any time the trial score at the rung is not in the top 1/eta .. it will be paused"."""
     hand = Hand("hypersched", PLAIN, atoms=2)
@@ -165,6 +158,7 @@ def test_where_launches_take_long_one_is_kept_at_the_third_arrival(
 def test_the_first_arrival_goes_on_where_another_trains_or_none_can_come(
     atoms: int, rules: dict[str, Any]
 ) -> None:
+    """4.2: "unlike ASHA, a rung's first-arrived trial will not be paused"; ceil(1/4) = 1."""
     hand = Hand("hypersched", PLAIN, atoms=atoms, **rules)
     hand.report(0, 0.1)
     assert hand.where(0) == "running"
