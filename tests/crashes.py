@@ -22,10 +22,8 @@ from gpusched.core.events import (
     Reported,
 )
 from gpusched.core.experiment import Experiment
-from gpusched.core.trial import TrialRecord
-from gpusched.driver.child import Answer
 from gpusched.driver.loop import Driver, replay
-from gpusched.driver.suggester import ChildSuggester
+from gpusched.driver.suggester import Answer, ChildSuggester, Process
 from gpusched.executors.base import LiveTrial
 from gpusched.journal.log import Journal
 from gpusched.recipe.recipe import Recipe
@@ -128,34 +126,33 @@ class FragileExecutor:
         return events
 
 
-class InProcess(ChildSuggester):
+class InProcess(Process):
     """The child process of a sampler, in this one: deaths are cheap, and the sampler is the real one."""
 
-    is_usable = True  # type: ignore[assignment]
     is_fresh = True  # type: ignore[assignment]
 
-    def __init__(self, of: Recipe, trials: Mapping[int, TrialRecord]) -> None:
-        super().__init__(of, trials, is_patient=True)
+    def __init__(self, of: Recipe) -> None:
+        super().__init__("")
         kind = memory.load(of.sampler_name)
         options = {k: value for k, value in of.sampler_options.items() if k != "startup"}
         self._sampler = kind(parse_space(of.space), **options)
         self._answer: Answer | None = None
         self._known: dict[int, memory.Seen] = {}
 
-    def ask(self, job: int, question: Mapping[str, object]) -> None:
+    def ask(self, question: Mapping[str, object]) -> None:
         told = json.loads(json.dumps(question))
-        self.job, self._answer = job, memory.answer(self._sampler, self._known, told)
+        self._answer = memory.answer(self._sampler, self._known, told)
         self.is_fresh = False
 
-    def answers(self) -> list[tuple[int, Answer | None]]:
-        found = [] if self.job is None else [(self.job, self._answer)]
-        self.job = None
-        return found
+    def answer(self) -> Answer | None:
+        return self._answer
 
 
 class FragileSuggester:
     def __init__(self, search: Experiment, of: Recipe, points: Failpoints) -> None:
-        self._suggester, self._points = InProcess(of, search.state.trials), points
+        self._points = points
+        self._suggester = ChildSuggester(of, search.state.trials, is_patient=True)
+        self._suggester._process = InProcess(of)
 
     def execute(self, command: Suggest) -> None:
         self._points.pass_by("before Suggest")

@@ -3,6 +3,7 @@
 A child process is told what is new of the trials with every question (``samplers.memory``). Nothing waits for it: each
 configuration is asked for one trial ahead; the first ``startup`` ones are drawn at random, and so is one that is not
 suggested in time, cannot be made, or has been tried before. What was suggested is journaled, so that replay is exact.
+The process is started on first use, runs at low priority, and ends with the daemon, however that ends.
 """
 
 from __future__ import annotations
@@ -10,26 +11,37 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import os
+import subprocess
 import sys
 import time
+import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpusched.core.commands import Suggest
 from gpusched.core.events import Event, Suggested
 from gpusched.core.trial import TrialRecord
-from gpusched.driver.child import Answer, Child, serve
+from gpusched.errors import InputError
 from gpusched.policies import label
+from gpusched.processes.identity import end_with_parent
 from gpusched.recipe.recipe import Recipe
 from gpusched.space.forms import identity
 
 #: A suggestion that takes longer is not waited for.
 LIMIT_S = 20.0
+#: A process that dies this often without an answer in between is not started again.
+MAX_DEATHS = 3
 #: Points of a curve that the sampler gets to see.
 _POINTS = 64
+_CHUNK_BYTES = 1 << 16
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+Answer = dict[str, Any]
 
 
-class ChildSuggester(Child[int]):
+class ChildSuggester:
     """A ``Helper``. ``trials``: those of the search, as it goes; ``is_patient``: wait for answers, as virtual time
     stands still meanwhile.
     """
@@ -48,7 +60,11 @@ class ChildSuggester(Child[int]):
         self._startup = max(startup, len(recipe.try_first))
         self._name = label(recipe.sampler_name)
         about = {"name": recipe.sampler_name, "options": options, "space": recipe.space}
-        super().__init__("suggestions", "gpusched.driver.suggester", json.dumps(about))
+        self._process = Process(json.dumps(about))
+        #: The number of the configuration that the process was asked for and has not answered.
+        self.asked_for: int | None = None
+        #: Problems, for the daemon's log.
+        self.complaints: deque[str] = deque(maxlen=20)
         self._drawn = recipe.configurations()
         self._seed = recipe.seed
         self._sign = 1.0 if recipe.mode == "max" else -1.0
@@ -69,24 +85,25 @@ class ChildSuggester(Child[int]):
 
     def execute(self, command: Suggest) -> None:
         """Have configuration ``command.n`` suggested."""
-        if self.job == command.n:
+        if self.asked_for == command.n:
             return  # asked again by a resume
+        assert self.asked_for is None, f"{command.n} asked while {self.asked_for} is awaited"
         new = range(self._counted, len(self._trials))
         self._tried.update(identity(self._trials[number].hparams) for number in new)
         self._counted = len(self._trials)
         if command.n < self._startup:
             self._draw(command.n)
-        elif not self.is_usable:
+        elif self._process.deaths >= MAX_DEATHS:
             self._draw(command.n, f"the process of {self._name} died too often")
         else:
-            self._asked_at_s = time.monotonic()
-            earlier = self._earlier if self.is_fresh else []
+            self.asked_for, self._asked_at_s = command.n, time.monotonic()
+            earlier = self._earlier if self._process.is_fresh else []
             seen = [*earlier, *(_seen(trial, self._sign) for trial in self._news())]
-            self.ask(command.n, {"n": command.n, "seed": self._seed, "new": seen})
+            self._process.ask({"n": command.n, "seed": self._seed, "new": seen})
 
     def _news(self) -> Iterator[TrialRecord]:
         """Yield the trials that the process does not know as they are now."""
-        if self.is_fresh:
+        if self._process.is_fresh:
             self._told.clear()
         for trial in self._trials.values():
             known = (trial.state.value, len(trial.curve))
@@ -97,7 +114,7 @@ class ChildSuggester(Child[int]):
     def poll(self, until: float) -> Sequence[Event]:
         """Return the suggestions that are done."""
         self._look()
-        while self._is_patient and self.job is not None:
+        while self._is_patient and self.asked_for is not None:
             time.sleep(0.001)
             self._look()
         done, self._done = self._done, []
@@ -105,17 +122,28 @@ class ChildSuggester(Child[int]):
             event.at = until
         return done
 
+    def close(self) -> None:
+        """End the process."""
+        self._process.end()
+
     def _look(self) -> None:
-        late = self.job is not None and time.monotonic() > self._asked_at_s + self._limit_s
-        if late:
-            self.give_up(f"did not answer in {self._limit_s:g} s")
-        for n, answer in self.answers():
-            if answer is None:
-                self._draw(n, f"{self._name} {'was too late' if late else 'failed'}")
-            elif answer["hparams"] is not None and identity(answer["hparams"]) in self._tried:
-                self._draw(n, f"{self._name} suggested one that was tried before")
-            else:
-                self._done.append(Suggested(at=0.0, n=n, hparams=answer["hparams"], by=self._name))
+        n = self.asked_for
+        if n is None:
+            return
+        answer, why = self._process.answer(), f"{self._name} failed"
+        if answer is None and time.monotonic() > self._asked_at_s + self._limit_s:
+            why = f"{self._name} was too late"
+            answer = self._process.died(f"did not answer in {self._limit_s:g} s")
+        if answer is None:
+            return
+        self.asked_for = None
+        if "failed" in answer:
+            self.complaints.append(f"suggestions: {answer['failed']}")
+            self._draw(n, why)
+        elif answer["hparams"] is not None and identity(answer["hparams"]) in self._tried:
+            self._draw(n, f"{self._name} suggested one that was tried before")
+        else:
+            self._done.append(Suggested(at=0.0, n=n, hparams=answer["hparams"], by=self._name))
 
     def _draw(self, n: int, why: str = "") -> None:
         """Take the random n-th, or the next that has not been tried."""
@@ -142,7 +170,90 @@ def _seen(trial: TrialRecord, sign: float) -> dict[str, object]:
     }
 
 
-# ---------------------------------------------------------------- the process
+# ---------------------------------------------------------------- the process, from the daemon's side
+
+
+class Process:
+    """``python -m gpusched.driver.suggester ABOUT``: one question at a time, in lines of JSON over pipes."""
+
+    def __init__(self, about: str) -> None:
+        self._about = about
+        self._process: subprocess.Popen[bytes] | None = None
+        self._unsent = self._read = b""
+        #: Deaths since the last answer.
+        self.deaths = 0
+        #: Questions so far: each has a number, which its answer repeats.
+        self._asked = 0
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the next question is the first of its process."""
+        return self._process is None
+
+    def ask(self, question: Mapping[str, object]) -> None:
+        """Send a question; never waits."""
+        self._asked += 1
+        self._unsent = json.dumps([self._asked, question]).encode() + b"\n"
+
+    def answer(self) -> Answer | None:
+        """Return the answer to the last question, ``{"failed": why}`` without one; None: there is none yet."""
+        try:
+            process = self._process or self._start()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            if self._unsent:
+                sent = os.write(process.stdin.fileno(), self._unsent)
+                self._unsent = self._unsent[sent:]
+            chunk = os.read(process.stdout.fileno(), _CHUNK_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            return self.died(f"could not be asked ({error.strerror})")
+        if not chunk:
+            return self.died("ended")
+        self._read += chunk
+        if not self._read.endswith(b"\n"):
+            return None
+        lines, self._read = self._read.splitlines(), b""
+        found: Mapping[int, Answer] = dict(map(json.loads, lines))
+        answer = found.get(self._asked)
+        if answer is not None and "failed" not in answer:
+            self.deaths = 0
+        return answer
+
+    def died(self, how: str) -> Answer:
+        """End the process, which is of no more use; return the answer that says so."""
+        self.deaths += 1
+        return {"failed": f"the process {how} (status {self.end()})"}
+
+    def end(self) -> int | None:
+        """End the process; return its status."""
+        process, self._process = self._process, None
+        self._unsent = self._read = b""
+        if process is None:
+            return None
+        process.kill()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+        return process.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = self._process = subprocess.Popen(
+            [sys.executable, "-m", "gpusched.driver.suggester", self._about],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, **_ONE_THREAD},
+            start_new_session=True,
+        )
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+        return process
+
+
+# ---------------------------------------------------------------- the process, from inside
 
 
 def _sampler(about: Mapping[str, Any]) -> Callable[[Answer], Mapping[str, object]]:
@@ -154,5 +265,30 @@ def _sampler(about: Mapping[str, Any]) -> Callable[[Answer], Mapping[str, object
     return functools.partial(memory.answer, made, {})
 
 
+def serve(about: Mapping[str, Any]) -> None:
+    """Be the process: answer one line for each line of the standard input, until it ends.
+
+    What the sampler raises is the answer; where it cannot be made, the last one.
+    """
+    end_with_parent(True)  # the end of the pipe is noticed only between two answers
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # output of a library must not get between the answers
+    os.nice(10)
+    sampler: Callable[[Answer], Mapping[str, object]] | None = None
+    for line in sys.stdin.buffer:
+        try:
+            number, question = json.loads(line)
+            sampler = sampler or _sampler(about)
+            found = sampler(question)
+        except InputError as error:  # a user's class, and the line
+            found = {"failed": str(error).partition("\n")[0]}
+        except Exception as error:
+            traceback.print_exc()
+            found = {"failed": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps([number, found]).encode() + b"\n")
+        if sampler is None:
+            return
+
+
 if __name__ == "__main__":
-    serve(functools.partial(_sampler, json.loads(sys.argv[1])))
+    serve(json.loads(sys.argv[1]))

@@ -303,10 +303,9 @@ def test_more_trials_and_time_repeat_no_question(
     while state.configurations.asked_for != 5:
         driver.turn()
     asked: list[Any] = []
-    ask, suggester.ask = (
-        suggester.ask,
-        lambda job, question: (asked.append(job), ask(job, question)),
-    )
+    process = suggester._process
+    ask = process.ask
+    process.ask = lambda question: (asked.append(question["n"]), ask(question))
     driver.resume(epoch=2)
     if is_over:
         driver.handle([UserAsked(at=executor.now(), verb="cancel")])
@@ -332,7 +331,7 @@ def ask(suggester: ChildSuggester, n: int) -> Suggested:
     """Ask and wait, as the daemon's loop does."""
     suggester.execute(Suggest(n))
     (event,) = wait_until(lambda: suggester.poll(7.0))
-    assert suggester.job is None, "nothing is expected now"
+    assert suggester.asked_for is None, "nothing is expected now"
     assert isinstance(event, Suggested)
     assert (event.at, event.n) == (7.0, n)
     return event
@@ -353,6 +352,7 @@ def test_a_process_that_dies_is_replaced_and_in_the_end_given_up(folder: Path) -
     suggester = ChildSuggester(load(folder, "odd.py:Slow"), {})
     for n in range(3):
         suggester.execute(Suggest(n))
+        assert not suggester.poll(0.0)
         (process,) = children_of("gpusched.driver.suggester")
         os.kill(process.pid, signal.SIGKILL)
         found = wait_until(lambda: suggester.poll(0.0))
