@@ -36,7 +36,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "best": ("look", "the best model so far, and where its checkpoint lies"),
         "logs": ("logs", "what a trial printed"),
         "explain": ("look", "why a trial is where it is"),
-        "whatif": ("whatif", "what more time would buy"),
+        "whatif": ("simulate", "what more time would buy"),
     },
     "steer": {
         "pause": ("steering", "pause a trial"),

@@ -46,7 +46,7 @@ from gpusched.folder.lock import Epoch, Lock
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.local_disk import Home
 from gpusched.journal.log import DiskFull, Journal
-from gpusched.loggers.children import Loggers
+from gpusched.loggers.follow import Loggers
 from gpusched.recipe.recipe import Recipe
 
 #: How often it is looked whether another daemon has taken over.

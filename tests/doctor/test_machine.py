@@ -17,9 +17,8 @@ import pytest
 
 from gpusched.devices.cuda import gpu_states
 from gpusched.devices.nvml import Machine
-from gpusched.doctor import gpus as doctor_gpus
 from gpusched.doctor import machine as doctor
-from gpusched.doctor.gpus import Check
+from gpusched.doctor.machine import Check
 from gpusched.errors import DeviceError
 from tests.devices.box import Box, gpu
 from tests.devices.fake_driver import GIB
@@ -64,9 +63,9 @@ def test_cuda_of_a_torch_that_may_be_broken(
 
 def test_a_driver_too_old_for_torch() -> None:
     machine = Machine("550.54", 12040)
-    assert doctor_gpus.driver_check(machine, ("2.13", "13.0")).state == "fail"
-    assert doctor_gpus.driver_check(machine, ("2.13", "12.8")).state == "ok"
-    assert doctor_gpus.driver_check(machine, None).state == "ok"
+    assert doctor.driver_check(machine, ("2.13", "13.0")).state == "fail"
+    assert doctor.driver_check(machine, ("2.13", "12.8")).state == "ok"
+    assert doctor.driver_check(machine, None).state == "ok"
 
 
 def test_what_is_wrong_with_gpus(make_box: MakeBox) -> None:
@@ -108,9 +107,9 @@ def test_no_driver_and_cards_on_the_bus(tmp_path: Path) -> None:
         (tmp_path / name / "vendor").write_text(vendor + "\n")
         (tmp_path / name / "class").write_text(kind + "\n")
     (tmp_path / "broken").mkdir()
-    assert doctor_gpus.nvidia_cards(tmp_path) == 2
-    assert doctor_gpus.absent_check("no driver", 2).state == "fail"
-    assert doctor_gpus.absent_check("no driver", 0).state == "warn"
+    assert doctor.nvidia_cards(tmp_path) == 2
+    assert doctor.absent_check("no driver", 2).state == "fail"
+    assert doctor.absent_check("no driver", 0).state == "warn"
 
 
 @pytest.mark.parametrize(

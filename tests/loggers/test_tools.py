@@ -23,7 +23,7 @@ import pytest
 
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
-from gpusched.loggers.children import Loggers
+from gpusched.loggers.follow import Loggers
 from gpusched.recipe.classes import check_log_to
 from gpusched.sim.setup import Setup
 from scripts.kept import simulate_into

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpusched.cli import main
-from gpusched.cli.whatif import lines
+from gpusched.cli.simulate import whatif_lines
 from gpusched.daemon import standing
 from gpusched.driver.assemble import from_journal
 from gpusched.errors import InputError
@@ -95,7 +95,7 @@ def test_the_command_says_it_and_journals_nothing(recorded, capsys):
     assert main(["whatif", str(folder), "--add", "3s", *few, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {"experiment", "metric", "best", "answers", "over"} <= found.keys()
-    assert list(lines(found))[1].startswith("+3 s: probably score ")
+    assert list(whatif_lines(found))[1].startswith("+3 s: probably score ")
     assert timeline.read(folder / "journal.db") == before
     # The last answer stands in the dashboard's notes and in the report.
     note = standing.view(from_journal(ExperimentPaths(folder)))["notes"][-1]
@@ -195,7 +195,7 @@ def test_answers_are_worded():
         **{"at_s": 600.0, "deadline_s": 1200.0, "over": False},
         "answers": [answered(0.0, 0.0, 0.0, 0.0), answered(1200.0, 0.004, 0.0, 0.009)],
     }
-    assert list(lines(found)) == [
+    assert list(whatif_lines(found)) == [
         "digits: accuracy 0.9000 with 10 min 00 s left",
         "at the deadline: probably 0.9000 (0.9000 to 0.9000) (80% of 200 futures)",
         "9 futures would have no model on disk at the deadline: no checkpoint has been saved yet",
