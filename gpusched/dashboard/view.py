@@ -143,7 +143,8 @@ def _best_unsaved(state: State) -> UnsavedRow | None:
 def _device(slot: DeviceSlot, reading: Reading | None) -> DeviceRow:
     read = {} if reading is None else dataclasses.asdict(reading)
     holders = ", ".join(read.pop("holders", ()))
-    read.pop("device", None)
+    for told in ("device", "strangers"):  # by ``id``, and among the notes
+        read.pop(told, None)
     return DeviceRow(
         id=slot.id,
         state=slot.state.value,

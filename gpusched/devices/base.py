@@ -37,7 +37,10 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A device as it looks now, for people. None: not known for this kind of device."""
+    """A device as it looks now, for people. None: not known for this kind of device.
+
+    ``strangers``: other people's processes beside a trial's, in words.
+    """
 
     device: str
     label: str
@@ -47,6 +50,7 @@ class Reading:
     temperature_c: float | None = None
     power_w: float | None = None
     holders: tuple[str, ...] = ()
+    strangers: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -73,21 +77,13 @@ class Readmitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Strangers:
-    """Other people's processes seen on a device since it was taken, in words; replaces what was said before."""
-
-    device: str
-    who: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceRemark:
     """A fact about the devices to be said once, to the log and the dashboard."""
 
     text: str
 
 
-DeviceEvent = Released | Quarantined | Readmitted | Strangers | DeviceRemark
+DeviceEvent = Released | Quarantined | Readmitted | DeviceRemark
 
 
 class Host(Protocol):

@@ -25,7 +25,6 @@ from gpusched.devices.base import (
     Reading,
     Readmitted,
     Released,
-    Strangers,
 )
 from gpusched.devices.helper import Driver, World
 from gpusched.devices.leases import Leases, lease_folder, lease_holder
@@ -42,8 +41,8 @@ from gpusched.errors import DeviceError
 
 LOOK_EVERY_S = 1.0
 ANSWER_S = 0.02
-QUICK_ANSWER_S = 0.005
-"""Time after which the helper's answer is looked for; the short one while a release is waited for."""
+RELEASE_TURN_S = 0.01
+"""Time after which the helper's answer is looked for; the same while a release is waited for."""
 LEASE_RETRY_S = 5.0
 FIRST_READING_TIMEOUT_S = 30.0
 LEAVING_TIMEOUT_S = 10.0
@@ -94,7 +93,6 @@ class CudaDevices:
         boards = dict.fromkeys(unit.board for unit in units)
         self._driver.boards = [board for board in boards if not board.gone]
         self._leases_due = self._now() + LEASE_RETRY_S
-        self._told_strangers: dict[str, tuple[str, ...]] = {}
         self._planned_at = math.inf
         self._closed = False
         self._host: Host
@@ -129,7 +127,7 @@ class CudaDevices:
         for note in self._machine.notes:
             host.emit(DeviceRemark(note))
         units = list(self._units.values())
-        self._take_leases(units, patient=True)
+        self._take_leases(units)
         self._read_first(units)
         for unit in units:
             self._judge_first(unit)
@@ -144,7 +142,7 @@ class CudaDevices:
         """Wait for a reading of each GPU, and for what is left of a search that has just ended."""
         began = self._now()
         while (waited_s := self._now() - began) < FIRST_READING_TIMEOUT_S:
-            self._driver.turn({})
+            self._driver.turn()
             unread = any(u.board.usage is None and not u.board.gone for u in units)
             leaving = not self._is_resumed and waited_s < LEAVING_TIMEOUT_S
             if not unread and not (leaving and any(map(_is_leaving, units))):
@@ -160,13 +158,9 @@ class CudaDevices:
                 "--pid=host may help); set atoms_per_gpu: 1"
             )
         verdict = unit.verdict()
-        is_in_use = usage is not None and not verdict.is_free and unit.out is None
-        is_a_strangers = bool(verdict.holders) and all(
-            holder.whose == "foreign" for holder in verdict.holders
-        )
-        if is_in_use and self._is_resumed and not is_a_strangers:
-            for one in (unit, *unit.neighbours):
-                one.be_left()
+        is_a_strangers = any(holder.whose == "foreign" for holder in verdict.holders)
+        if self._is_resumed and usage is not None and not unit.board.gone and not is_a_strangers:
+            unit.be_left()
         unit.learn()
         unit.fault()
         if usage is None and unit.out is None:
@@ -176,11 +170,11 @@ class CudaDevices:
 
     # ---------------------------------------------------------------- leases
 
-    def _take_leases(self, units: Sequence[Unit], *, patient: bool = False) -> None:
+    def _take_leases(self, units: Sequence[Unit]) -> None:
         """Take the leases of these; a device whose lease another search has is out of use."""
         for unit in units:
             try:
-                holder = self._leases.take(unit.gpu.uuid, patient=patient)
+                holder = self._leases.take(unit.gpu.uuid)
                 problem = f"leased by {holder}" if holder else ""
             except DeviceError as error:
                 problem = str(error)
@@ -200,7 +194,6 @@ class CudaDevices:
     def take(self, devices: Sequence[str]) -> None:
         for name in devices:
             self._unit(name).hold()
-        self._tell_strangers()
 
     def drain(self, devices: Sequence[str]) -> None:
         for name in devices:
@@ -247,30 +240,17 @@ class CudaDevices:
         if self._closed:
             return
         units = list(self._units.values())
-        self._driver.turn(self._paces(units))
+        waiting = {unit.board for unit in units if unit.release_until is not None}
+        self._driver.turn(waiting)
         self._tell_faults(units)
         self._tell_releases(units)
         self._tell_recoveries(units)
-        self._tell_strangers()
         for unit in units:
             unit.learn()
-        self._plan(self._pause_s(units))
-
-    def _paces(self, units: Sequence[Unit]) -> dict[Board, float]:
-        """Return how often the GPUs are to be read that somebody waits for."""
-        paces: dict[Board, float] = {}
-        for unit in units:
-            if unit.release_until is not None:
-                pace_s = 0.0 if unit.board.asked_at <= unit.changed_at else unit.pause_s()
-                paces[unit.board] = min(pace_s, paces.get(unit.board, pace_s))
-        return paces
-
-    def _pause_s(self, units: Sequence[Unit]) -> float:
-        """Return the time until the next turn: short while somebody waits for the helper's answer."""
-        releases = [unit for unit in units if unit.release_until is not None]
-        if self._driver.is_waiting:
-            return QUICK_ANSWER_S if releases else ANSWER_S
-        return min([LOOK_EVERY_S - ANSWER_S, *(unit.pause_s() for unit in releases)])
+        if waiting:
+            self._plan(RELEASE_TURN_S)
+        else:
+            self._plan(ANSWER_S if self._driver.is_waiting else LOOK_EVERY_S - ANSWER_S)
 
     def _tell_faults(self, units: Sequence[Unit]) -> None:
         """Tell of devices that went bad."""
@@ -298,13 +278,6 @@ class CudaDevices:
         for unit in [unit for unit in units if unit.can_recover()]:
             unit.back_in_use()
             self._host.emit(Readmitted(unit.id))
-
-    def _tell_strangers(self) -> None:
-        for unit in self._units.values():
-            who = tuple(map(str, unit.strangers))
-            if who != self._told_strangers.get(unit.id, ()):
-                self._told_strangers[unit.id] = who
-                self._host.emit(Strangers(unit.id, who))
 
     def _unit(self, name: str) -> Unit:
         unit = self._units.get(name)
@@ -339,6 +312,7 @@ class GpuState(Reading):
 
     def to_json(self) -> dict[str, Any]:
         told = asdict(self)
+        del told["strangers"]  # none without a trial
         return {"uuid": told.pop("device"), **told}
 
 
@@ -358,7 +332,7 @@ def gpu_states(
         driver.boards = [unit.board for unit in units if not unit.board.gone]
         until = world.now() + LEAVING_TIMEOUT_S
         while world.now() < until and any(not b.usage and not b.gone for b in driver.boards):
-            driver.turn({})
+            driver.turn()
             driver.wait(ANSWER_S)
         return [_state(unit, environ) for unit in units], machine
     finally:

@@ -15,7 +15,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,8 @@ HANG_MAX_S, FIRST_HANG_MAX_S = 3.0, 10.0
 """A helper without an answer for so long is ended; a new one gets longer: without persistence mode GPUs wake up."""
 RETRY_S = 10.0
 """A GPU whose question hung, that is lost or waits for a reset, is asked about again after this."""
-LOOK_PACE_S = 0.9
-"""Somewhat less than the second after which everybody looks."""
+LOOK_PACE_S, RELEASE_PACE_S = 0.9, 0.05
+"""From one look at a GPU to the next; while a release is waited for."""
 
 
 class Answerer:
@@ -194,13 +194,14 @@ class Driver:
         board.not_before = self._world.now() + RETRY_S
         self._end_helper()
 
-    def turn(self, paces: Mapping[Board, float]) -> None:
+    def turn(self, urgent: Collection[Board] = ()) -> None:
         """Take the answer that has come, end a helper that hangs, and ask about the board that is due for longest.
 
-        ``paces``: seconds from one question to the next, of boards that somebody waits for.
+        ``urgent``: boards whose release is waited for.
         """
         now = self._world.now()
         self._take(now)
+        paces = dict.fromkeys(urgent, RELEASE_PACE_S)
         due = [b for b in self.boards if self._is_due(b, now, paces.get(b, LOOK_PACE_S))]
         for board in due:
             if board.waits_since is None and not board.gone:

@@ -17,7 +17,6 @@ import json
 import os
 import re
 import stat
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,33 +38,25 @@ class LeaseHolder:
         return f"search {self.experiment} (pid {self.pid})" if self.pid else "another search"
 
 
-def state_home(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the folder of what outlives an experiment: ``$XDG_STATE_HOME/gpusched`` or ``~/.local/state/gpusched``.
+def lease_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """Return the private folder of the leases, made if need be, in ``$XDG_STATE_HOME`` or ``~/.local/state``.
 
-    Raises DeviceError for a user without a home, as in a container that runs under a number alone.
+    Raises DeviceError where it cannot be had, as in a container that runs under a user's number alone.
     """
-    environ = os.environ if environ is None else environ
-    base = environ.get("XDG_STATE_HOME", "")
+    base = (os.environ if environ is None else environ).get("XDG_STATE_HOME", "")
     try:
-        return (Path(base) if base.startswith("/") else Path.home() / ".local/state") / "gpusched"
+        home = Path(base) if base.startswith("/") else Path.home() / ".local/state"
     except RuntimeError:
         raise DeviceError(
             f"no home folder of user {os.getuid()} is known, so the GPU leases have none. {REMEDY}"
         ) from None
-
-
-def lease_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the private folder of the leases, made if need be. Raises DeviceError where it cannot be had."""
-    folder = state_home(environ) / "leases"
-    problem = ""
+    folder, problem = home / "gpusched/leases", ""
     try:
         found = private_folder(folder).lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
             problem = "is not a folder of yours"
         elif found.st_mode & 0o022:
             problem = "may be written by others (chmod go-w)"
-        elif not os.access(folder, os.W_OK | os.X_OK):
-            problem = "cannot be written"
     except OSError as error:
         problem = f"cannot be made: {error.strerror or error}"
     if problem:
@@ -81,11 +72,8 @@ class Leases:
         self._experiment = experiment
         self._held: dict[str, int] = {}
 
-    def take(self, uuid: str, *, patient: bool = False) -> LeaseHolder | None:
-        """Take the lease: None if we have it now, else who has. Raises DeviceError where the lock cannot be tried.
-
-        ``patient``: try twice, since ``lease_holder`` touches a lock for an instant.
-        """
+    def take(self, uuid: str) -> LeaseHolder | None:
+        """Take the lease: None if we have it now, else who has. Raises DeviceError where the lock cannot be tried."""
         if uuid in self._held:
             return None
         path = lock_path(self._folder, uuid)
@@ -95,7 +83,7 @@ class Leases:
         except OSError as error:
             raise DeviceError(f"{path} cannot be opened: {error.strerror}") from None
         try:
-            _lock(descriptor, patient)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = _read_holder(descriptor)
             os.close(descriptor)
@@ -120,17 +108,6 @@ class Leases:
 def lock_path(folder: Path, uuid: str) -> Path:
     """Return the lock file of a GPU. The driver gives the UUID, which is not trusted for a file's name."""
     return folder / f"{re.sub(r'[^A-Za-z0-9.-]', '_', uuid)}.lock"
-
-
-def _lock(descriptor: int, patient: bool) -> None:
-    """Lock the file. Raises BlockingIOError if another process has the lock."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        if not patient:
-            raise
-        time.sleep(0.01)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def lease_holder(folder: Path, uuid: str) -> LeaseHolder | None:

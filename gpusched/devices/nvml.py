@@ -332,14 +332,9 @@ _HEAT = (
 )
 
 
-def illness(index: int, now: Vitals, *, at_once: bool = False) -> str:
-    """Say what the driver wants done to a GPU before it is used; empty if nothing. gpusched never does it.
-
-    ``at_once``: only what a trial on the GPU cannot live with; a reset *once the GPU is empty* waits for the trial.
-    """
-    if not now.recovery or (
-        at_once and now.recovery == pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET
-    ):
+def illness(index: int, now: Vitals) -> str:
+    """Say what the driver wants done to a GPU before it is used; empty if nothing. gpusched never does it."""
+    if not now.recovery:
         return ""
     wish = _RECOVERY.get(now.recovery, f"recovery action {now.recovery} (see `nvidia-smi -q`)")
     return f"the driver asks for {wish.format(index=index)}"

@@ -29,11 +29,8 @@ from gpusched.devices.release import (
 SHARE = "#"
 SILENCE_MAX_S = 5.0
 """A free GPU whose driver does not answer for so long is not known to be free any more."""
-ERRORS_MAX = 3
 CLEAN_FOR_S = 3.0
 """A reason must have been gone for so long: jobs often come in rows."""
-PAUSE_MIN_S, PAUSE_MAX_S = 0.02, 0.25
-"""Between two looks at a release: at first often, then more slowly."""
 NEVER = -math.inf
 
 
@@ -59,7 +56,6 @@ class Board:
             self.gone = f"MIG has cut it into slices, which gpusched does not use ({off})"
         self.usage: GpuUsage | None = None
         self.vitals: Vitals | None = None
-        self.errors_in_a_row = 0
         #: Since when an answer is due that has not come; also while another GPU's question hangs.
         self.waits_since: float | None = None
         self.asked_at = NEVER
@@ -70,17 +66,16 @@ class Board:
         """Name a process, as the helper found it out."""
         return self._names.get(pid) or Holder(pid, "gone")
 
-    def illness(self, *, at_once: bool = False) -> str:
-        """Say what is wrong with the GPU. ``at_once``: only what even a running trial cannot live with."""
+    def illness(self) -> str:
+        """Say what is wrong with the GPU."""
         if self.gone or self.vitals is None:
             return self.gone
-        return illness(self.gpu.index, self.vitals, at_once=at_once)
+        return illness(self.gpu.index, self.vitals)
 
     def keep(self, seen: Seen) -> None:
         """Take a reading."""
         self.gone, self.usage = "", seen.usage
         self._names = {holder.pid: holder for holder in seen.holders}
-        self.errors_in_a_row = self.errors_in_a_row + 1 if seen.usage.error else 0
         self.vitals = seen.vitals or self.vitals
 
 
@@ -125,7 +120,6 @@ class Unit:
         #: The time at which a trial got it, or at which the trial's process tree was empty.
         self.changed_at = NEVER
         self.out: Out | None = None
-        self.strangers: tuple[Holder, ...] = ()
         #: Until when a release must be complete, and since when it is waited for.
         self.release_until: float | None = None
         self.release_since = NEVER
@@ -170,7 +164,7 @@ class Unit:
 
     def hold(self) -> None:
         """Give the device to a trial."""
-        self.doing, self.changed_at, self.strangers = Doing.HELD, self._now(), ()
+        self.doing, self.changed_at = Doing.HELD, self._now()
 
     def be_left(self) -> None:
         """Take the device for one on which a trial of ours may live, until the executor says otherwise."""
@@ -202,12 +196,6 @@ class Unit:
             self.doing, self.changed_at = Doing.DRAINING, max(self.changed_at, now)
             self.release_since, self.release_until = now, now + limit_s
 
-    def pause_s(self) -> float:
-        """Return the time until the next look at a release, which is not after the limit."""
-        now = self._now()
-        pause_s = min(PAUSE_MAX_S, PAUSE_MIN_S + (now - self.release_since) / 4)
-        return min(pause_s, max(0.001, (self.release_until or now) - now))
-
     def end_release(self) -> bool | Quarantined:
         """End the release that is waited for: True if it is complete, or that it is late; False: wait on."""
         if self.release_until is None:
@@ -235,7 +223,7 @@ class Unit:
 
     def fault(self) -> Quarantined | None:
         """Return why the device must not be used any more, once; None if nothing is new."""
-        out, ill = self.out, self.board.illness(at_once=self.doing is Doing.HELD)
+        out, ill = self.out, self.board.illness()
         if ill and (out is None or (ill != out.reason and not out.leased)):
             self.out = None  # told anew: a stranger's GPU was lost as well
             self.take_out(ill)
@@ -249,21 +237,13 @@ class Unit:
         return Quarantined(self.id, self.out.reason)
 
     def _busy(self) -> str:
-        """Say why a device that should be free is not known to be; take note of strangers beside a trial."""
+        """Say why a device that should be free is not known to be."""
         usage = self.board.usage
-        if self.doing is Doing.HELD:
-            named = [(p, self.board.who(p.pid)) for p in usage.processes or ()] if usage else []
-            self.strangers = tuple(
-                replace(holder, memory_bytes=process.memory_bytes)
-                for process, holder in named
-                if holder.whose == "foreign" and not process.draws
-            )
-            return ""
-        if self.doing is Doing.DRAINING:
+        if self.doing is not Doing.FREE:
             return ""
         if silence := self._silence():
             return silence
-        if usage is None or (usage.error and self.board.errors_in_a_row < ERRORS_MAX):
+        if usage is None:
             return ""
         shares = (self, *self.neighbours)
         if any(usage.at <= unit.changed_at for unit in shares if unit.doing is not Doing.HELD):
@@ -308,9 +288,14 @@ class Unit:
             notes.append(slowed)
         if self.release_until is not None:
             notes.append(f"not released yet: {self.verdict(self.changed_at).why}")
-        if self.doing is Doing.HELD:
-            notes += [f"shared with {holder}" for holder in self.strangers]
         listed = [p for p in (usage.processes if usage else None) or () if not p.draws]
+        holders = [replace(board.who(p.pid), memory_bytes=p.memory_bytes) for p in listed]
+        strangers = tuple(
+            str(holder)
+            for holder in holders
+            if self.doing is Doing.HELD and holder.whose == "foreign"
+        )
+        notes += [f"shared with {stranger}" for stranger in strangers]
         return Reading(
             device=self.id,
             label=f"{self.label} {self.gpu.name}",
@@ -319,8 +304,7 @@ class Unit:
             memory_total_bytes=self.gpu.memory_total_bytes,
             temperature_c=vitals.temperature_c if vitals else None,
             power_w=vitals.power_w if vitals else None,
-            holders=tuple(
-                str(replace(board.who(p.pid), memory_bytes=p.memory_bytes)) for p in listed
-            ),
+            holders=tuple(map(str, holders)),
+            strangers=strangers,
             notes=tuple(notes),
         )

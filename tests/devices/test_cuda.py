@@ -154,6 +154,7 @@ def test_a_resumed_search_finds_its_devices_again(make_box: MakeBox) -> None:
     again = box.devices("whatever", known=names)
     again.open()
     again.keep_out(second.id, second.why_not)  # as a daemon does that comes back
+    again.drain(names)
     box.clock.advance(6.0)
     assert again.recovered() == (second.id,)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpusched.devices.base import Quarantined, Strangers
+from gpusched.devices.base import Quarantined
 from gpusched.devices.helper import RETRY_S
 from gpusched.errors import DeviceError
 from tests.devices.box import LIMIT_S, Box, Watched, begin, gpu, run_trial
@@ -140,7 +140,7 @@ def test_health_is_the_gpus(box: Box, shared: Watched) -> None:
 def test_a_stranger_is_everybodys(box: Box, shared: Watched) -> None:
     box.driver.start(box.gpus[0], 77, GIB, user="bob", command="python his.py", ours=False)
     box.clock.advance(2.0)
-    assert {event.device for event in shared.told(Strangers) if event.who} == {ONE, TWO}
+    assert {one.device for one in shared.readings() if one.strangers} == {ONE, TWO}
     box.driver.end(11)
     assert shared.released([ONE], 3.0) is None
     box.driver.end(77)

@@ -30,7 +30,7 @@ from gpusched.core.events import (
     TrialExited,
 )
 from gpusched.core.experiment import Experiment
-from gpusched.devices.base import Device, DeviceEvent, DeviceRemark, Strangers
+from gpusched.devices.base import Device, DeviceEvent, DeviceRemark
 from gpusched.devices.cuda import CudaDevices
 from gpusched.driver.loop import Driver
 from gpusched.executors.base import LiveTrial
@@ -130,7 +130,7 @@ class Executor:
         self.stock = devices
 
     def emit(self, event: DeviceEvent) -> None:
-        if not isinstance(event, Strangers | DeviceRemark):
+        if not isinstance(event, DeviceRemark):
             self._events.append(as_event(event, self._now))
 
     def __getattr__(self, name: str) -> Any:

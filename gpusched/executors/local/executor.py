@@ -35,7 +35,6 @@ from gpusched.devices.base import (
     Reading,
     Readmitted,
     Released,
-    Strangers,
 )
 from gpusched.errors import GpuschedError
 from gpusched.executors.base import LiveTrial
@@ -75,8 +74,6 @@ class TorchrunExecutor(LiveExecutor):
         super().__init__(setting)
         self._devices = devices
         self._listed: tuple[Device, ...] | None = None
-        #: Processes of others that were seen on a device since it was taken, in words.
-        self._strangers: dict[str, tuple[str, ...]] = {}
         self.after = self._timers.after
         self.server = Server(setting, self._server_said, self._server_gone)
         self.shared = Shared(
@@ -147,13 +144,10 @@ class TorchrunExecutor(LiveExecutor):
 
     def emit(self, event: DeviceEvent) -> None:
         """Take an event of the devices; see ``devices.base.Host``."""
-        match event:
-            case Strangers(device, who):
-                self._strangers[device] = who
-            case DeviceRemark(text):
-                self._setting.say(text)
-            case _:
-                self._events.append(as_event(event, self.now()))
+        if isinstance(event, DeviceRemark):
+            self._setting.say(event.text)
+        else:
+            self._events.append(as_event(event, self.now()))
 
     # ------------------------------------------------------------------ launches
 
@@ -216,8 +210,8 @@ class TorchrunExecutor(LiveExecutor):
             return
         ending = ending or how_it_ended(incarnation)
         names = incarnation.devices
-        strangers = [who for name in names for who in self._strangers.get(name, ())]
-        ending = blame(ending, len(names), strangers)
+        seen = [one for one in self._devices.readings() if one.device in names]
+        ending = blame(ending, len(names), [who for one in seen for who in one.strangers])
         if incarnation.rank_peer is not None:
             incarnation.rank_peer.drain()
         commit_left(incarnation.paths.checkpoints, boot_id())
