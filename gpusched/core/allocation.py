@@ -57,9 +57,6 @@ class DeviceTable:
         self._free_on: dict[int, SortedKeyList[str, int]] = {}
         self.quarantined = 0
         self.draining = 0
-        #: Devices that changed since the invariants last looked, and trials that held or awaited them meanwhile.
-        self.changed: set[str] = set()
-        self.concerned: set[int] = set()
         self.join(ids, islands)
 
     def join(self, ids: Sequence[str], islands: Mapping[str, int]) -> None:
@@ -143,7 +140,6 @@ class DeviceTable:
                 )
             self._unset_free(slot)
             slot.state, slot.trial = HELD, trial
-            self._note(slot)
 
     def drain(self, names: Sequence[str], awaited_by: int | None) -> None:
         """HELD -> DRAINING; ``awaited_by`` gets the devices once they are released."""
@@ -152,7 +148,6 @@ class DeviceTable:
             if slot.state is HELD:
                 slot.state, slot.awaited_by = DRAINING, awaited_by
                 self.draining += 1
-                self._note(slot)
 
     def give_back(self, names: Iterable[str]) -> None:
         """HELD but not used since the last release -> FREE; what is DRAINING becomes free when it is released."""
@@ -161,7 +156,6 @@ class DeviceTable:
             if slot.state is HELD:
                 self._set_free(slot)
             else:
-                self._note(slot)
                 slot.awaited_by = None
 
     def released(self, names: Sequence[str]) -> set[int]:
@@ -175,7 +169,6 @@ class DeviceTable:
             if slot.awaited_by is None:
                 self._set_free(slot)
                 continue
-            self._note(slot)
             waiting.add(slot.awaited_by)
             slot.state, slot.trial, slot.awaited_by = HELD, slot.awaited_by, None
         return waiting
@@ -197,7 +190,6 @@ class DeviceTable:
             self._set_free(slot)
 
     def _set_free(self, slot: DeviceSlot) -> None:
-        self._note(slot)
         slot.state, slot.trial, slot.awaited_by = DeviceState.FREE, None, None
         slot.reason = ""
         assert slot.id not in self.free, f"{slot.id} is free twice"
@@ -208,11 +200,3 @@ class DeviceTable:
         if slot.id in self.free:
             self.free.remove(slot.id)
             self._free_on[slot.island].remove(slot.id)
-
-    def _note(self, slot: DeviceSlot) -> None:
-        """Record that this slot changed. Call before clearing its owner or after setting one."""
-        self.changed.add(slot.id)
-        if slot.trial is not None:
-            self.concerned.add(slot.trial)
-        if slot.awaited_by is not None:
-            self.concerned.add(slot.awaited_by)

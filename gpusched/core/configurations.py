@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Mapping
 
@@ -11,8 +10,6 @@ Hparams = Mapping[str, object]
 Draw = Callable[[int], Hparams | None]
 #: A sampler that draws from a few values may draw barred ones for ever: after so many in a row it has no more.
 _PASSED_OVER_MAX = 1000
-#: Configurations looked for ahead of the trials, to tell whether the sequence ends soon: more than start at once.
-_LOOK_AHEAD = 100
 
 
 class Configurations:
@@ -34,9 +31,6 @@ class Configurations:
         self._next: Hparams | None = None
         #: Places in the sequence: of the latest trial, and of the latest configuration drawn.
         self._used = self._drawn = 0
-        #: Place up to which the sequence is known to have configurations, and its end once that has been seen.
-        self._looked_to = 0
-        self._end: int | None = None
         #: Configurations that are not tried again.
         self._barred: list[Hparams] = []
 
@@ -57,13 +51,8 @@ class Configurations:
         return is_open or self.has_next(most)
 
     def left(self, most: float) -> float:
-        """Count those that can still be started, as far as is known; infinite where no end is near."""
-        if not self._has_own(most):
-            return len(self.given)
-        known = math.inf
-        if self._draw is not None:
-            known = self._drawable_left(self._draw)
-        return len(self.given) + min(known, most)
+        """Return the number of those that can still be started, as far as is known."""
+        return len(self.given) + (most if self._has_own(most) else 0)
 
     def to_suggest(self, most: float) -> int | None:
         """Return the number to ask a sampler with a memory for now, one ahead of the trials; None: none yet."""
@@ -98,17 +87,3 @@ class Configurations:
             if hparams not in self._barred:
                 return hparams
         return None
-
-    def _drawable_left(self, draw: Draw) -> float:
-        """Count the configurations to the end of the sequence; infinite where the end is not near."""
-        while self._end is None and self._looked_to < self._drawn + _LOOK_AHEAD:
-            if draw(self._looked_to) is None:
-                self._end = self._looked_to
-            else:
-                self._looked_to += 1
-        if self._end is None:
-            return math.inf
-        ahead = range(self._drawn, self._end)
-        if not self._barred:
-            return 1 + len(ahead)
-        return 1 + sum(draw(place) not in self._barred for place in ahead)

@@ -42,7 +42,6 @@ class Experiment:
         self._touched: TrialRecord | None = None
         #: Steps of the longest loop that a script has told of; 0: none has.
         self._length = 0
-        self._checks = invariants.Checks()
         self._handlers: dict[type[events.Event], Callable[[Any], None]] = {
             events.Reported: self._reported,
             events.TrialUp: self._up,
@@ -83,7 +82,7 @@ class Experiment:
         if not state.live:
             self._finish_if_over()
         self.idle.recount()
-        self._checks.after_event(state, self._touched)
+        invariants.check_touched(state, self._touched)
         return self._do.take()
 
     def _ask_sampler(self) -> None:

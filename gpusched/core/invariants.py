@@ -1,8 +1,7 @@
-"""Invariants of a search, as code: checked after every event, in tests and in production.
+"""Invariants of a search, as code.
 
-``check`` looks at everything; ``Checks`` only at what an event was about: the trial, and the devices that changed and
-whoever holds or awaits them. That costs nothing that the event itself did not cost, so that the daemon can afford it
-after every report, with a thousand devices too. An AssertionError names what is broken; it is never caught and never
+``check`` looks at everything, after every event of the tests; ``check_touched`` at the trial that an event was about,
+which the daemon affords after every report. An AssertionError names what is broken; it is never caught and never
 repaired, since what else is wrong is unknown then.
 """
 
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 from gpusched.core.allocation import HELD, DeviceState
 from gpusched.core.state import State
-from gpusched.core.trial import NEVER, YIELDING, After, TrialRecord, TrialState
+from gpusched.core.trial import NEVER, YIELDING, TrialRecord, TrialState
 
 S = TrialState
 
@@ -31,68 +30,26 @@ def check(state: State) -> None:
         assert NEVER < state.best.score <= state.trials[state.best.trial].best_score, "best score"
 
 
-class Checks:
-    """Assertions of ``Experiment.handle`` after each event."""
-
-    __slots__ = ("_seen",)
-
-    def __init__(self) -> None:
-        #: Devices of a trial, its sequel, and whether it had processes, when that was last found in order.
-        self._seen: dict[int, tuple[tuple[str, ...], After | None, bool]] = {}
-
-    def after_event(self, state: State, trial: TrialRecord | None) -> None:
-        """Check ``trial``, if the event was about one, and devices that changed; in constant time where none has."""
-        if state.devices.changed:
-            self._check_changed(state)
-        if trial is None:
-            return
-        has_processes = check_trial(trial)
-        seen = self._seen.get(trial.id)
-        if (
-            seen is None
-            or seen[0] is not trial.devices
-            or seen[1] is not trial.after
-            or seen[2] != has_processes
-        ):
-            self._check_allocation(state, trial)
-
-    def _check_changed(self, state: State) -> None:
-        """Assert that devices that changed and their trials agree about each other."""
-        devices, given = state.devices, dict[int, set[str]]()
-        for trial_id in devices.concerned:
-            trial = state.trials.get(trial_id)
-            assert trial is not None, f"trial {trial_id} holds devices and does not exist"
-            self._check_allocation(state, trial)
-            given[trial_id] = {*trial.devices, *trial.reserved}
-        slots = devices.slots
-        for name in devices.changed:
-            slot = slots[name]
-            owner = slot.trial if slot.state is HELD else slot.awaited_by
-            if owner is not None:
-                knows = name in given.get(owner, ())
-                assert knows, f"{name} is {slot.state.value} for trial {owner}, which has it not"
-        devices.changed.clear()
-        devices.concerned.clear()
-
-    def _check_allocation(self, state: State, trial: TrialRecord) -> None:
+def check_touched(state: State, trial: TrialRecord | None) -> None:
+    """Assert what concerns the trial that an event was about, if it was about one."""
+    if trial is not None:
+        check_trial(trial)
         check_allocation(state, trial)
-        self._seen[trial.id] = (trial.devices, trial.after, trial.has_processes)
 
 
-def check_trial(trial: TrialRecord) -> bool:
-    """Assert what concerns one trial but for its devices; return whether it has processes."""
+def check_trial(trial: TrialRecord) -> None:
+    """Assert what concerns one trial but for its devices."""
     yields, has_processes = trial.state is YIELDING, trial.incarnation > trial.gone
     assert (trial.after is not None) == yields, f"{_who(trial)}: after={trial.after}"
     assert trial.score >= NEVER, f"{_who(trial)} has the score NaN"
     assert trial.gone <= trial.incarnation, f"{_who(trial)}: more incarnations gone than launched"
     if has_processes:
         assert trial.state.is_live, f"{_who(trial)} has processes"
-        return True
+        return
     assert trial.up_at is None, f"{_who(trial)} trains without processes"
     assert not trial.doom, f"{_who(trial)} is to die and has no processes"
     if trial.state.is_live:
         assert trial.state is S.STARTING, f"{_who(trial)} has no processes"
-    return False
 
 
 def check_allocation(state: State, trial: TrialRecord) -> None:

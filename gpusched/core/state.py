@@ -154,7 +154,7 @@ class State:
 
     @property
     def draws_left(self) -> float:
-        """Number of configurations that can still be started, as far as is known; infinite where no end is near."""
+        """Number of configurations that can still be started, as far as is known; infinite without a limit."""
         return self.configurations.left(self.starts_left)
 
     def is_new_best(self, trial: TrialRecord) -> bool:

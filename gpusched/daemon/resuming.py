@@ -69,6 +69,8 @@ def settle_policy(paths: ExperimentPaths, file: Path | None, *, adopts: bool) ->
     ``file``: of the policy; None for one of ours. A copy that no event has adopted is of a daemon that died too soon.
     Raises InputError where nothing can be adopted.
     """
+    if file is None and not adopts:
+        return []
     versions = 1
     with contextlib.suppress(GpuschedError):  # a damaged journal is dealt with later
         for entry in rows.read(paths.journal, {DaemonResumed.__name__}):
