@@ -114,22 +114,3 @@ def test_run_says_why_its_daemon_failed(
 def test_every_policy_live(sandbox: Sandbox, name: str) -> None:
     view = run(sandbox, name)
     assert view["policy"] == name
-
-
-@pytest.mark.parametrize(
-    ("policy", "said"),
-    [
-        (
-            {"name": "seer", "B": 0.001, "t_min": 0.1},
-            "policy.B: no plan fits 2 atoms, 16.7 min and 0.001 atom-minutes",
-        ),
-        ({"name": "pop"}, "policy.metric_min: pop needs a bounded metric"),
-    ],
-)
-def test_a_policy_that_cannot_work_is_one_message_before_anything_starts(
-    sandbox: Sandbox, policy: dict[str, Any], said: str
-) -> None:
-    result = sandbox.call("run", sandbox.recipe("counted.py", policy=policy))
-    assert result.code == 2
-    assert said in result.err
-    assert len(result.err.splitlines()) == 1

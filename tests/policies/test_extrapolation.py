@@ -18,14 +18,12 @@ from gpusched.policies.extrapolation import (
     remaining,
 )
 from scripts.calibration import interval
-from scripts.papers.mcmc import McmcPredictor
 from tests.policies.learning_curves import Array, judge, rising, synthetic
 
 
-@pytest.fixture(params=[McmcPredictor, ShapesPredictor], scope="module")
-def predictor(request: pytest.FixtureRequest) -> CurvePredictor:
-    made: CurvePredictor = request.param()
-    return made
+@pytest.fixture(scope="module")
+def predictor() -> CurvePredictor:
+    return ShapesPredictor()
 
 
 AHEAD = np.arange(21.0, 61.0)
@@ -83,8 +81,6 @@ def test_a_flat_curve_is_expected_to_stay_flat(predictor: CurvePredictor) -> Non
 )
 def test_odd_curves_have_finite_forecasts(predictor: CurvePredictor, curve: Array) -> None:
     steps = np.arange(len(curve) + 1.0, len(curve) + 20.0)
-    if isinstance(predictor, McmcPredictor):
-        predictor = McmcPredictor(samples=100)
     found = predictor.predict(curve, steps, (0,))
     assert np.isfinite(found.reaches(0.5)).all()
     low, high = interval(found)
@@ -109,11 +105,6 @@ def check_calibration(predictor: CurvePredictor, curves: int) -> None:
 
 def test_the_probabilities_of_shapes_mean_something() -> None:
     check_calibration(ShapesPredictor(), curves=60)
-
-
-@pytest.mark.slow
-def test_the_probabilities_of_the_mcmc_model_mean_something() -> None:
-    check_calibration(McmcPredictor(), curves=60)
 
 
 class Straight:

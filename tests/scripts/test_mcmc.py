@@ -12,6 +12,7 @@ from scripts.calibration import interval
 from scripts.papers import mcmc
 from scripts.papers.mcmc import MODELS, TEMPER, McmcPredictor, Posterior
 from tests.policies.learning_curves import Array, rising
+from tests.policies.test_extrapolation import check_calibration
 
 
 @pytest.fixture
@@ -20,22 +21,16 @@ def posterior() -> Posterior:
     return Posterior(np.arange(1.0, 16.0), curve, 50.0)
 
 
-def begin(posterior: Posterior, walkers: int = 100) -> Array:
-    return posterior.start(walkers, np.random.RandomState(4))
-
-
-def test_all_walkers_at_once_are_what_they_are_one_by_one(posterior: Posterior) -> None:
-    theta = begin(posterior)
-    together = posterior.log_probability(theta)
-    alone = [posterior.log_probability(walker[None, :])[0] for walker in theta]
-    assert together == pytest.approx(alone)
+def begin(posterior: Posterior) -> Array:
+    return posterior.start(100, np.random.RandomState(4))
 
 
 def test_the_likelihood_is_the_normal_one(posterior: Posterior) -> None:
     """y(x) ~ Normal(f(x), sigma^2), tempered: against the densities one by one, with the prior's soft limits."""
-    theta = begin(posterior, 100)[:5]
+    theta = begin(posterior)[:5]
     curves = posterior.curves(theta, np.arange(1.0, 16.0))
     ends = posterior.curves(theta, np.array([1.0, 50.0]))
+    together, alone = posterior.log_probability(theta), []
     for walker in range(5):
         sigma = np.exp(theta[walker, -1])
         misfit = (rising(15) - curves[walker]) / sigma
@@ -43,7 +38,8 @@ def test_the_likelihood_is_the_normal_one(posterior: Posterior) -> None:
         first, last = ends[walker]
         beyond = np.maximum([first - last, last - 1.0, -first], 0.0) / mcmc.SLACK
         expected -= 0.5 * float(np.sum(beyond**2))
-        assert posterior.log_probability(theta[walker : walker + 1])[0] == pytest.approx(expected)
+        alone.append(expected)
+    assert together == pytest.approx(alone)
 
 
 def test_outside_the_box_nothing_is_possible(posterior: Posterior) -> None:
@@ -52,19 +48,6 @@ def test_outside_the_box_nothing_is_possible(posterior: Posterior) -> None:
         outside = theta.copy()
         outside[:, column] = value
         assert np.isneginf(posterior.log_probability(outside)).all()
-
-
-def test_ending_lower_than_it_began_or_beyond_the_bounds_is_unlikely() -> None:
-    curve = rising(15)
-    posterior = Posterior(np.arange(1.0, 16.0), curve, 50.0)
-    theta = begin(posterior)[:1].copy()
-    theta[:, mcmc.SIZE : -1] = 0.0
-    theta[:, mcmc.SIZE + 1] = 1.0
-    place = mcmc.MODELS[0].size
-    theta[:, place : place + 3] = [0.6, 0.5, 0.5]  # pow3: c - a x^-alpha
-    fine = posterior.log_probability(theta)[0]
-    theta[:, place + 1] = -0.3  # falls
-    assert posterior.log_probability(theta)[0] < fine - 15
 
 
 def test_it_finds_the_curve_it_was_given() -> None:
@@ -77,6 +60,11 @@ def test_it_finds_the_curve_it_was_given() -> None:
     assert low < curve[-1] < high
     assert high - low < 0.08
     assert found.reaches(0.95)[-1] < 0.05
+
+
+@pytest.mark.slow
+def test_its_probabilities_mean_something() -> None:
+    check_calibration(McmcPredictor(), curves=60)
 
 
 FORMULAS: dict[str, Callable[..., float]] = {

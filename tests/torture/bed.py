@@ -29,7 +29,6 @@ from gpusched.driver.assemble import Beginning, assemble, read_recipe
 from gpusched.errors import GpuschedError
 from gpusched.failpoints import VARIABLE
 from gpusched.folder.files import read_json
-from gpusched.processes.identity import read_file
 from gpusched.recipe.load import load_recipe
 from tests.rig import PATIENCE_S, Search, by_incarnation, end_all, marked, wait_until
 
@@ -52,8 +51,6 @@ class Bed(Search):
     daemon: subprocess.Popen[bytes] | None = None
     #: Seconds from the start of each resumed daemon until it served.
     resumed_s: list[float] = field(default_factory=list)
-    #: Seconds of processor time that each of them took for it: the same whatever else the machine does.
-    resumed_cpu_s: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         defaults = {
@@ -99,7 +96,6 @@ class Bed(Search):
             line = next((text for text in pipe if "say" not in json.loads(text)), b"")
         if line and resume:
             self.resumed_s.append(time.monotonic() - began)
-            self.resumed_cpu_s.append(cpu_s(self.daemon.pid))
         return json.loads(line) if line else None
 
     def begin(self, reports: int = 0) -> None:
@@ -249,12 +245,6 @@ MakeBed = Callable[..., Bed]
 def count(folder: str) -> int:
     """How many entries a folder has."""
     return sum(1 for _ in Path(folder).iterdir())
-
-
-def cpu_s(pid: int) -> float:
-    """Processor time that a process has had so far; 0 if it is gone."""
-    words = (read_file(f"/proc/{pid}/stat") or b"").rpartition(b")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK") if words else 0.0
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 
 import pytest
 
@@ -98,21 +97,3 @@ def test_without_a_daemon_trials_save_and_leave_and_go_on_later(make_bed: MakeBe
     assert {trial.incarnation for trial in again.state.trials.values()} == {2}
     for trial in (0, 1):
         assert [line["k"] for line in bed.lines(trial)] == list(range(1, len(bed.lines(trial)) + 1))
-
-
-@pytest.mark.slow
-def test_a_daemon_that_comes_back_in_time_finds_its_trials(make_bed: MakeBed) -> None:
-    bed = make_bed(
-        {"GPUSCHED_TETHER_S": "8"},
-        devices="cpu:1",
-        policy={"name": "fifo", "R": 100_000},
-        max_trials=1,
-    )
-    bed.begin()
-    for _ in range(3):
-        bed.wait_for_reports(30)  # shims look for a daemon once a second
-        bed.kill()
-        time.sleep(2.5)
-        bed.resume()
-    trial = bed.finish().state.trials[0]
-    assert trial.incarnation == 1, trial.story

@@ -14,7 +14,6 @@ import pytest
 from gpusched.folder.files import read_json
 from tests.torture.bed import SCRIPTS, Bed, MakeBed
 from tests.torture.failpoints import WORKER
-from tests.torture.test_daemon_kills import AT_THE_END
 
 BEST = ("KeepBest.before", "best.built", "best.renamed", "best.pointed", "KeepBest.after")
 SHORT = {
@@ -54,20 +53,6 @@ def test_killed_while_the_best_is_kept(make_bed: MakeBed, name: str, count: int)
     kept = read_json(bed.paths.best / "metric.json")
     assert (kept["trial"], kept["step"]) == (best.trial, best.step)
     assert len(list(bed.paths.bests.iterdir())) == 1, "older ones go"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in AT_THE_END if name != "final.removed"])
-def test_killed_at_the_end(make_bed: MakeBed, name: str) -> None:
-    bed = make_bed(**SHORT, policy={"name": "fifo", "R": 6})
-    assert "ok" in bed.start(failpoint=name)
-    assert bed.wait_for_death() == -9
-    answer = bed.start(resume=True)
-    assert bed.wait_for_death() == 2
-    assert "is over" in answer["error"]
-    require_whole_best(bed)
-    assert bed.paths.final_view.is_file()
-    bed.check_end()
 
 
 @pytest.mark.slow

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shutil
 import socket
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -126,70 +125,3 @@ def check_modes_and_listeners(bed: Bed) -> None:
     assert listening_addresses(everything_of(bed)) <= LOOPBACK, "as in 'ss -ltn'"
     inodes = Path("/proc/net/unix").read_text()
     assert "@gpusched" not in inodes, "abstract names have no permissions"
-
-
-# ---------------------------------------------------------------- the ports of a process group
-
-
-def ports_of(pids: Iterable[int]) -> list[int]:
-    """TCP ports on which these processes listen."""
-    inodes = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for entry in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    inodes.add(str(entry.readlink()).removeprefix("socket:[").rstrip("]"))
-    found = []
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A" and words[9] in inodes:
-                found.append(int(words[1].rpartition(":")[2], 16))
-    return sorted(set(found))
-
-
-def babble(ports: list[int], seed: int, lines: int) -> None:
-    """Nonsense on every port, some of it long, some of it never ended; as many lines are left open."""
-    rng = random.Random(seed)
-    kept = []
-    for _ in range(lines):
-        with contextlib.suppress(OSError):
-            line = socket.create_connection(("127.0.0.1", rng.choice(ports)), timeout=2)
-            line.settimeout(0.2)
-            kept.append(line)
-            line.sendall(rng.randbytes(rng.choice([0, 1, 4, 8, 64, 4096, 70_000])))
-        if len(kept) > 40:
-            kept.pop(0).close()
-    for line in kept:
-        line.close()
-
-
-def run_as_nobody(do: Callable[[], None]) -> None:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.setgroups([])
-            os.setgid(65534)
-            os.setuid(65534)
-            do()
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
-def test_nonsense_on_the_ports_of_a_process_group(open_bed: Bed) -> None:
-    """They are on loopback, and open to every user of the machine: the store, and gloo's own between the ranks."""
-    bed = open_bed
-    begin(bed)
-    of_trials = [pid for key, pids in bed.processes().items() if key[0] >= 0 for pid in pids]
-    ports = ports_of(of_trials)
-    print(f"{len(ports)} ports of a trial of two ranks")
-    assert ports, "the store of a trial with two ranks listens"
-    for seed in range(5):
-        run_as_nobody(partial(babble, ports, seed, 200))
-        bed.wait_for_reports(5)
-    incarnations = {trial["incarnation"] for trial in bed.view()["trials"]}
-    bed.finish()
-    assert incarnations == {1}, bed.log()

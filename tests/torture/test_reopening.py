@@ -33,10 +33,6 @@ def ended(make_bed: MakeBed) -> Bed:
     return bed
 
 
-def reopenings(bed: Bed) -> int:
-    return sum(type(entry.event) is LimitsMoved for entry in bed.entries())
-
-
 def go_on(bed: Bed, failpoint: str) -> None:
     """Killed at this point, and resumed by a person who sees that and tries again."""
     before = {number: len(bed.lines(number)) for number in bed.numbers()}
@@ -44,7 +40,7 @@ def go_on(bed: Bed, failpoint: str) -> None:
     assert bed.wait_for_death() == -9, f"{failpoint} was not reached\n{bed.log()}"
     require_whole_best(bed)
     again = bed.check().state
-    bed.resume(wish=WISH if again.state.finished else None)
+    bed.resume(wish=WISH if again.finished else None)
     wait_until(
         lambda: all(len(bed.lines(number)) > count for number, count in before.items()),
         f"both trials to train on\n{bed.log()}",
@@ -54,23 +50,15 @@ def go_on(bed: Bed, failpoint: str) -> None:
 
 
 @pytest.mark.slow
-def test_killed_between_the_event_and_the_first_launch(make_bed: MakeBed) -> None:
-    bed = ended(make_bed)
-    shut_down_at = bed.check().state.now
-    go_on(bed, "Launch.before")
-    left: Any = bed.view()["time_left_s"]
-    assert left > 3600, "time shut down does not count"
-    again = bed.finish()
-    assert reopenings(bed) == 1
-    assert again.state.now < shut_down_at + 60
-    for trial in again.state.trials.values():
-        assert trial.step == len(bed.lines(trial.id)), "it went on from its last step"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("failpoint", POINTS)
 def test_killed_at_every_point_of_going_on(make_bed: MakeBed, failpoint: str) -> None:
     bed = ended(make_bed)
+    shut_down_at = bed.check().state.now
     go_on(bed, failpoint)
-    bed.finish()
-    assert reopenings(bed) == 1
+    left: Any = bed.view()["time_left_s"]
+    assert left > 3600, "time shut down does not count"
+    again = bed.finish()
+    assert sum(type(entry.event) is LimitsMoved for entry in bed.entries()) == 1
+    assert again.state.now < shut_down_at + 60
+    for trial in again.state.trials.values():
+        assert trial.step == len(bed.lines(trial.id)), "it went on from its last step"
