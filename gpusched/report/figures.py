@@ -195,7 +195,8 @@ def scatter(
         )
         found.add_trace(dots, **at)
         log = numbers and name in set(logarithmic)
-        found.update_xaxes(title_text=escape(name), type="log" if log else None, **at)
+        kind = {"type": "log", "exponentformat": "power"} if log else {}
+        found.update_xaxes(title_text=escape(name), **kind, **at)
     # The best trials are few, and never outliers to be left out.
     best = max(best * sign for _, best in known) * sign
     low, high = min(low, best), max(high, best)

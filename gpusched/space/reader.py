@@ -94,7 +94,11 @@ class Reader:
         for name in raw:
             if name not in (*names, "q", "prior", "when"):
                 meant = nearest(name, ["q", "prior", "when"]) or "q, prior or when"
-                self.complain((*path, name), f"unknown beside {names[0]}; did you mean {meant}?")
+                hint = f"did you mean {meant}?"
+                if name == "log":  # Optuna's word
+                    logarithmic = "logint" if "int" in names[0] else "loguniform"
+                    hint = f"a range even in the logarithm is {{{logarithmic}: [1, 1000]}}"
+                self.complain((*path, name), f"unknown beside {names[0]}; {hint}")
         beside = raw.get("q"), raw.get("prior")
         self._add(path, names[0], raw[names[0]], self._with_when(path, raw, whens), *beside)
 

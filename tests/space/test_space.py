@@ -194,7 +194,7 @@ REFUSED = [
     ),
     (
         {"x": {"int": [1, 8], "log": True}},
-        "x.log: unknown beside int; did you mean q, prior or when?",
+        "x.log: unknown beside int; a range even in the logarithm is {logint: [1, 1000]}",
     ),
     ({"uniform": [0, 1]}, "uniform: uniform is the name of a form"),
     ({"a.b": 1}, "a.b: a key is made of"),
