@@ -93,6 +93,17 @@ def test_a_gpu_lost_under_its_trial_is_closed_at_once(box: Box) -> None:
     assert box.gpus[0].uuid not in helper.opened
 
 
+def test_a_gpu_to_be_reset_when_empty_may_finish_its_trial(box: Box) -> None:
+    devices, (name, _) = begin(box)
+    run_trial(box, devices, name, 11)
+    box.gpus[0].recovery = 4
+    box.clock.advance(5)
+    assert devices.faults() == ()
+    box.driver.end(11)
+    assert devices.released([name], 3) is None
+    assert "reset once the GPU is empty" in devices.faults()[0].reason
+
+
 # ------------------------------------------------------------ told to the executor
 
 
