@@ -109,8 +109,8 @@ def report(args: argparse.Namespace) -> int:
     paths = common.experiment(args)
     target: Path = args.output or paths.report
     recipe = read_json(paths.resolved, limit_bytes=-1) or {}  # a report needs none
-    view = {**session.view(paths), "whatif": (read_json(paths.whatif) or {}).get("line")}
     try:
+        view = session.view(paths)
         page.write(target, page.html(view, timeline.read(paths.journal), recipe.get("space")))
     except OSError as error:
         why = f"{target}: the report cannot be written there ({error.strerror})"

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpusched.cli import common
 from gpusched.cli.common import argument, together
 from gpusched.errors import InputError
-from gpusched.folder.files import write_durably
 from gpusched.text import count, show_duration, show_metric
 
 if TYPE_CHECKING:
@@ -149,8 +146,6 @@ def whatif(args: argparse.Namespace) -> int:
     limit_s = common.read_option("--limit", args.limit, duration)
     paths = common.experiment(args)
     found = futures_of.answer(paths, more_s, futures=futures, limit_s=limit_s)
-    with contextlib.suppress(OSError):
-        write_durably(paths.whatif, json.dumps({**found, "line": whatif_line(found)}).encode())
     return common.tell(args, found, "\n".join(whatif_lines(found)))
 
 
@@ -169,16 +164,6 @@ def whatif_lines(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"{without} would have no model on disk at the deadline: no checkpoint has been saved yet"
     for change in changes:
         yield f"+{show_duration(change['add_s'])}: {_gain(change, found)}"
-
-
-def whatif_line(found: Mapping[str, Any]) -> str:
-    """Return the answer in one line, for the dashboard and the report."""
-    now, *changes = found["answers"]
-    said = [f"+{show_duration(change['add_s'])} {_gain(change, found)}" for change in changes[:2]]
-    if not found["over"]:
-        at = show_duration(found["at_s"])
-        said.insert(0, f"at the deadline probably {metric_of(now['best'], found)}, as of {at}")
-    return f"what if: {'; '.join(said)}"
 
 
 def _gain(change: Mapping[str, Any], found: Mapping[str, Any]) -> str:

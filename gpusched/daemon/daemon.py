@@ -57,8 +57,6 @@ NODES_S = 5.0
 NOTES_SHOWN = 3
 #: How long a daemon that is over waits until the last devices are confirmed to be free.
 DRAIN_S = 10.0
-#: The report of a search with more steps takes longer than its end should; ``gpusched report`` writes it then.
-REPORT_STEPS_MAX = 20_000
 
 
 class Daemon:
@@ -315,20 +313,8 @@ class Daemon:
         self._loggers.finish()
         with self.clients.unharmed("the journal's place in the folder"):
             self._home.move_out()
-        self._report(view)
         for complaint in self._loggers.complaints:
             print(complaint, flush=True)
-
-    def _report(self, view: dict[str, Any]) -> None:
-        """``report.html``, where that takes no noticeable time; nothing depends on it."""
-        if sum(t.seq for t in self.experiment.state.trials.values()) > REPORT_STEPS_MAX:
-            return
-        from gpusched.journal import timeline
-        from gpusched.report import page
-
-        with self.clients.unharmed("the report"):
-            told = timeline.read(self.paths.journal)
-            page.write(self.paths.report, page.html(view, told, self.assembled.recipe.space))
 
     # ------------------------------------------------------------ signals
 

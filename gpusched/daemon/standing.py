@@ -5,8 +5,6 @@ Looking ends no search: what a policy raises when it is asked for people becomes
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +12,6 @@ from gpusched.dashboard import model
 from gpusched.dashboard import view as views
 from gpusched.driver.assemble import Assembled
 from gpusched.errors import InputError
-from gpusched.folder.paths import ExperimentPaths
 from gpusched.policies.base import note_on_steps
 from gpusched.text import first_line, no_trial
 
@@ -38,18 +35,10 @@ def view(
         now=state.now if now is None else now,
         rungs=[rung.milestone for rung in policy.rungs],
         idle=assembled.experiment.idle,
-        notes=(*notes, *_what_if(assembled.paths)),
+        notes=notes,
         **more,
     )
     return model.to_json(built)
-
-
-def _what_if(paths: ExperimentPaths) -> Iterator[str]:
-    """Yield the last answer of ``gpusched whatif`` in one line, if it was asked."""
-    try:
-        yield str(json.loads(paths.whatif.read_bytes())["line"])
-    except (OSError, ValueError, KeyError):
-        return
 
 
 def explain(assembled: Assembled, trial: int, now: float | None = None) -> dict[str, Any]:

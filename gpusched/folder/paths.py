@@ -142,8 +142,6 @@ class ExperimentPaths:
     #: A link into ``bests``; swapping it is what makes a new best model atomic.
     best = Below("best")
     bests = Below(".best")
-    #: The last answer of ``gpusched whatif``; absent before the first.
-    whatif = Below("whatif.json")
     #: The standing of the experiment at its end.
     final_view = Below("final.json")
     #: Reason why the latest daemon failed, with its exit code; absent while a daemon runs and after a good end.

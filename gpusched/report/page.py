@@ -60,9 +60,8 @@ def html(view: Mapping[str, Any], told: Timeline, space: Mapping[str, Any] | Non
         ("Rungs", figures.rungs(told, milestones) if milestones else None, ""),
         *((name, plot, "") for name, plot in figures.other_metrics(told, metric).items()),
     ]
-    asked = [f"<p class='quiet'>{escape(view['whatif'])}</p>"] if view.get("whatif") else []
     spent = "<br>".join(escape(line) for line in idle.spent(from_json(view)))
-    parts = [_headline(view, told), _best(view), *asked, f"<p class='quiet'>{spent}</p>"]
+    parts = [_headline(view, told), _best(view), f"<p class='quiet'>{spent}</p>"]
     return page(view["experiment"], parts, sections, [_trials(view, told, sign)])
 
 
