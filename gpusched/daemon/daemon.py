@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched import failpoints
-from gpusched.core.events import DevicesJoined, Event, LimitsMoved, UserAsked
+from gpusched.core.events import DevicesJoined, Event, LimitsMoved
 from gpusched.daemon import resuming
 from gpusched.daemon.clients import Clients
 from gpusched.daemon.provenance import Edits, recorded
@@ -208,18 +208,13 @@ class Daemon:
         widest = max(islands.values()) if rules.islands_apart else len(inventory)
         self.assembled.recipe.require_atoms(widest)
         self.assembled.require_policy(len(inventory))
-        asked = self._wish.get("try")
-        self.driver.handle(
-            [
-                *([UserAsked(at=self.clock(), verb="try", **asked)] if asked else ()),
-                DevicesJoined(
-                    at=self.clock(),
-                    devices=tuple(device.id for device in inventory),
-                    islands={device.id: device.island for device in inventory},
-                    unusable={d.id: d.why_not for d in inventory if not d.usable},
-                ),
-            ]
+        joined = DevicesJoined(
+            at=self.clock(),
+            devices=tuple(device.id for device in inventory),
+            islands={device.id: device.island for device in inventory},
+            unusable={d.id: d.why_not for d in inventory if not d.usable},
         )
+        self.driver.handle([joined])
         late_s = self.clock()
         # The time of day that a deadline may be has a fraction of a second, and stays where it is.
         if self.assembled.recipe.cluster and late_s > NODES_S and rules.deadline_s.is_integer():

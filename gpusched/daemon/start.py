@@ -74,7 +74,7 @@ def start_daemon(
 ) -> int:
     """Start the daemon and wait until it serves; return its pid. Raises what kept it from coming up.
 
-    ``wish``: limits that a resumed search continues with (``resuming``); of a new one a configuration to ``try``.
+    ``wish``: limits that a resumed search continues with (``resuming``).
 
     ``say`` is told what the start waits for, and what the policy wants a person to know before the search starts.
     """
