@@ -5,7 +5,7 @@ when it gets ``SIGNAL``; that works in any C code, needs no interpreter lock and
 and says in one line who is stuck where. A rank that has no handler for it (no rank of ours, or not yet) is not asked:
 the signal would end it.
 
-Stuck is a rank that is stopped; else those that do not wait for the others, if any does; else all of them.
+Stuck are the ranks that do not answer or do not wait for the others, if there are any; else all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,14 +23,12 @@ from gpusched.processes.identity import (
     identify,
     read_file,
     send_signal,
-    stat_fields,
 )
 
 SIGNAL = signal.SIGRTMIN + 7
-PATIENCE_S = 2.0
-"""Time for which the shim waits for the stacks of all ranks; a rank that is stopped never answers."""
+PATIENCE_S = 0.5
+"""Time that the ranks have to write their stacks."""
 
-_POLL_S = 0.02
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 _MOST_BYTES = 1 << 18
 #: Files in which a rank waits for others: torch's collectives, our exchange, DDP's all-reduce behind ``backward``, the
@@ -73,46 +71,26 @@ class Whereabouts:
 
     frame: str
     waits: bool = False
-    stopped: bool = False
 
 
-def capture(
-    ranks: Mapping[int, int], path_of: Callable[[int], Path], patience_s: float = PATIENCE_S
-) -> str:
-    """Have the ranks (rank: pid) write down their stacks; in one line, who is stuck where."""
-    return describe(places(ranks, path_of, patience_s))
-
-
-def places(
-    ranks: Mapping[int, int], path_of: Callable[[int], Path], patience_s: float = PATIENCE_S
-) -> dict[int, Whereabouts]:
+def places(ranks: Mapping[int, int], path_of: Callable[[int], Path]) -> dict[int, Whereabouts]:
     """Have the ranks (rank: pid) write down their stacks; where each of them is."""
     sizes = {rank: _size(path_of(rank)) for rank in ranks}
-    asked = [rank for rank, pid in ranks.items() if _listens(pid)]
-    for rank in asked:
-        for process in identify([ranks[rank]]):
-            send_signal(process, SIGNAL)
-    waited = [rank for rank in asked if not _is_stopped(ranks[rank])]
-    until = time.monotonic() + patience_s
-    while time.monotonic() < until:
-        if all(_is_whole(path_of(rank), sizes[rank]) for rank in waited):
-            break
-        time.sleep(_POLL_S)
-    return {
-        rank: place_of(_read(path_of(rank), sizes[rank]), stopped=_is_stopped(pid))
-        for rank, pid in sorted(ranks.items())
-    }
+    for process in identify(pid for pid in ranks.values() if _listens(pid)):
+        send_signal(process, SIGNAL)
+    time.sleep(PATIENCE_S)
+    return {rank: place_of(_read(path_of(rank), sizes[rank])) for rank in sorted(ranks)}
 
 
-def place_of(stacks: str, *, stopped: bool = False) -> Whereabouts:
+def place_of(stacks: str) -> Whereabouts:
     """Read the place from what ``faulthandler`` wrote: the main thread is the last one."""
     frames = [m for line in _main_thread(stacks) if (m := _FRAME.match(line)) is not None]
     if not frames:
-        return Whereabouts("", stopped=stopped)
+        return Whereabouts("")
     waits = any(_WAITING.search(frame["file"]) for frame in frames[:6])
     own = next((frame for frame in frames if not _LIBRARY.search(frame["file"])), frames[0])
     text = f"{Path(own['file']).name}:{own['line']} in {own['name']}"
-    return Whereabouts(text, waits, stopped)
+    return Whereabouts(text, waits)
 
 
 def _main_thread(stacks: str) -> list[str]:
@@ -122,27 +100,15 @@ def _main_thread(stacks: str) -> list[str]:
 
 def describe(places: Mapping[int, Whereabouts]) -> str:
     """Say which ranks are stuck: at most one line, whatever the number of ranks."""
-    stopped = [rank for rank, place in places.items() if place.stopped]
-    if stopped:
-        return f"{_who(stopped)} {_is(stopped)} stopped (SIGSTOP)"
-    busy = [rank for rank, place in places.items() if place.frame and not place.waits]
-    if not busy:
-        busy = [rank for rank, place in places.items() if place.frame]
-    if not busy:
+    if not any(place.frame for place in places.values()):
         return ""
-    where = places[busy[0]].frame
-    others = "; the others wait for it" if len(busy) == 1 and len(places) > 1 else ""
-    if len({places[rank].frame for rank in busy}) > 1:
-        where = ", ".join(dict.fromkeys(places[rank].frame for rank in busy[:3]))
-    return f"{_who(busy)} {_is(busy)} stuck at {where}{others}"
-
-
-def _who(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-
-
-def _is(ranks: Sequence[int]) -> str:
-    return "are" if len(ranks) > 1 else "is"
+    stuck = [rank for rank, place in places.items() if not (place.frame and place.waits)]
+    stuck = stuck or list(places)
+    frames = dict.fromkeys(places[rank].frame for rank in stuck[:3] if places[rank].frame)
+    where = f"stuck at {', '.join(frames)}" if frames else "not answering"
+    ranks = f"rank{'s' * (len(stuck) > 1)} {', '.join(map(str, stuck))}"
+    others = "; the others wait for it" if len(stuck) == 1 and len(places) > 1 else ""
+    return f"{ranks} {'are' if len(stuck) > 1 else 'is'} {where}{others}"
 
 
 def _listens(pid: int) -> bool:
@@ -151,10 +117,6 @@ def _listens(pid: int) -> bool:
         if line.startswith(b"SigCgt:"):
             return bool(int(line.split()[1], 16) >> (SIGNAL - 1) & 1)
     return False
-
-
-def _is_stopped(pid: int) -> bool:
-    return (stat_fields(pid) or (b"",))[0] in (b"T", b"t")
 
 
 def _size(path: Path) -> int:
@@ -171,9 +133,3 @@ def _read(path: Path, start: int) -> str:
             return file.read(_MOST_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def _is_whole(path: Path, start: int) -> bool:
-    """Tell whether all is written: the outermost frame of a script is its module's, or the fork's."""
-    lines = _read(path, start).rstrip("\n").splitlines()
-    return bool(lines) and lines[-1].endswith(("in <module>", "in _bootstrap", "in main"))

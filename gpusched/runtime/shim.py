@@ -227,7 +227,8 @@ class Shim:
         running = {rank: pid for pid, rank in self._rank_of.items() if rank not in self.codes}
         running.pop(-1, None)
         try:
-            self._stuck = stacks.capture(running, lambda r: self.paths.stacks(self.incarnation, r))
+            places = stacks.places(running, lambda r: self.paths.stacks(self.incarnation, r))
+            self._stuck = stacks.describe(places)
         except Exception:
             traceback.print_exc()
 

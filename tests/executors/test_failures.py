@@ -149,7 +149,7 @@ def test_nonsense_on_the_line_costs_the_line_alone(lab: Lab, bad: str) -> None:
     ("hparams", "expected"),
     [
         ({"stuck": 1}, "rank 1 is stuck at scenarios.py:{line} in wait_for_ever"),
-        ({"stuck": 1, "stops": True}, "rank 1 is stopped (SIGSTOP)"),
+        ({"stuck": 1, "stops": True}, "rank 1 is not answering; the others wait for it"),
         ({"stuck": 0}, "rank 0 is stuck at scenarios.py:{line} in wait_for_ever"),
     ],
 )
@@ -200,7 +200,7 @@ BUSY = Whereabouts("train.py:5 in load")
         ({0: WAITS, 1: BUSY}, "rank 1 is stuck at train.py:5 in load; the others wait for it"),
         ({0: WAITS, 1: WAITS}, "ranks 0, 1 are stuck at train.py:9 in step"),
         ({0: BUSY}, "rank 0 is stuck at train.py:5 in load"),
-        ({0: BUSY, 1: Whereabouts("", stopped=True)}, "rank 1 is stopped (SIGSTOP)"),
+        ({0: WAITS, 1: Whereabouts("")}, "rank 1 is not answering; the others wait for it"),
         ({0: Whereabouts("")}, ""),
         ({}, ""),
     ],

@@ -19,7 +19,7 @@ from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import InputError
 from gpusched.executors.base import LiveTrial
-from gpusched.executors.local.server import MOST_FALSE_STARTS, PAUSE_S
+from gpusched.executors.local.server import MOST_FALSE_STARTS
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import is_alive, start_time
 from tests.executors.conftest import Lab, wait_for
@@ -359,10 +359,8 @@ def test_a_server_that_keeps_dying_while_it_warms_up_is_given_up(tmp_path: Path)
     (tmp_path / "sympy.py").write_text("import os\nprint('no memory', flush=True)\nos._exit(137)\n")
     lab = Lab(tmp_path, env={"PYTHONPATH": str(tmp_path)}, script=tmp_path / "script.py")
     try:
-        began_s = time.monotonic()
         with pytest.raises(InputError, match="no memory"):
             wait_until(lambda: lab.executor.poll(lab.executor.now() + 1) is None)
         assert sum("starting another" in text for text in lab.said) == MOST_FALSE_STARTS
-        assert time.monotonic() - began_s > 2 * PAUSE_S, "each try waits longer than the one before"
     finally:
         lab.clean()

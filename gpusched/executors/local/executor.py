@@ -238,7 +238,6 @@ class TorchrunExecutor(LiveExecutor):
         match frame:
             case Launched(pid=pid, start_time=began):
                 incarnation.launched_by = self.server.pid
-                self.after(self.shared.limits.birth_s, incarnation.expect_ranks)
                 if began is None or not incarnation.watch_shim(Identity(pid, began)):
                     self.after(0.0, incarnation.shim_gone)
             case ShimDied(pid=pid, status=status):
@@ -257,7 +256,7 @@ class TorchrunExecutor(LiveExecutor):
                     self.server.launch(incarnation.spec)
                 elif not incarnation.adopt():
                     self.after(0.0, incarnation.shim_gone)
-        self.after(self.server.pause_s, self.server.want_again)
+        self.server.want()
 
     # ------------------------------------------------------------------ after a restart of the daemon
 

@@ -54,9 +54,8 @@ _HUNT_EVERY_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Times that the executor allows. ``birth_s``: from the fork of a shim to its ranks, whose imports do not count."""
+    """Times that the executor allows."""
 
-    birth_s: float = 60.0
     release_s: float = 60.0
     kill_margin_s: float = 15.0
     unkillable_after_s: float = 60.0
@@ -311,12 +310,6 @@ class Incarnation:
         with suppress(OSError):  # a full disk
             return self.shim is None and not self.claim_or_forbid()
         return False
-
-    def expect_ranks(self) -> None:
-        """Kill a shim that has forked no rank by now: one that sleeps (stopped, say) must not hold devices."""
-        claim = self.claim()
-        if self.rank_peer is None and not (claim is not None and claim.ranks):
-            self.kill_shim()
 
     def kill_shim(self) -> None:
         """End a shim that does not do as it was told; the processes it owned are then hunted."""

@@ -24,8 +24,6 @@ from gpusched.protocol import FromServer, LaunchSpec, PreloadFailed, Ready, from
 from gpusched.recipe.recipe import Recipe
 
 MOST_FALSE_STARTS = 3
-PAUSE_S = 1.0
-"""Before a server that died of its imports is replaced; each further death in a row adds as much."""
 _START = "import sys; sys.path.append({root!r}); from gpusched.runtime.warm import main; sys.exit(main())"
 
 _FOREIGN = re.compile(
@@ -75,8 +73,6 @@ class Server:
         self._old: list[subprocess.Popen[bytes]] = []
         self._false_starts = 0
         self._ready = False
-        #: How long to wait before ``want_again`` after a death.
-        self.pause_s = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -84,11 +80,11 @@ class Server:
         return self._process.pid if self._process is not None else None
 
     def want(self) -> None:
-        """Start a server, unless one has been started or is to be later.
+        """Start a server, unless one has been started.
 
         Raises ``InputError`` where it died ``MOST_FALSE_STARTS`` times before all was imported: no torch, mostly.
         """
-        if self._process is not None or self.pause_s:
+        if self._process is not None:
             return
         self._old = [process for process in self._old if process.poll() is None]
         if self._false_starts >= MOST_FALSE_STARTS:
@@ -104,11 +100,6 @@ class Server:
         self._peer = self._hub.adopt(ours)
         self._peer.hear(from_server, self._heard)
         self._peer.on_end = self._ended
-
-    def want_again(self) -> None:
-        """Start a server ``pause_s`` after the death of the last one. Raises as ``want`` does."""
-        self.pause_s = 0.0
-        self.want()
 
     def _spawn(self, line: socket.socket) -> subprocess.Popen[bytes]:
         recipe = self._recipe
@@ -193,5 +184,4 @@ class Server:
             self._process = None
         if not was_ready:
             self._false_starts += 1
-        self.pause_s = PAUSE_S * self._false_starts
         self._on_gone()
