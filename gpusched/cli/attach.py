@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shlex
 import signal
 import sys
 import time
@@ -81,7 +80,7 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool, steers: bool = 
         except KeyboardInterrupt:  # before the handler of Ctrl-C was set
             if interrupts is not None:
                 interrupts()
-                stays = _stay(stream, paths, as_json, interrupts, steers)
+                stays = _follow(stream, as_json, interrupts)
     except BrokenPipeError:  # ``gpusched run | head``
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         as_json = False
@@ -138,11 +137,6 @@ class Stream:
 
     def act(self, verb: str, **arguments: Any) -> Any:
         """Ask the daemon for a change; return the answer. Raises GpuschedError."""
-        if verb == "try":
-            from gpusched.cli.steering import complete
-
-            values = common.assignments(shlex.split(arguments["values"]))
-            arguments = {"hparams": complete(self._paths, values)}
         return session.ask(self._paths, verb, **arguments)
 
     def lines(self) -> Iterator[Lines | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import threading
 import time
@@ -28,7 +29,7 @@ from textual.widgets import (
 )
 
 from gpusched.dashboard import panels
-from gpusched.dashboard.feed import Feed, Frames, Loupe, Source
+from gpusched.dashboard.feed import LINES, Feed, Frames, Source
 from gpusched.dashboard.marks import QUIET, styled
 from gpusched.dashboard.model import Standing
 from gpusched.dashboard.widgets import TrialTable, YesOrNo
@@ -79,7 +80,7 @@ class Dashboard(App[Why]):
         Binding("enter", "enter", "details"),
         Binding("escape", "leave_panel", "back to the trials", show=False),
         Binding("f,slash", "filter", "filter", key_display="f"),
-        Binding("s", "sort", "sort"),
+        Binding("s", "sort", "sort by the next column", show=False),
         Binding("r", "reverse", "reverse the order", show=False),
         Binding("w", "wrap", "wrap the log", show=False),
         Binding("o", "save_log", "save the log to a file", show=False),
@@ -108,7 +109,8 @@ class Dashboard(App[Why]):
         self.animation_level = "none"
         self._on_interrupt, self._act = on_interrupt, act
         self._feed = Feed(frames, self._post)
-        self._loupe = Loupe(self._post, sources or {})
+        self._sources = sources or {}
+        self._is_fetching = False
         self.failure: BaseException | None = None
         self.view: Standing | None = None
         self._trials = TrialTable()
@@ -129,9 +131,9 @@ class Dashboard(App[Why]):
                 with TabPane("curves", id="curves"):
                     yield Static(id="chart", markup=False)
                 with TabPane("log", id="log"):
-                    yield RichLog(id="output", auto_scroll=True)
+                    yield RichLog(id="output", max_lines=3 * LINES, auto_scroll=True)
                 with TabPane("decisions", id="decisions"):
-                    yield RichLog(id="told", wrap=True, auto_scroll=True)
+                    yield RichLog(id="told", wrap=True, max_lines=3 * LINES, auto_scroll=True)
         hint = "a state, a word, or lr<0.01; Esc: all"
         yield Input(id="filter", placeholder=hint, compact=True)
         yield Static(id="remarks", markup=False)
@@ -147,12 +149,10 @@ class Dashboard(App[Why]):
         self._trials.focus()
         self.set_interval(1.0, self._tick)
         self._feed.start()
-        self._loupe.start()
 
     def leave(self, why: Why) -> None:
         """End the app."""
         self._feed.stop()
-        self._loupe.stop()
         self.exit(why)
 
     # ------------------------------------------------------------ what is heard
@@ -171,6 +171,7 @@ class Dashboard(App[Why]):
             case "note":
                 self.notify(clean(value), markup=False, timeout=8)
             case tab:
+                self._is_fetching = False
                 self._fetched[tab] = value
                 self._fill_side()
 
@@ -191,6 +192,7 @@ class Dashboard(App[Why]):
         """Draw news, at most once a second, and the texts that time alone changes."""
         if self._is_stale or self._away_s is not None:
             self._draw()
+        self._fetch()
 
     def on_resize(self, _event: events.Resize) -> None:
         self.call_after_refresh(self._draw)
@@ -238,14 +240,14 @@ class Dashboard(App[Why]):
         return self.query_one(TabbedContent).active
 
     def _fill_side(self) -> None:
-        """Show the open tab, and ask for its content."""
+        """Show the open tab, and ask for its content if another trial's is there."""
         if (view := self.view) is None or not self.is_running:
             return
         tab, number = self._tab, self._trials.under
-        self._loupe.look(tab, number)
-        about, found = self._fetched.get(tab, (None, None))
+        about, found = self._fetched.get(tab, (-1, None))
         if about != number:
             found = None
+            self._fetch()
         match tab:
             case "trial":
                 text = panels.detail(view, view.trial(number), found or ())
@@ -260,6 +262,21 @@ class Dashboard(App[Why]):
                 self._write("#told", found or ["nothing was decided yet"])
             case _:
                 pass
+
+    def _fetch(self) -> None:
+        """Ask for what the open tab shows of the trial, unless an answer is awaited."""
+        tab, number = self._tab, self._trials.under
+        if self._is_fetching or (source := self._sources.get(tab)) is None:
+            return
+
+        def ask() -> None:
+            found = None
+            with contextlib.suppress(Exception):  # the tab shows the view's part
+                found = source(number)
+            self._post(tab, (number, found))
+
+        self._is_fetching = True
+        threading.Thread(target=ask, daemon=True).start()
 
     def _write(self, name: str, lines: Sequence[str]) -> None:
         """Have a log hold these lines: what is new is added, anything else is written anew."""

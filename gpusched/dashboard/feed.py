@@ -1,18 +1,13 @@
-"""Threads that fetch for the dashboard, and the files that they read on as they grow.
+"""The thread that fetches views for the dashboard, and the files that it shows as they grow.
 
-    Feed (thread) ──views──▶ app ──▶ widgets ──▶ terminal
-    Loupe (thread) ─what the open tab shows─▶ ▲
-
-A thread hands over by ``post(kind, value)`` and is never waited for at the end: the thread may hang in a socket whose
-daemon has stopped answering.
+The thread hands over by ``post(kind, value)`` and is never waited for at the end: it may hang in a socket whose daemon
+has stopped answering.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +25,8 @@ Source = Callable[[int | None], Any]
 
 #: How long to wait before asking again after no answer, and at most (reading a long journal takes a while).
 RETRY_FIRST_S, RETRY_MOST_S = 1.0, 30.0
-LOOK_EVERY_S = 1.0
+#: Lines of a file, and of all files of a trial together, that are kept: the newest.
+LINES = 2000
 
 
 class Feed(threading.Thread):
@@ -70,58 +66,19 @@ class Feed(threading.Thread):
             pause_s = min(RETRY_MOST_S, 2 * pause_s)
 
 
-class Loupe(threading.Thread):
-    """A close look at the subject of the open tab, once a second; posts ``(tab, (trial, found))``."""
-
-    def __init__(self, post: Post, sources: Mapping[str, Source]) -> None:
-        super().__init__(name="gpusched-loupe", daemon=True)
-        self._post, self._sources = post, sources
-        self._changed = threading.Event()
-        self._target: tuple[str, int | None] = ("", None)
-        self._is_over = False
-
-    def look(self, tab: str, trial: int | None) -> None:
-        """Look at this from now on; at nothing, if the tab has no source."""
-        if (tab, trial) != self._target:
-            self._target = (tab, trial)
-            self._changed.set()
-
-    def stop(self) -> None:
-        self._is_over = True
-        self._changed.set()
-
-    def run(self) -> None:
-        pause_s: float | None = None
-        told: tuple[str, Any] | None = None
-        while not self._is_over:
-            self._changed.wait(pause_s)
-            self._changed.clear()
-            tab, trial = self._target
-            pause_s = None
-            if tab in self._sources and not self._is_over:
-                begun_s = time.monotonic()
-                # A failure of a source does not end the dashboard: the tab shows the view's part.
-                with contextlib.suppress(Exception):
-                    word = (tab, (trial, self._sources[tab](trial)))
-                    if word != told:
-                        self._post(*word)
-                    told = word
-                pause_s = max(LOOK_EVERY_S, 10 * (time.monotonic() - begun_s))
-
-
 # ---------------------------------------------------------------- files that grow
 
 
 class LogTail:
-    """A file of lines from its beginning, read on as it grows."""
+    """The newest lines of a file, read on as it grows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
         self._lines: list[str] = []
 
-    def lines(self) -> Sequence[str]:
-        """Return all lines so far, harmless to a terminal."""
+    def lines(self) -> list[str]:
+        """Return the newest lines, harmless to a terminal."""
         try:
             if self._path.stat().st_size < self._offset:  # written anew
                 self._offset, self._lines = 0, []
@@ -129,7 +86,7 @@ class LogTail:
             last, _ = read_from(self._path, self._offset)
         except OSError:
             return self._lines
-        self._lines += map(log_line, more)
+        self._lines = newest([*self._lines, *map(log_line, more)])
         return [*self._lines, *map(log_line, last)]
 
 
@@ -138,11 +95,14 @@ class Logs:
 
     def __init__(self, folder: Path) -> None:
         self._paths = ExperimentPaths(folder)
+        self._trial: int | None = None
         self._tails: dict[Path, LogTail] = {}
 
     def __call__(self, trial: int | None) -> list[str]:
         if trial is None:
             return []
+        if trial != self._trial:
+            self._trial, self._tails = trial, {}
         found: list[str] = []
         logs = self._paths.trial(trial).root / "logs"
         launches = [path for path in logs.glob("*") if path.name.isdigit()]
@@ -150,4 +110,10 @@ class Logs:
             for path in sorted(launch.glob("rank-*.*")):
                 if lines := self._tails.setdefault(path, LogTail(path)).lines():
                     found += [f"── launch {launch.name}, {path.name}", *lines]
-        return found
+        return newest(found)
+
+
+def newest(lines: list[str]) -> list[str]:
+    """Keep at most ``LINES``; half of them go at once, so that the first one shown changes seldom."""
+    excess = max(0, len(lines) - LINES)
+    return lines[-(-excess // (LINES // 2)) * (LINES // 2) :]

@@ -6,11 +6,10 @@ detaches.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,8 +47,7 @@ def watch(
     the daemon for something. For the main thread, where ``is_possible``; the terminal and the signal handlers are
     afterwards as before. Raises what ``frames`` raises.
     """
-    with _in_one_piece():
-        from gpusched.dashboard.app import Dashboard
+    from gpusched.dashboard.app import Dashboard
 
     known = dict(sources or {})
     if folder is not None:
@@ -67,16 +65,3 @@ def watch(
     if app.failure is not None:
         raise app.failure
     return ended or "terminated"
-
-
-@contextlib.contextmanager
-def _in_one_piece() -> Iterator[None]:
-    """Let Ctrl-C wait for the end of an import: asyncio, once interrupted, cannot be imported again."""
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        raise KeyboardInterrupt

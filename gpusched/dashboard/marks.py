@@ -27,9 +27,6 @@ TRIAL = {
     "stopped": ("■", "dim"),
     "failed": ("✗", "bold red"),
 }
-#: A state that this version does not know.
-UNKNOWN = ("?", "magenta")
-
 #: state of an experiment -> (glyph, style).
 EXPERIMENT = {
     "starting": ("◐", "cyan"),
@@ -39,12 +36,8 @@ EXPERIMENT = {
     "interrupted": ("✗", "bold red"),
 }
 
-#: state of a device that no trial holds -> (filling of its block, style).
-DEVICE = {
-    "free": (" ", "color(244)"),
-    "draining": ("░", "yellow"),
-    "quarantined": ("×", "bold red"),
-}
+#: state of a device -> style; one that is held has its trial's colour.
+DEVICE = {"free": "color(244)", "held": "green", "draining": "yellow", "quarantined": "bold red"}
 
 #: Greys that can be read on black and on white (the terminal's own "bright black" is the background in some themes).
 QUIET, LINE = "color(244)", "color(242)"
@@ -56,25 +49,14 @@ _PALETTE = (110, 180, 150, 139, 186, 73, 174, 147, 108, 216, 152, 182)
 
 
 def colours(view: Standing) -> dict[int, str]:
-    """Choose a colour for each trial that has atoms: always the same one unless an older trial has it."""
-    found: dict[int, str] = {}
-    taken: set[int] = set()
-    for trial in sorted({device.trial for device in view.devices if device.trial is not None}):
-        place = trial % len(_PALETTE)
-        while place in taken and len(taken) < len(_PALETTE):
-            place = (place + 1) % len(_PALETTE)
-        taken.add(place)
-        found[trial] = f"color({_PALETTE[place]})"
-    return found
+    """Choose a colour for each trial that has atoms, always the same one."""
+    trials = {device.trial for device in view.devices if device.trial is not None}
+    return {trial: f"color({_PALETTE[trial % len(_PALETTE)]})" for trial in trials}
 
 
 def styled(text: str, style: str) -> Text:
     """Return a text to append others to; the style does not spread to the others."""
     return Text().append(text, style)
-
-
-def state_of(state: str) -> tuple[str, str]:
-    return TRIAL.get(state, UNKNOWN)
 
 
 # ---------------------------------------------------------------- small drawings
@@ -86,21 +68,17 @@ def sparkline(curve: Sequence[float | None], width: int) -> str:
     """Draw the shape of a curve, scaled to its own range; × where the metric was not a number."""
     points = thinned(curve, width) if width > 0 else []
     known = [point for point in points if point is not None]
-    return heights(points, min(known, default=0.0), max(known, default=0.0), gap="×")
-
-
-def heights(values: Sequence[float | None], low: float, high: float, *, gap: str) -> str:
-    """Draw a block for each value, as high as the value lies between ``low`` and ``high``; ``gap`` for none."""
+    low, high = min(known, default=0.0), max(known, default=0.0)
     # A flat curve is drawn in the middle; halves keep the difference of huge numbers finite.
     span = high / 2 - low / 2
 
     def block(value: float | None) -> str:
         if value is None:
-            return gap
+            return "×"
         share = (value / 2 - low / 2) / span if span > 0 else 0.4
-        return _BLOCKS[min(7, int(min(1.0, max(0.0, share)) * 8))]
+        return _BLOCKS[min(7, int(share * 8))]
 
-    return "".join(map(block, values))
+    return "".join(map(block, points))
 
 
 def bar(share: float, width: int, style: str = "green") -> Text:

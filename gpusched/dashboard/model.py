@@ -87,7 +87,7 @@ class DeviceRow:
 class TrialRow:
     """One trial. ``curve``: at most 40 of its metrics, evenly spaced, the first and the last among them.
 
-    ``after``: the state that follows while the trial yields, in words. ``error``: first line of the failure.
+    ``error``: first line of the failure.
     """
 
     id: int
@@ -98,12 +98,9 @@ class TrialRow:
     best_step: int = 0
     atoms: int = 0
     incarnation: int = 0
-    step_time_s: float | None = None
-    training_s: float = 0.0
     saved_step: int = 0
     saved_age_s: float | None = None
     held_by_user: bool = False
-    after: str = ""
     hparams: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     curve: tuple[float | None, ...] = ()

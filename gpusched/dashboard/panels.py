@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 from rich.text import Text
@@ -46,7 +46,7 @@ def head(view: Standing, width: int, away_s: float | None = None) -> Text:
 
 
 def _standing(view: Standing, left_s: float, away_s: float | None) -> Text:
-    glyph, style = marks.EXPERIMENT.get(view.state, marks.UNKNOWN)
+    glyph, style = marks.EXPERIMENT[view.state]
     if away_s is not None and not view.is_over:
         return styled(
             f"{glyph} daemon is away, last seen {show_duration(away_s)} ago", "bold yellow"
@@ -85,45 +85,22 @@ def remarks(view: Standing) -> Text:
 
 
 def detail(view: Standing, trial: TrialRow | None, story: Sequence[str]) -> Text:
-    """Word one trial in full, with the story that ``explain`` tells."""
+    """Word one trial in full: its hyperparameters, its metrics, and the story that ``explain`` tells."""
     if trial is None:
         return styled("no trial yet", QUIET)
-    glyph, style = marks.state_of(trial.state)
-    title = styled(f"trial {trial.id}  ", "bold").append(f"{glyph} {trial.state}", style)
-    if trial.atoms:
-        title.append(f" on {count(trial.atoms, 'atom')}")
-    if trial.held_by_user:
-        title.append(", held by the user", "yellow")
-    lines = [title]
+    hparams = (f"{name}={shown}" for name, shown in hparam_texts(trial.hparams))
+    lines = [styled("  ".join(hparams), "cyan")]
+    lines += [
+        Text(f"{name} {value if isinstance(value, str) else show_metric(float(value))}")
+        for name, value in trial.metrics.items()
+    ]
+    if trial.best_metric is not None and trial.best_step != trial.step:
+        lines.append(
+            Text(f"best {view.metric} {show_metric(trial.best_metric)} at step {trial.best_step}")
+        )
     if trial.error:
         lines.append(styled(clean(trial.error), "bold red"))
-    lines += [Text(fact) for fact in _facts(view, trial)]
-    hparams = (f"{name}={shown}" for name, shown in hparam_texts(trial.hparams))
-    lines.append(styled("  ".join(hparams), "cyan"))
     return Text("\n").join([*lines, Text(), *(Text(clean(text)) for text in story)])
-
-
-def _facts(view: Standing, trial: TrialRow) -> Iterator[str]:
-    now = f"step {trial.step}"
-    if trial.metric is not None:
-        now += f", {view.metric} {show_metric(trial.metric)}"
-    elif trial.step:
-        now += f", {view.metric} is not a number"
-    if trial.best_metric is not None and trial.best_step != trial.step:
-        now += f", best {show_metric(trial.best_metric)} at step {trial.best_step}"
-    yield now
-    for name, value in trial.metrics.items():
-        if name != view.metric:
-            yield f"{name} {value if isinstance(value, str) else show_metric(float(value))}"
-    spent = f"launch {trial.incarnation}, {show_duration(trial.training_s)} of training"
-    if trial.step_time_s is not None:
-        spent += f", {show_duration(trial.step_time_s)} a step"
-    yield spent
-    if trial.saved_step:
-        age = "" if trial.saved_age_s is None else f", {show_duration(trial.saved_age_s)} ago"
-        yield f"saved at step {trial.saved_step}{age}"
-    if trial.after:
-        yield f"then: {trial.after}"
 
 
 # ---------------------------------------------------------------- curves
@@ -193,9 +170,9 @@ def _figures(device: DeviceRow, colours: dict[int, str]) -> Text:
     """Word one device: its trial or state, load, memory, temperature and power."""
     line = styled(f"{device.name[:12]:<8} ", "bold")
     if device.state == "held" and device.trial is not None:
-        line.append("▪ ", colours.get(device.trial, "")).append(f"trial {device.trial:<4} ")
+        line.append("▪ ", colours[device.trial]).append(f"trial {device.trial:<4} ")
     else:
-        line.append(f"{_state(device):<12} ", marks.DEVICE.get(device.state, marks.UNKNOWN)[1])
+        line.append(f"{_state(device):<12} ", marks.DEVICE[device.state])
     if device.utilisation is not None:
         line.append_text(marks.bar(device.utilisation, 6)).append(f" {device.utilisation:>4.0%}")
     if device.memory_used_bytes is not None:
@@ -220,9 +197,9 @@ def _blocks(view: Standing, width: int) -> list[Text]:
         for (state, trial), run in groupby(shown, lambda d: (d.state, d.trial)):
             members = list(run)
             label = _label(members[0]).center(cell * len(members) - 2)
-            style = marks.DEVICE.get(state, marks.UNKNOWN)[1]
+            style = marks.DEVICE[state]
             if state == "held" and trial is not None:
-                style = f"black on {colours.get(trial, QUIET)}"
+                style = f"black on {colours[trial]}"
             line.append("[", QUIET).append(label, style).append("]", QUIET)
         rows.append(line)
     return rows

@@ -205,12 +205,9 @@ def _trial(state: State, trial: TrialRecord, now_s: float) -> TrialRow:
         best_step=trial.best_step,
         atoms=trial.atoms,
         incarnation=trial.incarnation,
-        step_time_s=_finite(trial.step_time_s),
-        training_s=round(trial.training_s(now_s), 3),
         saved_step=trial.saved_step,
         saved_age_s=trial.saved_age_s(now_s),
         held_by_user=trial.held_by_user,
-        after=clean(trial.after.reason, 200) if trial.after is not None else "",
         hparams=dict(trial.hparams),
         metrics={
             clean(name, 60): _number(value)

@@ -72,7 +72,7 @@ def value(trial: TrialRow, column: str) -> Any:
 
 def cells(view: Standing, trial: TrialRow, names: list[str], colour: str | None) -> list[Text]:
     """Word the cells of a trial. ``colour``: that of its atoms, None where it has none."""
-    glyph, style = marks.state_of(trial.state)
+    glyph, style = marks.TRIAL[trial.state]
     hparams = dict(hparam_texts(_hparams(trial)))
     best = view.best is not None and view.best.trial == trial.id
     shown = {

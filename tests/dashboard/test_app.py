@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,6 +135,55 @@ def test_enter_gives_a_panel_the_whole_of_a_narrow_screen() -> None:
         return "accuracy▾" in shown(EXPLORING, *keys, size=(80, 24))
 
     assert [has_table(), has_table("enter"), has_table("enter", "escape")] == [True, False, True]
+
+
+def test_at_80_columns_every_key_that_is_shown_is_shown_in_whole_words() -> None:
+    keys = shown(EXPLORING, size=(80, 24), act=Asked()).splitlines()[-1].split()
+    assert " ".join(keys) == "q detach ? help f filter p pause x stop trial + 10 min S stop search"
+
+
+def test_what_has_no_room_is_reached_by_scrolling_sideways() -> None:
+    assert "launches" not in shown(EXPLORING, size=(80, 24))
+    screen = shown(EXPLORING, *["right"] * 50, size=(80, 24))
+    head = next(line for line in screen.splitlines() if "launches" in line)
+    assert head.split()[0] == "trial", "the numbers of the trials stay"
+
+
+def test_a_log_is_wrapped_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = f"{'x' * 150} the-end"
+    options: dict[str, Any] = {"sources": {"log": lambda _: [line]}, "size": (80, 40)}
+    assert "the-end" not in shown(EXPLORING, "3", until="xxx", **options)
+    assert "the-end" in shown(EXPLORING, "3", "w", until="the-end", **options)
+    assert "open the log of a trial first" in shown(EXPLORING, "o", **options)
+
+    async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
+        await pressing("3")(pilot, app)
+        while "xxx" not in screen_of(app):
+            await pilot.pause(0.02)
+        await pressing("o")(pilot, app)
+
+    drive(EXPLORING, steps, **options)
+    assert (tmp_path / "trial-0.log").read_text() == f"{line}\n"
+
+
+def test_a_log_that_grows_is_added_to_and_another_trials_takes_its_place() -> None:
+    printed = {0: ["one"], 1: ["other"]}
+
+    async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
+        async def until(word: str) -> str:
+            while word not in (screen := screen_of(app)):
+                await pilot.pause(0.02)
+            return screen
+
+        await pressing("3")(pilot, app)
+        await until("one")
+        printed[0].append("two")
+        await until("two")
+        await pressing("down")(pilot, app)
+        assert "two" not in await until("other")
+
+    drive(EXPLORING, steps, sources={"log": lambda trial: list(printed[trial or 0])})
 
 
 def test_help_lists_the_keys() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.dashboard.feed import Feed, Logs, LogTail, Loupe
-from gpusched.dashboard.live import _in_one_piece
+from gpusched.dashboard.feed import LINES, Feed, Logs, LogTail
 from gpusched.dashboard.model import Standing, to_json
 from gpusched.errors import DamagedState, GpuschedError
 from gpusched.folder.paths import ExperimentPaths
@@ -109,29 +106,6 @@ def test_a_feed_is_stopped_while_it_waits(inbox: Inbox) -> None:
     assert not feed.is_alive()
 
 
-def test_the_loupe_looks_at_what_is_open_and_tells_what_is_new(inbox: Inbox) -> None:
-    asked: list[int | None] = []
-
-    def explain(trial: int | None) -> list[str]:
-        asked.append(trial)
-        if trial == 8:
-            raise RuntimeError("whatever")
-        return [f"story of {trial}"]
-
-    loupe = Loupe(inbox, {"trial": explain, "log": lambda trial: [trial]})
-    loupe.start()
-    loupe.look("trial", 7)
-    assert inbox.wait("trial") == (7, ["story of 7"])
-    loupe.look("trial", 8)
-    loupe.look("log", 8)
-    assert inbox.wait("log") == (8, [8])
-    loupe.look("search", None)
-    loupe.stop()
-    loupe.join(60)
-    assert not loupe.is_alive()
-    assert inbox.words == [], "what has not changed is not told again"
-
-
 # ---------------------------------------------------------------- logs and history
 
 
@@ -170,15 +144,23 @@ def test_bytes_that_are_no_text_are_harmless(tmp_path: Path) -> None:
     assert Logs(tmp_path)(7)[1:] == ["\ufffd\ufffdok\ufffd", "2%"]
 
 
-def test_ctrl_c_waits_for_the_end_of_an_import() -> None:
-    """asyncio, interrupted while it was imported, could not be imported again: "name 'coroutines' is not defined"."""
-    parts = []
-
-    def load() -> None:
-        with _in_one_piece():
-            os.kill(os.getpid(), signal.SIGINT)
-            parts.append("the rest")
-
-    with pytest.raises(KeyboardInterrupt):
-        load()
-    assert parts == ["the rest"]
+def test_of_a_long_log_the_newest_lines_are_kept_and_the_first_one_shown_changes_seldom(
+    tmp_path: Path,
+) -> None:
+    logs, firsts = Logs(tmp_path), set()
+    for number in range(500):
+        for rank in (0, 1):
+            text = "".join(f"rank {rank} line {10 * number + n}\n" for n in range(10))
+            write(tmp_path, 1, f"rank-{rank}.out", text.encode())
+        if number % 10 == 0:
+            shown = logs(7)
+            assert len(shown) <= LINES
+            assert shown[-1] == f"rank 1 line {10 * number + 9}"
+    tail = LogTail(tmp_path / "log")
+    for number in range(5 * LINES):
+        with (tmp_path / "log").open("a") as file:
+            file.write(f"{number}\n")
+        if number % 100 == 0:
+            firsts.add(tail.lines()[0])
+    assert len(tail.lines()) <= LINES
+    assert len(firsts) < 12

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gpusched.dashboard import marks
 from gpusched.dashboard.marks import DrawnCurve, chart
-from gpusched.dashboard.model import STATES, DeviceRow, Standing
+from gpusched.dashboard.model import STATES
 
 points = st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False), max_size=60)
 
@@ -21,7 +21,7 @@ def test_a_sparkline_shows_the_shape() -> None:
     assert marks.sparkline([3, 2, 1], 8) == "█▅▁"
     assert marks.sparkline([0.5, 0.5], 8) == "▄▄"
     assert marks.sparkline([0.0, None, 1.0], 8) == "▁×█"
-    assert marks.heights([-1e308, None, 1e308], 0.0, 1.0, gap=" ") == "▁ █"
+    assert marks.sparkline([-1e308, None, 1e308], 8) == "▁×█"
     assert marks.sparkline([], 8) == marks.sparkline([1.0], 0) == ""
 
 
@@ -69,7 +69,7 @@ def test_a_bar_is_as_wide_as_it_should_be() -> None:
 
 def test_all_glyphs_are_one_cell() -> None:
     glyphs = [glyph for glyph, _ in (*marks.TRIAL.values(), *marks.EXPERIMENT.values())]
-    glyphs += [fill for fill, _ in marks.DEVICE.values()] + [*"▁▂▃▄▅▆▇█━╸─│▸▴▾▪·≥≤→…»"]
+    glyphs += [*"▁▂▃▄▅▆▇█━╸─│▸▴▾▪·≥≤→…»"]
     for glyph in glyphs:
         assert cell_len(glyph) == 1
 
@@ -77,14 +77,6 @@ def test_all_glyphs_are_one_cell() -> None:
 def test_states_look_different_without_colour() -> None:
     glyphs = [marks.TRIAL[state][0] for state in STATES]
     assert len(set(glyphs)) == len(STATES)
-
-
-def test_trials_side_by_side_have_different_colours() -> None:
-    devices = [DeviceRow(id=f"cpu:{n}", state="held", trial=n * 12) for n in range(8)]
-    colours = marks.colours(Standing(experiment="x", devices=tuple(devices)))
-    assert len(set(colours.values())) == 8
-    # The oldest keeps its colour when another comes.
-    assert marks.colours(Standing(experiment="x", devices=tuple(devices[:1])))[0] == colours[0]
 
 
 def test_left_gives_way_to_right() -> None:

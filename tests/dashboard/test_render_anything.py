@@ -48,19 +48,19 @@ best = made(model.BestRow, metric=numbers, hparams=st.dictionaries(words, values
 trials = made(
     model.TrialRow,
     id=st.integers(0, 30) | st.integers(0, 10**6),
-    state=st.sampled_from([*model.STATES, "unheard of"]),
+    state=st.sampled_from(model.STATES),
     atoms=st.integers(0, 64),
     hparams=st.dictionaries(words, values, max_size=5),
     metrics=st.dictionaries(words, numbers | words, max_size=3),
 )
 devices = made(
     model.DeviceRow,
-    state=st.sampled_from(["free", "held", "draining", "quarantined", "unheard of"]),
+    state=st.sampled_from([*marks.DEVICE]),
     trial=st.none() | st.integers(0, 10**5),
 )
 views = made(
     Standing,
-    state=st.sampled_from([*marks.EXPERIMENT, "unheard of"]),
+    state=st.sampled_from([*marks.EXPERIMENT]),
     mode=st.sampled_from(["max", "min"]),
     best=st.none() | best,
     best_unsaved=st.none() | made(model.UnsavedRow),
