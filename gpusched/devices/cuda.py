@@ -76,6 +76,11 @@ class CudaDevices:
         self._processes = processes or processes_here(experiment)
         self._driver = Driver(self._world, self._processes)
         self._is_resumed = known is not None
+        if atoms_per_gpu > 1 and not self._processes.visible:
+            raise DeviceError(
+                "a GPU cannot be shared in this container: the processes on it cannot be told apart. Start the "
+                "container with --pid=host, or set atoms_per_gpu: 1"
+            )
         try:
             self._machine = find_machine(self._driver)
             self._islands = islands(self._machine.gpus)
@@ -151,12 +156,6 @@ class CudaDevices:
 
     def _judge_first(self, unit: Unit) -> None:
         usage = unit.board.usage
-        told_apart = self._processes.visible and (usage is None or usage.processes is not None)
-        if unit.neighbours and not unit.board.gone and not told_apart:
-            unit.take_out(
-                f"{unit.gpu.label} cannot be shared: the processes on it cannot be told apart here (in a container "
-                "--pid=host may help); set atoms_per_gpu: 1"
-            )
         verdict = unit.verdict()
         is_a_strangers = any(holder.whose == "foreign" for holder in verdict.holders)
         if self._is_resumed and usage is not None and not unit.board.gone and not is_a_strangers:
@@ -188,7 +187,7 @@ class CudaDevices:
     def place(self, devices: Sequence[str]) -> Placement:
         """Return environment and cores of each rank, one rank a device."""
         units = [self._unit(name) for name in devices]
-        shares = [(unit.gpu, 1 + len(unit.neighbours), unit.share) for unit in units]
+        shares = [(unit.gpu, 1 + len(unit.neighbours)) for unit in units]
         return place(shares, self._machine.gpus)
 
     def take(self, devices: Sequence[str]) -> None:

@@ -6,17 +6,16 @@ in it. Both have indices in PCI order, UUIDs or unambiguous beginnings of them.
 *Islands*: GPUs next to the same cores. A trial goes onto one island where it fits. (Where NVLink joins all, any
 placement is as good; where bridges join pairs, these are neighbours on the bus, and are given out in that order.)
 
-Every rank sees all GPUs of its trial (nccl wants to), by UUID, which stays right in any order of counting. The cores of
-a GPU's NUMA node are shared out evenly over *all* GPUs of that node, not just over ours, so that two searches on one
-machine, or a GPU that comes and goes, never end up on the same cores.
+Every rank sees all GPUs of its trial (nccl wants to), by UUID, which stays right in any order of counting. It runs on
+the cores next to its GPU; threads of arithmetic and the hint for loaders are an even share over all GPUs there.
 """
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+
+import psutil
 
 from gpusched.devices.base import Placement
 from gpusched.devices.helper import Driver
@@ -25,7 +24,6 @@ from gpusched.errors import DeviceError
 
 LOADER_WORKERS_MAX = 16
 _ALL = {"auto", "cuda", "gpu", ""}
-CPU_FOLDER = Path("/sys/devices/system/cpu")
 
 COMMON = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -111,93 +109,21 @@ def listing(pool: Sequence[Gpu]) -> str:
 # ---------------------------------------------------------------- how ranks use them
 
 
-@functools.cache
-def core_siblings(cpu: int, folder: Path = CPU_FOLDER) -> tuple[int, ...]:
-    """Return the hyperthreads of a core, the core itself included."""
-    try:
-        text = (folder / f"cpu{cpu}/topology/thread_siblings_list").read_text()
-    except OSError:
-        return (cpu,)
-    return parse_cpu_list(text) or (cpu,)
-
-
-def place(
-    shares: Sequence[tuple[Gpu, int, int]],
-    machine: Sequence[Gpu],
-    siblings: Callable[[int], tuple[int, ...]] = core_siblings,
-) -> Placement:
-    """Return one entry a rank, in the order of ``shares``: GPU, number of its shares, which of them."""
-    of_gpu = share_cores(machine, os.sched_getaffinity(0), siblings)
-    cores = [split(of_gpu[gpu.uuid], parts, part) for gpu, parts, part in shares]
-    threads = min((threads_of(share, siblings) for share in cores), default=1)
-    visible = ",".join(gpu.uuid for gpu, _, _ in shares)
+def place(shares: Sequence[tuple[Gpu, int]], machine: Sequence[Gpu]) -> Placement:
+    """Return one entry a rank, in the order of ``shares``: its GPU, and how many trials share that."""
+    allowed = os.sched_getaffinity(0)
+    cores = [tuple(sorted(gpu.cpus & allowed or allowed)) for gpu, _ in shares]
+    parts = [trials * sum(gpu.cpus == other.cpus for other in machine) for gpu, trials in shares]
+    own = [max(1, len(near) // count) for near, count in zip(cores, parts, strict=True)]
+    siblings = (psutil.cpu_count() or 1) // (psutil.cpu_count(logical=False) or 1)
+    threads = max(1, min(own) // max(1, siblings))
     rank_env = tuple(
         {
             **COMMON,
-            "CUDA_VISIBLE_DEVICES": visible,
+            "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu, _ in shares),
             "OMP_NUM_THREADS": str(threads),
-            "GPUSCHED_LOADER_WORKERS": str(loader_workers(share)),
+            "GPUSCHED_LOADER_WORKERS": str(max(1, min(LOADER_WORKERS_MAX, count - 1))),
         }
-        for share in cores
+        for count in own
     )
-    return Placement("cuda", rank_env, tuple(cores) if all(cores) else None, threads)
-
-
-def share_cores(
-    boards: Iterable[Gpu],
-    allowed: Iterable[int],
-    siblings: Callable[[int], tuple[int, ...]],
-) -> dict[str, tuple[int, ...]]:
-    """Share out the cores of each board (by UUID) among ``allowed``: even, contiguous shares of its node's cores.
-
-    Hyperthreads of one core stay together. Boards without known cores share all; where a node has fewer cores than
-    boards, they double up. Cores of nodes without a GPU are shared out as well, in order: an HGX A100's GPUs sit on
-    nodes 3, 1, 7, 5 of 8.
-    """
-    usable = sorted(set(allowed))
-    by_cores: dict[tuple[int, ...], list[Gpu]] = {}
-    for gpu in boards:
-        near = tuple(c for c in usable if c in gpu.cpus) or tuple(usable)
-        by_cores.setdefault(near, []).append(gpu)
-    if len(by_cores) > 1:
-        taken = {core for near in by_cores for core in near}
-        spare = [core for core in usable if core not in taken]
-        ends = [place * len(spare) // len(by_cores) for place in range(len(by_cores) + 1)]
-        by_cores = {
-            (*near, *spare[ends[place] : ends[place + 1]]): by_cores[near]
-            for place, near in enumerate(sorted(by_cores))
-        }
-    shares: dict[str, tuple[int, ...]] = {}
-    for near, group in by_cores.items():
-        cores = sorted({tuple(s for s in siblings(c) if s in near) or (c,) for c in near})
-        for place, gpu in enumerate(group):
-            first, last = place * len(cores) // len(group), (place + 1) * len(cores) // len(group)
-            mine = cores[first:last] or [cores[place % len(cores)]] if cores else []
-            shares[gpu.uuid] = tuple(sorted(cpu for core in mine for cpu in core))
-    return shares
-
-
-def split(cores: Sequence[int], parts: int, part: int) -> tuple[int, ...]:
-    """Return the cores of one of ``parts`` shares of a GPU; never empty if there are cores."""
-    share = cores[part * len(cores) // parts : (part + 1) * len(cores) // parts]
-    return tuple(share or cores[part % len(cores) :][:1]) if cores else ()
-
-
-def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """Read ``0-2,8`` as (0, 1, 2, 8)."""
-    found: list[int] = []
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        if first.isdecimal():
-            found.extend(range(int(first), int(last if last.isdecimal() else first) + 1))
-    return tuple(found)
-
-
-def threads_of(cores: Sequence[int], siblings: Callable[[int], tuple[int, ...]]) -> int:
-    """Count the threads of arithmetic these cores carry: one a physical core."""
-    return max(1, len({siblings(cpu)[0] for cpu in cores}))
-
-
-def loader_workers(cores: Sequence[int]) -> int:
-    """Return a hint for ``DataLoader(num_workers=...)``: all cores of the rank but the one its main thread runs on."""
-    return max(1, min(LOADER_WORKERS_MAX, len(cores) - 1))
+    return Placement("cuda", rank_env, tuple(cores), threads)

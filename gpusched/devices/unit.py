@@ -110,7 +110,6 @@ class Unit:
         self.board = board
         self.island = island
         self._now = now
-        self.share = share or 0
         gpu = board.gpu
         self.id = gpu.uuid if share is None else f"{gpu.uuid}{SHARE}{share + 1}"
         self.label = gpu.label if share is None else f"{gpu.label} {SHARE}{share + 1}"
