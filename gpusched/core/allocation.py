@@ -10,7 +10,6 @@ launch is allowed once all of a trial's devices are clean.
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -87,16 +86,6 @@ class DeviceTable:
     def free_by_island(self) -> set[str]:
         """Return what ``choose`` takes from: the same as ``free``, or an index is wrong."""
         return {name for free in self._free_on.values() for name in free}
-
-    @property
-    def most(self) -> int:
-        """The most devices that one trial could have if all others left."""
-        if not self._apart:
-            return self.usable
-        usable = Counter(
-            slot.island for slot in self.slots.values() if slot.state is not DeviceState.QUARANTINED
-        )
-        return max(usable.values(), default=0)
 
     def room(self, near: Sequence[str] = ()) -> int:
         """Return the most free devices that one trial could have; ``near``: those that it has already."""

@@ -6,6 +6,7 @@ space), synced, then one rename of the link ``best`` makes it the best. Older on
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import zlib
@@ -18,6 +19,13 @@ from gpusched import failpoints
 from gpusched.folder.files import private_folder, read_json, sealed, sync, write_durably
 from gpusched.folder.paths import ExperimentPaths, numbered
 
+#: Error numbers of a file system without hard links, or that has no more of a file.
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+
+
+class NoLinks(Exception):
+    """The file system has no hard links: the checkpoint would have to be copied."""
+
 
 def keep_best(
     paths: ExperimentPaths,
@@ -27,9 +35,11 @@ def keep_best(
     metric: str,
     value: float,
     atoms: int | None,
+    copies: bool = True,
 ) -> bool:
     """Make ``best/`` the checkpoint of this step. False without that checkpoint (nothing is changed then).
 
+    ``copies``: where there are no hard links; False: raise NoLinks, having changed nothing.
     ``metric.json``: ``{"trial", "step", "metric", "value", "atoms"}`` and checksums of itself and of ``hparams.json``.
     Raises OSError, e.g. when the disk is full.
     """
@@ -46,14 +56,14 @@ def keep_best(
     aside = paths.bests / f".{number}.tmp"
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        _build(aside, source, paths.trial(trial).hparams, facts)
+        _build(aside, source, paths.trial(trial).hparams, facts, copies)
         failpoints.reach("best.built")
         aside.replace(folder)
         sync(paths.bests)
         failpoints.reach("best.renamed")
         _point_to(paths.best, folder)
         failpoints.reach("best.pointed")
-    except OSError:
+    except (OSError, NoLinks):
         shutil.rmtree(aside, ignore_errors=True)
         raise
     for entry in paths.bests.iterdir():
@@ -75,8 +85,10 @@ def give_back(paths: ExperimentPaths, trial: int, step: int) -> None:
     sync(home.parent)
 
 
-def _build(folder: Path, source: Path, hparams: Path, facts: Mapping[str, Any]) -> None:
-    _link_folder(source, folder / "checkpoint")
+def _build(
+    folder: Path, source: Path, hparams: Path, facts: Mapping[str, Any], copies: bool
+) -> None:
+    _link_folder(source, folder / "checkpoint", copies)
     sums = {}
     with suppress(FileNotFoundError):
         data = hparams.read_bytes()
@@ -85,21 +97,23 @@ def _build(folder: Path, source: Path, hparams: Path, facts: Mapping[str, Any]) 
     write_durably(folder / "metric.json", sealed(json.dumps({**facts, **sums}).encode()) + b"\n")
 
 
-def _link_folder(source: Path, target: Path) -> None:
+def _link_folder(source: Path, target: Path, copies: bool = True) -> None:
     """Give the files of a folder names in another folder, too."""
     private_folder(target)
     for entry in source.iterdir():
-        (_link_folder if entry.is_dir() else _link)(entry, target / entry.name)
+        (_link_folder if entry.is_dir() else _link)(entry, target / entry.name, copies)
     sync(target)
 
 
-def _link(source: Path, target: Path) -> None:
+def _link(source: Path, target: Path, copies: bool) -> None:
     """Make a hard link, or a copy where the file system has no links."""
     try:
         target.hardlink_to(source)
     except FileNotFoundError:
         raise
-    except OSError:
+    except OSError as error:
+        if not copies and error.errno in NO_LINKS:
+            raise NoLinks from error
         shutil.copyfile(source, target)
         sync(target)
 
