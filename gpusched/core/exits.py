@@ -107,7 +107,7 @@ def fit(state: State, trial: TrialRecord, atoms: int) -> int:
 
 def within_room(state: State, atoms: int) -> int:
     """Return the allowed size that fits now, 0: none. Less than was asked for where no island has room for that."""
-    room = state.room()
+    room = state.devices.room()
     if atoms > room and state.rules.islands_apart and atoms <= state.atoms_free:
         atoms = state.rules.fit(room)
     return atoms if atoms <= room else 0

@@ -133,7 +133,7 @@ class Experiment:
     def _set_up(self, trial: TrialRecord) -> None:
         """Note that the ranks of an incarnation run, where that is news."""
         if trial.up_at is None:
-            self.state.set_up(trial)
+            trial.up_at = self.state.now
             if trial.state is S.STARTING:
                 self.state.move(trial, S.RUNNING, f"up on {trial.size_in_words}")
 

@@ -20,8 +20,6 @@ IMPORTING = "the script's libraries are imported, once for all trials"
 RELEASING = "the release is being confirmed"
 QUARANTINED = "quarantined"
 RESERVED = "reserved for a trial that grows at its next report"
-#: Marks the reason in a trial's story for which it grows no more.
-GROWS_NO_MORE = "grows no more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +104,11 @@ def _why_none_grows(state: State) -> str:
     """Return why no live trial may have one of the free atoms as well; nothing where one may."""
     capped = "it has the most atoms that the recipe allows"
     for trial in state.live.values():
-        room = trial.atoms + state.room(trial.devices)
+        room = trial.atoms + state.devices.room(trial.devices)
         if exits.fit(state, trial, room) > trial.atoms:
             return ""
         if trial.most_atoms is not None:
-            capped = f"it has failed or slowed down on more atoms and {GROWS_NO_MORE}"
+            capped = "it has failed or slowed down on more atoms and grows no more"
     return f"each live trial stays at its size: {capped}" if state.live else ""
 
 
@@ -132,7 +130,7 @@ def _why(state: State, slot: DeviceSlot) -> tuple[str, str] | None:
     """Return the reason and the detail for which an atom is idle; None: it is not."""
     match slot.state:
         case DeviceState.FREE:
-            return why_free(state), _refusal(state)
+            return why_free(state), ""
         case DeviceState.QUARANTINED:
             return QUARANTINED, slot.reason
         case DeviceState.DRAINING:
@@ -148,12 +146,3 @@ def _why_held(state: State, slot: DeviceSlot) -> tuple[str, str] | None:
     if trial is not None and trial.state is TrialState.STARTING and trial.has_processes:
         return STARTING, f"trial {trial.id}"
     return None
-
-
-def _refusal(state: State) -> str:
-    """Word what happened on more atoms to the first live trial that grows no more."""
-    for trial in state.live.values():
-        told = [text for _, text in trial.story if GROWS_NO_MORE in text]
-        if told and trial.most_atoms is not None:
-            return f"trial {trial.id}: {told[-1].removeprefix('running -> starting: ')}"
-    return ""

@@ -84,9 +84,6 @@ class RunningMedian:
         self._recent: deque[float] = deque()
         self._sorted: list[float] = []
 
-    def __len__(self) -> int:
-        return len(self._recent)
-
     def add(self, value: float) -> None:
         if len(self._recent) == self._window:
             oldest = self._recent.popleft()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sortedcontainers import SortedKeyList
@@ -106,10 +106,6 @@ class State:
             for slot in self.devices.slots.values():
                 coming += slot.state is DeviceState.DRAINING and slot.awaited_by is None
         return coming
-
-    def room(self, near: Sequence[str] = ()) -> int:
-        """Return the most atoms that one trial could be given now; ``near``: those that it has already."""
-        return self.devices.room(near)
 
     @property
     def awaits_configuration(self) -> bool:
@@ -235,10 +231,6 @@ class State:
     def unwant(self, trial: TrialRecord) -> None:
         if trial.id in self.wanted:
             self.wanted.remove(trial.id)
-
-    def set_up(self, trial: TrialRecord) -> None:
-        """Count the trial's training time from now on: its ranks run."""
-        trial.up_at = self.now
 
     def _set_down(self, trial: TrialRecord) -> None:
         """Stop counting the trial's training time: its ranks are gone."""

@@ -139,7 +139,7 @@ class Transitions:
     def _resize(self, decision: Resize) -> bool:
         state = self._state
         trial = state.trials[decision.trial]
-        atoms, room = exits.fit(state, trial, decision.atoms), state.room(trial.devices)
+        atoms, room = exits.fit(state, trial, decision.atoms), state.devices.room(trial.devices)
         if atoms > trial.atoms + room and state.rules.islands_apart:
             atoms = max(trial.atoms, exits.fit(state, trial, trial.atoms + room))
         more = atoms - trial.atoms

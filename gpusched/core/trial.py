@@ -174,9 +174,6 @@ class Curve(Sequence[tuple[int, float]]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        return f"<curve of {len(self)} reports>"
-
 
 @dataclass(slots=True, eq=False)
 class TrialRecord:
@@ -328,14 +325,10 @@ class TrialRecord:
         return self.state.is_final
 
     @property
-    def usual_interval_s(self) -> float:
-        """Median time between reports; 0 where it is not known."""
-        return statistics.median(self.intervals_s) if self.intervals_s else 0.0
-
-    @property
     def report_s(self) -> float:
         """Usual time to the next report; 0 where it is not known."""
-        return max(self.usual_interval_s, self.stride * (self.step_time_s or 0.0))
+        usual_s = statistics.median(self.intervals_s) if self.intervals_s else 0.0
+        return max(usual_s, self.stride * (self.step_time_s or 0.0))
 
     def training_s(self, now: float) -> float:
         """Return the seconds it has been up so far, over all incarnations."""

@@ -149,11 +149,9 @@ class ChildSuggester:
         """Take the random n-th, or the next that has not been tried."""
         later = itertools.takewhile(bool, map(self._drawn.sample, itertools.count(n)))
         earlier = map(self._drawn.sample, range(n))
-        fresh = (found for found in itertools.chain(later, earlier) if self._is_fresh(found))
+        found = itertools.chain(later, earlier)
+        fresh = (one for one in found if one is not None and identity(one) not in self._tried)
         self._done.append(Suggested(at=0.0, n=n, hparams=next(fresh, None), by="random", why=why))
-
-    def _is_fresh(self, hparams: Mapping[str, object] | None) -> bool:
-        return hparams is not None and identity(hparams) not in self._tried
 
 
 def _seen(trial: TrialRecord, sign: float) -> dict[str, object]:

@@ -141,10 +141,6 @@ class Journal:
         self._crc = crc_of(self._crc, self._seq, at, kind, body, text)
         self._pending.append((self._seq, at, kind, body, text, self._crc))
 
-    @property
-    def is_dirty(self) -> bool:
-        return bool(self._pending)
-
     def commit(self, *, is_synced: bool = True) -> None:
         """Write what was appended, and sync it with all that was committed before.
 

@@ -32,16 +32,6 @@ def test_a_free_atom_has_the_policy_s_reason_and_the_time_since_it_holds() -> No
     assert (since, why[: len(reason)]) == (6.0, reason)
 
 
-def test_the_trial_that_failed_on_more_atoms_is_named_with_its_error() -> None:
-    script = Script(devices=2).wants(Start(1)).start().drop().up(0).drop()
-    script.decides(Resize(0, 2)).report(0).drop().exited(0, saved=1).drop().released("d0").drop()
-    script.exited(0, "failed", error="wrap the model (train.py:31)").drop().released("d0", "d1")
-    ((devices, _, _, detail),) = [row for row in told(script.drop()) if "size" in row[2]]
-    assert devices == ("d1",)
-    assert "trial 0" in detail
-    assert "wrap the model (train.py:31)" in detail
-
-
 @pytest.mark.parametrize("stop", [True, False])
 def test_atoms_that_are_leaving_come_and_reserved_are_told_apart(stop: bool) -> None:
     script = Script(devices=3).wants(Start(1), Start(1)).start().drop().up(0).drop().up(1).drop()

@@ -150,7 +150,7 @@ def test_who_is_live_or_paused_agrees_with_a_look_at_all_trials(
             ways = NEXT[trial.state]
             to = ways[choice % len(ways)]
             if to is S.RUNNING:
-                state.set_up(trial)
+                trial.up_at = state.now
             state.move(trial, to, "test")
         _compare(state)
 
@@ -281,7 +281,7 @@ def running_on_d0() -> State:
     state.devices.take(["d0"], 0)
     trial.devices, trial.incarnation = ("d0",), 1
     state.move(trial, S.STARTING, "")
-    state.set_up(trial)
+    trial.up_at = state.now
     state.move(trial, S.RUNNING, "")
     return state
 

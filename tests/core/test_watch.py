@@ -46,7 +46,7 @@ def test_the_limit_is_a_minute_for_quick_trials() -> None:
 
 def test_the_limit_is_five_median_intervals_for_slow_ones() -> None:
     script = with_intervals(30.0, 300.0, 30.0, 28.0, 32.0)
-    assert script.trial(0).usual_interval_s == 30.0
+    assert script.trial(0).report_s == 30.0
     assert silent_for(script, 149.0) == []
     assert silent_for(script, 21.0) == [Kill(0, 1, 5.0, stacks=True)]
 

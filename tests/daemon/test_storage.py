@@ -166,10 +166,12 @@ def test_what_is_a_full_disk_and_what_is_a_broken_one(
     with pytest.raises(raised) as problem:
         journal.commit()
     assert (str(tmp_path) in str(problem.value)) == (raised is DiskFull), "which of two disks"
-    assert journal.is_dirty
     refusing.code = None
     journal.commit()
     journal.close()
+    reopened = Journal.open(tmp_path / "journal.db")
+    assert len(list(reopened.entries())) == 1, "nothing of it was lost"
+    reopened.close()
     assert len(read(tmp_path / "journal.db")) == 1
 
 

@@ -199,4 +199,3 @@ def test_it_runs_until_it_is_over_and_everything_is_on_disk(path: Path, journal:
     Driver(script.experiment, executor, journal, check=True).run()
     assert executor.told == [ConfirmRelease(("d0",))]
     assert [kind for kind, _ in on_disk(path)] == ["TrialExited", "UserAsked"]
-    assert not journal.is_dirty
