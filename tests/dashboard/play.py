@@ -26,18 +26,15 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--speed", type=float, default=4.0, help="virtual seconds a second")
     parser.add_argument("--view", type=Path, help="this recorded view, and then silence")
-    parser.add_argument("--atoms", type=int, default=4)
-    parser.add_argument("--kind", default="cpu")
     parser.add_argument("--deadline", type=float, default=60.0)
     parser.add_argument(
         "--own", action="store_true", help="Ctrl-C is for the experiment, as in run"
     )
-    parser.add_argument("--steer", action="store_true")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--pid-file", type=Path)
     parser.add_argument("--then-fail", action="store_true")
     args = parser.parse_args()
-    scene = Scene(atoms=args.atoms, kind=args.kind, deadline_s=args.deadline, fails=(3,))
+    scene = Scene(deadline_s=args.deadline, fails=(3,))
     if args.pid_file is not None:
         args.pid_file.write_text(str(os.getpid()))
     pressed: list[int] = []
@@ -69,7 +66,6 @@ def main() -> int:
         folder=args.folder,
         on_interrupt=on_interrupt if args.own else None,
         sources={"trial": explain},
-        act=(lambda verb, **what: f"asked to {verb}: {what}") if args.steer else None,
     )
     if why == "over" and last:
         print(summary(last[0]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,8 @@ EXPLORING = recorded("exploring")
 
 def pressing(*keys: str) -> Steps:
     async def steps(pilot: Pilot[Why], _app: Dashboard) -> None:
-        for key in keys:
-            await pilot.press(key)
-            await pilot.pause()
+        await pilot.press(*keys)
+        await pilot.pause()
 
     return steps
 
@@ -130,11 +128,27 @@ def test_the_tabs_show_a_trial_its_log_and_the_decisions() -> None:
     assert "trial 18 pauses" in seen["decisions"]
 
 
-def test_enter_gives_a_panel_the_whole_of_a_narrow_screen() -> None:
-    def has_table(*keys: str) -> bool:
-        return "accuracy▾" in shown(EXPLORING, *keys, size=(80, 24))
+@pytest.mark.parametrize(
+    ("size", "word", "keys", "seen"),
+    [
+        ((80, 24), "accuracy▾", ("enter", "escape"), [True, False, True]),
+        ((160, 45), "wrap the log", ("question_mark", "question_mark"), [False, True, False]),
+    ],
+    ids=["a panel has the whole of a narrow screen", "help"],
+)
+def test_what_is_opened_is_closed(
+    size: tuple[int, int], word: str, keys: tuple[str, ...], seen: list[bool]
+) -> None:
+    found = []
 
-    assert [has_table(), has_table("enter"), has_table("enter", "escape")] == [True, False, True]
+    async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
+        found.append(word in screen_of(app))
+        for key in keys:
+            await pressing(key)(pilot, app)
+            found.append(word in screen_of(app))
+
+    drive(EXPLORING, steps, size=size)
+    assert found == seen
 
 
 def test_at_80_columns_every_key_that_is_shown_is_shown_in_whole_words() -> None:
@@ -184,13 +198,6 @@ def test_a_log_that_grows_is_added_to_and_another_trials_takes_its_place() -> No
         assert "two" not in await until("other")
 
     drive(EXPLORING, steps, sources={"log": lambda trial: list(printed[trial or 0])})
-
-
-def test_help_lists_the_keys() -> None:
-    screen = shown(EXPLORING, "question_mark", size=(160, 45))
-    for meaning in ("wrap the log", "reverse the order"):
-        assert meaning in screen
-    assert "wrap the log" not in shown(EXPLORING, "question_mark", "question_mark", size=(160, 45))
 
 
 # ---------------------------------------------------------------- choosing
@@ -288,22 +295,18 @@ class Asked:
         return "as you wish"
 
 
-@pytest.mark.parametrize(
-    ("keys", "asked"),
-    [
-        (("p", "y"), ("pause", {"trial": 0})),
-        (("down", "p", "y"), ("unpause", {"trial": 1})),
-        (("x", "enter"), ("stop_trial", {"trial": 0})),
-        (("plus", "y"), ("deadline", {"add_s": 600.0})),
-        (("S", "y"), ("stop", {})),
-        (("S", "n"), None),
-        (("down", "x", "escape"), None),
-    ],
-)
-def test_actions_are_confirmed(keys: Sequence[str], asked: Any) -> None:
+def test_actions_are_confirmed() -> None:
     act = Asked()
-    drive(EXPLORING, pressing(*keys), act=act)
-    assert act.got == ([] if asked is None else [asked])
+    refused = ("S", "n", "down", "x", "escape", "up")
+    keys = ("p", "y", "x", "enter", "plus", "y", "S", "y", "down", "p", "y")
+    drive(EXPLORING, pressing(*refused, *keys), act=act)
+    assert act.got == [
+        ("pause", {"trial": 0}),
+        ("stop_trial", {"trial": 0}),
+        ("deadline", {"add_s": 600.0}),
+        ("stop", {}),
+        ("unpause", {"trial": 1}),
+    ]
 
 
 def test_a_refusal_is_said_and_a_watcher_is_offered_nothing_to_change() -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,18 @@ def test_a_report_is_written_into_the_folder_or_elsewhere(
     refused = finished.call("report", "-o", tmp_path / "none" / "r.html")
     assert refused.code == 2
     assert "-o FILE writes to another file" in refused.err
+
+
+def test_a_search_ends_with_the_best_model_on_disk(finished: Sandbox) -> None:
+    best = finished.call("best", "--json").json()
+    assert set(best) >= {"trial", "metric", "value", "step", "atoms", "hparams", "checkpoint"}
+    assert best["step"] == 3
+    assert best["value"] == pytest.approx(best["hparams"]["x"] + 3)
+    files = finished.experiment.glob("trials/*/hparams.json")
+    tried = [json.loads(file.read_text())["hparams"]["x"] for file in files]
+    assert (len(tried), max(tried)) == (2, best["hparams"]["x"])
+    assert (Path(best["checkpoint"]) / "manifest.json").exists()
+    assert f"gpusched.load('{finished.experiment}')" in finished.call("best").out
 
 
 def test_help_lists_every_command_and_each_has_its_own(finished: Sandbox) -> None:
@@ -134,6 +147,19 @@ def test_damaged_and_newer_journals(finished: Sandbox, tmp_path: Path) -> None:
         result = finished.call("status", copied)
         assert result.code == 5
         assert said in result.err
+
+
+def test_a_journal_with_a_changed_event_is_not_continued(finished: Sandbox) -> None:
+    folder = Path(shutil.copytree(finished.experiment, finished.root / "changed" / "changed"))
+    with sqlite3.connect(folder / "journal.db") as journal:
+        (last,) = journal.execute("SELECT max(seq) FROM events").fetchone()
+        journal.execute("UPDATE events SET at = at + 1 WHERE seq = ?", (last - 2,))
+    journal.close()
+    refused = finished.call("resume", folder)
+    assert refused.code == 5
+    assert f"event {last - 2}" in refused.err
+    assert "'gpusched best' prints" in refused.err
+    assert finished.call("best", folder).code == 0
 
 
 def test_doctor_and_gpus_speak_plainly(finished: Sandbox) -> None:

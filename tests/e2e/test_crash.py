@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import sqlite3
 from pathlib import Path
 
 import psutil
@@ -140,21 +139,6 @@ def test_folders_that_are_no_experiment(sandbox: Sandbox, tmp_path: Path) -> Non
         assert "empty is not a search: no journal.db is in it" in refused.err
     assert sandbox.call("status").code == 2
     assert sandbox.call("status", "nonsense").code == 2
-
-
-def test_a_damaged_journal_is_refused_and_the_best_configuration_is_told(sandbox: Sandbox) -> None:
-    _run(sandbox)
-    sandbox.kill_daemon()
-    with sqlite3.connect(sandbox.experiment / "journal.db") as journal:
-        (last,) = journal.execute("SELECT max(seq) FROM events").fetchone()
-        journal.execute("UPDATE events SET at = at + 1 WHERE seq = ?", (last - 2,))
-    journal.close()
-    refused = sandbox.gpusched("resume")
-    assert refused.code == 5
-    assert f"event {last - 2}" in refused.err
-    assert "'gpusched best' prints" in refused.err
-    assert sandbox.call("best").code == 0
-    sandbox.kill_everything()  # they would wait two minutes for a daemon
 
 
 @pytest.mark.slow

@@ -18,22 +18,6 @@ from tests.rig import PATIENCE_S, wait_until
 SECRET = "open sesame"
 
 
-def test_a_search_ends_with_the_best_model_on_disk(sandbox: Sandbox) -> None:
-    result = sandbox.gpusched("run", sandbox.recipe("counted.py", max_trials=3))
-    assert result.code == 0, result.text + sandbox.log()
-    best = sandbox.call("best", "--json").json()
-    assert set(best) >= {"trial", "metric", "value", "step", "atoms", "hparams", "checkpoint"}
-    assert best["step"] == 3
-    assert best["value"] == pytest.approx(best["hparams"]["x"] + 3)
-    scores = [
-        json.loads((t / "hparams.json").read_text())["hparams"]["x"] for t in _trials(sandbox)
-    ]
-    assert len(scores) == 3
-    assert best["hparams"]["x"] == max(scores)
-    assert (Path(best["checkpoint"]) / "manifest.json").exists()
-    assert f"gpusched.load('{sandbox.experiment}')" in sandbox.call("best").out
-
-
 def test_what_is_told_of_a_search_of_two_ranks_a_trial(sandbox: Sandbox) -> None:
     recipe = sandbox.recipe("good.py", policy={"name": "fifo", "R": 3}, sizes=[2])
     result = sandbox.gpusched("run", recipe, "--json")
@@ -144,7 +128,3 @@ def test_a_secret_of_the_environment_is_not_on_the_disk_and_is_asked_for_at_a_re
     sandbox.wait_for(lambda view: view["trials"][0]["incarnation"] == 2)
     assert sandbox.view()["trials"][0]["metric"] >= 1
     assert sandbox.call("cancel").code == 0
-
-
-def _trials(sandbox: Sandbox) -> list:
-    return sorted((sandbox.experiment / "trials").iterdir())
