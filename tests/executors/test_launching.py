@@ -18,7 +18,7 @@ from gpusched.executors.local.incarnation import Incarnation, Limits, Shared
 from gpusched.executors.local.launching import prepare
 from gpusched.executors.local.server import Server
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.protocol import Frame, LaunchSpec, Ready, encode, to_server
+from gpusched.protocol import Frame, LaunchSpec, encode, to_server
 from tests.executors.conftest import recipe
 
 
@@ -133,24 +133,6 @@ def test_reports_of_earlier_incarnations_are_not_missing(tmp_path: Path) -> None
     reports.parent.mkdir(parents=True)
     reports.write_text('{"i": 1, "n": 8, "k": 8, "s": 1, "m": {"m": 1}}\n')
     assert bench.prepare("cpu:0").last_seq == 8
-
-
-def test_what_cannot_be_sent_yet_is_kept_and_can_be_withdrawn(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, launch="cold")
-    one, other = bench.prepare("cpu:0", trial=1), bench.prepare("cpu:1", trial=2)
-    for incarnation in (one, other):
-        assert incarnation.spec is not None
-        bench.server.launch(incarnation.spec)
-    assert bench.line.told == []
-    assert bench.server.withdraw(one.spec)
-    assert not bench.server.withdraw(one.spec)
-    for lives in (False, True):
-        assert bench.line.told == []
-        bench.line.lives = lives
-        bench.line.say(Ready())
-    assert [spec.trial for spec in bench.line.told] == [2]
-    assert not bench.server.withdraw(other.spec)
-    bench.server.close(idle=True)
 
 
 def test_devices_that_are_gone(tmp_path: Path) -> None:

@@ -162,6 +162,7 @@ class TorchrunExecutor(LiveExecutor):
         except (OSError, GpuschedError) as problem:
             self._not_launched(incarnation, str(problem))
             return
+        incarnation.asked_at = self.now()
         self.server.launch(spec)
 
     def _enter(self, trial: int, number: int, devices: tuple[str, ...]) -> Incarnation:

@@ -75,6 +75,8 @@ class Incarnation:
     devices: tuple[str, ...]
     paths: TrialPaths
     spec: LaunchSpec | None = None
+    #: Time at which the server was asked for it.
+    asked_at: float = float("inf")
     #: Number of the last report that is in, and step of the newest checkpoint that is known.
     last_seq: int = 0
     saved_step: int = 0
@@ -131,7 +133,7 @@ class Incarnation:
         if not self.is_up:
             self.is_up = True
             now = self.shared.timers.now()
-            waited_s = self.shared.server.waited_s.pop(self.trial, 0.0)
+            waited_s = max(0.0, self.shared.server.ready_at - self.asked_at)
             self.shared.emit(
                 TrialUp(at=now, trial=self.trial, incarnation=self.number, waited_s=waited_s)
             )
@@ -292,7 +294,7 @@ class Incarnation:
         if self.stop_grace_s is not None and grace_s >= self.stop_grace_s:
             return
         self.stop_grace_s, self.stacks = grace_s, stacks
-        if self.shared.server.withdraw(self.spec) or self._forbid():
+        if self._forbid():
             self.shared.end(self, self.exited("killed"))
             return
         self.tell_shim()

@@ -44,7 +44,7 @@ def environment_for_trials(recipe: Recipe) -> dict[str, str]:
 
 
 class Server:
-    """The warm server, whichever process that is now; launches wait here until one is up.
+    """The warm server, whichever process that is now; it keeps launches until all is imported.
 
     ``on_frame`` gets what the process says of launches, ``on_gone`` is called when it has died.
     """
@@ -63,11 +63,8 @@ class Server:
         self._on_frame = on_frame
         self._on_gone = on_gone
         self._clock = setting.clock
-        #: By trial, how long its launch waited for a process.
-        self.waited_s: dict[int, float] = {}
-        self._asked_at: dict[int, float] = {}
-        #: Launches that no process has been asked for, by trial.
-        self._unsent: dict[int, LaunchSpec] = {}
+        #: Time at which all was imported.
+        self.ready_at = 0.0
         self._peer: Peer | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._old: list[subprocess.Popen[bytes]] = []
@@ -129,24 +126,10 @@ class Server:
             os.close(log)
 
     def launch(self, spec: LaunchSpec) -> None:
-        """Ask for a launch, now or as soon as a server is up. Raises as ``want`` does."""
+        """Ask for a launch. Raises as ``want`` does. ``on_gone`` tells of a server that did not take it."""
         self.want()
-        self._unsent[spec.trial] = spec
-        self._asked_at[spec.trial] = self._clock()
-        self._send()
-
-    def withdraw(self, spec: LaunchSpec | None) -> bool:
-        """Take back a launch. True: no server has been asked for it, and none will be."""
-        if spec is None or self._unsent.get(spec.trial) is not spec:
-            return False
-        del self._unsent[spec.trial]
-        return True
-
-    def _send(self) -> None:
-        for trial, spec in list(self._unsent.items()):
-            if self._ready and self._peer is not None and self._peer.send(spec):
-                del self._unsent[trial]
-                self.waited_s[trial] = self._clock() - self._asked_at.pop(trial)
+        if self._peer is not None:
+            self._peer.send(spec)
 
     def close(self, *, idle: bool = False) -> None:
         """Let go. The server lives on until its last shim is gone; ``idle`` says that no shim is left, so the
@@ -165,8 +148,7 @@ class Server:
     def _heard(self, frame: FromServer) -> None:
         match frame:
             case Ready():
-                self._ready, self._false_starts = True, 0
-                self._send()
+                self._ready, self._false_starts, self.ready_at = True, 0, self._clock()
             case PreloadFailed(tainted=True):
                 raise InputError(
                     f"`preload` of the recipe: {frame.module} cannot be preloaded: {frame.message}; leave it out"
