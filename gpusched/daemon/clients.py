@@ -18,10 +18,10 @@ from gpusched.core.commands import Command
 from gpusched.core.events import Event, LimitsMoved, UserAsked, is_reopened
 from gpusched.daemon import standing
 from gpusched.dashboard import lines as plain
+from gpusched.devices.base import Reading
 from gpusched.driver.assemble import Assembled, ExperimentClock
 from gpusched.errors import Fenced, GpuschedError, InputError
 from gpusched.executors.hub import Hub, Peer
-from gpusched.executors.live import LiveExecutor
 from gpusched.protocol import Ask, ClientHello, Done, Lines, Refused, Shown, from_client
 from gpusched.text import no_trial
 
@@ -39,15 +39,15 @@ class Clients:
     def __init__(
         self,
         assembled: Assembled,
-        executor: LiveExecutor,
         hub: Hub,
         clock: ExperimentClock,
+        readings: Callable[[], Sequence[Reading]],
         warnings: Callable[[], Sequence[str]],
     ) -> None:
         self._assembled = assembled
-        self._executor = executor
         self._hub = hub
         self._clock = clock
+        self._readings = readings
         self._warnings = warnings
         self._asked: list[Event] = []
         #: Whether anybody wants the search to end without waiting for anything.
@@ -181,7 +181,7 @@ class Clients:
             self._assembled,
             daemon_pid=None if leaving else os.getpid(),
             now=self._clock(),
-            readings=self._executor.readings(),
+            readings=self._readings(),
             warnings=tuple(self._warnings()),
         )
 

@@ -78,8 +78,6 @@ class Daemon:
         self._signals = 0
         self._notes: deque[str] = deque(maxlen=NOTES_SHOWN)
         self._foreword: list[str] = []
-        early: list[str] = []
-        self._tell: Callable[[str], None] = early.append
         #: Told what the start waits for, by whoever starts this daemon.
         self._starts: Callable[[dict[str, Any]], None] | None = None
         self._next_look_at = 0.0
@@ -103,13 +101,16 @@ class Daemon:
         self.clock = ExperimentClock(self._began, at_least_s=self.experiment.state.now)
         self.hub = Hub(paths.socket)
         self.storage = Storage(paths)
+        self.clients = Clients(
+            self.assembled,
+            self.hub,
+            self.clock,
+            readings=lambda: self.executor.readings(),
+            warnings=self._warnings,
+        )
         kind = executor or ("cluster" if recipe.cluster is not None else "local")
         with self._left_whole():
             self.executor = executors.make(kind, self._setting(recipe))
-        self.clients = Clients(self.assembled, self.executor, self.hub, self.clock, self._warnings)
-        self._tell = self.clients.remark
-        for text in early:
-            self._tell(text)
         # The warm server imports torch by now: what syncs to disk comes after it.
         self.journal = journal or self._begin()
         self._edits = Edits(paths, recipe.script)
@@ -331,7 +332,7 @@ class Daemon:
 
     def _say(self, text: str) -> None:
         """Tell a remark of a trial, the executor or the devices: in the log, to followers, in the dashboard."""
-        self._tell(text)
+        self.clients.remark(text)
         if self._starts is not None:
             self._starts({"say": text})
         self._notes.append(text)

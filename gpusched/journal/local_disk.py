@@ -34,19 +34,27 @@ class Home:
         self._is_wanted = is_wanted and (VARIABLE in os.environ or not is_on_own_disk(link.parent))
 
     def move_in(self) -> None:
-        """Have the journal in a home from here on, if one is wanted. Raises InputError where another machine has it.
+        """Have the journal in a home from here on, if one is wanted.
 
-        A home is one folder's alone: a search that was copied takes a copy of the journal as well.
+        Raises InputError where another machine has the home, or another search, of which this one is a copy.
         """
-        if (home := _home_of(self._link)) is not None:
-            require_journal(self._link)
-            self._settle(self._link.resolve(), home.parent)
-        elif self._is_wanted:
-            self._settle(self._link if self._link.exists() else None, _homes())
+        home = _home_of(self._link)
+        if home is None:
+            if self._is_wanted:
+                self._settle()
+            return
+        require_journal(self._link)
+        first = Path((home / _OF).read_text())
+        if first != self._link and _home_of(first) == home:
+            raise InputError(
+                f"{self._link.parent} is a copy of {first.parent}, and both would write into one journal: "
+                "continue that one"
+            )
+        (home / _OF).write_text(str(self._link))
 
-    def _settle(self, source: Path | None, base: Path) -> None:
-        """Make a home below ``base`` with what is in ``source``; have the link lead there. Raises GpuschedError."""
-        experiment = self._link.parent
+    def _settle(self) -> None:
+        """Make a home with what the journal has so far; have the link lead there. Raises GpuschedError."""
+        experiment, base = self._link.parent, _homes()
         aside = self._link.with_name(f".{self._link.name}.link")
         remedy = f"name a folder on a disk of this machine with {VARIABLE}"
         try:
@@ -54,22 +62,16 @@ class Home:
                 folder = own_folder(base, experiment, f"{socket.gethostname()}:{experiment.name}")
             except GpuschedError as error:
                 raise InputError(f"{error}; {remedy}") from None
-            journal = folder / self._link.name
-            if source is not None and journal.exists() and journal.samefile(source):
-                return
             for left in folder.iterdir():
                 left.unlink()
             (folder / _OF).write_text(str(self._link))
-            if source is not None:
-                with explained(source):
-                    _backup(source, journal)
+            if self._link.exists():
+                with explained(self._link):
+                    _backup(self._link, folder / self._link.name)
             aside.unlink(missing_ok=True)
-            aside.symlink_to(journal)
-            before = _home_of(self._link)
+            aside.symlink_to(folder / self._link.name)
             aside.replace(self._link)
             sync(experiment)
-            if before is not None and not _is_used(before):
-                shutil.rmtree(before, ignore_errors=True)
         except OSError as error:
             raise InputError(
                 f"{error.filename or base}: the journal cannot be kept there ({error.strerror}); {remedy}"
@@ -133,14 +135,6 @@ def _home_of(link: Path) -> Path | None:
         return None
     home = link.readlink().parent
     return home if home.parent.name == f"gpusched-{os.getuid()}" else None
-
-
-def _is_used(home: Path) -> bool:
-    """Whether the search that made a home still has its journal there; its folder may have been moved."""
-    try:
-        return _home_of(Path((home / _OF).read_text())) == home
-    except OSError:
-        return True  # of an older gpusched, or gone
 
 
 def _backup(source: Path, target: Path) -> None:

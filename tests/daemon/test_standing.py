@@ -40,7 +40,7 @@ def test_what_cannot_be_shown_is_said_once(
     assembled: Assembled, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hub: Any = SimpleNamespace(register=lambda *_: None)
-    watched = Clients(assembled, SimpleNamespace(), hub, lambda: 1.0, tuple)
+    watched = Clients(assembled, hub, lambda: 1.0, tuple, tuple)
     monkeypatch.setattr(clients.plain, "records", failing)
     for _ in range(2):
         watched.observe(SimpleNamespace(), ())
