@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:
         from gpusched.cli.completion import complete
 
-        complete()
+        complete(COMMANDS, command)
     debug = "--debug" in arguments
     if debug:
         arguments.remove("--debug")

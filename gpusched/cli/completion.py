@@ -8,30 +8,30 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
-from gpusched import cli
+from gpusched.cli.common import Command
 from gpusched.errors import GpuschedError
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
 
 
-def complete() -> None:
-    """Print what may follow the words before the cursor, and exit."""
+def complete(commands: Collection[str], command: Callable[[str], Command]) -> None:
+    """Print what may follow the words before the cursor, and exit. ``command`` loads the one of a name."""
     import argcomplete
 
     line, cursor = os.environ["COMP_LINE"], int(os.environ["COMP_POINT"])
     parser = argparse.ArgumentParser(prog="gpusched")
     _, name, *_ = (*line[:cursor].split(), "", "")
-    if name in cli.COMMANDS and not line[:cursor].endswith(name):
+    if name in commands and not line[:cursor].endswith(name):
         # A command has a parser of its own, which does not know its name.
         start = line.index(name, line.index(" "))
         os.environ["COMP_LINE"] = line[:start] + line[start + len(name) :]
         os.environ["COMP_POINT"] = str(cursor - len(name))
-        for add_argument in cli.command(name).arguments:
+        for add_argument in command(name).arguments:
             add_argument(parser)
     else:
-        parser.add_argument("command", choices=[*cli.COMMANDS])
+        parser.add_argument("command", choices=[*commands])
     for action in parser._actions:
         if (completer := COMPLETERS.get(str(action.metavar))) is not None:
             action.completer = completer  # type: ignore[attr-defined]
