@@ -153,8 +153,3 @@ class Devices(Protocol):
     def close(self) -> None:
         """Give the leases back. No event comes after that."""
         ...
-
-
-def gpu_of(device: str) -> str:
-    """Return what the shares of one GPU have in common: the id without the share."""
-    return device.partition("#")[0]

@@ -119,9 +119,8 @@ class Unit:
         #: The time at which a trial got it, or at which the trial's process tree was empty.
         self.changed_at = NEVER
         self.out: Out | None = None
-        #: Until when a release must be complete, and since when it is waited for.
+        #: Until when a release must be complete.
         self.release_until: float | None = None
-        self.release_since = NEVER
         self._limit_bytes = limit_bytes
         self._clean_since: float | None = None
 
@@ -191,9 +190,8 @@ class Unit:
         if self.out is not None:
             self.drain()
         elif self.release_until is None:
-            now = self._now()
-            self.doing, self.changed_at = Doing.DRAINING, max(self.changed_at, now)
-            self.release_since, self.release_until = now, now + limit_s
+            self.doing, self.changed_at = Doing.DRAINING, self._now()
+            self.release_until = self.changed_at + limit_s
 
     def end_release(self) -> bool | Quarantined:
         """End the release that is waited for: True if it is complete, or that it is late; False: wait on."""
@@ -205,7 +203,7 @@ class Unit:
             return True
         if self._now() < self.release_until:
             return False
-        waited_s = self._now() - self.release_since
+        waited_s = self._now() - self.changed_at
         self.take_out(f"not released after {waited_s:.0f} s: {verdict.why}")
         return self._tell()
 

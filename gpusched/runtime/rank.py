@@ -96,10 +96,6 @@ def _fail(error: BaseException, path: str) -> None:
     what = headline(error, path)
     if isinstance(error, ImportError) and "attempted relative import" in str(error):
         what += "; a module of a package is named as such: `module: package.train` in the recipe, in place of `script`"
-    if (
-        type(error).__name__ == "ProcessRaisedException"
-    ):  # of mp.spawn: its last line says what was raised
-        what = f"{what} {str(error).strip().splitlines()[-1]}"
     _print(trace.rstrip())
     write_error_file(what, trace)
     raise SystemExit(_FAILED) from None

@@ -115,7 +115,6 @@ class WarmServer:
         self._asked: deque[LaunchSpec] = deque()
         self._shims: dict[int, _Shim] = {}
         self._dead: dict[int, int] = {}
-        self._has_orphans = False
         self._pieces: Iterator[tuple[int, int]] = iter(())
         self._bell = Bell()
 
@@ -244,8 +243,6 @@ class WarmServer:
         def note(pid: int, status: int) -> None:
             if pid in self._shims:
                 self._dead[pid] = status
-            else:
-                self._has_orphans = True
 
         reap_all(note)
         if not self._dead or self._kill_strays():
@@ -253,12 +250,11 @@ class WarmServer:
         reap_all(note)
         for pid, status in self._dead.items():
             spec, began_s = self._shims.pop(pid)
-            if status or self._has_orphans:
+            if status:
                 for name in sweep_shared_memory(began_s):
                     print(f"removed /dev/shm/{name}, which a killed trial left behind", flush=True)
             self._say(ShimDied(spec.trial, spec.incarnation, pid, status))
         self._dead.clear()
-        self._has_orphans = False
 
     def _kill_strays(self) -> int:
         """Kill children whose shim is dead, as a live shim keeps its tree. Return the count."""

@@ -17,7 +17,6 @@ from gpusched.devices.base import (
     Quarantined,
     Readmitted,
     Released,
-    gpu_of,
 )
 from gpusched.devices.cuda import LOOK_EVERY_S, CudaDevices
 from gpusched.executors.live import Timers
@@ -183,7 +182,7 @@ def begin(box: Box, spec: str = "cuda", **more: object) -> tuple[Watched, list[s
 
 def run_trial(box: Box, devices: Watched, name: str, pid: int, memory: int = 10 << 30) -> None:
     devices.take([name])
-    board = next(g for g in box.gpus if g.uuid == gpu_of(name))
+    board = next(g for g in box.gpus if g.uuid == name.partition("#")[0])
     box.driver.start(board, pid, memory)
     box.clock.advance(2.0)
     assert devices.told(Quarantined) == []

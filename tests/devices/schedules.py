@@ -17,7 +17,6 @@ from gpusched.devices.base import (
     Quarantined,
     Readmitted,
     Released,
-    gpu_of,
 )
 from gpusched.devices.cuda import CudaDevices
 from gpusched.devices.helper import RETRY_S
@@ -89,7 +88,7 @@ class Schedule(World):
         self.inventory = inventory
         self.atoms = {}
         for device in inventory:
-            atom = Atom([by_uuid[gpu_of(device.id)]])
+            atom = Atom([by_uuid[device.id.partition("#")[0]]])
             if not device.usable:
                 assert device.why_not
                 atom.state, atom.reason = "QUARANTINED", device.why_not

@@ -20,7 +20,7 @@ from gpusched.errors import GpuschedError
 from gpusched.executors.hub import Hub
 from gpusched.executors.live import Setting
 from gpusched.executors.local.executor import TorchrunExecutor
-from gpusched.executors.local.incarnation import Limits, Shared
+from gpusched.executors.local.incarnation import Shared
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import read_claim
 from gpusched.recipe.recipe import Recipe
@@ -74,7 +74,6 @@ class Lab:
         (folder / "worker.json").write_text(
             json.dumps({"metric": "accuracy", "mode": "max", "seed": 0})
         )
-        self.limits = settings.pop("limits", Limits())
         self.recipe = recipe(folder, **settings)
         self.numbers = itertools.count()
         self.said: list[str] = []
@@ -92,7 +91,7 @@ class Lab:
                 say=self.said.append,
                 **more,
             )
-            return TorchrunExecutor(setting, self.devices, self.limits)
+            return TorchrunExecutor(setting, self.devices)
         except GpuschedError:
             self.hub.close()
             raise

@@ -14,7 +14,7 @@ from gpusched.core.commands import Launch
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import DeviceError
 from gpusched.executors.live import Setting, Timers
-from gpusched.executors.local.incarnation import Incarnation, Limits, Shared
+from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.launching import prepare
 from gpusched.executors.local.server import Server
 from gpusched.folder.paths import ExperimentPaths
@@ -61,7 +61,6 @@ class Bench:
         self.server = Server(setting, nothing, nothing)
         self.shared = Shared(
             setting=setting,
-            limits=Limits(),
             timers=Timers(setting.clock),
             server=self.server,
             emit=nothing,

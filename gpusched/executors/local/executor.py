@@ -8,7 +8,7 @@ Rules:
 * Nothing here waits. What takes time comes back as an event of ``poll``.
 * An incarnation ends exactly once, with ``TrialExited``, and only when nothing of it is left: its shim says so; or its
   shim died and the server (or, if that is gone too, ``Incarnation.hunt``) has killed what was left. What even SIGKILL
-  does not end is reported as gone after ``unkillable_after_s``; its devices prove themselves whether it is on them.
+  does not end is reported as gone after ``UNKILLABLE_AFTER_S``; its devices prove themselves whether it is on them.
 * Before an end is told, everything its rank 0 wrote has been told: frames first, then its own file.
 * Frames of an incarnation that is not the current one are refused.
 """
@@ -41,7 +41,7 @@ from gpusched.executors.base import LiveTrial
 from gpusched.executors.hub import Peer
 from gpusched.executors.live import LiveExecutor, Setting
 from gpusched.executors.local.endings import blame, how_it_ended
-from gpusched.executors.local.incarnation import Incarnation, Limits, Shared
+from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.launching import devices_of, prepare
 from gpusched.executors.local.server import Server
 from gpusched.folder.paths import commit_left
@@ -60,6 +60,7 @@ from gpusched.protocol import (
 )
 
 _UNBEGUN = "it had not begun when the daemon ended"
+RELEASE_LIMIT_S = 60.0
 _WARM_UP_AFTER_S = 1.0
 """Time for which a daemon that took over leaves the processors to returning ranks, unless it launches something."""
 
@@ -70,7 +71,7 @@ class TorchrunExecutor(LiveExecutor):
     The experiment's folder exists and its lock is held by the caller, as is the hub. Raises ``GpuschedError``.
     """
 
-    def __init__(self, setting: Setting, devices: Devices, limits: Limits | None = None) -> None:
+    def __init__(self, setting: Setting, devices: Devices) -> None:
         super().__init__(setting)
         self._devices = devices
         self._listed: tuple[Device, ...] | None = None
@@ -78,7 +79,6 @@ class TorchrunExecutor(LiveExecutor):
         self.server = Server(setting, self._server_said, self._server_gone)
         self.shared = Shared(
             setting=setting,
-            limits=limits or Limits(),
             timers=self._timers,
             server=self.server,
             emit=self._events.append,
@@ -107,7 +107,7 @@ class TorchrunExecutor(LiveExecutor):
                 if incarnation is not None:
                     incarnation.obey(command)
             case ConfirmRelease():
-                self._devices.confirm_release(command.devices, self.shared.limits.release_s)
+                self._devices.confirm_release(command.devices, RELEASE_LIMIT_S)
             case KeepBest():
                 self._keep_best(command)
             case _:

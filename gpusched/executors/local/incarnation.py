@@ -8,10 +8,10 @@ From the order to stop to an empty process tree:
 
 0. A launch that no shim has claimed yet is forbidden, and has ended.
 1. The shim is told to stop: SIGTERM to its ranks, after the grace SIGKILL to the tree.
-2. ``kill_margin_s`` later the shim itself is killed, unless it has said that its tree is empty.
+2. ``KILL_MARGIN_S`` later the shim itself is killed, unless it has said that its tree is empty.
 3. Whatever the reason, when a shim has died the server that forked it kills what is left and says so; if that server
    is gone (or silent), the daemon hunts for what is left (``Hunt``).
-4. Processes that are left ``unkillable_after_s`` later, even SIGKILL does not end (a driver that hangs): the
+4. Processes that are left ``UNKILLABLE_AFTER_S`` later, even SIGKILL does not end (a driver that hangs): the
    incarnation ends on paper without them, and its devices are released as ever: only when they are proven empty.
 """
 
@@ -46,23 +46,10 @@ from gpusched.protocol import (
     from_rank,
 )
 
-TETHER_S = 120.0
-"""Time for which a trial goes on without a daemon; ``GPUSCHED_TETHER_S`` overrides it (for tests, mostly)."""
+KILL_MARGIN_S = 15.0
+UNKILLABLE_AFTER_S = 60.0
 _SERVER_PATIENCE_S = 5.0
 _HUNT_EVERY_S = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Times that the executor allows."""
-
-    release_s: float = 60.0
-    kill_margin_s: float = 15.0
-    unkillable_after_s: float = 60.0
-    #: How long a trial goes on without a daemon before it is asked to save and leave.
-    tether_s: float = field(
-        default_factory=lambda: float(os.environ.get("GPUSCHED_TETHER_S", TETHER_S))
-    )
 
 
 @dataclass(slots=True, eq=False)
@@ -298,9 +285,9 @@ class Incarnation:
             self.shared.end(self, self.exited("killed"))
             return
         self.tell_shim()
-        limits, after = self.shared.limits, self.shared.timers.after
-        after(grace_s + limits.kill_margin_s, self.kill_shim)
-        after(grace_s + limits.kill_margin_s + limits.unkillable_after_s, self._give_up)
+        after = self.shared.timers.after
+        after(grace_s + KILL_MARGIN_S, self.kill_shim)
+        after(grace_s + KILL_MARGIN_S + UNKILLABLE_AFTER_S, self._give_up)
 
     def tell_shim(self) -> None:
         """Pass on a stop that was asked for; a shim without a line hears on connecting."""
@@ -333,7 +320,7 @@ class Incarnation:
         hunt = hunt or self._hunt()
         if not hunt.round():
             self.shared.end(self, None)
-        elif hunt.since_s > self.shared.limits.unkillable_after_s:
+        elif hunt.since_s > UNKILLABLE_AFTER_S:
             self._give_up()
         else:
             self.shared.timers.after(_HUNT_EVERY_S, partial(self.hunt, hunt))
@@ -357,7 +344,6 @@ class Shared:
     """
 
     setting: Setting
-    limits: Limits
     timers: Timers
     server: Server
     emit: Callable[[Event], None]

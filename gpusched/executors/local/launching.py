@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ from gpusched.protocol import LaunchSpec
 from gpusched.recipe.recipe import Recipe
 from gpusched.space import arguments
 
+TETHER_S = 120.0
+"""Time for which a trial goes on without a daemon; ``GPUSCHED_TETHER_S`` overrides it (for tests, mostly)."""
 _DEVICES = re.compile(r"CUDA_|GPUSCHED_")
 
 
@@ -66,7 +69,7 @@ def prepare(incarnation: Incarnation, command: Launch, devices: Devices) -> Laun
         rank_cpus=None if cpus is None else [list(one) for one in cpus],
         python=str(recipe.python or sys.executable),
         epoch=setting.epoch,
-        tether_s=incarnation.shared.limits.tether_s,
+        tether_s=float(os.environ.get("GPUSCHED_TETHER_S", TETHER_S)),
         leave_grace_s=recipe.leave_grace_s,
         module=recipe.module or "",
     )
