@@ -20,7 +20,7 @@ from gpusched.recipe.recipe import Recipe, keys
 from gpusched.recipe.yaml import write_yaml
 from gpusched.space.forms import NAMES
 
-SHORT = settings(max_examples=150, deadline=None)
+SHORT = settings(max_examples=75, deadline=None)
 
 
 @pytest.fixture(scope="module")
