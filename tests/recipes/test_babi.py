@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-
-from tests.recipes.conftest import start
 
 REAL = """\
 1 Mary moved to the bathroom.
@@ -79,28 +76,3 @@ def test_stories_end_at_the_same_place(babi: Any) -> None:
     assert [text[0] for text in read[1]] == ["mary", "john", "daniel", "sandra"]
     assert [words[w] for w in asked[0]] == ["where", "is", "john", "?"]
     assert [words[answer] for answer in answers] == ["office", "hallway"]
-
-
-def test_the_real_files_are_used_if_given(babi: Any, tmp_path: Path) -> None:
-    for name in babi.FILES:
-        (tmp_path / name).write_text(REAL)
-    (ended,) = start("babi", "--data", str(tmp_path), "--max-steps", "1")
-    assert ended.code in (None, 0)
-    assert not ended.error
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [("", "it asks nothing"), ("1 Where is Mary? \tbathroom\n", "not enough values to unpack")],
-)
-def test_a_file_in_another_format_is_named(babi: Any, tmp_path: Path, text: str, why: str) -> None:
-    (tmp_path / babi.FILES[0]).write_text(text)
-    (ended,) = start("babi", "--data", str(tmp_path))
-    assert ended.code == 1
-    assert f"{babi.FILES[0]} is not in bAbI's format: {why}" in ended.stderr
-
-
-def test_an_unknown_optimizer_is_named() -> None:
-    (ended,) = start("babi", "--optimizer", "lion")
-    assert ended.code == 1
-    assert "'lion' is not one of rmsprop, adam, sgd" in ended.stderr

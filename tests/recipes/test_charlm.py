@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
-from tests.recipes.conftest import start
 from tests.worker.fakes import run_ranks
 
 
@@ -63,11 +61,3 @@ def test_without_a_text_it_takes_the_standard_library(charlm: Any) -> None:
     text = charlm.read_text(HParams(charlm.DEFAULTS), torch.device("cpu"))
     assert len(text) > 1_000_000
     assert b"import" in bytes(text[:10_000].tolist())
-
-
-def test_a_text_that_is_too_short_is_named(tmp_path: Path) -> None:
-    (tmp_path / "short.txt").write_text("too short")
-    (ended,) = start("charlm", "--text", str(tmp_path / "short.txt"))
-    assert ended.code == 1
-    assert "short.txt has 9 bytes: give a plain text of 1300 bytes at least" in ended.stderr
-    assert "Traceback" not in ended.stderr

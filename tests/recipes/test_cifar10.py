@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from tests.recipes import made
-from tests.recipes.conftest import start
 from tests.worker.fakes import run_ranks
 
 
@@ -120,10 +119,3 @@ def test_models_keep_the_resolution_at_their_beginning(recipe: Any) -> None:
     (ended,) = run_ranks(shapes, 1)
     assert not ended.error
     assert set(ended.value.values()) == {((1, 10), (4, 4))}
-
-
-def test_an_unknown_model_is_named(data: Path) -> None:
-    (ended,) = start("cifar10", "--data", str(data / "cifar10"), "--model", "resnet19")
-    assert ended.code == 1
-    assert "'resnet19' is not one of resnet18, resnet50" in ended.stderr
-    assert "Traceback" not in ended.stderr

@@ -77,6 +77,9 @@ CASES = [
 ]
 
 
+BABI = "qa1_single-supporting-fact_train.txt"
+
+
 @pytest.mark.parametrize(
     "case",
     [pytest.param(c, marks=[pytest.mark.slow] if c.name == "cifar10" else []) for c in CASES],
@@ -115,6 +118,35 @@ def test_without_its_data_it_says_what_to_get_and_ends(
     assert "https://" in ended.stderr
     assert f"--{case.where}" in ended.stderr
     assert "Traceback" not in ended.stderr + ended.error
+
+
+@pytest.mark.parametrize(
+    ("words", "files", "told"),
+    [
+        ("babi --optimizer lion", {}, "'lion' is not one of rmsprop, adam, sgd"),
+        ("babi --data {folder}", {BABI: ""}, f"{BABI} is not in bAbI's format: it asks nothing"),
+        (
+            "babi --data {folder}",
+            {BABI: "1 Where is Mary? \tbathroom\n"},
+            "not enough values to unpack",
+        ),
+        ("cifar10 --data {data}/cifar10 --model resnet19", {}, "'resnet19' is not one of resnet18"),
+        (
+            "charlm --text {folder}/short.txt",
+            {"short.txt": "too short"},
+            "has 9 bytes: give a plain text of",
+        ),
+    ],
+)
+def test_what_a_recipe_is_given_wrongly_is_named(
+    words: str, files: dict[str, str], told: str, data: Path, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    (ended,) = start(*words.format(data=data, folder=tmp_path).split())
+    assert ended.code == 1
+    assert told in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_a_recipe_runs_under_plain_torchrun() -> None:
