@@ -51,16 +51,10 @@ class _Counted:
 
 
 class Accelerator(accelerate.Accelerator):
-    """Accelerate's own, with a ``trial``; see the top of this file.
+    """Accelerate's own, with a ``trial``; see the top of this file."""
 
-    Args:
-        scale_lr: Let the learning rates follow the number of atoms (the recipe's ``lr_scaling``).
-        arguments: Accelerate's.
-    """
-
-    def __init__(self, *, scale_lr: bool = True, **arguments: Any) -> None:
+    def __init__(self, **arguments: Any) -> None:
         self.trial = gpusched.init()
-        self._scale_lr = scale_lr
         self._prepared: Counter[str] = Counter()
         super().__init__(**arguments)
 
@@ -79,7 +73,7 @@ class Accelerator(accelerate.Accelerator):
                     name = kind if number == 1 else f"{kind}{number}"
                     atoms = self.trial.base_batches
                     tracked[name] = _Counted(one, atoms) if kind == "schedule" else one
-                    if self._scale_lr and kind == "optimizer":
+                    if kind == "optimizer":
                         self.trial.scale_lr(one)
         if tracked:
             self.trial.track(**tracked)

@@ -82,12 +82,10 @@ class Search(Owner, Callback):
 
     Args:
         trial: From ``gpusched.init()``, which is called here where the script has not.
-        scale_lr: Let the learning rates follow the number of atoms (the recipe's ``lr_scaling``).
     """
 
-    def __init__(self, trial: Trial | None = None, *, scale_lr: bool = True) -> None:
+    def __init__(self, trial: Trial | None = None) -> None:
         super().__init__(trial)
-        self._scale_lr = scale_lr
         self._is_wanted = self._has_made = False
 
     @property
@@ -153,7 +151,7 @@ class Search(Owner, Callback):
                 "trainer.fit(..., ckpt_path=search.ckpt_path)"
             )
         trial.plan(trainer.max_epochs or 0)
-        for optimizer in trainer.optimizers if self._scale_lr else ():
+        for optimizer in trainer.optimizers:
             trial.scale_lr(optimizer)
         for config in trainer.lr_scheduler_configs:
             if config.interval == "step" and not config.reduce_on_plateau:

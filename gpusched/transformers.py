@@ -35,13 +35,10 @@ class Search(Owner, TrainerCallback):
 
     Args:
         trial: From ``gpusched.init()``, which is called here where the script has not.
-        keep_global_batch: Share ``per_device_train_batch_size`` among the ranks. False: each rank has such a batch, the
-            global batch grows with the atoms, and the schedule and the learning rate do not follow.
     """
 
-    def __init__(self, trial: Trial | None = None, *, keep_global_batch: bool = True) -> None:
+    def __init__(self, trial: Trial | None = None) -> None:
         super().__init__(trial)
-        self._keep_global_batch = keep_global_batch
         self._options: TrainingArguments | None = None
 
     @property
@@ -74,9 +71,8 @@ class Search(Owner, TrainerCallback):
         options.output_dir = str(trial.folder / "trainer")
         options.save_strategy = SaveStrategy.NO
         options.average_tokens_across_devices = False
-        if self._keep_global_batch:
-            batch = options.per_device_train_batch_size
-            options.per_device_train_batch_size = trial.local_batch(batch)
+        batch = options.per_device_train_batch_size
+        options.per_device_train_batch_size = trial.local_batch(batch)
         self._options = options
         return options
 

@@ -20,7 +20,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.policies import rehearsal as policy
 from gpusched.recipe.recipe import DEFAULT_SAMPLER, Recipe
-from gpusched.text import count, show_duration, show_hparams
+from gpusched.text import show_duration, show_hparams
 
 
 def _atoms_here(recipe: Recipe) -> tuple[str, int]:
@@ -81,7 +81,6 @@ class Rehearsed:
                 {"launch": launch, "what": what, "outcome": outcome, "about": about}
                 for (launch, what), (outcome, about) in self.judgement.verdicts.items()
             ],
-            "steps_per_s": self.speeds,
             "reports": list(self.reports()),
             "folder": str(self.folder) if self.findings else None,
         }
@@ -100,23 +99,13 @@ class Rehearsed:
             common.paragraph(finding.text, signs[finding.is_error], " " * 7)
             for finding in self.findings
         ]
-        speeds = ", ".join(
-            f"{speed:.3g} on {count(atoms, 'atom')}" for atoms, speed in self.speeds.items()
-        )
         return [
             f"rehearsed {show_hparams(self.hparams)}:",
             common.table(head, rows, head),
-            *([f"steps a second: {speeds}"] if speeds else []),
             *found,
             *map(common.paragraph, _verdicts(self.judgement)),
             *([f"the logs are in {self.folder}"] if self.findings else []),
         ]
-
-    @property
-    def speeds(self) -> dict[int, float]:
-        """Steps a second by number of atoms, of the later of the launches."""
-        found = {launch.atoms: launch.step_s for launch in self.moved.launches}
-        return {atoms: round(1 / step_s, 3) for atoms, step_s in found.items() if step_s}
 
 
 def _verdicts(judgement: Judgement) -> Iterator[str]:
@@ -211,14 +200,8 @@ def _read(paths: ExperimentPaths, trial: timeline.TrialTimeline | None) -> Rehea
             error = (incarnation.error or incarnation.outcome).partition("\nTraceback ")[0]
         elif incarnation.outcome == "finished" and not any(trial.steps()):
             error = "it ended without a report: call gpusched.init(), and trial.report(..) once an epoch"
-        launches.append(
-            RehearsedLaunch(
-                len(incarnation.devices),
-                [rows for rows in reports if rows],
-                error,
-                incarnation.steps[-1].time_s if incarnation.steps else None,
-            )
-        )
+        found = [rows for rows in reports if rows]
+        launches.append(RehearsedLaunch(len(incarnation.devices), found, error))
         said |= dict.fromkeys(common.said(files, incarnation.number))
     return RehearsedTrial(launches, tuple(said))
 

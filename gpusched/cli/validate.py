@@ -77,8 +77,8 @@ def remarks(recipe: Recipe) -> Iterator[str]:
     if recipe.atoms_named is not None and max(recipe.sizes, default=0) > recipe.atoms_named:
         yield f"sizes: {max(recipe.sizes)} atoms are more than the {recipe.atoms_named} there are; no trial gets them"
     has_one_size = 1 in (recipe.atoms_named, recipe.max_atoms, max(recipe.sizes, default=None))
-    grows = recipe.batch == "per_atom" and not has_one_size
-    yield from script.remarks(recipe.script, grows=grows, lr_power=recipe.lr_power)
+    scales = recipe.batch == "per_atom" and not has_one_size and recipe.lr_power != 0
+    yield from script.remarks(recipe.script, scales=scales)
 
 
 def ask_policy(recipe: Recipe) -> None:

@@ -35,12 +35,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class RehearsedLaunch:
-    """One launch: by report, the rows of its ranks. ``error``: how it failed, if it did; ``step_s``: of one report."""
+    """One launch: by report, the rows of its ranks. ``error``: how it failed, if it did."""
 
     atoms: int
     reports: Sequence[Sequence[Row]]
     error: str | None = None
-    step_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +150,10 @@ def not_restored(row: Row, untrained: Any) -> str:
     begins = "with other parameters than it was left with"
     if untrained and far(row["start"], untrained) < 1e-9:
         begins = "untrained again"
-    fix = (
-        "give the model to trial.track(model=model, opt=opt)"
-        if row["loose"]
-        else "call trial.track when all is built, and change no parameter after it"
+    return (
+        f"the model begins {begins}: give it to trial.track(model=model, opt=opt) when all is built, and change no "
+        f"parameter after that"
     )
-    return f"the model begins {begins}: {fix}"
 
 
 def keeps_global_batch(row: Row, then: Row) -> bool | None:

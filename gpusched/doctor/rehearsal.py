@@ -208,18 +208,12 @@ class _Pause:
             return found.same(self.when, PARAMETERS)
         if self._has_other_samples:
             return found.skip(self.when, PARAMETERS, "it trains on other samples")
-        if row["untracked"]:
-            text = (
-                f"step {step} takes the parameters elsewhere: the state of {row['untracked'][0]} (its rate, "
-                f"momentum, averages) is lost. Give it to trial.track(..., opt=opt)"
-            )
-            return found.wrong(self.when, PARAMETERS, text, "optimizer not tracked")
         if found.outcome(self.when, RATE) == "WRONG":
             return found.skip(self.when, PARAMETERS, "the learning rate is another")
         text = (
             f"step {step} takes the parameters elsewhere than without one, from the same parameters at the same "
-            f"rate: something that training depends on is not in the checkpoint. Give it to trial.track (an average "
-            f"of weights, a GradScaler), or keep plain values in trial.state"
+            f"rate: something that training depends on is not in the checkpoint. Give it to trial.track (the "
+            f"optimizer, an average of weights, a GradScaler), or keep plain values in trial.state"
         )
         return found.wrong(self.when, PARAMETERS, text, "state not tracked")
 

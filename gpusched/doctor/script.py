@@ -13,17 +13,15 @@ from pathlib import Path
 _ONE_RANK = re.compile(
     r"\brank\s*(==\s*0|<\s*1)|not\s+(\w+\.)*rank\b|is_(local_)?main_process|is_global_zero"
 )
-_ADAPTIVE = re.compile(r"ada|lion|lamb|rmsprop|rprop|shampoo|muon|soap|sophia")
 _TRAINERS = re.compile(r"gpusched\.(lightning|transformers|accelerate)\b")
 
 
-def remarks(script: Path, *, grows: bool, lr_power: float) -> Iterator[str]:
+def remarks(script: Path, *, scales: bool) -> Iterator[str]:
     """Yield oddities of a script, each with its line; nothing for a script that cannot be read as Python.
 
     Args:
         script: Its file; modules that it imports are not looked at.
-        grows: Whether a trial may get more atoms, and its global batch grows with them.
-        lr_power: The recipe's power of ``lr_scaling``; negative: by the kind of the optimizer.
+        scales: Whether a trial may get more atoms, and its global batch and learning rate grow with them.
     """
     try:
         text = script.read_text("utf-8")
@@ -40,40 +38,23 @@ def remarks(script: Path, *, grows: bool, lr_power: float) -> Iterator[str]:
     calls = [
         (call, ast.unparse(call.func)) for call in ast.walk(tree) if isinstance(call, ast.Call)
     ]
-    names = {name.rpartition(".")[2]: call.lineno for call, name in reversed(calls)}
+    names = {name.rpartition(".")[2] for _, name in calls}
     for line in _reports_of_one_rank(tree):
         yield (
             f"{script.name}:{line}: trial.report(...) under a condition on the rank: every rank must call it, or the "
             f"first trial on several ranks hangs until rank 0 gives up"
         )
-    for call, name in calls:
-        if name.endswith(("mp.spawn", "multiprocessing.spawn")):
-            yield (
-                f"{script.name}:{call.lineno}: {name}(...) starts ranks, as gpusched does: call the function "
-                f'itself, with rank = int(os.environ["RANK"])'
-            )
-    if not grows or _TRAINERS.search(text) or "local_batch" in names:
+    if not scales or _TRAINERS.search(text) or {"local_batch", "scale_lr", "prepare"} & names:
         return
-    if not {"scale_lr", "prepare"} & names.keys():
-        tracks = "track" in names or any(
-            call.keywords for call, name in calls if name.endswith(".steps")
-        )
-        if "backward" in names and tracks and lr_power != 0:
-            yield (
-                f"{script.name}: on several atoms a trial has a batch for each, and the script does not call "
-                f"trial.scale_lr(opt), so its learning rate stays what it is on one atom: add it before trial.track "
-                f"or trial.steps, "
-                f"or write `batch: global` or `lr_scaling: none`"
-            )
-    elif lr_power == 1 and (found := next(filter(_is_adaptive, names), None)):
+    tracks = "track" in names or any(
+        call.keywords for call, name in calls if name.endswith(".steps")
+    )
+    if "backward" in names and tracks:
         yield (
-            f"{script.name}:{names[found]} makes an {found}, whose learning rate is multiplied by the number of atoms; "
-            f"for Adam and its like the square root of that number is usual: write lr_scaling: auto"
+            f"{script.name}: on several atoms a trial has a batch for each, and the script does not call "
+            f"trial.scale_lr(opt), so its learning rate stays what it is on one atom: add it before trial.track or "
+            f"trial.steps, or write `batch: global` or `lr_scaling: none`"
         )
-
-
-def _is_adaptive(name: str) -> bool:
-    return name[:1].isupper() and bool(_ADAPTIVE.search(name.lower()))
 
 
 def _reports_of_one_rank(tree: ast.AST) -> Iterator[int]:

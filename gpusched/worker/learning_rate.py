@@ -218,12 +218,9 @@ class Schedule:
         atoms: int,
         epoch_batches: int | None = None,
         loaders: Sequence[Any] = (),
-        *,
-        may_be_by_epoch: bool = False,
     ) -> None:
         """Count for a trial of ``atoms`` base batches in a global batch, by the first of ``loaders``; or, for a loader
-        of the script's own, by ``epoch_batches`` on one atom. ``may_be_by_epoch``: it is, where the first call of
-        ``step`` comes after a loop over a loader.
+        of the script's own, by ``epoch_batches`` on one atom.
         """
         #: The scheduler that was given.
         self.scheduler = scheduler
@@ -235,15 +232,16 @@ class Schedule:
         #: Batches that made an optimizer step, and how often.
         self._seen: Counter[int] = Counter()
         self._handed_out = 0
-        self._is_by_epoch: bool | None = None if may_be_by_epoch else False
+        #: Whether it is stepped once an epoch; None: where its first step comes after a loop over a loader.
+        self.is_by_epoch: bool | None = False
         self._offset: float | None = None
         self._epochs = 0.0
 
     def step(self, *metrics: Any) -> None:
         """Advance the scheduler to where one atom would have it. Call it after each ``optimizer.step()``."""
-        if self._is_by_epoch is None:
-            self._is_by_epoch = not any(loader.is_running for loader in self._loaders)
-        if self._is_by_epoch or metrics:
+        if self.is_by_epoch is None:
+            self.is_by_epoch = not any(loader.is_running for loader in self._loaders)
+        if self.is_by_epoch or metrics:
             self.scheduler.step(*metrics)
             return
         target = self._target()
@@ -262,7 +260,7 @@ class Schedule:
             "scheduler": self.scheduler.state_dict(),
             "base_steps": self.base_steps,
             "seen": dict(self._seen),
-            "is_by_epoch": self._is_by_epoch,
+            "is_by_epoch": self.is_by_epoch,
             "epochs": self._epochs,
             "atoms": self._atoms,
             "numbers": numbers_of(self.scheduler),
@@ -278,7 +276,7 @@ class Schedule:
         self.scheduler.load_state_dict(state["scheduler"])
         self.base_steps = int(state["base_steps"])
         self._seen = Counter(state["seen"])
-        self._is_by_epoch = state["is_by_epoch"]
+        self.is_by_epoch = state["is_by_epoch"]
         self._epochs = state["epochs"]
 
     def __getattr__(self, name: str) -> Any:

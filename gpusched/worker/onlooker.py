@@ -88,8 +88,6 @@ class Onlooker:
     def reported(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write down what has happened since the last report."""
         self.attach()
-        tracked = [_bare(value) for value in self._training.tracked.values()]
-        kept = _parameters_of(tracked)
         self._note_optimizers()
         optimizers = list(self._optimizers.values())
         row = {
@@ -117,14 +115,6 @@ class Onlooker:
             "drawn": list(self._drawn_by_data_set()),
             "start": self._start,
             "end": self._sampled(),
-            "untracked": [
-                type(optimizer).__name__
-                for optimizer in optimizers
-                if not any(optimizer is value for value in tracked)
-            ],
-            "loose": sum(
-                id(each) not in kept for optimizer in optimizers for each in owned(optimizer)
-            ),
         }
         with self._path.open("a") as file:
             file.write(json.dumps(row) + "\n")
@@ -237,15 +227,6 @@ def _stands_still(path: Path) -> bool:
 
 def _is_optimizer(value: Any) -> bool:
     return hasattr(value, "param_groups") and hasattr(value, "step")
-
-
-def _bare(value: Any) -> Any:
-    return bare_optimizer(value) if _is_optimizer(value) else value
-
-
-def _parameters_of(values: list[Any]) -> set[int]:
-    found = (value.parameters() for value in values if callable(getattr(value, "parameters", None)))
-    return {id(each) for parameters in found for each in parameters}
 
 
 def _rate(optimizer: Any) -> float:

@@ -56,14 +56,11 @@ class PlacedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         try:
-            for batch in self._batches():
+            for batch in self.given:
                 self._weight.whole = self
                 yield place_batch(batch, self._device)
         finally:
             self._weight.whole = None
-
-    def _batches(self) -> Iterator[Any]:
-        return iter(self.given)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -85,7 +82,9 @@ def prepare(trial: Any, training: Any, objects: Sequence[Any], weight: BatchWeig
         elif hasattr(each, "cooldown_counter"):  # ReduceLROnPlateau goes by a metric
             prepared.append(each)
         elif all(hasattr(each, name) for name in ("step", "optimizer", "load_state_dict")):
-            prepared.append(trial.schedule(each, may_be_by_epoch=True))
+            schedule = trial.schedule(each)
+            schedule.is_by_epoch = None  # its first step tells
+            prepared.append(schedule)
         else:
             raise TypeError(
                 f"trial.prepare takes models, optimizers, DataLoaders and schedulers, not a {type(each).__name__}"

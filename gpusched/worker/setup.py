@@ -229,13 +229,7 @@ class TrialSetup:
 
         return steps_per_epoch(loader)
 
-    def schedule(
-        self,
-        scheduler: Any,
-        *,
-        steps_per_epoch: int | None = None,
-        may_be_by_epoch: bool = False,
-    ) -> Schedule:
+    def schedule(self, scheduler: Any, *, steps_per_epoch: int | None = None) -> Schedule:
         """Count a scheduler by step in the steps of one atom, so that a resize leaves its course as it is.
 
         With ``batch: per_atom`` n atoms take one step where one atom takes n. Use what this returns in the place of the
@@ -250,7 +244,6 @@ class TrialSetup:
             scheduler: Of ``torch.optim.lr_scheduler``, or alike (``step``, ``state_dict``, ``load_state_dict``).
             steps_per_epoch: For a loader of your own: ``trial.steps_per_epoch(loader)``. A ``trial.loader`` made before
                 is known.
-            may_be_by_epoch: Leave it as it is where its first ``step()`` is not inside a loop over a ``trial.loader``.
 
         Raises:
             TypeError: ``ReduceLROnPlateau``, which goes by metrics, or an object without those methods.
@@ -270,13 +263,7 @@ class TrialSetup:
                 f"trial.schedule takes a scheduler that is stepped once for each optimizer step, not "
                 f"{type(scheduler).__name__}: step it once an epoch, as it is"
             )
-        made = Schedule(
-            scheduler,
-            training.global_batches,
-            steps_per_epoch,
-            training.loaders,
-            may_be_by_epoch=may_be_by_epoch,
-        )
+        made = Schedule(scheduler, training.global_batches, steps_per_epoch, training.loaders)
         training.schedules.append(made)
         return made
 

@@ -190,21 +190,17 @@ class StreamLoader(BaseLoader):
             )
 
 
-class _PlacedPieces(PlacedLoader):
-    def _batches(self) -> Iterator[Any]:
-        return (piece.batch for piece in self.given if piece.samples)
-
-
 def evaluation_loader(
     dataset: Any, batch_size: int, layout: Layout, device: torch.device, **options: Any
 ) -> PlacedLoader:
     """Return every sample exactly once over the ranks of ``layout``, in order, nothing padded."""
+    if isinstance(dataset, IterableDataset):
+        raise TypeError(
+            "trial.eval_loader takes a data set with a length: evaluate a stream whole on every rank, with "
+            "torch.utils.data.DataLoader(stream, batch_size)"
+        )
     collate = _taken_from(options, dataset, device)
     generator = torch.Generator().manual_seed(0)
-    if isinstance(dataset, IterableDataset):
-        size = batch_size * layout.world_size
-        reader = _Reader(dataset, {}, 0, layout, size, drop_last=False, collate=collate)
-        return _PlacedPieces(_pieces_of(reader, options, generator), device)
     mine = Subset(dataset, range(layout.rank, len(dataset), layout.world_size))
     options.update(shuffle=False, sampler=None, drop_last=False)
     made = PlacedLoader(

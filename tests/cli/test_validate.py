@@ -127,26 +127,6 @@ def test_a_time_that_is_none_is_told(recipe: Path, capsys: pytest.CaptureFixture
     assert "gpusched: --rehearse: 'soon' is not a duration; write 90s" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "is_told"),
-    [
-        (["--set", "lr_scaling=linear"], True),
-        ([], False),
-        (["--set", "lr_scaling=linear", "--set", "batch=global"], False),
-        (["--set", "lr_scaling=linear", "--set", "max_atoms=1"], False),
-    ],
-)
-def test_linear_scaling_of_adam_is_mentioned(
-    recipe: Path, capsys: pytest.CaptureFixture[str], words: list[str], is_told: bool
-) -> None:
-    script = "import gpusched, torch\nopt = torch.optim.AdamW([])\ntrial.scale_lr(opt)\n"
-    (recipe.parent / "train.py").write_text(script)
-    assert main(["validate", str(recipe), "--devices", "cpu:4", *words]) == 0
-    said = capsys.readouterr().err
-    assert ("train.py:2 makes an AdamW" in said) == is_told
-    assert ("lr_scaling: auto" in said) == is_told
-
-
 def test_sizes_beyond_what_is_there_are_mentioned(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,8 +38,6 @@ def row(step: int, atoms: int = 1, rank: int = 0) -> dict[str, Any]:
         "drawn": [{"length": 8, "count": 8 // atoms, "samples": list(range(rank, 8, atoms))}],
         "start": [step - 1.0, 0.0],
         "end": [float(step), 0.0],
-        "untracked": [],
-        "loose": 0,
     }
 
 
@@ -136,7 +134,6 @@ AGAIN = [{"length": 8, "count": 8, "samples": [0, 0, 1, 1, 2, 2, 3, 3]}]
         (each(0, inputs=[0.5]), "not repeatable", False),
         (each(1, start=[0.0, 0.0]), "parameters not restored", True),
         (each(1, start=[2.0, 1.0]), "parameters not restored", True),
-        (each(1, end=[9.0, 0.0], untracked=["SGD"]), "optimizer not tracked", True),
         (each(1, end=[9.0, 0.0]), "state not tracked", True),
         (each(1, end=[9.0, 0.0], updates=0), "less training", True),
         (first(1, updates=5), "more training", False),
@@ -219,7 +216,7 @@ def test_26_samples_drawn_with_replacement_are_not_compared() -> None:
 
 
 def test_26_a_repeated_order_is_not_blamed_on_the_optimizer() -> None:
-    lost = each(1, inputs=[10.0] * 4, end=[9.0, 0.0], untracked=["SGD"])
+    lost = each(1, inputs=[10.0] * 4, end=[9.0, 0.0])
     assert judged(lost) == [("samples", True)]
 
 

@@ -214,7 +214,7 @@ def with_accelerate(times_ranks: bool, epochs: int = 3) -> list[float]:
 
     from gpusched.accelerate import Accelerator
 
-    accelerator = Accelerator(cpu=True, scale_lr=False)
+    accelerator = Accelerator(cpu=True)
     torch.manual_seed(0)
     model: Any = nn.Linear(4, 1)
     opt: Any = torch.optim.AdamW(model.parameters(), lr=0.1)
