@@ -28,10 +28,7 @@ from gpusched.text import count, flat, show_bytes
 
 @common.command(
     common.EXPERIMENT,
-    common.one_of(
-        argument("--csv", "comma-separated values (the default)"),
-        argument("--json", "one JSON object a line"),
-    ),
+    argument("--json", "one JSON object a line, not comma-separated values"),
     argument("--trials", "one row a trial, not one a report"),
     argument("-o, --output FILE", "write to FILE instead of standard output"),
     json=False,

@@ -217,9 +217,6 @@ def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     common.wait_for_end(paths)
     view = session.view(paths)
-    # A simulated run, which has no daemon and no log, has a best trial without a file.
-    simulated = not paths.log.exists() and view["best"] is not None
-    has_model = simulated or (paths.best / "metric.json").exists()
     if as_json:
         common.print_json({"over": True, "view": view, "folder": str(paths.root)})
     else:
@@ -228,6 +225,6 @@ def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False
     if view["state"] == "interrupted":
         sys.stdout.flush()
         raise session.failure(paths)
-    if has_model:
+    if (paths.best / "metric.json").exists():
         return 0
     return 130 if interrupted else 3

@@ -30,7 +30,6 @@ _CONTROL = {
         argument("--rank N", "this rank (default: 0)", type=int), argument("--all", "all ranks")
     ),
     argument("--launch N", "this launch (default: the latest)", type=int),
-    argument("-n, --lines N", "only the last N lines", type=int),
     lines="line",
 )
 def logs(args: argparse.Namespace) -> int:
@@ -79,15 +78,13 @@ def _files(folder: Path, args: argparse.Namespace) -> list[tuple[int, str, Path]
 def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Namespace) -> None:
     """Print every line so far; with ``-f`` continue until the trial or the daemon has come to an end."""
     offsets: dict[Path, int] = {}
-    first, ended, silent = True, False, True
+    ended, silent = False, True
     next_look_at = 0.0
     while True:
         for rank, stream, path in _files(folder, args):
             found, offsets[path] = read_from(path, offsets.get(path, 0))
             plain = (line.translate(_CONTROL) for line in found)
             lines = [part for line in plain for part in line.splitlines() or [""]]
-            if first and args.lines is not None:
-                lines = lines[max(0, len(lines) - args.lines) :]
             silent = silent and not lines
             for line in lines:
                 if args.json:
@@ -98,7 +95,6 @@ def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Nam
             if silent:
                 common.note(f"trial {number} has printed nothing in launch {folder.name}")
             return
-        first = False
         ended = not find.has_daemon(paths)
         if not ended and time.monotonic() >= next_look_at:
             next_look_at = time.monotonic() + FINAL_EVERY_S

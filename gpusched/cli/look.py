@@ -242,8 +242,7 @@ def _winner(view: Standing, best: BestRow) -> Iterator[str]:
     atoms = f", on {count(best.atoms, 'atom')}" if best.atoms else ""
     score = f"{show_metric(best.metric)}  (trial {best.trial} at step {best.step}{atoms})"
     rows = [(view.metric, score), *hparam_texts(best.hparams)]
-    simulated = all(device.id.startswith("sim:") for device in view.devices)
-    if view.folder and not (view.devices and simulated):
+    if view.folder:
         checkpoint = ExperimentPaths(Path(view.folder)).best / "checkpoint"
         rows.append(("checkpoint", str(checkpoint)))
     column = max(len(name) for name, _ in rows)

@@ -24,9 +24,6 @@ _MACHINE = (
         "duration of a launch or resize: seconds, or a share of the deadline, 5%% (0)",
         default="0",
     ),
-    argument("--max-atoms N", "most atoms for a trial", type=int),
-    argument("--sizes N", "allowed numbers of atoms for a trial", type=int, nargs="+", default=[]),
-    argument("--max-trials N", "draw at most N configurations", type=int),
     argument("--sampler S", "sampler, as in a recipe (random)", default="random"),
 )
 
@@ -75,7 +72,6 @@ def _request(args: argparse.Namespace) -> Any:
     from gpusched.sim.setup import Request
 
     names = [name.strip() for text in args.policy or ["hypersched"] for name in text.split(",")]
-    more = {name: getattr(args, name) for name in ("max_atoms", "max_trials", "target")}
     return Request(
         workload=args.workload,
         policies=list(dict.fromkeys(names)),
@@ -87,7 +83,7 @@ def _request(args: argparse.Namespace) -> Any:
         seeds=args.seeds,
         first_seed=args.seed,
         sampler=args.sampler,
-        more={**more, "sizes": tuple(sorted({*args.sizes}))},
+        more={"target": args.target},
     )
 
 

@@ -12,7 +12,6 @@ from gpusched.cli.common import argument
 from gpusched.daemon import session
 from gpusched.driver.assemble import read_recipe
 from gpusched.errors import InputError
-from gpusched.folder.files import read_json
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.recipe import values
 from gpusched.space.space import fill_in, parse_space
@@ -41,14 +40,7 @@ def _ask_of_trial(args: argparse.Namespace, verb: str) -> int:
     return common.tell(args, {"trial": number, "answer": answer}, answer)
 
 
-_NO_WAIT = argument("--no-wait", "do not wait until the search has ended")
-
-
-@common.command(
-    common.EXPERIMENT,
-    _NO_WAIT,
-    argument("--trial TRIAL", "stop this trial only"),
-)
+@common.command(common.EXPERIMENT, argument("--trial TRIAL", "stop this trial only"))
 def stop(args: argparse.Namespace) -> int:
     """Stop a search in good order: every trial leaves at its next step, the best model stays on disk.
 
@@ -59,7 +51,7 @@ def stop(args: argparse.Namespace) -> int:
     return _end(args, "stop", "has stopped")
 
 
-@common.command(common.EXPERIMENT, _NO_WAIT)
+@common.command(common.EXPERIMENT)
 def cancel(args: argparse.Namespace) -> int:
     """End a search now: its trials are killed where they are. The best model saved so far stays on disk."""
     return _end(args, "cancel", "is cancelled")
@@ -67,10 +59,9 @@ def cancel(args: argparse.Namespace) -> int:
 
 def _end(args: argparse.Namespace, verb: str, done: str) -> int:
     paths = common.experiment(args, running_first=True)
-    answer = session.ask(paths, verb)
-    if not args.no_wait:
-        common.wait_for_end(paths)
-        answer = f"{paths.root.name} {done}"
+    session.ask(paths, verb)
+    common.wait_for_end(paths)
+    answer = f"{paths.root.name} {done}"
     return common.tell(args, {"experiment": paths.root.name, "answer": answer}, answer)
 
 
@@ -128,8 +119,11 @@ def try_(args: argparse.Namespace) -> int:
     if not given:
         raise InputError("no configuration is given; write KEY=VALUE, as in 'gpusched try lr=0.1'")
     whole = complete(paths, common.assignments(given), may_be_outside=args.outside)
-    queue(args, paths, whole, args.seed)
-    return 0
+    answer = session.ask(paths, "try", hparams=whole, seed=args.seed)
+    others = count(answer["before"], "configuration")
+    before = f", behind {others} asked for before" if answer["before"] else ""
+    text = f"{show_hparams(whole)} starts as soon as an atom is free{before}"
+    return common.tell(args, {"experiment": paths.root.name, **answer}, text)
 
 
 def complete(
@@ -143,34 +137,3 @@ def complete(
         is_outside = "outside the space" in str(error)
         hint = "\n'--outside' allows values outside the space" if is_outside else ""
         raise InputError(f"{error}{hint}") from None
-
-
-def queue(
-    args: argparse.Namespace, paths: ExperimentPaths, hparams: Mapping[str, Any], seed: int | None
-) -> None:
-    """Ask the daemon to start this configuration next, and tell the answer."""
-    answer = session.ask(paths, "try", hparams=dict(hparams), seed=seed)
-    queued = {"experiment": paths.root.name, **answer}
-    others = count(queued["before"], "configuration")
-    before = f", behind {others} asked for before" if queued["before"] else ""
-    text = f"{show_hparams(hparams)} starts as soon as an atom is free{before}"
-    common.tell(args, queued, text)
-
-
-# ---------------------------------------------------------------- rerun
-
-
-@common.command(
-    common.TRIAL, argument("--seed N", "seed of training (default: the same)", type=int)
-)
-def rerun(args: argparse.Namespace) -> int:
-    """Train a trial's configuration again in a running search, with the same seed unless --seed gives another."""
-    paths = common.experiment(args)
-    number = session.trial_number(args.trial)
-    known = read_json(paths.trial(number).hparams)
-    if known is None:
-        raise InputError(
-            f"trial {number} of {paths.root.name} was never launched; 'gpusched status' lists the trials"
-        )
-    queue(args, paths, known["hparams"], known["seed"] if args.seed is None else args.seed)
-    return 0

@@ -37,7 +37,6 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Printed]:
     call("pause", "0")
     call("try", "x=0.5")
     call("unpause", "0")
-    call("rerun", "1")
     for words in (
         ["status"],
         ["ls"],
