@@ -11,7 +11,7 @@ from gpusched.core.allocation import DeviceState
 from gpusched.core.decisions import NO_STEP_FITS
 from gpusched.core.events import TrialExited
 from gpusched.core.state import NOTHING_LEFT, TOO_LATE, State
-from gpusched.core.trial import After, TrialRecord, TrialState
+from gpusched.core.trial import After, Cap, TrialRecord, TrialState
 
 S = TrialState
 
@@ -56,8 +56,8 @@ def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | No
         return None
     if trial.steps_since_launch or not 0 < fewer < trial.atoms:
         return None
-    trial.most_atoms, trial.decided_at = fewer, state.now
     why = f"failed on {trial.size_in_words}, goes back to {fewer} and grows no more: {event.error}"
+    trial.cap, trial.decided_at = Cap(fewer, why), state.now
     return After(S.STARTING, why, fewer)
 
 
@@ -101,8 +101,7 @@ def _relaunch(state: State, trial: TrialRecord, event: TrialExited) -> After:
 
 def fit(state: State, trial: TrialRecord, atoms: int) -> int:
     """Return the largest size of at most ``atoms`` on which this trial has not failed."""
-    most = trial.most_atoms
-    return state.rules.fit(atoms if most is None else min(atoms, most))
+    return state.rules.fit(atoms if trial.cap is None else min(atoms, trial.cap.atoms))
 
 
 def within_room(state: State, atoms: int) -> int:

@@ -23,7 +23,7 @@ from gpusched.core.idle import IdleTime
 from gpusched.core.rules import Rules
 from gpusched.core.state import DEADLINE, LAST_CALL, WAKE, WATCH, State
 from gpusched.core.transitions import Transitions
-from gpusched.core.trial import NEVER, RUNNING, TrialRecord, TrialState
+from gpusched.core.trial import NEVER, RUNNING, Cap, TrialRecord, TrialState
 
 S = TrialState
 
@@ -175,8 +175,8 @@ class Experiment:
 
     def _take_back(self, trial: TrialRecord, atoms: int) -> None:
         """Have a trial go back to fewer atoms, for good: the growth to these has made its steps longer."""
-        trial.most_atoms = atoms
         why = f"its steps take longer on {trial.size_in_words}: goes back to {atoms} and grows no more"
+        trial.cap = Cap(atoms, why)
         self._do.enact(Resize(trial.id, atoms, why))
 
     def _end_at_target(self, trial: TrialRecord) -> None:

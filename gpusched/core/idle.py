@@ -107,7 +107,7 @@ def _why_none_grows(state: State) -> str:
         room = trial.atoms + state.devices.room(trial.devices)
         if exits.fit(state, trial, room) > trial.atoms:
             return ""
-        if trial.most_atoms is not None:
+        if trial.cap is not None:
             capped = "it has failed or slowed down on more atoms and grows no more"
     return f"each live trial stays at its size: {capped}" if state.live else ""
 
@@ -130,7 +130,7 @@ def _why(state: State, slot: DeviceSlot) -> tuple[str, str] | None:
     """Return the reason and the detail for which an atom is idle; None: it is not."""
     match slot.state:
         case DeviceState.FREE:
-            return why_free(state), ""
+            return why_free(state), _refusal(state)
         case DeviceState.QUARANTINED:
             return QUARANTINED, slot.reason
         case DeviceState.DRAINING:
@@ -146,3 +146,9 @@ def _why_held(state: State, slot: DeviceSlot) -> tuple[str, str] | None:
     if trial is not None and trial.state is TrialState.STARTING and trial.has_processes:
         return STARTING, f"trial {trial.id}"
     return None
+
+
+def _refusal(state: State) -> str:
+    """Say what happened on more atoms to the first live trial that grows no more."""
+    capped = ((trial.id, trial.cap.why) for trial in state.live.values() if trial.cap is not None)
+    return next((f"trial {number}: {why}" for number, why in capped), "")

@@ -105,6 +105,14 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
+class Cap:
+    """The most atoms that a trial may have from now on, and what happened on more of them, in words."""
+
+    atoms: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class BestCheckpoint:
     """A checkpoint on disk and the score its trial reported at that step."""
 
@@ -216,9 +224,9 @@ class TrialRecord:
     #: When the present incarnation came up, and the training time of those before it.
     up_at: float | None = None
     past_training_s: float = 0.0
-    #: Atoms that its last report came from; the most that it may have after it has failed on more (None: any).
+    #: Atoms that its last report came from; the most that it may have (None: any).
     trained_atoms: int = 0
-    most_atoms: int | None = None
+    cap: Cap | None = None
     #: Steps reported by the present incarnation.
     steps_since_launch: int = 0
     #: Time of one step, of which a report stands for ``stride``.
