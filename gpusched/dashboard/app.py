@@ -113,7 +113,7 @@ class Dashboard(App[Why]):
         self._is_fetching = False
         self.failure: BaseException | None = None
         self.view: Standing | None = None
-        self._trials = TrialTable()
+        self._trials, self._tabs = TrialTable(), TabbedContent(id="side")
         self._is_stale = False
         self._heard_at = time.monotonic()
         #: By tab: the trial, and its content.
@@ -125,7 +125,7 @@ class Dashboard(App[Why]):
         yield Static(id="atoms", markup=False)
         with Container(id="body"):
             yield self._trials
-            with TabbedContent(id="side"):
+            with self._tabs:
                 with TabPane("trial", id="trial"), VerticalScroll():
                     yield Static(id="detail", markup=False)
                 with TabPane("curves", id="curves"):
@@ -235,15 +235,11 @@ class Dashboard(App[Why]):
     def on_tabbed_content_tab_activated(self, _event: TabbedContent.TabActivated) -> None:
         self._fill_side()
 
-    @property
-    def _tab(self) -> str:
-        return self.query_one(TabbedContent).active
-
     def _fill_side(self) -> None:
         """Show the open tab, and ask for its content if another trial's is there."""
         if (view := self.view) is None or not self.is_running:
             return
-        tab, number = self._tab, self._trials.under
+        tab, number = self._tabs.active, self._trials.under
         about, found = self._fetched.get(tab, (-1, None))
         if about != number:
             found = None
@@ -265,7 +261,7 @@ class Dashboard(App[Why]):
 
     def _fetch(self) -> None:
         """Ask for what the open tab shows of the trial, unless an answer is awaited."""
-        tab, number = self._tab, self._trials.under
+        tab, number = self._tabs.active, self._trials.under
         if self._is_fetching or (source := self._sources.get(tab)) is None:
             return
 
@@ -309,11 +305,11 @@ class Dashboard(App[Why]):
         self._trials.focus()
 
     def action_open(self, tab: str) -> None:
-        self.query_one(TabbedContent).active = tab
+        self._tabs.active = tab
 
     def action_enter(self) -> None:
         """Give the panel the keys, and on a narrow screen all the room."""
-        pane = self.query_one(f"#{self._tab}", TabPane)
+        pane = self.query_one(f"#{self._tabs.active}", TabPane)
         for widget in pane.query("RichLog, VerticalScroll"):
             widget.focus()
         self.screen.set_class(self.size.width < 120, "-zoomed")
@@ -345,7 +341,7 @@ class Dashboard(App[Why]):
     def action_save_log(self) -> None:
         """Write the log that is shown to a file in the working directory."""
         number, lines = self._fetched.get("log", (None, None))
-        if self._tab != "log" or not lines:
+        if self._tabs.active != "log" or not lines:
             self.notify("open the log of a trial first (3)")
             return
         path = Path(f"trial-{number}.log")

@@ -60,6 +60,7 @@ def test_keys_sizes_and_a_terminal_left_as_it_was(terminal: Open, tmp_path: Path
     screen.wait("best accuracy 0.9926")
     assert screen.ask("#{alternate_on} #{cursor_flag} #{mouse_any_flag}") == "1 0 1"
     screen.keys("Enter")
+    screen.wait("details")
     screen.wait("the story of trial 0")
     screen.keys("3")
     screen.wait("epoch 1 of 81")
