@@ -84,7 +84,7 @@ def best_over_time(told: Timeline, sign: float) -> list[tuple[float, float]]:
 def curves(told: Timeline, sign: float, metric: str) -> go.Figure:
     """Draw every trial's metric over steps, or over time by a button; a second one has a logarithmic axis.
 
-    The best ``LINES`` trials have a line of their own. The axis spans most of the points, so that a curve that runs
+    The best ``LINES`` trials have a line of their own. The axis spans most of their points, so that a curve that runs
     away hides nothing.
     """
     drawn = [trial for trial in ranked(told, sign) if trial.best(sign) is not None]
@@ -101,7 +101,7 @@ def curves(told: Timeline, sign: float, metric: str) -> go.Figure:
     values = [y for trial in drawn for _, _, y in trial.curve if y is not None]
     if not values:
         return found
-    low, high = middle(values)
+    low, high = middle([y for trial in drawn[:LINES] for _, _, y in trial.curve if y is not None])
     margin = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
     span = [low - margin, high + margin]
     found.update_yaxes(range=span)
@@ -162,9 +162,10 @@ def scatter(
 ) -> go.Figure | None:
     """Draw the best metric of each trial against each hyperparameter that varied; None where none did.
 
+    The better three quarters of the trials have the whole height, and the best lie on top.
     ``logarithmic``: dotted names of the hyperparameters that were drawn evenly in the logarithm.
     """
-    known = [(t, best) for t in told.trials.values() if (best := t.best(sign)) is not None]
+    known = [(t, best) for t in ranked(told, sign) if (best := t.best(sign)) is not None][::-1]
     given = {trial.id: dict(flat(trial.hparams)) for trial, _ in known}
     names = [
         name
@@ -175,7 +176,6 @@ def scatter(
         return None
     rows = math.ceil(len(names) / ABREAST)
     found = make_subplots(rows=rows, cols=min(ABREAST, len(names)), shared_yaxes=True)
-    low, high = middle([best for _, best in known])
     for place, name in enumerate(names):
         at = {"row": place // ABREAST + 1, "col": place % ABREAST + 1}
         with_it = [(trial, best) for trial, best in known if name in given[trial.id]]
@@ -184,22 +184,19 @@ def scatter(
         dots = go.Scatter(
             x=values if numbers else [escape(str(value)[:24]) for value in values],
             y=[best for _, best in with_it],
-            text=[_words(trial) for trial, _ in with_it],
+            text=[f"trial {trial.id}" for trial, _ in with_it],
             mode="markers",
             marker={
                 "size": 8,
                 "color": [math.log1p(len(trial.curve)) for trial, _ in with_it],
                 "colorscale": "Viridis",
             },
-            hovertemplate="%{y}<br>%{text}<extra></extra>",
+            hovertemplate="%{text}: %{y}<br>%{x}<extra></extra>",
         )
         found.add_trace(dots, **at)
-        log = numbers and name in set(logarithmic)
-        kind = {"type": "log", "exponentformat": "power"} if log else {}
-        found.update_xaxes(title_text=escape(name), **kind, **at)
-    # The best trials are few, and never outliers to be left out.
-    best = max(best * sign for _, best in known) * sign
-    low, high = min(low, best), max(high, best)
+        log = _decades(values) if numbers and name in set(logarithmic) else {}
+        found.update_xaxes(title_text=escape(name), **log, **at)
+    low, high = sorted((known[len(known) // 4][1], known[-1][1]))
     margin = 0.06 * (high - low) or 1.0
     found.update_yaxes(range=[low - margin, high + margin])
     found.update_yaxes(title_text=escape(metric), col=1)
@@ -207,6 +204,15 @@ def scatter(
         height=80 + 240 * rows, showlegend=False, template="plotly_white", margin={"t": 20, "r": 20}
     )
     return found
+
+
+def _decades(values: Sequence[Any]) -> dict[str, Any]:
+    """Return a logarithmic axis: powers of ten are named, and on one of less than two decades 1, 2, 5, 10, .."""
+    low, high = math.log10(min(values)), math.log10(max(values))
+    if high - low >= 2:
+        return {"type": "log", "dtick": 1, "exponentformat": "power"}
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    return {"type": "log", "tickvals": [n * 10.0**power for power in powers for n in (1, 2, 5)]}
 
 
 # ---------------------------------------------------------------- devices and rungs

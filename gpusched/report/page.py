@@ -50,7 +50,8 @@ def html(view: Mapping[str, Any], told: Timeline, space: Mapping[str, Any] | Non
         (
             f"Best {metric} by hyperparameter",
             figures.scatter(told, sign, metric, _logarithmic(space or {})),
-            "A point is a trial; the brighter, the more steps it was trained.",
+            "A point is a trial; the brighter, the more steps it was trained. The worst quarter may lie outside: "
+            "a double click shows all.",
         ),
         (
             "Devices",

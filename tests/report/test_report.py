@@ -98,14 +98,32 @@ def test_the_metric_against_each_hyperparameter_that_varied() -> None:
     plot = figures.scatter(given, 1.0, "acc", ["net.lr"])
     assert plot is not None
     lr, opt = plot.data
-    assert (lr.x, lr.y) == ((1.0, 0.1, 0.01), (0.1, 0.3, 0.3))
-    assert opt.x == ("a", "&lt;", "a")
+    assert (lr.x, lr.y) == ((1.0, 0.01, 0.1), (0.1, 0.3, 0.3))
+    assert opt.x == ("a", "a", "&lt;")
     assert (plot.layout.xaxis.type, plot.layout.xaxis.title.text) == ("log", "net.lr")
     assert plot.layout.xaxis2.type is None
     assert figures.scatter(told([0.1]), 1.0, "acc") is None
     many = figures.scatter(told([0.9], *([0.1 + n / 1000] for n in range(20))), 1.0, "acc")
     assert many is not None
     assert many.layout.yaxis.range[1] > 0.9, "the best is in view"
+    narrow = told([0.5], [0.6])
+    for trial, width in zip(narrow.trials.values(), (30, 400), strict=True):
+        trial.hparams = {"width": width}
+    named = figures.scatter(narrow, 1.0, "acc", ["width"])
+    assert named is not None
+    assert {50, 100, 200} < set(named.layout.xaxis.tickvals), "10^2 alone would say little"
+
+
+def test_bad_trials_do_not_press_the_good_ones_together() -> None:
+    """Three of four trials fill the height, of a loss as of a score; so do the curves of the best."""
+    losses = [*([0.4 + n / 100] for n in range(30)), *([8.0 - n] for n in range(6))]
+    plot = figures.scatter(told(*losses), -1.0, "loss")
+    assert plot is not None
+    low, high = plot.layout.yaxis.range
+    assert low < 0.4 < 0.6 < high < 1.0
+    assert plot.data[0].y[-1] == 0.4, "the best is drawn last"
+    low, high = figures.curves(told(*losses), -1.0, "loss").layout.yaxis.range
+    assert low < 0.4 < high < 1.0
 
 
 def test_rungs_count_who_trained_beyond() -> None:
