@@ -19,6 +19,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -91,95 +92,82 @@ class Recorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        real = {
-            name: getattr(os, name)
-            for name in ("open", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "link")
-        }
-        real["symlink"] = os.symlink
-
+        names = [
+            "open",
+            "fsync",
+            "rename",
+            "replace",
+            "mkdir",
+            "unlink",
+            "rmdir",
+            "link",
+            "symlink",
+        ]
+        real = {name: getattr(os, name) for name in names}
         found = (path for path in self.root.rglob("*") if path.is_dir())
         self.folders = [str(path.relative_to(self.root)) for path in found]
 
-        def inside(path: Any) -> str | None:
+        def inside(path: Any) -> str:
+            """Its name below the root; empty if it is elsewhere."""
             full = os.path.abspath(os.fspath(path))  # noqa: PTH100 - a link is not to be followed
-            root = str(self.root)
-            return full[len(root) + 1 :] if full.startswith(root + "/") else None
+            return full.removeprefix(f"{self.root}/") if full.startswith(f"{self.root}/") else ""
 
-        def change(name: str, what: str, do: Callable[[dict[str, Any]], None]) -> None:
-            self.log.append(Change(name.rpartition("/")[0], do, what))
+        def change(kind: str, name: str, do: Callable[[dict[str, Any]], None]) -> None:
+            if name:
+                self.log.append(Change(name.rpartition("/")[0], do, f"{kind} {name}"))
+
+        def becomes(kind: str, name: str, what: Callable[[dict[str, Any]], Any]) -> None:
+            change(kind, name, lambda tree: tree.__setitem__(name, what(tree)))
 
         def open_(path: Any, flags: int, mode: int = 0o777, **more: Any) -> int:
             new = bool(flags & os.O_CREAT) and not os.path.lexists(path)
             descriptor = int(real["open"](path, flags, mode, **more))
-            name = inside(path)
-            if new and name is not None and "dir_fd" not in more:
+            if new and inside(path) and "dir_fd" not in more:
                 inode = os.fstat(descriptor).st_ino
                 self._keep_alive(inode, descriptor)
-                change(name, f"create {name}", lambda tree: tree.__setitem__(name, inode))
+                becomes("create", inside(path), lambda tree: inode)
             return descriptor
 
         def fsync(descriptor: int) -> None:
             real["fsync"](descriptor)
             path = Path(f"/proc/self/fd/{descriptor}").readlink()
-            name = inside(path)
-            if path == self.root or name is not None:
-                if path.is_dir():
-                    self.log.append(Sync(None, name or ""))
-                else:
-                    self.log.append(Sync(os.fstat(descriptor).st_ino, None, path.read_bytes()))
+            if path != self.root and not inside(path):
+                return
+            if path.is_dir():
+                self.log.append(Sync(None, inside(path)))
+            else:
+                self.log.append(Sync(os.fstat(descriptor).st_ino, None, path.read_bytes()))
 
         def rename(source: Any, target: Any, **more: Any) -> None:
             real["rename"](source, target, **more)
             one, other = inside(source), inside(target)
-            assert one is not None
-            assert other is not None
-            change(other, f"rename {one} to {other}", lambda tree: _rename(tree, one, other))
+            assert one, source
+            assert other, target
+            change("rename to", other, lambda tree: _rename(tree, one, other))
 
         def mkdir(path: Any, mode: int = 0o777, **more: Any) -> None:
             real["mkdir"](path, mode, **more)
-            name = inside(path)
-            if name is not None:
-                change(name, f"mkdir {name}", lambda tree: tree.__setitem__(name, "folder"))
+            becomes("mkdir", inside(path), lambda tree: "folder")
 
-        def remove(path: Any, *, dir_fd: int | None = None, _kind: str = "unlink") -> None:
-            full = path
-            if dir_fd is not None:
-                full = Path(f"/proc/self/fd/{dir_fd}").readlink() / path
-            real[_kind](path, dir_fd=dir_fd)
-            name = inside(full)
-            if name is not None:
-                change(name, f"{_kind} {name}", lambda tree: _remove(tree, name))
-
-        def rmdir(path: Any, *, dir_fd: int | None = None) -> None:
-            remove(path, dir_fd=dir_fd, _kind="rmdir")
+        def remove(kind: str, path: Any, *, dir_fd: int | None = None) -> None:
+            full = path if dir_fd is None else Path(f"/proc/self/fd/{dir_fd}").readlink() / path
+            real[kind](path, dir_fd=dir_fd)
+            change(kind, name := inside(full), lambda tree: _remove(tree, name))
 
         def link(source: Any, target: Any, **more: Any) -> None:
             real["link"](source, target, **more)
-            one, other = inside(source), inside(target)
-            assert one is not None
-            assert other is not None
-            change(other, f"link {other}", lambda tree: tree.__setitem__(other, tree.get(one)))
+            one = inside(source)
+            assert one, source
+            becomes("link", inside(target), lambda tree: tree.get(one))
 
         def symlink(source: Any, target: Any, *more: Any, **most: Any) -> None:
             real["symlink"](source, target, *more, **most)
-            name = inside(target)
-            if name is not None:
-                change(
-                    name,
-                    f"symlink {name}",
-                    lambda tree: tree.__setitem__(name, ("symlink", os.fspath(source))),
-                )
+            becomes("symlink", inside(target), lambda tree: ("symlink", os.fspath(source)))
 
         fakes = {
-            "open": open_,
-            "fsync": fsync,
-            "rename": rename,
-            "replace": rename,
-            "mkdir": mkdir,
-            "unlink": remove,
-            "rmdir": rmdir,
-            "link": link,
-            "symlink": symlink,
+            **{"open": open_, "fsync": fsync, "rename": rename, "replace": rename, "mkdir": mkdir},
+            **{"link": link, "symlink": symlink},
+            **{name: partial(remove, name) for name in ("unlink", "rmdir")},
         }
         self._open: dict[int, int] = {}
         with mock.patch.multiple(os, **fakes):

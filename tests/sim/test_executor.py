@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from gpusched.core.commands import ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
@@ -16,6 +18,7 @@ from gpusched.core.events import (
 from gpusched.executors.base import FOREVER, LiveTrial
 from gpusched.sim.executor import SimExecutor, Stalled
 from gpusched.sim.physics import Delays, SimulatedCurve
+from tests.executors.contract import ExecutorContract, Rig
 from tests.faults import FaultyExecutor, Incident
 
 HPARAMS = {"b0_quantile": 0.5, "b1": 0.5, "b2": 0.5}
@@ -213,3 +216,31 @@ def test_reconcile_tells_of_every_report_that_was_not_journaled():
     assert [event.seq for event in found] == [2, 3]
     assert [event.metric for event in found] == [2.0, 3.0]
     assert told(events(executor, 1)[0]) == ("report", 4.0, 4)  # and it just goes on
+
+
+# ---------------------------------------------------------------- the contract of all executors
+
+
+class Scripted:
+    """Does what its hyperparameters say: ``steps`` steps of 0.1 s, and fails in step ``fails_at``."""
+
+    name, metric, mode, defaults = "scripted", "accuracy", "max", {}
+
+    def space(self, seed):
+        return {}
+
+    def curve(self, trial, hparams, seed):
+        fails_at = hparams.get("fails_at")
+        length = hparams["steps"] if fails_at is None else fails_at - 1
+        ending = "finished" if fails_at is None else "failed"
+        return SimulatedCurve(lambda step: 0.1 * step, lambda step: 0.1, length, ending)
+
+
+class TestSimExecutor(ExecutorContract):
+    """Everything is in ``contract.py``."""
+
+    @pytest.fixture
+    def rig(self) -> Rig:
+        numbers = itertools.count()
+        executor = SimExecutor(Scripted(), 4)
+        return Rig(executor, lambda: next(numbers), lambda steps, **more: {"steps": steps, **more})
