@@ -157,27 +157,33 @@ def test_at_80_columns_every_key_that_is_shown_is_shown_in_whole_words() -> None
 
 
 def test_what_has_no_room_is_reached_by_scrolling_sideways() -> None:
-    assert "launches" not in shown(EXPLORING, size=(80, 24))
-    screen = shown(EXPLORING, *["right"] * 50, size=(80, 24))
-    head = next(line for line in screen.splitlines() if "launches" in line)
-    assert head.split()[0] == "trial", "the numbers of the trials stay"
+    async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
+        assert "launches" not in screen_of(app)
+        while "launches" not in (screen := screen_of(app)):
+            await pilot.press(*["right"] * 10)
+        head = next(line for line in screen.splitlines() if "launches" in line)
+        assert head.split()[0] == "trial", "the numbers of the trials stay"
+
+    drive(EXPLORING, steps, size=(80, 24))
 
 
 def test_a_log_is_wrapped_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     line = f"{'x' * 150} the-end"
-    options: dict[str, Any] = {"sources": {"log": lambda _: [line]}, "size": (80, 40)}
-    assert "the-end" not in shown(EXPLORING, "3", until="xxx", **options)
-    assert "the-end" in shown(EXPLORING, "3", "w", until="the-end", **options)
-    assert "open the log of a trial first" in shown(EXPLORING, "o", **options)
 
     async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
-        await pressing("3")(pilot, app)
-        while "xxx" not in screen_of(app):
-            await pilot.pause(0.02)
+        async def press(key: str, until: str) -> str:
+            await pressing(key)(pilot, app)
+            while until not in (screen := screen_of(app)):
+                await pilot.pause(0.02)
+            return screen
+
+        await press("o", until="open the log of a trial first")
+        assert "the-end" not in await press("3", until="xxx")
+        await press("w", until="the-end")
         await pressing("o")(pilot, app)
 
-    drive(EXPLORING, steps, **options)
+    drive(EXPLORING, steps, sources={"log": lambda _: [line]}, size=(80, 40))
     assert (tmp_path / "trial-0.log").read_text() == f"{line}\n"
 
 

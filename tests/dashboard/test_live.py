@@ -112,28 +112,17 @@ def test_a_watcher_stays_when_it_is_over(terminal: Open) -> None:
     assert_restored(screen)
 
 
-def test_a_silent_daemon_is_said_to_be_away_and_ctrl_c_detaches_who_only_watches(
-    terminal: Open,
-) -> None:
+def test_a_watcher_of_a_silent_daemon_is_suspended_continued_and_detached(terminal: Open) -> None:
     screen = terminal()
     screen.type(f"{PLAY} {VIEW}")
     assert "accuracy▾" in screen.wait(r"daemon is away, last seen \d"), "the last view"
-    screen.keys("C-c")
-    screen.wait("ended: detached, 0 interrupts")
-    assert_restored(screen)
-
-
-def test_suspending_gives_the_terminal_back_and_takes_it_again(terminal: Open) -> None:
-    screen = terminal()
-    screen.type(f"{PLAY} {VIEW}")
-    screen.wait("accuracy▾")
     screen.keys("C-z")
     screen.wait("Stopped")
     assert_restored(screen)
     screen.type("fg")
     screen.wait("accuracy▾")
-    screen.keys("q")
-    screen.wait("ended: detached")
+    screen.keys("C-c")
+    screen.wait("ended: detached, 0 interrupts")
     assert_restored(screen)
 
 
