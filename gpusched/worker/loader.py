@@ -70,8 +70,12 @@ class BaseLoader(ABC):
         self.is_running = False
         #: Batches that this launch has handed out.
         self.batches_handed_out = 0
-        #: Line of the script that has asked for the length of one atom, where that of this launch is another.
+        #: Passes of this launch in which an optimizer has stepped.
+        self.passes_trained = 0
+        #: Lines of the script that have asked for the length outside of a loop, where one atom has another: for that of
+        #: one atom; and, after ``trial.track`` or a first batch, for that of this launch.
         self.length_read_at: str | None = None
+        self.own_length_read_at: str | None = None
         #: The ``DataLoader`` that ``trial.prepare`` was given, whose attributes this one has too; whether it was read
         #: the last time, whole on every rank, as this one is where no gradients are recorded: for evaluation.
         self.given: Any = None
@@ -89,9 +93,13 @@ class BaseLoader(ABC):
         if self._reads_given:
             return len(self.given)
         now = self._epoch_batches()
-        if self.is_set_up or self.base_length in (None, now):
+        if self.is_running or self.base_length in (None, now):
             return now
-        self.length_read_at = ":".join(map(str, script_line()))
+        place = ":".join(map(str, script_line()))
+        if self.is_set_up:
+            self.own_length_read_at = place
+            return now
+        self.length_read_at = place
         return self.base_length or now
 
     @abstractmethod
@@ -124,7 +132,7 @@ class BaseLoader(ABC):
                 self.batches_handed_out += 1
                 yield place_batch(batch, self._device)
         finally:
-            self._end(where.epoch)
+            self._end(where)
         if is_empty:
             raise ValueError(
                 f"trial.loader: the data do not fill one global batch of {self.global_batch} samples, and "
@@ -165,6 +173,7 @@ class BaseLoader(ABC):
         """Take the place of a loader that the same line of the script has made before: its next epoch comes next."""
         self._position = Position(forerunner._settled().epoch)
         self.batches_handed_out = forerunner.batches_handed_out
+        self.passes_trained = forerunner.passes_trained
 
     def tell_apart(self, index: int) -> None:
         """Visit samples in another order than the loaders made before this one, the ``index``-th of a script."""
@@ -219,11 +228,12 @@ class BaseLoader(ABC):
         )
         return replace(where)
 
-    def _end(self, epoch: int) -> None:
-        """End epoch ``epoch``, which has come to its end or was left by a ``break``."""
-        if self._position.epoch != epoch:
+    def _end(self, began: Position) -> None:
+        """End the epoch that was begun there, which has come to its end or was left by a ``break``."""
+        if self._position.epoch != began.epoch:
             return
-        self._position = Position(epoch + 1)
+        self.passes_trained += self._counts_steps and self._stepped != began
+        self._position = Position(began.epoch + 1)
         self.is_running = False
         self._weight.end(self)
 

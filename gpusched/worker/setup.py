@@ -247,10 +247,16 @@ class TrialSetup:
 
         Raises:
             TypeError: ``ReduceLROnPlateau``, which goes by metrics, or an object without those methods.
+            RuntimeError: The script has asked for the length of a loader too late to get that of one atom.
         """
         from gpusched.worker.learning_rate import Schedule, counts_atoms
 
         training = self._training
+        if (place := training.own_length()) and not training.keeps_global_batch:
+            raise RuntimeError(
+                f"{place}: len(loader) after trial.track, or a first batch, is the number on the atoms of this launch, "
+                f"and a schedule is counted in steps of one atom: write trial.steps_per_epoch(loader)"
+            )
         if counts_atoms(scheduler):
             raise TypeError(
                 "trial.schedule takes the scheduler itself: accelerator.prepare has made one that counts the steps of "

@@ -61,6 +61,8 @@ class Training:
         #: that wrote the checkpoint.
         self.late: set[str] = set()
         self.was_late: set[str] = set()
+        #: Whether a loop of the script's own trains on its data several times for a report.
+        self.reports_seldom = False
 
     @property
     def where(self) -> tuple[int, int]:
@@ -106,6 +108,12 @@ class Training:
         """Return the line that prepared a loader for training which this launch has not read yet."""
         return next((place for each, place in self.prepared if not each.batches_handed_out), None)
 
+    def own_length(self) -> str | None:
+        """Return the line that asked for a loader's length in this launch, and got another than one atom has."""
+        return next(
+            (one.own_length_read_at for one in self.loaders if one.own_length_read_at), None
+        )
+
     def stale_length(self) -> str | None:
         """Return the remark about the length of a loader that was read before training and is in no schedule."""
         read = next((loader for loader in self.loaders if loader.length_read_at), None)
@@ -131,6 +139,7 @@ class Training:
         self.written_by = checkpoint.facts["world_size"]
         self.clock.reports = self._saved("reports") or 0
         self.was_late = set(self._saved("late") or ())
+        self.reports_seldom = bool(self._saved("seldom"))
 
     def track(self, objects: dict[str, Any]) -> None:
         """Remember these, and put them back to where the checkpoint has them.
@@ -241,6 +250,7 @@ class Training:
             "loaders": [loader.state_dict() for loader in self.loaders],
             "scalers": [scaler.state_dict() for scaler in self.scalers],
             "reports": self.clock.reports,
+            "seldom": self.reports_seldom,
             "late": [] if self.is_looping else sorted(self.late),
         }
 

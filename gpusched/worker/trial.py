@@ -182,7 +182,7 @@ class Trial(TrialSetup):
         self._reported = True
         self._usage.at_report(writes_files=self._backing.writes_files)
         if is_counted and not self._training.is_looping:
-            self._usage.check_epochs(step)
+            self._usage.check_epochs()
         if self._context.world_size > 1:
             self._refuse_same_work()
         step_time_s /= step - self._training.step

@@ -54,7 +54,7 @@ class Usage:
         #: Tracked schedulers by name, and their positions at the last report.
         self._schedulers: dict[str, Any] = {}
         self._positions: dict[str, int] = {}
-        self._reports = 0
+        self._reports = self._passes = 0
 
     def watch_optimizers(self) -> None:
         """Notice every optimizer that steps from here on, by torch's own hook; once torch is imported."""
@@ -118,18 +118,25 @@ class Usage:
                 is_error = is_certain and training.written_by is not None
                 self._refuse_or_tell(about, lost, is_error=is_error)
 
-    def check_epochs(self, step: int) -> None:
-        """Find a loop of epochs that reports less often, without saying so, and would repeat epochs at a resume.
+    def check_epochs(self) -> None:
+        """Find a loop of epochs that reports less often, without saying so, and repeats epochs at a resume.
 
-        Two passes over the data for each report may be right: it is told, no more.
+        What a launch does before its first report may be a preparation, so the later ones count.
+
+        Raises:
+            RuntimeError: This launch has resumed such a loop.
         """
-        passes = self._training.loaders[0].epoch if self._training.loaders else 0
-        if self._reports == 2 and passes >= 2 * step:
-            self.tell(
+        training = self._training
+        before, self._passes = self._passes, sum(one.passes_trained for one in training.loaders[:1])
+        if self._reports > 1 and self._passes - before > 1:
+            training.reports_seldom = True
+        if training.reports_seldom:
+            self._refuse_or_tell(
                 "epochs",
-                f"this script goes through its data {passes} times for {step} reports, and trial.track(...) returns "
-                f"the number of reports: a loop over epochs would repeat some after a pause. Say how many are done: "
-                f"trial.report(step=epoch + 1, ...)",
+                "this script trains on its data several times for a report, and trial.track(...) returns the number of "
+                "reports, so a loop over epochs repeats some after a pause: say how many are done, "
+                "trial.report(step=epoch + 1, ...)",
+                is_error=self._reports == 1,
             )
 
     def _refuse_or_tell(self, about: str, wrong: str, *, is_error: bool) -> None:

@@ -85,7 +85,7 @@ MISTAKES: dict[str, tuple[list[tuple[str, str]], str]] = {
     ),
     "optimizer not tracked": (
         [("opt=opt, ", "")],
-        "the state of SGD (its rate, momentum, averages) is lost",
+        "Give it to trial.track (the optimizer, an average of weights",
     ),
     "model not tracked": (
         [("model=model, ", "")],

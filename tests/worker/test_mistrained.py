@@ -138,6 +138,7 @@ def test_13_ranks_that_part_late_and_by_a_little_are_found(
 
 
 def every_second_epoch(says: bool, reports_all: bool = False) -> list[int]:
+    """Its accuracy on the training data is no training."""
     trial = gpusched.init()
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -148,12 +149,16 @@ def every_second_epoch(says: bool, reports_all: bool = False) -> list[int]:
             model(x).sum().backward()
             optimizer.step()
         done.append(epoch)
+        for (x,) in loader:
+            model(x)
         if reports_all or epoch % 2:
             trial.report(step=epoch + 1 if says else None, accuracy=0)
     return done
 
 
-def test_17_a_loop_that_reports_every_second_epoch_says_so_or_is_told(bench: Bench) -> None:
+def test_17_a_loop_that_reports_every_second_epoch_says_so_or_is_refused_at_the_resume(
+    bench: Bench,
+) -> None:
     with daemon(bench, at_step(**{"yield": 4})) as fake:
         values(run_ranks(every_second_epoch, 1, bench, 1, (True,)))
         assert values(run_ranks(every_second_epoch, 1, bench, 2, (True,))) == [[4, 5]]
@@ -161,10 +166,12 @@ def test_17_a_loop_that_reports_every_second_epoch_says_so_or_is_told(bench: Ben
     other, right = Bench(bench.root / "other"), Bench(bench.root / "right")
     for one, arguments, told in ((other, (False,), 1), (right, (False, True), 0)):
         one.prepare()
-        with daemon(one) as fake:
+        with daemon(one, at_step(**{"yield": 2})) as fake:
             values(run_ranks(every_second_epoch, 1, one, 1, arguments))
         said = [frame.text for frame in fake.of_kind(Remark)]
         assert ["trial.report(step=epoch + 1, ...)" in text for text in said] == [True] * told
+        (second,) = run_ranks(every_second_epoch, 1, one, 2, arguments)
+        assert ("trial.report(step=epoch + 1, ...)" in second.error) == bool(told), second.error
 
 
 def stepping(where: str, epochs: int = 6) -> None:

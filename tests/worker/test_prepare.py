@@ -178,6 +178,10 @@ def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:
     loader: Any = DataLoader(regression(48), batch_size=4, shuffle=True)
     model, optimizer, loader = trial.prepare(model, optimizer, loader)
     accumulated = 3 if "accumulating" in kind else 1
+    if "after track" in kind:
+        trial.track(model=model)
+    elif "after a batch" in kind:
+        next(iter(loader))
     length = epochs * len(loader) // accumulated
     made: Any = CosineAnnealingLR(optimizer, T_max=length)
     if "by epoch" in kind:
@@ -187,7 +191,7 @@ def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:
     elif "function" in kind:
         made = LambdaLR(optimizer, lambda step: max(0.0, 1 - step / (length * trial.world_size)))
     schedule = trial.prepare(made) if "prepared" in kind else trial.schedule(made)
-    trial.track(model=model, opt=optimizer, schedule=schedule)
+    trial.track(opt=optimizer, schedule=schedule, **({} if "track" in kind else {"model": model}))
     seen = []
     while loader.epoch < epochs:
         for number, (x, y) in enumerate(loader):
@@ -252,6 +256,17 @@ def test_7_a_schedule_with_numbers_of_the_ranks_is_refused_on_another_number(
         values(run_ranks(scheduled, 1, bench, 1, ("function",)))
     for rank in run_ranks(scheduled, 2, bench, 2, ("function",)):
         assert "leave the number of ranks out of them" in rank.error
+
+
+@pytest.mark.parametrize("kind", ["after track", "after a batch, prepared"])
+def test_7_a_schedule_as_long_as_this_launch_has_batches_is_refused(
+    bench: Bench, kind: str
+) -> None:
+    """It was over at half of the training on two ranks, and a cosine turned back."""
+    run_rank(scheduled, bench, 1, kind)  # right on one rank
+    for rank in run_ranks(scheduled, 2, bench, 2, (kind,)):
+        assert "write trial.steps_per_epoch(loader)" in rank.error, rank.error
+        assert "test_prepare.py:" in rank.error
 
 
 def attributes() -> list[Any]:
