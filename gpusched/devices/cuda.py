@@ -157,7 +157,7 @@ class CudaDevices:
     def _judge_first(self, unit: Unit) -> None:
         usage = unit.board.usage
         verdict = unit.verdict()
-        is_a_strangers = any(holder.whose == "foreign" for holder in verdict.holders)
+        is_a_strangers = {holder.whose for holder in verdict.holders} == {"foreign"}
         if self._is_resumed and usage is not None and not unit.board.gone and not is_a_strangers:
             unit.be_left()
         unit.learn()

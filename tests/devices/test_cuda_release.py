@@ -169,6 +169,18 @@ def test_processes_of_our_own_at_a_resume_are_an_adopted_trial(box: Box) -> None
     assert devices.released([name], 2) is not None
 
 
+def test_a_stranger_beside_an_adopted_trial_does_not_take_its_gpu(box: Box) -> None:
+    box.driver.start(box.gpus[0], 11, GIB)
+    box.driver.start(box.gpus[0], 99, GIB, user="alice", command="python hers.py", ours=False)
+    devices = box.devices(known=[board.uuid for board in box.gpus])
+    first, _ = devices.open()
+    assert first.usable
+    devices.take([first.id])
+    box.clock.advance(3.0)
+    assert devices.faults() == ()
+    assert "alice" in devices.readings()[0].strangers[0]
+
+
 def test_a_bare_context_that_nobody_lists_is_not_free(make_box: MakeBox) -> None:
     box = make_box(gpu(0))
     box.gpus[0].unsupported.add(LIST)
