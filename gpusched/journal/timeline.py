@@ -31,20 +31,11 @@ from gpusched.protocol import Report
 
 @dataclass(frozen=True, slots=True)
 class ReportedStep:
-    """A step that was reported. ``metric``: None where it was not finite.
-
-    ``gap_s``: time since the incarnation's report before, less the saves between them; None for its first.
-    """
+    """A step that was reported. ``metric``: None where it was not finite."""
 
     at: float
     report: Report
     metric: float | None
-    gap_s: float | None
-
-    @property
-    def time_s(self) -> float | None:
-        """Training time of the step, measured or else from the gap."""
-        return self.gap_s if self.report.step_time_s is None else self.report.step_time_s
 
 
 @dataclass(slots=True)
@@ -214,11 +205,8 @@ class _Reader:
         running = self._running(event)
         if running is None:
             return
-        gap_s = None
-        if running.steps:
-            gap_s = event.at - running.steps[-1].at - running.saved_since_report_s
         running.saved_since_report_s = 0.0
-        step = ReportedStep(event.at, event.report, event.metric, gap_s)
+        step = ReportedStep(event.at, event.report, event.metric)
         running.steps.append(step)
         self.news.append((self._told.trials[event.trial], running, step))
 
@@ -258,7 +246,7 @@ class JournalTail:
         news, self._reader.news = self._reader.news, []
         if not self._keeps:
             for _, incarnation, _ in news:
-                del incarnation.steps[:-1]  # the last one tells how long the next took
+                incarnation.steps.clear()
         return news
 
     def finish(self) -> Timeline:

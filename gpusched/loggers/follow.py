@@ -81,8 +81,8 @@ def _new(
 ) -> Iterator[tuple[str, float]]:
     values = {name: float(value) for name, value in step.report.metrics.items()}
     values["gpusched/atoms"] = float(len(incarnation.devices))
-    if step.time_s is not None:
-        values["gpusched/step_time_s"] = step.time_s
+    if step.report.step_time_s is not None:
+        values["gpusched/step_time_s"] = step.report.step_time_s
     for name, value in values.items():
         if step.report.step > has(name):
             yield name, value

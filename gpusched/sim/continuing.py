@@ -89,9 +89,9 @@ def measured_delays(told: Timeline) -> Delays:
     for trial in told.trials.values():
         for incarnation in trial.incarnations:
             steps = incarnation.steps
-            if steps and steps[0].time_s is not None:
+            if steps and (step_s := steps[0].report.step_time_s) is not None:
                 launches_s = first_s if incarnation.number == 1 else later_s
-                launches_s.append(steps[0].at - incarnation.launched_at - steps[0].time_s)
+                launches_s.append(steps[0].at - incarnation.launched_at - step_s)
             if steps and incarnation.outcome == "yielded" and incarnation.exited_at is not None:
                 waited_s = incarnation.exited_at - steps[-1].at
                 exits_s.append(waited_s - incarnation.saved_since_report_s)

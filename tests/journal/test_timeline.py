@@ -37,11 +37,9 @@ def test_each_launch_with_its_reports_and_waits(tmp_path: Path) -> None:
     told = read(story(tmp_path / "journal.db"))
     first, second = told.trials[0].incarnations
     assert (first.launched_at, first.exited_at, first.outcome) == (0.0, 4.0, "yielded")
-    assert [(step.report.seq, step.gap_s, step.time_s) for step in first.steps] == [
-        *((1, None, None), (2, 1.75, 1.75)),
-    ]
+    assert [step.report.seq for step in first.steps] == [1, 2]
     assert first.saved_since_report_s == 0.5
-    assert (second.number, second.outcome, second.steps[0].gap_s) == (2, None, None)
+    assert (second.number, second.outcome) == (2, None)
     assert told.trials[0].outcome == "yielded"
     assert (told.saves_s, told.releases_s) == ([0.25, 0.5], [0.5])
 

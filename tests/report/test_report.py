@@ -52,7 +52,7 @@ def told(*metrics: Sequence[float | None], sizes: Sequence[int] = (1,)) -> Timel
         for place, size in enumerate(sizes):
             part = list(enumerate(values, 1))[place * share : (place + 1) * share]
             steps = [
-                ReportedStep(10.0 * number + step, Report(1, step, step), value, 1.0 / size)
+                ReportedStep(10.0 * number + step, Report(1, step, step, 1.0 / size), value)
                 for step, value in part
             ]
             begin = 10.0 * number + place * share
