@@ -25,9 +25,9 @@ def played(seeds: range, folder: Path) -> Counter[str]:
 
 @pytest.mark.parametrize("part", range(4))
 def test_searches_of_any_kind_are_replayed_as_they_lived(part: int, folder: Path) -> None:
-    found = played(range(25 * part, 25 * part + 25), folder)
-    assert found["daemons"] > 50
-    assert found["reopened"] > 1
+    found = played(range(50 * part, 50 * part + 50), folder)
+    assert found["daemons"] > 100
+    assert found["reopened"] > 3
 
 
 @pytest.mark.slow
