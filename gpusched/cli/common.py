@@ -116,7 +116,6 @@ RECIPE = together(
     argument("--cluster ADDRESS", "the nodes of a Ray cluster: auto, or HOST:PORT"),
     argument("--policy P", "another policy than the recipe's"),
     argument("--seed N", "seed of the configurations and of training"),
-    argument("--insecure-cluster", "accept a Ray cluster that has no token"),
     settable("a key of the recipe, as in --set policy.R=27"),
     DIR,
 )
@@ -128,10 +127,6 @@ def load_recipe(args: argparse.Namespace) -> Recipe:
 
     names = ("deadline", "devices", "cluster", "policy", "seed")
     flags = {name: vars(args)[name] for name in names}
-    if args.insecure_cluster:
-        if args.cluster is None:
-            raise InputError("--insecure-cluster goes with --cluster ADDRESS")
-        flags["cluster"] = f"insecure:{args.cluster}"
     return load_recipe(args.recipe, args.overrides, **flags)
 
 

@@ -47,6 +47,8 @@ def make(setting: Setting) -> ClusterExecutor:
 class Bootstrap:
     """All nodes are started at once, by the first call."""
 
+    host = "127.0.0.1"
+
     def __init__(self, shared: Path) -> None:
         self._shared = shared
         self._process: subprocess.Popen[bytes] | None = None
@@ -56,7 +58,7 @@ class Bootstrap:
             command = [sys.executable, "-m", "scripts.simulated_nodes.executor", str(self._shared)]
             self._process = subprocess.Popen(command)
         return [
-            NodeOffer(f"n{number:03}", "127.0.0.1", "cpu")
+            NodeOffer(f"n{number:03}", "cpu")
             for number in range(json.loads(os.environ[VARIABLE])["nodes"])
         ]
 

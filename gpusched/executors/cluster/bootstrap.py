@@ -30,7 +30,7 @@ from gpusched.folder.files import private_folder
 from gpusched.recipe.recipe import Recipe
 
 _LOCAL = re.compile(r"local:([1-9][0-9]?)(?:x([1-9][0-9]{0,3}))?")
-_ADDRESS = re.compile(r"auto|[^\s:/]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
+_ADDRESS = re.compile(r"auto|[^\s/]+:[0-9]{1,5}")
 _PATIENCE_S = 30.0
 """Time that nodes which were told to leave have to tidy up, on a slow disk too; a killed one leaves its folder."""
 JOIN_S = 120.0
@@ -44,26 +44,19 @@ AGAIN_S = 15.0
 END_S = 5.0
 """Time for a bridge to leave the cluster."""
 
-_PROBE = """
-import sys
-from ray._raylet import GcsClient
-GcsClient(address=sys.argv[1]).internal_kv_get(b"session_name", b"session", timeout=5)
-"""
-
 
 class NodeOffer(msgspec.Struct, frozen=True):
-    """A machine that may be used. ``address``: the host by which the daemon and other nodes reach it.
-
-    ``devices``: those that its process may use, as a recipe names them.
-    """
+    """A machine that may be used. ``devices``: those that its process may use, as a recipe names them."""
 
     name: str
-    address: str
     devices: str
 
 
 class Bootstrap(Protocol):
     """A way to the nodes of a cluster. Calls may take seconds; they come from one thread at a time."""
+
+    #: Address by which the nodes reach this machine.
+    host: str
 
     def nodes(self) -> list[NodeOffer]:
         """Take up new nodes, see to it that the process of each runs, and list all.
@@ -90,12 +83,8 @@ def bootstrap_for(recipe: Recipe, shared: Path, say: Callable[[str], None]) -> B
     if found := _LOCAL.fullmatch(address):
         nodes = int(found[1])
         cpus = int(found[2]) if found[2] else max(1, len(os.sched_getaffinity(0)) // nodes)
-        return LocalBootstrap(
-            [NodeOffer(f"node{n}", "127.0.0.1", f"cpu:{cpus}") for n in range(nodes)], shared
-        )
-    wanted = Wanted.of(recipe)
-    bare = address.removeprefix("insecure:")
-    ray = RayBootstrap(bare, shared, insecure=bare != address, wanted=wanted)
+        return LocalBootstrap([NodeOffer(f"node{n}", f"cpu:{cpus}") for n in range(nodes)], shared)
+    ray = RayBootstrap(address, shared, Wanted.of(recipe))
     say(f"joined the Ray cluster at {ray.address}")
     return ray
 
@@ -125,6 +114,8 @@ def _own_log(path: Path) -> IO[bytes]:
 
 class LocalBootstrap:
     """Nodes as processes of this machine, each with a log in the shared folder."""
+
+    host = "127.0.0.1"
 
     def __init__(self, offers: list[NodeOffer], shared: Path) -> None:
         self._offers, self._shared = offers, shared
@@ -185,21 +176,15 @@ class Wanted(msgspec.Struct, frozen=True):
 class RayBootstrap:
     """Nodes of the Ray cluster at ``address``: ``HOST:PORT`` of its GCS, or ``auto``.
 
-    ``insecure``: accept a cluster without a token. Raises InputError, or DeviceError where the cluster cannot be used.
+    Raises InputError, or DeviceError where the cluster cannot be used.
     """
 
-    def __init__(
-        self,
-        address: str,
-        shared: Path,
-        *,
-        insecure: bool = False,
-        wanted: Wanted | None = None,
-    ) -> None:
+    def __init__(self, address: str, shared: Path, wanted: Wanted | None = None) -> None:
         if not _ADDRESS.fullmatch(address):
             raise InputError(
-                f"cluster: {address!r} is not an address of a Ray cluster: HOST:PORT, or auto on one of its nodes "
-                f"(from elsewhere: `ray job submit -- gpusched run RECIPE --cluster auto`)"
+                f"cluster: {address!r} is no address of a Ray cluster. Write auto (the cluster of this machine, or of "
+                f"RAY_ADDRESS), HOST:PORT of its GCS, or local:2 for two nodes of CPU slots on this machine (tests). "
+                f"From outside of the cluster: ray job submit -- gpusched run RECIPE --cluster auto"
             )
         self.address = address
         self._shared = shared.resolve()
@@ -214,24 +199,6 @@ class RayBootstrap:
         self._offers: list[NodeOffer] = []
         self._join_at = 0.0
         self._bridge: _Bridge | None = self._join(JOIN_S)
-        if not insecure and self._is_open():
-            self.leave()
-            raise DeviceError(
-                f"the Ray cluster at {self.address} has no token: whoever reaches it can run code on every node; start "
-                f"it with RAY_AUTH_MODE=token on every node (see `ray get-auth-token --generate`), or accept it with "
-                f"--insecure-cluster"
-            )
-
-    def _is_open(self) -> bool:
-        """Whether the cluster answers a driver without a token."""
-        probe = [sys.executable, "-c", _PROBE, self.address]
-        alone = {**os.environ, "RAY_AUTH_MODE": "disabled"}
-        try:
-            return not subprocess.run(
-                probe, env=alone, cwd="/", capture_output=True, timeout=JOIN_S, check=False
-            ).returncode
-        except subprocess.TimeoutExpired:
-            return False
 
     def nodes(self) -> list[NodeOffer]:
         """See ``Bootstrap``; the nodes as before while Ray is silent, which says nothing about them.
@@ -281,7 +248,7 @@ class RayBootstrap:
         folder = private_folder(self._shared / "cluster")
         bridge = _Bridge([self.address, self._experiment, str(self._shared)], folder / "ray.log")
         try:
-            self.address = bridge.ask(None, limit_s)
+            self.address, self.host = bridge.ask(None, limit_s)
         except (BridgeEnded, DeviceError) as error:
             bridge.end()
             self._join_at = time.monotonic() + AGAIN_S

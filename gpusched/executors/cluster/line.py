@@ -13,7 +13,6 @@ import os
 import socket
 import ssl
 import tempfile
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -196,24 +195,6 @@ def dial(keys: Keys) -> ssl.SSLSocket | None:
         print(f"{where['host']}:{where['port']} is not this search's daemon: {error}")
         line.close()
         return None
-
-
-def interface_towards(hosts: Iterable[str]) -> str:
-    """Return the address of this machine by which these hosts reach it; loopback only if all of them are this machine.
-
-    Raises GpuschedError where no way leads to any.
-    """
-    found, problem = set(), ""
-    for host in hosts:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect((host, 9))  # sends nothing
-                found.add(str(probe.getsockname()[0]))
-            except OSError as error:
-                problem = f"no way leads from here to node {host}: {error}"
-    if not found:
-        raise GpuschedError(problem)
-    return min(found, key=lambda own: own.startswith("127."))
 
 
 def home_of(shared: Path, name: str) -> Path:

@@ -22,7 +22,7 @@ from gpusched.devices.base import Device
 from gpusched.errors import DeviceError
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import Bootstrap, NodeOffer
-from gpusched.executors.cluster.line import Keys, Listener, interface_towards, say_over
+from gpusched.executors.cluster.line import Keys, Listener, say_over
 from gpusched.executors.cluster.nodes import JoinedNode, node_of
 from gpusched.executors.hub import Peer
 from gpusched.executors.live import Setting, Timers
@@ -87,8 +87,9 @@ class Members:
         if not offers:
             raise DeviceError("the cluster has no node that could be used")
         self._setting.hub.register(frames.NodeHello, self._hello)
-        host = interface_towards([offer.address for offer in offers])
-        self._listener = Listener(self._keys, host, self._setting.hub, frames.from_stranger)
+        self._listener = Listener(
+            self._keys, self._bootstrap.host, self._setting.hub, frames.from_stranger
+        )
         takes_over = bool(self._setting.devices)
         for device in self._setting.devices:
             self.node(node_of(device))

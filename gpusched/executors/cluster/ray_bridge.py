@@ -31,7 +31,9 @@ except ImportError as error:
 ANSWER_S = 5.0
 """Time for a GCS to answer at all."""
 RESERVE_S = 6.0
-"""Time for a placement group to be placed; longer means that another job has the devices."""
+"""Time for a placement group to be placed: Ray sees late what a job gave back. Longer: another job has the devices."""
+TRY_S = 0.5
+"""The same for fewer devices than all."""
 ANCHOR_S = 60.0
 """Time for an anchor to start or answer: a cold import of Ray from a shared folder takes tens of seconds."""
 TURN_S = 1.0
@@ -69,29 +71,20 @@ class Anchor:
         threading.Thread(target=self._keep, daemon=True).start()
 
     def start(self) -> str:
-        """See to it that the node's process runs; return the reserved devices, as a recipe names them."""
+        """See to it that the node's process runs; return the reserved devices, as a recipe names them.
+
+        Ray numbers GPUs as NVML does, whatever CUDA_VISIBLE_DEVICES its raylet has.
+        """
         devices = f"cpu:{self._about['cpus']}"
-        if gpus := self._gpus():
-            devices = "cuda:" + ",".join(gpus)
+        if gpus := ray.get_runtime_context().get_accelerator_ids().get("GPU"):
+            devices = "cuda:" + ",".join(sorted(gpus, key=lambda gpu: (len(gpu), gpu)))
         if not self._is_running():
-            self._spawn(gpus, [*self._about["command"], self._about["node"], devices])
+            self._spawn([*self._about["command"], self._about["node"], devices])
         return devices
 
-    def _gpus(self) -> list[str]:
-        """Name the reserved GPUs by UUID, where the driver says them; Ray counts in NVML's order."""
-        ids = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
-        query = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
-        try:
-            said = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
-        except (OSError, subprocess.SubprocessError):
-            return sorted(ids)
-        known = dict(line.split(", ", 1) for line in said.stdout.splitlines() if line)
-        return [known.get(gpu, gpu) for gpu in sorted(ids, key=lambda gpu: (len(gpu), gpu))]
-
-    def _spawn(self, gpus: list[str], argv: list[str]) -> None:
-        """Start a process outside Ray's tree, which sees the reserved GPUs and none of Ray's variables."""
+    def _spawn(self, argv: list[str]) -> None:
+        """Start a process outside Ray's tree, without Ray's variables."""
         own = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k not in RAYS}
-        own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         out = os.open(self._about["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with self._path.open("rb") as lock, os.fdopen(out, "ab"):
             fcntl.flock(lock, fcntl.LOCK_SH)
@@ -210,33 +203,25 @@ class Bridge:
             .remote(about)
         )
         devices = ray.get(anchor.start.remote(), timeout=ANCHOR_S)
-        return {"name": name, "address": row["NodeManagerAddress"], "devices": devices}
+        return {"name": name, "devices": devices}
 
     def _group(self, node: str, kind: str, most: int) -> tuple[Any, int]:
         """Return the placement group on a node and its size: up to ``most`` that no other job has, if it is new."""
-        from ray._private.state import available_resources_per_node
-
         name = self._group_name(node)
         for known in self._groups():
             if known["name"] == name:
                 return ray.util.get_placement_group(name), int(known["bundles"][0][kind])
-        until_s, free = time.monotonic() + RESERVE_S, 0
-        while free < most and time.monotonic() < until_s:  # Ray sees late what a job gave back
-            free = int(available_resources_per_node().get(node, {}).get(kind, 0))
-            time.sleep(0.1)
-        free = min(free, most)
-        if not free:
-            raise RayRefused(f"other jobs of the Ray cluster have its {kind}s")
-        there = [{"ray.io/node-id": node}]
-        group = ray.util.placement_group(
-            [{kind: free}], name=name, lifetime="detached", bundle_label_selector=there
-        )
-        if not group.wait(RESERVE_S):
-            ray.util.remove_placement_group(group)
-            raise RayRefused(
-                f"another job of the Ray cluster was faster to take its {free} {kind}s"
+        there, limit_s = [{"ray.io/node-id": node}], RESERVE_S
+        size = min(most, int(ray.available_resources().get(kind, 0)))
+        while size:
+            group = ray.util.placement_group(
+                [{kind: size}], name=name, lifetime="detached", bundle_label_selector=there
             )
-        return group, free
+            if group.wait(limit_s):
+                return group, size
+            ray.util.remove_placement_group(group)
+            size, limit_s = size - max(1, size // 8), TRY_S
+        raise RayRefused(f"other jobs of the Ray cluster have its {kind}s")
 
     def _group_name(self, node: str) -> str:
         return f"{self._experiment}/{self._names[node]}/{node}"
@@ -266,8 +251,8 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def connect(address: str, experiment: str) -> str:
-    """Join the cluster as a driver; return its address. Raises RayRefused where that cannot be."""
+def connect(address: str, experiment: str) -> tuple[str, str]:
+    """Join the cluster as a driver; return its address and this machine's. Raises RayRefused where that cannot be."""
     if "ray" not in globals():
         raise RayRefused(
             f"{sys.executable} cannot import Ray ({missing}): pip install 'gpusched[ray]' with the cluster's version"
@@ -287,7 +272,7 @@ def connect(address: str, experiment: str) -> str:
         if os.environ.get("RAY_AUTH_MODE") == "token":
             ask = "; is the token here (~/.ray/auth_token, or RAY_AUTH_TOKEN) the cluster's?"
         raise RayRefused(f"Ray {ray.__version__}: {one_line(error)}{ask}") from None
-    return str(ray.get_runtime_context().gcs_address)
+    return str(ray.get_runtime_context().gcs_address), str(ray.util.get_node_ip_address())
 
 
 def main(line: str, address: str, experiment: str, folder: str) -> None:

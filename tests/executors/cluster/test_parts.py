@@ -66,6 +66,7 @@ class Cluster:
     """A way to nodes of one device each."""
 
     devices = "cpu:1"
+    host = "127.0.0.1"
 
     def __init__(self, paths: ExperimentPaths, world: World) -> None:
         self.world = world
@@ -76,7 +77,7 @@ class Cluster:
             if not line.has_begun:
                 line.has_begun = True
                 self.world.after(0.0, line.join)
-        return [NodeOffer(name, "127.0.0.1", self.devices) for name in self.lines]
+        return [NodeOffer(name, self.devices) for name in self.lines]
 
     def interrupt(self) -> None: ...
 

@@ -33,8 +33,8 @@ def listener() -> Iterator[str]:
 
 @pytest.mark.parametrize("address", ["ray://head:10001", "head", "ssh:box1,box2", "slurm", "local"])
 def test_an_address_that_cannot_be_used_is_refused(tmp_path: Path, address: str) -> None:
-    with pytest.raises(InputError, match="HOST:PORT, or auto on one of its nodes"):
-        RayBootstrap(address, tmp_path, insecure=True)
+    with pytest.raises(InputError, match=r"Write auto .*, HOST:PORT of its GCS, or local:2 "):
+        RayBootstrap(address, tmp_path)
 
 
 RAY = """
@@ -42,6 +42,7 @@ import sys, time, types
 __version__ = "2.60.0"
 util = sys.modules["ray.util"] = types.ModuleType("ray.util")
 util.placement_group_table = dict
+util.get_node_ip_address = lambda: "192.0.2.7"
 scheduling = sys.modules["ray.util.scheduling_strategies"] = types.ModuleType("scheduling")
 scheduling.PlacementGroupSchedulingStrategy = None
 def get_runtime_context(): return types.SimpleNamespace(gcs_address="192.0.2.1:6379")
@@ -64,7 +65,7 @@ def test_an_interpreter_without_ray_is_named_in_one_sentence(
     with pytest.raises(
         DeviceError, match=r"cannot import Ray .*pip install 'gpusched\[ray\]'"
     ) as no:
-        RayBootstrap(listener, tmp_path, insecure=True)
+        RayBootstrap(listener, tmp_path)
     assert "\n" not in str(no.value)
 
 
@@ -73,14 +74,14 @@ def test_an_address_where_nothing_answers_is_named(played: Path, tmp_path: Path)
         address = f"127.0.0.1:{server.getsockname()[1]}"
     played.write_text(RAY)
     with pytest.raises(DeviceError, match=f"{address}.*nothing answers there .*is the Ray cluster"):
-        RayBootstrap(address, tmp_path, insecure=True)
+        RayBootstrap(address, tmp_path)
 
 
 def test_a_call_that_ray_does_not_answer_delays_no_end(played: Path, tmp_path: Path) -> None:
     """The end of a search used to wait for it, two minutes and a half."""
     played.write_text(RAY + "def init(*_, **__): ...\ndef nodes(): time.sleep(600)\n")
-    way = RayBootstrap("auto", tmp_path, insecure=True)
-    assert way.address == "192.0.2.1:6379"
+    way = RayBootstrap("auto", tmp_path)
+    assert (way.address, way.host) == ("192.0.2.1:6379", "192.0.2.7")
     with ThreadPoolExecutor(1) as helper:
         call = helper.submit(way.nodes)
         time.sleep(0.1)
@@ -100,7 +101,7 @@ def test_a_bridge_that_ends_or_hangs_is_named_with_its_log(
     played.write_text(f"import time\n{code}")
     monkeypatch.setattr(bootstrap, "JOIN_S", 2.0)
     with pytest.raises(DeviceError, match=rf"{said} \(see .*/cluster/ray.log\)"):
-        RayBootstrap("auto", tmp_path, insecure=True)
+        RayBootstrap("auto", tmp_path)
 
 
 # ---------------------------------------------------------------- what travels, and what is asked for
@@ -159,7 +160,7 @@ def test_a_node_whose_anchor_is_slow_is_not_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the bridge was replaced: only a node that Ray calls dead, or that is not ours any more, is."""
-    offers = [{"name": name, "address": "127.0.0.1", "devices": "cpu:2"} for name in "ab"]
+    offers = [{"name": name, "devices": "cpu:2"} for name in "ab"]
     answers = [
         {"offers": offers, "kept": ["a", "b"]},
         {"offers": offers[:1], "kept": ["a", "b"]},
@@ -167,6 +168,6 @@ def test_a_node_whose_anchor_is_slow_is_not_gone(
     ]
     monkeypatch.setattr(RayBootstrap, "_join", lambda *_: None)
     monkeypatch.setattr(RayBootstrap, "_call", lambda *_: answers.pop(0))
-    way = RayBootstrap("auto", tmp_path, insecure=True)
+    way = RayBootstrap("auto", tmp_path)
     found = [[offer.name for offer in way.nodes()] for _ in range(3)]
     assert found == [["a", "b"], ["a", "b"], ["a"]]

@@ -354,7 +354,7 @@ class PlayedCluster:
         for node in self._nodes.values():
             if node.line is None:
                 node.start()
-        return [NodeOffer(name, "127.0.0.1", "cpu:2") for name in self._nodes]
+        return [NodeOffer(name, "cpu:2") for name in self._nodes]
 
     def interrupt(self) -> None: ...
 
