@@ -96,6 +96,14 @@ class Search:
     def log(self) -> str:
         return "".join(path.read_text() for path in self.runs.glob("*/daemon.log"))
 
+    def lines(self, trial: int) -> list[dict[str, Any]]:
+        """The reports of a trial that are whole; the last may be on its way to the file."""
+        try:
+            text = self.paths.trial(trial).reports.read_text()
+        except OSError:
+            return []
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
     def entries(self) -> list[Entry]:
         """What the journal holds; only while no daemon lives."""
         return read(self.paths.journal)

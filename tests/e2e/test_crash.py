@@ -38,13 +38,6 @@ def _let_pass(sandbox: Sandbox, seconds: float) -> None:
     journal.close()
 
 
-def _reports(sandbox: Sandbox, trial: int) -> list[dict]:
-    """Those that are whole; the last may be on its way to the file."""
-    path = sandbox.experiment / "trials" / f"{trial:04d}" / "reports.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
 def _saves(sandbox: Sandbox) -> list[CheckpointSaved]:
     events = [entry.event for entry in sandbox.entries()]
     return [event for event in events if isinstance(event, CheckpointSaved)]
@@ -66,8 +59,8 @@ def test_trials_go_on_without_a_daemon_and_are_adopted(sandbox: Sandbox) -> None
     assert attached.returncode == 1, err
     assert err.startswith(f"gpusched: {name}: the daemon ended without a word; it may have been")
     assert f"'gpusched resume {name}'" in err
-    steps = len(_reports(sandbox, 0))
-    wait_until(lambda: len(_reports(sandbox, 0)) > steps + 5, "more reports")
+    steps = len(sandbox.lines(0))
+    wait_until(lambda: len(sandbox.lines(0)) > steps + 5, "more reports")
     assert "interrupted" in sandbox.call("ls").out
     assert sandbox.gpusched("resume", "--detach").code == 0
     view = sandbox.wait_for(lambda view: all(t["step"] > steps + 30 for t in view["trials"]))
@@ -79,7 +72,7 @@ def test_trials_go_on_without_a_daemon_and_are_adopted(sandbox: Sandbox) -> None
     assert result.code == 0, result.text + sandbox.log()
     assert sandbox.view()["ending"] == "deadline"
     for trial in (0, 1):
-        numbers = [report["n"] for report in _reports(sandbox, trial)]
+        numbers = [report["n"] for report in sandbox.lines(trial)]
         assert numbers == list(range(1, len(numbers) + 1))
         assert {t["id"]: t["step"] for t in sandbox.view()["trials"]}[trial] == len(numbers)
 
@@ -101,7 +94,7 @@ def test_what_died_with_the_machine_goes_on_from_a_checkpoint_as_old_as_save_eve
     sandbox.kill_everything()
     for trial in (0, 1):
         newest = _newest_save(sandbox, trial)
-        lost_s = sum(report["s"] for report in _reports(sandbox, trial) if report["k"] > newest)
+        lost_s = sum(report["s"] for report in sandbox.lines(trial) if report["k"] > newest)
         saves = (saved.save_s for saved in _saves(sandbox) if saved.trial == trial)
         save_s = max(saves, default=0.0)  # the last one may have been committed and not heard of
         assert lost_s <= max(every_s, save_s / 0.03) + save_s + 1.0

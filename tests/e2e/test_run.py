@@ -47,13 +47,6 @@ def test_what_is_told_of_a_search_of_two_ranks_a_trial(sandbox: Sandbox) -> None
     assert "first launch" in story
 
 
-@pytest.mark.slow
-def test_cold_launch_gives_the_same(sandbox: Sandbox) -> None:
-    recipe = sandbox.recipe("counted.py", launch="cold", max_trials=1)
-    assert sandbox.gpusched("run", recipe).code == 0, sandbox.log()
-    assert sandbox.call("best", "--json").json()["step"] == 3
-
-
 def test_a_search_that_is_over_before_anybody_listens(sandbox: Sandbox) -> None:
     result = sandbox.gpusched("run", sandbox.recipe("good.py", deadline=0.001))
     assert result.code == 3

@@ -20,8 +20,7 @@ def run(sandbox: Sandbox, script: str, **recipe: Any) -> list[dict[str, Any]]:
     assert result.code == 0, result.text
     (trial,) = sandbox.view()["trials"]
     assert trial["incarnation"] > 1, "it was resized"
-    lines = (sandbox.experiment / "trials" / "0000" / "reports.jsonl").read_text().splitlines()
-    reports = [json.loads(line) for line in lines]
+    reports = sandbox.lines(0)
     assert [report["k"] for report in reports] == list(range(1, len(reports) + 1))
     return reports
 
@@ -50,11 +49,7 @@ def test_with_a_private_working_directory_no_trial_finds_files_of_another(
 ) -> None:
     path = sandbox.recipe("snapshots.py", max_trials=2, cwd="private")
     assert sandbox.gpusched("run", path).code == 0
-    reports = [
-        json.loads(line)["m"]
-        for file in sandbox.experiment.glob("trials/*/reports.jsonl")
-        for line in file.read_text().splitlines()
-    ]
+    reports = [report["m"] for trial in (0, 1) for report in sandbox.lines(trial)]
     assert reports == [{"score": 0.0, "own": 1.0}] * 2
 
 

@@ -146,13 +146,6 @@ class Bed(Search):
     def numbers(self) -> list[int]:
         return sorted(int(f.name) for f in self.paths.trials.iterdir() if f.name.isdigit())
 
-    def lines(self, trial: int) -> list[dict[str, Any]]:
-        try:
-            text = self.paths.trial(trial).reports.read_text()
-        except OSError:
-            return []
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
     # ------------------------------------------------------------ processes
 
     def processes(self) -> dict[tuple[int, int], list[int]]:
