@@ -2,7 +2,7 @@
 
 An executor carries out commands and turns what happens into events. The local executor does so with processes, the
 simulated one with a heap of future events; the driver and the core cannot tell them apart. ``Helper`` is the part of
-the seam that a forecaster and a sampler share with it.
+the seam that a sampler's process shares with it.
 """
 
 from __future__ import annotations
