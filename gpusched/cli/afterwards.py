@@ -46,17 +46,18 @@ def export(args: argparse.Namespace) -> int:
         rows.sort(key=lambda row: row["trial"])
     else:
         rows = list(records(timeline.read(paths.journal)))
-    if not args.output:
+    if not rows:
+        common.note(f"{paths.root.name}: nothing was reported")
+    elif not args.output:
         _write(rows, sys.stdout, as_json=args.json)
-        return 0
-    try:
-        with Path(args.output).open("w", newline="") as out:
-            _write(rows, out, as_json=args.json)
-    except OSError as error:
-        why = f"the export cannot be written there ({error.strerror or error})"
-        raise InputError(f"{args.output}: {why}") from None
-    how = f"json({args.output!r}, lines=True)" if args.json else f"csv({args.output!r})"
-    common.note(f"{count(len(rows), 'row')} in {args.output}; in Python: pandas.read_{how}")
+    else:
+        try:
+            with Path(args.output).open("w", newline="") as out:
+                _write(rows, out, as_json=args.json)
+        except OSError as error:
+            raise InputError(f"{args.output}: cannot be written ({error.strerror})") from None
+        how = f"json({args.output!r}, lines=True)" if args.json else f"csv({args.output!r})"
+        common.note(f"{count(len(rows), 'row')} in {args.output}; in Python: pandas.read_{how}")
     return 0
 
 

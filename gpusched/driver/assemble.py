@@ -159,10 +159,10 @@ def write_recipe(paths: ExperimentPaths, recipe: Recipe, began: Beginning) -> No
     """Write everything a search starts from; ``resolved.json`` last. Raises OSError."""
     if (own := policy_file(recipe)) is not None:
         write_durably(paths.policy(1), own.read_bytes())
-    write_durably(paths.recipe, recipe.to_yaml().encode())
     write_durably(paths.worker, json.dumps(recipe.worker_settings()).encode())
     write_durably(paths.began, json.dumps(began.to_json()).encode())
-    write_durably(paths.resolved, json.dumps(recipe.resolved()).encode())
+    resolved = json.dumps(recipe.resolved(), ensure_ascii=False, indent=1)
+    write_durably(paths.resolved, resolved.encode())
 
 
 # ---------------------------------------------------------------- seconds since the search began

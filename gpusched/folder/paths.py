@@ -123,8 +123,7 @@ class ExperimentPaths:
 
     root: Path
 
-    #: The recipe for people, and as the daemon reads it.
-    recipe = Below("recipe.yaml")
+    #: The recipe with every key, as the daemon reads it.
     resolved = Below("resolved.json")
     #: The part of the recipe that ranks read.
     worker = Below("worker.json")

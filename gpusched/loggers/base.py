@@ -7,7 +7,7 @@ Packages offer loggers by entry points in the group ``gpusched.loggers``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,11 +19,6 @@ from gpusched.errors import InputError
 GROUP = "gpusched.loggers"
 #: Loggers by name in a recipe, which is that of the package they need: the class in ``tools``.
 _OWN = {"tensorboard": "TensorBoard", "mlflow": "Mlflow", "wandb": "Wandb"}
-
-
-def nothing(name: str) -> int:
-    """Say that a run has no step of any value."""
-    return -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +56,8 @@ class Logger(ABC):
         self.search = search
 
     @abstractmethod
-    def begin(self, trial: int, hparams: Mapping[str, object]) -> Callable[[str], int]:
-        """Open the run of a trial, or the one that is there.
-
-        Returns a function from the name of a value to its last step in the tool; ``nothing`` for a new run.
-        """
+    def begin(self, trial: int, hparams: Mapping[str, object]) -> int:
+        """Open the run of a trial, or the one that is there; return the last step in the tool, -1 for a new run."""
 
     @abstractmethod
     def write(self, trial: int, points: Sequence[Point]) -> None:

@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,7 @@ class Follower:
         self._paths = paths
         self._tail = JournalTail(paths.journal, keeps=False)
         self._logger = make(search_of(paths))
-        #: Of each trial whose run is open: the last step of each value in the tool, and the last that was sent.
-        self._has: dict[int, Callable[[str], int]] = {}
+        #: The last step in the tool of each trial whose run is open.
         self._sent: dict[int, int] = {}
         self._best: dict[int, float] = {}
 
@@ -50,17 +49,16 @@ class Follower:
         found: dict[int, list[Point]] = {}
         better = min if self._logger.search.mode == "min" else max
         for trial, incarnation, step in self._tail.read():
-            has = self._has.get(trial.id)
-            if has is None:
-                has = self._has[trial.id] = self._logger.begin(trial.id, trial.hparams)
+            if trial.id not in self._sent:
+                self._sent[trial.id] = self._logger.begin(trial.id, trial.hparams)
             if step.metric is not None:
                 self._best[trial.id] = better(step.metric, self._best.get(trial.id, step.metric))
             # A step that was trained again, after a crash, is logged as it was the first time.
-            if step.report.step > self._sent.get(trial.id, -1):
+            if step.report.step > self._sent[trial.id]:
                 self._sent[trial.id] = step.report.step
-                if values := dict(_new(has, incarnation, step)):
-                    at_s = self._logger.search.began_s + step.at
-                    found.setdefault(trial.id, []).append(Point(step.report.step, at_s, values))
+                at_s = self._logger.search.began_s + step.at
+                point = Point(step.report.step, at_s, _values(incarnation, step))
+                found.setdefault(trial.id, []).append(point)
         for number, points in found.items():
             self._logger.write(number, points)
         if found:
@@ -70,22 +68,18 @@ class Follower:
         """Hand on the rest, tell the state of each trial if the search is over, and let go of the tool."""
         self.send_news()
         for trial in (read_json(self._paths.final_view, limit_bytes=-1) or {}).get("trials", ()):
-            if trial["id"] in self._has:
+            if trial["id"] in self._sent:
                 self._logger.end(trial["id"], trial["state"], self._best.get(trial["id"]))
         self._logger.flush()
         self._logger.close()
 
 
-def _new(
-    has: Callable[[str], int], incarnation: IncarnationTimeline, step: ReportedStep
-) -> Iterator[tuple[str, float]]:
+def _values(incarnation: IncarnationTimeline, step: ReportedStep) -> dict[str, float]:
     values = {name: float(value) for name, value in step.report.metrics.items()}
     values["gpusched/atoms"] = float(len(incarnation.devices))
     if step.report.step_time_s is not None:
         values["gpusched/step_time_s"] = step.report.step_time_s
-    for name, value in values.items():
-        if step.report.step > has(name):
-            yield name, value
+    return values
 
 
 def search_of(paths: ExperimentPaths) -> Search:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 import shutil
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpusched.loggers.base import Logger, Point, Search, nothing
+from gpusched.loggers.base import Logger, Point, Search
 from gpusched.text import flat
 
 #: MLflow takes no more metrics, or parameters, in one call.
@@ -30,14 +30,14 @@ class TensorBoard(Logger):
         )
         self._writers: dict[int, Any] = {}
 
-    def begin(self, trial: int, hparams: Mapping[str, object]) -> Callable[[str], int]:
+    def begin(self, trial: int, hparams: Mapping[str, object]) -> int:
         from tensorboard.plugins.hparams.plugin_data_pb2 import SessionStartInfo
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         folder = self._root / f"{trial:04d}"
-        has = _steps_on_disk(folder) if folder.is_dir() else {}
+        last = _step_on_disk(folder) if folder.is_dir() else -1
         self._writers[trial] = EventFileWriter(str(folder), flush_secs=3600)
-        if not has:
+        if last < 0:
             begun = SessionStartInfo(start_time_secs=self.search.began_s)
             for name, value in flat(hparams):
                 if isinstance(value, int | float):  # True and False are numbers to Python
@@ -45,7 +45,7 @@ class TensorBoard(Logger):
                 else:
                     begun.hparams[name].string_value = str(value)
             self._add(trial, _session("start", begun), 0, self.search.began_s)
-        return lambda name: has.get(name, -1)
+        return last
 
     def write(self, trial: int, points: Sequence[Point]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -88,13 +88,13 @@ def _session(which: str, info: Any) -> Any:
     return Summary(value=[Summary.Value(tag=f"_hparams_/session_{which}_info", metadata=about)])
 
 
-def _steps_on_disk(folder: Path) -> dict[str, int]:
-    """Return the last step of each value; a record that was cut off by a kill does not count."""
+def _step_on_disk(folder: Path) -> int:
+    """Return the last step, -1 for none; a record that was cut off by a kill does not count."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = EventAccumulator(str(folder), size_guidance={"scalars": 1})
     found.Reload()
-    return {tag: found.Scalars(tag)[-1].step for tag in found.Tags()["scalars"]}
+    return max((found.Scalars(tag)[-1].step for tag in found.Tags()["scalars"]), default=-1)
 
 
 class Mlflow(Logger):
@@ -112,7 +112,7 @@ class Mlflow(Logger):
         self._experiment = known.experiment_id if known else self._client.create_experiment(name)
         self._runs: dict[int, str] = {}
 
-    def begin(self, trial: int, hparams: Mapping[str, object]) -> Callable[[str], int]:
+    def begin(self, trial: int, hparams: Mapping[str, object]) -> int:
         from mlflow.entities import Param
 
         client, name = self._client, self.search.run_name(trial)
@@ -121,8 +121,8 @@ class Mlflow(Logger):
             run = self._runs[trial] = found[0].info.run_id
             client.set_terminated(run, "RUNNING")
             keys = found[0].data.metrics
-            has = {key: max(m.step for m in client.get_metric_history(run, key)) for key in keys}
-            return lambda name: has.get(_mlflow_name(name), -1)
+            steps = (m.step for key in keys for m in client.get_metric_history(run, key))
+            return max(steps, default=-1)
         made = client.create_run(
             self._experiment,
             start_time=int(self.search.began_s * 1000),
@@ -133,18 +133,21 @@ class Mlflow(Logger):
         params = [Param(_mlflow_name(key), str(value)) for key, value in flat(hparams)]
         for first in range(0, len(params), _PARAMS_MAX):
             client.log_batch(run, params=params[first : first + _PARAMS_MAX])
-        return nothing
+        return -1
 
     def write(self, trial: int, points: Sequence[Point]) -> None:
         from mlflow.entities import Metric
 
-        metrics = [
-            Metric(_mlflow_name(name), value, int(point.at_s * 1000), point.step)
-            for point in points
-            for name, value in point.values.items()
-        ]
-        for first in range(0, len(metrics), _METRICS_MAX):
-            self._client.log_batch(self._runs[trial], metrics[first : first + _METRICS_MAX])
+        # As many steps in a call as it takes, each whole: the last that is there says which come next.
+        most = max(1, _METRICS_MAX // max(len(point.values) for point in points))
+        for first in range(0, len(points), most):
+            metrics = [
+                Metric(_mlflow_name(name), value, int(point.at_s * 1000), point.step)
+                for point in points[first : first + most]
+                for name, value in point.values.items()
+            ]
+            for start in range(0, len(metrics), _METRICS_MAX):
+                self._client.log_batch(self._runs[trial], metrics[start : start + _METRICS_MAX])
 
     def end(self, trial: int, state: str, score: float | None) -> None:
         run = self._runs[trial]
@@ -189,7 +192,7 @@ class Wandb(Logger):
         self._about = {"project": project or search.name, "entity": entity, "mode": mode}
         self._runs: dict[int, Any] = {}
 
-    def begin(self, trial: int, hparams: Mapping[str, object]) -> Callable[[str], int]:
+    def begin(self, trial: int, hparams: Mapping[str, object]) -> int:
         import wandb
 
         name = self.search.run_name(trial)
@@ -210,8 +213,7 @@ class Wandb(Logger):
             resume=None if is_offline else "allow",
             settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
         )
-        last = run.step - 1 if run.resumed else -1
-        return lambda name: last
+        return run.step - 1 if run.resumed else -1
 
     def write(self, trial: int, points: Sequence[Point]) -> None:
         for point in points:

@@ -222,7 +222,7 @@ class Recipe:
     )
 
     def resolved(self) -> dict[str, Any]:
-        """Return every key as plain values: JSON-able, and a recipe that loads back as an equal one."""
+        """Return every key as plain values: as JSON, a recipe that loads back as an equal one."""
         plain = msgspec.to_builtins(self, str_keys=True, enc_hook=str)
         data = {name: plain[about.field] for name, about in keys().items()}
         return data | {name: {"name": data[name], **plain[f"{name}_options"]} for name in NAMED}
@@ -257,12 +257,6 @@ class Recipe:
             )
         filled = {n: os.environ[n] if value is None else value for n, value in self.env.items()}
         return replace(self, env=filled)
-
-    def to_yaml(self) -> str:
-        """Return the resolved recipe as a recipe file."""
-        from gpusched.recipe.yaml import write_yaml
-
-        return write_yaml(self.resolved())
 
     def worker_settings(self) -> dict[str, Any]:
         """Return ``worker.json``: the part of the recipe that a worker needs (docs/contracts.md)."""

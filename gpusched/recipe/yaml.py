@@ -1,4 +1,4 @@
-"""YAML in and out. In: a ``Document``, plain values with the line of every key.
+"""YAML read into a ``Document``, plain values with the line of every key.
 
 The rules are YAML 1.2's core schema: ``1e-4`` is a number, ``no`` is text, ``010`` is ten. A key twice, a tag, and a
 number that is not finite or has more than 64 bits are problems. ruamel.yaml reads the text into nodes; values are built
@@ -7,10 +7,8 @@ here, because its own constructor honours tags, knows dates, and stops at the fi
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
@@ -237,20 +235,3 @@ def plain(tag: str, text: str) -> str | int | float | bool | None:
             return number
         case _:  # dates and other forms are text here
             return text
-
-
-def write_yaml(data: Mapping[str, object], indent: str = "") -> str:
-    """Maps in block style, everything else as JSON (which is YAML): reads back as exactly the same values."""
-    text = ""
-    for key, value in data.items():
-        name = key if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key) else _json(key)
-        if isinstance(value, Mapping) and value:
-            text += f"{indent}{name}:\n{write_yaml(value, indent + '  ')}"
-        else:
-            text += f"{indent}{name}: {_json(value)}\n"
-    return text
-
-
-def _json(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=list)
-    return re.sub(r"[^ -~]", lambda found: f"\\U{ord(found[0]):08x}", text)

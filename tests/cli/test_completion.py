@@ -31,7 +31,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("gpusched explain --dir RUNS ", {"0", "2"}),
         ("gpusched status --dir RUNS ", {"NAME"}),
         ("gpusched run --set max_t", {"max_trials="}),
-        ("gpusched try --dir RUNS ", {"lr="}),
+        ("gpusched try --dir RUNS ", {"b1="}),
     ],
 )
 def test_a_shell_is_told_what_may_follow(

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from gpusched.cli import main
 from gpusched.cli.look import lines, summary
 from gpusched.core.events import UserAsked
 from gpusched.dashboard.model import AtomCounts, Standing, TrialRow
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.sim.setup import Setup
+from scripts.kept import simulate_into
 from tests.dashboard.scene import Scene, recorded
 
 
@@ -140,3 +143,12 @@ def test_all_of_them_and_a_search_that_runs() -> None:
     assert repeated.endswith("lr=0.1")
     assert last.endswith("rank 1: killed by SIGSEGV")
     assert "\n".join(told).count("train.py:4: bad") == 1
+
+
+def test_an_export_of_nothing_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder = simulate_into(tmp_path, Setup(deadline_s=0.05, atoms=1, policy="fifo"))
+    monkeypatch.setattr("gpusched.cli.afterwards.records", lambda _told: ())
+    assert main(["export", str(folder)]) == 0
+    assert capsys.readouterr() == ("", f"{folder.name}: nothing was reported\n")

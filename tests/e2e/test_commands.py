@@ -75,7 +75,7 @@ def test_help_lists_every_command_and_each_has_its_own(finished: Sandbox) -> Non
         (["logs"], "TRIAL is missing"),
         (["logs", "0", "--rank"], "--rank needs a value"),
         (["logs", "0", "--rank", "one"], "--rank: 'one' is not a whole number"),
-        (["export", "-o", "/nowhere/x.csv"], "/nowhere/x.csv: the export cannot be written there"),
+        (["export", "-o", "/nowhere/x.csv"], "/nowhere/x.csv: cannot be written (No such"),
         (["logs", "seven"], "'seven' is not the number of a trial"),
         (["logs", "7"], "trial 7"),
         (["logs", "0", "--rank", "3"], "no rank 3"),

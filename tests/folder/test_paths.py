@@ -25,7 +25,7 @@ def test_what_the_contract_names_is_where_it_says() -> None:
     of = ExperimentPaths(Path("/runs/digits-1"))
     told = {str(path.relative_to(of.root)) for path in places(of).values()}
     assert told >= {
-        *("recipe.yaml", "worker.json", "journal.db", "lock", "daemon.sock", "daemon.log"),
+        *("resolved.json", "worker.json", "journal.db", "lock", "daemon.sock", "daemon.log"),
         *("trials", "best", ".best", "report.html"),
     }
     trial = of.trial(7)

@@ -129,12 +129,13 @@ class Lines(Logger):
         path = search.folder / file
         text = path.read_text() if path.exists() else ""
         whole = text[: text.rfind("\\n") + 1]
-        self.has = {(row[0], row[2]): row[1] for row in map(json.loads, whole.splitlines())}
+        rows = [json.loads(line) for line in whole.splitlines()]
+        self.has = {row[0]: max(r[1] for r in rows if r[0] == row[0]) for row in rows}
         self.file = path.open("w")
         self.file.write(whole)
         self.file.flush()
     def begin(self, trial, hparams):
-        return lambda name: self.has.get((trial, name), -1)
+        return self.has.get(trial, -1)
     def write(self, trial, points):
         for point in points:
             for name, value in point.values.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,9 @@ from hypothesis import strategies as st
 from gpusched.errors import InputError, RecipeError
 from gpusched.recipe.load import load_recipe
 from gpusched.recipe.recipe import Recipe, keys
-from gpusched.recipe.yaml import write_yaml
 from gpusched.space.forms import NAMES
 
+dumped = partial(json.dumps, ensure_ascii=False)
 SHORT = settings(max_examples=75, deadline=None)
 
 
@@ -53,7 +54,6 @@ def check(file: Path, data: bytes) -> Recipe | None:
     if isinstance(found, InputError):
         assert str(found).startswith(str(file))
         return None
-    assert read(file, found.to_yaml().encode()) == found
     assert Recipe.from_resolved(json.loads(json.dumps(found.resolved()))) == found
     found.configurations().sample(0)
     return found
@@ -96,5 +96,5 @@ recipes = st.builds(
 @given(recipes)
 @SHORT
 def test_generated(file: Path, recipe: dict[str, object]) -> None:
-    text = "".join(write_yaml({key: value}) for key, value in recipe.items())
+    text = "".join(f"{dumped(key)}: {dumped(value)}\n" for key, value in recipe.items())
     check(file, text.encode("utf-8", "replace"))

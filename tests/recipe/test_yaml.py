@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.recipe.yaml import Unreadable, dotted, read_yaml, write_yaml
+from gpusched.recipe.yaml import Unreadable, dotted, read_yaml
 
 SCALARS: dict[str, object] = {
     **{"1e-4": 1e-4, ".5": 0.5, "5.": 5.0, "+1": 1, "-0": 0, "010": 10, "0x1F": 31, "0o17": 15},
@@ -56,27 +56,6 @@ def test_of_a_key_that_is_there_twice_the_first_counts() -> None:
         "r:2: a: this key is in line 1 already; leave one of them out"
     ]
     assert ("a", "c") not in document.places
-
-
-text = st.text(st.characters(exclude_categories=["Cs"]))
-keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=100)
-plain = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63) + 1, 2**63 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | text,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4),
-    max_leaves=10,
-)
-
-
-@given(st.dictionaries(keys, plain, max_size=4))
-@settings(max_examples=50)
-def test_what_is_written_reads_back_as_the_same(data: dict[str, object]) -> None:
-    document = read_yaml(write_yaml(data), "r")
-    assert (document.data or {}) == data
-    assert document.problems == []
 
 
 @given(st.text() | st.binary().map(lambda data: data.decode("latin-1")))

@@ -20,7 +20,7 @@ from tests.torture.bed import Bed
 LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
 
 FILES = (
-    *("journal.db", "recipe.yaml", "daemon.log", "lock", "epoch", "worker.json"),
+    *("journal.db", "resolved.json", "daemon.log", "lock", "epoch", "worker.json"),
     "trials/0000/reports.jsonl",
 )
 
