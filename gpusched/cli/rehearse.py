@@ -99,9 +99,18 @@ class Rehearsed:
             common.paragraph(finding.text, signs[finding.is_error], " " * 7)
             for finding in self.findings
         ]
+        still = [
+            row["step"]
+            for launch in self.moved.launches[STILL_FROM - 1 :]
+            for row, *_ in launch.reports
+        ]
         return [
             f"rehearsed {show_hparams(self.hparams)}:",
-            common.table(head, rows, head),
+            *([common.table(head, rows, head)] if rows else []),
+            *(
+                f"from step {step} on parameters are put back: the metric stands still"
+                for step in still[:1]
+            ),
             *found,
             *map(common.paragraph, _verdicts(self.judgement)),
             *([f"the logs are in {self.folder}"] if self.findings else []),

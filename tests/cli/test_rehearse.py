@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-from gpusched.cli.rehearse import _read
+from gpusched.cli.rehearse import Rehearsed, _read
+from gpusched.doctor.findings import RehearsedLaunch, RehearsedTrial
+from gpusched.doctor.rehearsal import Judgement
 from gpusched.folder.paths import ExperimentPaths
 
 RIGHT = """\
@@ -294,3 +296,15 @@ def test_a_launch_that_the_end_of_a_rehearsal_kills_has_not_failed(
     )
     trial: Any = SimpleNamespace(id=0, incarnations=[launch], steps=list)
     assert _read(paths, trial).launches[0].error == error
+
+
+def test_a_metric_that_stands_still_is_said_to_be_held_and_no_report_makes_no_table() -> None:
+    def lines(*launches: tuple[int, int]) -> str:
+        made = [RehearsedLaunch(atoms, [[{"step": step}]]) for atoms, step in launches]
+        alone = RehearsedTrial([])
+        told = Rehearsed({}, Judgement(), RehearsedTrial(made), alone, "loss", Path("runs"))
+        return "\n".join(told.lines())
+
+    assert "from step 5 on parameters are put back" in lines((1, 1), (1, 3), (2, 5), (1, 7))
+    assert "put back" not in lines((1, 1), (1, 3))
+    assert "left alone" not in lines()
