@@ -121,7 +121,6 @@ def _print_table(results: Sequence[Result], metric: str, target: float | None) -
 @common.command(
     common.EXPERIMENT,
     argument("--add D", "more time: 90s, 20m, 1h; may be repeated", action="append", default=[]),
-    argument("--futures N", "futures of each question (20)", type=int),
     argument("--limit D", "the time that the answer may take (60s)", default="60s"),
 )
 def whatif(args: argparse.Namespace) -> int:
@@ -136,12 +135,9 @@ def whatif(args: argparse.Namespace) -> int:
     from gpusched.sim import whatif as futures_of
 
     more_s = [common.read_option("--add", text.removeprefix("+"), duration) for text in args.add]
-    futures = futures_of.FUTURES if args.futures is None else args.futures
-    if futures < futures_of.LEAST_FUTURES:
-        raise InputError(f"--futures must be at least {futures_of.LEAST_FUTURES}, not {futures}")
     limit_s = common.read_option("--limit", args.limit, duration)
     paths = common.experiment(args)
-    found = futures_of.answer(paths, more_s, futures=futures, limit_s=limit_s)
+    found = futures_of.answer(paths, more_s, limit_s=limit_s)
     return common.tell(args, found, "\n".join(whatif_lines(found)))
 
 

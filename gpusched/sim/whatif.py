@@ -230,7 +230,6 @@ def answer(
     paths: ExperimentPaths,
     more_s: Sequence[float],
     *,
-    futures: int = FUTURES,
     limit_s: float = LIMIT_S,
 ) -> dict[str, Any]:
     """Answer in a child of low priority, as JSON: the search as it is, and with more time.
@@ -239,7 +238,7 @@ def answer(
     """
     until = time.monotonic() + limit_s
     try:
-        ask = functools.partial(_answer, paths, more_s, futures, until)
+        ask = functools.partial(_answer, paths, more_s, until)
         found: dict[str, Any] = _forked(ask, limit_s + 1.0)
     except Late:
         raise InputError(
@@ -250,13 +249,11 @@ def answer(
     return found
 
 
-def _answer(
-    paths: ExperimentPaths, more_s: Sequence[float], futures: int, until: float
-) -> dict[str, Any]:
+def _answer(paths: ExperimentPaths, more_s: Sequence[float], until: float) -> dict[str, Any]:
     os.nice(10)
     try:
         search = AskedSearch(Recorded(paths))
-        asked = search.ask(more_s, futures=futures, until=until)
+        asked = search.ask(more_s, until=until)
     except GpuschedError as error:
         return {"refused": str(error), "exit_code": error.exit_code}
     state, recorded = search.state, search.recorded

@@ -89,8 +89,7 @@ def test_a_search_that_is_over_is_asked_before_its_end(recorded):
 def test_the_command_says_it_and_journals_nothing(recorded, capsys):
     _, folder = recorded
     before = timeline.read(folder / "journal.db")
-    few = ["--limit", "10m", "--futures", "10"]
-    assert main(["whatif", str(folder), "--add", "3s", *few, "--json"]) == 0
+    assert main(["whatif", str(folder), "--add", "3s", "--limit", "10m", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {"experiment", "metric", "best", "answers", "over"} <= found.keys()
     assert list(whatif_lines(found))[1].startswith("+3 s: probably score ")
@@ -112,7 +111,6 @@ def test_the_limit_is_kept(recorded, monkeypatch, capsys):
     ("arguments", "said"),
     [
         (["--add", "soon"], "--add"),
-        (["--futures", "3"], "--futures must be at least 10"),
         (["--limit", "x"], "--limit"),
     ],
 )
