@@ -32,16 +32,15 @@ from gpusched.dashboard import panels
 from gpusched.dashboard.feed import LINES, Feed, Frames, Source
 from gpusched.dashboard.marks import QUIET, styled
 from gpusched.dashboard.model import Standing
-from gpusched.dashboard.widgets import TrialTable, YesOrNo
+from gpusched.dashboard.widgets import TrialTable, YesOrNo, worded
 from gpusched.errors import GpuschedError
-from gpusched.text import clean, show_duration
+from gpusched.text import clean
 
 #: How watching ends. ``lost``: no daemon runs the experiment any more, and it is not over.
 Why = Literal["over", "detached", "lost", "terminated"]
 #: Asks the daemon for something; returns the answer in words. Raises GpuschedError.
 Act = Callable[..., object]
 
-MORE_S = 600.0
 #: A daemon sends twice a second; after this long without a word it is said to be away.
 AWAY_AFTER_S = 2.5
 STEERING = {"pause", "stop_trial", "more_time", "stop_search"}
@@ -211,9 +210,8 @@ class Dashboard(App[Why]):
             return
         try:
             self._draw_view(view)
-        except (
-            Exception
-        ) as error:  # the caller words it; Textual would print a traceback with all locals
+        # The caller words it; Textual would print a traceback with all locals.
+        except Exception as error:
             self.failure = error
             self.leave("lost")
 
@@ -367,7 +365,7 @@ class Dashboard(App[Why]):
         self._ask_about(f"stop trial {self._trials.under} for good?", "stop_trial")
 
     def action_more_time(self) -> None:
-        self._ask("move the deadline by 10 minutes?", "deadline", add_s=MORE_S)
+        self._ask("move the deadline by 10 minutes?", "deadline", add_s=600.0)
 
     def action_stop_search(self) -> None:
         self._ask("stop the search? every trial leaves at its next step", "stop")
@@ -395,16 +393,8 @@ class Dashboard(App[Why]):
     def _in_thread(self, act: Callable[[], object]) -> None:
         def ask() -> None:
             try:
-                self._post("note", _worded(act()))
+                self._post("note", worded(act()))
             except (GpuschedError, OSError) as error:
                 self._post("note", f"the daemon refused: {error}")
 
         threading.Thread(target=ask, daemon=True).start()
-
-
-def _worded(answer: object) -> str:
-    match answer:
-        case {"time_left_s": float() | int() as left_s}:
-            return f"the deadline is moved: {show_duration(left_s)} left"
-        case _:
-            return str(answer)
