@@ -26,7 +26,7 @@ from gpusched.executors.base import LiveTrial
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import Bootstrap, bootstrap_for
 from gpusched.executors.cluster.members import BEAT_S, LOOK_EVERY_S, Members
-from gpusched.executors.cluster.nodes import JoinedNode, node_of, on_node
+from gpusched.executors.cluster.nodes import JoinedNode, NodeTrial, node_of
 from gpusched.executors.live import LiveExecutor, Setting
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import write_fence
@@ -96,8 +96,10 @@ class ClusterExecutor(LiveExecutor):
         """Tell each node which trials should live there, and wait for its answer; without an answer they are lost."""
         self._launched = {one.trial: one.incarnation for one in live}
         for node in self._nodes:
-            node.trials = on_node(live, node.name)
-            self._homes |= dict.fromkeys(node.trials, node)
+            node.trials = {}
+        for one in live:
+            node = self._homes[one.trial] = self.members.node(node_of(one.devices[0]))
+            node.trials[one.trial] = NodeTrial(one)
         self.members.reconcile(self._wait)
         return self._told()
 

@@ -8,7 +8,7 @@ A command is kept until it is answered, and sent again when the node is back: ca
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -157,8 +157,3 @@ class JoinedNode:
 def node_of(device: str) -> str:
     """Return the node of a device by the cluster's name."""
     return device.partition("/")[0]
-
-
-def on_node(live: Sequence[LiveTrial], name: str) -> dict[int, NodeTrial]:
-    """Return those of ``live`` that hold devices of this node."""
-    return {one.trial: NodeTrial(one) for one in live if name in map(node_of, one.devices)}
