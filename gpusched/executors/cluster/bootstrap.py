@@ -86,6 +86,10 @@ def bootstrap_for(recipe: Recipe, shared: Path, say: Callable[[str], None]) -> B
         return LocalBootstrap([NodeOffer(f"node{n}", f"cpu:{cpus}") for n in range(nodes)], shared)
     ray = RayBootstrap(address, shared, Wanted.of(recipe))
     say(f"joined the Ray cluster at {ray.address}")
+    if os.environ.get("RAY_AUTH_MODE") != "token":
+        say(
+            "it has no token, so whoever reaches it can run code on its nodes (see docs/cluster.md)"
+        )
     return ray
 
 
