@@ -347,6 +347,8 @@ SAVED: dict[int, int] = {}
 class PlayedCluster:
     """The bootstrap: it starts what is there."""
 
+    host = "127.0.0.1"
+
     def __init__(self, nodes: dict[str, PlayedNode]) -> None:
         self._nodes = nodes
 
