@@ -129,7 +129,8 @@ class _Pause:
 
     def _rates(self, row: Row, then: Row) -> None:
         fixes = {
-            "base": "give the scheduler to trial.track(schedule=schedule), or compute the rate from trial.step",
+            "base": "give optimizer and scheduler to trial.track(opt=opt, schedule=schedule), or compute the rate "
+            "from trial.step",
             "rates": "call trial.scale_lr(opt) before trial.track",
         }
         for name, fix in fixes.items():

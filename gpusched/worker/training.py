@@ -61,8 +61,6 @@ class Training:
         #: that wrote the checkpoint.
         self.late: set[str] = set()
         self.was_late: set[str] = set()
-        #: Whether a loop of the script's own trains on its data several times for a report.
-        self.reports_seldom = False
 
     @property
     def where(self) -> tuple[int, int]:
@@ -139,7 +137,6 @@ class Training:
         self.written_by = checkpoint.facts["world_size"]
         self.clock.reports = self._saved("reports") or 0
         self.was_late = set(self._saved("late") or ())
-        self.reports_seldom = bool(self._saved("seldom"))
 
     def track(self, objects: dict[str, Any]) -> None:
         """Remember these, and put them back to where the checkpoint has them.
@@ -250,7 +247,6 @@ class Training:
             "loaders": [loader.state_dict() for loader in self.loaders],
             "scalers": [scaler.state_dict() for scaler in self.scalers],
             "reports": self.clock.reports,
-            "seldom": self.reports_seldom,
             "late": [] if self.is_looping else sorted(self.late),
         }
 

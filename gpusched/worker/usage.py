@@ -119,24 +119,19 @@ class Usage:
                 self._refuse_or_tell(about, lost, is_error=is_error)
 
     def check_epochs(self) -> None:
-        """Find a loop of epochs that reports less often, without saying so, and repeats epochs at a resume.
+        """Find a loop of epochs that reports less often, without saying so, and would repeat epochs at a resume.
 
-        What a launch does before its first report may be a preparation, so the later ones count.
-
-        Raises:
-            RuntimeError: This launch has resumed such a loop.
+        Several passes over the data for each report may be right, as in PPO: it is told, no more. What a launch does
+        before its first report may be a preparation, so the later ones count.
         """
-        training = self._training
-        before, self._passes = self._passes, sum(one.passes_trained for one in training.loaders[:1])
+        loaders = self._training.loaders[:1]
+        before, self._passes = self._passes, sum(one.passes_trained for one in loaders)
         if self._reports > 1 and self._passes - before > 1:
-            training.reports_seldom = True
-        if training.reports_seldom:
-            self._refuse_or_tell(
+            self.tell(
                 "epochs",
                 "this script trains on its data several times for a report, and trial.track(...) returns the number of "
-                "reports, so a loop over epochs repeats some after a pause: say how many are done, "
+                "reports: a loop over epochs would repeat some after a pause. Say how many are done: "
                 "trial.report(step=epoch + 1, ...)",
-                is_error=self._reports == 1,
             )
 
     def _refuse_or_tell(self, about: str, wrong: str, *, is_error: bool) -> None:

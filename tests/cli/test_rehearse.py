@@ -87,7 +87,7 @@ MISTAKES: dict[str, tuple[list[tuple[str, str]], str]] = {
     ),
     "optimizer not tracked": (
         [("opt=opt, ", "")],
-        "Give it to trial.track (the optimizer, an average of weights",
+        "expected 0.081: give optimizer and scheduler to trial.track(opt=opt, schedule=schedule)",
     ),
     "model not tracked": (
         [("model=model, ", "")],
@@ -95,7 +95,7 @@ MISTAKES: dict[str, tuple[list[tuple[str, str]], str]] = {
     ),
     "scheduler not tracked": (
         [(", schedule=schedule", "")],
-        "expected 0.0729: give the scheduler to trial.track(schedule=schedule)",
+        "expected 0.0729: give optimizer and scheduler to trial.track(opt=opt, schedule=schedule)",
     ),
     "every rank draws every sample": (
         [(LOADER, "DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)")],

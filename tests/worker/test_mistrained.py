@@ -156,9 +156,7 @@ def every_second_epoch(says: bool, reports_all: bool = False) -> list[int]:
     return done
 
 
-def test_17_a_loop_that_reports_every_second_epoch_says_so_or_is_refused_at_the_resume(
-    bench: Bench,
-) -> None:
+def test_17_a_loop_that_reports_every_second_epoch_says_so_or_is_told_of(bench: Bench) -> None:
     with daemon(bench, at_step(**{"yield": 4})) as fake:
         values(run_ranks(every_second_epoch, 1, bench, 1, (True,)))
         assert values(run_ranks(every_second_epoch, 1, bench, 2, (True,))) == [[4, 5]]
@@ -171,7 +169,7 @@ def test_17_a_loop_that_reports_every_second_epoch_says_so_or_is_refused_at_the_
         said = [frame.text for frame in fake.of_kind(Remark)]
         assert ["trial.report(step=epoch + 1, ...)" in text for text in said] == [True] * told
         (second,) = run_ranks(every_second_epoch, 1, one, 2, arguments)
-        assert ("trial.report(step=epoch + 1, ...)" in second.error) == bool(told), second.error
+        assert not second.error, "two passes for a report may be right"
 
 
 def stepping(where: str, epochs: int = 6) -> None:
