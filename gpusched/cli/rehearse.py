@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from gpusched.cli import common
 from gpusched.daemon import start as launchpad
@@ -136,10 +139,7 @@ def rehearse(
     recipe: Recipe, runs: Path, limit_s: float, configurations: int = 1
 ) -> list[Rehearsed]:
     """Run the first configurations of a recipe as a search would, and look on. Raises InputError, DeviceError."""
-    folder = runs / ".rehearsals"
-    for before in find.experiments(folder):
-        if not find.has_daemon(before):
-            shutil.rmtree(before.root, ignore_errors=True)
+    folder = _own_folder(runs / ".rehearsals")
     devices, small, large = _sizes(recipe)
     sizes = (small, small) if large is None else (small, small, large, small)
     recipe = _scripted(replace(recipe, devices=devices), sizes, limit_s, configurations)
@@ -155,8 +155,17 @@ def rehearse(
         about = (told.trials[number].hparams, judgement, moved, alone)
         found.append(Rehearsed(*about, recipe.metric, paths.root))
     if not any(rehearsal.findings for rehearsal in found):
-        shutil.rmtree(paths.root, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     return found
+
+
+def _own_folder(rehearsals: Path) -> Path:
+    """Return a folder of this process, and remove those of processes that are gone and have left no daemon."""
+    for folder in rehearsals.glob("*"):
+        is_at_work = psutil.pid_exists(int(folder.name)) if folder.name.isdecimal() else False
+        if not is_at_work and not any(map(find.has_daemon, find.experiments(folder))):
+            shutil.rmtree(folder, ignore_errors=True)
+    return rehearsals / str(os.getpid())
 
 
 def _sizes(recipe: Recipe) -> tuple[Any, int, int | None]:

@@ -172,11 +172,15 @@ class _Pause:
             )
             found.wrong(self.when, SAMPLES, text)
         elif found.outcome(self.when, SAMPLES) != "WRONG":
-            text = (
-                f"{self.when} step {step} begins with another batch than without one: use trial.loader, or seed the "
-                f"order by trial.step (sampler.set_epoch(epoch))"
-            )
+            fix = "use trial.loader, or seed the order by trial.step (sampler.set_epoch(epoch))"
             found.verdicts[self.when, SAMPLES] = ("same", "in another order")
+            if not then[0]["drawn"]:
+                fix = (
+                    "no data loader drew it, so a replay buffer or an environment is lost, or a batch is drawn before "
+                    "the loop: keep it in trial.state, or track gpusched.pickled(buffer)"
+                )
+                found.verdicts[self.when, SAMPLES] = ("not compared", "no data loader draws them")
+            text = f"{self.when} step {step} begins with another batch than without one: {fix}"
             if not any(finding.kind == "order of samples" for finding in found.findings):
                 found.findings.append(Finding("order of samples", text, is_error=False))
 

@@ -6,6 +6,7 @@ All scripts are rehearsed in one experiment, as configurations of one that runs 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.cli.rehearse import Rehearsed, _read
+from gpusched.cli.rehearse import Rehearsed, _own_folder, _read
 from gpusched.doctor.findings import RehearsedLaunch, RehearsedTrial
 from gpusched.doctor.rehearsal import Judgement
 from gpusched.folder.paths import ExperimentPaths
@@ -280,6 +281,20 @@ def test_right_scripts_pass_and_mistakes_are_told(names: Sequence[str], tmp_path
     seen = rehearse(tmp_path, [*names])
     for name in names:
         assert_right(name, seen) if name in RIGHTS else assert_told(name, seen)
+
+
+def test_26_a_rehearsal_leaves_another_one_in_the_same_folder_alone(tmp_path: Path) -> None:
+    """It was removed as long as it had no daemon: before its search began, and while it was judged."""
+    with subprocess.Popen(["sleep", "100"]) as other:
+        for pid in (other.pid, "experiment-20260101"):
+            (tmp_path / str(pid) / "search").mkdir(parents=True)
+            (tmp_path / str(pid) / "search" / "recipe.yaml").touch()
+        mine = _own_folder(tmp_path)
+        assert mine.name == str(os.getpid())
+        assert [path.name for path in tmp_path.iterdir()] == [str(other.pid)]
+        other.kill()
+    _own_folder(tmp_path)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(("reported", "error"), [(True, None), (False, "killed")])

@@ -203,6 +203,29 @@ def test_what_follows_the_loop_fails_in_the_trial_left_alone() -> None:
     assert found.text == "left alone the script fails: NameError: no test set"
 
 
+@pytest.mark.parametrize(
+    ("values", "kind", "says"),
+    [
+        ({"inputs": [0.5] * 4}, "order of samples", "a replay buffer or an environment is lost"),
+        ({"inputs": [], "updates": 1}, "less training", "a replay buffer, a counter"),
+    ],
+)
+def test_25_a_replay_buffer_that_is_lost_is_found_by_what_differs(
+    values: dict[str, Any], kind: str, says: str
+) -> None:
+    """As in DQN: nothing is drawn by a data loader; training is on what has been seen so far."""
+    rows, alone = moved(), [[row(step)] for step in range(1, 9)]
+    for reports in (*rows, alone):
+        for ranks in reports:
+            for one in ranks:
+                one["drawn"] = []
+    first(1, end=[9.0, 0.0], **values)(rows)
+    launches = [RehearsedLaunch(1, reports) for reports in rows[:2]]
+    found = judge(RehearsedTrial(launches), RehearsedTrial([RehearsedLaunch(1, alone)]))
+    assert kind in [one.kind for one in found.findings]
+    assert any(says in one.text for one in found.findings)
+
+
 def test_26_samples_drawn_with_replacement_are_not_compared() -> None:
     """They were called other samples after a pause."""
     rows, alone = moved(), [[row(step)] for step in range(1, 9)]

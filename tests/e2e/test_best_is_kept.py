@@ -8,17 +8,28 @@ import pytest
 
 import gpusched
 from gpusched.policies.rehearsal import WALK
-from tests.e2e.sandbox import Sandbox
+from tests.e2e.sandbox import PLENTY, Sandbox
 
 STEPS = 12
 
 
-def search(sandbox: Sandbox, *, policy: dict[str, Any] | None = None, **space: Any) -> Any:
+def search(
+    sandbox: Sandbox,
+    *,
+    policy: dict[str, Any] | None = None,
+    deadline: float | str = PLENTY,
+    **space: Any,
+) -> Any:
     """Run ``own_loop.py`` once; what ``best --json`` says of it."""
     space = {"steps": STEPS, "peak": STEPS, "step_s": 0.03, **space}
-    policy = policy or {"name": "fifo", "R": 100}
+    policy = policy or {"name": "fifo", "R": max(100, space["steps"])}
     recipe = sandbox.recipe(
-        "own_loop.py", space=space, policy=policy, max_trials=1, devices="cpu:3"
+        "own_loop.py",
+        space=space,
+        policy=policy,
+        max_trials=1,
+        devices="cpu:3",
+        deadline=deadline,
     )
     result = sandbox.gpusched("run", recipe)
     assert result.code == 0, result.text
@@ -52,6 +63,15 @@ def test_what_was_never_saved_is_told(sandbox: Sandbox) -> None:
     assert (behind["trial"], behind["step"], behind["metric"]) == (0, 8, 1.0)
     shown = sandbox.call("best")
     assert "behind the best report, 1.0000 of trial 0 at step 8" in shown.out
+
+
+@pytest.mark.slow
+def test_19_a_copy_that_is_put_aside_is_committed_at_the_deadline(sandbox: Sandbox) -> None:
+    """The second step is the best, and too close to the first for another save; the trial never ends by itself."""
+    best = search(sandbox, deadline=15, holds=True, steps=100_000, peak=2, step_s=0.4)
+    assert (best["step"], best["best_unsaved"]) == (2, None)
+    assert weight(sandbox) == 2
+    assert sandbox.view()["trials"][0]["step"] > 3
 
 
 def test_a_model_trained_after_its_last_report_is_not_taken_for_the_reported_one(
