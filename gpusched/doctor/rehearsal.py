@@ -277,6 +277,13 @@ def _larger(
             elif way > 0:
                 found.same(when, PARAMETERS, "as they were saved")
         if len(rows) > 1:
+            moved = [one for row in rows if (one := row.get("moved"))]
+            if any(far(one, moved[0]) > SAME * max(map(abs, moved[0])) for one in moved[1:]):
+                text = (
+                    "the ranks train apart, and the model of rank 0 alone would be ranked: wrap the model (model = "
+                    "trial.wrap(model), or DistributedDataParallel), or let trials have one rank: `sizes: [1]`"
+                )
+                found.wrong(when, PARAMETERS, text, "ranks train apart")
             inputs = [row["inputs"] for row in rows]
             if inputs[0] and all(other == inputs[0] for other in inputs[1:]):
                 text = (

@@ -114,6 +114,7 @@ class Onlooker:
             "held": self._stands_still and self._updates > 0,
             "drawn": list(self._drawn_by_data_set()),
             "start": self._start,
+            "moved": self._moved,
             "end": self._sampled(),
         }
         with self._path.open("a") as file:
@@ -128,6 +129,8 @@ class Onlooker:
         self._batches: list[int] = []
         self._draws = []
         self._start: list[float] | None = None
+        #: Where the first step led, if it was undone.
+        self._moved: list[float] = []
 
     def _before_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         if self._training.clock.frozen:
@@ -162,6 +165,7 @@ class Onlooker:
 
     def _put_back(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         torch = sys.modules["torch"]
+        self._moved = self._moved or self._sampled()
         with torch.no_grad():
             for each, kept in zip(owned(optimizer), self._kept[id(optimizer)], strict=True):
                 each.copy_(kept)

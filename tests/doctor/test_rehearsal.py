@@ -95,6 +95,17 @@ def scaled(step: int) -> list[float]:
     return [0.2 * 0.9 ** (step - 1)] * 2
 
 
+def apart_by(distance: float) -> Callable[[list[list[Rows]]], None]:
+    """Have the second rank's first step on two atoms lead elsewhere."""
+
+    def change(rows: list[list[Rows]]) -> None:
+        for ranks in rows[2]:
+            for rank, one in enumerate(ranks):
+                one["moved"] = [1.0, 0.5 + rank * distance]
+
+    return change
+
+
 def test_a_right_trial_has_no_finding_and_says_what_was_compared() -> None:
     found = judgement(lambda rows: None)
     assert found.findings == []
@@ -150,6 +161,7 @@ AGAIN = [{"length": 8, "count": 8, "samples": [0, 0, 1, 1, 2, 2, 3, 3]}]
         (each(1, metrics={"loss": 7.0}), "metric", True),
         (first(1, end=[9.0, 0.0], updates=0), "report before training", True),
         (each(2, inputs=[5.0, 6.0]), "same samples", True),
+        (apart_by(1e-4), "ranks train apart", True),
         (each(2, drawn=[{"length": 8, "count": 8, "samples": list(range(8))}]), "samples", True),
         (each(2, drawn=[{"length": 8, "count": 1, "samples": [0]}]), "samples", True),
         (each(2, base=[0.5, 0.5], rates=[1.0, 1.0]), "learning rate", True),
