@@ -87,7 +87,8 @@ class ShapesPredictor:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What an extrapolation says of a target, in steps of the curve (one value a step).
+    """What an extrapolation says of a target, in steps of the curve (one value a step), to nine decimal places: NumPy's
+    last bits differ between processors, and decisions must not.
 
     ``reached_by_end``: p. ``remaining_steps``: x of equation 2. ``reached_at_end``: P(y(horizon) >= target).
     ``mean``: expectation of y at the horizon.
@@ -117,7 +118,7 @@ def extrapolate(
     at_each = prediction.reaches(target)
     future = np.arange(len(seen) + 1, horizon + 1, dtype=np.float64)
     p, x = remaining(np.interp(future, steps, at_each))
-    return Outlook(p, x, float(at_each[-1]), prediction.mean)
+    return Outlook(*(round(each, 9) for each in (p, x, float(at_each[-1]), prediction.mean)))
 
 
 def remaining(reached: Array) -> tuple[float, float]:

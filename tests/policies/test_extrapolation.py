@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
+from gpusched.policies import extrapolation, foresight_curves
 from gpusched.policies.extrapolation import (
     MAX_STEPS,
     CurvePredictor,
@@ -17,6 +19,7 @@ from gpusched.policies.extrapolation import (
     extrapolate,
     remaining,
 )
+from gpusched.policies.foresight_curves import Belief
 from scripts.calibration import interval
 from tests.policies.learning_curves import Array, judge, rising, synthetic
 
@@ -155,3 +158,37 @@ def test_a_far_horizon_is_interpolated() -> None:
 )
 def test_too_little_to_say_anything_is_no_answer(horizon: int, curve: tuple[float, ...]) -> None:
     assert ask(horizon, 0.5, curve) is None
+
+
+@pytest.fixture
+def another_processor(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Have NumPy's functions differ in their last bits from now on."""
+
+    def switch() -> None:
+        random = np.random.default_rng(3)
+        for module in (extrapolation, foresight_curves):
+            for name in {"shapes_at", "shapes_between", "weights"} & vars(module).keys():
+                function = getattr(module, name)
+
+                def off(*given: Any, function: Any = function) -> Array:
+                    found: Array = function(*given)
+                    return found * (1 + random.uniform(-1, 1, found.shape) * 4e-16)
+
+                monkeypatch.setattr(module, name, off)
+
+    return switch
+
+
+def test_the_last_bits_of_numpy_decide_nothing(another_processor: Callable[[], None]) -> None:
+    def decided_from() -> tuple[list[Outlook | None], list[Belief]]:
+        known = [synthetic(seed)[:20] for seed in range(20)]
+        outlooks = [
+            extrapolate(curve, 60, 0.6, predictor=ShapesPredictor(), seed=(0,)) for curve in known
+        ]
+        curves = foresight_curves.Curves()
+        curves.read({i: list(enumerate(curve, 1)) for i, curve in enumerate(known)}, 1.0)
+        return outlooks, curves.forecast(list(curves.seen.values()), [60.0] * len(known))
+
+    before = decided_from()
+    another_processor()
+    assert decided_from() == before
