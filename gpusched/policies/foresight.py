@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from gpusched.core.decisions import (
     NO_STEP_FITS,
@@ -203,10 +204,9 @@ class Foresight(base.Policy):
 
     def _waiting(self, view: View, served: int = 0) -> tuple[float, int | None]:
         """Return the highest bid of a paused trial, but for so many that have atoms coming."""
-        able = [i for i in self._queue if _may_resume(view, i)]
-        return (
-            (self.beliefs[able[served]].bid, able[served]) if served < len(able) else (-1.0, None)
-        )
+        able = (i for i in self._queue if _may_resume(view, i))
+        who = next(islice(able, served, None), None)
+        return (-1.0, None) if who is None else (self.beliefs[who].bid, who)
 
     # ------------------------------------------------------------ reports
 
