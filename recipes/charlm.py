@@ -158,8 +158,7 @@ def evaluate(trial, net, windows, loader):
     return trial.mean(total, seen)
 
 
-def main():
-    trial = gpusched.init(DEFAULTS)
+def train(trial):
     hp = trial.hparams
     text = read_text(hp, trial.device)
     kept = int(len(text) * (1 - HELD_BACK))
@@ -194,4 +193,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    train(gpusched.init(DEFAULTS))

@@ -4,7 +4,9 @@
 
 ``score`` has eight slots, whose trials sleep and report Score(k) of HyperSched, section 6 (``peers/score.py``): a step
 takes 0.1 s on one slot, and 0.1 s / a on a slots, which only gpusched gives. ``digits`` trains the network of
-``recipes/digits.py`` on two slots of a core each; a score is the accuracy on the held-out images.
+``recipes/digits.py`` on two slots of a core each; a score is the accuracy on the held-out images. ``charlm`` trains the
+transformer of ``recipes/charlm.py`` in the space and steps of ``bench_search.py``; a score is by how many bits a
+byte of held-out text takes less than 8. Digits are learnt in a minute by any tool's choice, the text is not.
 
 Every score is noted by the trial itself with its time; what counts is the best that was noted within the deadline from
 the start of the tool's process. The tools take turns, so that a busy machine is busy for all. The others run in an
@@ -28,6 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench_search import STEPS, TASKS
 from ruamel.yaml import YAML
 
 PEERS = Path(__file__).with_name("peers")
@@ -39,7 +42,7 @@ SCORE = {
     "scaling": "linear",
 }
 #: Trials at a time: more than there are cores where trials only sleep.
-SLOTS = {"score": 8, "digits": 2}
+SLOTS = {"score": 8, "digits": 2, "charlm": 2}
 POLICIES = ("hypersched", "foresight", "asha", "fifo")
 OTHERS = {
     "ray-asha": ("ray_asha.py",),
@@ -81,7 +84,15 @@ def main() -> int:
 
 def recipe_of(task: str) -> dict[str, Any]:
     """Return what all tools are given of a task, as a recipe of gpusched."""
-    found = SCORE if task == "score" else YAML(typ="safe").load(ROOT / "recipes" / f"{task}.yaml")
+    if task == "score":
+        found = SCORE
+    else:
+        yaml = YAML(typ="safe")
+        found = yaml.load(ROOT / "recipes" / f"{task}.yaml")
+        found["policy"] |= STEPS[task]
+        for key, _, value in (setting.partition("=") for setting in TASKS[task]["set"]):
+            if key.startswith("space."):
+                found["space"][key.removeprefix("space.")] = yaml.load(value)
     return {**found, "devices": f"cpu:{SLOTS[task]}"}
 
 
@@ -89,7 +100,10 @@ def one(task: str, tool: str, seed: int, deadline_s: float, venv: Path) -> dict[
     """One run of one tool."""
     recipe = recipe_of(task)
     rungs = {key: recipe["policy"][key] for key in ("r", "R", "eta")}
-    about = {"name": task, "slots": SLOTS[task], "space": recipe["space"], **rungs}
+    about = {"name": task, "module": "score" if task == "score" else "recipe", **rungs}
+    about |= {"slots": SLOTS[task], "space": {}, "fixed": {}}
+    for key, domain in recipe["space"].items():
+        about["space" if isinstance(domain, dict) else "fixed"][key] = domain
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         notes = Path(scratch) / "notes"
         notes.mkdir()
@@ -152,7 +166,14 @@ def command(
         return [python, str(PEERS / script), str(until), str(seed), *rest]
     policy, rungs = tool.removeprefix("gpusched-"), recipe["policy"]
     if policy in ("foresight", "fifo"):
-        rungs = {"R": rungs["R"], **({"metric_max": 1.0} if policy == "foresight" else {})}
+        rungs = {
+            "R": rungs["R"],
+            **(
+                {"metric_max": 1.0}
+                if policy == "foresight" and "bits" not in str(recipe.get("metric"))
+                else {}
+            ),
+        }
     recipe = {
         **recipe,
         "script": str(PEERS / "gpusched_trial.py"),

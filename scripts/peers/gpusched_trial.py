@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -10,6 +11,6 @@ import gpusched
 sys.path.insert(0, str(Path(__file__).parent))
 import task
 
-trial = gpusched.init()
+trial = gpusched.init(getattr(importlib.import_module(task.TASK["module"]), "DEFAULTS", {}))
 report = trial.report  # the task may put another in its place
 task.train(trial.hparams, lambda _, score: report(score=score), trial)

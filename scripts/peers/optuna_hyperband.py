@@ -60,6 +60,6 @@ if __name__ == "__main__":
     if task.TASK["name"] == "score":
         search(0, threads=task.SLOTS)
     else:
-        importlib.import_module(task.TASK["name"])  # torch too: once, before the fork
+        importlib.import_module(task.TASK["module"])  # torch too: once, before the fork
         with multiprocessing.get_context("fork").Pool(task.SLOTS) as pool:
             pool.map(search, range(task.SLOTS))

@@ -27,7 +27,7 @@ if __name__ == "__main__":
             uniform=uniform,
             loguniform=loguniform,
             int=randint,
-            choice=lambda *values: choice([float(value) for value in values]),  # all of one type
+            choice=lambda *values: choice(list(values)),
         ),
         metric="score",
         time_attr="step",

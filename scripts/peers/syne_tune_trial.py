@@ -9,7 +9,8 @@ from syne_tune import Reporter
 
 parser = argparse.ArgumentParser()
 for name, domain in task.SPACE.items():
-    parser.add_argument(f"--{name}", type=int if "int" in domain else float)
+    is_whole = all(isinstance(value, int) for values in domain.values() for value in values)
+    parser.add_argument(f"--{name}", type=int if is_whole else float)
 hparams = vars(parser.parse_known_args()[0])
 report = Reporter()
 task.train(hparams, lambda k, value: report(step=k, score=value))

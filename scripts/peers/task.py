@@ -46,4 +46,4 @@ def train(
             print(time.clock_gettime(time.CLOCK_BOOTTIME), step, score, file=file, flush=True)
             report(step, score)
 
-        importlib.import_module(TASK["name"]).train(hparams, noted, trial)
+        importlib.import_module(TASK["module"]).train(hparams, noted, trial)
