@@ -13,7 +13,8 @@ Ten lines of Algorithm 3 and what answers them here:
 Ours: where a single trial trains at a time, the first would be kept at every rung, and be the only one ever tried;
 while new ones may enter and launches are short, a trial is judged once there, on arrival, against floor(n/eta). A trial
 that may grow waits one report for atoms that are coming, so that they are taken in one resize. A step that cannot end
-before the deadline is not begun; and if nothing is live and nothing may enter, the best paused trial continues.
+before the deadline is not begun; and where nothing may enter and no live trial can use free atoms (the sizes, a script
+that failed on more, a growth that would not pay), the best paused trial continues on them.
 """
 
 from __future__ import annotations
@@ -160,13 +161,23 @@ class HyperSched(Asha):
         atoms = view.rules.fit(min(share, held + free))
         if atoms <= held or self._waits_for_more(view, trial, share, atoms):
             return base.NOTHING
-        left_s, overhead_s = view.time_left_s, self._overhead_s(view)
-        now, then = self._s(view, held), self._s(view, atoms)
-        if (left_s - overhead_s) * then <= left_s * now:
+        more = self._more_steps(view, held, atoms)
+        if more <= 0:
             return base.NOTHING
-        more = ((left_s - overhead_s) * then - left_s * now) / (view.step_on_one_atom_s or 1.0)
         why = f"grows {held} -> {atoms}: {more:.0f} more steps before the deadline"
         return (Resize(trial.id, atoms, why),)
+
+    def _more_steps(self, view: View, held: int, atoms: int) -> float:
+        """Return how many steps more a growth brings before the deadline."""
+        left_s = view.time_left_s
+        grown_s = (left_s - self._overhead_s(view)) * self._s(view, atoms)
+        return (grown_s - left_s * self._s(view, held)) / (view.step_on_one_atom_s or 1.0)
+
+    def _could_grow(self, view: View, trial: TrialView) -> bool:
+        """Tell whether free atoms would help a live trial, now or when its cooldown is over."""
+        most = view.atoms_total if trial.cap is None else trial.cap.atoms
+        atoms = view.rules.fit(min(most, trial.atoms + view.atoms_free))
+        return atoms > trial.atoms and self._more_steps(view, trial.atoms, atoms) > 0
 
     def _waits_for_more(self, view: View, trial: TrialView, share: int, atoms: int) -> bool:
         """Tell whether to let this one report pass for atoms that are coming: one resize instead of two."""
@@ -214,7 +225,9 @@ class HyperSched(Asha):
             declined = "a new trial could not catch up before the deadline"
             if self._entrance_closed_at is None:
                 self._entrance_closed_at = view.now
-        return (LeaveFree(declined),) if view.live else self._wake_the_best(view)
+        if any(self._could_grow(view, trial) for trial in view.live.values()):
+            return (LeaveFree(declined),)
+        return self._wake_the_best(view) or (LeaveFree(declined),)
 
     def _may_enter(self, view: View) -> bool:
         """Lines 5 to 9; that atoms are free is why we are asked."""
@@ -232,14 +245,17 @@ class HyperSched(Asha):
         return not self._speculates(view) or self._failed_rung(trial) is None
 
     def _wake_the_best(self, view: View) -> Sequence[Decision]:
-        """Never idle: the best paused trial goes on, whatever the entrance rule says."""
+        """Never idle: the best paused trial continues, whatever the entrance rule says."""
         best = next((t for t in view.paused_by_score() if not t.held_by_user), None)
         if best is None:
             # Nothing has been paused: a late start is still better than an idle machine.
-            return (Start(1, "nothing else to run"),) if view.can_draw else base.NOTHING
+            can_start = view.can_draw and not view.live
+            return (Start(1, "nothing else to run"),) if can_start else base.NOTHING
         self._woken_at[best.id] = best.step
+        if view.live:
+            return (Resume(best.id, 1, "continues: no better trial can use the free atoms"),)
         return (
-            Resume(best.id, view.atoms_free, "the best paused trial continues: nothing else runs"),
+            Resume(best.id, view.atoms_free, "the best that waits continues: nothing else runs"),
         )
 
     def _too_late_for_anything(self, view: View) -> bool:

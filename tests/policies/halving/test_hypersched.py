@@ -205,6 +205,19 @@ def test_never_idle_resumes_the_best_whatever_the_entrance_rule_says() -> None:
     assert "nothing else runs" in hand.said
 
 
+@pytest.mark.parametrize(
+    ("rules", "live"), [({}, [0]), ({"max_atoms": 1}, [0, 1]), ({"scaling": "none"}, [0, 1])]
+)
+def test_atoms_that_no_live_trial_can_use_go_to_the_best_that_waits(
+    rules: dict[str, Any], live: list[int]
+) -> None:
+    hand = Hand("hypersched", {**PLAIN, "r": 2}, atoms=2, deadline_s=100.0, **rules)
+    for trial, metric, at in ((0, 0.9, 1.0), (1, 0.1, 1.0), (0, 0.9, 60.0), (1, 0.1, 60.1)):
+        hand.report(trial, metric, at=at)
+    assert hand.live == live  # trial 0 may grow when its cooldown is over, or not
+    assert ("no better trial can use" in hand.said) == (len(live) > 1)
+
+
 def test_who_was_woken_is_not_paused_again_for_the_rungs_below() -> None:
     hand = idle()
     hand.report(0, 0.1, at=61.0)
