@@ -12,8 +12,15 @@ from typing import Any
 
 from gpusched.cli import common
 from gpusched.daemon import best_model, session
-from gpusched.dashboard import idle
-from gpusched.dashboard.model import BestRow, Standing, TrialRow, UnsavedRow, from_json
+from gpusched.dashboard.model import (
+    BestRow,
+    Standing,
+    TrialRow,
+    UnsavedRow,
+    from_json,
+    idle_atoms,
+    idle_shares,
+)
 from gpusched.errors import GpuschedError
 from gpusched.folder import find
 from gpusched.folder.files import read_json
@@ -31,7 +38,7 @@ def explain(args: argparse.Namespace) -> int:
     paths = common.experiment(args)
     if args.trial is None:
         view = from_json(session.view(paths))
-        told = [*idle.now(view), *idle.spent(view)] or ["no atom is idle, and hardly any was"]
+        told = [*idle_atoms(view), *idle_shares(view)] or ["no atom is idle, and hardly any was"]
         data = {"idle": view.idle, "idle_atom_s": view.idle_atom_s}
         return common.tell(args, data, "\n".join(told))
     answer = session.explanation(paths, session.trial_number(args.trial))
@@ -62,7 +69,7 @@ def lines(view: Standing, *, everything: bool = False) -> list[str]:
     total = count(by_state.pop("total"), "atom")
     counts = ", ".join(f"{number} {state}" for state, number in by_state.items() if number)
     out = [_headline(view), f"{total}: {counts or 'none in use'}"]
-    out += [f"  {line}" for line in idle.now(view)]
+    out += [f"  {line}" for line in idle_atoms(view)]
     if (best := view.best) is not None:
         score = f"{view.metric} {show_metric(best.metric)}"
         out.append(f"best: {score}, trial {best.trial} at step {best.step}")
@@ -224,7 +231,7 @@ def summary(view: Standing) -> str:
     if view.best is None:
         lines = [_outcome(view), "", *_no_winner(view)]
     else:
-        told = (_outcome(view), *failures(view), *idle.spent(view))
+        told = (_outcome(view), *failures(view), *idle_shares(view))
         lines = [*told, "", *_winner(view, view.best)]
     return "\n".join(lines)
 

@@ -11,13 +11,13 @@ tree is made from the journal. Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
 
-from gpusched.text import clean
+from gpusched.text import clean, count, show_duration
 
 LIVE = ("starting", "running", "yielding")
 FINAL = ("completed", "stopped", "failed")
@@ -190,3 +190,32 @@ def to_json(view: Standing) -> dict[str, Any]:
 def from_json(value: Mapping[str, Any]) -> Standing:
     """Return the view that ``to_json`` wrote. Raises ValueError on anything else."""
     return msgspec.convert(value, Standing, str_keys=True)
+
+
+#: Names of idle atoms, and reasons, that are written out.
+IDLE_MOST = 4
+
+
+def idle_atoms(view: Standing) -> Iterator[str]:
+    """Word each group of idle atoms: ``GPU 2, GPU 3 idle for 12 s: quarantined (held by pid 311)``."""
+    names = {device.id: device.name for device in view.devices}
+    for row in view.idle:
+        shown = [names.get(device, device) for device in row.devices[:IDLE_MOST]]
+        more = f" and {len(row.devices) - IDLE_MOST} more" if row.devices[IDLE_MOST:] else ""
+        detail = row.detail.removeprefix(f"{shown[0]}: ") if shown else row.detail
+        detail = f" ({detail})" if detail else ""
+        yield f"{', '.join(shown)}{more} idle for {show_duration(row.idle_s)}: {row.reason}{detail}"
+
+
+def idle_shares(view: Standing) -> Iterator[str]:
+    """Word the share of all atoms' time that was idle, and its reasons, the dearest first; not below one percent."""
+    all_s = view.atoms.total * view.now_s
+    reasons = sorted(view.idle_atom_s.items(), key=lambda item: -item[1])
+    idle_s = sum(cost_s for _, cost_s in reasons)
+    if not all_s or idle_s < 0.01 * all_s:
+        return
+    atoms = count(view.atoms.total, "atom")
+    yield f"{idle_s / all_s:.0%} of the time of {atoms} was idle, {show_duration(idle_s)} in all:"
+    for reason, cost_s in reasons[:IDLE_MOST]:
+        if cost_s >= 0.01 * all_s:
+            yield f"  {cost_s / all_s:4.0%}  {reason}"

@@ -8,9 +8,9 @@ from itertools import groupby
 
 from rich.text import Text
 
-from gpusched.dashboard import idle, marks
+from gpusched.dashboard import marks
 from gpusched.dashboard.marks import QUIET, DrawnCurve, Points, chart, fit, styled
-from gpusched.dashboard.model import LIVE, DeviceRow, Standing, TrialRow
+from gpusched.dashboard.model import LIVE, DeviceRow, Standing, TrialRow, idle_atoms
 from gpusched.text import (
     clean,
     count,
@@ -144,7 +144,7 @@ def strip(view: Standing, width: int, rows: int) -> Text:
     """Draw the atoms: a line each with figures, side by side where they fit, else blocks; then why some are idle."""
     if not view.devices:
         return styled("waiting for the devices", QUIET)
-    why = [fit(styled(line, "yellow"), width) for line in idle.now(view)][: max(1, rows // 2)]
+    why = [fit(styled(line, "yellow"), width) for line in idle_atoms(view)][: max(1, rows // 2)]
     rows = max(1, rows - len(why))
     across = max(1, width // COLUMN)
     if any(d.utilisation is not None for d in view.devices):

@@ -14,8 +14,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from gpusched.dashboard import idle
-from gpusched.dashboard.model import from_json
+from gpusched.dashboard.model import from_json, idle_shares
 from gpusched.journal.timeline import Timeline
 from gpusched.report import figures
 from gpusched.report.figures import best_over_time, ranked
@@ -61,7 +60,7 @@ def html(view: Mapping[str, Any], told: Timeline, space: Mapping[str, Any] | Non
         ("Rungs", figures.rungs(told, milestones) if milestones else None, ""),
         *((name, plot, "") for name, plot in figures.other_metrics(told, metric).items()),
     ]
-    spent = "<br>".join(escape(line) for line in idle.spent(from_json(view)))
+    spent = "<br>".join(escape(line) for line in idle_shares(from_json(view)))
     parts = [_headline(view, told), _best(view), f"<p class='quiet'>{spent}</p>"]
     return page(view["experiment"], parts, sections, [_trials(view, told, sign)])
 

@@ -9,9 +9,17 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.text import Text
 
-from gpusched.dashboard import idle, marks
+from gpusched.dashboard import marks
 from gpusched.dashboard.marks import DrawnCurve, chart
-from gpusched.dashboard.model import STATES, AtomCounts, DeviceRow, IdleRow, Standing
+from gpusched.dashboard.model import (
+    STATES,
+    AtomCounts,
+    DeviceRow,
+    IdleRow,
+    Standing,
+    idle_atoms,
+    idle_shares,
+)
 
 points = st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False), max_size=60)
 
@@ -97,7 +105,7 @@ def test_atoms_are_named_as_people_know_them_and_many_are_counted() -> None:
         ),
         IdleRow(devices=tuple(gpu.id for gpu in gpus), idle_s=75.0, reason="a trial is starting"),
     )
-    assert list(idle.now(Standing(experiment="x", devices=gpus, idle=rows))) == [
+    assert list(idle_atoms(Standing(experiment="x", devices=gpus, idle=rows))) == [
         "GPU 1 idle for 12 s: quarantined (held by pid 311)",
         "GPU 0, GPU 1, GPU 2, GPU 3 and 2 more idle for 1 min 15 s: a trial is starting",
     ]
@@ -110,9 +118,9 @@ def test_the_time_of_all_atoms_is_told_by_reason_the_dearest_first() -> None:
         now_s=100.0,
         idle_atom_s={"a trial is starting": 40.0, "no step fits": 160.0, "rare": 1.0},
     )
-    assert list(idle.spent(view)) == [
+    assert list(idle_shares(view)) == [
         "25% of the time of 8 atoms was idle, 3 min 21 s in all:",
         "   20%  no step fits",
         "    5%  a trial is starting",
     ]
-    assert list(idle.spent(Standing(experiment="x", atoms=AtomCounts(total=8), now_s=100.0))) == []
+    assert list(idle_shares(Standing(experiment="x", atoms=AtomCounts(total=8), now_s=100.0))) == []
