@@ -12,18 +12,22 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gpusched.cli import common
 from gpusched.daemon import session
 from gpusched.daemon.session import Client, DaemonGone, DaemonSilent
-from gpusched.dashboard import live
+from gpusched.dashboard.feed import Frames, Logs, LogTail, Source
 from gpusched.dashboard.model import from_json
 from gpusched.errors import GpuschedError
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.protocol import Lines, Shown
+
+if TYPE_CHECKING:
+    from gpusched.dashboard.app import Act, Why
 
 #: How long a daemon may hold its lock without taking anybody's call before those who follow give up.
 MUTE_S = 60.0
@@ -61,7 +65,7 @@ def begin(args: argparse.Namespace, paths: ExperimentPaths, daemon_pid: int, ver
         started = {"experiment": name, "folder": str(paths.root), "daemon_pid": daemon_pid}
         ways = "'gpusched watch' shows it, 'gpusched stop' ends it"
         return common.tell(args, started, f"{name} {verb} in the background; {ways}")
-    if not args.json and not live.is_possible():
+    if not args.json and not has_screen():
         print(f"{name}: {paths.root}", flush=True)
     return attach(paths, as_json=args.json, owns=True)
 
@@ -102,9 +106,9 @@ def _stay(
     steers: bool,
 ) -> bool:
     """Stay until the search is over; return False if the person detached before."""
-    if as_json or not live.is_possible():
+    if as_json or not has_screen():
         return _follow(stream, as_json, interrupts)
-    why = live.watch(
+    why = show(
         stream.views,
         folder=paths.root,
         on_interrupt=interrupts,
@@ -112,6 +116,53 @@ def _stay(
         act=stream.act if steers else None,
     )
     return why not in ("detached", "terminated")
+
+
+def has_screen() -> bool:
+    """Tell whether this process has a terminal that can show a screen, and is not in its background."""
+    is_utf = (sys.stdout.encoding or "").lower().startswith("utf")
+    if not is_utf or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
+        return False
+    try:
+        streams = [stream.fileno() for stream in (sys.stdin, sys.stdout, sys.stderr)]
+        return all(map(os.isatty, streams)) and os.tcgetpgrp(streams[1]) == os.getpgrp()
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def show(
+    frames: Frames,
+    *,
+    folder: Path | None = None,
+    on_interrupt: Callable[[], str] | None = None,
+    sources: Mapping[str, Source] | None = None,
+    act: Act | None = None,
+) -> Why:
+    """Show the dashboard until the search is over, its daemon is lost for good, or the person detaches (q).
+
+    ``frames``: gives out views, see ``Frames``. ``folder``: the search's, for the logs of its trials and
+    of its daemon. ``sources``: content of the tab ``trial``, a story. ``act``: asks
+    the daemon for something. For the main thread, where ``has_screen``; the terminal and the signal handlers are
+    afterwards as before. Raises what ``frames`` raises.
+    """
+    from gpusched.dashboard.app import Dashboard
+
+    known = dict(sources or {})
+    if folder is not None:
+        told = LogTail(ExperimentPaths(folder).log)
+        known |= {"log": Logs(folder), "decisions": lambda _trial: told.lines()}
+    app = Dashboard(frames, sources=known, on_interrupt=on_interrupt, act=act)
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    numbers += [signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT]
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        ended = app.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if app.failure is not None:
+        raise app.failure
+    return ended or "terminated"
 
 
 class Stream:

@@ -10,7 +10,6 @@ from typing import Any
 from gpusched.cli import attach, common, steering, validate
 from gpusched.cli.common import argument
 from gpusched.daemon import start as launchpad
-from gpusched.dashboard import live
 from gpusched.driver.assemble import Beginning
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder import find
@@ -107,6 +106,6 @@ def watch(args: argparse.Namespace) -> int:
     Ctrl-C or q detaches and ends nothing. The dashboard changes nothing unless --steer is given.
     """
     paths = common.experiment(args)
-    if not find.has_daemon(paths) and (args.json or not live.is_possible()):
+    if not find.has_daemon(paths) and (args.json or not attach.has_screen()):
         return attach.conclude(paths, as_json=args.json)
     return attach.attach(paths, as_json=args.json, owns=False, steers=args.steer)

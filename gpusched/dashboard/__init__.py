@@ -2,7 +2,7 @@
 
 * ``view`` makes a ``model.Standing`` of the core's state: ``status --json``, the dashboard and the report show it
 * ``panels`` words a view; ``widgets`` has the table of trials; ``marks`` glyphs, colours and drawings
-* ``live`` has the terminal; ``feed`` brings views, stories and logs to ``app``, which asks the daemon for what a
+* ``feed`` brings views, stories and logs to ``app``, which asks the daemon for what a
   person wants changed, by the questions in ``widgets``
 * ``lines`` tells the events without a terminal
 """

@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpusched.cli.attach import show
 from gpusched.cli.look import summary
-from gpusched.dashboard.live import watch
 from gpusched.dashboard.model import Standing, from_json
 from gpusched.errors import DamagedState
 from tests.dashboard.scene import Scene
@@ -61,7 +61,7 @@ def main() -> int:
     def explain(trial: int | None) -> list[str]:
         return [f"the story of trial {trial}", "starting -> running: up on 1 atoms"]
 
-    why = watch(
+    why = show(
         frames,
         folder=args.folder,
         on_interrupt=on_interrupt if args.own else None,

@@ -163,6 +163,6 @@ def test_colours_where_they_are_wanted(terminal: Open, no_color: str) -> None:
 def test_a_terminal_without_unicode_gets_plain_lines(terminal: Open) -> None:
     screen = terminal(100, 30, PYTHONIOENCODING="ascii")
     screen.type(
-        f"{sys.executable} -c 'from gpusched.dashboard import live; print(live.is_possible())'"
+        f"{sys.executable} -c 'from gpusched.cli import attach; print(attach.has_screen())'"
     )
     screen.wait("False")
