@@ -176,7 +176,7 @@ class HyperSched(Asha):
     def _could_grow(self, view: View, trial: TrialView) -> bool:
         """Tell whether free atoms would help a live trial, now or when its cooldown is over."""
         most = view.atoms_total if trial.cap is None else trial.cap.atoms
-        atoms = view.rules.fit(min(most, trial.atoms + view.atoms_free))
+        atoms = view.rules.fit(min(most, self._share(view, trial), trial.atoms + view.atoms_free))
         return atoms > trial.atoms and self._more_steps(view, trial.atoms, atoms) > 0
 
     def _waits_for_more(self, view: View, trial: TrialView, share: int, atoms: int) -> bool:
@@ -252,11 +252,11 @@ class HyperSched(Asha):
             can_start = view.can_draw and not view.live
             return (Start(1, "nothing else to run"),) if can_start else base.NOTHING
         self._woken_at[best.id] = best.step
+        atoms, why = view.atoms_free, "the best that waits continues: nothing else runs"
         if view.live:
-            return (Resume(best.id, 1, "continues: no better trial can use the free atoms"),)
-        return (
-            Resume(best.id, view.atoms_free, "the best that waits continues: nothing else runs"),
-        )
+            why = "continues: no better trial can use the free atoms"
+            atoms = atoms if self._more_steps(view, 1, view.rules.fit(atoms)) > 0 else 1
+        return (Resume(best.id, atoms, why),)
 
     def _too_late_for_anything(self, view: View) -> bool:
         step_s = view.step_on_one_atom_s
