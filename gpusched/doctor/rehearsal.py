@@ -123,7 +123,7 @@ class _Pause:
             if self.repeats:
                 self._parameters(place, rows[0], then[0])
                 self._metrics(rows[0], then[0])
-        why = "two runs of one configuration differ" if known else "no step was reported by both"
+        why = NOT_BOTH if self.repeats or not known else "two runs of one configuration differ"
         for aspect in ASPECTS:
             self.found.skip(self.when, aspect, why)
 
@@ -192,8 +192,7 @@ class _Pause:
     def _parameters(self, place: int, row: Row, then: Row) -> None:
         step, found = row["step"], self.found
         if not then["updates"]:
-            why = "no optimizer has stepped: report after training has begun, or give --rehearse longer"
-            return found.skip(self.when, PARAMETERS, why)
+            return found.skip(self.when, PARAMETERS, "no optimizer has stepped")
         ends_apart = apart(row["end"], then["end"], then)
         if not place and row["start"] and apart(row["start"], then["start"], then) > APART:
             untrained = next(iter(self.expected.values()))[0]["start"]
@@ -238,7 +237,8 @@ class _Pause:
         return self.found.wrong(self.when, PARAMETERS, text, "less training")
 
     def _metrics(self, row: Row, then: Row) -> None:
-        if not row["end"] or apart(row["end"], then["end"], then) > APART:
+        is_wrong = self.found.outcome(self.when, PARAMETERS) == "WRONG"
+        if is_wrong or apart(row["end"], then["end"], then) > APART:
             return self.found.skip(self.when, METRICS, "the parameters differ")
         names = [name for name in row["metrics"] if name in then["metrics"] and not is_time(name)]
         for name in names:

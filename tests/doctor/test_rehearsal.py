@@ -238,6 +238,20 @@ def test_25_a_replay_buffer_that_is_lost_is_found_by_what_differs(
     assert any(says in one.text for one in found.findings)
 
 
+@pytest.mark.parametrize(("loss", "outcome"), [(1 / 3, "same"), (0.5, "WRONG")])
+def test_metrics_are_compared_where_no_optimizer_steps(loss: float, outcome: str) -> None:
+    """As where the script changes the parameters itself: ``p.data.add_(p.grad, alpha=-lr)``."""
+    silent = {"updates": 0, "base": [], "rates": [], "inputs": [], "start": [], "end": []}
+    rows, alone = moved()[:2], [[row(step) | silent] for step in range(1, 9)]
+    for launch in range(2):
+        each(launch, **silent)(rows)
+    first(1, metrics={"loss": loss})(rows)
+    launches = [RehearsedLaunch(1, reports) for reports in rows]
+    found = judge(RehearsedTrial(launches), RehearsedTrial([RehearsedLaunch(1, alone)]))
+    assert found.outcome("after a pause", "metrics") == outcome
+    assert "two runs" not in str(found.verdicts)
+
+
 def test_26_samples_drawn_with_replacement_are_not_compared() -> None:
     """They were called other samples after a pause."""
     rows, alone = moved(), [[row(step)] for step in range(1, 9)]

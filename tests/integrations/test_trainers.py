@@ -157,12 +157,14 @@ def with_lightning(kind: str, epochs: int = 4) -> list[Any]:
     return seen
 
 
+@pytest.mark.parametrize("ranks", [(1, 2, 1), (2, 2, 1)])
 def test_6_7_and_28_lightning_by_itself_keeps_order_schedule_and_a_test_at_the_end(
-    bench: Bench,
+    bench: Bench, ranks: tuple[int, int, int]
 ) -> None:
     """``strategy="auto"``, a schedule as long as ``estimated_stepping_batches``, ``test(ckpt_path="best")``."""
     bench.prepare(metric="val_loss", mode="min")
-    launches = through(bench, with_lightning, [(1, 1), (2, 3), (1, END)], "plain")
+    plan = list(zip(ranks, (1, 3, END), strict=True))
+    launches = through(bench, with_lightning, plan, "plain")
     orders = [tuple(map(tuple, (s for _, s, _ in launch[0][:9]))) for launch in launches]
     assert len(set(orders)) == 3, "each launch begins with an epoch of its own"
     rates = {}
