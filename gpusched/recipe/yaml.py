@@ -183,7 +183,7 @@ class _Builder:
         if node.id == "mapping":
             return self._mapping(node, path)
         try:
-            return node.value if node.style else plain(str(node.tag), node.value)
+            return whole(node.value) if node.style else plain(str(node.tag), node.value)
         except ValueError as error:
             return self._complain(node, path, str(error))
 
@@ -194,7 +194,10 @@ class _Builder:
                 raise Unreadable(
                     key_node.start_mark.line + 1, "a list or map as a key; a key is plain text"
                 )
-            key = str(key_node.value)
+            try:
+                key = whole(key_node.value)
+            except ValueError as error:
+                raise Unreadable(key_node.start_mark.line + 1, str(error)) from None
             here = (*path, key)
             if key in found:
                 line = self.document.places[here].line
@@ -211,6 +214,14 @@ class _Builder:
 
     def _place(self, node: Any) -> SourcePlace:
         return SourcePlace(self._origin, node.start_mark.line + 1)
+
+
+def whole(text: str) -> str:
+    r"""Join the halves of ``"\ud83d\ude00"``, as JSON writes an emoji. Raises ValueError for one half alone."""
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise ValueError(r"half of a character (\u..); write the character itself") from None
 
 
 def plain(tag: str, text: str) -> str | int | float | bool | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +28,17 @@ def test_scalars_are_yaml_1_2(text: str, value: object) -> None:
 def test_quoted_and_block_text_stays_text() -> None:
     data = read_yaml("a: '1'\nb: \"true\"\nc: |\n  2\nd: >-\n  3\n", "r").data
     assert data == {"a": "1", "b": "true", "c": "2\n", "d": "3"}
+
+
+def test_an_emoji_may_be_written_as_json_writes_it() -> None:
+    given = {"a \N{ROCKET}": ["\N{ROCKET}"]}
+    assert read_yaml(json.dumps(given), "r").data == given
+    document = read_yaml('a: "\\ud83d"\nb: 1', "r")
+    assert [str(problem) for problem in document.problems] == [
+        "r:1: a: half of a character (\\u..); write the character itself"
+    ]
+    with pytest.raises(Unreadable, match="half of a character"):
+        read_yaml('"\\ud83d": 1', "r")
 
 
 def test_every_key_and_item_has_its_line() -> None:
