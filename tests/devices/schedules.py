@@ -32,7 +32,7 @@ BUSY_FOR_S = 50.0
 """How long trials start and things happen."""
 SEEN_WITHIN_S = 2.5
 """A stranger, or a loss, must be noticed within this while the driver answers, within ``SICK_S`` while it does not."""
-BACK_WITHIN_S = 8.0
+BACK_WITHIN_S = 12.0
 """A device whose reason has passed must be in use again within this (3 s clean in a row, and readings between)."""
 HANGS_S = 7.0
 """A driver that hangs must be noticed within this."""

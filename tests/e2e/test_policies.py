@@ -19,6 +19,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "hyperband": {"R": 4, "eta": 2},
     "asha": {"R": 4, "eta": 2},
     "hypersched": {"R": 12, "eta": 2, "cooldown": 1},
+    "foresight": {"R": 12},
     "bandit": {"R": 6, "b": 2, "eps": 0.1},
     "earlyterm": {"R": 12, "b": 4, **BOUNDS},
     "pop": {"R": 12, "b": 4, **BOUNDS},

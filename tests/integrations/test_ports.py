@@ -21,7 +21,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).with_name("scripts")
-PAGE = (ROOT / "docs" / "research" / "ports.md").read_text()
+PAGE = (ROOT / "docs" / "research" / "scripts.md").read_text()
 
 PORTS: dict[str, tuple[str, list[int], list[int]]] = {
     "ddp.py": ("torch's DDP example, with its snapshot", [1, 2], [1, 1, 2, 1]),

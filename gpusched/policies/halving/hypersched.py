@@ -177,7 +177,7 @@ class HyperSched(Asha):
         """Tell whether free atoms would help a live trial, now or when its cooldown is over."""
         most = view.atoms_total if trial.cap is None else trial.cap.atoms
         atoms = view.rules.fit(min(most, self._share(view, trial), trial.atoms + view.atoms_free))
-        return atoms > trial.atoms and self._more_steps(view, trial.atoms, atoms) > 0
+        return 0 < trial.atoms < atoms and self._more_steps(view, trial.atoms, atoms) > 0
 
     def _waits_for_more(self, view: View, trial: TrialView, share: int, atoms: int) -> bool:
         """Tell whether to let this one report pass for atoms that are coming: one resize instead of two."""
