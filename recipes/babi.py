@@ -82,7 +82,7 @@ def read_questions(text):
 
 
 def words(sentence):
-    """Its words and signs, in lower case."""
+    """Return the words and signs of a text, in lower case."""
     return re.findall(r"\w+|[.?]", sentence.lower())
 
 

@@ -166,14 +166,7 @@ def command(
         return [python, str(PEERS / script), str(until), str(seed), *rest]
     policy, rungs = tool.removeprefix("gpusched-"), recipe["policy"]
     if policy in ("foresight", "fifo"):
-        rungs = {
-            "R": rungs["R"],
-            **(
-                {"metric_max": 1.0}
-                if policy == "foresight" and "bits" not in str(recipe.get("metric"))
-                else {}
-            ),
-        }
+        rungs = {"R": rungs["R"]}
     recipe = {
         **recipe,
         "script": str(PEERS / "gpusched_trial.py"),

@@ -150,7 +150,7 @@ def gc(args: argparse.Namespace) -> int:
         _, size_bytes = storage.remove(victims)
     lock.release()
     if not victims:
-        told = "nothing to remove: no checkpoint that nothing needs"
+        told = "nothing to remove"
     else:
         told = f"removed {found}" if removes else f"not removed: {found}; --yes removes them"
     return common.tell(

@@ -140,10 +140,10 @@ def show(
 ) -> Why:
     """Show the dashboard until the search is over, its daemon is lost for good, or the person detaches (q).
 
-    ``frames``: gives out views, see ``Frames``. ``folder``: the search's, for the logs of its trials and
-    of its daemon. ``sources``: content of the tab ``trial``, a story. ``act``: asks
-    the daemon for something. For the main thread, where ``has_screen``; the terminal and the signal handlers are
-    afterwards as before. Raises what ``frames`` raises.
+    ``frames``: gives out views, see ``Frames``. ``folder``: the search's, for the logs of its trials and of its daemon.
+    ``sources``: content of the tab ``trial``, a story. ``act``: asks the daemon for something. ``on_interrupt``: does
+    what Ctrl-C means, and says it; without it Ctrl-C detaches. For the main thread, where ``has_screen``; terminal and
+    signal handlers are afterwards as before. Raises what ``frames`` raises.
     """
     from gpusched.dashboard.app import Dashboard
 

@@ -25,7 +25,7 @@ class Event(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 
 
 class DevicesJoined(Event, kw_only=True):
-    """These devices are the search's, which begins with the first of them; more come with each node of a cluster.
+    """Devices that are the search's from now on, which begins with the first; more come with each node of a cluster.
 
     ``islands`` numbers groups of devices that talk to each other fast; a trial is placed inside one where possible.
     ``unusable``: those that cannot be used yet (a stranger's, leased, sick) and why; they begin in quarantine.

@@ -50,10 +50,8 @@ def judge(moved: RehearsedTrial, alone: RehearsedTrial | None) -> Judgement:
     found, launches = Judgement(), moved.launches
     named = [(_when(launches, place), launch) for place, launch in enumerate(launches)]
     failed: dict[str, str] = {}
-    for when, launch in (
-        *named,
-        *(("left alone", one) for one in (alone.launches if alone else ())),
-    ):
+    left_alone = [("left alone", one) for one in (alone.launches if alone else ())]
+    for when, launch in (*named, *left_alone):
         if launch.error is not None and failed.setdefault(launch.error, when) == when:
             text = f"{when} the script fails: {launch.error}".strip()
             found.findings.append(Finding("fails", text))
