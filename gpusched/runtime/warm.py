@@ -33,6 +33,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from gpusched import failpoints
 from gpusched.processes.claim import sweep_shared_memory
 from gpusched.processes.identity import (
     Bell,
@@ -217,6 +218,7 @@ class WarmServer:
             return
         if pid == 0:
             self._be_shim(spec)
+        failpoints.reach("server.forked")
         self._shims[pid] = _Shim(spec, time.time())
         self._say(Launched(spec.trial, spec.incarnation, pid, start_time(pid)))
 
@@ -247,7 +249,6 @@ class WarmServer:
         reap_all(note)
         if not self._dead or self._kill_strays():
             return
-        reap_all(note)
         for pid, status in self._dead.items():
             spec, began_s = self._shims.pop(pid)
             if status:

@@ -24,6 +24,9 @@ DAEMON = (
 )
 """Points that a daemon passes."""
 
+SERVER = ("server.forked",)
+"""Points that the warm server passes."""
+
 WORKER = (
     "claim.before",
     "claim.after",

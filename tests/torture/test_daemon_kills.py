@@ -14,7 +14,7 @@ from gpusched import failpoints
 from gpusched.core import commands
 from tests.rig import wait_until
 from tests.torture.bed import Bed, MakeBed, percentile, times
-from tests.torture.failpoints import DAEMON, WORKER
+from tests.torture.failpoints import DAEMON, SERVER, WORKER
 
 #: Passed only at an end, or where a journal is made.
 AT_THE_END = ("final.before", "final.after", "final.removed")
@@ -179,7 +179,7 @@ def test_the_points_that_are_died_at_are_those_of_the_package() -> None:
     )
     there = {name for found in calls for is_dynamic, name in found if not is_dynamic}
     named = {name for name in DAEMON if name[0].isupper()}
-    assert there == {*DAEMON, *WORKER} - named
+    assert there == {*DAEMON, *SERVER, *WORKER} - named
     assert {name.partition(".")[0] for name in named} < vars(commands).keys()
     assert {name.partition(".")[2] for name in named} == {"before", "after"}
 

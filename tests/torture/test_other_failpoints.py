@@ -55,6 +55,42 @@ def test_killed_while_the_best_is_kept(make_bed: MakeBed, name: str, count: int)
     assert len(list(bed.paths.bests.iterdir())) == 1, "older ones go"
 
 
+DYING_SERVER = """
+import os, signal, time
+from pathlib import Path
+from gpusched import failpoints
+
+def reach(name):
+    if name == "claim.before":
+        time.sleep(0.5)
+    elif name == "server.forked":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+died = Path(__file__).with_name("died")
+if not died.exists():
+    died.touch()
+    failpoints.reach = reach
+"""
+
+
+def test_a_server_dies_before_it_says_whom_it_has_forked(make_bed: MakeBed, tmp_path: Path) -> None:
+    """The launch is asked for again, and the second shim finds the claim of the first: that one is the trial's."""
+    scripts = tmp_path / "scripts"
+    shutil.copytree(SCRIPTS, scripts)
+    (scripts / "dying.py").write_text(DYING_SERVER)
+    bed = make_bed(
+        **SHORT | {"max_trials": 1},
+        script=str(scripts / "load.py"),
+        preload=["dying"],
+        policy={"name": "fifo", "R": 120},
+    )
+    bed.begin()
+    assert bed.wait_for_death() == 0, bed.log()
+    assert "the warm server ended" in bed.log()
+    (trial,) = bed.check_end().state.trials.values()
+    assert (trial.incarnation, len(bed.lines(0))) == (1, 120), "nothing was begun anew"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORKER)
 def test_shim_or_rank_dies_at_its_point(make_bed: MakeBed, tmp_path: Path, name: str) -> None:

@@ -238,11 +238,14 @@ class TorchrunExecutor(LiveExecutor):
     ) -> None:
         match frame:
             case Launched(pid=pid, start_time=began):
+                if incarnation.shim is not None:
+                    return  # a server that died has forked that one
                 incarnation.launched_by = self.server.pid
                 if began is None or not incarnation.watch_shim(Identity(pid, began)):
                     self.after(0.0, incarnation.shim_gone)
             case ShimDied(pid=pid, status=status):
-                if incarnation.shim is not None and incarnation.shim.pid == pid:
+                is_its = incarnation.shim is not None and incarnation.shim.pid == pid
+                if is_its and not incarnation.adopt():
                     self._end(incarnation, how_it_ended(incarnation, status=status))
             case LaunchFailed(message=message):
                 self._not_launched(incarnation, message)

@@ -254,10 +254,11 @@ class Incarnation:
             self.pidfd = None
 
     def adopt(self) -> bool:
-        """Watch over the shim that another daemon, or another server, has started. False if it has ended."""
+        """Watch over the shim that has the claim, if that lives: another daemon, or another server, has started it."""
         claim = self.claim()
         if claim is None or claim.shim is None or not claim.is_alive:
             return False
+        self.launched_by = None
         return self.watch_shim(claim.shim)
 
     def hang_up(self) -> None:
@@ -308,6 +309,8 @@ class Incarnation:
     def shim_gone(self) -> None:
         """Deal with the end of the shim: the server, or else the daemon, kills what is left."""
         self.unwatch_shim()
+        if self.adopt():
+            return  # a launch was asked for twice, and the shim that has gone found the claim made
         if self.launched_by is not None and self.launched_by == self.shared.server.pid:
             self.shared.timers.after(_SERVER_PATIENCE_S, self.hunt)
         else:
