@@ -137,7 +137,7 @@ class Gpu:
 
     @property
     def label(self) -> str:
-        return f"GPU {self.index}"
+        return f"GPU {self.index}" if self.pci_bus_id else self.uuid
 
 
 def read_gpu(index: int) -> Gpu:

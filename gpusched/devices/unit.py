@@ -50,7 +50,11 @@ class Board:
         self.gpu = gpu
         #: Memory in use when nobody is on the GPU; None: nobody has seen it so.
         self.idle_bytes: int | None = None
-        self.gone = "" if gpu.pci_bus_id else "it is not there any more"
+        self.gone = (
+            ""
+            if gpu.pci_bus_id
+            else "it was not there when the daemon started; the next resume looks again"
+        )
         if gpu.mig:
             off = f"`sudo nvidia-smi -i {gpu.index} -mig 0` switches MIG off"
             self.gone = f"MIG has cut it into slices, which gpusched does not use ({off})"
