@@ -96,7 +96,7 @@ class CudaDevices:
             raise
         self._units = {unit.id: unit for unit in units}
         boards = dict.fromkeys(unit.board for unit in units)
-        self._driver.boards = [board for board in boards if not board.gone]
+        self._driver.boards = [board for board in boards if not board.gpu.mig]
         self._leases_due = self._now() + LEASE_RETRY_S
         self._planned_at = math.inf
         self._closed = False

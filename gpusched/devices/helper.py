@@ -72,6 +72,12 @@ class Answerer:
     def machine(self) -> Machine:
         return read_machine()
 
+    def find(self, uuid: str) -> Gpu:
+        found = [gpu for gpu in read_machine().gpus if gpu.uuid == uuid]
+        if not found:
+            raise NvmlLost("find", 0, "not there")
+        return found[0]
+
     def look(self, gpu: Gpu, at: float) -> Seen:
         if gpu.uuid not in self._handles:
             self._handles[gpu.uuid] = handle_of(gpu)
@@ -209,7 +215,8 @@ class Driver:
         if due and self._asked is None:
             self._asked = board = min(due, key=lambda board: board.asked_at)
             board.asked_at = now
-            self._begun().ask("look", board.gpu, now)
+            is_known = bool(board.gpu.pci_bus_id)
+            self._begun().ask(*("look", board.gpu, now) if is_known else ("find", board.gpu.uuid))
 
     def _is_due(self, board: Board, now: float, pace_s: float) -> bool:
         if now < board.not_before or now - board.asked_at < pace_s or now <= board.asked_at:
@@ -231,7 +238,11 @@ class Driver:
         elif has_ended or now - board.asked_at > self._hang_max_s:
             board.not_before, self._stuck[board] = now + RETRY_S, helper
             self._end_helper()
-        if isinstance(answer, NvmlLost):
+        if isinstance(answer, Gpu):
+            board.be(answer)
+        elif isinstance(answer, NvmlError) and not board.gpu.pci_bus_id:
+            board.not_before = now + RETRY_S
+        elif isinstance(answer, NvmlLost):
             self.leave(board, f"the GPU is lost: {answer.text}")
         elif isinstance(answer, NvmlError):
             board.keep(Seen(GpuUsage(board.asked_at, error=str(answer))))

@@ -113,7 +113,8 @@ def place(shares: Sequence[tuple[Gpu, int]], machine: Sequence[Gpu]) -> Placemen
     """Return one entry a rank, in the order of ``shares``: its GPU, and how many trials share that."""
     allowed = os.sched_getaffinity(0)
     cores = [tuple(sorted(gpu.cpus & allowed or allowed)) for gpu, _ in shares]
-    parts = [trials * sum(gpu.cpus == other.cpus for other in machine) for gpu, trials in shares]
+    pool = {*machine, *(gpu for gpu, _ in shares)}
+    parts = [trials * sum(gpu.cpus == other.cpus for other in pool) for gpu, trials in shares]
     own = [max(1, len(near) // count) for near, count in zip(cores, parts, strict=True)]
     siblings = (psutil.cpu_count() or 1) // (psutil.cpu_count(logical=False) or 1)
     threads = max(1, min(own) // max(1, siblings))

@@ -47,17 +47,9 @@ class Board:
     """The newest reading of one GPU. ``gone``: why the GPU is out of reach; empty while it is not."""
 
     def __init__(self, gpu: Gpu) -> None:
-        self.gpu = gpu
+        self.be(gpu)
         #: Memory in use when nobody is on the GPU; None: nobody has seen it so.
         self.idle_bytes: int | None = None
-        self.gone = (
-            ""
-            if gpu.pci_bus_id
-            else "it was not there when the daemon started; the next resume looks again"
-        )
-        if gpu.mig:
-            off = f"`sudo nvidia-smi -i {gpu.index} -mig 0` switches MIG off"
-            self.gone = f"MIG has cut it into slices, which gpusched does not use ({off})"
         self.usage: GpuUsage | None = None
         self.vitals: Vitals | None = None
         #: Since when an answer is due that has not come; also while another GPU's question hangs.
@@ -65,6 +57,14 @@ class Board:
         self.asked_at = NEVER
         self.not_before = 0.0
         self._names: dict[int, Holder] = {}
+
+    def be(self, gpu: Gpu) -> None:
+        """Take what the driver says of the GPU; one that it did not show at a resume has no place on the bus."""
+        self.gpu = gpu
+        self.gone = "" if gpu.pci_bus_id else "the driver does not show it"
+        if gpu.mig:
+            off = f"`sudo nvidia-smi -i {gpu.index} -mig 0` switches MIG off"
+            self.gone = f"MIG has cut it into slices, which gpusched does not use ({off})"
 
     def who(self, pid: int) -> Holder:
         """Name a process, as the helper found it out."""

@@ -278,8 +278,6 @@ class Schedule(World):
             del self.clean_since[name]
         for name, (state, reason) in waiting.items():
             gpus = self.atoms[name].gpus
-            if "the next resume looks again" in reason:
-                continue
             if any(self.dirty(gpu) or self.ill(gpu) or self.sick(gpu) for gpu in gpus):
                 self.clean_since.pop(name, None)
                 continue

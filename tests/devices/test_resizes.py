@@ -37,7 +37,7 @@ def test_every_launch_of_a_trial_that_is_resized_comes_after_the_release(tmp_pat
 
 
 def test_resizes_of_one_trial(tmp_path: Path) -> None:
-    counts = play(Resizes, [*range(8), 48, 145], tmp_path)
+    counts = play(Resizes, [*range(8), 48, 145, 3246], tmp_path)
     for happening in ("launches", "resizes", "deaths", "daemons", "released", "readmitted"):
         assert counts[happening] >= 6, counts
 

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from gpusched.core.allocation import DeviceState
-from gpusched.core.commands import Command, ConfirmRelease, Kill
+from gpusched.core.commands import Command, ConfirmRelease, Kill, Launch
 from gpusched.core.events import (
     DevicesJoined,
     DevicesReleased,
@@ -242,6 +242,7 @@ class Whole(Schedule):
         )
         self.executor: Executor | None = None
         self.drained_at: dict[str, float] = {}
+        self.launched_at: dict[str, float] = {}
         self.doomed: set[Run] = set()
 
     # ------------------------------------------------------------ as the host of the devices
@@ -336,13 +337,17 @@ class Whole(Schedule):
                 self.counts["quarantined"] += 1
                 if any(isinstance(command, Kill) for command in commands):
                     gpus = self.atoms[event.device].gpus
-                    # A stranger may come in the very turn in which the device is given out.
+                    # A stranger, or an error, may come in the very turn in which the device is given out.
+                    is_new = self.now == self.launched_at.get(event.device)
                     right = any(self.ill(gpu) or self.has_stranger(gpu) for gpu in gpus)
+                    right = right or (is_new and any(self.sick(gpu) for gpu in gpus))
                     assert right or "lost" in event.reason, f"a trial is killed for: {event.reason}"
             case Reported():
                 self.counts["reports"] += 1
             case _:
                 pass
+        launches = [command for command in commands if isinstance(command, Launch)]
+        self.launched_at |= {name: self.now for command in launches for name in command.devices}
         self.check_devices(over=self.experiment.state.finished)
 
     def check_devices(self, *, over: bool) -> None:
