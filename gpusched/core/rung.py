@@ -107,11 +107,11 @@ class Rung:
         return int(self._order.index((-self._scores[trial], self._arrivals[trial], trial)))
 
 
-def milestones(r: int, R: int | None, eta: float) -> Iterator[int]:
-    """Yield r, r*eta, r*eta^2, ... below R (without end if R is None); the same number never twice."""
+def milestones(r: int, eta: float) -> Iterator[int]:
+    """Yield r, r*eta, r*eta^2, ... without end; the same number never twice."""
     milestone = float(r)
     last = 0
-    while R is None or round(milestone) < R:
+    while True:
         if round(milestone) > last:
             last = round(milestone)
             yield last
@@ -124,7 +124,7 @@ class Ladder:
     __slots__ = ("_by_step", "_milestones", "_newest_rung", "_next", "rungs")
 
     def __init__(self, r: int, eta: float) -> None:
-        self._milestones = milestones(r, None, eta)
+        self._milestones = milestones(r, eta)
         self._next = next(self._milestones)
         self.rungs: list[Rung] = []
         self._newest_rung: dict[int, Rung] = {}

@@ -4,8 +4,7 @@ Importing this imports none of the policies: some need NumPy and SciPy.
 
 A policy is one file: a frozen ``Options`` dataclass beside a class with two questions to answer
 (``core/decisions.py``), registered below. The recipe's validation, the simulator and the contract tests pick it up from
-here. ``base.py`` holds what several share, ``halving/`` is the family of successive halving, ``extrapolation.py``
-says how learning curves may continue.
+here. ``base.py`` holds what several share, ``extrapolation.py`` says how learning curves may continue.
 """
 
 from __future__ import annotations
@@ -62,10 +61,8 @@ GROUP = "gpusched.policies"
 #: name -> (module, class)
 REGISTRY: Mapping[str, tuple[str, str]] = {
     "fifo": ("gpusched.policies.fifo", "Fifo"),
-    "sha": ("gpusched.policies.halving.sha", "Sha"),
-    "hyperband": ("gpusched.policies.halving.sha", "Hyperband"),
-    "asha": ("gpusched.policies.halving.asha", "Asha"),
-    "hypersched": ("gpusched.policies.halving.hypersched", "HyperSched"),
+    "asha": ("gpusched.policies.asha", "Asha"),
+    "hypersched": ("gpusched.policies.hypersched", "HyperSched"),
     "foresight": ("gpusched.policies.foresight", "Foresight"),
     "bandit": ("gpusched.policies.bandit", "Bandit"),
     "earlyterm": ("gpusched.policies.earlyterm", "EarlyTerm"),

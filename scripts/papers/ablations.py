@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpusched.policies import BadOption, Decision, TrialView, View, base
-from gpusched.policies.halving import hypersched
+from gpusched.policies import BadOption, Decision, TrialView, View, base, hypersched
 
 #: The name of the policy, for a ``Setup`` or a recipe.
 NAME = f"{__file__}:Ablated"
@@ -30,7 +29,7 @@ class Options(hypersched.Options):
     assume_linear: bool = False
     #: Section 4.3: the atoms left over go to the best alone.
     top_job: bool = False
-    #: gpusched's, beyond the paper: see ``gpusched.policies.halving.hypersched``.
+    #: gpusched's, beyond the paper: see ``gpusched.policies.hypersched``.
     last_step_guard: bool = False
     wait_for_more: bool = False
     never_idle: bool = False

@@ -16,7 +16,6 @@ from gpusched import policies
 from gpusched.core.decisions import Complete, Decision, Resize, Start, Stop, TrialView, View, WakeAt
 from gpusched.core.trial import TrialState
 from gpusched.policies import base
-from gpusched.policies.halving.sha import brackets
 
 ETA = 4.0
 
@@ -53,14 +52,15 @@ def grid(T: float, B: float, p_min: int, p_max: int) -> list[Bracket]:
 
 def hyperband(T: float, B: float, p_min: int, t_min: float) -> list[Bracket]:
     def plan(longest_min: float, times: int = 1) -> list[Bracket]:
-        # ``brackets`` counts in whole steps: a thousandth of a minute is fine enough.
-        shapes = brackets(round(1000 * t_min), round(1000 * longest_min), ETA)
+        """Hyperband (Li et al., JMLR 2018), Algorithm 1: brackets s = s_max .. 0 of s + 1 halvings."""
+        s_max = int(math.log(longest_min / t_min, ETA) + 1e-9)
         return [
             tuple(
-                Stage(steps / 1000, count * times, p_min)
-                for count, steps in zip(shape.sizes, shape.milestones, strict=True)
+                Stage(longest_min * ETA ** (i - s), max(1, int(first / ETA**i)) * times, p_min)
+                for i in range(s + 1)
             )
-            for shape in shapes
+            for s in range(s_max, -1, -1)
+            for first in [math.ceil((s_max + 1) / (s + 1) * ETA**s - 1e-9)]
         ]
 
     longest_min = T

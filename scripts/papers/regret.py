@@ -22,8 +22,6 @@ SEEDS = 6
 #: Options beyond HyperSched's r, R and eta. Quanta, stages and boundaries are cut to the short deadlines of the grid.
 POLICIES: dict[str, dict[str, Any]] = {
     "fifo": {},
-    "sha": {},
-    "hyperband": {},
     "asha": {},
     "bandit": {"b": 10},
     "earlyterm": {"b": 30, **BOUNDS},

@@ -93,11 +93,8 @@ def _policies(
     options = {"B": budget["B"], "p_min": 1, "p_max": 4, "t_min": 1.0, "T": minutes}
     for policy in ("e_grid", "e_hyperband"):
         peaks[policy] = elastic.peak(elastic.Options(**options).plan(policy))
-    if steps["R"] is None:  # Hyperband needs an end: what one atom can do in the whole time
-        hyperband = {**steps, "R": round(minutes / STEP_MIN)}
+    if steps["R"] is None:
         budget["R"] = options["R"] = None
-    else:
-        hyperband = steps
     one = {"R": None}
     named = {"label": f"{atoms}"}
     ideal = [
@@ -123,8 +120,8 @@ def _policies(
             **named,
         ),
         *(
-            Setup(policy=policy, options=own, atoms=atoms, **common, **named)
-            for policy, own in (("asha", steps), ("hyperband", hyperband), ("hypersched", steps))
+            Setup(policy=policy, options=steps, atoms=atoms, **common, **named)
+            for policy in ("asha", "hypersched")
         ),
     ]
 

@@ -15,8 +15,6 @@ BOUNDS = {"metric_min": 0, "metric_max": 20}
 #: Options with which something happens within seconds; a step takes 0.05 s and a metric is x plus the steps made.
 OPTIONS: dict[str, dict[str, Any]] = {
     "fifo": {"R": 4},
-    "sha": {"R": 4, "eta": 2},
-    "hyperband": {"R": 4, "eta": 2},
     "asha": {"R": 4, "eta": 2},
     "hypersched": {"R": 12, "eta": 2, "cooldown": 1},
     "foresight": {"R": 12},

@@ -61,8 +61,6 @@ VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {},
         {"R": 40, "metric_min": 0.0, "metric_max": 1.0},
     ],
-    "sha": [{"R": 27, "eta": 3.0}, {"R": 8, "eta": 2.0}],
-    "hyperband": [{"R": 9, "eta": 3.0}, {"R": 16, "r": 2, "eta": 2.0}],
     "bandit": [{"R": 30, "b": 3}, {"R": 20, "b": 2, "eps": 0.1}],
     "pop": [
         {"R": 40, "b": 4, "configurations": 10, **BOUNDS},

@@ -74,7 +74,7 @@ def test_nothing_depends_on_the_order_of_sets() -> None:
     assert [process.returncode for process in running] == [0, 0]
     # Other tests of this process may have registered policies that those processes do not know.
     assert {line.split()[0] for line in first} <= set(policies.names())
-    assert len(first) > 10
+    assert len(first) > 8
     assert first == second
 
 
@@ -160,8 +160,6 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("asha", {"r": 0}, "r"),
     ("asha", {"r": 10, "R": 5}, "r"),
     ("hypersched", {"cooldown": -1}, "cooldown"),
-    ("sha", {"R": None}, "R"),
-    ("hyperband", {"R": None}, "R"),
     ("bandit", {"b": 0}, "b"),
     ("bandit", {"eps": -0.1}, "eps"),
     ("earlyterm", {}, "metric_min"),

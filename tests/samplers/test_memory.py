@@ -9,7 +9,6 @@ import shutil
 import signal
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -171,14 +170,6 @@ def test_a_search_with_a_sampler_of_ones_own_learns_and_replays(folder: Path) ->
     assert (result.best or 0) >= (plain.best or 0)
     again, _ = simulate_into(folder / "again", of)
     assert again.history == result.history, "the same questions get the same answers"
-
-
-def test_a_bracket_waits_for_its_configurations(folder: Path) -> None:
-    """Policies that begin several trials at once are not told that there are no more."""
-    of = setup(folder, "mine.py:NearTheBest", sampler_options={"startup": 3})
-    of = replace(of, policy="sha", options={"n": 9, "R": 9, "eta": 3.0}, deadline_s=400.0)
-    plain = simulate(replace(of, sampler="random", sampler_options={}))
-    assert 0.95 <= simulate(of).trials / plain.trials <= 1.05
 
 
 def test_a_sampler_may_end_the_sequence(folder: Path) -> None:

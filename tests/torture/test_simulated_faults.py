@@ -27,8 +27,6 @@ POLICIES = {
     "hypersched": {"r": 2, "R": 40, "cooldown": 1},
     "asha": {"r": 1, "R": 27, "eta": 3.0},
     "fifo": {"R": 8},
-    "sha": {"r": 1, "R": 9, "eta": 3.0, "n": 9},
-    "hyperband": {"R": 9, "eta": 3.0},
     "bandit": {"R": 20},
 }
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpusched.core.state import NOTHING_LEFT, TOO_LATE
 from gpusched.dashboard import view as views
-from gpusched.policies.halving.hypersched import HyperSched
+from gpusched.policies.hypersched import HyperSched
 from tests.policies.hand import Hand
 
 #: The cooldown keeps trials from growing.

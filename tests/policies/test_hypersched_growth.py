@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpusched.policies.halving.hypersched import dealt
-from tests.policies.halving.test_hypersched import PLAIN
+from gpusched.policies.hypersched import dealt
 from tests.policies.hand import Hand
+from tests.policies.test_hypersched import PLAIN
 
 
 def test_uniform_allocation_gives_the_left_over_to_the_best() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpusched.policies.halving.asha import Asha
+from gpusched.policies.asha import Asha
 from tests.policies.hand import Hand
 
 

@@ -38,7 +38,7 @@ from gpusched.core.decisions import (
 from gpusched.core.exits import fit
 from gpusched.core.rung import Rung
 from gpusched.policies import base
-from gpusched.policies.halving.asha import Asha, explain_rungs, promoted
+from gpusched.policies.asha import Asha, explain_rungs, promoted
 from gpusched.text import count, ordinal, show_clock
 
 #: To, as a share of the deadline, up to which a comparison on one atom pays: each arrival costs a launch. Simulated on
