@@ -14,6 +14,7 @@ Prints a JSON line a seed, then one over all; exit code 1 if anything differs by
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
@@ -86,7 +87,7 @@ def one(args: argparse.Namespace, runs: Path, seed: int) -> dict[str, Any]:
     folder = live(args, runs, seed)
     record = timeline.read(ExperimentPaths(folder).journal)
     measured = measure(ExperimentPaths(folder), measured_delays(record))
-    rungs = [*milestones(OPTIONS["r"], OPTIONS["R"], OPTIONS["eta"])]
+    rungs = _rungs()
     reports = [report for trial in record.trials.values() for report in trial.curve]
     when = {
         rung: min((at for at, step, _ in reports if step == rung), default=None) for rung in rungs
@@ -242,8 +243,12 @@ def imagined(
             first.setdefault(event.step, event.at + measured.start_s)
 
     result = simulate(setup, observer=observer)
-    rungs = milestones(OPTIONS["r"], OPTIONS["R"], OPTIONS["eta"])
-    return result, {rung: first[rung] for rung in rungs if rung in first}
+    return result, {rung: first[rung] for rung in _rungs() if rung in first}
+
+
+def _rungs() -> list[int]:
+    every = milestones(OPTIONS["r"], OPTIONS["eta"])
+    return [*itertools.takewhile(lambda rung: rung < OPTIONS["R"], every)]
 
 
 # ---------------------------------------------------------------- words
