@@ -238,8 +238,8 @@ class TorchrunExecutor(LiveExecutor):
     ) -> None:
         match frame:
             case Launched(pid=pid, start_time=began):
-                if incarnation.shim is not None:
-                    return  # a server that died has forked that one
+                if incarnation.shim is not None and incarnation.shim.pid != pid:
+                    return  # a server that died forked the one that has the claim
                 incarnation.launched_by = self.server.pid
                 if began is None or not incarnation.watch_shim(Identity(pid, began)):
                     self.after(0.0, incarnation.shim_gone)
