@@ -35,7 +35,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPAT
 ON_GPUS = ("nvml", "kill", "faults")
 """Parts that a CPU slot cannot rehearse."""
 PARTS = (*ON_GPUS, "starts", "groups", "resize", "endings", "search")
-"""Those that decide most first; each takes 9 minutes at most, and `--only` runs some."""
+"""All parts, the most decisive first; each takes 9 minutes at most, and `--only` runs some."""
 VGG19_ROWS = 140_000  # x 1024 float32: 573 MB, as VGG19 has
 
 

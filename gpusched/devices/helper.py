@@ -75,7 +75,7 @@ class Answerer:
     def find(self, uuid: str) -> Gpu:
         found = [gpu for gpu in read_machine().gpus if gpu.uuid == uuid]
         if not found:
-            raise NvmlLost("find", 0, "not there")
+            raise NvmlError("find", 0, "the driver does not show it")
         return found[0]
 
     def look(self, gpu: Gpu, at: float) -> Seen:
@@ -215,8 +215,8 @@ class Driver:
         if due and self._asked is None:
             self._asked = board = min(due, key=lambda board: board.asked_at)
             board.asked_at = now
-            is_known = bool(board.gpu.pci_bus_id)
-            self._begun().ask(*("look", board.gpu, now) if is_known else ("find", board.gpu.uuid))
+            look, find = ("look", board.gpu, now), ("find", board.gpu.uuid)
+            self._begun().ask(*(look if board.gpu.is_shown else find))
 
     def _is_due(self, board: Board, now: float, pace_s: float) -> bool:
         if now < board.not_before or now - board.asked_at < pace_s or now <= board.asked_at:
@@ -239,8 +239,8 @@ class Driver:
             board.not_before, self._stuck[board] = now + RETRY_S, helper
             self._end_helper()
         if isinstance(answer, Gpu):
-            board.be(answer)
-        elif isinstance(answer, NvmlError) and not board.gpu.pci_bus_id:
+            board.set_gpu(answer)
+        elif isinstance(answer, NvmlError) and not board.gpu.is_shown:
             board.not_before = now + RETRY_S
         elif isinstance(answer, NvmlLost):
             self.leave(board, f"the GPU is lost: {answer.text}")

@@ -136,8 +136,13 @@ class Gpu:
     persistence: bool = True
 
     @property
+    def is_shown(self) -> bool:
+        """Whether the driver has shown it; of a resumed search's GPU that is missing the UUID alone is known."""
+        return bool(self.pci_bus_id)
+
+    @property
     def label(self) -> str:
-        return f"GPU {self.index}" if self.pci_bus_id else self.uuid
+        return f"GPU {self.index}" if self.is_shown else self.uuid
 
 
 def read_gpu(index: int) -> Gpu:

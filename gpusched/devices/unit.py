@@ -47,7 +47,7 @@ class Board:
     """The newest reading of one GPU. ``gone``: why the GPU is out of reach; empty while it is not."""
 
     def __init__(self, gpu: Gpu) -> None:
-        self.be(gpu)
+        self.set_gpu(gpu)
         #: Memory in use when nobody is on the GPU; None: nobody has seen it so.
         self.idle_bytes: int | None = None
         self.usage: GpuUsage | None = None
@@ -58,10 +58,10 @@ class Board:
         self.not_before = 0.0
         self._names: dict[int, Holder] = {}
 
-    def be(self, gpu: Gpu) -> None:
-        """Take what the driver says of the GPU; one that it did not show at a resume has no place on the bus."""
+    def set_gpu(self, gpu: Gpu) -> None:
+        """Take what the driver says of the GPU; of one that it does not show the UUID alone is known."""
         self.gpu = gpu
-        self.gone = "" if gpu.pci_bus_id else "the driver does not show it"
+        self.gone = "" if gpu.is_shown else "the driver does not show it"
         if gpu.mig:
             off = f"`sudo nvidia-smi -i {gpu.index} -mig 0` switches MIG off"
             self.gone = f"MIG has cut it into slices, which gpusched does not use ({off})"

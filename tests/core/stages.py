@@ -15,7 +15,7 @@ def starting(**rules: Any) -> Script:
 
 
 def up(**rules: Any) -> Script:
-    """Its ranks run, no step is reported yet."""
+    """A trial whose ranks run and have reported no step yet."""
     return starting(**rules).wait(1.0).up(0)
 
 

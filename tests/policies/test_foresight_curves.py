@@ -161,7 +161,7 @@ def test_expected_excess_of_a_normal() -> None:
 
 
 def test_newcomers_promise_what_the_latest_trials_promise_now() -> None:
-    """Those that looked well at first and were refuted since promise little."""
+    """Configurations that looked well at first and were refuted since promise little."""
     trained = Trained()
     assert trained.curves.newcomers(64.0) == []
     for trial in range(6):
