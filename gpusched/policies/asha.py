@@ -34,11 +34,9 @@ class Asha(base.Policy):
         done = base.complete_at(trial, options.R)
         if done:
             return done
-        rung = self.ladder.at(trial.step, trial.stride)
-        # Algorithm 2, line 8: only a trial that has just come to a rung is judged, and only once.
-        if rung is None or not rung.record(trial.id, trial.score):
+        rung = self._arrival(trial)
+        if rung is None:
             return base.NOTHING
-        self._rung_of[trial.id] = rung
         # Algorithm 2, lines 10 to 12: on arrival, against floor(n/eta).
         rank, count = rung.rank(trial.id), len(rung)
         if rank < int(count // options.eta):
@@ -46,6 +44,14 @@ class Asha(base.Policy):
         return (
             Pause(trial.id, f"pauses at rung {rung.milestone}: {ordinal(rank)} of {count} there"),
         )
+
+    def _arrival(self, trial: TrialView) -> Rung | None:
+        """Return the rung that the trial has just come to (Algorithm 2, line 8), its score recorded there, once."""
+        rung = self.ladder.at(trial.step, trial.stride)
+        if rung is None or not rung.record(trial.id, trial.score):
+            return None
+        self._rung_of[trial.id] = rung
+        return rung
 
     def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
         if trial.id in view.paused and trial.id in self._rung_of:

@@ -101,15 +101,12 @@ class HyperSched(Asha):
         done = base.complete_at(trial, options.R)
         if done:
             return done
-        rung = self.ladder.at(trial.step, trial.stride)
-        arrived = rung is not None and rung.record(trial.id, trial.score)
-        if arrived and rung is not None:
-            self._rung_of[trial.id] = rung
+        rung = self._arrival(trial)
         speculates = self._speculates(view)
         if speculates:
             failed = self._failed_rung(trial)
         else:
-            failed = rung if arrived and not self._beats_floor(rung, trial) else None
+            failed = rung if rung is not None and not self._beats_floor(rung, trial) else None
         if failed is not None:
             place = f"{ordinal(failed.rank(trial.id))} of {len(failed)} at rung {failed.milestone}"
             bar = (
