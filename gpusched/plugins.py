@@ -151,8 +151,8 @@ def failure(kind: type[Any], name: str, hook: str, error: Exception) -> InputErr
     where = f"{path}:{line}" if line else name
     what = f"failed: {type(error).__name__}:" if not isinstance(error, BadAnswer) else "returned"
     return InputError(
-        f"{where}: {hook} {what} {error}\nMend it, then try again; "
-        "'gpusched resume --adopt' continues a search with the mended file"
+        f"{where}: {hook} {what} {error}\n"
+        "Mend it, then try again; 'gpusched resume' continues a search with the mended file"
     )
 
 

@@ -53,7 +53,6 @@ def run(args: argparse.Namespace) -> int:
     argument("--deadline WHEN", "+30m (more), 45m (from now on) or 18:30 (today)"),
     argument("--target X", "metric that is good enough; none: no target"),
     argument("--max-trials N", "most trials in all; none: any number"),
-    argument("--adopt", "have your own policy decide from here on as its file is now"),
     common.DETACH,
     lines="event",
 )
@@ -69,7 +68,7 @@ def resume(args: argparse.Namespace) -> int:
     stopped before its deadline needs no other limit.
     """
     paths = common.experiment(args)
-    pid = launchpad.start_daemon(paths, resume=True, adopt=args.adopt, wish=wish(args), say=remark)
+    pid = launchpad.start_daemon(paths, resume=True, wish=wish(args), say=remark)
     return attach.begin(args, paths, pid, "continues")
 
 

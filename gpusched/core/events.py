@@ -142,13 +142,11 @@ class DaemonResumed(Event, kw_only=True):
 
     ``unusable``: devices that cannot be used now, or are gone, and why. ``storage_low``: whether the disk has too
     little room (None: not known, or neither little nor enough).
-    ``adopts``: a person has mended the file of the policy; the next version of it decides from here on.
     """
 
     epoch: int
     unusable: Mapping[str, str] = field(default_factory=dict)
     storage_low: bool | None = None
-    adopts: bool = False
 
 
 class UserAsked(Event, kw_only=True):

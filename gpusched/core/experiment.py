@@ -8,8 +8,7 @@ One report's way through: the fact is recorded in the trial (``_reported``), the
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -35,8 +34,6 @@ class Experiment:
         """``draw``: the sequence of configurations; None: a sampler with a memory is asked by ``Suggest``."""
         self.state = State(rules, draw)
         self.policy = policy
-        #: Versions of the policy that a person mended and adopted later: told all that it is told, and not obeyed yet.
-        self.successors: deque[Policy] = deque()
         self.idle = IdleTime(self.state)
         self._do = Transitions(self.state)
         self._touched: TrialRecord | None = None
@@ -149,14 +146,13 @@ class Experiment:
         trial.stride = stride = max(1, report.step - before)
         if report.length is not None and report.length > self._length:
             self._length = report.length
-            for policy in (self.policy, *self.successors):
-                if isinstance(options := getattr(policy, "options", None), Options):
-                    policy.options = replace(options, R=report.length)
+            if isinstance(options := getattr(self.policy, "options", None), Options):
+                self.policy.options = replace(options, R=report.length)
         back = state.speed.learn(trial, report.step_time_s, stride, state.now)
         trial.record(report, event.metric, stride, state.now)
         state.set_score(trial, NEVER if event.metric is None else event.metric * rules.sign)
         if trial.state is RUNNING and trial.doom is None:
-            decisions = self._ask("on_report", trial)
+            decisions = self.policy.on_report(state, trial)
             if decisions:
                 self._enact(decisions)
             if back and trial.state is RUNNING:
@@ -259,7 +255,7 @@ class Experiment:
             for trial in list(state.live.values()):
                 self._do.kill(trial)
         elif event.timer == WAKE and state.stopping is None:
-            self._enact(self._ask("on_wake"))
+            self._enact(self.policy.on_wake(state))
         elif event.timer == WAKE:
             state.missed_wake_at = due
         elif event.timer == WATCH and state.stopping is None:
@@ -276,7 +272,7 @@ class Experiment:
 
     def _limits_moved(self, event: events.LimitsMoved) -> None:
         if requests.move_limits(self.state, self._do, event):
-            self._enact(self._ask("on_wake"))
+            self._enact(self.policy.on_wake(self.state))
 
     def _resumed(self, event: events.DaemonResumed) -> None:
         state = self.state
@@ -288,9 +284,6 @@ class Experiment:
 
     def _learn_outside(self, event: events.DaemonResumed) -> None:
         """Take in what the outside is like now, before anything is begun."""
-        if event.adopts:
-            self.policy = self.successors.popleft()
-            self.state.say(None, "the mended policy decides from here on")
         if event.storage_low is not None:
             self.state.storage_low = event.storage_low
         slots = self.state.devices.slots
@@ -305,13 +298,6 @@ class Experiment:
             self._quarantine_changed(lost)
 
     # ------------------------------------------------------------ what follows
-
-    def _ask(self, question: str, *about: Any) -> Sequence[Decision]:
-        """Ask the policy, and tell its successors the same."""
-        decisions: Sequence[Decision] = getattr(self.policy, question)(self.state, *about)
-        for successor in self.successors:
-            getattr(successor, question)(self.state, *about)
-        return decisions
 
     def _enact(self, decisions: Iterable[Decision]) -> bool:
         acted = False
@@ -333,7 +319,7 @@ class Experiment:
             if not self._enact([Start(state.rules.smallest, "a person asked for it")]):
                 break
         state.declined = ""
-        while state.devices.free and self._enact(self._ask("on_capacity")):
+        while state.devices.free and self._enact(self.policy.on_capacity(state)):
             self._tell_of_rest()
 
     def _tell_of_rest(self) -> None:
@@ -342,7 +328,7 @@ class Experiment:
         while state.rested:
             trial = state.rested.popleft()
             if state.stopping is None:
-                self._enact(self._ask("on_exit", trial))
+                self._enact(self.policy.on_exit(state, trial))
             else:
                 state.untold[trial.id] = trial
 

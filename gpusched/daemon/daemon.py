@@ -30,7 +30,6 @@ from gpusched.driver.assemble import (
     ExperimentClock,
     assemble,
     make_suggester,
-    policy_file,
     read_recipe,
 )
 from gpusched.driver.loop import Driver, replay
@@ -67,7 +66,6 @@ class Daemon:
         paths: ExperimentPaths,
         *,
         resuming: bool,
-        adopt: bool = False,
         wish: resuming.Wish | None = None,
         executor: str | None = None,
     ) -> None:
@@ -82,10 +80,8 @@ class Daemon:
         self._starts: Callable[[dict[str, Any]], None] | None = None
         self._next_look_at = 0.0
         recipe = read_recipe(paths).with_environment()
-        self._adopts = adopt
         if resuming:
-            own = policy_file(recipe)
-            self._foreword += settle_policy(paths, own, adopts=adopt)
+            self._foreword += settle_policy(paths, recipe)
         self.assembled: Assembled = assemble(recipe, paths)
         self.experiment = self.assembled.experiment
         self._began = Beginning.from_json(json.loads(paths.began.read_bytes()))
@@ -196,7 +192,6 @@ class Daemon:
                 self.epoch.number,
                 unusable=resuming.unusable(self.experiment.state, inventory),
                 storage_low=self.storage.is_low(),
-                adopts=self._adopts,
             )
             self._go_on()
             return

@@ -11,23 +11,23 @@ any more). What is left out stays as it is.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from gpusched.core.events import DaemonResumed, LimitsMoved
+from gpusched.core.events import LimitsMoved
 from gpusched.core.state import DEADLINE, TOO_LATE, State
 from gpusched.core.trial import TrialRecord
 from gpusched.daemon import standing
 from gpusched.devices.base import Device
-from gpusched.driver.assemble import Assembled, Beginning, is_same
+from gpusched.driver.assemble import Assembled, Beginning, assemble, is_same, policy_file
+from gpusched.driver.loop import replay
 from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.best import give_back, keep_best
 from gpusched.folder.files import write_durably
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import rows
+from gpusched.recipe.recipe import Recipe
 from gpusched.text import count
 
 #: Reasons for the end of a search that more time lets continue.
@@ -63,34 +63,22 @@ def unusable(state: State, inventory: Sequence[Device]) -> dict[str, str]:
     return found
 
 
-def settle_policy(paths: ExperimentPaths, file: Path | None, *, adopts: bool) -> list[str]:
-    """Have the user's policy decide as it was or, if it is adopted, as its file is now; return remarks for people.
+def settle_policy(paths: ExperimentPaths, recipe: Recipe) -> list[str]:
+    """Have a policy of the user's own decide as its file is now, if that decides as before; return remarks for people.
 
-    ``file``: of the policy; None for one of ours. A copy that no event has adopted is of a daemon that died too soon.
-    Raises InputError where nothing can be adopted.
+    A policy that is mended after it failed does: it is replayed here, once, before its copy in the folder is replaced.
     """
-    if file is None and not adopts:
+    file = policy_file(recipe)
+    if file is None or not file.is_file() or is_same(file, paths.policy):
         return []
-    versions = 1
-    with contextlib.suppress(GpuschedError):  # a damaged journal is dealt with later
-        for entry in rows.read(paths.journal, {DaemonResumed.__name__}):
-            versions += isinstance(entry.event, DaemonResumed) and entry.event.adopts
-    for copy in paths.policies[versions:]:
-        copy.unlink()
-    if adopts:
-        if file is None or not file.is_file():
-            raise InputError(
-                f"--adopt: {file} is not there"
-                if file is not None
-                else "--adopt: the search's policy is not in a file of your own"
-            )
-        write_durably(paths.policy(versions + 1), file.read_bytes())
-    elif file is not None and not is_same(file, paths.policy(versions)):
+    try:
+        replay(assemble(recipe, paths, is_mended=True).experiment, rows.read(paths.journal))
+    except GpuschedError:
         return [
-            f"{file} is another than the search's policy, which decides as it was: "
-            "'gpusched resume --adopt' has the file decide as it is now"
+            f"{file} would have decided otherwise than this search's policy did, so its copy decides, {paths.policy}"
         ]
-    return []
+    write_durably(paths.policy, file.read_bytes())
+    return [f"{file} was changed since it decided last, and decides from here on"]
 
 
 # ---------------------------------------------------------------- a search that is over continues

@@ -68,7 +68,6 @@ def start_daemon(
     paths: ExperimentPaths,
     *,
     resume: bool = False,
-    adopt: bool = False,
     wish: Mapping[str, object] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> int:
@@ -80,7 +79,7 @@ def start_daemon(
     """
     if resume and (script := (read_json(paths.resolved) or {}).get("script")):
         _require_script(script)
-    options = ["--resume"] * resume + ["--adopt"] * adopt
+    options = ["--resume"] * resume
     options += ["--wish", json.dumps(wish)] if wish else []
     with _interrupts_wait() as interrupted:
         process, reading = _spawn(paths, options)
@@ -207,7 +206,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gpusched.daemon.start")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--adopt", action="store_true", help="the user's policy as it is now")
     parser.add_argument("--ready-fd", type=int)
     parser.add_argument(
         "--wish", type=json.loads, help="limits to continue with (daemon/resuming.py)"
@@ -243,7 +241,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         daemon = Daemon(
             paths,
             resuming=args.resume,
-            adopt=args.adopt,
             wish=args.wish,
             executor=args.executor,
         )

@@ -10,7 +10,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -79,16 +79,11 @@ def rules(recipe: Recipe) -> Rules:
     return replace(known, startup_limit_s=max(known.startup_limit_s, recipe.hang_limit_s))
 
 
-def make_experiment(recipe: Recipe, obeyed: Rules, versions: Sequence[Path] = ()) -> Experiment:
-    """Make a fresh experiment of this recipe, live or simulated; ``versions`` of a policy in a file of the user's."""
-    names = [recipe.policy_name]
-    if versions:
-        names = [_named(recipe.policy_name, copy) for copy in versions]
-    policy, *later = [policies.make(name, recipe.policy_options) for name in names]
+def make_experiment(recipe: Recipe, obeyed: Rules, policy_name: str = "") -> Experiment:
+    """Make a fresh experiment of this recipe, live or simulated; ``policy_name``: if other than the recipe's."""
+    policy = policies.make(policy_name or recipe.policy_name, recipe.policy_options)
     draw = None if recipe.has_memory else recipe.configurations().sample
-    experiment = Experiment(obeyed, policy, draw)
-    experiment.successors.extend(later)
-    return experiment
+    return Experiment(obeyed, policy, draw)
 
 
 # ---------------------------------------------------------------- a policy in a file of the user's
@@ -127,11 +122,21 @@ def make_suggester(
 
 
 def assemble(
-    recipe: Recipe, paths: ExperimentPaths, simulated: Mapping[str, Any] | None = None
+    recipe: Recipe,
+    paths: ExperimentPaths,
+    simulated: Mapping[str, Any] | None = None,
+    *,
+    is_mended: bool = False,
 ) -> Assembled:
-    """Assemble a fresh experiment. ``simulated``: rules in which a simulated one differs from a live one."""
+    """Assemble a fresh experiment. ``simulated``: rules in which a simulated one differs from a live one.
+
+    ``is_mended``: take the user's policy from its file as it is now, not from the copy in the folder.
+    """
     obeyed = replace(rules(recipe), **(simulated or {}))
-    return Assembled(make_experiment(recipe, obeyed, paths.policies), recipe, paths)
+    name = recipe.policy_name
+    if policy_file(recipe) is not None and paths.policy.is_file() and not is_mended:
+        name = _named(name, paths.policy)
+    return Assembled(make_experiment(recipe, obeyed, name), recipe, paths)
 
 
 def from_journal(paths: ExperimentPaths) -> Assembled:
@@ -158,7 +163,7 @@ def fresh_folder(runs: Path, name: str) -> ExperimentPaths:
 def write_recipe(paths: ExperimentPaths, recipe: Recipe, began: Beginning) -> None:
     """Write everything a search starts from; ``resolved.json`` last. Raises OSError."""
     if (own := policy_file(recipe)) is not None:
-        write_durably(paths.policy(1), own.read_bytes())
+        write_durably(paths.policy, own.read_bytes())
     write_durably(paths.worker, json.dumps(recipe.worker_settings()).encode())
     write_durably(paths.began, json.dumps(began.to_json()).encode())
     resolved = json.dumps(recipe.resolved(), ensure_ascii=False, indent=1)

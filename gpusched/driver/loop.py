@@ -233,7 +233,6 @@ class Driver:
         *,
         unusable: Mapping[str, str] | None = None,
         storage_low: bool | None = None,
-        adopts: bool = False,
     ) -> None:
         """Continue after ``replay``: ask the outside anew, and issue again what the state implies.
 
@@ -247,7 +246,6 @@ class Driver:
             epoch=epoch,
             unusable={**(unusable or {}), **{lost.device: lost.reason for lost in changes}},
             storage_low=storage_low,
-            adopts=adopts,
         )
         self.handle([resumed, *(event for event in found if event not in changes)])
         failpoints.reach("resume.reconciled")

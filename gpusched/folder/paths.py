@@ -131,6 +131,8 @@ class ExperimentPaths:
     code = Below("code.json")
     #: The beginning of the experiment, in both clocks.
     began = Below("began.json")
+    #: Copy of the file of a policy of the user's own, as it decides.
+    policy = Below("policy.py")
     journal = Below("journal.db")
     #: Room that the journal gets back when the disk is full.
     reserve = Below("reserve")
@@ -158,16 +160,6 @@ class ExperimentPaths:
 
     def trial(self, trial: int) -> TrialPaths:
         return TrialPaths(self.trials / f"{trial:04d}")
-
-    @property
-    def policies(self) -> list[Path]:
-        """The versions of a policy of the user's own, the one of the search's beginning first."""
-        numbers = [int(path.stem[7:]) for path in self.root.glob("policy-*.py")]
-        return [self.policy(number) for number in sorted(numbers)]
-
-    def policy(self, version: int) -> Path:
-        """Return the copy of a policy's file as it was adopted; 1: at the beginning."""
-        return self.root / f"policy-{version}.py"
 
     @property
     def resolved_time(self) -> float:

@@ -72,7 +72,7 @@ def test_a_policy_that_failed_is_mended_and_the_search_resumed(
         assert f"'gpusched resume {name}' continues" in told.err
         assert str(log) in told.err
     mine.write_text(EXAMPLE)
-    resumed = sandbox.gpusched("resume", "--adopt")
+    resumed = sandbox.gpusched("resume")
     assert resumed.code == 0, resumed.text + sandbox.log()
     view = sandbox.view()
     assert view["policy"] == "median"

@@ -1,4 +1,4 @@
-"""A policy of the user's own that was mended: the old one is replayed, the new one decides once it is adopted."""
+"""."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpusched import plugins
-from gpusched.core.commands import Launch
 from gpusched.core.decisions import Policy
 from gpusched.core.events import DevicesJoined
 from gpusched.daemon.resuming import settle_policy
-from gpusched.driver.assemble import Assembled, Beginning, assemble, policy_file, write_recipe
+from gpusched.driver.assemble import Assembled, Beginning, assemble, write_recipe
 from gpusched.driver.loop import Driver, replay
 from gpusched.errors import InputError
 from gpusched.folder.paths import ExperimentPaths
@@ -36,7 +35,7 @@ class Mine(Policy):
         return [Start({atoms}, "mine")] if view.atoms_free >= {atoms} else []
 """
 BROKEN = POLICY.format(rule="return [] if self.seen < 20 else [Stop(trial.id)]", atoms=1)
-MENDED = POLICY.format(rule="return [Complete(trial.id)] if trial.step >= 9 else []", atoms=2)
+MENDED = POLICY.format(rule="return [] if self.seen < 20 else [Complete(trial.id)]", atoms=1)
 RECIPE = """\
 script: train.py
 deadline: 20s
@@ -61,23 +60,24 @@ class Search:
         write_recipe(self.paths, recipe, Beginning.now())
         Journal.create(self.paths.journal, {"epoch": 1}).close()
 
-    def settle(self, *, adopts: bool = False) -> list[str]:
-        return settle_policy(self.paths, policy_file(self.recipe), adopts=adopts)
+    def settle(self) -> list[str]:
+        plugins.module.cache_clear()  # a daemon is a process of its own
+        return settle_policy(self.paths, self.recipe)
 
     def replayed(self) -> tuple[Assembled, Journal]:
-        plugins.module.cache_clear()  # a daemon is a process of its own
+        plugins.module.cache_clear()
         assembled, journal = assemble(self.recipe, self.paths), Journal.open(self.paths.journal)
         replay(assembled.experiment, journal.entries())
         return assembled, journal
 
-    def play(self, *, adopts: bool = False) -> Assembled:
+    def play(self) -> Assembled:
         """Let a daemon take over and play to the end."""
         assembled, journal = self.replayed()
         executor = self.executor
         driver = Driver(assembled.experiment, executor, journal, check=True)
         try:
             if assembled.experiment.state.devices.total:
-                driver.resume(epoch=2, adopts=adopts)
+                driver.resume(epoch=2)
             else:
                 devices = tuple(device.id for device in executor.inventory())
                 driver.handle([DevicesJoined(at=0.0, devices=devices)])
@@ -91,47 +91,40 @@ def name_of(policy: Policy) -> str:
     return Path(sys.modules[type(policy).__module__].__file__).name
 
 
-def test_a_mended_policy_is_adopted_at_a_resume_and_replayed_from_there(tmp_path: Path) -> None:
+def test_a_policy_that_is_mended_decides_at_a_resume(tmp_path: Path) -> None:
     search = Search(tmp_path)
-    with pytest.raises(InputError, match=r"mine.py:8: on_report failed.*(?s:.*)resume --adopt"):
+    with pytest.raises(InputError, match=r"mine.py:8: on_report failed.*(?s:.*)gpusched resume"):
         search.play()
     search.file.write_text(MENDED)
     (remark,) = search.settle()
-    assert "'gpusched resume --adopt'" in remark
-    assembled, journal = search.replayed()
-    journal.close()
-    assert name_of(assembled.experiment.policy) == "policy-1.py", "with what had decided"
-    seen = assembled.experiment.policy.seen
-    assert search.settle(adopts=True) == []
-    lived = search.play(adopts=True)
+    assert "decides from here on" in remark
+    assert search.settle() == []
+    lived = search.play()
     assert lived.experiment.state.finished
-    assert lived.experiment.policy.seen > seen, "it was told what came before it"
     again, journal = search.replayed()
-    sizes = [
-        len(command.devices)
-        for entry in journal.entries()
-        for command in entry.commands
-        if isinstance(command, Launch)
-    ]
     journal.close()
-    assert set(sizes) == {1, 2}
     one, other = snapshot(lived.experiment), snapshot(again.experiment)
     assert one == other, difference(one, other)
-    assert search.settle() == []
 
 
-def test_what_no_daemon_adopted_is_forgotten(tmp_path: Path) -> None:
+def test_a_policy_that_would_have_decided_otherwise_does_not_count(tmp_path: Path) -> None:
     search = Search(tmp_path)
-    search.settle(adopts=True)
-    assert len(search.paths.policies) == 2
-    search.settle()
-    assert search.paths.policies == [search.paths.policy(1)]
+    with pytest.raises(InputError):
+        search.play()
+    for other in (POLICY.format(rule="return []", atoms=2), "1 / 0\n", MENDED.replace("seen", "")):
+        search.file.write_text(other)
+        (remark,) = search.settle()
+        assert "its copy decides" in remark
+        assert search.paths.policy.read_text() == BROKEN
+    assembled, journal = search.replayed()
+    journal.close()
+    assert name_of(assembled.experiment.policy) == "policy.py"
 
 
-def test_adopting_without_a_file_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_leaves_the_copy(tmp_path: Path) -> None:
     search = Search(tmp_path)
-    with pytest.raises(InputError, match="not in a file of your own"):
-        settle_policy(search.paths, None, adopts=True)
     search.file.unlink()
-    with pytest.raises(InputError, match=r"mine.py is not there"):
-        search.settle(adopts=True)
+    assert search.settle() == []
+    assembled, journal = search.replayed()
+    journal.close()
+    assert name_of(assembled.experiment.policy) == "policy.py"
