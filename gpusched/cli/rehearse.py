@@ -243,7 +243,7 @@ def _unseen(
     if not any(errors) and len(went) < len(sizes):
         why = (
             f"the script had {len(went)} of {len(sizes)} launches within {show_duration(limit_s)}: it ends too "
-            f"early, or a step takes too long; the rest was not rehearsed (--rehearse TIME gives it longer)"
+            f"early, or a step takes too long; the rest was not rehearsed (--limit TIME gives it longer)"
         )
         found.append(Finding("not rehearsed", why, is_error=False))
     return found

@@ -22,15 +22,14 @@ SAMPLES = 3
 MANY = 64
 
 
-_REHEARSE = (
-    "run a configuration through a pause, two ranks and one again, for at most TIME (10m), and tell what a search "
-    "would get wrong"
-)
-
-
 @common.command(
     common.RECIPE,
-    argument("--rehearse TIME", _REHEARSE, nargs="?", const="10m"),
+    argument(
+        "--rehearse",
+        "run a configuration through a pause, two ranks and one again, and tell what a search would get wrong",
+        action="store_true",
+    ),
+    argument("--limit TIME", "the time that a rehearsal may take (10m)", default="10m"),
     argument("--configurations N", "how many to rehearse (1)", type=int, default=1),
 )
 def validate(args: argparse.Namespace) -> int:
@@ -39,7 +38,7 @@ def validate(args: argparse.Namespace) -> int:
     Exit code 0 if the recipe is good, 2 if it is not.
     """
     try:
-        limit_s = common.read_option("--rehearse", args.rehearse or "10m", duration)
+        limit_s = common.read_option("--limit", args.limit, duration)
         recipe = common.load_recipe(args)
         notes = list(remarks(recipe))
         ask_policy(recipe)
@@ -55,7 +54,7 @@ def validate(args: argparse.Namespace) -> int:
         for line in notes:
             common.note(f"note: {line}")
     seen = []
-    if args.rehearse is not None:
+    if args.rehearse:
         from gpusched.cli.rehearse import rehearse
 
         seen = rehearse(recipe, find.runs_folder(args.dir), limit_s, args.configurations)

@@ -234,7 +234,7 @@ def rehearse(folder: Path, names: list[str]) -> dict[str, Any]:
     recipe |= {"deadline": "1m", "devices": "cpu:1", "policy": {"name": "asha", "R": 27}}
     recipe |= {"space": {"file": {"choice": [f"{name}.py" for name in names]}}, "sampler": "grid"}
     (folder / "recipe.yaml").write_text(json.dumps(recipe))
-    words = ["validate", "recipe.yaml", "--rehearse", "250s", "--json"]
+    words = ["validate", "recipe.yaml", "--rehearse", "--limit=250s", "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "gpusched", *words, f"--configurations={len(names)}"],
         cwd=folder,

@@ -123,8 +123,8 @@ def test_the_policy_is_asked(recipe: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_time_that_is_none_is_told(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["validate", str(recipe), "--rehearse", "soon"]) == 2
-    assert "gpusched: --rehearse: 'soon' is not a duration; write 90s" in capsys.readouterr().err
+    assert main(["validate", str(recipe), "--rehearse", "--limit=soon"]) == 2
+    assert "gpusched: --limit: 'soon' is not a duration; write 90s" in capsys.readouterr().err
 
 
 def test_sizes_beyond_what_is_there_are_mentioned(

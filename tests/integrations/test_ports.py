@@ -64,7 +64,14 @@ def rehearsed(
         "sampler": "grid",
     }
     (folder / "recipe.yaml").write_text(json.dumps(recipe))
-    words = ["validate", "recipe.yaml", "--rehearse", "100s", "--configurations=9", "--json"]
+    words = [
+        "validate",
+        "recipe.yaml",
+        "--rehearse",
+        "--limit=100s",
+        "--configurations=9",
+        "--json",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "gpusched", *words],
         cwd=folder,
