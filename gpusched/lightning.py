@@ -130,11 +130,11 @@ class Search(Owner, Callback):
 
     @property
     def ckpt_path(self) -> Path | None:
-        """The checkpoint to go on from, for ``Trainer.fit``; None for a new trial."""
+        """The checkpoint to continue from, for ``Trainer.fit``; None for a new trial."""
         return self._restored(CHECKPOINT)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check that ``trainer`` has made the trainer and that it goes on; scale rates and schedules.
+        """Check that ``trainer`` has made the trainer and that it continues; scale rates and schedules.
 
         Raises:
             RuntimeError: The script made the trainer, or calls ``fit`` without the checkpoint.

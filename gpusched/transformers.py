@@ -43,7 +43,7 @@ class Search(Owner, TrainerCallback):
 
     @property
     def checkpoint(self) -> str | None:
-        """The folder to go on from, for ``Trainer.train(resume_from_checkpoint=..)``; None for a new trial."""
+        """The folder to continue from, for ``Trainer.train(resume_from_checkpoint=..)``; None for a new trial."""
         folder = self._restored(CHECKPOINT, keeps_generators=True)
         return None if folder is None else str(folder)
 
@@ -93,7 +93,7 @@ class Search(Owner, TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Check that training goes on from the trial's checkpoint.
+        """Check that training continues from the trial's checkpoint.
 
         Raises:
             RuntimeError: ``train`` was called without it.

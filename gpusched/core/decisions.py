@@ -37,7 +37,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Go on with a paused trial."""
+    """Continue with a paused trial."""
 
     trial: int
     atoms: int = 1

@@ -218,7 +218,7 @@ class Daemon:
             self.driver.handle([moved])
 
     def _go_on(self) -> None:
-        """Go on after the end, or with other limits, if that is wished; a search that is ending ends first."""
+        """Continue after the end, or with other limits, if that is wished; a search that is ending ends first."""
         state = self.experiment.state
         while self._wish and state.stopping is not None and not state.finished:
             self.driver.turn(self.clock() + FENCE_EVERY_S)

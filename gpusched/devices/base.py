@@ -138,7 +138,7 @@ class Devices(Protocol):
     def confirm_release(self, devices: Sequence[str], limit_s: float) -> None:
         """Wait until each is really free: ``Released``; ``Quarantined`` with what holds it after ``limit_s``.
 
-        The caller has made sure that the trial's process tree is empty. A wait that has begun goes on as it was.
+        The caller has made sure that the trial's process tree is empty. A wait that has begun continues as it was.
         """
         ...
 

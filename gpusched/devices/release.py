@@ -97,7 +97,7 @@ def judge(
 
     For shares of a GPU: ``is_beside_trial``: another trial of ours has a share. No process of the trial in question is
     left, so those of ours that live are the other's, as is the memory that NVML says they have.
-    ``is_beside_release``: this share was proven free, and another one's release goes on, which judges what remains.
+    ``is_beside_release``: this share was proven free, and another one's release continues, which judges what remains.
     """
     if usage.error:
         return Verdict(False, f"the GPU cannot be read: {usage.error}")

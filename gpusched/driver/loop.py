@@ -253,7 +253,7 @@ class Driver:
         self._settle()
 
     def reopen(self, event: LimitsMoved) -> None:
-        """Go on after the end, and issue again what was asked for before it and not answered."""
+        """Continue after the end, and issue again what was asked for before it and not answered."""
         self.handle([event])
         self._effects += outstanding(self.experiment)
         self._settle()

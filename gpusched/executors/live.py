@@ -51,7 +51,7 @@ class Setting:
     spare: Callable[[], bool] = lambda: False
     #: This machine's name in a cluster; empty: the daemon is on this machine.
     node: str = ""
-    #: The experiment's devices where it goes on; empty at its beginning.
+    #: The experiment's devices where it continues; empty at its beginning.
     devices: tuple[str, ...] = ()
 
 

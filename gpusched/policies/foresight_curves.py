@@ -3,7 +3,7 @@
 A trial's score is ``start + amplitude * shape(step)``, give or take the measured noise. Each shape is fitted by
 Bayesian least squares (two unknowns, in closed form); a trial is the mixture of all shapes, weighted by how well they
 explain its curve. A forecast is that mixture at a later step, and its deviation is wide where a curve does not tell yet
-whether it levels off or goes on.
+whether it levels off or continues.
 
 A curve is looked at as it passes step 2, 3, 4, 6, 8, 12, ..; later looks count for more.
 """
@@ -53,7 +53,7 @@ def shapes(steps: Array) -> Array:
 LOOKS: tuple[int, ...] = tuple(sorted({2**p for p in range(1, 40)} | {3 * 2**p for p in range(39)}))
 #: What is expected of a curve, in shares of the scale: amplitude, its deviation, the start's deviation.
 AMPLITUDE, WIDE, START = 0.5, 0.4, 0.3
-#: Share of its weight that a look keeps at the next one: a misfit grows as a curve goes on.
+#: Share of its weight that a look keeps at the next one: a misfit grows as a curve continues.
 KEPT = 0.25
 #: Share of the scale by which a shape may miss a curve without noise.
 MISFIT = 0.02

@@ -121,7 +121,7 @@ class HyperSched(Asha):
         return self._grow(view, trial)
 
     def _speculates(self, view: View) -> bool:
-        """Tell whether the first to arrive at a rung goes on (Algorithm 3), and is judged again at every report."""
+        """Tell whether the first to arrive at a rung continues (Algorithm 3), and is judged again at every report."""
         trains_one = view.atoms_total < 2 * view.rules.smallest
         # The first launch alone says nothing: what scripts import is loaded in it. Of three the median is another's.
         pays = len(view.trials) < 3 or view.overhead_s <= LAUNCH_MOST * view.rules.deadline_s
@@ -236,7 +236,7 @@ class HyperSched(Asha):
         return needed_s < view.time_left_s
 
     def _may_resume(self, view: View, trial: TrialView) -> bool:
-        """Tell whether a trial may go on: not one that its next report would pause for a lower rung."""
+        """Tell whether a trial may continue: not one that its next report would pause for a lower rung."""
         if trial.held_by_user:
             return False
         return not self._speculates(view) or self._failed_rung(trial) is None

@@ -189,7 +189,7 @@ class Pop(base.Policy):
         if is_best:
             self._best, self._best_trial = trial.score, trial.id
         if self._aimed_at != view.rules.target:
-            self._target = None  # a person has moved the target of a search that goes on
+            self._target = None  # a person has moved the target of a search that continues
         if is_best or (self._target is None and self._best > NEVER):
             self._aim(view)
 

@@ -32,12 +32,12 @@ _READ_BYTES = 1 << 16
 
 
 class Tether:
-    """The limit to how long a trial goes on without a daemon. Times in seconds of the monotonic clock.
+    """The limit to how long a trial continues without a daemon. Times in seconds of the monotonic clock.
 
     Past ``limit_s`` the file ``leave`` is made beside the logs: rank 0 looks for it at each report for which it finds
     no daemon, and takes it for ``yield``. A daemon that comes back in time takes the file away; one that comes later
-    finds the trial yielded, and goes on from its checkpoint. A trial that has not left after ``HARD_FACTOR`` times the
-    limit is ended: it hangs, or it never reports.
+    finds the trial yielded, and continues from its checkpoint. A trial that has not left after ``HARD_FACTOR`` times
+    the limit is ended: it hangs, or it never reports.
     """
 
     def __init__(self, leave: Path, limit_s: float) -> None:

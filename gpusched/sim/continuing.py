@@ -152,7 +152,7 @@ class TrialCurves:
 
 
 class Future:
-    """One way in which the curves may go on."""
+    """One way in which the curves may continue."""
 
     def __init__(self, curves: TrialCurves, key: Sequence[int]) -> None:
         """``key``: the seed of all that is drawn."""
@@ -180,7 +180,7 @@ class Future:
         return float(random.uniform(-1.0, 1.0)) * min(filter(None, apart), default=0.0)
 
     def _continued(self, donor: SeenTrial, shift: float, random: Generator) -> SimulatedCurve:
-        """Return the donor's curve, moved by ``shift``, and how it goes on."""
+        """Return the donor's curve, moved by ``shift``, and how it continues."""
         ending = donor.ending or "finished"
         length = donor.last_step if donor.ending else None
         if donor.trial not in self.curves.fits:

@@ -1,7 +1,7 @@
 """``executors.base.Executor`` in virtual time: a heap of what will happen next, and no processes.
 
 It is the whole simulated machine, devices and running trials included, and so outlives the driver that uses it: after a
-simulated crash of the daemon another driver goes on with the same object (``reconcile``).
+simulated crash of the daemon another driver continues with the same object (``reconcile``).
 
 * Time jumps from one happening to the next; what happens at one moment comes in one batch, in the order it was caused.
 * A trial trains a step, reports, and stands still until it is acknowledged, as in the live system; the answer is
@@ -242,7 +242,7 @@ class SimExecutor:
             yield self._report(story, seq)
 
     def _answer(self, run: Run) -> None:
-        """Go on, save, or leave, as the report is acknowledged."""
+        """Continue, save, or leave, as the report is acknowledged."""
         save, run.save = run.save, False
         if not save and not run.leave:
             self._go_on(run, self._now)

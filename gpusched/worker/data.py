@@ -2,7 +2,7 @@
 
 An epoch is one order of all samples, fixed by seed and epoch alone. A *global batch* is the next stretch of that order;
 its ranks share it as evenly as can be. Where training stands is therefore one number, the samples consumed so far, and
-whoever goes on from it, with however many ranks, trains on exactly the samples that are left.
+whoever continues from it, with however many ranks, trains on exactly the samples that are left.
 
 Two cases in which ranks cannot have equal shares:
 

@@ -5,8 +5,8 @@ ranks' parts travel to rank 0, so that one process alone touches the disk. With 
 checkpoint is its manifest alone.
 
 A trial that trains on does not wait for the disk: rank 0 copies the state (``Snapshot``) and a thread writes the copy,
-while every rank goes on with its step; what becomes of it is told to the daemon by that thread. One that leaves waits,
-and one answer, yes or no, comes back to all ranks.
+while every rank continues with its step; what becomes of it is told to the daemon by that thread. One that leaves
+waits, and one answer, yes or no, comes back to all ranks.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SAVE_SHARE = 0.03
 
 @dataclass(slots=True)
 class _Draft:
-    """A checkpoint that is to be committed; ``files`` are copies, which do not change as training goes on."""
+    """A checkpoint that is to be committed; ``files`` are copies, which do not change as training continues."""
 
     step: int
     script_folder: Path | None
@@ -125,13 +125,13 @@ class Saver:
         self._held: _Draft | None = None
         self._due: threading.Timer | None = None
         self._lock = threading.Lock()
-        #: The last step that is committed; on rank 0 it may come to that while training goes on.
+        #: The last step that is committed; on rank 0 it may come to that while training continues.
         self.saved_step: int | None = None
         #: The last step of which a save was begun, the same on all ranks.
         self.begun_step: int | None = None
 
     def newest(self) -> Checkpoint | None:
-        """Return the checkpoint to go on from; rank 0 looks it up and verifies it, the others follow."""
+        """Return the checkpoint to continue from; rank 0 looks it up and verifies it, the others follow."""
         found = self._store.newest() if self._store is not None else None
         step = int(self._group.share(Call.RESTORE, -1 if found is None else found.step)[0])
         if step < 0 or found is not None:
@@ -167,7 +167,7 @@ class Saver:
         return folder if self._group.all_true(Call.FILES, folder is not None) else None
 
     def save_behind(self, where: Where, script_folder: Path | None = None) -> None:
-        """Begin a checkpoint of this step; it is committed while training goes on. All ranks call it.
+        """Begin a checkpoint of this step; it is committed while training continues. All ranks call it.
 
         Raises:
             TypeError: A tracked object holds something that a checkpoint cannot hold.

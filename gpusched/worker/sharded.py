@@ -1,6 +1,6 @@
 """Models that are sharded over the ranks (``fully_shard``, FSDP2), saved whole and sharded anew.
 
-A checkpoint holds whole tensors under their plain names, so any number of ranks can go on with it; torch's
+A checkpoint holds whole tensors under their plain names, so any number of ranks can continue with it; torch's
 ``torch.distributed.checkpoint.state_dict`` gathers and reshards them. Rank 0's memory (not its device's) must hold the
 whole model with its optimizer for a moment. torch's own format of sharded files is not used: its index is a pickle.
 """

@@ -1,6 +1,6 @@
 """Objects that a script has set up with ``trial``: tracked ones, loaders, scaled optimizers; saved and restored as one.
 
-Objects are restored when they are made known, from the checkpoint this incarnation goes on from; after the first report
+Objects are restored when they are made known, from the checkpoint this incarnation began with; after the first report
 that checkpoint is let go. Loaders and optimizers have no names: they are matched by the order in which they were made.
 A loader made anew in every iteration of the loop takes the place of its forerunner.
 """

@@ -218,7 +218,7 @@ class Trial(TrialSetup):
         """Save a checkpoint of the last reported step that holds files of the script's own. Every rank enters it.
 
         The folder is empty, the same one on every rank, and any rank may write into it. When all ranks have left the
-        block, it is committed together with what ``track`` was given, whole or not at all, while training goes on.
+        block, it is committed together with what ``track`` was given, whole or not at all, while training continues.
         After the next launch ``restored_dir`` is the same folder::
 
             trial.report(loss=loss)
@@ -246,7 +246,7 @@ class Trial(TrialSetup):
 
     @property
     def restored_dir(self) -> Path | None:
-        """The folder of files that ``checkpoint_dir`` saved at the step this launch goes on from, verified; or None.
+        """The folder of files that ``checkpoint_dir`` saved at the step this launch continues from, verified; or None.
 
         Read it before the first ``report``, when the model and the data are made; it must not be written to.
         """

@@ -25,7 +25,7 @@ from gpusched.recipe.recipe import Recipe
 from gpusched.space import arguments
 
 TETHER_S = 120.0
-"""Time for which a trial goes on without a daemon; ``GPUSCHED_TETHER_S`` overrides it (for tests, mostly)."""
+"""Time for which a trial continues without a daemon; ``GPUSCHED_TETHER_S`` overrides it (for tests, mostly)."""
 _DEVICES = re.compile(r"CUDA_|GPUSCHED_")
 
 
@@ -109,7 +109,7 @@ def _write_hparams(path: Path, data: bytes) -> None:
 
 
 def devices_of(recipe: Recipe, experiment: Path, known: Sequence[str]) -> Devices:
-    """Find a recipe's devices; those in ``known`` where the experiment goes on. Raises DeviceError, InputError."""
+    """Find a recipe's devices; those in ``known`` where the experiment continues. Raises DeviceError, InputError."""
     spec = recipe.devices if isinstance(recipe.devices, str) else ",".join(recipe.devices)
     options: dict[str, Any] = {"experiment": experiment, "atoms_per_gpu": recipe.atoms_per_gpu}
     if known and known[0].startswith("cpu:"):
