@@ -54,21 +54,24 @@ class SearchTrainer(Trainer):
         whole: int = per_epoch * self.max_epochs
         return whole if self.max_steps == -1 else min(whole, self.max_steps * atoms)
 
+    def fit(self, *arguments: Any, **options: Any) -> None:
+        """As Lightning's; where the trial leaves before its training is over, the script ends here."""
+        super().fit(*arguments, **options)
+        self.search.end_if_leaving()
+
     def validate(self, *arguments: Any, **options: Any) -> Any:
-        """As Lightning's; nothing where the trial leaves before its training is over."""
+        """As Lightning's; ``ckpt_path="best"`` and ``"last"`` mean the model as training has left it."""
         return self._after(super().validate, arguments, options)
 
     def test(self, *arguments: Any, **options: Any) -> Any:
-        """As Lightning's; nothing where the trial leaves before its training is over."""
+        """As Lightning's; see ``validate``."""
         return self._after(super().test, arguments, options)
 
     def predict(self, *arguments: Any, **options: Any) -> Any:
-        """As Lightning's; nothing where the trial leaves before its training is over."""
+        """As Lightning's; see ``validate``."""
         return self._after(super().predict, arguments, options)
 
     def _after(self, call: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        if self.search.is_leaving:
-            return []
         if options.get("ckpt_path") in ("best", "last") and self.checkpoint_callback is None:
             # What Lightning's own checkpoint, which is off here, would hold: the model as training has left it.
             options["ckpt_path"] = None
@@ -150,6 +153,7 @@ class Search(Owner, Callback):
                 "Trainer.fit would begin anew after a pause or a resize: write "
                 "trainer.fit(..., ckpt_path=search.ckpt_path)"
             )
+        trial.compare(pl_module)
         trial.plan(trainer.max_epochs or 0)
         for optimizer in trainer.optimizers:
             trial.scale_lr(optimizer)
@@ -165,8 +169,8 @@ class Search(Owner, Callback):
         metrics["step"] = trainer.current_epoch + 1
         self._trial.report(**metrics)
         self._is_wanted = self._trial.should_save()
-        self.is_leaving = self._trial.should_yield()
-        if self.is_leaving:
+        self._is_leaving = self._trial.should_yield()
+        if self._is_leaving:
             trainer.fit_loop.min_epochs = 0
             trainer.fit_loop.epoch_loop.min_steps = None
             trainer.should_stop = True
@@ -180,7 +184,7 @@ class Search(Owner, Callback):
         self._save(trainer)
 
     def _save(self, trainer: Trainer) -> None:
-        if self._is_wanted or self.is_leaving:
+        if self._is_wanted or self._is_leaving:
             with self._trial.checkpoint_dir() as folder:
                 trainer.save_checkpoint(folder / CHECKPOINT)
         self._is_wanted = False

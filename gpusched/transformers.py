@@ -40,6 +40,9 @@ class Search(Owner, TrainerCallback):
     def __init__(self, trial: Trial | None = None) -> None:
         super().__init__(trial)
         self._options: TrainingArguments | None = None
+        #: Steps of the optimizer at which this launch began; None while nothing is trained.
+        self._began_at: int | None = None
+        self._has_trained = False
 
     @property
     def checkpoint(self) -> str | None:
@@ -91,7 +94,12 @@ class Search(Owner, TrainerCallback):
             )
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any,
+        **_: Any,
     ) -> None:
         """Check that training continues from the trial's checkpoint.
 
@@ -103,6 +111,8 @@ class Search(Owner, TrainerCallback):
                 "Trainer.train would begin anew after a pause or a resize: write "
                 "trainer.train(resume_from_checkpoint=search.checkpoint)"
             )
+        self._began_at = state.global_step
+        self._trial.compare(model)
         by_steps = args.eval_strategy == IntervalStrategy.STEPS
         self._trial.plan(
             state.max_steps // state.eval_steps if by_steps else state.num_train_epochs
@@ -116,13 +126,21 @@ class Search(Owner, TrainerCallback):
         metrics: dict[str, float],
         **_: Any,
     ) -> None:
-        """Report an evaluation, under its names and without the prefix ``eval_`` (``eval_loss`` and ``loss``)."""
-        if state.global_step == 0:  # eval_on_start: nothing has been trained
+        """Report an evaluation, under its names and without the prefix ``eval_`` (``eval_loss`` and ``loss``).
+
+        Those of a script before and after ``train``, and of ``eval_on_start``, are of no new step.
+        """
+        if self._began_at is None and not self._has_trained:
+            self._trial.remark(
+                "trainer.evaluate() before trainer.train(): on several ranks transformers then trains each rank apart, "
+                "as it leaves out DistributedDataParallel: write eval_on_start=True, or evaluate after training"
+            )
+        if self._began_at in (None, state.global_step):
             return
         short: dict[str, Any] = {key.removeprefix("eval_"): each for key, each in metrics.items()}
         self._trial.report(**{**short, **metrics})
         control.should_save = self._trial.should_save()
-        self.is_leaving = self._trial.should_yield()
+        self._is_leaving = self._trial.should_yield()
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -132,4 +150,11 @@ class Search(Owner, TrainerCallback):
         with self._trial.checkpoint_dir() as folder:  # every rank has written its files
             if self._trial.rank == 0:
                 shutil.move(written, folder / CHECKPOINT)
-        control.should_training_stop |= self.is_leaving
+        control.should_training_stop |= self._is_leaving
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """End the script where the trial leaves: what follows ``train`` is for training that is over."""
+        self._began_at, self._has_trained = None, True
+        self.end_if_leaving()

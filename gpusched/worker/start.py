@@ -52,13 +52,20 @@ class Owner:
         self._trial = trial or start()
         self._trial.take_charge()
         self._is_asked = False
-        #: Whether the search has this trial leave: end the script after training, without a test or an export.
-        self.is_leaving = False
+        self._is_leaving = False
 
     @property
     def trial(self) -> Trial:
         """The trial: ``hparams``, ``local_batch``, ``folder``."""
         return self._trial
+
+    def end_if_leaving(self) -> None:
+        """End the script, once the trainer has stopped, where the search has this trial leave.
+
+        What follows training (a test, an export) is for training that is over, as behind ``trial.steps``.
+        """
+        if self._is_leaving:
+            raise SystemExit(0)
 
     def _restored(self, name: str, *, keeps_generators: bool = False) -> Path | None:
         """Return a path in the checkpoint to continue from, which the script has asked for; None for a new trial.

@@ -153,6 +153,14 @@ class Trial(TrialSetup):
         if self._context.settings.max_steps is None and steps > 0:
             self._training.length = int(steps)
 
+    def compare(self, model: Any) -> None:
+        """Have a trainer's own model compared between the ranks at reports: they must not train apart."""
+        self._usage.compared.append(model)
+
+    def remark(self, text: str) -> None:
+        """Tell whoever looks at the trial's log, and whoever looks at the search."""
+        self._backing.remark(text)
+
     def report(self, *unnamed: Any, step: int | None = None, **metrics: Any) -> None:
         """Tell how the trial does after one more step, and do what the scheduler says. Every rank calls it.
 

@@ -55,6 +55,8 @@ class Usage:
         self._schedulers: dict[str, Any] = {}
         self._positions: dict[str, int] = {}
         self._reports = self._passes = 0
+        #: Models that a trainer owns and nothing here tracks.
+        self.compared: list[Any] = []
 
     def watch_optimizers(self) -> None:
         """Notice every optimizer that steps from here on, by torch's own hook; once torch is imported."""
@@ -97,7 +99,7 @@ class Usage:
             self._check_saves_nothing(training.step)
         looks_again = self._reports & (self._reports - 1) == 0  # at 1, 2, 4, 8, ..
         if looks_again and self._group.world_size > 1:
-            apart = apart_ranks(self._group, training.tracked.values())
+            apart = apart_ranks(self._group, [*training.tracked.values(), *self.compared])
             if apart is not None:
                 raise RuntimeError(apart)
         if self._reports == 1 and (unread := self._context.unread):

@@ -15,7 +15,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.worker.fakes import Bench, at_step, daemon, run_ranks
+from gpusched.protocol import Remark
+from tests.worker.fakes import Bench, at_step, daemon, if_it_leaves, run_ranks
 from tests.worker.test_ranks import values
 
 pytestmark = [
@@ -68,7 +69,7 @@ def with_transformers(kind: str, epochs: int = 4) -> list[float]:
     small: dict[str, Any] = {"vocab_size": 40, "n_embd": 16, "n_layer": 1, "n_head": 2}
     still = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop", "summary_first_dropout"), 0.0)
     config = hf.GPT2Config(n_positions=8, **small, **still, pad_token_id=0, num_labels=3)
-    if kind == "causal":
+    if kind != "classifier":
         model: Any = hf.GPT2LMHeadModel(config)
         rows = [{**row, "labels": row["input_ids"]} for row in rows]
     else:
@@ -80,6 +81,7 @@ def with_transformers(kind: str, epochs: int = 4) -> list[float]:
         per_device_train_batch_size=8,
         learning_rate=0.01,
         eval_strategy="epoch",
+        eval_on_start=True,
         logging_steps=1,
         use_cpu=True,
         report_to=[],
@@ -89,21 +91,40 @@ def with_transformers(kind: str, epochs: int = 4) -> list[float]:
     trainer = hf.Trainer(
         model, arguments, train_dataset=rows, eval_dataset=rows, callbacks=[search]
     )
+    if kind == "evaluated":
+        trainer.evaluate()
     trainer.train(resume_from_checkpoint=search.checkpoint)
+    trainer.evaluate()
     return [row["grad_norm"] for row in trainer.state.log_history if "grad_norm" in row]
 
 
 @pytest.mark.parametrize("kind", ["causal", "classifier"])
 def test_2_transformers_evaluates_and_trains_alike_on_two_ranks(bench: Bench, kind: str) -> None:
+    """What is evaluated before and after training is of no new step; what follows training runs once."""
     seen = []
     for name, plan in (("alone", [(1, END)]), ("resized", [(1, 1), (2, 3), (1, END)])):
         one = Bench(bench.root / name)
         one.prepare(metric="eval_loss", mode="min")
-        norms = through(one, with_transformers, plan, kind)[-1][0]
+        *left, (norms,) = through(one, with_transformers, plan, kind)
+        assert not any(any(ranks) for ranks in left)
         seen.append(([line["m"]["eval_loss"] for line in one.reports()], norms))
     assert len(seen[0][0]) == 4
     assert seen[1][0] == pytest.approx(seen[0][0], rel=1e-3)
     assert seen[1][1] == pytest.approx(seen[0][1], rel=1e-3)
+
+
+def test_transformers_that_evaluates_first_and_then_trains_ranks_apart_is_refused(
+    bench: Bench,
+) -> None:
+    """As under plain torchrun (transformers 5.23): its evaluation keeps ``train`` from wrapping the model."""
+    bench.prepare(metric="eval_loss", mode="min")
+    with daemon(bench, at_step(**{"yield": 1})) as heard:
+        (alone,) = run_ranks(with_transformers, 1, bench, 1, ("evaluated",))
+        told = [frame.text for frame in heard.of_kind(Remark)]
+        apart = run_ranks(with_transformers, 2, bench, 2, ("evaluated",))
+    assert not alone.error
+    assert any(text.startswith("trainer.evaluate() before trainer.train()") for text in told)
+    assert all("have trained apart" in rank.error for rank in apart)
 
 
 # ---------------------------------------------------------------- lightning
@@ -148,12 +169,15 @@ def with_lightning(kind: str, epochs: int = 4) -> list[Any]:
     torch.manual_seed(0)
     data = TensorDataset(x := torch.rand(36, 4), x.sum(1, keepdim=True))
     seen: list[Any] = []
+    if_it_leaves(lambda: seen)
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = search.trainer(max_epochs=epochs, strategy="auto", **quiet)
     train, val = DataLoader(data, batch_size=4, shuffle=True), DataLoader(data, batch_size=4)
     model = lightning_module(kind, seen, epochs)
+    trainer.validate(model, val, verbose=False)
     trainer.fit(model, train, val, ckpt_path=search.ckpt_path)
     trainer.test(ckpt_path="best", dataloaders=val, verbose=False)
+    (search.trial.folder / "tests").open("a").write("one ")
     return seen
 
 
@@ -181,6 +205,8 @@ def test_6_7_and_28_lightning_by_itself_keeps_order_schedule_and_a_test_at_the_e
         assert rate == pytest.approx(course.get_last_lr()[0], abs=1e-9)
     assert sorted(rates) == [0, 1, 2, 3]
     assert bench.last_word(3)["why"] == "finished"  # type: ignore[index]
+    assert [line["k"] for line in bench.reports()] == [1, 2, 3, 4]
+    assert (bench.paths.own / "tests").read_text() == "one ", "once, when training is over"
 
 
 def by_command_line() -> list[Any]:
