@@ -126,7 +126,7 @@ def _print_table(results: Sequence[Result], metric: str, target: float | None) -
 def whatif(args: argparse.Namespace) -> int:
     """Say what the best score at the deadline will probably be, and what more time would buy.
 
-    The search is replayed into a copy, which continues twenty times in virtual time, at low priority, on curves
+    The search is replayed into a copy, which continues ten times in virtual time, at low priority, on curves
     resampled from its own. Nothing of it is journaled. A search that is over is changed as of just before its end.
 
       gpusched whatif --add 20m --add 1h

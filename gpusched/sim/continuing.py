@@ -50,9 +50,15 @@ class Recorded:
         self.paths, self.recipe = paths, read_recipe(paths)
         self._rules = rows.read_meta(paths.journal).get("rules")
         found = list(rows.read(paths.journal)) if entries is None else entries
-        self.entries = found[: self._end(found)]
-        self.is_over = len(self.entries) < len(found)
-        self.state = self.experiment().state
+        self.search = self._fresh()
+        end = self._end(found)
+        self.best = self.search.state.best
+        self.entries = found[:end]
+        self.is_over = end < len(found)
+        if self.is_over:
+            self.search = self._fresh()
+            replay(self.search, iter(self.entries))
+        self.state = self.search.state
         self.delays: Delays = measured_delays(timeline(self.entries))
 
     def until(self, at_s: float) -> Recorded:
@@ -60,27 +66,30 @@ class Recorded:
         return Recorded(self.paths, [entry for entry in self.entries if entry.event.at <= at_s])
 
     def _end(self, entries: Sequence[Entry]) -> int:
-        """Return the number of events before the end began: before trials left because no time was left."""
-        search = assemble(self.recipe, self.paths, self._rules).experiment
-        state, end, was_ending = search.state, None, False
+        """Replay; return the number of events before the end began: before trials left because no time was left."""
+        state, end, was_ending = self.search.state, None, False
         for place, entry in enumerate(entries):
-            replay(search, iter([entry]))
+            replay(self.search, iter([entry]))
             if was_ending and state.stopping is None:
                 end = None  # a search that was over continues
             was_ending = state.stopping is not None
             if end is None and (was_ending or _leaves_for_want_of_time(state, entry)):
                 end = place
-        self.best = state.best
         return len(entries) if end is None or not was_ending else end
 
-    def experiment(self, add_s: float = 0.0) -> Experiment:
-        """Return the experiment where the record ends, with so much more time."""
-        search = assemble(self.recipe, self.paths, self._rules).experiment
-        replay(search, iter(self.entries))
+    def _fresh(self) -> Experiment:
+        return assemble(self.recipe, self.paths, self._rules).experiment
+
+    def finish(self, workload: Workload, add_s: float = 0.0) -> None:
+        """Run the search from where the record ends to its end, with so much more time. Once: in a copy."""
+        state = self.state
         if add_s:
-            to_s = search.state.rules.deadline_s + add_s
-            search.handle(LimitsMoved(at=search.state.now, deadline_s=to_s))
-        return search
+            moved = LimitsMoved(at=state.now, deadline_s=state.rules.deadline_s + add_s)
+            self.search.handle(moved)
+        state.timers.pop(WATCH, None)  # no trial hangs here
+        driver = Driver(self.search, Midway(state, workload, self.delays))
+        driver.resume(epoch=0)
+        driver.run()
 
 
 def measured_delays(told: Timeline) -> Delays:
@@ -306,13 +315,3 @@ class Midway(SimExecutor):
             return
         step_s = curve.step_time_s(run.step + 1) / speedup
         self._go_on(run, max(trial.heard_at, self._now - step_s))
-
-
-def go_on(search: Experiment, workload: Workload, delays: Delays) -> None:
-    """Run a search from where its state is to its end."""
-    state = search.state
-    state.timers.pop(WATCH, None)  # no trial hangs here
-    machine = Midway(state, workload, delays)
-    driver = Driver(search, machine)
-    driver.resume(epoch=0)
-    driver.run()

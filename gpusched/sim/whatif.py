@@ -1,6 +1,6 @@
 """Forecast of what a search will probably come to, and what more time would buy.
 
-    journal ──replay──▶ a copy of the experiment ──fork, twenty times──▶ futures ──▶ best score, 80% interval
+    journal ──replay──▶ a copy of the experiment ──fork, ten times──▶ futures ──▶ best score, 80% interval
 
 A future is the search's own core and policy, from where the journal ends, on a simulated machine that trains curves
 resampled from this search's own (both: ``continuing``). The journal is read and never written.
@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 from numpy.random import default_rng
 
-from gpusched.core.experiment import Experiment
 from gpusched.core.state import State
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.paths import ExperimentPaths
@@ -36,7 +35,6 @@ from gpusched.sim.continuing import (
     Resampled,
     SeenTrial,
     TrialCurves,
-    go_on,
 )
 from gpusched.sim.physics import Workload
 from gpusched.text import count
@@ -44,12 +42,12 @@ from gpusched.text import count
 #: A future is a copy of this process, with all that has been read and replayed.
 FORK = multiprocessing.get_context("fork")
 #: Futures of one question, and the seconds that the answer may take.
-FUTURES, LIMIT_S = 20, 60.0
+FUTURES, LIMIT_S = 10, 60.0
 #: Fewer curves than this, or fewer reports on the longest, say nothing about the rest.
-LEAST_CURVES, LEAST_STEPS, LEAST_FUTURES = 3, 4, 10
+LEAST_CURVES, LEAST_STEPS, LEAST_FUTURES = 3, 4, 5
 #: How far gains come out otherwise than a future has them: the deviation of their ratio's logarithm, the most, and how
 #: often that is drawn for each future. Without it 52% of recorded searches end within their interval, with it 76%.
-SCATTER, MOST, DRAWS = 0.6, 1.5, 10
+SCATTER, MOST, DRAWS = 0.6, 1.5, 20
 #: Share of the range of scores that is added to gains before they are scattered, so that small ones are, too.
 LEAST = 0.001
 
@@ -122,8 +120,7 @@ class AskedSearch:
         ``until``: of the monotonic clock. Raises InputError where there is time for too few.
         """
         asked = [0.0, *filter(None, more_s)]
-        searches = [self.recorded.experiment(add_s) for add_s in asked]
-        found = self._raw(searches, futures, until)
+        found = self._raw(asked, futures, until)
         if len(found) < min(futures, LEAST_FUTURES):
             name, of = self.recorded.paths.root.name, count(len(asked), "question")
             raise InputError(
@@ -161,16 +158,16 @@ class AskedSearch:
         score: Array = np.minimum(self.curves.model.bound, now + range_ * np.maximum(0.0, rise))
         return score * sign
 
-    def _raw(self, searches: Sequence[Experiment], most: int, until: float) -> list[list[float]]:
-        """Return the best metric of each search in one future after the other, until the time is over."""
+    def _raw(self, asked: Sequence[float], most: int, until: float) -> list[list[float]]:
+        """Return the best metric with each of these times more, future by future, until the time is over."""
         gc.collect()
         gc.freeze()
         found: list[list[float]] = []
         try:
             while len(found) < most:
                 row = []
-                for search in searches:
-                    future = functools.partial(self._future, search, len(found))
+                for add_s in asked:
+                    future = functools.partial(self._future, add_s, len(found))
                     row.append(float(_forked(future, until - time.monotonic())))
                 found.append(row)
         except Late:
@@ -181,18 +178,17 @@ class AskedSearch:
 
     def under(self, workload: Workload, add_s: float = 0.0) -> float:
         """Return the best metric at the deadline where the trials train this workload from now on."""
-        search = self.recorded.experiment(add_s)
-        return float(_forked(functools.partial(self._end_of, search, workload)))
+        return float(_forked(functools.partial(self._end_of, workload, add_s)))
 
-    def _future(self, search: Experiment, number: int) -> float:
+    def _future(self, add_s: float, number: int) -> float:
         future = Future(self.curves, [self.recipe.seed, number])
         workload = Resampled(self.recipe.metric, self.recipe.mode, future)
-        return self._end_of(search, workload)
+        return self._end_of(workload, add_s)
 
-    def _end_of(self, search: Experiment, workload: Workload) -> float:
+    def _end_of(self, workload: Workload, add_s: float) -> float:
         gc.disable()
-        go_on(search, workload, self.recorded.delays)
-        best = search.state.best
+        self.recorded.finish(workload, add_s)
+        best = self.state.best
         return math.nan if best is None else best.metric
 
 
