@@ -2,7 +2,7 @@
 
     python scripts/figures.py [NAME ..] [--quick] [--jobs N] [--out DIR] [--list]
 
-Without names all of them, which takes hours (``whatif`` alone takes one on a busy machine); ``--quick`` has two seeds
+Without names all of them, which takes hours; ``--quick`` has two seeds
 and tiny grids, a check that everything runs.
 """
 

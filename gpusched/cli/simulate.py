@@ -121,12 +121,12 @@ def _print_table(results: Sequence[Result], metric: str, target: float | None) -
 @common.command(
     common.EXPERIMENT,
     argument("--add D", "more time: 90s, 20m, 1h; may be repeated", action="append", default=[]),
-    argument("--limit D", "the time that the answer may take (60s)", default="60s"),
+    argument("--limit D", "the time that the answer may take (5s)", default="5s"),
 )
 def whatif(args: argparse.Namespace) -> int:
     """Say what the best score at the deadline will probably be, and what more time would buy.
 
-    The search is replayed into a copy, which continues ten times in virtual time, at low priority, on curves
+    The search is replayed into a copy, which continues up to twenty times in virtual time, at low priority, on curves
     resampled from its own. Nothing of it is journaled. A search that is over is changed as of just before its end.
 
       gpusched whatif --add 20m --add 1h
