@@ -1,4 +1,4 @@
-"""The live dashboard in a real terminal: keys, sizes, signals, and what is left behind."""
+"""The live dashboard (gpusched/cli/attach.py) in a real terminal: keys, sizes, signals, and what is left behind."""
 
 from __future__ import annotations
 
