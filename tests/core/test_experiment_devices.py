@@ -80,11 +80,6 @@ def test_a_trial_that_lost_its_only_device_waits_for_another() -> None:
     assert script.state.wanted == []
 
 
-def test_it_goes_on_at_once_where_atoms_are_free() -> None:
-    script = stages.running().quarantined("d0").expect(Kill(0, 1, 0.0))
-    script.exited(0, "killed").expect(launch(0, 2, "d1"))
-
-
 def test_a_report_on_the_way_out_is_recorded_and_decides_nothing() -> None:
     script = stages.running(scaling="auto").quarantined("d0").drop()
     script.policy.reports.clear()
@@ -142,10 +137,6 @@ def test_a_draining_device_that_nobody_awaits_is_just_gone() -> None:
     assert script.device("d0") == "quarantined"
 
 
-def test_quarantine_of_unknown_devices_is_nothing() -> None:
-    stages.running().quarantined("d9").expect_nothing()
-
-
 # ---------------------------------------------------------------- sizes
 
 
@@ -196,23 +187,10 @@ def test_a_waiting_trial_that_lost_a_device_prefers_what_is_clean() -> None:
 # ---------------------------------------------------------------- readmission, and none left
 
 
-def test_a_readmitted_device_is_used_again() -> None:
-    script = stages.running().quarantined("d1").drop().wants(Start(1))
-    script.readmitted("d1").expect(launch(1, 1, "d1"))
-
-
 @pytest.mark.parametrize("device", ["d0", "d1"])
 def test_readmitting_what_is_not_in_quarantine_is_nothing(device: str) -> None:
     script = stages.running().readmitted(device).expect_nothing()
     assert script.device("d0") == "held"
-
-
-def test_with_all_devices_in_quarantine_it_waits() -> None:
-    script = stages.running().quarantined("d1").drop().quarantined("d0").expect(Kill(0, 1, 0.0))
-    script.exited(0, "lost").expect_nothing()
-    assert script.state.atoms_total == 0
-    assert not script.experiment.state.finished
-    script.readmitted("d1").expect(launch(0, 2, "d1"))
 
 
 def test_with_all_devices_in_quarantine_the_deadline_still_comes() -> None:
@@ -256,11 +234,6 @@ def test_a_pause_of_a_waiting_trial_gives_everything_back() -> None:
     assert (script.device("d0"), script.device("d1")) == ("draining", "free")
     script.released("d0").expect_nothing()
     assert script.state.devices.free == {"d0", "d1"}
-
-
-def test_the_deadline_finds_a_waiting_trial() -> None:
-    script = stages.waiting().wait(990.0).timer("deadline").expect(Finish("deadline"))
-    assert script.trial(0).state is S.STOPPED
 
 
 def test_a_doomed_trial_is_not_resized() -> None:

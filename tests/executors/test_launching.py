@@ -15,7 +15,7 @@ from gpusched.devices.choose import CpuDevices
 from gpusched.errors import DeviceError
 from gpusched.executors.live import Setting, Timers
 from gpusched.executors.local.incarnation import Incarnation, Shared
-from gpusched.executors.local.launching import prepare
+from gpusched.executors.local.launching import prepare, seed_of
 from gpusched.executors.local.server import Server
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.protocol import Frame, LaunchSpec, encode, to_server
@@ -123,6 +123,7 @@ def test_hyperparameters_are_written_anew_when_they_differ(tmp_path: Path) -> No
     bench.prepare("cpu:0", number=4, lr=0.1)
     record = json.loads(path.read_text())
     assert (record["trial"], record["hparams"]) == (3, {"lr": 0.1})
+    assert record["seed"] == seed_of(5, 3)
     assert path.stat().st_mode & 0o777 == 0o600
 
 

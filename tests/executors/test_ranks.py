@@ -10,7 +10,7 @@ import pytest
 from gpusched.core.commands import Launch
 from gpusched.core.events import Reported, TrialExited
 from tests.executors.conftest import SCRIPT, Lab, listening_addresses, of_trial, wait_for
-from tests.executors.contract import exit_of, steps_of, the_exit
+from tests.executors.contract import steps_of, the_exit
 
 
 def play(lab: Lab, scenario: str, atoms: int = 1, **hparams: object) -> tuple[int, TrialExited]:
@@ -84,14 +84,6 @@ def test_ddp_steps_over_gloo(lab: Lab, ranks: int) -> None:
     assert the_exit(events, trial).saved_step == 3
 
 
-def test_hyperparameters_and_seed_are_on_disk_before_a_rank_begins(lab: Lab) -> None:
-    trial, _ = play(lab, "finish", lr=0.25, nested={"depth": 2})
-    record = wait_for(lab.trial_folder(trial) / "hparams.json")
-    assert record["trial"] == trial
-    assert record["hparams"] == {"scenario": "finish", "lr": 0.25, "nested": {"depth": 2}}
-    assert 0 <= record["seed"] < 2**31
-
-
 def test_a_script_that_knows_nothing_of_gpusched_finishes_without_a_step(lab: Lab) -> None:
     trial, ending = play(lab, "finish", atoms=2)
     assert (ending.outcome, ending.step, ending.saved_step, ending.error) == (
@@ -112,11 +104,3 @@ def test_nothing_listens_beyond_loopback(lab: Lab) -> None:
     rig.stop(trial)
     assert listening, "the store listens somewhere"
     assert listening == {"0100007F"}, "127.0.0.1, as /proc/net/tcp writes it"
-
-
-def test_the_last_process_of_a_trial_is_gone_when_its_exit_is_told(lab: Lab) -> None:
-    rig = lab.rig
-    trial = rig.new_trial()
-    rig.launch(trial, atoms=4, steps=2)
-    rig.watch(exit_of(trial))
-    assert lab.left_of(trial) == []

@@ -301,11 +301,6 @@ def test_a_yield_is_tried_twice(bench: Bench, monkeypatch: pytest.MonkeyPatch) -
     assert bench.last_word() == {"why": "yielded", "step": 2, "saved_step": 2}
 
 
-def test_reports_go_on_without_a_daemon(bench: Bench) -> None:
-    assert run_rank(train, bench).value[0] == [0, 1, 2, 3, 4, 5]
-    assert len(bench.reports()) == 6
-
-
 def plain(epochs: int = 6) -> list[int]:
     """A script with a loop of its own: only init, track and report."""
     trial = gpusched.init()

@@ -19,18 +19,12 @@ def fails(how: str) -> None:
         model(torch.ones(1)).backward()
         optimizer.step()
         trial.report(accuracy=1)
-    elif how == "lambda":
-        trial.track(model=model, fn=lambda: 0)
     elif how == "twice":
         trial.track(model=model)
         trial.track(model=nn.Linear(1, 1))
     elif how == "late":
         trial.report(accuracy=1)
         trial.track(model=model)
-    elif how == "metric":
-        trial.report(loss=1)
-    elif how == "text":
-        trial.report(accuracy="high")
     elif how == "huge":
         trial.report(accuracy=1, **{f"m{n}": n for n in range(10_000)})
     elif how == "zero":
@@ -51,26 +45,20 @@ def fails(how: str) -> None:
         model.state_dict = lambda: {"fn": print}  # type: ignore[method-assign,assignment]
         trial.track(model=model)
         trial.report(accuracy=1)
-    elif how == "change":
-        trial.hparams.lr = 3
 
 
 @pytest.mark.parametrize(
     ("how", "kind", "told"),
     [
         ("stepped", "RuntimeError", "trains a model (it steps SGD)"),
-        ("lambda", "TypeError", "trial.track(fn=...): a function has no state_dict()"),
         ("twice", "ValueError", "'model' is tracked already"),
         ("late", "RuntimeError", "before the first trial.report"),
-        ("metric", "ValueError", "has loss but not 'accuracy'"),
-        ("text", "TypeError", "'accuracy' is str 'high', not a number"),
         ("huge", "ValueError", "bytes in 10001 metrics"),
         ("zero", "ValueError", "it counts finished steps, so the first is 1"),
         ("from 0", "ValueError", "trial.report(step=0) after step 0: it counts finished steps"),
         ("by itself", "TypeError", "trial.report(accuracy=...), and trial.report(**metrics)"),
         ("back", "ValueError", "trial.report(step=5) after step 5: it must go up"),
         ("stateful", "TypeError", "a checkpoint cannot hold model['fn'], a builtins."),
-        ("change", "AttributeError", "hyperparameters cannot be changed"),
     ],
 )
 def test_a_wrong_call_fails_the_trial_with_a_readable_message(
@@ -98,14 +86,3 @@ def test_what_a_checkpoint_lacks_starts_afresh_and_is_said(bench: Bench) -> None
         "trial.track(extra=...): not in the checkpoint of step 1 (which holds model)"
         in ended.stderr
     )
-
-
-def test_a_model_of_another_shape_fails_with_the_line_to_change(bench: Bench) -> None:
-    with daemon(bench, at_step(**{"yield": 1})):
-        run_rank(plain, bench)
-
-    def wider() -> None:
-        gpusched.init().track(model=nn.Linear(3, 1))
-
-    (ended,) = run_ranks(wider, 1, bench, incarnation=2)
-    assert "trial.track(model=...): the checkpoint of step 1 does not fit" in ended.error
