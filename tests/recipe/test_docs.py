@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import typing
 from dataclasses import fields
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Literal
 import pytest
 
 from gpusched import policies
+from gpusched.cli import main
 from gpusched.recipe.load import load_recipe
 from gpusched.recipe.recipe import Recipe, keys
 
@@ -75,3 +77,30 @@ def test_every_example_is_a_good_recipe(example: str, folder: Path) -> None:
 )
 def test_every_recipe_that_comes_along_is_good(file: Path) -> None:
     assert load_recipe(file).name == file.stem
+
+
+#: Commands that start a recipe which comes along, as the pages and the recipes themselves show them.
+COMMANDS = sorted(
+    {
+        found.strip()
+        for file in (ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("recipes/*.yaml"))
+        for found in re.findall(
+            r"gpusched run ((?:recipes/)?\w+\.yaml --[^\n`#]+)",
+            re.sub(r"\\\n#? *", "", file.read_text()),
+        )
+        if (ROOT / "recipes" / Path(found.split()[0]).name).exists()
+    }
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_that_is_shown_is_taken(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, *options = shlex.split(command)
+    monkeypatch.chdir(ROOT / "recipes")
+    assert main(["validate", Path(recipe).name, *options]) == 0
+
+
+def test_commands_are_found() -> None:
+    assert {command.split()[0] for command in COMMANDS} >= {"cartpole.yaml", "charlm.yaml"}
