@@ -20,6 +20,18 @@ def states(devices: DeviceTable) -> list[str]:
     return [slot.state.value for slot in devices.slots.values()]
 
 
+def with_d0(state: DeviceState) -> DeviceTable:
+    """A table of one device, in this state."""
+    devices = make(1)
+    if state is not FREE:
+        devices.take(["d0"], trial=1)
+    if state is DRAINING:
+        devices.drain(["d0"], awaited_by=None)
+    if state is QUARANTINED:
+        devices.quarantine("d0", "Xid 79")
+    return devices
+
+
 # ---------------------------------------------------------------- states
 
 
@@ -49,14 +61,8 @@ def test_an_awaited_device_goes_to_who_awaits_it() -> None:
 
 @pytest.mark.parametrize("state", [HELD, DRAINING, QUARANTINED])
 def test_only_a_free_device_can_be_taken(state: DeviceState) -> None:
-    devices = make(1)
-    devices.take(["d0"], trial=1)
-    if state is DRAINING:
-        devices.drain(["d0"], awaited_by=None)
-    if state is QUARANTINED:
-        devices.quarantine("d0", "Xid 79")
     with pytest.raises(AssertionError, match=f"d0 is {state.value}, trial 2 may not take it"):
-        devices.take(["d0"], trial=2)
+        with_d0(state).take(["d0"], trial=2)
 
 
 @pytest.mark.parametrize("state", list(DeviceState))
@@ -87,11 +93,7 @@ def test_quarantine_and_back_from_every_state(state: DeviceState) -> None:
 
 @pytest.mark.parametrize("state", [FREE, HELD, DRAINING])
 def test_what_is_not_in_quarantine_is_not_readmitted(state: DeviceState) -> None:
-    devices = make(1)
-    if state is not FREE:
-        devices.take(["d0"], trial=1)
-    if state is DRAINING:
-        devices.drain(["d0"], awaited_by=None)
+    devices = with_d0(state)
     devices.readmit("d0")
     assert devices.slots["d0"].state is state
     assert devices.quarantined == 0
@@ -99,11 +101,7 @@ def test_what_is_not_in_quarantine_is_not_readmitted(state: DeviceState) -> None
 
 @pytest.mark.parametrize("state", [FREE, HELD, QUARANTINED])
 def test_only_a_draining_device_is_released(state: DeviceState) -> None:
-    devices = make(1)
-    if state is not FREE:
-        devices.take(["d0"], trial=1)
-    if state is QUARANTINED:
-        devices.quarantine("d0", "Xid 79")
+    devices = with_d0(state)
     assert devices.released(["d0"]) == set()
     assert devices.slots["d0"].state is state
     assert devices.draining == 0

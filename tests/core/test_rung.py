@@ -184,12 +184,3 @@ def test_rungs_are_made_as_they_are_reached() -> None:
     assert ladder.rungs == []
     assert ladder.at(17) is None
     assert [rung.milestone for rung in ladder.rungs] == [1, 4, 16]
-
-
-def test_the_order_is_total_so_that_it_repeats() -> None:
-    first, second = Rung(1), Rung(1)
-    for rung in (first, second):
-        for trial in (5, 3, 9, 1):
-            rung.record(trial, 0.5)
-    assert [first.rank(trial) for trial in (5, 3, 9, 1)] == [0, 1, 2, 3]
-    assert list(first.top(4)) == list(second.top(4)) == [5, 3, 9, 1]

@@ -106,11 +106,6 @@ def test_sizes_are_rounded_down_to_what_is_allowed(
     assert rules.smallest == min(sizes, default=1)
 
 
-def test_less_is_more_in_mode_min() -> None:
-    assert Rules(deadline_s=1.0, mode="min").sign == -1.0
-    assert Rules(deadline_s=1.0, mode="max").sign == 1.0
-
-
 # ---------------------------------------------------------------- indices
 
 #: Ways through the table that keep a trial alive or end it.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpusched.devices.base import Devices, Quarantined
+from gpusched.devices.base import Quarantined
 from gpusched.devices.helper import RETRY_S
 from gpusched.devices.leases import Leases, lease_folder
 from gpusched.errors import DeviceError
@@ -14,15 +14,6 @@ from tests.devices.box import Box, begin, gpu, run_trial
 from tests.devices.fake_driver import GIB, LIST, MEMORY, MIB
 
 MakeBox = Callable[..., Box]
-
-
-def test_it_is_a_kind_of_devices(box: Box) -> None:
-    watched = box.devices()
-    devices: Devices = watched.devices
-    assert devices.kind == "cuda"
-    first, second = devices.open(watched)
-    assert (first.id, first.label, first.usable) == ("GPU-0a00-beef", "GPU 0", True)
-    assert second.island == first.island
 
 
 def test_nvml_is_initialised_once(box: Box) -> None:

@@ -121,11 +121,6 @@ def test_gc_keeps_the_best_model_and_nothing_else(finished: Sandbox) -> None:
     assert "nothing to remove" in finished.call("gc").out
 
 
-def test_logs_by_rank_and_stream(finished: Sandbox) -> None:
-    lines = finished.call("logs", "1", "--all", "--json").out.splitlines()
-    assert all(set(json.loads(line)) == {"rank", "stream", "line"} for line in lines)
-
-
 def test_watch_of_a_finished_experiment_says_how_it_ended(finished: Sandbox) -> None:
     result = finished.call("watch")
     assert result.code == 0

@@ -43,12 +43,6 @@ def run(sandbox: Sandbox, name: str) -> Any:
     return view
 
 
-@pytest.mark.slow
-def test_hermes_preempts_live_and_no_step_is_lost(sandbox: Sandbox) -> None:
-    view = run(sandbox, "hermes")
-    assert max(trial["incarnation"] for trial in view["trials"]) > 1
-
-
 def test_a_policy_that_failed_is_mended_and_the_search_resumed(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
@@ -82,34 +76,26 @@ def test_a_policy_that_failed_is_mended_and_the_search_resumed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("does", "code", "why"),
-    [
-        (
-            "return [Stop(999, 'no such trial')]",
-            2,
-            "trial 999 does not exist; so far: trials 0 to 1",
-        ),
-        # What breaks gpusched itself is a fault of gpusched's own, also where a policy has done it.
-        ("from gpusched.driver.loop import Driver; del Driver.handle", 1, "AttributeError"),
-    ],
-)
-def test_run_says_why_its_daemon_failed(
-    sandbox: Sandbox, tmp_path: Path, does: str, code: int, why: str
-) -> None:
+def test_run_says_why_its_daemon_failed(sandbox: Sandbox, tmp_path: Path) -> None:
+    """What breaks gpusched itself is a fault of gpusched's own, also where a policy has done it."""
     mine = tmp_path / "mine.py"
-    first = "scores = self.scores"
+    first, does = (
+        "scores = self.scores",
+        "from gpusched.driver.loop import Driver; del Driver.handle",
+    )
     mine.write_text(EXAMPLE.replace(first, f"{does}\n        {first}"))
     recipe = sandbox.recipe("counted.py", policy={"name": f"{mine}:Median", "R": 6})
     failed = sandbox.gpusched("run", recipe, "--json")
-    assert failed.code == code, failed.text
+    assert failed.code == 1, failed.text
     assert "the daemon failed: " in failed.err
-    assert why in failed.err
+    assert "AttributeError" in failed.err
     assert failed.json()["view"]["state"] == "interrupted"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in policies.names() if name != "hermes"])
+@pytest.mark.parametrize("name", policies.names())
 def test_every_policy_live(sandbox: Sandbox, name: str) -> None:
     view = run(sandbox, name)
     assert view["policy"] == name
+    if name == "hermes":
+        assert max(trial["incarnation"] for trial in view["trials"]) > 1, "none was preempted"

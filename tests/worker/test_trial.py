@@ -213,13 +213,6 @@ def test_a_loop_of_the_scripts_own_keeps_its_last_step(bench: Bench) -> None:
     assert bench.checkpoints()[-1] == f"step-{len(bench.reports()):08d}"
 
 
-def test_leave_ends_without_saving(bench: Bench) -> None:
-    with daemon(bench, at_step(leave=2)):
-        assert run_rank(train, bench).value[0] == [0, 1]
-    assert bench.last_word() == {"why": "yielded", "step": 2, "saved_step": None}
-    assert bench.checkpoints() == []
-
-
 def test_save_goes_on_and_two_generations_stay(bench: Bench) -> None:
     with daemon(bench, lambda report: "save" if report.step < 5 else "continue") as fake:
         assert run_rank(train, bench).value[0] == [0, 1, 2, 3, 4, 5]
