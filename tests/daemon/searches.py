@@ -2,8 +2,8 @@
 
 Drawn are the policy, the sampler (a sequence, or one that learns), faults of trials and devices, wishes, a disk that
 fills up and has room again, a journal that cannot be written, devices that are missing at a resume and back at
-another, time without a daemon, and going on after the end by each limit. A daemon dies between two turns; the next one
-must know exactly what it knew.
+another, time without a daemon, and going on after the end by each limit. A daemon dies between two turns, and the next
+one must know exactly what it knew; or at any instant of an effect, and nothing is lost or applied twice.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import DiskFull, Journal
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import recipe
-from tests.crashes import Daemons, Failpoints, FragileExecutor, FragileSuggester
+from tests.crashes import Daemons, Failpoints, FragileExecutor, FragileJournal, FragileSuggester
 from tests.driver.test_crashes import SAMPLER
 from tests.faults import Faults, FaultySetup, Incident
 from tests.helpers import difference, snapshot
@@ -62,13 +62,32 @@ def drawn(seed: int, folder: Path) -> FaultySetup:
     if rng.random() < 0.4:
         (folder / "sampler.py").write_text(SAMPLER)
         learns = {"sampler": f"{folder}/sampler.py:Near", "sampler_options": {"startup": 2}}
+
+    def up_to(most: float) -> float:
+        return rng.choice([0.0, most / 2, most])
+
     return FaultySetup(
         policy=policy,
         options=rng.choice(VARIANTS[policy]),
         atoms=atoms,
         deadline_s=rng.choice([1.0, 2.0]),
-        delays=Delays(launch_s=0.05, resize_s=0.04, save_s=0.01, exit_s=0.02, release_s=0.03),
-        faults=Faults(lost=0.02, crash=0.02, quarantine=0.02, readmit_s=0.4),
+        scaling=rng.choice(["linear", "sqrt", "none"]),
+        sizes=rng.choice([(), (), (1, 2), (1, 2, 4)]),
+        max_atoms=rng.choice([None, None, 2]),
+        delays=Delays(
+            launch_s=up_to(0.1),
+            resize_s=up_to(0.1),
+            save_s=up_to(0.02),
+            exit_s=up_to(0.03),
+            release_s=up_to(0.1),
+        ),
+        faults=Faults(
+            lost=up_to(0.05),
+            crash=up_to(0.03),
+            hang=up_to(0.002),
+            quarantine=up_to(0.05),
+            readmit_s=0.4,
+        ),
         incidents=tuple(incidents),
         max_trials=rng.choice([None, None, 6, 12]),
         target=rng.choice([None, None, None, 0.8]),
@@ -109,8 +128,10 @@ class Search(Daemons):
     """One search, served by one daemon after the other."""
 
     def __init__(self, seed: int, folder: Path) -> None:
-        super().__init__(drawn(seed, folder), folder / "journal.db", Failpoints())
         self.rng = Random(f"life {seed}")
+        deaths = self.rng.choice([0, 0, 1, 2, 4])
+        points = Failpoints({self.rng.randint(1, 300) for _ in range(deaths)})
+        super().__init__(drawn(seed, folder), folder / "journal.db", points)
         self.room = CLEAR
         self.roomy_since = 0.0
         self.missing: set[str] = set()
@@ -133,7 +154,8 @@ class Search(Daemons):
         executor = Machine(self.machine, self.points, self.facts)
         executor.rng, executor.told = self.rng, []
         storage = Storage(self.disk, room=lambda _: self.room, beside=lambda work: work())
-        driver = Driver(self.experiment, executor, journal, suggester=made, check=True)
+        fragile = FragileJournal(journal, self.points)
+        driver = Driver(self.experiment, executor, fragile, suggester=made, check=True)
         assembled = Assembled(self.experiment, of, self._paths())
         if count == 0:
             devices = tuple(device.id for device in self.machine.inventory())

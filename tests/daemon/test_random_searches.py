@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.searches import play
+from tests.helpers import snapshot
 
 
 def played(seeds: range, folder: Path) -> Counter[str]:
@@ -16,6 +17,10 @@ def played(seeds: range, folder: Path) -> Counter[str]:
         own = folder / str(seed)
         own.mkdir()
         search = play(seed, own)
+        if seed % 25 == 0:
+            (own / "again").mkdir()
+            again = play(seed, own / "again")
+            assert snapshot(again.experiment) == snapshot(search.experiment), f"seed {seed}"
         found["daemons"] += search.epoch
         found["reopened"] += search.reopened
         found["trials"] += len(search.experiment.state.trials)
