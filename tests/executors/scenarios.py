@@ -50,27 +50,6 @@ def train() -> None:
         trial.report(accuracy=0.1 * step)
 
 
-def carry() -> None:
-    """Report how many steps the state has seen: what is lost or done twice shows."""
-    import gpusched
-
-    trial = gpusched.init()
-    import torch
-
-    model = trial.wrap(torch.nn.Linear(1, 1, bias=False))
-    seen = torch.nn.Linear(1, HPARAMS.get("rows", 1), bias=False)
-    seen.weight.data.zero_()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    trial.track(model=model, seen=seen, optimizer=optimizer)
-    for _ in trial.steps(HPARAMS["steps"]):
-        optimizer.zero_grad()
-        model(torch.ones(1, 1)).sum().backward()
-        optimizer.step()
-        seen.weight.data.add_(1)
-        time.sleep(HPARAMS.get("pause_s", 0.01))
-        trial.report(accuracy=float(seen.weight[0, 0]))
-
-
 class Counter:
     """A state to save without torch's models."""
 

@@ -11,7 +11,7 @@ import faulthandler
 import functools
 import gc
 import json
-import multiprocessing.connection
+import multiprocessing
 import os
 import signal
 import socket
@@ -210,9 +210,6 @@ class Ranks:
             }
             environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
             self._running.append(_begin(body, arguments, environment))
-
-    def has_one_ended(self, wait_s: float = 0.0) -> bool:
-        return bool(multiprocessing.connection.wait([pipe for _, pipe, _ in self._running], wait_s))
 
     def wait(self) -> list[Ended]:
         """How each ended, by rank."""
