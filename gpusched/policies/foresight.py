@@ -1,18 +1,16 @@
 """``foresight``: every atom-second goes to whatever promises most for the deadline.
 
-    forecast   the level of each trial at the deadline, had it all atoms from now on    ``foresight_curves``
-    leader     the trial with the best forecast M; it never rests. Its size: what its gain is worth   ``_wanted``
-    bids       another trial: E[(X - M)+] for what finding out costs                    ``_bid``
-               a new configuration: the mean of what the latest trials promise now      ``_bid_of_new``
-    rule       at a report a trial keeps its atoms while no bid elsewhere is higher; free atoms go to the highest
-
-Not from a paper; held against the papers' policies in docs/policies.md.
+forecast   the level of each trial at the deadline, had it all atoms from now on    ``foresight_curves``
+leader     the trial with the best forecast M; it never rests. Its size: what its gain is worth   ``_wanted``
+bids       another trial: E[(X - M)+] for what finding out costs                    ``_bid``
+           a new configuration: the mean of what the latest trials promise now      ``_bid_of_new``
+rule       at a report a trial keeps its atoms while no bid elsewhere is higher; free atoms go to the highest
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -39,23 +37,11 @@ LOOK = 0.25
 COOLDOWN = 3
 #: Share of the time left that is kept back when it is asked how far a trial can come.
 MARGIN = 0.05
-#: Paused trials that are forecast each time: the best ones.
-CONSIDERED = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(base.Options):
     """``R``: most steps of a trial (None: no limit)."""
-
-    #: The best possible metric, where it is known: forecasts are better (1 for an accuracy, 0 for a loss).
-    metric_max: float | None = None
-    metric_min: float | None = None
-
-    def problems(self) -> Iterator[base.BadOption]:
-        yield from base.Options.problems(self)
-        low, high = self.metric_min, self.metric_max
-        if low is not None and high is not None and not low < high:
-            yield "metric_max", f"must be above metric_min = {low:g}, not {high:g}"
 
 
 class Foresight(base.Policy):
@@ -103,11 +89,8 @@ class Foresight(base.Policy):
         return steps if self.options.R is None else min(steps, self.options.R)
 
     def _horizon(self, view: View, trial: TrialView | None = None) -> float:
-        """Return the step that a trial, or a new one, comes to on all atoms, or on those it has."""
-        furthest = self._reach(view, trial, view.rules.fit(view.atoms_total))
-        if trial is not None and trial.atoms:
-            furthest = max(furthest, self._reach(view, trial, trial.atoms))
-        return furthest
+        """Return the step that a trial, or a new one, comes to on all atoms."""
+        return self._reach(view, trial, view.rules.fit(view.atoms_total))
 
     def _refresh(self, view: View) -> None:
         """Believe and bid anew where something may have changed."""
@@ -116,9 +99,7 @@ class Foresight(base.Policy):
             return
         self._refreshed_at, self._is_stale = view.now, False
         self.curves.rescale(view.trials)
-        paused = [i for i in view.paused if i in self.beliefs and _may_resume(view, i)]
-        paused.sort(key=lambda i: (-self.beliefs[i].mean, i))
-        among = (*view.live, *paused[:CONSIDERED])
+        among = (*view.live, *(i for i in view.paused if _may_resume(view, i)))
         fresh = self.curves.believe({i: self._horizon(view, view.trials[i]) for i in among})
         self.beliefs.update(fresh)
         self._choose_leader(view, list(fresh))
@@ -199,21 +180,15 @@ class Foresight(base.Policy):
         worth = max(0.0, against)
         return max(sizes, key=lambda size: (self._on[size][0] - worth * self._on[size][1], -size))
 
-    def _best(self, view: View) -> TrialView | None:
-        return None if self.leader is None else view.trials[self.leader]
-
     def _waiting(self, view: View, served: int = 0) -> tuple[float, int | None]:
         """Return the highest bid of a paused trial, but for so many that have atoms coming."""
-        able = (i for i in self._queue if _may_resume(view, i))
-        who = next(islice(able, served, None), None)
+        who = next(islice((i for i in self._queue if _may_resume(view, i)), served, None), None)
         return (-1.0, None) if who is None else (self.beliefs[who].bid, who)
 
     # ------------------------------------------------------------ reports
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        best = self.options.metric_max if view.rules.sign > 0 else self.options.metric_min
-        ceiling = None if best is None else best * view.rules.sign
-        looked = self.curves.look(trial, view.rules.sign, ceiling)
+        looked = self.curves.look(trial, view.rules.sign)
         done = base.complete_at(trial, self.options.R)
         if done:
             return done
@@ -235,32 +210,24 @@ class Foresight(base.Policy):
         return self._leave(view, trial)
 
     def _lead(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        """Rest, or grow into free atoms, as far as that pays; where more are coming, wait for them."""
+        """Rest, or grow into free atoms, as far as that pays."""
         elsewhere = max(self._new, self._waiting(view)[0])
         if not self._wanted(view, elsewhere) and elsewhere > 0:
             return (Pause(trial.id, "pauses: it has converged, and another could still win"),)
         if not view.atoms_free or not _may_grow(trial):
             return base.NOTHING
         atoms = self._wanted(view, elsewhere, trial.atoms + view.atoms_free)
-        soon = trial.atoms + view.atoms_free + view.atoms_coming
-        if atoms <= trial.atoms or atoms < self._wanted(view, elsewhere, soon):
+        if atoms <= trial.atoms:
             return base.NOTHING
         return (Resize(trial.id, atoms, f"grows {trial.atoms} -> {atoms}: the best forecast"),)
 
     def _leave(self, view: View, trial: TrialView) -> Sequence[Decision]:
         """Pause the trial if its atoms are worth more elsewhere."""
-        own, coming = self.beliefs[trial.id].bid, view.atoms_free + view.atoms_coming
-        waiting, who = self._waiting(view, coming)
-        other, why = self._new, "a new configuration promises more"
-        if waiting > other:
-            other, why = waiting, f"trial {who} promises more"
-        best = self._best(view)
-        may_grow = best is not None and (_may_resume(view, best.id) or _may_grow(best))
-        if best and may_grow and self._wanted(view, max(other, own)) > best.atoms + coming:
-            why = f"its atoms are worth more to trial {best.id}"
-        elif other <= own:
+        waiting, who = self._waiting(view, view.atoms_free + view.atoms_coming)
+        if max(waiting, self._new) <= self.beliefs[trial.id].bid:
             return base.NOTHING
-        return (Pause(trial.id, f"pauses: {why}"),)
+        better = f"trial {who}" if waiting > self._new else "a new configuration"
+        return (Pause(trial.id, f"pauses: {better} promises more"),)
 
     # ------------------------------------------------------------ free atoms
 
@@ -280,7 +247,8 @@ class Foresight(base.Policy):
             return base.NOTHING
         self._refresh(view)
         waiting, who = self._waiting(view)
-        elsewhere, best = max(self._new, waiting), self._best(view)
+        elsewhere = max(self._new, waiting)
+        best = None if self.leader is None else view.trials[self.leader]
         is_ready = best is not None and _may_resume(view, best.id)
         if best and is_ready and (atoms := self._wanted(view, elsewhere, view.atoms_free)):
             return (Resume(best.id, atoms, "the best forecast continues"),)
@@ -306,13 +274,8 @@ class Foresight(base.Policy):
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         if trial.id not in self.beliefs or trial.is_final:
             return ()
-        lines = [f"forecast {self._in_words(trial.id)}"]
-        if trial.id == self.leader:
-            lines.append("it has the best forecast of all")
-        elif self.to_beat > NEVER:
-            minute = 60 * max(0.0, self.beliefs[trial.id].bid)
-            lines.append(f"an atom for it promises {minute:.2g} a minute")
-        return lines
+        leads = ("it has the best forecast of all",) if trial.id == self.leader else ()
+        return (f"forecast {self._in_words(trial.id)}", *leads)
 
     def _in_words(self, trial: int) -> str:
         belief = self.beliefs[trial]

@@ -4,8 +4,6 @@ A trial's score is ``start + amplitude * shape(step)``, give or take the measure
 Bayesian least squares (two unknowns, in closed form); a trial is the mixture of all shapes, weighted by how well they
 explain its curve. A forecast is that mixture at a later step, and its deviation is wide where a curve does not tell yet
 whether it levels off or continues.
-
-A curve is looked at as it passes step 2, 3, 4, 6, 8, 12, ..; later looks count for more.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ def shapes(steps: Array) -> Array:
     return np.concatenate(families)
 
 
-#: Steps at which curves are looked at, two an octave.
+#: Steps at which curves are looked at, two an octave; later looks count for more.
 LOOKS: tuple[int, ...] = tuple(sorted({2**p for p in range(1, 40)} | {3 * 2**p for p in range(39)}))
 #: What is expected of a curve, in shares of the scale: amplitude, its deviation, the start's deviation.
 AMPLITUDE, WIDE, START = 0.5, 0.4, 0.3
@@ -65,9 +63,8 @@ FARTHEST = 1e60
 
 @dataclass(slots=True)
 class SeenCurve:
-    """A trial at its last look: bin of ``LOOKS``, step, and score (the mean of the reports since the look before)."""
+    """A trial at its last look: step, and score (the mean of the reports since the look before)."""
 
-    bin: int = -1
     step: int = 0
     level: float = NEVER
     #: By shape: start, amplitude, their variances and covariance; and the logarithm of how well it explains the curve.
@@ -112,10 +109,9 @@ class Curves:
 
     # ------------------------------------------------------------ looking
 
-    def look(self, trial: TrialView, sign: float, ceiling: float | None) -> bool:
-        """Take in a report; True if the trial has come to its next look. ``ceiling``: the best possible score."""
-        if not self.seen:
-            self.sign, self._given = sign, ceiling
+    def look(self, trial: TrialView, sign: float) -> bool:
+        """Take in a report; True if the trial has come to its next look."""
+        self.sign = sign
         if trial.score > NEVER:
             score = _bounded(trial.score)
             self._low, self._high = min(self._low, score), max(self._high, score)
@@ -123,13 +119,12 @@ class Curves:
                 self._first_scores.append(score)
                 self._guess()
         seen = self.seen.setdefault(trial.id, SeenCurve())
-        at = bisect_right(LOOKS, trial.step) - 1
-        if at <= seen.bin:
+        if bisect_right(LOOKS, trial.step) == bisect_right(LOOKS, seen.step):
             return False
         # A step that was trained twice counts with both metrics.
         late = takewhile(lambda report: report[0] > seen.step, reversed(trial.curve))
         window = [metric * sign for step, metric in late if step <= trial.step]
-        self._look(seen, at, trial.step, window[::-1])
+        self._look(seen, trial.step, window[::-1])
         return True
 
     def _guess(self) -> None:
@@ -170,14 +165,14 @@ class Curves:
             window: list[float] = []
             for n, (step, score) in enumerate(curve, 1):
                 window.append(score)
-                at = bisect_right(LOOKS, step) - 1
-                if at > seen.bin or (n == len(curve) and step > seen.step):
-                    self._look(seen, at, step, window)
+                is_due = bisect_right(LOOKS, step) > bisect_right(LOOKS, seen.step)
+                if is_due or (n == len(curve) and step > seen.step):
+                    self._look(seen, step, window)
                     window = []
 
-    def _look(self, seen: SeenCurve, at: int, step: int, window: Sequence[float]) -> None:
+    def _look(self, seen: SeenCurve, step: int, window: Sequence[float]) -> None:
         """Add the mean of the reports since the last look to the trial's sums, and fit all shapes."""
-        low, seen.bin, seen.step = seen.step, at, step
+        low, seen.step = seen.step, step
         values = [_bounded(value) for value in window if value == value]
         if not values or window[-1] != window[-1]:
             seen.level = NEVER

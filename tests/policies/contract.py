@@ -57,10 +57,7 @@ VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"R": 40, "cooldown": 1},
         {"R": None, "eta": 2.0, "cooldown": 0},
     ],
-    "foresight": [
-        {},
-        {"R": 40, "metric_min": 0.0, "metric_max": 1.0},
-    ],
+    "foresight": [{}, {"R": 40}],
     "bandit": [{"R": 30, "b": 3}, {"R": 20, "b": 2, "eps": 0.1}],
     "pop": [
         {"R": 40, "b": 4, "configurations": 10, **BOUNDS},

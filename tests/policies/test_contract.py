@@ -179,7 +179,6 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("hermes", {"trials_per_device": 0}, "trials_per_device"),
     ("hermes", {"milestones": (0.9, 0.5)}, "milestones"),
     ("hermes", {"milestones": (0.5, 1.0)}, "milestones"),
-    ("foresight", {"metric_min": 2.0, "metric_max": 1.0}, "metric_max"),
 )
 
 

@@ -20,8 +20,8 @@ Score = Callable[[int], float]
 class Trained:
     """Trials that train by functions of the step."""
 
-    def __init__(self, ceiling: float | None = 1.0, sign: float = 1.0) -> None:
-        self.curves, self.ceiling, self.sign = Curves(), ceiling, sign
+    def __init__(self, sign: float = 1.0) -> None:
+        self.curves, self.sign = Curves(), sign
         self.trials: dict[int, TrialRecord] = {}
 
     def train(self, trial_id: int, metric: Score, steps: int, every: int = 1) -> None:
@@ -31,7 +31,7 @@ class Trained:
             trial.report = Report(0, 0, step)
             trial.score = NEVER if math.isnan(value) else value * self.sign
             trial.curve.add(step, value)
-            self.curves.look(trial, self.sign, self.ceiling)
+            self.curves.look(trial, self.sign)
         self.curves.rescale(self.trials)
 
     def belief(self, trial: int, step: int) -> Belief:
@@ -66,7 +66,7 @@ def test_a_curve_that_is_fast_first_and_goes_on_slowly_is_forecast_to_go_on() ->
 
         return loss
 
-    trained = Trained(ceiling=None, sign=-1.0)
+    trained = Trained(sign=-1.0)
     for trial in range(10):
         steps = 128 if trial < 2 else 4 * 2 ** (trial % 4)
         trained.train(trial, falling(2.0 + 0.1 * trial, 0.35 + 0.03 * trial), steps)
@@ -113,7 +113,7 @@ def test_a_metric_that_is_not_finite_has_no_forecast() -> None:
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_scores_of_any_size_have_a_finite_forecast(size: float, sign: float) -> None:
     """A perplexity that diverges, a loss that vanishes: squares of such numbers are none."""
-    trained = Trained(ceiling=None, sign=sign)
+    trained = Trained(sign=sign)
     for trial in range(3):
         trained.train(trial, lambda step, trial=trial: size * (1 + 1 / (step + trial)), 12)
     trained.train(3, lambda step: 1.0 if step < 6 else size, 12)
@@ -127,7 +127,7 @@ def test_scores_of_any_size_have_a_finite_forecast(size: float, sign: float) -> 
     [([0.1, 0.7], 1.0), ([-3.0, -0.2], 0.0), ([10.0, 50.0, 90.0], 130.0)],
 )
 def test_a_ceiling_is_guessed(scores: list[float], ceiling: float) -> None:
-    trained = Trained(ceiling=None)
+    trained = Trained()
     for trial, score in enumerate(scores):
         trained.train(trial, lambda step, score=score: score, 2)
     assert trained.curves.ceiling == pytest.approx(ceiling, rel=0.35)
@@ -135,7 +135,7 @@ def test_a_ceiling_is_guessed(scores: list[float], ceiling: float) -> None:
 
 
 def test_scores_beyond_a_ceiling_move_it_and_every_curve_is_fitted_again() -> None:
-    trained = Trained(ceiling=None)
+    trained = Trained()
     trained.train(0, lambda step: 0.2 * step, 3)
     before = trained.curves.range
     trained.train(1, lambda step: 5.0 * step, 12)
@@ -145,7 +145,7 @@ def test_scores_beyond_a_ceiling_move_it_and_every_curve_is_fitted_again() -> No
 
 
 def test_a_loss_is_forecast_to_fall() -> None:
-    trained = Trained(ceiling=None, sign=-1.0)
+    trained = Trained(sign=-1.0)
     for trial in range(5):
         trained.train(trial, lambda step, t=trial: 3.0 * step ** -(0.2 + 0.02 * t), 64)
     trained.train(9, lambda step: 3.0 * step**-0.25, 16)
