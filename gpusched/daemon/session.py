@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.errors import GpuschedError, InputError
+from gpusched.folder.files import read_json
 from gpusched.folder.find import has_daemon
 from gpusched.folder.lock import holder_elsewhere
 from gpusched.folder.paths import ExperimentPaths, socket_address
@@ -134,14 +135,10 @@ def view(paths: ExperimentPaths) -> dict[str, Any]:
     answer = _from_daemon(paths, "view")
     if answer is not None:
         return answer
-    if paths.final_view.is_file():
-        try:
-            kept: dict[str, Any] = json.loads(paths.final_view.read_bytes())
-        except ValueError:
-            pass
-        else:
-            # The folder may have been moved or copied since.
-            return {**kept, "experiment": paths.root.name, "folder": str(paths.root)}
+    kept = read_json(paths.final_view, limit_bytes=-1) or {}
+    if "state" in kept:  # else it is damaged, or the daemon could not word it
+        # The folder may have been moved or copied since.
+        return {**kept, "experiment": paths.root.name, "folder": str(paths.root)}
     from gpusched.daemon import standing
     from gpusched.driver.assemble import from_journal
 

@@ -18,6 +18,8 @@ from gpusched.daemon.session import Client
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.lock import Lock
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.sim.setup import Setup
+from scripts.kept import simulate_into
 
 
 @pytest.fixture
@@ -107,3 +109,13 @@ def test_a_daemon_of_another_machine_is_named(
 
 def test_nobody_there_is_no_client(paths: ExperimentPaths) -> None:
     assert Client.connect(paths.socket) is None
+
+
+@pytest.mark.parametrize("kept", ['{"experiment": "sim"}', "{", "[]"])
+def test_a_last_view_that_is_none_is_made_from_the_journal(kept: str, tmp_path: Path) -> None:
+    """As where the daemon could not word it: ``run`` died of a missing key."""
+    result, folder = simulate_into(tmp_path, Setup(deadline_s=2.0, atoms=2))
+    paths = ExperimentPaths(folder)
+    paths.final_view.write_text(kept)
+    view = session.view(paths)
+    assert (view["state"], view["best"]["metric"]) == ("finished", result.best)
