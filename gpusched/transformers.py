@@ -128,7 +128,7 @@ class Search(Owner, TrainerCallback):
     ) -> None:
         """Report an evaluation, under its names and without the prefix ``eval_`` (``eval_loss`` and ``loss``).
 
-        Those of a script before and after ``train``, and of ``eval_on_start``, are of no new step.
+        An evaluation before or after ``train``, or by ``eval_on_start``, is of no new step.
         """
         if self._began_at is None and not self._has_trained:
             self._trial.remark(

@@ -253,7 +253,7 @@ def test_metrics_are_compared_where_no_optimizer_steps(loss: float, outcome: str
 
 
 def test_26_samples_drawn_with_replacement_are_not_compared() -> None:
-    """They were called other samples after a pause."""
+    """Such samples were called other ones after a pause."""
     rows, alone = moved(), [[row(step)] for step in range(1, 9)]
     for reports, of in ((rows[0], 0), (rows[1], 1), (alone, 2)):
         for ranks in reports:

@@ -44,7 +44,7 @@ def test_it_replays_to_the_same_end(journal: Journal, maker: ModuleType) -> None
 
 
 def test_it_is_worth_keeping(journal: Journal) -> None:
-    """It has nearly everything that can happen."""
+    """Nearly everything that can happen is in the journal."""
     events, commands = Counter[str](), Counter[str]()
     for entry in journal.entries():
         events[type(entry.event).__name__] += 1

@@ -328,7 +328,7 @@ def test_a_missing_end_is_named(path: Path, last: int) -> None:
 def test_a_whole_event_that_this_version_cannot_read_is_a_newer_ones(
     path: Path, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:
-    """Its checksum is right, so nothing is damaged."""
+    """The checksum is right, so nothing is damaged."""
     monkeypatch.setattr(log, "event_body", lambda event: body)
     write(path, 3)
     with pytest.raises(OtherFormat, match=r"event 1 .* use the gpusched") as refused:

@@ -127,10 +127,15 @@ class Staying(RayBootstrap):
         self._given |= {"command": ["/bin/sh", "-c", STAY], "env": {"GIVEN": "given"}}
 
     def words(self, node: str) -> list[str]:
-        """Return what the newest process of a node has said."""
+        """Return what the newest process of a node has said; the shell of one that is killed says so, too."""
         log = self._shared / "cluster" / f"{node}.log"
-        wait_until(lambda: log.exists() and log.read_text().endswith("\n"))
-        return log.read_text().splitlines()[-1].split()
+
+        def said() -> list[str]:
+            lines = log.read_text().splitlines() if log.exists() else []
+            return [line for line in lines if line.endswith(" given")]
+
+        wait_until(said)
+        return said()[-1].split()
 
     def pids(self) -> list[int]:
         logs = self._shared.glob("cluster/*.log")
