@@ -257,12 +257,17 @@ def simulated(policy: str, nodes: int, interval_s: float, seconds: float = 60.0)
         if daemon.returncode != 0:
             sys.exit(f"the daemon ended with {daemon.returncode}")
         times = reports_of(paths.root)
+        turns = array.array("d", (paths.root / "turns").read_bytes())
+    # Joining and the first launches are over after a third of the time.
+    steady = sorted(turns[len(turns) // 3 :])
     span = sorted(at for trial in times.values() for at in trial)
     say(
         "simulated",
         f"{nodes}x8 {policy}",
         trials=len(times),
         reports_a_second=len(span) / (max(span) - min(span)),
+        turn_ms={"p50": 1e3 * quantile(steady, 0.5), "p99": 1e3 * quantile(steady, 0.99)},
+        longest_turn_ms=1e3 * steady[-1],
         daemon_cpu=daemon_s / seconds,
         daemon_rss_mb=rss / 2**20,
     )

@@ -70,7 +70,8 @@ class Orders:
     """Wishes of the daemon, and what follows from its silence.
 
     A shim keeps a line to the newest daemon, on which nothing waits: a full or broken one is closed, and made anew
-    later. A daemon that has not greeted (a stopped one) is none. An incarnation whose ``fence`` is raised is ended.
+    later. A daemon that has not greeted (a stopped one) is none. Without one, a raised ``fence`` ends the incarnation;
+    with one the line is its lease, and the fence is read where something is written, not by every shim all the time.
     """
 
     def __init__(self, spec: LaunchSpec, paths: TrialPaths, hello: ShimHello, fence: Fence) -> None:
@@ -103,7 +104,7 @@ class Orders:
         now = time.monotonic()
         if now >= self._next_look_s:
             self._next_look_s = now + _LOOK_S
-            if self._fence.is_raised:
+            if not self._is_greeted and self._fence.is_raised:
                 self.stop(0.0)
             newest = read_epoch(self._experiment)
             if newest > self.epoch:

@@ -6,6 +6,7 @@ many nodes there are, of how many devices, and how often a trial reports.
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import os
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 import zlib
+from array import array
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +42,29 @@ from gpusched.protocol import Report
 VARIABLE = "SIMULATED_NODES"
 
 
+class Clocked:
+    """An epoll that notes how long the daemon is busy between two of its waits, in seconds."""
+
+    def __init__(self, epoll: Any) -> None:
+        self._epoll = epoll
+        self._since_s: float | None = None
+        self.turns_s = array("d")
+
+    def poll(self, *given: Any) -> Any:
+        if self._since_s is not None:
+            self.turns_s.append(time.perf_counter() - self._since_s)
+        found = self._epoll.poll(*given)
+        self._since_s = time.perf_counter()
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._epoll, name)
+
+
 def make(setting: Setting) -> ClusterExecutor:
+    clocked = setting.hub._epoll = Clocked(setting.hub._epoll)
+    turns = setting.paths.root / "turns"
+    atexit.register(lambda: turns.write_bytes(clocked.turns_s.tobytes()))
     return ClusterExecutor(setting, Bootstrap(setting.paths.root))
 
 

@@ -52,7 +52,7 @@ def test_the_deadline_begins_when_the_first_node_is_in(sandbox: Sandbox) -> None
     begun = sandbox.gpusched("run", recipe, "--cluster", "local:1x1", "--detach", **places)
     assert begun.code == 0, begun.text
     assert "joining the cluster local:1x1" in begun.text
-    assert "waiting for the nodes of the cluster: node0" in begun.text
+    assert "the cluster gives the nodes node0" in begun.text
     wait_until(lambda: "the deadline is moved: 16 min 40 s from now" in sandbox.log())  # all of it
 
 

@@ -14,13 +14,13 @@ import contextlib
 import hashlib
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from multiprocessing import Pipe
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -84,7 +84,7 @@ def bootstrap_for(recipe: Recipe, shared: Path, say: Callable[[str], None]) -> B
         nodes = int(found[1])
         cpus = int(found[2]) if found[2] else max(1, len(os.sched_getaffinity(0)) // nodes)
         return LocalBootstrap([NodeOffer(f"node{n}", f"cpu:{cpus}") for n in range(nodes)], shared)
-    ray = RayBootstrap(address, shared, Wanted.of(recipe))
+    ray = RayBootstrap(address, shared, **wanted(recipe))
     say(f"joined the Ray cluster at {ray.address}")
     if os.environ.get("RAY_AUTH_MODE") != "token":
         say(
@@ -108,9 +108,19 @@ def node_environment() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(places))}
 
 
-def _own_log(path: Path) -> IO[bytes]:
-    """Open a log that is the user's alone, to append to."""
-    return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
+def _start(argv: list[str], log: Path, *descriptors: int) -> subprocess.Popen[bytes]:
+    """Start a process apart from this one; what it says is added to a log that is the user's alone."""
+    with open(log, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as out:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env={**os.environ, **node_environment()},
+            cwd="/",
+            pass_fds=descriptors,
+            start_new_session=True,
+        )
 
 
 # ---------------------------------------------------------------- for tests
@@ -130,16 +140,8 @@ class LocalBootstrap:
             process = self._started.get(offer.name)
             if process is None or process.poll() not in (None, 0):  # 0: it has left
                 log = private_folder(self._shared / "cluster") / f"{offer.name}.log"
-                with _own_log(log) as out:
-                    self._started[offer.name] = subprocess.Popen(
-                        [*node_command(self._shared), offer.name, offer.devices],
-                        stdin=subprocess.DEVNULL,
-                        stdout=out,
-                        stderr=out,
-                        env={**os.environ, **node_environment()},
-                        cwd="/",
-                        start_new_session=True,
-                    )
+                words = [*node_command(self._shared), offer.name, offer.devices]
+                self._started[offer.name] = _start(words, log)
         return self._offers
 
     def interrupt(self) -> None:
@@ -158,32 +160,27 @@ class LocalBootstrap:
 # ---------------------------------------------------------------- Ray
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """Devices to reserve. ``kind``: GPU or CPU, or empty: GPUs, unless no node has one; ``most``: of each node."""
+def wanted(recipe: Recipe) -> dict[str, Any]:
+    """Return what a recipe asks Ray for. Raises InputError where it names single GPUs.
 
-    kind: str = ""
-    most: int | None = None
-    max_nodes: int | None = None
-
-    @classmethod
-    def of(cls, recipe: Recipe) -> Wanted:
-        """Return what a recipe asks for. Raises InputError where it names single GPUs."""
-        if not isinstance(recipe.devices, str) or recipe.devices.startswith("cuda:"):
-            raise InputError(
-                "devices: Ray chooses the GPUs of each node: write cuda for all that are free, cpu:N, or auto"
-            )
-        kind, _, most = recipe.devices.partition(":")
-        kinds = {"cuda": "GPU", "cpu": "CPU"}
-        return cls(kinds.get(kind, ""), int(most) if most else None, recipe.max_nodes)
+    ``kind``: GPU or CPU, or empty: GPUs, unless no node has one; ``most``: devices of each node.
+    """
+    if not isinstance(recipe.devices, str) or recipe.devices.startswith("cuda:"):
+        raise InputError(
+            "devices: Ray chooses the GPUs of each node: write cuda for all that are free, cpu:N, or auto"
+        )
+    kind, _, most = recipe.devices.partition(":")
+    kinds = {"auto": "", "cuda": "GPU", "cpu": "CPU"}
+    return {"kind": kinds[kind], "most": int(most or 0) or None, "max_nodes": recipe.max_nodes}
 
 
 class RayBootstrap:
-    """Nodes of the Ray cluster at ``address``: ``HOST:PORT`` of its GCS, or ``auto``.
+    """Nodes of the Ray cluster at ``address``, ``HOST:PORT`` of its GCS or ``auto``, and of them what is ``wanted``.
 
     Raises InputError, or DeviceError where the cluster cannot be used.
     """
 
-    def __init__(self, address: str, shared: Path, wanted: Wanted | None = None) -> None:
+    def __init__(self, address: str, shared: Path, **wanted: Any) -> None:
         if not _ADDRESS.fullmatch(address):
             raise InputError(
                 f"cluster: {address!r} is no address of a Ray cluster. Write auto (the cluster of this machine, or of "
@@ -195,11 +192,7 @@ class RayBootstrap:
         whole = f"{os.getuid()} {self._shared}"
         #: Namespace, the same at a resume.
         self._experiment = "gpusched-" + hashlib.sha256(whole.encode()).hexdigest()[:12]
-        self._given = {
-            **msgspec.structs.asdict(wanted or Wanted()),
-            "command": node_command(self._shared),
-            "env": node_environment(),
-        }
+        self._given = {"command": node_command(self._shared), "env": node_environment(), **wanted}
         self._offers: list[NodeOffer] = []
         self._join_at = 0.0
         self._bridge: _Bridge | None = self._join(JOIN_S)
@@ -242,7 +235,7 @@ class RayBootstrap:
         """Have the bridge answer a call, a new one where the last has ended. Raises DeviceError."""
         self._bridge = self._bridge or self._join(min(limit_s, JOIN_S))
         try:
-            return self._bridge.ask((call, given), limit_s)
+            return self._bridge.ask(call, given, limit_s)
         except BridgeEnded as error:
             self.leave()
             self._join_at = time.monotonic() + AGAIN_S
@@ -250,9 +243,9 @@ class RayBootstrap:
 
     def _join(self, limit_s: float) -> _Bridge:
         folder = private_folder(self._shared / "cluster")
-        bridge = _Bridge([self.address, self._experiment, str(self._shared)], folder / "ray.log")
+        bridge = _Bridge([self._experiment, str(self._shared)], folder / "ray.log")
         try:
-            self.address, self.host = bridge.ask(None, limit_s)
+            self.address, self.host = bridge.ask("join", {"address": self.address}, limit_s)
         except (BridgeEnded, DeviceError) as error:
             bridge.end()
             self._join_at = time.monotonic() + AGAIN_S
@@ -269,43 +262,27 @@ class _Bridge:
 
     def __init__(self, words: list[str], log: Path) -> None:
         self._log = log
-        self._socket, theirs = socket.socketpair()
-        self._lines = self._socket.makefile("rb")
-        with theirs, _own_log(log) as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.ray_bridge", str(theirs.fileno()), *words],
-                stdin=subprocess.DEVNULL,
-                stdout=errors,
-                stderr=errors,
-                env={**os.environ, **node_environment()},
-                cwd="/",
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+        self._line, theirs = Pipe()
+        with theirs:
+            argv = [sys.executable, "-m", f"{__package__}.ray_bridge", str(theirs.fileno()), *words]
+            self.process = _start(argv, log, theirs.fileno())
 
-    def ask(self, call: tuple[str, Mapping[str, object]] | None, limit_s: float) -> Any:
-        """Send a call and return the answer; None: wait for the greeting. Raises DeviceError, BridgeEnded."""
-        self._socket.settimeout(limit_s)
-        line = b""
+    def ask(self, call: str, given: Mapping[str, object], limit_s: float) -> Any:
+        """Send a call and return the answer. Raises DeviceError, BridgeEnded."""
         try:
-            if call is not None:
-                self._socket.sendall(msgspec.json.encode(call) + b"\n")
-            line = self._lines.readline()
-        except TimeoutError:
-            raise BridgeEnded(f"no answer in {limit_s:.0f} s (see {self._log})") from None
-        except OSError:
-            pass
-        if not line:
-            raise BridgeEnded(f"its driver ended (see {self._log})")
-        answer, refusal = msgspec.json.decode(line)
+            self._line.send((call, given))
+            if not self._line.poll(limit_s):
+                raise BridgeEnded(f"no answer in {limit_s:.0f} s (see {self._log})")
+            answer, refusal = self._line.recv()
+        except (EOFError, OSError):
+            raise BridgeEnded(f"its driver ended (see {self._log})") from None
         if refusal:
             raise DeviceError(refusal)
         return answer
 
     def end(self) -> None:
         """Close the line, which ends a bridge that is well, and kill one that is not."""
-        self._lines.close()
-        self._socket.close()
+        self._line.close()
         try:
             self.process.wait(END_S)
         except subprocess.TimeoutExpired:

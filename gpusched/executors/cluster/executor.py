@@ -95,7 +95,7 @@ class ClusterExecutor(LiveExecutor):
     def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
         """Tell each node which trials should live there, and wait for its answer; without an answer they are lost."""
         self._launched = {one.trial: one.incarnation for one in live}
-        for node in self._nodes:
+        for node in self.members.nodes.values():
             node.trials = {}
         for one in live:
             node = self._homes[one.trial] = self.members.node(node_of(one.devices[0]))
@@ -113,13 +113,9 @@ class ClusterExecutor(LiveExecutor):
         self.members.node(node_of(device)).kept_out[device] = reason
 
     def readings(self) -> Sequence[Reading]:
-        return [reading for node in self._nodes for reading in node.readings]
+        return [reading for node in self.members.nodes.values() for reading in node.readings]
 
     # ------------------------------------------------------------------ trials
-
-    @property
-    def _nodes(self) -> list[JoinedNode]:
-        return list(self.members.nodes.values())
 
     def _home(self, trial: int, incarnation: int) -> JoinedNode | None:
         """Return the node on which this incarnation is."""
@@ -132,23 +128,17 @@ class ClusterExecutor(LiveExecutor):
             return
         self._launched[command.trial] = command.incarnation
         node = self._homes[command.trial] = self.members.nodes[node_of(command.devices[0])]
-        why = (
-            f"node {node.name} was lost" if node.state == "lost" else self._lay_fence(command.trial)
-        )
+        paths = self._paths.trial(command.trial)
+        why = f"node {node.name} was lost" if node.state == "lost" else ""
+        try:  # nodes look at the fence before anything is written
+            private_folder(paths.root)
+            write_fence(paths.fence, 0)
+        except OSError as error:
+            why = f"{error.filename or paths.root} cannot be written ({error.strerror})"
         if why:
             self._events.append(self._lost_end(command.trial, command.incarnation, why, True))
         else:
             node.launch(command, self._setting.seq_of(command.trial))
-
-    def _lay_fence(self, trial: int) -> str:
-        """Make the file that nodes look at before anything is written; say why not."""
-        paths = self._paths.trial(trial)
-        try:
-            private_folder(paths.root)
-            write_fence(paths.fence, 0)
-        except OSError as error:
-            return f"{error.filename or paths.root} cannot be written ({error.strerror})"
-        return ""
 
     def _lost_end(self, trial: int, incarnation: int, error: str, unbegun: bool) -> TrialExited:
         return TrialExited(
@@ -197,7 +187,11 @@ class ClusterExecutor(LiveExecutor):
         if node.has_reported:
             return False
         node.failures += 1
-        others = [other for other in self._nodes if other is not node and other.state == "up"]
+        others = [
+            other
+            for other in self.members.nodes.values()
+            if other is not node and other.state == "up"
+        ]
         if any(other.has_reported for other in others):
             return True
         return bool(others) and not any(other.failures for other in others)
@@ -221,26 +215,20 @@ class ClusterExecutor(LiveExecutor):
         A node that is back does not replace a fence: a line that comes late could still be acted on.
         """
         for node, live in self._unfenced[:]:
-            if self._is_fenced(node, live):
-                self._unfenced.remove((node, live))
-                self._events += self._last_words(live)
-                why = f"node {node.name} was lost"
-                self._events.append(self._lost_end(live.trial, live.incarnation, why, False))
+            fence, why = self._paths.trial(live.trial).fence, f"node {node.name} was lost"
+            try:
+                write_fence(fence, live.incarnation)
+            except OSError as error:
+                self.members.complain(
+                    f"trial {live.trial} waits: node {node.name} may still write to it, as {fence} cannot be written "
+                    f"({error.strerror}); trying again"
+                )
+                continue
+            self._unfenced.remove((node, live))
+            self._events += self._last_words(live)
+            self._events.append(self._lost_end(live.trial, live.incarnation, why, False))
         if self._unfenced:
             self._timers.after(BEAT_S, self._fence)
-
-    def _is_fenced(self, node: JoinedNode, live: LiveTrial) -> bool:
-        """Keep an incarnation that was on a node that is lost, and older ones, from writing; False where that fails."""
-        fence = self._paths.trial(live.trial).fence
-        try:
-            write_fence(fence, live.incarnation)
-        except OSError as error:
-            self.members.complain(
-                f"trial {live.trial} waits: node {node.name} may still write to it, as {fence} cannot be written "
-                f"({error.strerror}); trying again"
-            )
-            return False
-        return True
 
     def _last_words(self, live: LiveTrial) -> Iterator[Event]:
         """Yield what the files of an incarnation say and its node has not: reports, and a newer checkpoint."""

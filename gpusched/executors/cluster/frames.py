@@ -1,9 +1,5 @@
 """Frames between the daemon and a node's process; each is a line of JSON on the TLS connection of ``line.py``.
 
-    sender  frames
-    node    NodeHello, Joined, Cannot, Reconciled, Happened, Said, Beat, Leaving
-    daemon  Welcome, Reconcile, Do, Ack, Beat, Bye
-
 Devices have the cluster's names in all of them, ``node/device``. The frames stand here and not in ``protocol`` as
 they carry events, commands and devices, which are above that file.
 """
@@ -108,8 +104,8 @@ class Do(Frame, tag="do"):
 
     def read(self) -> Command:
         """Return the command. Raises BadFrame."""
-        command: Command = _read(COMMAND_TYPES, self.name, self.command)
-        return command
+        found: Command = _read(COMMAND_TYPES, self.name, self.command)
+        return found
 
 
 class Ack(Frame, tag="ack"):
@@ -136,10 +132,7 @@ to_node = decoder(Welcome | Reconcile | Do | Ack | Beat | Bye)
 
 
 def _read(kinds: Any, name: str, fields: Any) -> Any:
-    kind = kinds.get(name)
-    if kind is None:
-        raise BadFrame(f"no kind of record is called {name[:40]!r}")
     try:
-        return convert(fields, kind)
-    except ValidationError as problem:
-        raise BadFrame(str(problem)) from None
+        return convert(fields, kinds[name])
+    except (KeyError, ValidationError) as problem:
+        raise BadFrame(f"{name[:40]!r}: {problem}") from None

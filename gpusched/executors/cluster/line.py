@@ -24,8 +24,6 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.protocol import Decode
 
 DIAL_LIMIT_S = 5.0
-_VALID_DAYS = 3650
-_BACKLOG = 64
 
 
 class Keys:
@@ -41,14 +39,13 @@ class Keys:
     def prove(self, node: str) -> None:
         """Write, link and rename in the shared folder, as a node's trials will. Raises InputError where one fails."""
         path = ExperimentPaths(self.folder.parent).trials / f".probe-{node}"
-        linked, aside = path.with_suffix(".link"), path.with_suffix(".tmp")
+        linked = path.with_suffix(".link")
         try:
             write_durably(path, b"")
             linked.unlink(missing_ok=True)
             linked.hardlink_to(path)
-            path.replace(aside)
-            aside.unlink()
             linked.unlink()
+            path.unlink()
         except OSError as error:
             raise InputError(
                 f"{self.folder.parent}: files cannot be written, linked and renamed here ({error.strerror}: "
@@ -106,7 +103,7 @@ def _self_signed() -> tuple[bytes, bytes]:
         public_key=key.public_key(),
         serial_number=x509.random_serial_number(),
         not_valid_before=now - datetime.timedelta(days=1),
-        not_valid_after=now + datetime.timedelta(days=_VALID_DAYS),
+        not_valid_after=now + datetime.timedelta(days=3650),
     ).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
     return (
@@ -145,7 +142,7 @@ class Listener:
         self._rules = keys.context(ssl.PROTOCOL_TLS_SERVER)
         self._rules.num_tickets = 0
         try:
-            self._socket = socket.create_server((host, 0), backlog=_BACKLOG)
+            self._socket = socket.create_server((host, 0), backlog=64)
             self._socket.setblocking(False)
             where = {"host": host, "port": self._socket.getsockname()[1]}
             write_durably(keys.address, json.dumps(where).encode())

@@ -97,25 +97,25 @@ class Members:
         limit_s = self._patience_s if takes_over else JOIN_LIMIT_S
         wanted = [node for node in self.nodes.values() if node.name in self._offers]
         names = ", ".join(sorted(node.name for node in wanted))
-        self._setting.say(f"waiting for the nodes of the cluster: {names}")
-        joined = "joining" if takes_over else "up"
+        self._setting.say(
+            f"the cluster gives the nodes {names}, which have {limit_s:.0f} s to join"
+        )
+        is_in = "joining" if takes_over else "up"
         wait(
             limit_s,
-            lambda: all((node.devices and node.state == joined) or node.why_not for node in wanted),
+            lambda: all(node.barred or (node.devices and node.state == is_in) for node in wanted),
         )
         self._beat_at = self._now()
         self._timers.after(BEAT_S, self._beat)
         late = f"it has not joined within {limit_s:.0f} s"
-        unused = {
-            node.name: node.why_not or f"{late}{self._keys.last_word(node.name)}"
-            for node in wanted
-            if not node.devices
-        }
-        for name, why in unused.items():
-            self._setting.say(f"node {name} is not used: {why}")
-        if len(unused) == len(wanted) and not takes_over:
-            reasons = "; ".join(sorted(set(unused.values())))
-            raise DeviceError(f"no node of the cluster can be used: {reasons}")
+        reasons = set()
+        for node in wanted:
+            if not node.devices:
+                why = node.barred or f"{late}{self._keys.last_word(node.name)}"
+                self._setting.say(f"node {node.name} is not used: {why}")
+                reasons.add(why)
+        if not takes_over and not any(node.devices for node in wanted):
+            raise DeviceError(f"no node of the cluster can be used: {'; '.join(sorted(reasons))}")
         devices = tuple(device for node in self.nodes.values() for device in node.devices)
         if not takes_over:
             self._known.update(device.id for device in devices)
@@ -215,8 +215,7 @@ class Members:
         peer.be_client()
         node.peer = peer
         node.state, node.heard_at = "joining", self._now()
-        node.devices, node.why_not = (), ""
-        node.barred, node.is_leaving = "", False
+        node.devices, node.barred, node.is_leaving = (), "", False
         peer.hear(frames.from_node, partial(self._said, node))
         peer.on_end = partial(self._hung_up, node)
         peer.send(frames.Welcome(self._setting.recipe.resolved()))
@@ -235,7 +234,7 @@ class Members:
             case frames.Said(text=text):
                 self._setting.say(f"node {node.name}: {text}")
             case frames.Cannot(why=why):
-                node.why_not = why
+                node.barred = why
                 if node.peer is not None:
                     node.peer.close()
                 self._lose(node, why)
@@ -258,7 +257,8 @@ class Members:
 
     def _reconcile(self, node: JoinedNode) -> None:
         assert node.peer is not None
-        node.peer.send(node.reconcile())
+        live = [trial.live for trial in node.trials.values() if trial.unsent is None]
+        node.peer.send(frames.Reconcile(live, node.kept_out))
 
     def _reconciled(self, node: JoinedNode) -> None:
         node.state = "up"

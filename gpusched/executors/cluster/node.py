@@ -60,7 +60,7 @@ LEAVE_AFTER_S = 60.0
 """Time without any daemon after which a node's process ends, if no trial is left: trials leave some time before."""
 LEAVING_S = 10.0
 """Time for shims to leave that have told of the end of their trials: they sync that to disk meanwhile."""
-HUNT_S = 30.0
+HUNT_S = 10.0
 BACKLOG_BYTES = 1 << 30
 """Reports that a daemon has missed, while it reads them; more would end the line, and all of its trials with it."""
 LINKS = ("trials", "worker.json")
@@ -93,7 +93,11 @@ class NodeProcess:
             with suppress(FileExistsError):
                 (self.paths.root / link).symlink_to(self.shared.root / link)
         heard_s = time.monotonic()
-        while not self.is_over and not self.is_leaving and not self._is_forgotten(heard_s):
+        while not self.is_over and not self.is_leaving:
+            if time.monotonic() - heard_s > LEAVE_AFTER_S and not incarnations_left(
+                self.paths.root
+            ):
+                return
             began_s, pause_s, line = time.monotonic(), PAUSE_S, dial(self.keys)
             if line is not None:
                 session = Session(self, line)
@@ -109,17 +113,12 @@ class NodeProcess:
         if self.is_over:
             self._remove_home()
 
-    def _is_forgotten(self, heard_s: float) -> bool:
-        is_late = time.monotonic() - heard_s > LEAVE_AFTER_S
-        return is_late and not incarnations_left(self.paths.root)
-
     def end_trials(self, but: Collection[tuple[int, int]] = ()) -> None:
-        """Kill all incarnations but these. Raises GpuschedError where one cannot be killed."""
+        """Kill all incarnations but these; what cannot be killed keeps its devices from being proven clean."""
         for trial, incarnation in incarnations_left(self.paths.root) - {*but}:
             _, left = Hunt(self.paths, trial, incarnation).end(HUNT_S)
-            if left:
-                raise GpuschedError(f"{left} of trial {trial} cannot be killed")
-            print(f"ended what was left of trial {trial}, launch {incarnation}", flush=True)
+            told = f"{left} cannot be killed" if left else "what was left is ended"
+            print(f"trial {trial}, launch {incarnation}: {told}", flush=True)
 
     def _remove_home(self) -> None:
         """Remove the node's folder, once the last shims, which have told of their ends, have left; trials keep it."""

@@ -22,7 +22,7 @@ from gpusched.core.events import (
 )
 from gpusched.devices.base import Device, Reading
 from gpusched.executors.base import LiveTrial
-from gpusched.executors.cluster.frames import Do, Happened, Reconcile
+from gpusched.executors.cluster.frames import Do, Happened
 from gpusched.executors.hub import Peer
 from gpusched.protocol import Frame
 
@@ -46,10 +46,8 @@ class JoinedNode:
     name: str
     state: NodeState = "absent"
     peer: Peer | None = None
-    #: Why it can run no trial; empty where it can.
-    why_not: str = ""
     heard_at: float = 0.0
-    #: Why it gets no trial though it is heard; empty: it may have some.
+    #: Why it gets no trial though it is heard, or can run none; empty: it may have some.
     barred: str = ""
     #: Whether its machine is about to end.
     is_leaving: bool = False
@@ -87,12 +85,7 @@ class JoinedNode:
 
     def ask(self, command: Yield | Save | Kill) -> None:
         """Pass on a command about an incarnation that is here."""
-        trial = self.trials[command.trial]
-        if type(command) is Kill:  # the shortest grace counts, whatever comes back in which order
-            known = trial.asked.get(Kill)
-            if type(known) is Kill and known.grace_s <= command.grace_s:
-                return
-        trial.asked[type(command)] = command
+        self.trials[command.trial].asked[type(command)] = command
         self.send(Do.of(command))
 
     def release(self, devices: Iterable[str]) -> None:
@@ -101,11 +94,6 @@ class JoinedNode:
         self.send(Do.of(ConfirmRelease(names)))
 
     # ------------------------------------------------------------------ the line
-
-    def reconcile(self) -> Reconcile:
-        """Word all that should be on the node."""
-        live = [trial.live for trial in self.trials.values() if trial.unsent is None]
-        return Reconcile(live, self.kept_out)
 
     def outstanding(self) -> Iterator[Do]:
         """Yield what was asked and not answered: the node has just reconciled."""

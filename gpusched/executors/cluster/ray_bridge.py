@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import socket
 import subprocess
@@ -18,6 +17,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +44,6 @@ DETACH = "import os, sys\nif not os.fork(): os.setsid(); os.execvp(sys.argv[1], 
 KEEP = 'while :; do "$@"; [ $? -eq 0 ] && exit; sleep 1; done'
 """Runs a node's process, and again until it has left."""
 Json = dict[str, Any]
-
-
-class RayRefused(Exception):
-    """One sentence for the user: why this cluster cannot be used."""
 
 
 # ---------------------------------------------------------------- on a node
@@ -125,72 +121,83 @@ class Bridge:
 
     def __init__(self, experiment: str, folder: str) -> None:
         self._experiment, self._folder = experiment, Path(folder)
-        #: Node id -> name, kept for a node that is gone.
-        self._names: dict[str, str] = {}
-        #: Node id -> offer of a node whose anchor has answered.
-        self._offers: dict[str, Json] = {}
-        for group in self._groups():
-            _, name, node = group["name"].split("/")
-            self._names[node] = name
+        self._offers: dict[str, Json] = {}  # by node id, of nodes whose anchors have answered
 
-    def reserve(self, **wanted: Any) -> Json:
+    def join(self, address: str) -> tuple[str, str]:
+        """Join the cluster as a driver; return its address and this machine's. Raises RuntimeError."""
+        if "ray" not in globals():
+            raise RuntimeError(
+                f"{sys.executable} cannot import Ray ({missing}): "
+                f"pip install 'gpusched[ray]' with the cluster's version"
+            )
+        if address != "auto":
+            host, _, port = address.rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
+            except (OSError, ValueError) as error:
+                raise RuntimeError(
+                    f"nothing answers there ({error}): is the Ray cluster up (`ray status`)?"
+                ) from None
+        try:
+            ray.init(
+                address, namespace=self._experiment, log_to_driver=False, logging_level="ERROR"
+            )
+        except Exception as error:
+            ask = ""
+            if os.environ.get("RAY_AUTH_MODE") == "token":
+                ask = "; is the token here (~/.ray/auth_token, or RAY_AUTH_TOKEN) the cluster's?"
+            raise RuntimeError(f"Ray {ray.__version__}: {one_line(error)}{ask}") from None
+        return str(ray.get_runtime_context().gcs_address), str(ray.util.get_node_ip_address())
+
+    def reserve(self, kind: str = "", max_nodes: int | None = None, **wanted: Any) -> Json:
         """Reserve devices of new nodes, start their processes, and return the ``offers`` of all.
 
-        ``kept``: names of the nodes that are alive and reserved, also where an anchor has not answered. ``wanted``: as
-        ``Wanted``, the command of a node's process, and its variables. Raises RayRefused where no node is
-        free.
+        ``kept``: names of the nodes that are alive and reserved, also where an anchor has not answered. ``wanted``:
+        the rest of ``bootstrap.wanted``, and a node's command and variables. Raises RuntimeError where none is free.
         """
         alive = {row["NodeID"]: row for row in ray.nodes() if row["Alive"]}
-        for group in self._groups():
-            node = group["name"].rpartition("/")[2]
-            if node not in alive:
-                self._offers.pop(node, None)
-                self._remove(group["name"])
-        has_gpus = any(row["Resources"].get("GPU") for row in alive.values())
-        kind = wanted["kind"] or ("GPU" if has_gpus else "CPU")
+        groups = self._groups()
+        for node in groups.keys() - alive.keys():
+            self._offers.pop(node, None)
+            self._remove(groups[node])
+        if not kind:
+            has_gpus = any(row["Resources"].get("GPU") for row in alive.values())
+            kind = "GPU" if has_gpus else "CPU"
         new = [
             row
             for node, row in sorted(alive.items())
             if node not in self._offers and row["Resources"].get(kind, 0) >= 1
         ]
-        if wanted["max_nodes"] is not None:
-            # A resume takes the same nodes.
-            new.sort(key=lambda row: row["NodeID"] not in self._names)
-            new = new[: max(0, wanted["max_nodes"] - len(self._offers))]
-        for row in new:
-            self._name(row, alive)
-        waiting = {}
+        if max_nodes is not None:
+            new.sort(key=lambda row: row["NodeID"] not in groups)  # a resume takes the same nodes
+            new = new[: max(0, max_nodes - len(self._offers))]
+        hosts = [host_of(row) for row in alive.values()]
+        waiting = []
         with ThreadPoolExecutor(16) as side_by_side:
-            tries = [(row, side_by_side.submit(self._reserve, row, kind, wanted)) for row in new]
-        for row, tried in tries:
+            calls = [side_by_side.submit(self._reserve, row, kind, hosts, **wanted) for row in new]
+        for row, call in zip(new, calls, strict=True):
             try:
-                self._offers[row["NodeID"]] = tried.result()
+                self._offers[row["NodeID"]] = call.result()
             except Exception as error:
-                waiting[self._names[row["NodeID"]]] = one_line(error)
-        reserved = {group["name"].rpartition("/")[2] for group in self._groups()}
-        kept = [self._names[node] for node in alive.keys() & reserved]
+                waiting.append(f"{host_of(row)}: {one_line(error)}")
+        groups = self._groups()
+        kept = [name_in(groups[node]) for node in alive.keys() & groups.keys()]
         if waiting and not kept:
-            reasons = "; ".join(f"{name}: {why}" for name, why in sorted(waiting.items()))
-            raise RayRefused(f"no node is free: {reasons}")
+            raise RuntimeError(f"no node is free: {'; '.join(sorted(waiting))}")
         return {"offers": list(self._offers.values()), "kept": kept}
 
-    def _name(self, row: Json, alive: dict[str, Json]) -> None:
-        """Name a node after its host; nodes that share a host take a part of their ids."""
-        hosts = [other["NodeManagerHostname"].split(".")[0] for other in alive.values()]
-        host = row["NodeManagerHostname"].split(".")[0]
-        name = host if hosts.count(host) == 1 else f"{host}-{row['NodeID'][:6]}"
-        self._names.setdefault(row["NodeID"], name)
-
-    def _reserve(self, row: Json, kind: str, wanted: Json) -> Json:
-        name, total = self._names[row["NodeID"]], int(row["Resources"][kind])
-        group, count = self._group(row["NodeID"], kind, min(total, wanted["most"] or total))
-        about = {"command": wanted["command"], "env": wanted["env"]}
-        about.update(name=f"{self._experiment}-{name}", node=name, cpus=count)
+    def _reserve(
+        self, row: Json, kind: str, hosts: list[str], most: int | None = None, **about: Any
+    ) -> Json:
+        total = int(row["Resources"][kind])
+        group, count = self._group(row, kind, hosts, min(total, most or total))
+        about.update(node=(name := name_in(group)), cpus=count, name=f"{self._experiment}-{name}")
         about["log"] = str(self._folder / "cluster" / f"{name}.log")
+        there = PlacementGroupSchedulingStrategy(ray.util.get_placement_group(group), 0)
         anchor = (
             ray.remote(Anchor)
             .options(
-                name=self._group_name(row["NodeID"]),
+                name=group,
                 namespace=self._experiment,
                 get_if_exists=True,
                 lifetime="detached",
@@ -198,19 +205,23 @@ class Bridge:
                 max_task_retries=1,
                 num_cpus=count if kind == "CPU" else 0,
                 num_gpus=count if kind == "GPU" else 0,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0),
+                scheduling_strategy=there,
             )
             .remote(about)
         )
-        devices = ray.get(anchor.start.remote(), timeout=ANCHOR_S)
-        return {"name": name, "devices": devices}
+        return {"name": name, "devices": ray.get(anchor.start.remote(), timeout=ANCHOR_S)}
 
-    def _group(self, node: str, kind: str, most: int) -> tuple[Any, int]:
-        """Return the placement group on a node and its size: up to ``most`` that no other job has, if it is new."""
-        name = self._group_name(node)
-        for known in self._groups():
-            if known["name"] == name:
-                return ray.util.get_placement_group(name), int(known["bundles"][0][kind])
+    def _group(self, row: Json, kind: str, hosts: list[str], most: int) -> tuple[str, int]:
+        """Return name and size of the placement group on a node: up to ``most`` that no other job has, if it is new.
+
+        A node is named after its host; nodes that share a host take a part of their ids.
+        """
+        node, host = row["NodeID"], host_of(row)
+        for known in self._rows():
+            if known["name"].endswith(f"/{node}"):
+                return known["name"], int(known["bundles"][0][kind])
+        name = host if hosts.count(host) == 1 else f"{host}-{node[:6]}"
+        name = f"{self._experiment}/{name}/{node}"
         there, limit_s = [{"ray.io/node-id": node}], RESERVE_S
         size = min(most, int(ray.available_resources().get(kind, 0)))
         while size:
@@ -218,20 +229,21 @@ class Bridge:
                 [{kind: size}], name=name, lifetime="detached", bundle_label_selector=there
             )
             if group.wait(limit_s):
-                return group, size
+                return name, size
             ray.util.remove_placement_group(group)
             size, limit_s = size - max(1, size // 8), TRY_S
-        raise RayRefused(f"other jobs of the Ray cluster have its {kind}s")
+        raise RuntimeError(f"other jobs of the Ray cluster have its {kind}s")
 
-    def _group_name(self, node: str) -> str:
-        return f"{self._experiment}/{self._names[node]}/{node}"
-
-    def _groups(self) -> list[Json]:
+    def _rows(self) -> list[Json]:
         return [
-            group
-            for group in ray.util.placement_group_table().values()
-            if group["name"].startswith(self._experiment + "/") and group["state"] != "REMOVED"
+            row
+            for row in ray.util.placement_group_table().values()
+            if row["name"].startswith(self._experiment + "/") and row["state"] != "REMOVED"
         ]
+
+    def _groups(self) -> dict[str, str]:
+        """Return the names of this experiment's placement groups, by node id."""
+        return {row["name"].rpartition("/")[2]: row["name"] for row in self._rows()}
 
     def _remove(self, group: str) -> None:
         with contextlib.suppress(ValueError):  # no actor of this name
@@ -242,58 +254,35 @@ class Bridge:
         self._offers.clear()
         until_s = time.monotonic() + RESERVE_S
         while (groups := self._groups()) and time.monotonic() < until_s:
-            for group in groups:
-                self._remove(group["name"])
+            for group in groups.values():
+                self._remove(group)
             time.sleep(0.05)
+
+
+def host_of(row: Json) -> str:
+    host: str = row["NodeManagerHostname"]
+    return host.split(".")[0]
+
+
+def name_in(group: str) -> str:
+    """Return the node's name in that of its placement group, experiment/name/node id."""
+    return group.split("/")[1]
 
 
 def one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def connect(address: str, experiment: str) -> tuple[str, str]:
-    """Join the cluster as a driver; return its address and this machine's. Raises RayRefused where that cannot be."""
-    if "ray" not in globals():
-        raise RayRefused(
-            f"{sys.executable} cannot import Ray ({missing}): pip install 'gpusched[ray]' with the cluster's version"
-        )
-    if address != "auto":
-        host, _, port = address.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
-        except (OSError, ValueError) as error:
-            raise RayRefused(
-                f"nothing answers there ({error}): is the Ray cluster up (`ray status`)?"
-            ) from None
-    try:
-        ray.init(address, namespace=experiment, log_to_driver=False, logging_level="ERROR")
-    except Exception as error:
-        ask = ""
-        if os.environ.get("RAY_AUTH_MODE") == "token":
-            ask = "; is the token here (~/.ray/auth_token, or RAY_AUTH_TOKEN) the cluster's?"
-        raise RayRefused(f"Ray {ray.__version__}: {one_line(error)}{ask}") from None
-    return str(ray.get_runtime_context().gcs_address), str(ray.util.get_node_ip_address())
-
-
-def main(line: str, address: str, experiment: str, folder: str) -> None:
-    """Answer calls, a line of JSON each: (name, arguments) with (result, refusal), until the other end is closed."""
-    with socket.socket(fileno=int(line)) as ends, ends.makefile("rw") as calls:
-
-        def tell(answer: object, refusal: str = "") -> None:
-            print(json.dumps((answer, refusal)), file=calls, flush=True)
-
-        try:
-            tell(connect(address, experiment))
-        except RayRefused as refusal:
-            tell(None, str(refusal))
-            return
-        bridge = Bridge(experiment, folder)
-        for words in calls:
-            call, given = json.loads(words)
+def main(line: str, experiment: str, folder: str) -> None:
+    """Answer calls, (name, arguments) with (result, refusal), until the other end is closed."""
+    bridge = Bridge(experiment, folder)
+    with Connection(int(line)) as calls, contextlib.suppress(EOFError):
+        while True:
+            call, given = calls.recv()
             try:
-                tell(getattr(bridge, call)(**given))
+                calls.send((getattr(bridge, call)(**given), ""))
             except Exception as error:
-                tell(None, one_line(error))
+                calls.send((None, one_line(error)))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from gpusched.core.commands import Launch, Yield
 from gpusched.core.events import Event, TrialExited
 from gpusched.devices.base import Device
-from gpusched.executors.cluster import frames
+from gpusched.executors.cluster import frames, node
 from gpusched.executors.cluster.bootstrap import NodeOffer
 from gpusched.executors.cluster.executor import ClusterExecutor
 from gpusched.executors.live import Setting
@@ -252,3 +253,14 @@ def test_a_daemon_that_was_stopped_loses_no_node(
     cluster.world.now += 60.0
     assert not executor.poll(executor.now())
     assert not passes(executor, 3, *cluster.lines.values())
+
+
+def test_a_process_that_cannot_be_killed_does_not_keep_its_whole_node_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own devices are: the release rule sees what it holds."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(node, "incarnations_left", lambda _root: {(3, 1)})
+    monkeypatch.setattr(node.Hunt, "end", lambda *_: (0, "process 99 (python)"))
+    node.NodeProcess(tmp_path, "node0", "cpu:4").end_trials()
+    assert "trial 3, launch 1: process 99 (python) cannot be killed" in capsys.readouterr().out

@@ -16,9 +16,9 @@ from gpusched.errors import DeviceError, InputError
 from gpusched.executors.cluster import bootstrap
 from gpusched.executors.cluster.bootstrap import (
     RayBootstrap,
-    Wanted,
     bootstrap_for,
     node_environment,
+    wanted,
 )
 from gpusched.executors.cluster.node import NodeProcess
 from gpusched.recipe.load import load_recipe
@@ -130,23 +130,23 @@ def test_the_users_own_modules_come_before_those_beside_gpusched(
 
 
 @pytest.mark.parametrize(
-    ("devices", "wanted"),
+    ("devices", "asked"),
     [
-        ("auto", Wanted("", None, 3)),
-        ("cuda", Wanted("GPU", None, 3)),
-        ("cpu:4", Wanted("CPU", 4, 3)),
+        ("auto", ("", None)),
+        ("cuda", ("GPU", None)),
+        ("cpu:4", ("CPU", 4)),
         ("cuda:0,1", None),
     ],
 )
 def test_the_recipe_says_what_ray_reserves(
-    tmp_path: Path, devices: str, wanted: Wanted | None
+    tmp_path: Path, devices: str, asked: tuple[str, int | None] | None
 ) -> None:
-    asked = recipe(tmp_path, devices=devices, cluster="auto", max_nodes=3)
-    if wanted is not None:
-        assert Wanted.of(asked) == wanted
+    given = recipe(tmp_path, devices=devices, cluster="auto", max_nodes=3)
+    if asked is not None:
+        assert wanted(given) == {"kind": asked[0], "most": asked[1], "max_nodes": 3}
         return
     with pytest.raises(InputError, match="Ray chooses the GPUs of each node"):
-        bootstrap_for(asked, tmp_path, print)
+        bootstrap_for(given, tmp_path, print)
 
 
 def test_a_recipe_for_gpus_never_trains_on_cpu_slots(tmp_path: Path) -> None:

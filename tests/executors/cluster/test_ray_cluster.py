@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from gpusched.errors import DeviceError
-from gpusched.executors.cluster.bootstrap import RayBootstrap, Wanted
+from gpusched.executors.cluster.bootstrap import RayBootstrap
 from tests.rig import PATIENCE_S, wait_until
 
 pytestmark = [
@@ -184,12 +184,26 @@ def test_what_is_reserved_is_taken_for_other_jobs_until_it_is_given_back(
 def test_as_many_nodes_and_devices_are_taken_as_are_asked_for(
     guarded: RayCluster, tmp_path: Path
 ) -> None:
-    bootstrap = Staying(guarded.address, tmp_path, wanted=Wanted("GPU", 1, 1))
+    bootstrap = Staying(guarded.address, tmp_path, kind="GPU", most=1, max_nodes=1)
     (offer,) = bootstrap.nodes()
     assert offer.devices in ("cuda:2", "cuda:5")
     assert bootstrap.nodes() == [offer]
     bootstrap.close()
     assert other_job(guarded, PATIENCE_S)["ran"]
+
+
+@pytest.mark.usefixtures("token")
+def test_a_node_that_another_job_has_a_part_of_gives_the_rest(
+    guarded: RayCluster, tmp_path: Path
+) -> None:
+    ways = (
+        Staying(guarded.address, tmp_path / "one", most=1),
+        Staying(guarded.address, tmp_path / "two"),
+    )
+    some, rest = ({offer.name: offer.devices for offer in way.nodes()} for way in ways)
+    assert [{some[name], rest[name]} for name in some] == [{"cuda:2", "cuda:5"}] * 2
+    for way in ways:
+        way.close()
 
 
 @pytest.mark.usefixtures("token")
