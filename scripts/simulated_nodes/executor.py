@@ -43,7 +43,7 @@ VARIABLE = "SIMULATED_NODES"
 
 
 class Clocked:
-    """An epoll that notes how long the daemon is busy between two of its waits, in seconds."""
+    """An epoll that notes when the daemon was busy between two of its waits, and for how long, in seconds."""
 
     def __init__(self, epoll: Any) -> None:
         self._epoll = epoll
@@ -52,7 +52,7 @@ class Clocked:
 
     def poll(self, *given: Any) -> Any:
         if self._since_s is not None:
-            self.turns_s.append(time.perf_counter() - self._since_s)
+            self.turns_s.extend((self._since_s, time.perf_counter() - self._since_s))
         found = self._epoll.poll(*given)
         self._since_s = time.perf_counter()
         return found

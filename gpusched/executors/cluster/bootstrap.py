@@ -14,11 +14,11 @@ import contextlib
 import hashlib
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -121,9 +121,6 @@ def _start(argv: list[str], log: Path, *descriptors: int) -> subprocess.Popen[by
             pass_fds=descriptors,
             start_new_session=True,
         )
-
-
-# ---------------------------------------------------------------- for tests
 
 
 class LocalBootstrap:
@@ -262,19 +259,21 @@ class _Bridge:
 
     def __init__(self, words: list[str], log: Path) -> None:
         self._log = log
-        self._line, theirs = Pipe()
+        self._socket, theirs = socket.socketpair()
+        self._lines = self._socket.makefile("rb")
         with theirs:
             argv = [sys.executable, "-m", f"{__package__}.ray_bridge", str(theirs.fileno()), *words]
             self.process = _start(argv, log, theirs.fileno())
 
     def ask(self, call: str, given: Mapping[str, object], limit_s: float) -> Any:
         """Send a call and return the answer. Raises DeviceError, BridgeEnded."""
+        self._socket.settimeout(limit_s)
         try:
-            self._line.send((call, given))
-            if not self._line.poll(limit_s):
-                raise BridgeEnded(f"no answer in {limit_s:.0f} s (see {self._log})")
-            answer, refusal = self._line.recv()
-        except (EOFError, OSError):
+            self._socket.sendall(msgspec.json.encode((call, given)) + b"\n")
+            answer, refusal = msgspec.json.decode(self._lines.readline())
+        except TimeoutError:
+            raise BridgeEnded(f"no answer in {limit_s:.0f} s (see {self._log})") from None
+        except (OSError, msgspec.DecodeError):
             raise BridgeEnded(f"its driver ended (see {self._log})") from None
         if refusal:
             raise DeviceError(refusal)
@@ -282,7 +281,8 @@ class _Bridge:
 
     def end(self) -> None:
         """Close the line, which ends a bridge that is well, and kill one that is not."""
-        self._line.close()
+        self._lines.close()
+        self._socket.close()
         try:
             self.process.wait(END_S)
         except subprocess.TimeoutExpired:

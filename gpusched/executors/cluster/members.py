@@ -65,8 +65,6 @@ class Members:
         self._emit, self._heard, self._lost = emit, heard, lost
         self._patience_s = setting.recipe.node_patience_s
         self._look_every_s = look_every_s
-        #: Devices that the search knows; those of nodes that join after ``open`` are new.
-        self._known: set[str] = set(setting.devices)
         self._is_open = False
         #: Whether the search has said which trials should live; until then no node is told.
         self._may_reconcile = not setting.devices
@@ -92,7 +90,7 @@ class Members:
         )
         takes_over = bool(self._setting.devices)
         for device in self._setting.devices:
-            self.node(node_of(device))
+            self.node(node_of(device)).known.add(device)
         self._look()
         limit_s = self._patience_s if takes_over else JOIN_LIMIT_S
         wanted = [node for node in self.nodes.values() if node.name in self._offers]
@@ -116,11 +114,11 @@ class Members:
                 reasons.add(why)
         if not takes_over and not any(node.devices for node in wanted):
             raise DeviceError(f"no node of the cluster can be used: {'; '.join(sorted(reasons))}")
-        devices = tuple(device for node in self.nodes.values() for device in node.devices)
         if not takes_over:
-            self._known.update(device.id for device in devices)
+            for node in self.nodes.values():
+                node.known = {device.id for device in node.devices}
         self._is_open = True
-        return devices
+        return tuple(device for node in self.nodes.values() for device in node.devices)
 
     def node(self, name: str) -> JoinedNode:
         """Return the node of this name; one that is not known yet becomes so."""
@@ -248,7 +246,7 @@ class Members:
     def _joined(self, node: JoinedNode, frame: frames.Joined) -> None:
         node.devices = tuple(frame.devices)
         there = {device.id: device.why_not for device in node.devices}
-        for name in self._devices_of(node):
+        for name in sorted(node.known):
             why = there.get(name, "it was not there any more when its node came back")
             if why and name not in node.kept_out:
                 self._quarantine(name, why)
@@ -263,16 +261,16 @@ class Members:
     def _reconciled(self, node: JoinedNode) -> None:
         node.state = "up"
         self._use_again(node)
-        new = [device for device in node.devices if device.id not in self._known]
+        new = [device for device in node.devices if device.id not in node.known]
         if new and self._is_open:
-            self._take_up(new)
+            self._take_up(node, new)
         for frame in node.outstanding():
             node.send(frame)
 
-    def _take_up(self, new: Sequence[Device]) -> None:
+    def _take_up(self, node: JoinedNode, new: Sequence[Device]) -> None:
         """Have the search use devices of a node that has joined it."""
         islands = {device.id: device.island for device in new}
-        self._known.update(islands)
+        node.known.update(islands)
         self._emit(DevicesJoined(at=self._now(), devices=tuple(islands), islands=islands))
         for device in new:
             if not device.usable:
@@ -315,7 +313,7 @@ class Members:
         """Take the devices of a node out of use on which no trial is; those in use stay their trials'."""
         busy = {name for trial in node.trials.values() for name in trial.live.devices}
         busy |= node.releasing | node.resting | node.kept_out.keys()
-        for name in self._devices_of(node):
+        for name in sorted(node.known):
             if name not in busy:
                 node.resting.add(name)
                 self._quarantine(name, f"node {node.name} gets no trial: {why}")
@@ -338,14 +336,10 @@ class Members:
         node.releasing.clear()
         node.resting.clear()
         reason = f"node {node.name} was lost: {why}"
-        for device in self._devices_of(node):
+        for device in sorted(node.known):
             node.kept_out.setdefault(device, reason)
             self._quarantine(device, reason)
         self._lost(node)
 
     def _quarantine(self, device: str, reason: str) -> None:
         self._emit(QuarantineChanged(at=self._now(), device=device, reason=reason))
-
-    def _devices_of(self, node: JoinedNode) -> list[str]:
-        """Return the devices of a node that the search knows."""
-        return sorted(device for device in self._known if node_of(device) == node.name)

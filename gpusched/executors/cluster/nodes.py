@@ -56,6 +56,8 @@ class JoinedNode:
     #: Trials that failed before that.
     failures: int = 0
     devices: tuple[Device, ...] = ()
+    #: Those that the search knows, by name; of a node that joins later, none until it has.
+    known: set[str] = field(default_factory=set)
     readings: tuple[Reading, ...] = ()
     trials: dict[int, NodeTrial] = field(default_factory=dict)
     releasing: set[str] = field(default_factory=set)

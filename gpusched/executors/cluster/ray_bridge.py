@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import socket
 import subprocess
@@ -17,7 +18,6 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -274,15 +274,16 @@ def one_line(error: Exception) -> str:
 
 
 def main(line: str, experiment: str, folder: str) -> None:
-    """Answer calls, (name, arguments) with (result, refusal), until the other end is closed."""
+    """Answer calls, a line of JSON each: (name, arguments) with (result, refusal), until the other end is closed."""
     bridge = Bridge(experiment, folder)
-    with Connection(int(line)) as calls, contextlib.suppress(EOFError):
-        while True:
-            call, given = calls.recv()
+    with socket.socket(fileno=int(line)) as ends, ends.makefile("rw") as calls:
+        for words in calls:
+            call, given = json.loads(words)
             try:
-                calls.send((getattr(bridge, call)(**given), ""))
+                answer = getattr(bridge, call)(**given), ""
             except Exception as error:
-                calls.send((None, one_line(error)))
+                answer = None, one_line(error)
+            print(json.dumps(answer), file=calls, flush=True)
 
 
 if __name__ == "__main__":
