@@ -32,8 +32,8 @@ ANSWER_S = 5.0
 """Time for a GCS to answer at all."""
 RESERVE_S = 6.0
 """Time for a placement group to be placed: Ray sees late what a job gave back. Longer: another job has the devices."""
-TRY_S = 0.5
-"""The same for fewer devices than all."""
+TRY_S = 1.0
+"""The same for fewer devices than all. Ray counts whole seconds: of half a second it makes none."""
 ANCHOR_S = 60.0
 """Time for an anchor to start or answer: a cold import of Ray from a shared folder takes tens of seconds."""
 TURN_S = 1.0
@@ -110,7 +110,9 @@ class Anchor:
             time.sleep(TURN_S)
             if os.getppid() != self._raylet:
                 os._exit(1)
+        me = ray.get_runtime_context().current_actor
         ray.util.remove_placement_group(ray.util.get_current_placement_group())
+        ray.kill(me)
 
 
 # ---------------------------------------------------------------- the driver
@@ -159,7 +161,7 @@ class Bridge:
         groups = self._groups()
         for node in groups.keys() - alive.keys():
             self._offers.pop(node, None)
-            self._remove(groups[node])
+            self._remove(groups[node]["name"])
         if not kind:
             has_gpus = any(row["Resources"].get("GPU") for row in alive.values())
             kind = "GPU" if has_gpus else "CPU"
@@ -181,7 +183,7 @@ class Bridge:
             except Exception as error:
                 waiting.append(f"{host_of(row)}: {one_line(error)}")
         groups = self._groups()
-        kept = [name_in(groups[node]) for node in alive.keys() & groups.keys()]
+        kept = [name_in(groups[node]["name"]) for node in alive.keys() & groups.keys()]
         if waiting and not kept:
             raise RuntimeError(f"no node is free: {'; '.join(sorted(waiting))}")
         return {"offers": list(self._offers.values()), "kept": kept}
@@ -217,9 +219,8 @@ class Bridge:
         A node is named after its host; nodes that share a host take a part of their ids.
         """
         node, host = row["NodeID"], host_of(row)
-        for known in self._rows():
-            if known["name"].endswith(f"/{node}"):
-                return known["name"], int(known["bundles"][0][kind])
+        if known := self._groups().get(node):
+            return known["name"], int(known["bundles"][0][kind])
         name = host if hosts.count(host) == 1 else f"{host}-{node[:6]}"
         name = f"{self._experiment}/{name}/{node}"
         there, limit_s = [{"ray.io/node-id": node}], RESERVE_S
@@ -234,19 +235,19 @@ class Bridge:
             size, limit_s = size - max(1, size // 8), TRY_S
         raise RuntimeError(f"other jobs of the Ray cluster have its {kind}s")
 
-    def _rows(self) -> list[Json]:
-        return [
-            row
+    def _groups(self) -> dict[str, Json]:
+        """Return Ray's rows of this experiment's placement groups, by node id."""
+        return {
+            row["name"].rpartition("/")[2]: row
             for row in ray.util.placement_group_table().values()
             if row["name"].startswith(self._experiment + "/") and row["state"] != "REMOVED"
-        ]
-
-    def _groups(self) -> dict[str, str]:
-        """Return the names of this experiment's placement groups, by node id."""
-        return {row["name"].rpartition("/")[2]: row["name"] for row in self._rows()}
+        }
 
     def _remove(self, group: str) -> None:
+        """Remove a placement group and its anchor, which Ray would try to start again for ever without the group."""
         with contextlib.suppress(ValueError):  # no actor of this name
+            ray.kill(ray.get_actor(group))
+        with contextlib.suppress(ValueError):
             ray.util.remove_placement_group(ray.util.get_placement_group(group))
 
     def close(self) -> None:
@@ -255,7 +256,7 @@ class Bridge:
         until_s = time.monotonic() + RESERVE_S
         while (groups := self._groups()) and time.monotonic() < until_s:
             for group in groups.values():
-                self._remove(group)
+                self._remove(group["name"])
             time.sleep(0.05)
 
 

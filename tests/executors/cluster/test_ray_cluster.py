@@ -37,7 +37,9 @@ ray.init(sys.argv[1], log_to_driver=False, logging_level="ERROR")
 free = ray.available_resources().get(sys.argv[3], 0)
 ref = ray.remote(**{f"num_{sys.argv[3].lower()}s": 2})(lambda: None).remote()
 done, _ = ray.wait([ref], timeout=float(sys.argv[2]))
-print(json.dumps({"free": free, "ran": bool(done)}))
+named = ray.util.list_named_actors(all_namespaces=True)  # also those that Ray waits to start again
+anchors = sum(one["namespace"].startswith("gpusched-") for one in named)
+print(json.dumps({"free": free, "ran": bool(done), "anchors": anchors}))
 """
 #: The process of a node: says its id and its devices, and stays until it is told to leave.
 STAY = 'trap "exit 0" TERM; echo "$$ $1 $GIVEN"; while :; do sleep 0.2; done'
@@ -105,7 +107,7 @@ class RayCluster:
 
 
 def other_job(cluster: RayCluster, limit_s: float, kind: str = "GPU") -> dict[str, Any]:
-    """Have another job ask for two devices; return how many were free, and whether it got them in time."""
+    """Have another job ask for two devices; return how many were free, whether it got them, and the anchors left."""
     environ = {**os.environ, "RAY_AUTH_MODE": cluster.mode, "RAY_AUTH_TOKEN": TOKEN}
     words = [sys.executable, "-c", OTHER_JOB, cluster.address, str(limit_s), kind]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, check=True)
@@ -171,13 +173,13 @@ def test_what_is_reserved_is_taken_for_other_jobs_until_it_is_given_back(
     offers = bootstrap.nodes()
     assert [offer.devices for offer in offers] == ["cuda:2,5"] * 2
     assert len({offer.name for offer in offers}) == 2
-    assert other_job(guarded, 2.0) == {"free": 0, "ran": False}
+    assert other_job(guarded, 2.0) == {"free": 0, "ran": False, "anchors": 2}
     late = Staying(guarded.address, tmp_path / "two")
     with pytest.raises(DeviceError, match=r"no node is free: .*other jobs .* have its GPUs"):
         late.nodes()
     late.close()
     bootstrap.close()
-    assert other_job(guarded, PATIENCE_S) == {"free": 4, "ran": True}
+    assert other_job(guarded, PATIENCE_S) == {"free": 4, "ran": True, "anchors": 0}
 
 
 @pytest.mark.usefixtures("token")
@@ -240,7 +242,7 @@ def test_a_node_whose_process_has_left_is_given_back(guarded: RayCluster, tmp_pa
     bootstrap.leave()
     os.kill(pid, signal.SIGTERM)
     wait_until(lambda: len(guarded.anchors()) == 1)
-    assert other_job(guarded, PATIENCE_S) == {"free": 2, "ran": True}
+    assert other_job(guarded, PATIENCE_S) == {"free": 2, "ran": True, "anchors": 1}
     again = Staying(guarded.address, tmp_path)
     again.close()
     wait_until(lambda: not guarded.anchors())
@@ -363,12 +365,12 @@ def test_a_search_has_both_nodes_until_its_end_also_beyond_a_killed_daemon(
     os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
     said, _ = running.communicate(timeout=PATIENCE_S)
     assert "the search begins on 4 atoms" in said
-    assert other_job(unguarded, 2.0, "CPU") == {"free": 0, "ran": False}
+    assert other_job(unguarded, 2.0, "CPU") == {"free": 0, "ran": False, "anchors": 2}
     resumed = gpusched(tmp_path, "resume")
     said, _ = resumed.communicate(timeout=2 * PATIENCE_S)
     assert resumed.returncode == 0, said
     assert steps_of(tmp_path) == {f"{n:04}": [(1, k) for k in range(1, 61)] for n in range(4)}
-    assert other_job(unguarded, PATIENCE_S, "CPU") == {"free": 4, "ran": True}
+    assert other_job(unguarded, PATIENCE_S, "CPU") == {"free": 4, "ran": True, "anchors": 0}
     wait_until(lambda: not unguarded.anchors())
 
 
