@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import time
@@ -16,11 +17,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpusched.cli import common
+from gpusched.cli import common, look
 from gpusched.daemon import session
 from gpusched.daemon.session import Client, DaemonGone, DaemonSilent
 from gpusched.dashboard.feed import Frames, Logs, LogTail, Source
-from gpusched.dashboard.model import from_json
+from gpusched.dashboard.model import Standing, from_json
 from gpusched.errors import GpuschedError
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 MUTE_S = 60.0
 #: How long those who follow wait for one answer before they look at the lock again.
 LOOK_S = 5.0
+
+#: Trials that stay on the terminal when the dashboard has gone with the end of the search.
+LAST_SHOWN = 10
 
 LADDER = (
     ("stop", "stopping: every trial leaves at its next step (Ctrl-C again: now)"),
@@ -257,13 +261,20 @@ def _follow(stream: Stream, as_json: bool, interrupts: Callable[[], str] | None)
     return True
 
 
+def tell_the_end(view: Standing) -> None:
+    """Print the summary; on a terminal, which has shown the dashboard, behind the best trials of its last frame."""
+    if has_screen():
+        table = "\n".join(look.trials(view, LAST_SHOWN)).splitlines()
+        print(*(line[: shutil.get_terminal_size().columns] for line in table), "", sep="\n")
+    for line in look.summary(view).splitlines():
+        print(common.paragraph(line))
+
+
 def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False) -> int:
     """Say how the search ended; 0 if there is a model, 3 if no trial succeeded, 130 if interrupted without one.
 
     Raises why the daemon failed, if that is how it ended.
     """
-    from gpusched.cli.look import summary
-
     # A Ctrl-C too many must not cut the summary off.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     common.wait_for_end(paths)
@@ -271,8 +282,7 @@ def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False
     if as_json:
         common.print_json({"over": True, "view": view, "folder": str(paths.root)})
     else:
-        for line in summary(from_json(view)).splitlines():
-            print(common.paragraph(line))
+        tell_the_end(from_json(view))
     if view["state"] == "interrupted":
         sys.stdout.flush()
         raise session.failure(paths)

@@ -75,29 +75,34 @@ def lines(view: Standing, *, everything: bool = False) -> list[str]:
         out.append(f"best: {score}, trial {best.trial} at step {best.step}")
     out += [f"note: {text}" for text in (*view.notes, *view.warnings)]
     out += failures(view)
+    return out + trials(view, None if everything else 20)
+
+
+def trials(view: Standing, most: int | None) -> list[str]:
+    """Word the trials, the best first, at most so many, as a table below an empty line."""
     first = _first_failure(view)
     told = None if first is None else first.error
-    shown = view.trials if everything else view.trials[:20]
-    if shown:
-        head = ("trial", "state", "step", view.metric, "atoms", "launches", "saved", "hparams")
-        rows = [
-            (
-                trial.id,
-                trial.state,
-                trial.step,
-                show_metric(trial.metric),
-                trial.atoms or "-",
-                trial.incarnation,
-                _saved(trial),
-                show_hparams(trial.hparams) if trial.error in (None, told) else trial.error,
-            )
-            for trial in shown
-        ]
-        right = ("trial", "step", view.metric, "atoms", "launches")
-        out += ["", common.table(head, rows, right)]
+    shown = view.trials[:most]
+    head = ("trial", "state", "step", view.metric, "atoms", "launches", "saved", "hparams")
+    rows = [
+        (
+            trial.id,
+            trial.state,
+            trial.step,
+            show_metric(trial.metric),
+            trial.atoms or "-",
+            trial.incarnation,
+            _saved(trial),
+            show_hparams(trial.hparams) if trial.error in (None, told) else trial.error,
+        )
+        for trial in shown
+    ]
+    out = ["", common.table(head, rows, ("trial", "step", view.metric, "atoms", "launches"))]
     if len(shown) < len(view.trials):
-        out.append(f"... and {len(view.trials) - len(shown)} more (--all shows them)")
-    return out
+        out.append(
+            f"... and {len(view.trials) - len(shown)} more ('gpusched status --all' shows them)"
+        )
+    return out if shown else []
 
 
 def _saved(trial: TrialRow) -> str:

@@ -94,10 +94,11 @@ def test_ctrl_c_is_the_callers_and_says_what_it_did(terminal: Open) -> None:
     assert_restored(screen)
 
 
-def test_at_the_end_the_summary_is_left_on_the_screen(terminal: Open) -> None:
-    screen = terminal(100, 30)
+def test_at_the_end_trials_and_summary_are_left_on_the_screen(terminal: Open) -> None:
+    screen = terminal(100, 40)
     screen.type(f"{PLAY} --own --deadline 20 --speed 40")
     shown = screen.wait("ended: over")
+    assert "trial  state" in shown, "the trials of the last frame have gone with it"
     assert "digits-0714-1532 is over (deadline)" in shown
     assert "checkpoint       /data/runs/digits-0714-1532/best/checkpoint" in shown
     assert_restored(screen)

@@ -13,8 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpusched.cli.attach import show
-from gpusched.cli.look import summary
+from gpusched.cli.attach import show, tell_the_end
 from gpusched.dashboard.model import Standing, from_json
 from gpusched.errors import DamagedState
 from tests.dashboard.scene import Scene
@@ -68,7 +67,7 @@ def main() -> int:
         sources={"trial": explain},
     )
     if why == "over" and last:
-        print(summary(last[0]))
+        tell_the_end(last[0])
     print(f"ended: {why}, {len(pressed)} interrupts")
     return 0
 
