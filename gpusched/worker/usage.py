@@ -156,10 +156,12 @@ class Usage:
         optimizer = next(filter(_has_trained, self._at_work), None)
         if optimizer is not None:
             place, line = script_line()
+            add = "add trial.track(model=model, opt=opt) before the loop"
+            if self._training.is_looping:
+                add = "write trial.steps(.., model=model, opt=opt) for the loop"
             raise RuntimeError(
-                f"this script trains a model (it steps {type(optimizer).__name__}) but never calls trial.track(...), "
-                f"so nothing of it could be resumed: add trial.track(model=model, opt=opt) before the loop that "
-                f"reports at {place}:{line}"
+                f"this script trains a model (it steps {type(optimizer).__name__}) and saves nothing of it, so nothing "
+                f"could be resumed: {add} that reports at {place}:{line}"
             )
         if step > 0 and self._reports == 1:
             raise RuntimeError(

@@ -199,7 +199,7 @@ REFUSED: dict[str, tuple[list[tuple[str, str]], str]] = {
     ),
     "nothing tracked": (
         [(TRACK, "trial.step"), ("trial.scale_lr(opt)\n", "")],
-        "but never calls trial.track(...)",
+        "add trial.track(model=model, opt=opt) before the loop that reports",
     ),
     "no batch left": (
         [("batch_size=8)", "batch_size=40, drop_last=True)")],

@@ -30,14 +30,15 @@ def fails(how: str) -> None:
     elif how == "zero":
         trial.report(accuracy=1)
         trial.report(step=0, accuracy=1)
-    elif how in ("from 0", "by itself"):
-        for epoch in trial.steps(3, model=model, optimizer=optimizer):
+    elif how in ("from 0", "by itself", "untracked"):
+        tracked = {} if how == "untracked" else {"model": model, "optimizer": optimizer}
+        for epoch in trial.steps(3, **tracked):
             model(torch.ones(1)).backward()
             optimizer.step()
-            if how == "from 0":
-                trial.report(step=epoch, accuracy=1)
-            else:
+            if how == "by itself":
                 trial.report({"accuracy": 1})
+            else:
+                trial.report(step=epoch + (how == "untracked"), accuracy=1)
     elif how == "back":
         trial.report(step=5, accuracy=1)
         trial.report(step=5, accuracy=1)
@@ -51,6 +52,7 @@ def fails(how: str) -> None:
     ("how", "kind", "told"),
     [
         ("stepped", "RuntimeError", "trains a model (it steps SGD)"),
+        ("untracked", "RuntimeError", "write trial.steps(.., model=model, opt=opt) for the loop"),
         ("twice", "ValueError", "'model' is tracked already"),
         ("late", "RuntimeError", "before the first trial.report"),
         ("huge", "ValueError", "bytes in 10001 metrics"),
