@@ -120,7 +120,8 @@ def test_a_helper_that_takes_long_to_die_is_not_forgotten() -> None:
     )
 
 
-def test_a_helper_that_is_killed_is_replaced(real: Real) -> None:
+def test_a_helper_that_is_killed_is_replaced(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helper, "RETRY_S", 1.0)
     box, devices, loop = real
     devices.open(loop)
     for pid in helpers_of(devices):

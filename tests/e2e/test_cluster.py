@@ -63,7 +63,7 @@ def test_a_resume_without_a_node_begins_its_trials_elsewhere(
     (disk := sandbox.root / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(disk))
     places = {"TMPDIR": str(disk), "GPUSCHED_JOURNALS": str(disk)}
-    steps = 60
+    steps = 40
     recipe = sandbox.recipe(
         "good.py",
         devices="cpu:1",

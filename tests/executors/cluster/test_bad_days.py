@@ -126,7 +126,7 @@ def test_a_node_that_is_told_to_end_saves_its_trials_and_leaves(bed: Bed) -> Non
     ending = the_exit(bed.rig.watch(exit_of(trial)), trial)
     assert ending.outcome == "yielded"
     assert ending.saved_step == ending.step is not None
-    bed.rig.watch(lambda event: getattr(event, "device", "") == "node0/cpu:0")
+    assert any(getattr(event, "device", "") == "node0/cpu:0" for event in bed.rig.seen)
     wait_until(lambda: bed.executor.poll(bed.executor.now()) or not bed.node_pids("node0"))
     wait_until(lambda: not bed.node_pids("node0"))
     (there,) = start(bed, "node1/cpu:0")
