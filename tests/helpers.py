@@ -121,7 +121,7 @@ class Script:
     # ------------------------------------------------------------ comparing
 
     def expect(self, *expected: Command | SetTimer | Finish) -> Self:
-        """These commands, all of them and in this order, came of the last event; timers and the end in any place."""
+        """Expect that the last event led to these commands, all and in this order; timers and the end in any place."""
         returned, self._commands = self._commands, []
         changes, self._changes = self._changes, set()
         commands = [one for one in expected if not isinstance(one, SetTimer | Finish)]

@@ -108,7 +108,7 @@ class Recorder:
         self.folders = [str(path.relative_to(self.root)) for path in found]
 
         def inside(path: Any) -> str:
-            """Its name below the root; empty if it is elsewhere."""
+            """The file's name below the root; empty if it is elsewhere."""
             full = os.path.abspath(os.fspath(path))  # noqa: PTH100 - a link is not to be followed
             return full.removeprefix(f"{self.root}/") if full.startswith(f"{self.root}/") else ""
 
@@ -178,7 +178,7 @@ class Recorder:
             os.close(descriptor)
 
     def _keep_alive(self, inode: int, descriptor: int) -> None:
-        """Its number must not be given to another file, and what it held last must be known."""
+        """The inode's number must not be given to another file, and what it held last must be known."""
         self._open[inode] = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
     # ------------------------------------------------------------ states

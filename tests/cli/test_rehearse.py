@@ -284,7 +284,7 @@ def test_right_scripts_pass_and_mistakes_are_told(names: Sequence[str], tmp_path
 
 
 def test_26_a_rehearsal_leaves_another_one_in_the_same_folder_alone(tmp_path: Path) -> None:
-    """It was removed as long as it had no daemon: before its search began, and while it was judged."""
+    """A rehearsal's folder was removed while it had no daemon: before its search began, and while it was judged."""
     with subprocess.Popen(["sleep", "100"]) as other:
         for pid in (other.pid, "experiment-20260101"):
             (tmp_path / str(pid) / "search").mkdir(parents=True)

@@ -254,7 +254,7 @@ def test_an_exit_without_a_checkpoint_keeps_the_older_one() -> None:
 
 @pytest.mark.parametrize("is_memory", [False, True])
 def test_a_trial_that_fails_on_more_atoms_goes_back_and_grows_no_more(is_memory: bool) -> None:
-    """It has trained a step on d0, and fails on d0 and d1 before it reports."""
+    """The trial has trained a step on d0, and fails on d0 and d1 before it reports."""
     script = stages.waiting().released("d0").drop().up(0)
     script.exited(0, "failed", error="ValueError: not wrapped", barred=is_memory)
     script.drop().released("d0").expect(launch(0, 3, "d0"))
@@ -275,7 +275,7 @@ def test_a_trial_that_fails_where_it_has_trained_has_failed() -> None:
 
 
 def test_a_search_without_one_finite_metric_ends() -> None:
-    """It burnt its whole deadline, and even grew."""
+    """Such a search burnt its whole deadline, and even grew."""
     script = Script(devices=2, max_failures=2).wants(Start(1), Start(1)).start().drop()
     for trial in (0, 0, 0, 1, 1):
         script.report(trial, None).drop()

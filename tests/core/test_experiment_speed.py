@@ -12,7 +12,7 @@ from tests.helpers import Script
 
 
 def test_the_first_step_of_a_launch_is_no_usual_step() -> None:
-    """It takes 1.3 to 2 times as long: Ta and the trial's step time are of the others, the rest of it is To."""
+    """The first takes 1.3 to 2 times as long: Ta and the trial's step time are of the others, its rest is To."""
     script = Script(devices=2).wants(Start(1)).start().drop()
     script.wait(3.0).report(0, 0.1, step_time_s=2.0).drop()
     speed = script.state.speed

@@ -57,7 +57,7 @@ def test_a_trial_on_a_lost_device_goes_on_elsewhere() -> None:
 
 
 def test_a_search_without_time_for_a_step_needs_another_deadline(tmp_path: Path) -> None:
-    """It is over a little before its deadline, and would be over again at once."""
+    """The search is over a little before its deadline, and would be over again at once."""
     script = stages.running()
     script.decides(Stop(0, NO_STEP_FITS)).report(0, 0.3).drop().exited(0, saved=1).drop()
     script.released("d0").drop()

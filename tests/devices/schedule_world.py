@@ -117,7 +117,7 @@ class World:
         return self.now - min(begun, default=self.now)
 
     def sick(self, gpu: FakeGpu) -> bool:
-        """Its driver hangs or fails, or did a moment ago."""
+        """Tell whether the driver hangs or fails, or did a moment ago."""
         return self.now < self.sick_until.get(gpu.uuid, -1.0)
 
     # ------------------------------------------------------------ what happens

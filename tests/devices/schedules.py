@@ -159,7 +159,7 @@ class Schedule(World):
         self.trials.append(Trial(chosen, pids, self.now + self.rng.uniform(1.5, 15.0)))
 
     def _end(self, trial: Trial) -> None:
-        """Its tree is empty now; the driver's clean-up has a pace of its own."""
+        """The trial's tree is empty now; the driver's clean-up has a pace of its own."""
         self.trials.remove(trial)
         for pid in trial.pids:
             listed, memory = self.lag(), self.lag()

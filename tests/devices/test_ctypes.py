@@ -146,7 +146,7 @@ print(json.dumps([*lines, *driver.faults(device=device)]))
 
 @pytest.mark.slow
 def test_the_parts_of_gpu_check_that_ask_the_driver(library: Path) -> None:
-    """They are to run at once on the day there is a GPU."""
+    """The GPU tests are to run at once on the day there is a GPU."""
     told = json.loads(python(library, "-c", PARTS))
     facts, warm, context, killed, fault = told
     answers = {call["call"]: call for call in facts["calls"]}

@@ -41,7 +41,7 @@ def test_a_lost_gpu_is_a_fault_at_once_and_is_looked_at_again_later(box: Box) ->
 
 @pytest.mark.parametrize("ill", [True, False])
 def test_a_gpu_is_not_back_before_the_trial_that_dies_of_it_has_ended(box: Box, ill: bool) -> None:
-    """Its context was still to come, so the GPU looked clean, and another trial was launched beside it."""
+    """The rank's context was still to come, so the GPU looked clean, and another trial was launched beside it."""
     devices, (name, _) = begin(box)
     devices.take([name])
     if ill:

@@ -30,7 +30,7 @@ def shared(box: Box) -> Watched:
 def test_released_beside_a_trial_that_goes_on(
     box: Box, shared: Watched, listed_s: float, memory_s: float
 ) -> None:
-    """Its processes are gone, and the memory they had is: neither alone is enough."""
+    """A trial's processes are gone, and the memory they had is: neither alone is enough."""
     box.driver.end(11, listed_s, memory_s)
     assert shared.released([ONE], 1.4) is None
     box.gpus[0].contexts[1].memory = 6 * GIB  # the other one grows meanwhile
@@ -69,7 +69,7 @@ def test_late_releases_do_not_keep_each_other_awake(make_box: MakeBox) -> None:
 
 
 def test_a_process_that_has_escaped_is_in_the_way_beside_a_share_never_used(box: Box) -> None:
-    """That share is not taken for one whose trial outlived the daemon."""
+    """Such a share is not taken for one whose trial outlived the daemon."""
     devices, _ = begin(box, atoms_per_gpu=2)
     run_trial(box, devices, ONE, 11, 5 * GIB)
     assert devices.released([ONE], 10.0) is None
@@ -112,7 +112,7 @@ def test_a_stranger_beside_one_that_drains(box: Box) -> None:
 
 
 def test_a_free_share_beside_a_release_given_up(box: Box) -> None:
-    """That memory may never come back: no trial is to be short of it."""
+    """Such memory may never come back: no trial is to be short of it."""
     devices, _ = begin(box, atoms_per_gpu=2)
     run_trial(box, devices, ONE, 11, 5 * GIB)
     box.driver.end(11, 0.1, 100.0)

@@ -83,7 +83,7 @@ class Seats:
             whole.driver.start(gpu, pids[-1], int(size)).since = whole.now + whole.rng.random()
 
     def vacate(self, run: Run, now: float) -> None:
-        """Its processes are gone, and open no context any more; the driver cleans up at its own pace."""
+        """A trial's processes are gone, and open no context any more; the driver cleans up at its own pace."""
         whole = self._whole
         for name in run.devices:
             del self.on[name]

@@ -12,7 +12,7 @@ from gpusched.driver.assemble import Beginning, ExperimentClock
 
 
 class Machine:
-    """Its two clocks, and which boot it is in."""
+    """A machine's two clocks, and which boot it is in."""
 
     def __init__(self) -> None:
         self.wall, self.boottime, self.boot = 1e9, 500.0, "first"

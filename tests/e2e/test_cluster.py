@@ -19,7 +19,7 @@ from tests.rig import marked, wait_until
 def test_more_atoms_than_the_largest_node_has_are_refused_and_the_nodes_let_go(
     sandbox: Sandbox,
 ) -> None:
-    """Their processes used to wait for a quarter of an hour, and kept what was reserved."""
+    """The nodes' processes used to wait for a quarter of an hour, and kept what was reserved."""
     (disk := sandbox.root / "tmp").mkdir()
     recipe = sandbox.recipe("good.py", devices="auto", sizes=[3])
     refused = sandbox.gpusched("run", recipe, "--cluster", "local:2x2", TMPDIR=str(disk))
@@ -59,7 +59,7 @@ def test_the_deadline_begins_when_the_first_node_is_in(sandbox: Sandbox) -> None
 def test_a_resume_without_a_node_begins_its_trials_elsewhere(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its trial was never heard of again, and the search never ended; stop and cancel did not return."""
+    """The lost node's trial was never heard of again, and the search never ended; stop and cancel did not return."""
     (disk := sandbox.root / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(disk))
     places = {"TMPDIR": str(disk), "GPUSCHED_JOURNALS": str(disk)}

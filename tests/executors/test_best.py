@@ -134,7 +134,7 @@ class Keeper(LiveExecutor):
 def test_the_atoms_are_those_of_the_score(
     paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were those of the trial when the disk took the checkpoint: none, where the trial had left by then."""
+    """The atoms were told that it had when the disk took the checkpoint: none, where it had left by then."""
     checkpoint(paths, 1, 5)
     trained_atoms, now_s = {1: 2}, [0.0]
     hub: Any = None  # nothing is said on it here

@@ -64,7 +64,7 @@ def test_a_rank_that_aborts_after_the_last_word_has_not_failed(lab: Lab) -> None
 
 
 def test_a_script_may_tidy_up_after_the_last_word(lab: Lab) -> None:
-    """It had 2 s, and was killed without a word."""
+    """Such a script had 2 s, and was killed without a word."""
     trial, ending = play(lab, "linger_after_last_word", atoms=2, tidy_s=2.5)
     assert (ending.outcome, ending.saved_step) == ("yielded", 4)
     assert all((lab.trial_folder(trial) / f"tidied-{rank}").exists() for rank in range(2))

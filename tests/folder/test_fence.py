@@ -51,7 +51,7 @@ def test_only_a_missing_file_means_no_fence(tmp_path: Path) -> None:
 def test_a_folder_without_locks_is_told_as_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was "Function not implemented"."""
+    """The message was "Function not implemented"."""
 
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))

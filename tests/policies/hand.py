@@ -210,7 +210,7 @@ class Hand:
         return self.state.trials[trial]
 
     def where(self, trial: int) -> str:
-        """Its state, as a word."""
+        """The trial's state, as a word."""
         return self.trial(trial).state.value
 
     def atoms(self, trial: int) -> int:

@@ -173,7 +173,7 @@ def test_newcomers_promise_what_the_latest_trials_promise_now() -> None:
 
 
 def test_the_last_bits_of_numpy_change_no_belief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They differ between processors; a search replayed on another machine must decide the same."""
+    """The last bits differ between processors; a search replayed on another machine must decide the same."""
 
     def beliefs() -> list[Belief]:
         trained = Trained()

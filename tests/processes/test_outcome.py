@@ -183,7 +183,7 @@ def test_an_error_in_words() -> None:
 
 
 def test_what_argparse_refused_is_said(paths: TrialPaths) -> None:
-    """It was "SystemExit: the script ended with exit code 2"."""
+    """The message was "SystemExit: the script ended with exit code 2"."""
     said = "usage: train.py [-h] --lr LR\ntrain.py: error: the following arguments are required: --lr\n"
     paths.logs(1).mkdir(parents=True, exist_ok=True)
     paths.log(1, 0, "err").write_text(said)

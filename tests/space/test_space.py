@@ -39,7 +39,7 @@ def problems(raw: object) -> list[str]:
 
 
 def test_the_sequence_of_a_seed_is_pinned() -> None:
-    """These numbers are in people's journals: a change here breaks every resume."""
+    """The numbers below are in people's journals: a change here breaks every resume."""
     assert draws(SPACE, 3, seed=7) == PINNED
     assert json.loads(json.dumps(PINNED)) == PINNED
 

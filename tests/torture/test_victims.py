@@ -130,7 +130,7 @@ def bring_to_running(bed: Bed) -> int:
 
 
 def settled(bed: Bed, number: int, _incarnation: int) -> bool:
-    """It trains, or rests: a paused one goes on when atoms are free, which others have taken meanwhile."""
+    """The trial trains, or rests: a paused one goes on when atoms are free, which others have taken meanwhile."""
     return trial_of(bed, number)["state"] in ("running", "paused", *FINAL)
 
 
@@ -196,7 +196,7 @@ def test_stopped_in_every_state(make_bed: MakeBed, state: str, victim: str, seed
 
 
 def born(bed: Bed, number: int, incarnation: int, victim: str) -> int:
-    """Its pid, as soon as it has one."""
+    """The victim's pid, as soon as it has one."""
     pids: list[int] = []
     wait_until(lambda: pids.extend(pids_of(bed, number, incarnation, victim)) or pids, "a birth")
     return pids[0]

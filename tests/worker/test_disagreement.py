@@ -59,7 +59,7 @@ def test_ranks_that_do_not_come_or_have_gone_are_told(bench: Bench) -> None:
 
 
 def test_the_best_state_is_saved_where_another_rank_ends_late(bench: Bench) -> None:
-    """It was dropped without a word."""
+    """A best state was dropped without a word."""
 
     def script() -> None:
         group.END_PATIENCE_S = 0.3

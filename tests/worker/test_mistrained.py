@@ -138,7 +138,7 @@ def test_13_ranks_that_part_late_and_by_a_little_are_found(
 
 
 def every_second_epoch(says: bool, reports_all: bool = False) -> list[int]:
-    """Its accuracy on the training data is no training."""
+    """A model's accuracy on the training data is no training."""
     trial = gpusched.init()
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

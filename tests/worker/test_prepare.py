@@ -229,7 +229,7 @@ def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:
 def test_7_8_and_30_a_schedule_has_the_course_of_one_atom_on_any_number(
     bench: Bench, kind: str
 ) -> None:
-    """Its length is ``epochs * len(loader)``; batches that make a step are counted; ``prepare`` takes it."""
+    """The schedule's length is ``epochs * len(loader)``; batches that make a step are counted; ``prepare`` takes it."""
     alone, resized = Bench(bench.root / "alone"), Bench(bench.root / "resized")
     for one in (alone, resized):
         one.prepare()
@@ -262,7 +262,7 @@ def test_7_a_schedule_with_numbers_of_the_ranks_is_refused_on_another_number(
 def test_7_a_schedule_as_long_as_this_launch_has_batches_is_refused(
     bench: Bench, kind: str
 ) -> None:
-    """It was over at half of the training on two ranks, and a cosine turned back."""
+    """The schedule was over at half of the training on two ranks, and a cosine turned back."""
     run_rank(scheduled, bench, 1, kind)  # right on one rank
     for rank in run_ranks(scheduled, 2, bench, 2, (kind,)):
         assert "write trial.steps_per_epoch(loader)" in rank.error, rank.error

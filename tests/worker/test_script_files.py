@@ -58,7 +58,7 @@ def test_files_of_every_rank_are_in_the_checkpoint_and_given_back(bench: Bench, 
 
 
 def test_19_the_best_step_has_its_files_where_a_copy_in_memory_would_be_held(bench: Bench) -> None:
-    """Its checkpoint was left out: files cannot be held."""
+    """The checkpoint of the best step was left out: files cannot be held."""
 
     def script() -> list[int]:
         trial = gpusched.init()

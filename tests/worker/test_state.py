@@ -219,7 +219,7 @@ class Averages:
 
 
 def test_an_object_of_the_scripts_own_gets_its_tensors_where_it_has_them() -> None:
-    """They were loaded on the CPU; the device here is one that holds no values."""
+    """Tensors were loaded on the CPU; the device here is one that holds no values."""
     saved = save_object("ema", Averages("cpu"))
     there = Averages("meta")
     load_object("ema", there, saved, step=1)

@@ -42,7 +42,7 @@ if box and "GPUSCHED_TRIAL" not in os.environ:
             return {}
 
     class Shared(FakeGpu):
-        """Its contexts are the files in its folder."""
+        """A GPU's contexts are the files in its folder."""
 
         @property
         def lost_from(self) -> float:

@@ -196,7 +196,7 @@ def answers(bed: Bed, hello: frames.NodeHello) -> list[Any]:
 
 
 def test_a_node_that_the_cluster_does_not_list_is_sent_away(bed: Bed) -> None:
-    """Its trials end: the cluster may have given its devices to another job."""
+    """The trials on it end: the cluster may have given its devices to another job."""
     said = answers(bed, frames.NodeHello("node7"))
     assert [(type(frame), frame.ends_trials) for frame in said] == [(frames.Bye, True)]
     assert is_well(bed)
@@ -225,7 +225,7 @@ def test_a_node_that_is_always_hung_up_on_dials_in_peace(
 
 
 def test_a_daemon_without_descriptors_turns_a_connection_away(tmp_path: Path) -> None:
-    """Its loop used to spin on the one that waits."""
+    """The daemon's loop used to spin on the one that waits."""
     keys, hub = Keys(tmp_path), Hub(tmp_path / "daemon.sock")
     keys.make()
     listener = Listener(keys, "127.0.0.1", hub, frames.from_stranger)

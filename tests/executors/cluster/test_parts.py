@@ -139,7 +139,7 @@ def kinds(events: list[Event]) -> list[tuple[str, str]]:
 def test_a_silent_node_gets_nothing_new_and_keeps_its_trials_until_patience_ends(
     apart: tuple[ClusterExecutor, Cluster],
 ) -> None:
-    """Its process had stopped for four seconds, and both of its trials began again from step 1."""
+    """A node's process had stopped for four seconds, and both of its trials began again from step 1."""
     executor, cluster = apart
     a, b, c = (cluster.lines[name] for name in NODES)
     assert kinds(passes(executor, 5, c)) == [("QuarantineChanged", "b/cpu:0")]
@@ -152,7 +152,7 @@ def test_a_silent_node_gets_nothing_new_and_keeps_its_trials_until_patience_ends
 def test_a_node_that_the_cluster_calls_dead_is_lost_at_once_and_told_to_end_its_trials(
     apart: tuple[ClusterExecutor, Cluster],
 ) -> None:
-    """Its devices were given to another job while our trials trained there."""
+    """The node's devices were given to another job while our trials trained there."""
     executor, cluster = apart
     gone = cluster.lines.pop("a")
     events = passes(executor, 2, gone, *cluster.lines.values())
@@ -166,7 +166,7 @@ def test_a_node_that_the_cluster_calls_dead_is_lost_at_once_and_told_to_end_its_
 def test_a_node_that_came_back_to_the_cluster_with_fewer_devices_is_lost(
     apart: tuple[ClusterExecutor, Cluster],
 ) -> None:
-    """Its raylet was killed and started again, and another job was faster."""
+    """The node's raylet was killed and started again, and another job was faster."""
     executor, cluster = apart
     cluster.devices = "cpu:0"
     events = passes(executor, 2, *cluster.lines.values())
@@ -177,7 +177,7 @@ def test_a_node_that_came_back_to_the_cluster_with_fewer_devices_is_lost(
 def test_a_node_on_which_every_trial_fails_is_out_of_use_by_name(
     apart: tuple[ClusterExecutor, Cluster],
 ) -> None:
-    """It ended the search: the first three trials had failed."""
+    """Such a node ended the search: the first three trials had failed."""
     executor, cluster = apart
     a, b, c = (cluster.lines[name] for name in NODES)
     launch(executor, 1, "b")
@@ -258,7 +258,7 @@ def test_a_daemon_that_was_stopped_loses_no_node(
 def test_a_process_that_cannot_be_killed_does_not_keep_its_whole_node_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its own devices are: the release rule sees what it holds."""
+    """The process's own devices are: the release rule sees what it holds."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(node, "incarnations_left", lambda _root: {(3, 1)})
     monkeypatch.setattr(node.Hunt, "end", lambda *_: (0, "process 99 (python)"))
