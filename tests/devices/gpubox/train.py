@@ -25,8 +25,9 @@ if others:
 (seat / str(os.getpid())).touch()
 if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # the GPUs are scripted: nccl would want real ones
     torch.distributed.init_process_group("gloo")
+torch.backends.cuda.is_built = lambda: False  # of a torch for CUDA too: these GPUs are scripted
 trial = gpusched.init()
-with suppress(AssertionError):  # a torch for CPUs says so, once it may touch CUDA
+with suppress(AssertionError, RuntimeError):  # torch finds none of them, once it may touch CUDA
     torch.cuda.init()
 kept = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "OMP_NUM_THREADS", "GPUSCHED_LOADER_WORKERS")
 found = {name: os.environ.get(name) for name in kept}
