@@ -56,7 +56,8 @@ class Accelerator(accelerate.Accelerator):
     def __init__(self, **arguments: Any) -> None:
         self.trial = gpusched.init()
         self._prepared: Counter[str] = Counter()
-        super().__init__(**arguments)
+        # Ranks on CPU slots: Accelerate takes each for a process of its own unless it is told.
+        super().__init__(**{"cpu": self.trial.device.type == "cpu", **arguments})
 
     def prepare(self, *objects: Any, **options: Any) -> Any:
         """Prepare objects as Accelerate does; track models, optimizers and schedulers, scale the optimizers' rates."""

@@ -19,7 +19,7 @@ data = TensorDataset(x := torch.rand(256, 4), x.sum(1, keepdim=True) + (3 * x[:,
 if hp.files:  # all state in Accelerate's own files
     accelerator, trial = accelerate.Accelerator(cpu=True), gpusched.init()
 else:
-    accelerator = gpusched.accelerate.Accelerator(cpu=True)  # <-
+    accelerator = gpusched.accelerate.Accelerator()  # <-
     trial = accelerator.trial
 model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
 opt = torch.optim.SGD(model.parameters(), lr=hp.lr, momentum=0.9)
