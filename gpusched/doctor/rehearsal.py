@@ -207,7 +207,8 @@ class _Pause:
             )
             found.findings.append(Finding("more training", text, is_error=False))
         if ends_apart <= APART:
-            return found.same(self.when, PARAMETERS)
+            told = f"apart by {ends_apart:.1%} of their way" if ends_apart >= 0.001 else ""
+            return found.same(self.when, PARAMETERS, told)
         if self._has_other_samples:
             return found.skip(self.when, PARAMETERS, "it trains on other samples")
         if found.outcome(self.when, RATE) == "WRONG":

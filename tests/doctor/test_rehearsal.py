@@ -122,6 +122,12 @@ def test_a_right_trial_has_no_finding_and_says_what_was_compared() -> None:
     }
 
 
+def test_a_difference_that_rounding_may_explain_is_told_with_its_size() -> None:
+    """One transition of a replay buffer was another after a pause, and nothing said so."""
+    found = judgement(each(1, end=lambda step: [float(step), 0.008]))
+    assert found.verdicts["after a pause", "parameters"] == ("same", "apart by 0.8% of their way")
+
+
 def test_every_mistake_is_listed_beside_what_could_not_be_compared() -> None:
     """A note hides no mistake: the runs differ, and yet the rate is wrong, and the metric counts the ranks."""
 
