@@ -146,6 +146,16 @@ class Questions:
         return self.stories[numbers], self.questions[numbers], self.answers[numbers]
 
 
+def tensors(hp, device):
+    """Return the questions to train on and to test with, the number of words, and the shape of a story."""
+    parts = read_data(hp)
+    both = [question for part in parts for question in part]
+    texts = (text for story, asked, answer in both for text in (*story, asked, [answer]))
+    vocabulary = sorted({word for text in texts for word in text})
+    shape = shape_of(both)
+    return [Questions(part, vocabulary, shape, device) for part in parts], len(vocabulary), shape
+
+
 class MemoryNetwork(nn.Module):
     """One hop of MemN2N. A sentence is the sum of its words and of its age, once as a key and once as a value."""
 
@@ -205,15 +215,9 @@ def main():
     hp = trial.hparams
     if hp.optimizer not in OPTIMIZERS:
         raise SystemExit(f"optimizer: {hp.optimizer!r} is not one of {', '.join(OPTIMIZERS)}")
-    train_part, test_part = read_data(hp)
-    both = train_part + test_part
-    texts = (text for story, asked, answer in both for text in (*story, asked, [answer]))
-    vocabulary = sorted({word for text in texts for word in text})
-    shape = shape_of(both)
-    training = Questions(train_part, vocabulary, shape, trial.device)
-    testing = Questions(test_part, vocabulary, shape, trial.device)
+    (training, testing), vocabulary, shape = tensors(hp, trial.device)
 
-    net = MemoryNetwork(len(vocabulary), shape, hp.embedding, hp.state, hp.dropout)
+    net = MemoryNetwork(vocabulary, shape, hp.embedding, hp.state, hp.dropout)
     model = trial.wrap(net)
     optimizer = OPTIMIZERS[hp.optimizer](model.parameters())
     trial.scale_lr(optimizer)

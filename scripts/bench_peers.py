@@ -1,17 +1,19 @@
-"""gpusched beside Ray Tune, Optuna and Syne Tune: the same deadline, slots, space and trials; start-up counts.
+"""gpusched beside Ray Tune, Optuna and Syne Tune: the same deadline, slots, space and steps; start-up counts.
 
-    python scripts/bench_peers.py [--task digits] [--deadline 30] [--seeds 3] [--only NAME ..] [--venv DIR]
+    python scripts/bench_peers.py [--task digits ..] [--deadline 30] [--seeds 3] [--only NAME ..] [--keep FILE]
 
 ``score`` has eight slots, whose trials sleep and report Score(k) of HyperSched, section 6 (``peers/score.py``): a step
-takes 0.1 s on one slot, and 0.1 s / a on a slots, which only gpusched gives. ``digits`` trains the network of
-``recipes/digits.py`` on two slots of a core each; a score is the accuracy on the held-out images. ``charlm`` trains the
-transformer of ``recipes/charlm.py`` in the space and steps of ``bench_search.py``; a score is by how many bits a
-byte of held-out text takes less than 8. Digits are learnt in a minute by any tool's choice, the text is not.
+takes 0.1 s on one slot, and 0.1 s / a on a slots, which only gpusched gives. The others train on two slots of a core
+each: ``digits`` is ``recipes/digits.yaml``, which any tool's choice learns in a minute; ``charlm`` a smaller
+``recipes/charlm.yaml``, ``tabular``, ``digits300``, ``autoencoder`` and ``adding`` are in ``peers/small.py``: a minute
+does not exhaust these five. A score is an accuracy, or a loss with its sign turned. ``gpusched-one-epoch`` trains 64
+configurations for one step and the best to the end (``papers/one_epoch.py``).
 
 Every score is noted by the trial itself with its time; what counts is the best that was noted within the deadline from
 the start of the tool's process. The tools take turns, so that a busy machine is busy for all. The others run in an
 environment of their own, made on first use (``ray[tune]``, ``optuna``, ``syne-tune``; torch is the one of this
-environment). Prints a JSON line a run, then one a tool with the mean and its standard error, then the versions.
+environment). Prints a JSON line a run, then one a task and tool with the mean and its standard error, one a tool with
+its mean rank over tasks and seeds, and the versions. ``--keep`` adds each run to a file and skips those in it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import os
 import signal
 import statistics
@@ -30,7 +33,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench_search import STEPS, TASKS
+from peers import small
 from ruamel.yaml import YAML
 
 PEERS = Path(__file__).with_name("peers")
@@ -41,9 +44,22 @@ SCORE = {
     "policy": {"r": 5, "R": 500, "eta": 4},
     "scaling": "linear",
 }
+#: What is otherwise than in the recipe: ten updates a step, and shorter sequences.
+CHARLM = {
+    "lr": {"loguniform": [1e-4, 1e-1]},
+    "weight_decay": {"loguniform": [1e-3, 1]},
+    "width": {"choice": [16, 32, 64]},
+    "depth": {"choice": [1, 2]},
+    "context": 32,
+    "batch": {"choice": [8, 16, 32]},
+    "updates": 10,
+}
+STEPS = {"r": 4, "R": 256, "eta": 4}
+TASKS = ("score", "digits", "charlm", *small.TASKS)
 #: Trials at a time: more than there are cores where trials only sleep.
-SLOTS = {"score": 8, "digits": 2, "charlm": 2}
-POLICIES = ("hypersched", "foresight", "asha", "fifo")
+SLOTS = {task: 8 if task == "score" else 2 for task in TASKS}
+ONE_EPOCH = f"{Path(__file__).with_name('papers') / 'one_epoch.py'}:OneEpoch"
+POLICIES = ("hypersched", "foresight", "asha", "fifo", "one-epoch")
 OTHERS = {
     "ray-asha": ("ray_asha.py",),
     "optuna-tpe-hyperband": ("optuna_hyperband.py",),
@@ -60,39 +76,75 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     tools = [*(f"gpusched-{policy}" for policy in POLICIES), *OTHERS]
-    parser.add_argument("--task", choices=list(SLOTS), default="score")
+    parser.add_argument("--task", nargs="+", choices=TASKS, default=["score"], metavar="TASK")
     parser.add_argument("--deadline", type=float, default=30.0, metavar="S", help="seconds (30)")
     parser.add_argument("--seeds", type=int, default=3, metavar="N")
     parser.add_argument("--only", nargs="+", choices=tools, default=tools, metavar="NAME")
     parser.add_argument("--venv", type=Path, default=Path("build/peers"), metavar="DIR")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="JSON lines; goes on from there")
     args = parser.parse_args()
     if set(args.only) & set(OTHERS):
         make_venv(args.venv)
-    found: dict[str, list[float]] = {tool: [] for tool in args.only}
-    for seed in range(args.seeds):
-        for tool in args.only:
-            line = one(args.task, tool, seed, args.deadline, args.venv)
-            found[tool].append(line["best"])
-            print(json.dumps(line), flush=True)
-    for tool, best in found.items():
-        error = statistics.stdev(best) / len(best) ** 0.5 if len(best) > 1 else None
-        about = {"task": args.task, "tool": tool, "deadline_s": args.deadline, "runs": len(best)}
-        print(json.dumps({**about, "mean": statistics.fmean(best), "standard_error": error}))
+    kept = args.keep.read_text().splitlines() if args.keep and args.keep.exists() else []
+    found = {about(run): run for run in map(json.loads, kept)}
+    wanted = [
+        (task, tool, args.deadline, seed)
+        for seed in range(args.seeds)
+        for task in args.task
+        for tool in args.only
+    ]
+    for task, tool, deadline_s, seed in wanted:
+        if (task, tool, deadline_s, seed) not in found:
+            run = one(task, tool, seed, deadline_s, args.venv)
+            found[about(run)] = run
+            print(json.dumps(run), flush=True)
+            if args.keep:
+                with args.keep.open("a") as file:
+                    print(json.dumps(run), file=file)
+    for line in summary([found[key] for key in wanted]):
+        print(json.dumps(line))
     print(json.dumps({"versions": versions(args.venv)}))
     return 0
+
+
+def about(run: dict[str, Any]) -> tuple[str, str, float, int]:
+    return run["task"], run["tool"], run["deadline_s"], run["seed"]
+
+
+def summary(runs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the mean of each task and tool, then the mean rank of each tool over tasks and seeds (1: best)."""
+    best: dict[tuple[str, str], list[float]] = {}
+    ranks: dict[str, list[float]] = {}
+    cells: dict[tuple[str, int], dict[str, float]] = {}
+    for run in runs:
+        best.setdefault((run["task"], run["tool"]), []).append(run["best"])
+        cells.setdefault((run["task"], run["seed"]), {})[run["tool"]] = run["best"]
+    for (task, tool), scores in best.items():
+        yield {"task": task, "tool": tool, **mean_of(scores)}
+    for cell in cells.values():
+        for tool, score in cell.items():
+            better = sum(other > score for other in cell.values())
+            equal = sum(other == score for other in cell.values())
+            ranks.setdefault(tool, []).append(better + (equal + 1) / 2)
+    for tool, places in ranks.items():
+        yield {"tool": tool, "rank": True, **mean_of(places)}
+
+
+def mean_of(values: list[float]) -> dict[str, Any]:
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+    return {"runs": len(values), "mean": statistics.fmean(values), "standard_error": error}
 
 
 def recipe_of(task: str) -> dict[str, Any]:
     """Return what all tools are given of a task, as a recipe of gpusched."""
     if task == "score":
         found = SCORE
+    elif task in small.TASKS:
+        found = {"space": small.TASKS[task][0], "policy": STEPS, "preload": ["sklearn.datasets"]}
     else:
-        yaml = YAML(typ="safe")
-        found = yaml.load(ROOT / "recipes" / f"{task}.yaml")
-        found["policy"] |= STEPS[task]
-        for key, _, value in (setting.partition("=") for setting in TASKS[task]["set"]):
-            if key.startswith("space."):
-                found["space"][key.removeprefix("space.")] = yaml.load(value)
+        found = YAML(typ="safe").load(ROOT / "recipes" / f"{task}.yaml")
+        if task == "charlm":
+            found |= {"space": {**found["space"], **CHARLM}, "policy": STEPS}
     return {**found, "devices": f"cpu:{SLOTS[task]}"}
 
 
@@ -100,10 +152,10 @@ def one(task: str, tool: str, seed: int, deadline_s: float, venv: Path) -> dict[
     """One run of one tool."""
     recipe = recipe_of(task)
     rungs = {key: recipe["policy"][key] for key in ("r", "R", "eta")}
-    about = {"name": task, "module": "score" if task == "score" else "recipe", **rungs}
-    about |= {"slots": SLOTS[task], "space": {}, "fixed": {}}
+    told = {"name": task, "module": "score" if task == "score" else "recipe", **rungs}
+    told |= {"slots": SLOTS[task], "space": {}, "fixed": {}, "is_small": task in small.TASKS}
     for key, domain in recipe["space"].items():
-        about["space" if isinstance(domain, dict) else "fixed"][key] = domain
+        told["space" if isinstance(domain, dict) else "fixed"][key] = domain
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         notes = Path(scratch) / "notes"
         notes.mkdir()
@@ -114,7 +166,7 @@ def one(task: str, tool: str, seed: int, deadline_s: float, venv: Path) -> dict[
             cwd=PEERS,
             env={
                 **os.environ,
-                "PEERS_TASK": json.dumps(about),
+                "PEERS_TASK": json.dumps(told),
                 "PEERS_NOTES": str(notes),
                 "OMP_NUM_THREADS": "1",
             },
@@ -127,7 +179,8 @@ def one(task: str, tool: str, seed: int, deadline_s: float, venv: Path) -> dict[
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        scores = sorted(point for point in noted(notes) if point[0] <= until)
+        noted_all = sorted(point for point in noted(notes) if point[0] <= until)
+        scores = [point for point in noted_all if math.isfinite(point[1])]
         if not scores:
             print((Path(scratch) / "stderr").read_text()[-3000:], file=sys.stderr)
         return {
@@ -135,9 +188,9 @@ def one(task: str, tool: str, seed: int, deadline_s: float, venv: Path) -> dict[
             "tool": tool,
             "deadline_s": deadline_s,
             "seed": seed,
-            "best": max((score for _, score in scores), default=0.0),
+            "best": max((score for _, score in scores), default=-math.inf),
             "first_score_after_s": round(scores[0][0] - began, 2) if scores else None,
-            "steps": len(scores),
+            "steps": len(noted_all),
             "launches": len(list(notes.iterdir())),
             "load": os.getloadavg()[0],
         }
@@ -165,7 +218,7 @@ def command(
         python = str((venv / "bin" / "python").absolute())
         return [python, str(PEERS / script), str(until), str(seed), *rest]
     policy, rungs = tool.removeprefix("gpusched-"), recipe["policy"]
-    if policy in ("foresight", "fifo"):
+    if policy in ("foresight", "fifo", "one-epoch"):
         rungs = {"R": rungs["R"]}
     recipe = {
         **recipe,
@@ -173,7 +226,7 @@ def command(
         "deadline": deadline_s,
         "metric": "score",
         "mode": "max",
-        "policy": {**rungs, "name": policy},
+        "policy": {**rungs, "name": ONE_EPOCH if policy == "one-epoch" else policy},
         "seed": seed,
     }
     (scratch / "recipe.yaml").write_text(json.dumps(recipe))

@@ -13,22 +13,9 @@ import functools
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpusched.policies import (
-    Complete,
-    Decision,
-    Options,
-    Pause,
-    Policy,
-    Resume,
-    Start,
-    TrialView,
-    View,
-    base,
-)
 from gpusched.sim.physics import Delays, parse_scaling
 from gpusched.sim.setup import Setup
 from gpusched.sim.study import Mean, Result
@@ -40,7 +27,7 @@ SEEDS, ATOMS, DEADLINES = 10, 8, (60.0, 180.0)
 SCALING, LAUNCH_S = "resnet50", 0.5
 #: The values that the metric can have, which ``pop`` asks for.
 MOST = {"tabular": 3.0, "autoencoder": 0.3, "adding": 2.0, "charlm": 9.0}
-ONE_EPOCH = f"{__file__}:OneEpoch"
+ONE_EPOCH = f"{Path(__file__).with_name('one_epoch.py')}:OneEpoch"
 #: Label, policy and options beside R.
 POLICIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("hypersched", "hypersched", {"r": 1}),
@@ -54,34 +41,6 @@ POLICIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("one epoch", ONE_EPOCH, {}),
     ("fifo", "fifo", {}),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneEpochOptions(Options):
-    """``configurations``: how many are looked at."""
-
-    configurations: int = real.CONFIGURATIONS
-
-
-class OneEpoch(Policy):
-    """Everything one step, then the best to the end (arXiv 2307.15422)."""
-
-    options_type = OneEpochOptions
-
-    def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        if trial.step == 1 and self._explores(view):
-            return [Pause(trial.id, "one step")]
-        done = self.options.R is not None and trial.step >= self.options.R
-        return [Complete(trial.id, "complete")] if done else base.NOTHING
-
-    def _explores(self, view: View) -> bool:
-        return view.can_draw and len(view.trials) < self.options.configurations
-
-    def on_capacity(self, view: View) -> Sequence[Decision]:
-        if self._explores(view):
-            return [Start(1, "its first step")]
-        best = next(iter(view.paused_by_score()), None)
-        return base.NOTHING if best is None else [Resume(best.id, 1, "among the best at step 1")]
 
 
 def situation(task: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Recorded curves of real training as workloads, for figure ``real``.
+"""Recorded curves of real training as workloads, for figure ``decisions``.
 
     gpusched simulate scripts/papers/real.py:tabular --set R=128 --atoms 8 --deadline 60
     python scripts/papers/real.py [TASK ..]     records them again (torch, scikit-learn; ten minutes of a core)
@@ -11,13 +11,14 @@ the 64, without repetition; its step takes as long as it took, on a scale on whi
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 import json
 import math
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -96,7 +97,7 @@ def _optimizer(net: Any, random: Random) -> Any:
     return torch.optim.SGD(net.parameters(), rate, momentum=momentum, weight_decay=decay)
 
 
-def _layers(sizes: list[int], dropout: float, activation: Any) -> Any:
+def layers(sizes: list[int], dropout: float, activation: Any) -> Any:
     from torch import nn
 
     layers: list[Any] = []
@@ -115,7 +116,7 @@ def _network(
 
     x, y, test_x, test_y = data
     sizes = [x.shape[1], *[random.choice([16, 32, 64, 128])] * random.choice([1, 2, 3]), classes]
-    net = _layers(
+    net = layers(
         sizes, random.choice([0.0, 0.1, 0.3]), random.choice([nn.ReLU, nn.Tanh, nn.Sigmoid])
     )
     optimizer, batch = _optimizer(net, random), random.choice([16, 32, 64, 128])
@@ -135,7 +136,7 @@ def _network(
 
 
 @functools.cache
-def _split(task: str) -> Any:
+def split(task: str) -> Any:
     """Data of a task, as tensors: trained on and held back."""
     import torch
     from sklearn import datasets
@@ -163,11 +164,11 @@ def _split(task: str) -> Any:
 
 
 def _train_tabular(random: Random) -> Iterator[float]:
-    return (loss for loss, _ in _network(_split("tabular"), 8, random, 15))
+    return (loss for loss, _ in _network(split("tabular"), 8, random, 15))
 
 
 def _train_digits(random: Random) -> Iterator[float]:
-    return (wrong for _, wrong in _network(_split("digits"), 10, random, 4))
+    return (wrong for _, wrong in _network(split("digits"), 10, random, 4))
 
 
 def _train_autoencoder(random: Random) -> Iterator[float]:
@@ -175,10 +176,10 @@ def _train_autoencoder(random: Random) -> Iterator[float]:
     from torch import nn
     from torch.nn import functional
 
-    x, _, test_x, _ = _split("autoencoder")
+    x, _, test_x, _ = split("autoencoder")
     width, activation = random.choice([32, 64, 128]), random.choice([nn.ReLU, nn.Tanh, nn.GELU])
     sizes = [64, *[width] * random.choice([1, 2]), 6]
-    net = nn.Sequential(_layers(sizes, 0.0, activation), _layers(sizes[::-1], 0.0, activation))
+    net = nn.Sequential(layers(sizes, 0.0, activation), layers(sizes[::-1], 0.0, activation))
     optimizer, batch = _optimizer(net, random), random.choice([16, 32, 64, 128])
     while True:
         for _ in range(15):
@@ -194,7 +195,7 @@ def _train_autoencoder(random: Random) -> Iterator[float]:
 def _train_boosting(random: Random) -> Iterator[float]:
     from sklearn.ensemble import GradientBoostingClassifier
 
-    x, y, test_x, test_y = (part.numpy() for part in _split("tabular"))
+    x, y, test_x, test_y = (part.numpy() for part in split("tabular"))
     y = y.copy()
     y[:600:5] = (y[:600:5] + 3) % 8
     model = GradientBoostingClassifier(
@@ -242,12 +243,16 @@ def _train_adding(random: Random) -> Iterator[float]:
             yield float(functional.mse_loss(head(net(test_x)[0][:, -1])[:, 0], test_y))
 
 
+def recipe_of(name: str) -> Any:
+    """Import a script of ``recipes/``."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "recipes"))
+    return importlib.import_module(name)
+
+
 def _train_charlm(random: Random) -> Iterator[float]:
     import torch
 
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "recipes"))
-    import charlm as recipe
-
+    recipe = recipe_of("charlm")
     hp = SimpleNamespace(context=32, dropout=0.1, heads=4, text="stdlib")
     hp.width, hp.depth = random.choice([16, 32, 48]), random.choice([1, 2])
     rate, decay, batch = _log(random, 1e-4, 1e-1), _log(random, 1e-3, 1.0), random.choice([8, 16])
@@ -275,41 +280,37 @@ def _train_charlm(random: Random) -> Iterator[float]:
             yield float(recipe.bits(net, *held_back.batch(some, shift=False)))
 
 
-def _record(task: str) -> None:
+def record(
+    task: str,
+    train: Callable[[Random], Iterator[float]],
+    configurations: int = CONFIGURATIONS,
+    steps: int = STEPS,
+) -> None:
+    """Write the curves of so many configurations, drawn by their number, into ``curves/TASK.jsonl``."""
     import torch
 
-    train = globals()[f"_train_{task}"]
+    torch.set_num_threads(1)
+    FOLDER.mkdir(exist_ok=True)
     began = time.process_time()
     with (FOLDER / f"{task}.jsonl").open("w") as file:
-        for number in range(CONFIGURATIONS):
+        for number in range(configurations):
             torch.manual_seed(number)
             values, seconds, before = [], [], time.process_time()
             for value in train(Random(f"{task}/{number}")):
                 values.append(float(f"{value:.4g}") if math.isfinite(value) else None)
                 seconds.append(time.process_time() - before)
                 before += seconds[-1]
-                if len(values) == STEPS:
+                if len(values) == steps:
                     break
             # Boosted trees are all grown before the first is looked at.
-            step_s = sum(seconds) / STEPS if task == "boosting" else statistics.median(seconds)
+            step_s = sum(seconds) / steps if task == "boosting" else statistics.median(seconds)
             row = {"step_s": float(f"{step_s:.3g}"), "curve": values}
             file.write(json.dumps(row, separators=(",", ":")) + "\n")
             file.flush()
     spent = time.process_time() - began
-    print(
-        f"{task}: {CONFIGURATIONS} configurations, {STEPS} steps, {spent:.0f} s of one core",
-        flush=True,
-    )
-
-
-def _main(tasks: list[str]) -> None:
-    import torch
-
-    torch.set_num_threads(1)
-    FOLDER.mkdir(exist_ok=True)
-    for task in tasks or TASKS:
-        _record(task)
+    print(f"{task}: {configurations} times {steps} steps, {spent:.0f} s of one core", flush=True)
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1:])
+    for name in sys.argv[1:] or TASKS:
+        record(name, globals()[f"_train_{name}"])

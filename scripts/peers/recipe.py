@@ -1,8 +1,11 @@
-"""The training of ``recipes/digits.py`` or ``charlm.py`` for trials of any tool; a score is the held-out accuracy, or
-by how many bits a byte of held-out text takes less than the 8 of knowing nothing."""
+"""The training of ``recipes/digits.py``, ``recipes/charlm.py`` or a task of ``small.py`` for trials of any tool.
+
+A score is the accuracy on data held back, or the loss there with its sign turned.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import small
 import task
 import torch
 from torch.utils.data import DataLoader
@@ -17,10 +21,14 @@ from torch.utils.data import DataLoader
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # the recipe imports gpusched, which the other tools' environment lacks
 NAME = task.TASK["name"]
-spec = importlib.util.spec_from_file_location("trained", ROOT / "recipes" / f"{NAME}.py")
-recipe = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(recipe)
-DEFAULTS = recipe.DEFAULTS
+if task.TASK["is_small"]:
+    DEFAULTS: dict[str, Any] = {}
+    train_recipe: Callable[[Any], None] = functools.partial(small.train, name=NAME)
+else:
+    spec = importlib.util.spec_from_file_location("trained", ROOT / "recipes" / f"{NAME}.py")
+    recipe = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recipe)
+    DEFAULTS, train_recipe = recipe.DEFAULTS, recipe.train
 
 
 class Plain:
@@ -63,5 +71,7 @@ def train(
 ) -> None:
     """Train as the recipe does, and report the score of every step."""
     trial = trial or Plain(hparams)
-    trial.report = lambda accuracy=8.0, bits=0.0, **_: report(trial.step + 1, accuracy - bits)
-    recipe.train(trial)
+    trial.report = lambda accuracy=0.0, bits=0.0, loss=0.0, **_: report(
+        trial.step + 1, float(accuracy - bits - (0.0 if accuracy else loss))
+    )
+    train_recipe(trial)
