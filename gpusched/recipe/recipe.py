@@ -269,12 +269,11 @@ class Recipe:
 
     def passed(self) -> list[str]:
         """Return the names of the hyperparameters that ``args`` pass to the script."""
-        from gpusched.space import arguments
-        from gpusched.space.space import parse_space
+        from gpusched.space.space import ALL, names_in, parse_space
 
-        named = {name for argument in self.args for name in arguments.names(argument)}
+        named = {name for argument in self.args for name in names_in(argument)}
         known = [name for name, _ in parse_space(self.space).describe()] if named else []
-        return [name for name in known if name in named or arguments.ALL in named]
+        return [name for name in known if name in named or ALL in named]
 
     @property
     def has_memory(self) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpusched.samplers import sequence
 from gpusched.space.forms import BITS, quantile_of
-from gpusched.space.space import SpaceError, check_first, parse_space
+from gpusched.space.space import SpaceError, check_first, command_line, parse_space
 
 SPACE = {
     "lr": {"loguniform": [1e-4, 1.0]},
@@ -342,3 +342,34 @@ def test_other_tools_ways_to_write_a_range_are_no_constants(written: object, ins
     with pytest.raises(SpaceError, match=re.escape(instead)):
         parse_space({"x": written})
     parse_space({"x": {"const": written}, "y": {"min": 1, "max": 2, "other": 3}, "z": "mean (all)"})
+
+
+# ------------------------------------------------------------ in the script's arguments
+
+HPARAMS = {"lr": 1e-05, "opt": "sgd", "net": {"width": 32, "skip": True, "sizes": [1, 2]}}
+
+
+@pytest.mark.parametrize(
+    ("written", "filled"),
+    [
+        (["--lr", "${lr}", "--w=${net.width}"], ["--lr", "1e-05", "--w=32"]),
+        (["${opt}-${net.width}", "${net.skip}"], ["sgd-32", "true"]),
+        (["--momentum=${momentum}", "--x"], ["--x"]),
+        (["--out=${trial.folder}", "${trial.id}"], ["--out=/t/7", "7"]),
+        (["$${lr}", "$lr", "{lr}", "$"], ["${lr}", "$lr", "{lr}", "$"]),
+        (["${ lr }", "${net.sizes}"], ["1e-05", "[1, 2]"]),
+        (
+            ["-v", "${hparams}"],
+            [
+                *("-v", "--lr=1e-05", "--opt=sgd"),
+                *("--net.width=32", "--net.skip=true", "--net.sizes=[1, 2]"),
+            ],
+        ),
+    ],
+)
+def test_they_are_filled_in(written: list[str], filled: list[str]) -> None:
+    assert command_line(written, HPARAMS, 7, "/t/7") == filled
+
+
+def test_a_hyperparameter_called_hparams_is_itself() -> None:
+    assert command_line(["${hparams}"], {"hparams": 3}, 0, "") == ["3"]
