@@ -1,6 +1,6 @@
 """Suggestions of a sampler with a memory: ``Suggest`` commands in, ``Suggested`` events out; the daemon never waits.
 
-A child process is told what is new of the trials with every question (``samplers.memory``). Nothing waits for it: each
+A child process is told what is new of the trials with every question (``samplers``). Nothing waits for it: each
 configuration is asked for one trial ahead; the first ``startup`` ones are drawn at random, and so is one that is not
 suggested in time, cannot be made, or has been tried before. What was suggested is journaled, so that replay is exact.
 The process is started on first use, runs at low priority, and ends with the daemon, however that ends.
@@ -255,12 +255,12 @@ class Process:
 
 
 def _sampler(about: Mapping[str, Any]) -> Callable[[Answer], Mapping[str, object]]:
-    from gpusched.samplers import memory
+    from gpusched import samplers
     from gpusched.space.space import parse_space
 
     space = parse_space(about["space"])
-    made = memory.make(about["name"], space, about["options"])
-    return functools.partial(memory.answer, made, {})
+    made = samplers.make(about["name"], space, about["options"])
+    return functools.partial(samplers.answer, made, {})
 
 
 def serve(about: Mapping[str, Any]) -> None:

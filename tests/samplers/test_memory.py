@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from gpusched import samplers
 from gpusched.core.commands import Suggest
 from gpusched.core.events import LimitsMoved, Suggested, UserAsked
 from gpusched.driver.assemble import from_journal
@@ -25,7 +26,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
 from gpusched.recipe.load import load_recipe
 from gpusched.recipe.recipe import Recipe
-from gpusched.samplers import Seen, memory
+from gpusched.samplers import Seen
 from gpusched.sim.setup import Setup, experiment, recipe
 from gpusched.sim.study import simulate, start
 from gpusched.space.space import parse_space
@@ -194,7 +195,7 @@ def test_a_mistake_in_a_sampler_is_said_with_its_place(
     (tmp_path / "mine.py").write_text(f"{head}    {body}\n")
     question = {"n": 0, "seed": 0, "new": []}
     with pytest.raises(InputError, match=re.escape(told)):
-        memory.answer(memory.make(f"{tmp_path}/mine.py:Mine", ONE, {}), {}, question)
+        samplers.answer(samplers.make(f"{tmp_path}/mine.py:Mine", ONE, {}), {}, question)
 
 
 @pytest.mark.parametrize(
@@ -391,19 +392,19 @@ def score(hparams: Mapping[str, Any]) -> float:
 
 @pytest.mark.integrations
 @needs_optuna
-@pytest.mark.parametrize("name", [*memory.OPTUNA, "TPESampler"])
+@pytest.mark.parametrize("name", [*samplers.OPTUNA, "TPESampler"])
 def test_optuna_s_samplers_stay_in_the_space_repeat_and_learn(name: str) -> None:
     space = parse_space(SPACE)
-    sampler = memory.load(name)(space)
+    sampler = samplers.load(name)(space)
     seen: list[Seen] = []
     for n in range(30):
         values = space.draw(1, str(n), {}) if n < 10 else None
         if values is None:
             question = {"n": n, "seed": 3, "new": [vars_of(trial) for trial in seen]}
-            values = memory.answer(sampler, {}, question)["hparams"]
+            values = samplers.answer(sampler, {}, question)["hparams"]
             assert isinstance(values, dict)
             if n == 10:
-                assert memory.answer(sampler, {}, question)["hparams"] == values
+                assert samplers.answer(sampler, {}, question)["hparams"] == values
         assert ("momentum" in values) == (values["opt"] == "sgd")
         state = ("completed", "stopped", "running")[n % 3]
         seen.append(Seen(trial=n, hparams=values, state=state, curve=[(1, score(values))]))
@@ -428,8 +429,8 @@ def test_a_failed_trial_counts_as_the_worst_however_far_it_came() -> None:
     ]
     question = {"n": 20, "new": [vars_of(trial) for trial in seen]}
     for name, seeds in (("tpe", 8), ("gp", 1)):
-        sampler = memory.load(name)(space)
-        answers = [memory.answer(sampler, {}, {**question, "seed": seed}) for seed in range(seeds)]
+        sampler = samplers.load(name)(space)
+        answers = [samplers.answer(sampler, {}, {**question, "seed": seed}) for seed in range(seeds)]
         suggested = [answer["hparams"]["lr"] for answer in answers]
         assert sum(suggested) / seeds < 0.6
 
