@@ -11,9 +11,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from gpusched import plugins, policies, samplers
+from gpusched import loggers, plugins, policies, samplers
 from gpusched.errors import InputError
-from gpusched.loggers import base as loggers
 from gpusched.recipe.messages import OPTIONS_ELSEWHERE, BadValue, typed, unknown_key
 from gpusched.recipe.recipe import DEFAULT_POLICY, DEFAULT_SAMPLER
 from gpusched.recipe.yaml import Finding
