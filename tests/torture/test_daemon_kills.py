@@ -187,5 +187,5 @@ def test_the_points_that_are_died_at_are_those_of_the_package() -> None:
 def test_what_a_failpoint_is_armed_with() -> None:
     with pytest.raises(ValueError, match="name"):
         failpoints.arm("journal.before:x")
-    failpoints.arm("journal.before:2:stop")("journal.before")  # once is not twice
+    failpoints.arm("journal.before:2")("journal.before")  # once is not twice
     failpoints.reach("journal.before")  # not armed: nothing happens
