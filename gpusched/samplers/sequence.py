@@ -11,7 +11,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpusched.space.forms import Range, identity
+from gpusched.space.forms import identity
 from gpusched.space.reader import MAX_GRID
 from gpusched.space.space import Space, flat
 
@@ -83,17 +83,8 @@ class Random(InTurn):
 
     def __init__(self, space: Space, seed: int, *known: Sequence[Mapping[str, object]]) -> None:
         super().__init__(space, seed, *known)
-        #: A range that every configuration draws from repeats none, so nothing need be remembered.
-        self._never_repeats = any(
-            isinstance(leaf.form, Range) and not leaf.conditions for leaf in space.leaves.values()
-        )
         self._drawn = 0
         self._has_ended = False
-
-    def sample(self, n: int) -> Configuration | None:
-        if self._never_repeats and n >= len(self._first):
-            return self._space.draw(self._seed, str(n - len(self._first)), {})
-        return super().sample(n)
 
     def _find(self, count: int) -> None:
         misses = 0
