@@ -26,18 +26,6 @@ def test_what_is_written_comes_back(path: Path) -> None:
     journal.close()
 
 
-def test_an_empty_journal_is_empty(path: Path) -> None:
-    Journal.create(path, {}).close()
-    assert read(path) == []
-
-
-def test_reading_twice_gives_the_same(path: Path) -> None:
-    entries = write(path, 12)
-    journal = Journal.open(path)
-    assert list(journal.entries()) == list(journal.entries()) == entries
-    journal.close()
-
-
 def test_it_goes_on_where_it_ended_again_and_again(path: Path) -> None:
     events = sample(30)
     Journal.create(path, META).close()
@@ -172,9 +160,6 @@ def test_where_none_is(path: Path) -> None:
     with pytest.raises(DamagedState, match="no journal is here"):
         Journal.open(path)
     assert not path.exists(), "opening makes none"
-
-
-def test_a_folder_in_its_place(path: Path) -> None:
     path.mkdir()
     with pytest.raises(DamagedState, match="no journal is here"):
         Journal.open(path)
@@ -189,17 +174,11 @@ def test_an_existing_one_is_not_written_over(path: Path) -> None:
     assert read(path) == entries
 
 
-@pytest.mark.parametrize("content", [b"x" * 5000, b"SQLite format 3\0" + b"\xff" * 5000, b"{}"])
+@pytest.mark.parametrize("content", [b"", b"x" * 5000, b"SQLite format 3\0" + b"\xff" * 5000])
 def test_garbage_in_its_place(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(DamagedState):
+    with pytest.raises(DamagedState, match="not a journal of gpusched|the journal is damaged"):
         read(path)
-
-
-def test_an_empty_file_in_its_place(path: Path) -> None:
-    path.touch()
-    with pytest.raises(DamagedState, match="not a journal of gpusched"):
-        Journal.open(path)
 
 
 def test_another_database_in_its_place(path: Path) -> None:
