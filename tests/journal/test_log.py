@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,8 @@ from gpusched.core.events import TrialExited, TrialUp
 from gpusched.errors import DamagedState, InputError, OtherFormat
 from gpusched.journal import log, rows
 from gpusched.journal.log import Journal
-from tests.journal_samples import META, read, run_program, sample, write
+from tests.journal_samples import META, read, sample, write
+from tests.rig import as_nobody
 
 # ---------------------------------------------------------------- the good way
 
@@ -213,45 +213,18 @@ def test_one_that_somebody_else_has_locked(path: Path, monkeypatch: pytest.Monke
     other.close()
 
 
-@pytest.fixture
-def anybodys() -> Iterator[Path]:
-    """A folder that others can reach, whoever runs the tests."""
-    with tempfile.TemporaryDirectory() as made:
-        Path(made).chmod(0o755)
-        yield Path(made)
-
-
-def test_a_folder_that_cannot_be_written(anybodys: Path) -> None:
-    path = anybodys / "journal.db"
-    write(path, 5)
-    program = f"""
-        import os
-        from pathlib import Path
-        from gpusched.errors import InputError
-        from gpusched.journal.log import Journal
-        from gpusched.journal.rows import Entry
-        path = Path({str(path)!r})
+def test_a_folder_that_cannot_be_written() -> None:
+    with tempfile.TemporaryDirectory() as made:  # others can reach it, whoever runs the tests
+        path = Path(made, "journal.db")
+        write(path, 5)
         path.parent.chmod(0o555)
         path.chmod(0o444)
-        if os.getuid() == 0:
-            os.setgid(65534)
-            os.setuid(65534)
-        try:
-            Journal.open(path)
-        except InputError as error:
-            assert "permissions" in str(error), error
-        else:
-            raise SystemExit("opened")
-        try:
-            Journal.create(path.with_name("other.db"), {{}})
-        except InputError as error:
-            assert "Permission denied" in str(error), error
-        else:
-            raise SystemExit("created")
-    """
-    done = run_program(program)
-    anybodys.chmod(0o755)
-    assert done.returncode == 0, done.stderr
+        opened = as_nobody(lambda: str(Journal.open(path)))
+        created = as_nobody(lambda: str(Journal.create(path.with_name("other.db"), {})))
+        path.parent.chmod(0o755)
+    assert opened.startswith("InputError: ")
+    assert "permissions" in opened
+    assert "Permission denied" in created
 
 
 # ---------------------------------------------------------------- damage
