@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.core.events import TrialExited, TrialUp
-from gpusched.errors import DamagedState, InputError, OtherFormat
+from gpusched.errors import DamagedState, GpuschedError, InputError, OtherFormat
 from gpusched.journal import log, rows
 from gpusched.journal.log import Journal
 from tests.journal_samples import META, read, sample, write
@@ -225,6 +225,20 @@ def test_a_folder_that_cannot_be_written() -> None:
     assert opened.startswith("InputError: ")
     assert "permissions" in opened
     assert "Permission denied" in created
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (sqlite3.SQLITE_IOERR_READ, "the disk answers with an error"),
+        (sqlite3.SQLITE_FULL, "the disk is full; make room"),
+    ],
+)
+def test_what_the_disk_says_is_no_damage(path: Path, code: int, told: str) -> None:
+    error = sqlite3.OperationalError("no")
+    error.sqlite_errorcode = code
+    with pytest.raises(GpuschedError, match=told), rows.explained(path):
+        raise error
 
 
 # ---------------------------------------------------------------- damage
