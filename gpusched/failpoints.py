@@ -1,8 +1,7 @@
 """Named instants at which a process of ours can be made to die: for the tests of what a death leaves behind.
 
-``GPUSCHED_FAILPOINT=name[:count][:action]``: at the count-th pass (the first by default) of the point ``name`` the
-process is killed (action ``kill``, SIGKILL, the default) or stopped (``stop``, SIGSTOP). There is one before and one
-after each step that another process, or the next daemon, may find done or not done.
+``GPUSCHED_FAILPOINT=name[:count]``: at the count-th pass (the first by default) of the point ``name`` the process is
+killed. There is one before and one after each step that another process, or the next daemon, may find done or not done.
 
 Without the variable a point is a call of ``str``. It is read once, when this module is imported, so it is the
 daemon's alone: what starts trials does not pass variables of ours on. A module that a recipe preloads may arm one for
@@ -17,16 +16,12 @@ from collections.abc import Callable
 
 VARIABLE = "GPUSCHED_FAILPOINT"
 
-_ACTIONS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
-
 
 def arm(text: str) -> Callable[[str], object]:
     """Read what ``reach`` is to do from the variable's value. Raises ValueError where that is malformed."""
-    name, _, rest = text.partition(":")
-    count, _, action = rest.partition(":")
-    if (action or "kill") not in _ACTIONS or not (count or "1").isdigit():
-        raise ValueError(f"{VARIABLE}: {text!r} is not name[:count][:kill|stop]")
-    number = _ACTIONS[action or "kill"]
+    name, _, count = text.partition(":")
+    if not (count or "1").isdigit():
+        raise ValueError(f"{VARIABLE}: {text!r} is not name[:count]")
     left = int(count or 1)
 
     def armed(reached: str) -> None:
@@ -34,7 +29,7 @@ def arm(text: str) -> Callable[[str], object]:
         if reached == name:
             left -= 1
             if left == 0:
-                signal.pidfd_send_signal(os.pidfd_open(os.getpid()), number)
+                os.kill(os.getpid(), signal.SIGKILL)
 
     return armed
 

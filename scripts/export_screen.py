@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpusched.daemon import standing as daemon_standing
+from gpusched.daemon import clients
 from gpusched.dashboard.app import Dashboard
 from gpusched.dashboard.model import Standing, from_json
 from gpusched.dashboard.widgets import TrialTable
@@ -89,9 +89,7 @@ def standing(folder: Path, at: float | None) -> Standing:
         replay(assembled.experiment, entries)
     finally:
         journal.close()
-    return from_json(
-        daemon_standing.view(assembled, daemon_pid=os.getpid(), now=max(at, state.now))
-    )
+    return from_json(clients.standing(assembled, daemon_pid=os.getpid(), now=max(at, state.now)))
 
 
 def on_gpus(view: Standing) -> Standing:

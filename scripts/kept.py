@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpusched.core.commands import Command, Launch
 from gpusched.core.events import Event, Reported
-from gpusched.daemon import standing
+from gpusched.daemon.clients import standing
 from gpusched.driver.assemble import Assembled, Beginning, fresh_folder, write_recipe
 from gpusched.errors import InputError
 from gpusched.executors.local.launching import seed_of
@@ -87,7 +87,7 @@ def simulate_into(runs: Path, setup: Setup) -> tuple[Result, Path]:
     finally:
         journal.close()
         files.write()
-    _write(paths.final_view, json.dumps(standing.view(Assembled(search, of, paths))))
+    _write(paths.final_view, json.dumps(standing(Assembled(search, of, paths))))
     return found, paths.root
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from gpusched import samplers
 from gpusched.core.commands import Command, Launch, Suggest
 from gpusched.core.events import (
     DevicesJoined,
@@ -27,7 +28,6 @@ from gpusched.driver.suggester import Answer, ChildSuggester, Process
 from gpusched.executors.base import LiveTrial
 from gpusched.journal.log import Journal
 from gpusched.recipe.recipe import Recipe
-from gpusched.samplers import memory
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.setup import Setup, experiment, recipe
 from gpusched.space.space import parse_space
@@ -133,15 +133,15 @@ class InProcess(Process):
 
     def __init__(self, of: Recipe) -> None:
         super().__init__("")
-        kind = memory.load(of.sampler_name)
+        kind = samplers.load(of.sampler_name)
         options = {k: value for k, value in of.sampler_options.items() if k != "startup"}
         self._sampler = kind(parse_space(of.space), **options)
         self._answer: Answer | None = None
-        self._known: dict[int, memory.Seen] = {}
+        self._known: dict[int, samplers.Seen] = {}
 
     def ask(self, question: Mapping[str, object]) -> None:
         told = json.loads(json.dumps(question))
-        self._answer = memory.answer(self._sampler, self._known, told)
+        self._answer = samplers.answer(self._sampler, self._known, told)
         self.is_fresh = False
 
     def answer(self) -> Answer | None:

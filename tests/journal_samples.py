@@ -1,10 +1,7 @@
-"""Journals for tests: some events of every size, written and read, and programs that use them from outside."""
+"""Journals for tests: some events of every size, written and read."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 from gpusched.core.commands import Command, Launch, Yield
@@ -68,16 +65,6 @@ def read(path: Path) -> list[Entry]:
         return list(journal.entries())
     finally:
         journal.close()
-
-
-def run_program(program: str, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *args],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def story(path: Path) -> Path:

@@ -1,7 +1,8 @@
 """People's requests of a running experiment, and the views and lines that they are sent.
 
 Requests come in within the executor's poll. One that changes the search becomes an event, which the daemon takes
-between two turns; every other is answered at once.
+between two turns; every other is answered at once. Looking ends no search: what a policy raises when it is asked for
+people becomes a note.
 """
 
 from __future__ import annotations
@@ -11,19 +12,23 @@ import os
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from gpusched.core.commands import Command
 from gpusched.core.events import Event, LimitsMoved, UserAsked, is_reopened
-from gpusched.daemon import standing
+from gpusched.core.explain import explain as explained
 from gpusched.dashboard import lines as plain
+from gpusched.dashboard import model
+from gpusched.dashboard import view as views
 from gpusched.devices.base import Reading
 from gpusched.driver.assemble import Assembled, ExperimentClock
 from gpusched.errors import Fenced, GpuschedError, InputError
 from gpusched.executors.hub import Hub, Peer
+from gpusched.policies.base import note_on_steps
 from gpusched.protocol import Ask, ClientHello, Done, Lines, Refused, Shown, from_client
-from gpusched.text import no_trial
+from gpusched.text import first_line, no_trial
 
 #: How often watchers get a view.
 VIEW_EVERY_S = 0.5
@@ -31,6 +36,39 @@ VIEW_EVERY_S = 0.5
 PAST_LINES = 50
 #: How long people have to take their last view of a search that is over.
 FAREWELL_S = 1.0
+
+
+def standing(
+    assembled: Assembled, *, daemon_pid: int | None = None, now: float | None = None, **more: Any
+) -> dict[str, Any]:
+    """Return the standing of the search as JSON; cheap enough for twice a second."""
+    state, policy = assembled.experiment.state, assembled.experiment.policy
+    try:
+        notes = (*policy.notes(state), *note_on_steps(policy.options, state))
+    except Exception as error:
+        notes = (f"the policy cannot say its notes: {first_line(str(error))}",)
+    built = views.build(
+        state,
+        name=assembled.paths.root.name,
+        policy=policy.name,
+        metric=assembled.recipe.metric,
+        folder=str(assembled.paths.root),
+        daemon_pid=daemon_pid,
+        now=now,
+        idle=assembled.experiment.idle,
+        notes=notes,
+        **more,
+    )
+    return model.to_json(built)
+
+
+def explain(assembled: Assembled, trial: int, now: float | None = None) -> dict[str, Any]:
+    """Return ``{"data": .., "lines": [..]}``. Raises InputError for an unknown trial."""
+    state = assembled.experiment.state
+    if trial not in state.trials:
+        raise InputError(no_trial(trial, len(state.trials)))
+    explanation = explained(state, assembled.experiment.policy, trial, now)
+    return {"data": asdict(explanation), "lines": explanation.lines()}
 
 
 class Clients:
@@ -116,7 +154,7 @@ class Clients:
                 self._followers.append(client)
                 return "following"
             case "explain":
-                return standing.explain(self._assembled, _trial(request), self._clock())
+                return explain(self._assembled, _trial(request), self._clock())
             case "pause" | "unpause" | "stop_trial" as verb:
                 return self._ask_of_trial(verb, _trial(request))
             case "stop" | "cancel" | "kill" as verb:
@@ -177,7 +215,7 @@ class Clients:
 
     def view(self, *, leaving: bool = False) -> dict[str, Any]:
         """Return the standing of the search as JSON. ``leaving``: as it will be without its daemon."""
-        return standing.view(
+        return standing(
             self._assembled,
             daemon_pid=None if leaving else os.getpid(),
             now=self._clock(),

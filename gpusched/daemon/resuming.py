@@ -18,7 +18,7 @@ from typing import Any
 from gpusched.core.events import LimitsMoved
 from gpusched.core.state import DEADLINE, TOO_LATE, State
 from gpusched.core.trial import TrialRecord
-from gpusched.daemon import standing
+from gpusched.daemon.clients import standing
 from gpusched.devices.base import Device
 from gpusched.driver.assemble import Assembled, Beginning, assemble, is_same, policy_file
 from gpusched.driver.loop import replay
@@ -49,7 +49,7 @@ def complete(assembled: Assembled) -> None:
             atoms=best.atoms,
         )
     if not paths.final_view.is_file():
-        write_durably(paths.final_view, json.dumps(standing.view(assembled)).encode())
+        write_durably(paths.final_view, json.dumps(standing(assembled)).encode())
 
 
 def unusable(state: State, inventory: Sequence[Device]) -> dict[str, str]:

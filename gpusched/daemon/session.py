@@ -139,10 +139,10 @@ def view(paths: ExperimentPaths) -> dict[str, Any]:
     if "state" in kept:  # else it is damaged, or the daemon could not word it
         # The folder may have been moved or copied since.
         return {**kept, "experiment": paths.root.name, "folder": str(paths.root)}
-    from gpusched.daemon import standing
+    from gpusched.daemon.clients import standing
     from gpusched.driver.assemble import from_journal
 
-    return standing.view(from_journal(paths))
+    return standing(from_journal(paths))
 
 
 def failure(paths: ExperimentPaths) -> GpuschedError:
@@ -164,10 +164,10 @@ def explanation(paths: ExperimentPaths, trial: int) -> dict[str, Any]:
     answer = _from_daemon(paths, "explain", trial=trial)
     if answer is not None:
         return answer
-    from gpusched.daemon import standing
+    from gpusched.daemon.clients import explain
     from gpusched.driver.assemble import from_journal
 
-    return standing.explain(from_journal(paths), trial)
+    return explain(from_journal(paths), trial)
 
 
 def _from_daemon(paths: ExperimentPaths, verb: str, **arguments: Any) -> dict[str, Any] | None:

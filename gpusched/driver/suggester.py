@@ -1,6 +1,6 @@
 """Suggestions of a sampler with a memory: ``Suggest`` commands in, ``Suggested`` events out; the daemon never waits.
 
-A child process is told what is new of the trials with every question (``samplers.memory``). Nothing waits for it: each
+A child process is told what is new of the trials with every question (``samplers``). Nothing waits for it: each
 configuration is asked for one trial ahead; the first ``startup`` ones are drawn at random, and so is one that is not
 suggested in time, cannot be made, or has been tried before. What was suggested is journaled, so that replay is exact.
 The process is started on first use, runs at low priority, and ends with the daemon, however that ends.
@@ -56,8 +56,7 @@ class ChildSuggester:
     ) -> None:
         self._trials = trials
         options = dict(recipe.sampler_options)
-        startup = int(options.pop("startup", 0)) - len(recipe.after)
-        self._startup = max(startup, len(recipe.try_first))
+        self._startup = max(int(options.pop("startup", 0)), len(recipe.try_first))
         self._name = label(recipe.sampler_name)
         about = {"name": recipe.sampler_name, "options": options, "space": recipe.space}
         self._process = Process(json.dumps(about))
@@ -68,16 +67,11 @@ class ChildSuggester:
         self._drawn = recipe.configurations()
         self._seed = recipe.seed
         self._sign = 1.0 if recipe.mode == "max" else -1.0
-        #: Trials of an earlier search, numbered from -1 down.
-        self._earlier = [
-            {**one, "trial": ~n, "curve": [(step, y * self._sign) for step, y in one["curve"]]}
-            for n, one in enumerate(recipe.after)
-        ]
         self._is_patient = is_patient
         self._limit_s = limit_s
         self._asked_at_s = 0.0
-        #: Configurations that an earlier search tried, and those of this one's first so many trials.
-        self._tried = {identity(one["hparams"]) for one in recipe.after}
+        #: Configurations of the first so many trials.
+        self._tried: set[str] = set()
         self._counted = 0
         #: State and number of reports of each trial, as the process was told last.
         self._told: dict[int, tuple[str, int]] = {}
@@ -97,8 +91,7 @@ class ChildSuggester:
             self._draw(command.n, f"the process of {self._name} died too often")
         else:
             self.asked_for, self._asked_at_s = command.n, time.monotonic()
-            earlier = self._earlier if self._process.is_fresh else []
-            seen = [*earlier, *(_seen(trial, self._sign) for trial in self._news())]
+            seen = [_seen(trial, self._sign) for trial in self._news()]
             self._process.ask({"n": command.n, "seed": self._seed, "new": seen})
 
     def _news(self) -> Iterator[TrialRecord]:
@@ -255,12 +248,12 @@ class Process:
 
 
 def _sampler(about: Mapping[str, Any]) -> Callable[[Answer], Mapping[str, object]]:
-    from gpusched.samplers import memory
+    from gpusched import samplers
     from gpusched.space.space import parse_space
 
     space = parse_space(about["space"])
-    made = memory.make(about["name"], space, about["options"])
-    return functools.partial(memory.answer, made, {})
+    made = samplers.make(about["name"], space, about["options"])
+    return functools.partial(samplers.answer, made, {})
 
 
 def serve(about: Mapping[str, Any]) -> None:

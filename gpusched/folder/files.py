@@ -154,9 +154,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 class Reserve:
     """``path`` is the file. Nothing here raises: without a reserve everything works but the end on a full disk."""
 
-    def __init__(self, path: Path, slices: int = SLICES) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._slices = slices
         with suppress(OSError):
             self.fill()
 
@@ -173,7 +172,7 @@ class Reserve:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(self._path, flags, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, self._slices * SLICE_BYTES)
+            os.posix_fallocate(descriptor, 0, SLICES * SLICE_BYTES)
         finally:
             os.close(descriptor)
 

@@ -108,26 +108,26 @@ _EPOCH = "epoch"
 _NOTE_BYTES = 80
 
 
-def _read_small(path: Path | str) -> str:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+def _read_number(path: Path | str) -> int:
+    """Return the number in a small file; 0 for no such file. Raises OSError where that is not known."""
     try:
-        return os.read(descriptor, _NOTE_BYTES).decode("ascii", "replace")
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return 0
+    try:
+        found = os.read(descriptor, _NOTE_BYTES)
     finally:
         os.close(descriptor)
-
-
-def _read_number(path: Path | str) -> int:
-    """Return the number in a small file, which another process may be writing; 0 if missing."""
-    with suppress(OSError):
-        found = _read_small(path)
-        if found.endswith("\n") and found.strip().isdecimal():
-            return int(found)
-    return 0
+    if not (found.endswith(b"\n") and found.strip().isdigit()):
+        raise OSError(errno.EAGAIN, "the number is being written", str(path))
+    return int(found)
 
 
 def read_epoch(experiment: Path | str) -> int:
     """Return the epoch of the newest daemon of the experiment in this folder; 0 if unknown."""
-    return _read_number(f"{experiment}/{_EPOCH}")
+    with suppress(OSError):
+        return _read_number(f"{experiment}/{_EPOCH}")
+    return 0
 
 
 class Epoch:
@@ -208,13 +208,7 @@ def read_fence(fence: Path) -> int:
 
     Raises OSError where that is not known: the folder may be away, or no descriptor left.
     """
-    try:
-        found = _read_small(fence)
-    except FileNotFoundError:
-        return 0
-    if not (found.endswith("\n") and found.strip().isdecimal()):
-        raise OSError(errno.EAGAIN, "the fence is being written", str(fence))
-    return int(found)
+    return _read_number(fence)
 
 
 def write_fence(fence: Path, incarnation: int) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from gpusched.errors import DamagedState, GpuschedError, InputError
 from gpusched.folder.files import own_folder, sync, write_durably
-from gpusched.journal.damage import explained
 
 VARIABLE = "GPUSCHED_JOURNALS"
 """Folder for homes; where it is set, the journal of every search on a cluster has one."""
@@ -66,12 +65,13 @@ class Home:
                 left.unlink()
             (folder / _OF).write_text(str(self._link))
             if self._link.exists():
-                with explained(self._link):
-                    _backup(self._link, folder / self._link.name)
+                _backup(self._link, folder / self._link.name)
             aside.unlink(missing_ok=True)
             aside.symlink_to(folder / self._link.name)
             aside.replace(self._link)
             sync(experiment)
+        except sqlite3.Error as error:
+            raise DamagedState(f"{self._link}: the journal cannot be copied ({error})") from None
         except OSError as error:
             raise InputError(
                 f"{error.filename or base}: the journal cannot be kept there ({error.strerror}); {remedy}"

@@ -7,8 +7,7 @@ read it after the daemon is gone.
 * ``append`` only collects; ``commit`` writes and syncs. Nothing may be *done* about an event before it is synced;
   an answer of "go on" does nothing outside and need not wait. Events that nothing is done about may be committed
   unsynced: they survive the daemon's death, and a power cut from the next sync on.
-* What is damaged is named, never skipped: a changed row by its checksum (``rows``), a missing end by the mark
-  (``damage``).
+* What is damaged is named, never skipped: a changed row by its checksum (``rows``), a missing end by the mark.
 * ``FORMAT`` is 1 until the first release, and raised with every change of events or commands after it. A journal of
   another format is refused, with both named. An event whose checksum holds and that cannot be read is another
   version's, not damage.
@@ -16,7 +15,10 @@ read it after the daemon is gone.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,6 @@ from gpusched.core.commands import Command
 from gpusched.core.events import Event
 from gpusched.errors import Fenced
 from gpusched.folder.files import is_full, sync
-from gpusched.journal.damage import Mark, damaged, explained
 from gpusched.journal.local_disk import require_journal
 from gpusched.journal.rows import (
     Entry,
@@ -36,8 +37,10 @@ from gpusched.journal.rows import (
     connect,
     crc_of,
     create,
+    damaged,
     entry_of,
     event_body,
+    explained,
     meta_of,
     meta_row,
     refuse_others,
@@ -51,6 +54,49 @@ _MAY_BE_ROOM = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 class DiskFull(Exception):
     """A disk without room for the appended events. None is lost or acknowledged; ``commit`` may be tried again."""
+
+
+class Mark:
+    """The number of the newest synced event, in a small file beside the journal.
+
+    A log cannot tell by itself that its end is missing: SQLite takes a damaged or lost write-ahead log for transactions
+    that never were. The mark is written *after* each sync and never synced itself, so it is never ahead of what was
+    synced; a journal that ends before it has lost events. Writing never raises: without a readable mark everything
+    works but this check.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor: int | None = None
+        with contextlib.suppress(OSError):
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def write(self, seq: int) -> None:
+        if self._descriptor is None:
+            return
+        with contextlib.suppress(OSError):
+            os.pwrite(self._descriptor, _line(seq), 0)
+
+    def read(self) -> int:
+        """Return the number; 0 without a readable mark."""
+        if self._descriptor is None:
+            return 0
+        try:
+            line = os.pread(self._descriptor, 64, 0)
+            seq = int(line[:16])
+        except (OSError, ValueError):
+            return 0
+        return seq if line == _line(seq) else 0
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _line(seq: int) -> bytes:
+    """Format the mark, always of the same length, so that overwriting needs no space on the disk."""
+    number = f"{seq:016d}".encode()
+    return number + f" {zlib.crc32(number):010d}\n".encode()
 
 
 class Journal:

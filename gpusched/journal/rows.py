@@ -22,8 +22,7 @@ from msgspec.json import Encoder
 
 from gpusched.core.commands import COMMAND_TYPES, Command
 from gpusched.core.events import EVENT_TYPES, Event
-from gpusched.errors import DamagedState, InputError, OtherFormat
-from gpusched.journal.damage import damaged, explained
+from gpusched.errors import DamagedState, GpuschedError, InputError, OtherFormat
 from gpusched.journal.local_disk import require_journal
 
 FORMAT = 1
@@ -217,3 +216,44 @@ def meta_row(meta: Mapping[str, Any]) -> tuple[str, int]:
 
 def crc_of(before: int, seq: int, at: float, kind: str, body: str, commands: str) -> int:
     return zlib.crc32(f"{seq}|{at!r}|{kind}|{body}|{commands}".encode(), before)
+
+
+# ---------------------------------------------------------------- damage, in words
+# Nothing is repaired and nothing skipped: what else is wrong in a damaged file, nobody knows.
+
+
+def damaged(path: Path, what: str) -> DamagedState:
+    """Word damage that keeps the search from continuing."""
+    return DamagedState(
+        f"{path}: {what}, so this search cannot continue. Its best/ and the trials' checkpoints are files of their own "
+        "and not affected. Begin a new search with the best configuration as 'try_first' in its recipe: "
+        "'gpusched best' prints the configuration"
+    )
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Word an error of SQLite, or of the content, as one message for the user."""
+    try:
+        yield
+    except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
+        raise _in_words(path, error) from error
+
+
+def _in_words(path: Path, error: Exception) -> GpuschedError:
+    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+        case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+            return InputError(
+                f"{path}: the journal cannot be opened ({error}); look at the permissions of its folder"
+            )
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return InputError(f"{path}: another process has the journal open")
+        case sqlite3.SQLITE_FULL:
+            return GpuschedError(f"{path}: the disk is full; make room and try again")
+        case sqlite3.SQLITE_IOERR:
+            return DamagedState(
+                f"{path}: the disk answers with an error ({error}); the journal was not changed. Look at the kernel's "
+                "messages (dmesg) and try again"
+            )
+        case _:
+            return damaged(path, f"the journal is damaged ({error})")

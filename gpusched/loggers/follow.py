@@ -21,8 +21,7 @@ from typing import Any
 from gpusched.folder.files import read_json
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.timeline import IncarnationTimeline, JournalTail, ReportedStep
-from gpusched.loggers import base
-from gpusched.loggers.base import Logger, Point, Search
+from gpusched.loggers import Logger, Point, Search, load
 
 EVERY_S = 1.0
 #: A tool that fails is tried again after 1, 2, 4, .. seconds, at most this.
@@ -106,7 +105,7 @@ def main(folder: str, name: str, options: str) -> int:
     about: dict[str, Any] = json.loads(options)
     while True:
         try:
-            follower = Follower(paths, lambda search: base.load(name)(search, **about))
+            follower = Follower(paths, lambda search: load(name)(search, **about))
             while not is_over:
                 follower.send_news()
                 failures = 0

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpusched.loggers.base import Logger, Point, Search
+from gpusched.loggers import Logger, Point, Search
 from gpusched.text import flat
 
 #: MLflow takes no more metrics, or parameters, in one call.

@@ -11,13 +11,12 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from gpusched import plugins, policies
+from gpusched import loggers, plugins, policies, samplers
 from gpusched.errors import InputError
-from gpusched.loggers import base as loggers
 from gpusched.recipe.messages import OPTIONS_ELSEWHERE, BadValue, typed, unknown_key
 from gpusched.recipe.recipe import DEFAULT_POLICY, DEFAULT_SAMPLER
 from gpusched.recipe.yaml import Finding
-from gpusched.samplers import memory, sequence
+from gpusched.samplers import sequence
 from gpusched.space.space import Space
 from gpusched.text import did_you_mean, show
 
@@ -125,14 +124,14 @@ def check_sampler(raw: object, folder: Path, space: Space | None) -> Named:
     ``folder``: where a file such as that of ``mine.py:MySampler`` is looked for. ``space``: None if it has problems.
     """
     try:
-        name, options = _named(raw, DEFAULT_SAMPLER, memory.names(), folder)
+        name, options = _named(raw, DEFAULT_SAMPLER, samplers.names(), folder)
         if name in sequence.NAMES:
             why = f"{name} has no options; leave it out"
             findings: list[Finding] = [(("sampler", key), why) for key in options]
             if space is not None:
                 findings += [((key,), why) for key, why in sequence.problems(name, space)]
             return name, {}, findings
-        kind = _loaded("sampler", name, memory.load, memory.names())
+        kind = _loaded("sampler", name, samplers.load, samplers.names())
         startup = typed(options.pop("startup", kind.startup), Annotated[int, Meta(ge=0)])
     except BadValue as error:
         return DEFAULT_SAMPLER, {}, [(("sampler", *error.path), str(error))]

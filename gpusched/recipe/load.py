@@ -28,8 +28,16 @@ from gpusched.recipe.yaml import (
     read_text,
     read_yaml,
 )
-from gpusched.space import arguments
-from gpusched.space.space import Space, SpaceError, check_first, parse_space
+from gpusched.space.space import (
+    ALL,
+    FOLDER,
+    ID,
+    Space,
+    SpaceError,
+    check_first,
+    names_in,
+    parse_space,
+)
 from gpusched.text import nearest, show
 
 _MEANT = re.compile(r"unknown key; (?:did you mean|here it is) (\w+)")
@@ -251,14 +259,6 @@ def _check_values(fields: Mapping[str, Any], file: FilePath) -> tuple[Recipe, li
     if "space" in fields:
         space, wrong = _check_space(draft)
         findings += wrong
-    if isinstance(earlier := fields.get("after"), str):
-        found["after"] = ()
-        try:
-            if space is not None and "metric" in fields:
-                earlier_folder = checks.absolute(folder, earlier)
-                found["after"] = checks.read_after(earlier_folder, draft.metric, draft.mode, space)
-        except ValueError as error:
-            findings.append((("after",), str(error)))
     if "mode" not in fields and checks.better_mode(draft.metric) == "min":
         why = f"{draft.metric} looks like a loss, but mode is max: add mode: min"
         findings.append((("metric",), f"{why} (or mode: max, if more of it is better)"))
@@ -297,12 +297,11 @@ def _check_arguments(args: Sequence[str], space: Space) -> Iterator[Finding]:
     """Check that every ``${name}`` of ``args`` is a key of the space."""
     known = [name for name, _ in space.describe()]
     for place, argument in enumerate(args):
-        for name in arguments.names(argument):
-            if name in (*known, arguments.ID, arguments.FOLDER) or (
-                name == arguments.ALL and argument.strip() == f"${{{name}}}"
-            ):
+        for name in names_in(argument):
+            is_whole = name == ALL and argument.strip() == f"${{{name}}}"
+            if is_whole or name in (*known, ID, FOLDER):
                 continue
-            meant = nearest(name, [*known, arguments.ALL, arguments.ID, arguments.FOLDER])
+            meant = nearest(name, [*known, ALL, ID, FOLDER])
             hint = f"did you mean {meant}?" if meant else f"there are {', '.join(known[:20])}"
             message = f"${{{name}}}: the space has no such key; {hint} ($${{ stands for ${{)"
             yield ("args", place), message

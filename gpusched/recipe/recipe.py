@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 DEFAULT_POLICY = "hypersched"
 DEFAULT_SAMPLER = "random"
 
-#: So many trials of an earlier search are tried first.
-AFTER_FIRST = 3
 #: Keys whose value is a name, or a map of a name and options.
 NAMED = ("policy", "sampler")
 
@@ -119,11 +117,6 @@ class Recipe:
     try_first: tuple[Mapping[str, Any], ...] = key(
         "Configurations to begin with; what they leave out is drawn.",
         (),
-    )
-    after: tuple[Mapping[str, Any], ...] = key(
-        "The folder of an earlier search: what a sampler that learns has seen; others try its best three first.",
-        (),
-        reader=values.earlier,
     )
     policy_name: str = key(
         "The policy's name, or a map of its name and options.",
@@ -269,12 +262,11 @@ class Recipe:
 
     def passed(self) -> list[str]:
         """Return the names of the hyperparameters that ``args`` pass to the script."""
-        from gpusched.space import arguments
-        from gpusched.space.space import parse_space
+        from gpusched.space.space import ALL, names_in, parse_space
 
-        named = {name for argument in self.args for name in arguments.names(argument)}
+        named = {name for argument in self.args for name in names_in(argument)}
         known = [name for name, _ in parse_space(self.space).describe()] if named else []
-        return [name for name in known if name in named or arguments.ALL in named]
+        return [name for name in known if name in named or ALL in named]
 
     @property
     def has_memory(self) -> bool:
@@ -288,14 +280,8 @@ class Recipe:
         from gpusched.samplers import sequence
         from gpusched.space.space import parse_space
 
-        space, name = parse_space(self.space), self.sampler_name
-        good = [one["hparams"] for one in self.after[:AFTER_FIRST] if one["state"] != "failed"]
-        if self.has_memory:
-            name, good = DEFAULT_SAMPLER, []
-        # Another seed than the earlier search's: what it tried is not drawn again.
-        seed = self.seed + (10**9 if self.after else 0)
-        tried = [one["hparams"] for one in self.after]
-        return sequence.make(name, space, seed, (*self.try_first, *good), tried)
+        name = DEFAULT_SAMPLER if self.has_memory else self.sampler_name
+        return sequence.make(name, parse_space(self.space), self.seed, self.try_first)
 
     @property
     def atoms_named(self) -> int | None:

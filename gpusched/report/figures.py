@@ -88,11 +88,10 @@ def curves(told: Timeline, sign: float, metric: str) -> go.Figure:
     away hides nothing.
     """
     drawn = [trial for trial in ranked(told, sign) if trial.best(sign) is not None]
-    traces, times, errors = [], [], []
+    traces, times = [], []
     for place, trial in reversed(list(enumerate(drawn))):
         points = thinned([(step, value) for _, step, value in trial.curve], POINTS)
         times.append([at for at, _ in thinned([(at, None) for at, *_ in trial.curve], POINTS)])
-        errors.append([None if value is None else 1.0 - value for _, value in points])
         named = place < LINES
         style = {"color": colour(trial.id) if named else OTHERS, "width": 3.5 if place == 0 else 1}
         hover = "%{y}<br>%{fullData.name}<extra></extra>"
@@ -105,17 +104,12 @@ def curves(told: Timeline, sign: float, metric: str) -> go.Figure:
     margin = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
     span = [low - margin, high + margin]
     found.update_yaxes(range=span)
-    steps, metrics = [trace.x for trace in traces], [trace.y for trace in traces]
-    plain = {"yaxis.type": "linear", "yaxis.range": span, "yaxis.title.text": escape(metric)}
+    steps = [trace.x for trace in traces]
     menus = [_buttons(0.0, {"by step": ({"x": steps}, {"xaxis.title.text": "step"}),
                             "by time": ({"x": times}, {"xaxis.title.text": SECONDS})})]  # fmt: skip
-    log: dict[str, Any] = {"yaxis.type": "log", "yaxis.autorange": True}
-    if sign > 0 and max(values) <= 1.0:
-        # Where all end near 1 the error tells them apart.
-        log["yaxis.title.text"] = f"1 - {escape(metric)}"
-        menus.append(_buttons(0.25, {"metric": ({"y": metrics}, plain),
-                                     "error, logarithmic": ({"y": errors}, log)}))  # fmt: skip
-    elif min(values) > 0:
+    if min(values) > 0:
+        plain = {"yaxis.type": "linear", "yaxis.range": span}
+        log = {"yaxis.type": "log", "yaxis.autorange": True}
         menus.append(_buttons(0.25, {"linear": ({}, plain), "logarithmic": ({}, log)}))
     found.update_layout(updatemenus=menus)
     return found
@@ -194,8 +188,8 @@ def scatter(
             hovertemplate="%{text}: %{y}<br>%{x}<extra></extra>",
         )
         found.add_trace(dots, **at)
-        log = _decades(values) if numbers and name in set(logarithmic) else {}
-        found.update_xaxes(title_text=escape(name), **log, **at)
+        kind = "log" if numbers and name in set(logarithmic) else None
+        found.update_xaxes(title_text=escape(name), type=kind, **at)
     low, high = sorted((known[len(known) // 4][1], known[-1][1]))
     margin = 0.06 * (high - low) or 1.0
     found.update_yaxes(range=[low - margin, high + margin])
@@ -206,16 +200,7 @@ def scatter(
     return found
 
 
-def _decades(values: Sequence[Any]) -> dict[str, Any]:
-    """Return a logarithmic axis: powers of ten are named, and on one of less than two decades 1, 2, 5, 10, .."""
-    low, high = math.log10(min(values)), math.log10(max(values))
-    if high - low >= 2:
-        return {"type": "log", "dtick": 1, "exponentformat": "power"}
-    powers = range(math.floor(low), math.ceil(high) + 1)
-    return {"type": "log", "tickvals": [n * 10.0**power for power in powers for n in (1, 2, 5)]}
-
-
-# ---------------------------------------------------------------- devices and rungs
+# ---------------------------------------------------------------- devices
 
 
 def devices(told: Timeline) -> go.Figure:
@@ -242,17 +227,3 @@ def devices(told: Timeline) -> go.Figure:
     found = _figure(bars, SECONDS, "", height=120 + 26 * len(rows), barmode="overlay")
     found.update_yaxes(categoryarray=rows, autorange="reversed", type="category")
     return found
-
-
-def rungs(told: Timeline, milestones: Sequence[int]) -> go.Figure:
-    """Draw how many trials reached each rung, and how many of them trained beyond it."""
-    furthest = [max(step for _, step, _ in t.curve) for t in told.trials.values() if t.curve]
-    names = [f"step {milestone}" for milestone in milestones]
-    reached = [sum(step >= milestone for step in furthest) for milestone in milestones]
-    beyond = [sum(step > milestone for step in furthest) for milestone in milestones]
-    stayed = [all_of - on for all_of, on in zip(reached, beyond, strict=True)]
-    bars = [
-        go.Bar(x=names, y=beyond, name="trained beyond it", marker={"color": "#009e73"}),
-        go.Bar(x=names, y=stayed, name="ended there", marker={"color": "#56b4e9"}),
-    ]
-    return _figure(bars, "rung", "trials", barmode="stack", showlegend=True, height=300)

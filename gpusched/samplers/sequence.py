@@ -11,7 +11,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpusched.space.forms import Range, identity
+from gpusched.space.forms import identity
 from gpusched.space.reader import MAX_GRID
 from gpusched.space.space import Space, flat
 
@@ -25,24 +25,15 @@ Configuration = dict[str, object]
 
 
 class InTurn(ABC):
-    """The configurations of a search in order: what a recipe's ``try_first`` names, then what is found in the space.
+    """The configurations of a search in order: what a recipe's ``try_first`` names, then what is found in the space."""
 
-    ``tried``: configurations of an earlier search, which are passed over.
-    """
-
-    def __init__(
-        self,
-        space: Space,
-        seed: int,
-        first: Sequence[Mapping[str, object]] = (),
-        tried: Sequence[Mapping[str, object]] = (),
-    ) -> None:
+    def __init__(self, space: Space, seed: int, first: Sequence[Mapping[str, object]] = ()) -> None:
         self._space = space
         self._seed = seed
         given = [flat(values, space.leaves) for values in first]
         self._first = [space.draw(seed, f"first {n}", values) for n, values in enumerate(given)]
         self._found: list[Configuration] = []
-        self._before = {*map(identity, self._first), *map(identity, tried)}
+        self._before = {*map(identity, self._first)}
         self._seen = set(self._before)
 
     @property
@@ -81,19 +72,8 @@ class Random(InTurn):
     A space whose configurations can be listed ends when all of them have come.
     """
 
-    def __init__(self, space: Space, seed: int, *known: Sequence[Mapping[str, object]]) -> None:
-        super().__init__(space, seed, *known)
-        #: A range that every configuration draws from repeats none, so nothing need be remembered.
-        self._never_repeats = any(
-            isinstance(leaf.form, Range) and not leaf.conditions for leaf in space.leaves.values()
-        )
-        self._drawn = 0
-        self._has_ended = False
-
-    def sample(self, n: int) -> Configuration | None:
-        if self._never_repeats and n >= len(self._first):
-            return self._space.draw(self._seed, str(n - len(self._first)), {})
-        return super().sample(n)
+    _drawn = 0
+    _has_ended = False
 
     def _find(self, count: int) -> None:
         misses = 0
@@ -124,9 +104,9 @@ class Listed(InTurn):
                 self._add(values)
 
 
-def make(name: str, space: Space, seed: int, *known: Sequence[Mapping[str, object]]) -> InTurn:
+def make(name: str, space: Space, seed: int, first: Sequence[Mapping[str, object]] = ()) -> InTurn:
     """Make what ``sampler: random`` or ``grid`` names, for a space of which ``problems`` yields nothing."""
-    return (Random if name == "random" else Listed)(space, seed, *known)
+    return (Random if name == "random" else Listed)(space, seed, first)
 
 
 def problems(name: str, space: Space) -> Iterator[tuple[str, str]]:

@@ -2,15 +2,24 @@
 
 A draw depends on the seed and the configuration's name alone: not on the order of the keys, not on what was drawn
 before, not on the platform. Each key is drawn from a hash of ``seed/name/dotted.key``.
+
+For scripts that read their options themselves (argparse, hydra, a shell script) ``${lr}`` in the recipe's ``args``
+stands for the trial's value. ``${net.width}`` is a nested one, ``${hparams}`` as an argument of its own stands for all,
+``--lr=0.1 --net.width=32``, ``${trial.id}`` and ``${trial.folder}`` for the trial's number and its own folder, and
+``$${`` for ``${`` itself. An argument with a hyperparameter that this configuration has not (its ``when`` does not
+hold) is left out.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 
+from gpusched import text
 from gpusched.errors import InputError
 from gpusched.space import forms
 from gpusched.space.forms import Const, Form, Range, Steps, same
@@ -18,6 +27,10 @@ from gpusched.space.reader import MAX_GRID, Finding, Leaf, Path, Reader
 from gpusched.text import nearest, show
 
 Values = dict[Path, object]
+
+#: Names that stand for all hyperparameters, and for the trial's number and folder, in an argument of the script.
+ALL, ID, FOLDER = "hparams", "trial.id", "trial.folder"
+_PLACE = re.compile(r"\$(\$\{|\{([^{}]*)\})")
 
 
 class SpaceError(InputError):
@@ -95,10 +108,10 @@ class Space:
     def describe(self) -> Iterator[tuple[str, str]]:
         """Yield each hyperparameter's dotted name and, in words, its values."""
         for path, leaf in self.leaves.items():
-            text = str(leaf.form)
+            words = str(leaf.form)
             for reference, allowed in leaf.conditions:
-                text += f", if {'.'.join(reference)} is {' or '.join(map(show, allowed))}"
-            yield ".".join(path), text
+                words += f", if {'.'.join(reference)} is {' or '.join(map(show, allowed))}"
+            yield ".".join(path), words
 
 
 def _holds(leaf: Leaf, values: Mapping[Path, object]) -> bool:
@@ -109,8 +122,7 @@ def _holds(leaf: Leaf, values: Mapping[Path, object]) -> bool:
 
 
 def _bits(seed: int, name: str, path: Path) -> int:
-    text = f"{seed}/{name}/{'.'.join(path)}"
-    digest = hashlib.sha256(text.encode()).digest()
+    digest = hashlib.sha256(f"{seed}/{name}/{'.'.join(path)}".encode()).digest()
     return int.from_bytes(digest[: forms.BITS // 8], "big")
 
 
@@ -147,12 +159,6 @@ def check_first(
     for place, values in enumerate(first):
         for path, message in _completed(space, seed, f"first {place}", values)[1]:
             yield (place, *path), message
-
-
-def is_whole(space: Space, values: Mapping[str, object]) -> bool:
-    """Tell whether these nested values are a configuration of the space, with all of its keys."""
-    drawn, found = _completed(space, 0, "whole", values)
-    return not found and flat(drawn, space.leaves).keys() == flat(values, space.leaves).keys()
 
 
 def fill_in(
@@ -218,3 +224,36 @@ def _lies_in(form: Form, value: object) -> bool:
     exact = Decimal(repr(value))
     fits = form.first * form.step <= exact <= form.last * form.step
     return fits and (not form.whole or exact == exact.to_integral_value())
+
+
+# ---------------------------------------------------------------- the script's command line
+
+
+def names_in(argument: str) -> list[str]:
+    """Return the names in an argument of the script, ``hparams`` included."""
+    return [found[2].strip() for found in _PLACE.finditer(argument) if found[2] is not None]
+
+
+def command_line(
+    arguments: Sequence[str], hparams: Mapping[str, object], trial: int, folder: str
+) -> list[str]:
+    """Return the arguments of the trial of this number, folder and hyperparameters."""
+    drawn = {name: _as_text(value) for name, value in text.flat(hparams)}
+    values = {ID: str(trial), FOLDER: folder, **drawn}
+    filled: list[str] = []
+    for argument in arguments:
+        named = names_in(argument)
+        if named == [ALL] and ALL not in values and _PLACE.fullmatch(argument.strip()):
+            filled += [f"--{name}={value}" for name, value in drawn.items()]
+        elif all(name in values for name in named):
+            filled.append(
+                _PLACE.sub(
+                    lambda found: "${" if found[2] is None else values[found[2].strip()], argument
+                )
+            )
+    return filled
+
+
+def _as_text(value: object) -> str:
+    """Write a value as programs read it: text as it is, anything else as JSON (``true``, ``null``, ``[1, 2]``)."""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""."""
+"""A policy of the user's own that was mended decides at a resume, if it would have decided as before."""
 
 from __future__ import annotations
 

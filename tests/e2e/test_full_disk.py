@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
-from tests.driver.test_disk import _in_a_namespace, can_mount
 from tests.journal_samples import ROOT
 
 ON_A_SMALL_DISK = """
@@ -94,6 +95,24 @@ ON_A_SMALL_DISK = """
 """
 
 
+def in_a_namespace(*command: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    unshare = ["unshare", "--user", "--map-root-user", "--mount"]
+    return subprocess.run(
+        [*unshare, *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+    )
+
+
+def can_mount() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    return in_a_namespace("mount", "-t", "tmpfs", "tmpfs", "/mnt").returncode == 0
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not can_mount(), reason="no user namespaces here: a small disk cannot be made")
 @pytest.mark.parametrize(
@@ -110,7 +129,7 @@ def test_a_disk_that_is_full_for_a_while(tmp_path: Path, how: str) -> None:
         (tmp_path / name).mkdir()
     places = f"{tmp_path}/disk {tmp_path}/own"
     mount = f"mount -t tmpfs -o size=128m tmpfs {tmp_path}/disk"
-    done = _in_a_namespace(
+    done = in_a_namespace(
         "sh",
         "-c",
         f"{mount} && PYTHONPATH={ROOT} {sys.executable} {script} {places} {how}",

@@ -1,8 +1,7 @@
 """Every file operation of ours fails once, at every place, with everything a disk may say.
 
 What is acknowledged is on the disk; what was there before is whole; and when the disk is well again it works again.
-The journal's own writes are SQLite's: ``driver/test_disk.py`` fills a file system, ``daemon/test_storage.py`` has
-its codes.
+The journal's own writes are SQLite's: ``journal/test_calls.py``.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,18 +30,9 @@ from gpusched.worker.checkpoint import CheckpointStore
 from gpusched.worker.endings import leave_word
 
 CALLS = (
-    "open",
-    "write",
-    "fsync",
-    "rename",
-    "replace",
-    "mkdir",
-    "link",
-    "symlink",
-    "utime",
-    "fstat",
+    *("open", "write", "fsync", "rename", "replace"),
+    *("mkdir", "link", "symlink", "utime", "fstat"),
 )
-ERRORS = ("ENOSPC", "EDQUOT", "EIO", "EROFS")
 PAYLOAD = bytes(range(256)) * 40
 
 
@@ -99,54 +88,33 @@ class Scene:
         return self.store.write(step, {"state.pt": memoryview(PAYLOAD)}, {})
 
 
-def _checkpoint(scene: Scene, acknowledged: bool, again: bool) -> None:
+# ---------------------------------------------------------------- what each writer does, and what must be true then
+
+
+def _checkpoint(scene: Scene, acknowledged: bool) -> None:
     found = scene.store.newest()
     assert found.step >= (2 if acknowledged else 1)
     assert (found.folder / "state.pt").read_bytes() == PAYLOAD
-    leftovers = [p.name for p in scene.trial.checkpoints.iterdir() if p.name.startswith(".staged")]
-    assert leftovers == [] or not again
+    staged = [p.name for p in scene.trial.checkpoints.iterdir() if p.name.startswith(".staged")]
+    assert staged == [] or not acknowledged
 
 
-def _best(scene: Scene, acknowledged: bool, again: bool) -> None:
+def _best(scene: Scene, acknowledged: bool) -> None:
     metric = json.loads((scene.paths.best / "metric.json").read_bytes())
     assert metric["step"] in ((2,) if acknowledged else (1, 2))
     assert metric["value"] == metric["step"] / 10
     assert (scene.paths.best / "checkpoint" / "state.pt").read_bytes() == PAYLOAD
 
 
-def _durable(scene: Scene, acknowledged: bool, again: bool) -> None:
+def _durable(scene: Scene, acknowledged: bool) -> None:
     assert scene.paths.final_view.read_bytes() in ((b"new",) if acknowledged else (b"old", b"new"))
     assert [p.name for p in scene.paths.root.iterdir() if p.name.endswith(".tmp")] == []
 
 
-def _report(scene: Scene, acknowledged: bool, again: bool) -> None:
+def _report(scene: Scene, acknowledged: bool) -> None:
     steps = [line.step for line in reports_after(scene.trial.reports, 0)]
     assert steps[0] == 1
     assert (2 in steps) or not acknowledged
-
-
-def _claim(scene: Scene, acknowledged: bool, again: bool) -> None:
-    claim = read_claim(scene.trial.shim(1))
-    if acknowledged:
-        assert claim.shim == Identity(os.getpid(), 5)
-
-
-def _hparams(scene: Scene, acknowledged: bool, again: bool) -> None:
-    assert json.loads(scene.trial.hparams.read_bytes()) in (
-        ({"new": 2},) if acknowledged else ({"new": 2}, {"old": 1})
-    )
-
-
-def _word(scene: Scene, acknowledged: bool, again: bool) -> None:
-    if acknowledged:
-        assert json.loads(scene.trial.last_word(1).read_bytes())["why"] == "yielded"
-
-
-def _exit(scene: Scene, acknowledged: bool, again: bool) -> None:
-    if acknowledged:
-        assert json.loads(scene.trial.exit(1).read_bytes()) == {"outcome": "finished"}
-    else:
-        assert not scene.trial.exit(1).exists() or scene.trial.exit(1).read_bytes().endswith(b"\n")
 
 
 def _make_claim(scene: Scene) -> bool:
@@ -159,8 +127,19 @@ def _make_claim(scene: Scene) -> bool:
     return made
 
 
-def _say(scene: Scene) -> bool:
-    return leave_word(scene.trial.last_word(1), "yielded", 2, 2)
+def _claim(scene: Scene, acknowledged: bool) -> None:
+    claim = read_claim(scene.trial.shim(1))
+    assert not acknowledged or claim.shim == Identity(os.getpid(), 5)
+
+
+def _hparams(scene: Scene, acknowledged: bool) -> None:
+    known = json.loads(scene.trial.hparams.read_bytes())
+    assert known in (({"new": 2},) if acknowledged else ({"new": 2}, {"old": 1}))
+
+
+def _word(scene: Scene, acknowledged: bool) -> None:
+    if acknowledged:
+        assert json.loads(scene.trial.last_word(1).read_bytes())["why"] == "yielded"
 
 
 def _leave(scene: Scene) -> None:
@@ -168,19 +147,21 @@ def _leave(scene: Scene) -> None:
     write_aside(path, b'{"outcome": "finished"}\n').replace(path)
 
 
+def _exit(scene: Scene, acknowledged: bool) -> None:
+    path = scene.trial.exit(1)
+    assert path.exists() or not acknowledged
+    assert not path.exists() or json.loads(path.read_bytes()) == {"outcome": "finished"}
+
+
 Do = Callable[[Scene], object]
-Check = Callable[[Scene, bool, bool], None]
-WRITERS: dict[str, tuple[Do, Check]] = {
+WRITERS: dict[str, tuple[Do, Callable[[Scene, bool], None]]] = {
     "checkpoint": (lambda scene: scene.save(2), _checkpoint),
-    "best": (
-        lambda scene: keep_best(scene.paths, 4, 2, metric="a", value=0.2, atoms=1),
-        _best,
-    ),
+    "best": (lambda scene: keep_best(scene.paths, 4, 2, metric="a", value=0.2, atoms=1), _best),
     "durable file": (lambda scene: write_durably(scene.paths.final_view, b"new"), _durable),
     "report": (lambda scene: scene.log.append(Report(0, 0, 2, None, {"a": 2})), _report),
     "claim": (_make_claim, _claim),
     "hparams": (lambda scene: _write_hparams(scene.trial.hparams, b'{"new": 2}'), _hparams),
-    "last word": (_say, _word),
+    "last word": (lambda scene: leave_word(scene.trial.last_word(1), "yielded", 2, 2), _word),
     "exit": (_leave, _exit),
 }
 
@@ -201,13 +182,13 @@ def play(folder: Path, name: str, faults: Faults) -> bool:
         scene.save(2)
     do, check = WRITERS[name]
     done = attempt(do, scene, faults)
-    check(scene, done, False)
+    check(scene, done)
     if faults.failed:
         assert faults.short or not done or faults.failed in ("link", "utime", "fstat"), (
             f"{faults.failed} failed and was passed over"
         )
         assert attempt(do, scene, Faults()), "the disk is well again"
-        check(scene, True, True)
+        check(scene, True)
     return bool(faults.failed)
 
 
@@ -229,40 +210,17 @@ def every_call(folder: Path, name: str, errors: tuple[str, ...]) -> None:
     assert reached >= len(errors), "the faults did not reach the calls"
 
 
+@pytest.mark.parametrize(
+    "errors",
+    [
+        ("ENOSPC", "short"),
+        pytest.param(("ENOSPC", "EDQUOT", "EIO", "EROFS", "short"), marks=pytest.mark.slow),
+    ],
+    ids=["", "everything"],
+)
 @pytest.mark.parametrize("name", WRITERS)
-def test_every_call_fails(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    every_call(folder, name, ("ENOSPC", "short"))
-    capsys.readouterr()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WRITERS)
-def test_every_call_fails_with_everything(
-    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+def test_every_call_fails(
+    name: str, errors: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    every_call(folder, name, (*ERRORS, "short"))
+    every_call(folder, name, errors)
     capsys.readouterr()
-
-
-def test_signals_in_the_middle_of_every_call(folder: Path) -> None:
-    """EINTR: Python tries again itself; here with an alarm every fifth of a millisecond."""
-    alarms = 0
-
-    def alarm(*_: object) -> None:
-        nonlocal alarms
-        alarms += 1
-
-    before = signal.signal(signal.SIGALRM, alarm)
-    signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
-    try:
-        for number in range(20):
-            scene = Scene(folder / str(number))
-            for name, (do, check) in WRITERS.items():
-                if name == "best":
-                    scene.save(2)
-                assert do(scene) is not False, name
-                check(scene, True, True)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert alarms > 50

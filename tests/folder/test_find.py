@@ -14,6 +14,7 @@ from gpusched.errors import DamagedState, InputError
 from gpusched.folder.find import find, has_daemon
 from gpusched.folder.lock import Lock
 from gpusched.folder.paths import ExperimentPaths
+from tests.rig import as_nobody
 
 DAY = "20261122"
 
@@ -82,28 +83,6 @@ def test_an_experiment_that_lost_its_journal_is_damaged(tmp_path: Path) -> None:
         find(str(tmp_path), tmp_path / "runs")
 
 
-def as_somebody_else(runs: Path, wanted: str | None) -> str:
-    """Return the name or the message that another user is given; without root, this user, by modes."""
-    reading, writing = os.pipe()
-    if (pid := os.fork()) == 0:
-        try:
-            os.chdir("/")
-            if os.getuid() == 0:
-                os.setgroups([])
-                os.setgid(65534)
-                os.setuid(65534)
-            os.write(writing, find(wanted, runs).root.name.encode())
-        except BaseException as error:
-            os.write(writing, f"{type(error).__name__}: {error}".encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        told = pipe.read()
-    os.waitpid(pid, 0)
-    return told
-
-
 def test_experiments_of_another_user_are_left_out_and_named_where_they_are_meant() -> None:
     with tempfile.TemporaryDirectory() as folder:
         runs = Path(folder) / "runs"
@@ -114,11 +93,15 @@ def test_experiments_of_another_user_are_left_out_and_named_where_they_are_meant
         for path in (runs.parent, runs, runs / "ours"):
             path.chmod(0o755)
         (runs / "theirs").chmod(0o700 if os.getuid() == 0 else 0)
-        assert as_somebody_else(runs, None) == "ours"
-        assert "no search is called 'theirs'" in as_somebody_else(runs, "theirs")
+
+        def found(wanted: str | None) -> str:
+            return as_nobody(lambda: find(wanted, runs).root.name)
+
+        assert found(None) == "ours"
+        assert "no search is called 'theirs'" in found("theirs")
         runs.chmod(0o700 if os.getuid() == 0 else 0)
         closed = f"InputError: {runs} is not open to this user; --dir DIR looks elsewhere"
-        assert as_somebody_else(runs, None) == closed
+        assert found(None) == closed
         runs.chmod(0o700)
         (runs / "theirs").chmod(0o700)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpusched.folder import paths
-from gpusched.folder.files import private_folder, write_all, write_aside, write_durably
+from gpusched.folder.files import private_folder, write_aside, write_durably
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
 
 
@@ -83,34 +83,6 @@ def test_two_machines_with_one_pid_write_two_files(
     ours, theirs = write_aside(path, b"ours"), write_aside(path, b"theirs")
     assert ours.replace(path).read_bytes() == b"ours"
     assert theirs.replace(path).read_bytes() == b"theirs"
-
-
-def test_what_cannot_be_synced_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "final.json"
-    write_durably(path, b"old")
-
-    def refuse(_descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(paths.os, "fsync", refuse)
-    with pytest.raises(OSError, match="No space left"):
-        write_durably(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_write_that_takes_a_part_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = bytearray()
-
-    def some(_descriptor: int, data: memoryview) -> int:
-        taken.extend(data[:3])
-        return min(3, len(data))
-
-    monkeypatch.setattr(paths.os, "write", some)
-    write_all(0, b"in several parts")
-    assert bytes(taken) == b"in several parts"
 
 
 def test_what_is_an_experiment(tmp_path: Path) -> None:

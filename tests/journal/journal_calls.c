@@ -1,4 +1,4 @@
-/* Fails calls of the C library on files of the journal: for LD_PRELOAD, see test_journal_calls.py.
+/* Fails calls of the C library on files of the journal: for LD_PRELOAD, see test_calls.py.
  *
  * faults_arm(at, error, mode): the at-th call from now on fails with this errno (mode 0), it and all after it (mode 1), or
  * it writes half of what it was given (mode 2). faults_arm(0, 0, 0) ends that. faults_count() is how many calls there were,

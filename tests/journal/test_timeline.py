@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -42,15 +41,6 @@ def test_each_launch_with_its_reports_and_waits(tmp_path: Path) -> None:
     assert (second.number, second.outcome) == (2, None)
     assert told.trials[0].outcome == "yielded"
     assert (told.saves_s, told.releases_s) == ([0.25, 0.5], [0.5])
-
-
-def test_a_changed_row_is_named(tmp_path: Path) -> None:
-    path = story(tmp_path / "journal.db")
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("UPDATE events SET at = 3.4 WHERE seq = 5")
-    other.close()
-    with pytest.raises(DamagedState, match="event 5 is damaged"):
-        read(path)
 
 
 def test_it_is_read_beside_a_writer(tmp_path: Path) -> None:

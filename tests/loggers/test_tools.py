@@ -121,7 +121,7 @@ def in_wandb(folder: Path) -> Iterator[tuple[int, int, float]]:
 OWN = """
 import json
 from pathlib import Path
-from gpusched.loggers.base import Logger
+from gpusched.loggers import Logger
 
 class Lines(Logger):
     def __init__(self, search, *, file="lines.jsonl"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -243,16 +242,6 @@ def test_what_is_no_recipe_file(name: str, message: str, load: Load, folder: Pat
     with pytest.raises(InputError) as caught:
         load_recipe(folder / name)
     assert message in str(caught.value)
-
-
-def test_an_unreadable_recipe(load: Load, folder: Path) -> None:
-    load()
-    (folder / "digits.yaml").chmod(0)
-    if os.access(folder / "digits.yaml", os.R_OK):
-        assert load_recipe(folder / "digits.yaml").name == "digits"  # root reads everything
-        return
-    with pytest.raises(InputError, match="Permission denied"):
-        load_recipe(folder / "digits.yaml")
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_key(folder: Path, load: Load) -> None:

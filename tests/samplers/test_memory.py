@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 from collections import Counter
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from gpusched import samplers
 from gpusched.core.commands import Suggest
 from gpusched.core.events import LimitsMoved, Suggested, UserAsked
 from gpusched.driver.assemble import from_journal
@@ -25,7 +25,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
 from gpusched.recipe.load import load_recipe
 from gpusched.recipe.recipe import Recipe
-from gpusched.samplers import Seen, memory
+from gpusched.samplers import Seen
 from gpusched.sim.setup import Setup, experiment, recipe
 from gpusched.sim.study import simulate, start
 from gpusched.space.space import parse_space
@@ -194,7 +194,7 @@ def test_a_mistake_in_a_sampler_is_said_with_its_place(
     (tmp_path / "mine.py").write_text(f"{head}    {body}\n")
     question = {"n": 0, "seed": 0, "new": []}
     with pytest.raises(InputError, match=re.escape(told)):
-        memory.answer(memory.make(f"{tmp_path}/mine.py:Mine", ONE, {}), {}, question)
+        samplers.answer(samplers.make(f"{tmp_path}/mine.py:Mine", ONE, {}), {}, question)
 
 
 @pytest.mark.parametrize(
@@ -211,72 +211,6 @@ def test_what_is_no_suggestion_is_drawn_and_said(folder: Path, sampler: str, tol
     answers = suggested(ExperimentPaths(root).journal)
     assert all(answer.hparams is not None for answer in answers)
     assert told in {answer.why for answer in answers}
-
-
-# ------------------------------------------------------------ after an earlier search
-
-TELLING = """
-from gpusched.samplers import Sampler
-
-class Telling(Sampler):
-    startup = 8
-
-    def suggest(self, n, seen, random):
-        best = max(seen, key=lambda trial: trial.score)
-        assert [trial.trial for trial in seen] == list(range(-len(seen), 0)), seen
-        return {"lr": best.hparams["lr"] * 1.01, "opt": best.hparams["opt"]}
-"""
-
-
-@pytest.fixture
-def earlier(folder: Path) -> Path:
-    """A search of the same space, for a loss; its best trial has the smallest lr."""
-    of = setup(folder, "random", max_trials=12)
-    file = folder / "workload.py"
-    file.write_text(f"METRIC, MODE = 'loss', 'min'\n{file.read_text()}")
-    return simulate_into(folder / "runs", of)[1]
-
-
-def test_after_an_earlier_search_its_best_are_tried_first(folder: Path, earlier: Path) -> None:
-    trials = from_journal(ExperimentPaths(earlier)).experiment.state.trials.values()
-    best = [dict(trial.hparams) for trial in sorted(trials, key=lambda trial: trial.hparams["lr"])]
-    recipe = load(folder, "random", f"after: {earlier}\ntry_first: [{{opt: adam}}]\n")
-    shutil.rmtree(earlier)
-    again = Recipe.from_resolved(json.loads(json.dumps(recipe.resolved())))
-    assert again == recipe
-    drawn = [again.configurations().sample(n) for n in range(30)]
-    assert drawn[1:4] == best[:3]
-    assert not [hparams for hparams in drawn[4:] if hparams in best], "tried again"
-    assert {one["state"] for one in recipe.after} == {"completed"}
-
-
-def test_a_sampler_that_learns_has_seen_the_earlier_search(folder: Path, earlier: Path) -> None:
-    (folder / "telling.py").write_text(TELLING)
-    recipe = load(folder, "telling.py:Telling", f"after: {earlier}\n")
-    suggester = ChildSuggester(recipe, {})
-    found = ask(suggester, 0)
-    suggester.close()
-    assert found.by == "Telling"
-    assert found.hparams["lr"] == recipe.after[0]["hparams"]["lr"] * 1.01
-
-
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        ("after: runs", "runs is not a search's folder (it has no journal.db)"),
-        ("after: {earlier}\nmode: max", "searched for min loss, not for max loss"),
-        ("after: {earlier}\nspace: {lr: {uniform: [2, 3]}}", "none of 12 trials of"),
-        ("after: [7]", "after[0]: should be a map of keys"),
-    ],
-)
-def test_what_cannot_come_after(folder: Path, earlier: Path, more: str, told: str) -> None:
-    text = more.replace("{earlier}", str(earlier))
-    keys = [line.partition(":")[0] for line in text.splitlines()]
-    kept = [line for line in RECIPE.splitlines() if line.partition(":")[0] not in keys]
-    (folder / "recipe.yaml").write_text("\n".join([*kept, text, ""]))
-    with pytest.raises(RecipeError) as caught:
-        load_recipe(folder / "recipe.yaml")
-    assert told in caught.value.problems[0]
 
 
 @pytest.mark.parametrize("is_over", [False, True])
@@ -391,19 +325,19 @@ def score(hparams: Mapping[str, Any]) -> float:
 
 @pytest.mark.integrations
 @needs_optuna
-@pytest.mark.parametrize("name", [*memory.OPTUNA, "TPESampler"])
+@pytest.mark.parametrize("name", [*samplers.OPTUNA, "TPESampler"])
 def test_optuna_s_samplers_stay_in_the_space_repeat_and_learn(name: str) -> None:
     space = parse_space(SPACE)
-    sampler = memory.load(name)(space)
+    sampler = samplers.load(name)(space)
     seen: list[Seen] = []
     for n in range(30):
         values = space.draw(1, str(n), {}) if n < 10 else None
         if values is None:
             question = {"n": n, "seed": 3, "new": [vars_of(trial) for trial in seen]}
-            values = memory.answer(sampler, {}, question)["hparams"]
+            values = samplers.answer(sampler, {}, question)["hparams"]
             assert isinstance(values, dict)
             if n == 10:
-                assert memory.answer(sampler, {}, question)["hparams"] == values
+                assert samplers.answer(sampler, {}, question)["hparams"] == values
         assert ("momentum" in values) == (values["opt"] == "sgd")
         state = ("completed", "stopped", "running")[n % 3]
         seen.append(Seen(trial=n, hparams=values, state=state, curve=[(1, score(values))]))
@@ -428,8 +362,10 @@ def test_a_failed_trial_counts_as_the_worst_however_far_it_came() -> None:
     ]
     question = {"n": 20, "new": [vars_of(trial) for trial in seen]}
     for name, seeds in (("tpe", 8), ("gp", 1)):
-        sampler = memory.load(name)(space)
-        answers = [memory.answer(sampler, {}, {**question, "seed": seed}) for seed in range(seeds)]
+        sampler = samplers.load(name)(space)
+        answers = [
+            samplers.answer(sampler, {}, {**question, "seed": seed}) for seed in range(seeds)
+        ]
         suggested = [answer["hparams"]["lr"] for answer in answers]
         assert sum(suggested) / seeds < 0.6
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpusched.samplers import sequence
 from gpusched.space.forms import BITS, quantile_of
-from gpusched.space.space import SpaceError, check_first, parse_space
+from gpusched.space.space import SpaceError, check_first, command_line, parse_space
 
 SPACE = {
     "lr": {"loguniform": [1e-4, 1.0]},
@@ -173,8 +173,6 @@ REFUSED = [
     ({"x": {"uniform": [0, 1], "q": 5e-324}}, "x: q is too small"),
     ({"x": {"int": [0, 10], "q": 0.5}}, "x: 0.5 is not a whole number"),
     ({"x": {"choice": [1], "q": 1}}, "x: q goes with uniform"),
-    ({"x": {"choice": [1], "prior": 1}}, "x: prior goes with uniform"),
-    ({"x": {"loguniform": [1e-4, 1], "prior": 3}}, "x: prior 3 is outside the range (0.0001 to 1"),
     ({"x": {"uniform": [0, 1], "choice": [1]}}, "x: uniform and choice together"),
     (
         {"x": {"uniform": [0, 1], "wen": {"y": 1}}},
@@ -190,7 +188,7 @@ REFUSED = [
     ),
     (
         {"x": {"int": [0, 8], "step": 2}},
-        "x.step: unknown beside int; did you mean q, prior or when?",
+        "x.step: unknown beside int; did you mean q or when?",
     ),
     (
         {"x": {"int": [1, 8], "log": True}},
@@ -299,28 +297,11 @@ def test_what_cannot_be_tried_first(
     assert told in message
 
 
-@pytest.mark.parametrize(
-    ("form", "within"),
-    [
-        ({"loguniform": [1e-5, 1e-1], "prior": 3e-4}, (3e-4 / 2.4, 3e-4 * 4.3)),
-        ({"uniform": [0, 1], "prior": 1}, (0.75, 1)),
-        ({"int": [1, 100], "prior": 1}, (1, 26)),
-        ({"uniform": [0, 1], "q": 0.1, "prior": 0.5}, (0.4, 0.6)),
-    ],
-)
-def test_half_of_the_draws_lie_a_quarter_of_the_way_around_a_prior(
-    form: dict[str, object], within: tuple[float, float]
-) -> None:
-    space = parse_space({"x": form})
-    drawn = [space.draw(0, str(n), {})["x"] for n in range(1000)]
-    assert 430 <= sum(within[0] <= x <= within[1] for x in drawn) <= 590
-    of = space.leaves[("x",)].form
-    if "q" not in form and "int" not in form:
-        for share in (0.0, 0.01, 0.4, 0.9, 0.999):
-            assert quantile_of(of, of.draw(int(share * 2**BITS))) == pytest.approx(share, abs=1e-6)
-        low, high = of.ends
-        assert min(drawn) < low + (high - low) / 50
-        assert max(drawn) > high - (high - low) / 5
+@pytest.mark.parametrize("form", [{"loguniform": [1e-5, 1e-1]}, {"uniform": [0, 1]}])
+def test_a_quantile_is_what_a_value_is_drawn_from(form: dict[str, object]) -> None:
+    drawn = parse_space({"x": form}).leaves[("x",)].form
+    for share in (0.0, 0.01, 0.4, 0.9, 0.999):
+        assert quantile_of(drawn, drawn.draw(int(share * 2**BITS))) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
@@ -342,3 +323,34 @@ def test_other_tools_ways_to_write_a_range_are_no_constants(written: object, ins
     with pytest.raises(SpaceError, match=re.escape(instead)):
         parse_space({"x": written})
     parse_space({"x": {"const": written}, "y": {"min": 1, "max": 2, "other": 3}, "z": "mean (all)"})
+
+
+# ------------------------------------------------------------ in the script's arguments
+
+HPARAMS = {"lr": 1e-05, "opt": "sgd", "net": {"width": 32, "skip": True, "sizes": [1, 2]}}
+
+
+@pytest.mark.parametrize(
+    ("written", "filled"),
+    [
+        (["--lr", "${lr}", "--w=${net.width}"], ["--lr", "1e-05", "--w=32"]),
+        (["${opt}-${net.width}", "${net.skip}"], ["sgd-32", "true"]),
+        (["--momentum=${momentum}", "--x"], ["--x"]),
+        (["--out=${trial.folder}", "${trial.id}"], ["--out=/t/7", "7"]),
+        (["$${lr}", "$lr", "{lr}", "$"], ["${lr}", "$lr", "{lr}", "$"]),
+        (["${ lr }", "${net.sizes}"], ["1e-05", "[1, 2]"]),
+        (
+            ["-v", "${hparams}"],
+            [
+                *("-v", "--lr=1e-05", "--opt=sgd"),
+                *("--net.width=32", "--net.skip=true", "--net.sizes=[1, 2]"),
+            ],
+        ),
+    ],
+)
+def test_they_are_filled_in(written: list[str], filled: list[str]) -> None:
+    assert command_line(written, HPARAMS, 7, "/t/7") == filled
+
+
+def test_a_hyperparameter_called_hparams_is_itself() -> None:
+    assert command_line(["${hparams}"], {"hparams": 3}, 0, "") == ["3"]

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.executors.conftest import listening_addresses
+from tests.rig import as_nobody
 from tests.torture.bed import Bed
 
 LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
@@ -55,25 +56,9 @@ def what_succeeds(root: Path) -> Iterator[str]:
             yield name
 
 
-def as_nobody(root: Path) -> list[str]:
-    """What succeeds in a process of another user."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.chdir("/")
-            os.setgroups([])
-            os.setgid(65534)
-            os.setuid(65534)
-            os.write(writing, "\n".join(["tried", *what_succeeds(root)]).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        tried, *found = pipe.read().split("\n")
-    os.waitpid(pid, 0)
-    assert tried == "tried"
-    return found
+def succeeds(root: Path) -> str:
+    """Say what succeeds in a process of another user."""
+    return as_nobody(lambda: " ".join(what_succeeds(root)))
 
 
 @pytest.fixture
@@ -109,10 +94,10 @@ def test_nobody_else_gets_in(open_bed: Bed) -> None:
         assert line.recv(1 << 16).startswith(b'{"kind":"done"'), "this user is answered"
     if os.getuid() != 0:
         return  # only root can be somebody else
-    assert as_nobody(bed.paths.root) == [], "the folder is closed"
+    assert succeeds(bed.paths.root) == "", "the folder is closed"
     # Even somebody who got in (a careless chmod) cannot connect: the socket is its owner's alone.
     bed.paths.root.chmod(0o755)
-    assert as_nobody(bed.paths.root) == ["list"], "files are closed, and the daemon is silent"
+    assert succeeds(bed.paths.root) == "list", "files are closed, and the daemon is silent"
     assert bed.view()["daemon_pid"] == (bed.daemon.pid if bed.daemon else None)
 
 

@@ -22,7 +22,7 @@ from gpusched.folder.files import private_folder, write_aside
 from gpusched.folder.reports import last_seq
 from gpusched.protocol import LaunchSpec
 from gpusched.recipe.recipe import Recipe
-from gpusched.space import arguments
+from gpusched.space.space import command_line
 
 TETHER_S = 120.0
 """Time for which a trial continues without a daemon; ``GPUSCHED_TETHER_S`` overrides it (for tests, mostly)."""
@@ -62,7 +62,7 @@ def prepare(incarnation: Incarnation, command: Launch, devices: Devices) -> Laun
         dir=str(paths.root),
         experiment_dir=str(setting.paths.root),
         script=str(recipe.cwd / recipe.script),
-        args=arguments.fill(recipe.args, command.hparams, command.trial, str(own)),
+        args=command_line(recipe.args, command.hparams, command.trial, str(own)),
         cwd=str(own if recipe.cwd == Path("private") else recipe.cwd),
         env=_environment(incarnation, placement),
         rank_env=[_of_rank(recipe, one) for one in placement.rank_env],

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpusched.daemon import clients, standing
-from gpusched.daemon.clients import Clients
+from gpusched.daemon import clients
+from gpusched.daemon.clients import Clients, standing
 from gpusched.driver.assemble import Assembled
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.sim.setup import Setup, recipe
@@ -31,7 +31,7 @@ def test_a_policy_that_cannot_say_its_notes_is_shown_without(
 ) -> None:
     """The first dashboard ended the daemon of a search that had run well detached."""
     monkeypatch.setattr(assembled.experiment.policy, "notes", failing)
-    view = standing.view(assembled)
+    view = standing(assembled)
     assert [row["id"] for row in view["trials"]] == [0]
     assert "the policy cannot say its notes: mine.py:5: no such note" in view["notes"]
 
