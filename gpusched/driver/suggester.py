@@ -56,7 +56,8 @@ class ChildSuggester:
     ) -> None:
         self._trials = trials
         options = dict(recipe.sampler_options)
-        self._startup = max(int(options.pop("startup", 0)), len(recipe.try_first))
+        startup = int(options.pop("startup", 0)) - len(recipe.after)
+        self._startup = max(startup, len(recipe.try_first))
         self._name = label(recipe.sampler_name)
         about = {"name": recipe.sampler_name, "options": options, "space": recipe.space}
         self._process = Process(json.dumps(about))
@@ -67,11 +68,16 @@ class ChildSuggester:
         self._drawn = recipe.configurations()
         self._seed = recipe.seed
         self._sign = 1.0 if recipe.mode == "max" else -1.0
+        #: Trials of an earlier search, numbered from -1 down.
+        self._earlier = [
+            {**one, "trial": ~n, "curve": [(step, y * self._sign) for step, y in one["curve"]]}
+            for n, one in enumerate(recipe.after)
+        ]
         self._is_patient = is_patient
         self._limit_s = limit_s
         self._asked_at_s = 0.0
-        #: Configurations of the first so many trials.
-        self._tried: set[str] = set()
+        #: Configurations that an earlier search tried, and those of this one's first so many trials.
+        self._tried = {identity(one["hparams"]) for one in recipe.after}
         self._counted = 0
         #: State and number of reports of each trial, as the process was told last.
         self._told: dict[int, tuple[str, int]] = {}
@@ -91,7 +97,8 @@ class ChildSuggester:
             self._draw(command.n, f"the process of {self._name} died too often")
         else:
             self.asked_for, self._asked_at_s = command.n, time.monotonic()
-            seen = [_seen(trial, self._sign) for trial in self._news()]
+            earlier = self._earlier if self._process.is_fresh else []
+            seen = [*earlier, *(_seen(trial, self._sign) for trial in self._news())]
             self._process.ask({"n": command.n, "seed": self._seed, "new": seen})
 
     def _news(self) -> Iterator[TrialRecord]:

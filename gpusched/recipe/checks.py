@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import json
+import math
 import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
+from typing import Any
 
+from gpusched.errors import DamagedState
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal import timeline
+from gpusched.journal.timeline import TrialTimeline
 from gpusched.recipe.yaml import Finding
-from gpusched.text import nearest, show
+from gpusched.space.space import Space, is_whole
+from gpusched.text import count, nearest, show
 
 # ------------------------------------------------------------ files and modules
 
@@ -109,6 +117,65 @@ def check_cwd(cwd: FilePath) -> Iterator[Finding]:
         if cwd.is_dir():
             return
     yield ("cwd",), f"no such folder: {show(str(cwd))}; make it, or leave cwd out"
+
+
+# ------------------------------------------------------------ trials of an earlier search
+# They stand in the resolved recipe, so that a resume reads no other folder.
+
+#: So many trials are taken over: those that came furthest.
+MOST = 200
+
+
+def read_after(
+    folder: FilePath, metric: str, mode: str, space: Space
+) -> tuple[dict[str, Any], ...]:
+    """Return hyperparameters, state and curve of the trials with this space's keys, the best first.
+
+    Raises ValueError where that is no search for this metric, or none of its trials fits.
+    """
+    paths = ExperimentPaths(folder)
+    if not paths.is_experiment:
+        raise ValueError(f"{folder} is not a search's folder (it has no journal.db)")
+    try:
+        resolved = json.loads(paths.resolved.read_bytes())
+        trials = timeline.read(paths.journal).trials.values()
+    except (OSError, ValueError, DamagedState) as error:
+        raise ValueError(f"{folder} cannot be read: {error}") from None
+    if (was := (resolved.get("metric"), resolved.get("mode"))) != (metric, mode):
+        raise ValueError(f"{folder} searched for {was[1]} {was[0]}, not for {mode} {metric}")
+    sign = 1.0 if mode == "max" else -1.0
+    fitting = [trial for trial in trials if trial.curve and is_whole(space, trial.hparams)]
+    if not fitting:
+        raise ValueError(
+            f"none of {count(len(trials), 'trial')} of {folder} has reported and has the keys and values of this "
+            "space; leave after out, or search the same space"
+        )
+    fitting.sort(key=lambda trial: -trial.curve[-1][1])
+    longest = fitting[0].curve[-1][1]
+    taken = [_taken(trial, longest, sign) for trial in fitting[:MOST]]
+    return tuple(sorted(taken, key=lambda one: -_best(one, sign)))
+
+
+def _taken(trial: TrialTimeline, longest: int, sign: float) -> dict[str, Any]:
+    """Return what is kept of a trial: its best and its last report. One that trained as long as any is complete."""
+    _, step, metric = trial.curve[-1]
+    state = "completed" if step == longest else "stopped"
+    if trial.outcome == "failed" or metric is None:
+        state = "failed"
+    points = [(step, value) for _, step, value in trial.curve if value is not None]
+    best = max(points, key=lambda point: point[1] * sign, default=None)
+    curve = sorted({best, points[-1]}) if best else []
+    return {
+        "hparams": dict(trial.hparams),
+        "state": state,
+        "curve": [list(point) for point in curve],
+    }
+
+
+def _best(one: Mapping[str, Any], sign: float) -> float:
+    if one["state"] == "failed":
+        return -math.inf
+    return max((metric * sign for _, metric in one["curve"]), default=-math.inf)
 
 
 # -------------------------------------------------- mode, by the metric's name

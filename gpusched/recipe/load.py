@@ -259,6 +259,14 @@ def _check_values(fields: Mapping[str, Any], file: FilePath) -> tuple[Recipe, li
     if "space" in fields:
         space, wrong = _check_space(draft)
         findings += wrong
+    if isinstance(earlier := fields.get("after"), str):
+        found["after"] = ()
+        try:
+            if space is not None and "metric" in fields:
+                earlier_folder = checks.absolute(folder, earlier)
+                found["after"] = checks.read_after(earlier_folder, draft.metric, draft.mode, space)
+        except ValueError as error:
+            findings.append((("after",), str(error)))
     if "mode" not in fields and checks.better_mode(draft.metric) == "min":
         why = f"{draft.metric} looks like a loss, but mode is max: add mode: min"
         findings.append((("metric",), f"{why} (or mode: max, if more of it is better)"))

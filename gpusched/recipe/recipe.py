@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 DEFAULT_POLICY = "hypersched"
 DEFAULT_SAMPLER = "random"
 
+#: So many trials of an earlier search are tried first.
+AFTER_FIRST = 3
 #: Keys whose value is a name, or a map of a name and options.
 NAMED = ("policy", "sampler")
 
@@ -117,6 +119,11 @@ class Recipe:
     try_first: tuple[Mapping[str, Any], ...] = key(
         "Configurations to begin with; what they leave out is drawn.",
         (),
+    )
+    after: tuple[Mapping[str, Any], ...] = key(
+        "The folder of an earlier search: what a sampler that learns has seen; others try its best three first.",
+        (),
+        reader=values.earlier,
     )
     policy_name: str = key(
         "The policy's name, or a map of its name and options.",
@@ -280,8 +287,14 @@ class Recipe:
         from gpusched.samplers import sequence
         from gpusched.space.space import parse_space
 
-        name = DEFAULT_SAMPLER if self.has_memory else self.sampler_name
-        return sequence.make(name, parse_space(self.space), self.seed, self.try_first)
+        space, name = parse_space(self.space), self.sampler_name
+        good = [one["hparams"] for one in self.after[:AFTER_FIRST] if one["state"] != "failed"]
+        if self.has_memory:
+            name, good = DEFAULT_SAMPLER, []
+        # Another seed than the earlier search's: what it tried is not drawn again.
+        seed = self.seed + (10**9 if self.after else 0)
+        tried = [one["hparams"] for one in self.after]
+        return sequence.make(name, space, seed, (*self.try_first, *good), tried)
 
     @property
     def atoms_named(self) -> int | None:

@@ -77,6 +77,13 @@ def path(value: object) -> str:
     return _text(value, "the path of a file or folder")
 
 
+def earlier(value: object) -> Any:
+    """Read the folder of an earlier search, or its trials, as a resolved recipe has them."""
+    if isinstance(value, list | tuple):
+        return typed(value, tuple[dict[str, Any], ...])
+    return _text(value, "the folder of an earlier search")
+
+
 def name(value: object) -> str:
     """Read the name of an experiment."""
     text: str = typed(value, str)

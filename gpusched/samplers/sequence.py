@@ -25,15 +25,24 @@ Configuration = dict[str, object]
 
 
 class InTurn(ABC):
-    """The configurations of a search in order: what a recipe's ``try_first`` names, then what is found in the space."""
+    """The configurations of a search in order: what a recipe's ``try_first`` names, then what is found in the space.
 
-    def __init__(self, space: Space, seed: int, first: Sequence[Mapping[str, object]] = ()) -> None:
+    ``tried``: configurations of an earlier search, which are passed over.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        seed: int,
+        first: Sequence[Mapping[str, object]] = (),
+        tried: Sequence[Mapping[str, object]] = (),
+    ) -> None:
         self._space = space
         self._seed = seed
         given = [flat(values, space.leaves) for values in first]
         self._first = [space.draw(seed, f"first {n}", values) for n, values in enumerate(given)]
         self._found: list[Configuration] = []
-        self._before = {*map(identity, self._first)}
+        self._before = {*map(identity, self._first), *map(identity, tried)}
         self._seen = set(self._before)
 
     @property
@@ -72,8 +81,10 @@ class Random(InTurn):
     A space whose configurations can be listed ends when all of them have come.
     """
 
-    _drawn = 0
-    _has_ended = False
+    def __init__(self, space: Space, seed: int, *known: Sequence[Mapping[str, object]]) -> None:
+        super().__init__(space, seed, *known)
+        self._drawn = 0
+        self._has_ended = False
 
     def _find(self, count: int) -> None:
         misses = 0
@@ -104,9 +115,9 @@ class Listed(InTurn):
                 self._add(values)
 
 
-def make(name: str, space: Space, seed: int, first: Sequence[Mapping[str, object]] = ()) -> InTurn:
+def make(name: str, space: Space, seed: int, *known: Sequence[Mapping[str, object]]) -> InTurn:
     """Make what ``sampler: random`` or ``grid`` names, for a space of which ``problems`` yields nothing."""
-    return (Random if name == "random" else Listed)(space, seed, first)
+    return (Random if name == "random" else Listed)(space, seed, *known)
 
 
 def problems(name: str, space: Space) -> Iterator[tuple[str, str]]:

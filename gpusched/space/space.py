@@ -161,6 +161,12 @@ def check_first(
             yield (place, *path), message
 
 
+def is_whole(space: Space, values: Mapping[str, object]) -> bool:
+    """Tell whether these nested values are a configuration of the space, with all of its keys."""
+    drawn, found = _completed(space, 0, "whole", values)
+    return not found and flat(drawn, space.leaves).keys() == flat(values, space.leaves).keys()
+
+
 def fill_in(
     space: Space, values: Mapping[str, object], name: str, *, may_be_outside: bool = False
 ) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Mapping
@@ -211,6 +212,72 @@ def test_what_is_no_suggestion_is_drawn_and_said(folder: Path, sampler: str, tol
     answers = suggested(ExperimentPaths(root).journal)
     assert all(answer.hparams is not None for answer in answers)
     assert told in {answer.why for answer in answers}
+
+
+# ------------------------------------------------------------ after an earlier search
+
+TELLING = """
+from gpusched.samplers import Sampler
+
+class Telling(Sampler):
+    startup = 8
+
+    def suggest(self, n, seen, random):
+        best = max(seen, key=lambda trial: trial.score)
+        assert [trial.trial for trial in seen] == list(range(-len(seen), 0)), seen
+        return {"lr": best.hparams["lr"] * 1.01, "opt": best.hparams["opt"]}
+"""
+
+
+@pytest.fixture
+def earlier(folder: Path) -> Path:
+    """A search of the same space, for a loss; its best trial has the smallest lr."""
+    of = setup(folder, "random", max_trials=12)
+    file = folder / "workload.py"
+    file.write_text(f"METRIC, MODE = 'loss', 'min'\n{file.read_text()}")
+    return simulate_into(folder / "runs", of)[1]
+
+
+def test_after_an_earlier_search_its_best_are_tried_first(folder: Path, earlier: Path) -> None:
+    trials = from_journal(ExperimentPaths(earlier)).experiment.state.trials.values()
+    best = [dict(trial.hparams) for trial in sorted(trials, key=lambda trial: trial.hparams["lr"])]
+    recipe = load(folder, "random", f"after: {earlier}\ntry_first: [{{opt: adam}}]\n")
+    shutil.rmtree(earlier)
+    again = Recipe.from_resolved(json.loads(json.dumps(recipe.resolved())))
+    assert again == recipe
+    drawn = [again.configurations().sample(n) for n in range(30)]
+    assert drawn[1:4] == best[:3]
+    assert not [hparams for hparams in drawn[4:] if hparams in best], "tried again"
+    assert {one["state"] for one in recipe.after} == {"completed"}
+
+
+def test_a_sampler_that_learns_has_seen_the_earlier_search(folder: Path, earlier: Path) -> None:
+    (folder / "telling.py").write_text(TELLING)
+    recipe = load(folder, "telling.py:Telling", f"after: {earlier}\n")
+    suggester = ChildSuggester(recipe, {})
+    found = ask(suggester, 0)
+    suggester.close()
+    assert found.by == "Telling"
+    assert found.hparams["lr"] == recipe.after[0]["hparams"]["lr"] * 1.01
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("after: runs", "runs is not a search's folder (it has no journal.db)"),
+        ("after: {earlier}\nmode: max", "searched for min loss, not for max loss"),
+        ("after: {earlier}\nspace: {lr: {uniform: [2, 3]}}", "none of 12 trials of"),
+        ("after: [7]", "after[0]: should be a map of keys"),
+    ],
+)
+def test_what_cannot_come_after(folder: Path, earlier: Path, more: str, told: str) -> None:
+    text = more.replace("{earlier}", str(earlier))
+    keys = [line.partition(":")[0] for line in text.splitlines()]
+    kept = [line for line in RECIPE.splitlines() if line.partition(":")[0] not in keys]
+    (folder / "recipe.yaml").write_text("\n".join([*kept, text, ""]))
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(folder / "recipe.yaml")
+    assert told in caught.value.problems[0]
 
 
 @pytest.mark.parametrize("is_over", [False, True])
