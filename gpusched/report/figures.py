@@ -88,10 +88,11 @@ def curves(told: Timeline, sign: float, metric: str) -> go.Figure:
     away hides nothing.
     """
     drawn = [trial for trial in ranked(told, sign) if trial.best(sign) is not None]
-    traces, times = [], []
+    traces, times, errors = [], [], []
     for place, trial in reversed(list(enumerate(drawn))):
         points = thinned([(step, value) for _, step, value in trial.curve], POINTS)
         times.append([at for at, _ in thinned([(at, None) for at, *_ in trial.curve], POINTS)])
+        errors.append([None if value is None else 1.0 - value for _, value in points])
         named = place < LINES
         style = {"color": colour(trial.id) if named else OTHERS, "width": 3.5 if place == 0 else 1}
         hover = "%{y}<br>%{fullData.name}<extra></extra>"
@@ -104,12 +105,17 @@ def curves(told: Timeline, sign: float, metric: str) -> go.Figure:
     margin = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
     span = [low - margin, high + margin]
     found.update_yaxes(range=span)
-    steps = [trace.x for trace in traces]
+    steps, metrics = [trace.x for trace in traces], [trace.y for trace in traces]
+    plain = {"yaxis.type": "linear", "yaxis.range": span, "yaxis.title.text": escape(metric)}
     menus = [_buttons(0.0, {"by step": ({"x": steps}, {"xaxis.title.text": "step"}),
                             "by time": ({"x": times}, {"xaxis.title.text": SECONDS})})]  # fmt: skip
-    if min(values) > 0:
-        plain = {"yaxis.type": "linear", "yaxis.range": span}
-        log = {"yaxis.type": "log", "yaxis.autorange": True}
+    log: dict[str, Any] = {"yaxis.type": "log", "yaxis.autorange": True}
+    if sign > 0 and max(values) <= 1.0:
+        # Where all end near 1 the error tells them apart.
+        log["yaxis.title.text"] = f"1 - {escape(metric)}"
+        menus.append(_buttons(0.25, {"metric": ({"y": metrics}, plain),
+                                     "error, logarithmic": ({"y": errors}, log)}))  # fmt: skip
+    elif min(values) > 0:
         menus.append(_buttons(0.25, {"linear": ({}, plain), "logarithmic": ({}, log)}))
     found.update_layout(updatemenus=menus)
     return found
@@ -188,8 +194,8 @@ def scatter(
             hovertemplate="%{text}: %{y}<br>%{x}<extra></extra>",
         )
         found.add_trace(dots, **at)
-        kind = "log" if numbers and name in set(logarithmic) else None
-        found.update_xaxes(title_text=escape(name), type=kind, **at)
+        log = _decades(values) if numbers and name in set(logarithmic) else {}
+        found.update_xaxes(title_text=escape(name), **log, **at)
     low, high = sorted((known[len(known) // 4][1], known[-1][1]))
     margin = 0.06 * (high - low) or 1.0
     found.update_yaxes(range=[low - margin, high + margin])
@@ -198,6 +204,15 @@ def scatter(
         height=80 + 240 * rows, showlegend=False, template="plotly_white", margin={"t": 20, "r": 20}
     )
     return found
+
+
+def _decades(values: Sequence[Any]) -> dict[str, Any]:
+    """Return a logarithmic axis: powers of ten are named, and on one of less than two decades 1, 2, 5, 10, .."""
+    low, high = math.log10(min(values)), math.log10(max(values))
+    if high - low >= 2:
+        return {"type": "log", "dtick": 1, "exponentformat": "power"}
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    return {"type": "log", "tickvals": [n * 10.0**power for power in powers for n in (1, 2, 5)]}
 
 
 # ---------------------------------------------------------------- devices

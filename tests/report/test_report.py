@@ -71,12 +71,15 @@ def test_a_curve_that_runs_away_hides_nothing_of_the_others() -> None:
     assert max(max(trace.y) for trace in plot.data) == 1e30, "it is there for whoever zooms out"
 
 
-def test_curves_by_time_and_with_a_logarithmic_axis() -> None:
+def test_curves_by_time_and_with_an_axis_that_tells_the_best_apart() -> None:
     plot = figures.curves(told([0.5, 0.99], [0.9]), 1.0, "acc")
     by, scale = plot.layout.updatemenus
     assert [button.label for button in by.buttons] == ["by step", "by time"]
     assert by.buttons[1].args[0]["x"] == [[11.0], [1.0, 2.0]], "the best is drawn last"
+    assert scale.buttons[1].args[0]["y"][1] == pytest.approx([0.5, 0.01])
     assert scale.buttons[1].args[1]["yaxis.type"] == "log"
+    (_, scale) = figures.curves(told([3.0, 0.1]), -1.0, "loss").layout.updatemenus
+    assert scale.buttons[1].label == "logarithmic"
     assert len(figures.curves(told([-1.0, 3.0]), 1.0, "reward").layout.updatemenus) == 1
 
 
@@ -102,6 +105,12 @@ def test_the_metric_against_each_hyperparameter_that_varied() -> None:
     many = figures.scatter(told([0.9], *([0.1 + n / 1000] for n in range(20))), 1.0, "acc")
     assert many is not None
     assert many.layout.yaxis.range[1] > 0.9, "the best is in view"
+    narrow = told([0.5], [0.6])
+    for trial, width in zip(narrow.trials.values(), (30, 400), strict=True):
+        trial.hparams = {"width": width}
+    named = figures.scatter(narrow, 1.0, "acc", ["width"])
+    assert named is not None
+    assert {50, 100, 200} < set(named.layout.xaxis.tickvals), "10^2 alone would say little"
 
 
 def test_bad_trials_do_not_press_the_good_ones_together() -> None:
