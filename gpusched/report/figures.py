@@ -215,7 +215,7 @@ def _decades(values: Sequence[Any]) -> dict[str, Any]:
     return {"type": "log", "tickvals": [n * 10.0**power for power in powers for n in (1, 2, 5)]}
 
 
-# ---------------------------------------------------------------- devices
+# ---------------------------------------------------------------- devices and rungs
 
 
 def devices(told: Timeline) -> go.Figure:
@@ -242,3 +242,17 @@ def devices(told: Timeline) -> go.Figure:
     found = _figure(bars, SECONDS, "", height=120 + 26 * len(rows), barmode="overlay")
     found.update_yaxes(categoryarray=rows, autorange="reversed", type="category")
     return found
+
+
+def rungs(told: Timeline, milestones: Sequence[int]) -> go.Figure:
+    """Draw how many trials reached each rung, and how many of them trained beyond it."""
+    furthest = [max(step for _, step, _ in t.curve) for t in told.trials.values() if t.curve]
+    names = [f"step {milestone}" for milestone in milestones]
+    reached = [sum(step >= milestone for step in furthest) for milestone in milestones]
+    beyond = [sum(step > milestone for step in furthest) for milestone in milestones]
+    stayed = [all_of - on for all_of, on in zip(reached, beyond, strict=True)]
+    bars = [
+        go.Bar(x=names, y=beyond, name="trained beyond it", marker={"color": "#009e73"}),
+        go.Bar(x=names, y=stayed, name="ended there", marker={"color": "#56b4e9"}),
+    ]
+    return _figure(bars, "rung", "trials", barmode="stack", showlegend=True, height=300)

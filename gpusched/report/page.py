@@ -42,6 +42,7 @@ def html(view: Mapping[str, Any], told: Timeline, space: Mapping[str, Any] | Non
     sign = 1.0 if view["mode"] == "max" else -1.0
     metric = view["metric"]
     best = best_over_time(told, sign)
+    milestones = view.get("rungs") or ()
     sections: list[Section] = [
         ("Learning curves", figures.curves(told, sign, metric), ""),
         ("The best so far", figures.progress(best, metric) if best else None, ""),
@@ -56,6 +57,7 @@ def html(view: Mapping[str, Any], told: Timeline, space: Mapping[str, Any] | Non
             figures.devices(told) if told.spans else None,
             "Pale: the release is being confirmed; grey: in quarantine.",
         ),
+        ("Rungs", figures.rungs(told, milestones) if milestones else None, ""),
         *((name, plot, "") for name, plot in figures.other_metrics(told, metric).items()),
     ]
     spent = "<br>".join(escape(line) for line in idle_shares(from_json(view)))
