@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from rich.text import Text
@@ -81,6 +82,7 @@ class Dashboard(App[Why]):
         Binding("s", "sort", "sort by the next column", show=False),
         Binding("r", "reverse", "reverse the order", show=False),
         Binding("w", "wrap", "wrap the log", show=False),
+        Binding("o", "save_log", "save the log to a file", show=False),
         *(
             Binding(str(number), f"open('{tab}')", tab, show=False)
             for number, tab in enumerate(("trial", "curves", "log", "decisions"), 1)
@@ -333,6 +335,19 @@ class Dashboard(App[Why]):
         log = self.query_one("#output", RichLog)
         log.wrap, self._logged = not log.wrap, []
         self._fill_side()
+
+    def action_save_log(self) -> None:
+        """Write the log that is shown to a file in the working directory."""
+        number, lines = self._fetched.get("log", (None, None))
+        if self._tabs.active != "log" or not lines:
+            self.notify("open the log of a trial first (3)")
+            return
+        path = Path(f"trial-{number}.log")
+        try:
+            path.write_text("\n".join(lines) + "\n")
+            self.notify(f"written to {path.absolute()}", markup=False)
+        except OSError as error:
+            self.notify(f"{path.absolute()}: {error.strerror}", markup=False, severity="error")
 
     # ------------------------------------------------------------ asking the daemon
 
