@@ -5,6 +5,9 @@ Hyperparameters stand before curve and launches; what has no room is reached by 
 
 from __future__ import annotations
 
+import operator
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -21,6 +24,15 @@ from gpusched.text import clean, flat, hparam_texts, show_duration, show_metric
 CURVE_WIDTH = 12
 #: Columns before the hyperparameters, and behind them.
 FIRST, LAST = ("trial", "state", "step", "metric", "atoms"), ("curve", "launches")
+
+_COMPARISON = re.compile(r"([^<>=\s]+)(<=|>=|<|>|=)(\S+)")
+_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": operator.eq,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +92,14 @@ def cells(view: Standing, trial: TrialRow, names: list[str], colour: str | None)
 
 def order(view: Standing, choice: TableChoice) -> list[TrialRow]:
     """Choose and sort the trials; those without a value in the column come last in either direction."""
-    found = [trial for trial in view.trials if is_wanted(trial, choice.wanted)]
+    found = [trial for trial in view.trials if is_wanted(view, trial, choice.wanted)]
     known = [trial for trial in found if value(trial, choice.sort) is not None]
     numbers = all(isinstance(value(trial, choice.sort), int | float) for trial in known)
 
     def key(trial: TrialRow) -> Any:
         here = value(trial, choice.sort)
         if choice.sort == "state":
-            return STATES.index(here)
+            return STATES.index(here) if here in STATES else len(STATES)
         return here if numbers else str(here)
 
     falls = choice.sort in ("metric", "curve", "step", "atoms", "launches")
@@ -96,16 +108,23 @@ def order(view: Standing, choice: TableChoice) -> list[TrialRow]:
     return known + [trial for trial in found if value(trial, choice.sort) is None]
 
 
-def is_wanted(trial: TrialRow, wanted: str) -> bool:
-    """Tell whether a trial has every word: a state, ``live``, a part of its hyperparameters (``opt=sgd``) or error."""
-    return all(_has(trial, word) for word in wanted.split())
+def is_wanted(view: Standing, trial: TrialRow, wanted: str) -> bool:
+    """Tell whether a trial has every word: a state, ``live``, ``lr<0.01``, a part of its hyperparameters or error."""
+    return all(_has(view, trial, word) for word in wanted.split())
 
 
-def _has(trial: TrialRow, word: str) -> bool:
+def _has(view: Standing, trial: TrialRow, word: str) -> bool:
     if word == "live":
         return trial.is_live
     if word in STATES:
         return trial.state == word
+    if (compared := _COMPARISON.fullmatch(word)) is not None:
+        name, sign, text = compared.groups()
+        have = value(trial, "metric" if name == view.metric else name)
+        try:
+            return have is not None and _COMPARE[sign](float(have), float(text))
+        except (TypeError, ValueError):
+            return sign == "=" and str(have) == text
     hparams = " ".join(f"{name}={shown}" for name, shown in hparam_texts(trial.hparams))
     return word.lower() in f"{trial.id} {hparams} {trial.error or ''}".lower()
 
