@@ -13,7 +13,7 @@ import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from gpusched.text import show
@@ -105,13 +105,18 @@ class Choice(Form):
 
 @dataclass(frozen=True, slots=True)
 class Range(Form):
-    """Any number between the bounds; ``logarithmic``: even in the logarithm."""
+    """Any number between the bounds; ``logarithmic``: even in the logarithm.
+
+    ``prior``: a likely value; half of the draws lie within a quarter of the way from there to the bounds.
+    """
 
     low: float
     high: float
     logarithmic: bool = False
+    prior: float | None = None
 
     def draw(self, bits: int) -> float:
+        bits = _towards(self, bits)
         if self.logarithmic:
             value = float(_log_between(Decimal(self.low), Decimal(self.high), bits))
         else:
@@ -124,7 +129,7 @@ class Range(Form):
         return self.low, self.high
 
     def __str__(self) -> str:
-        return f"{self.low:g} to {self.high:g}" + ", logarithmic" * self.logarithmic
+        return f"{self.low:g} to {self.high:g}{_beside(self)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +144,10 @@ class Steps(Form):
     last: int
     whole: bool
     logarithmic: bool = False
+    prior: float | None = None
 
     def draw(self, bits: int) -> int | float:
+        bits = _towards(self, bits)
         if self.logarithmic:
             half = Decimal("0.5")
             drawn = _log_between(self.first - half, self.last + half, bits)
@@ -167,7 +174,7 @@ class Steps(Form):
     def __str__(self) -> str:
         text = f"{self.first * self.step:f} to {self.last * self.step:f}"
         text += f" in steps of {self.step:f}" if not self.whole or self.step != 1 else ""
-        return text + ", logarithmic" * self.logarithmic
+        return text + _beside(self)
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -176,13 +183,40 @@ class Steps(Form):
         return (self.first - 0.5) * step, (self.last + 0.5) * step
 
 
-def quantile_of(form: Range | Steps, value: float) -> float:
-    """Return the number from 0 to 1 from which ``draw`` makes this value."""
+def _beside(form: Range | Steps) -> str:
+    prior = f", likely near {form.prior:g}" if form.prior is not None else ""
+    return (", logarithmic" if form.logarithmic else "") + prior
+
+
+def place_of(form: Range | Steps, value: float) -> float:
+    """Return the place of a value in its range, from 0 to 1, whatever is likely."""
     at, low, high = (Decimal(number) for number in (value, *form.ends))
     if form.logarithmic:
         at, low, high = _ln(at), _ln(low), _ln(high)
     place = float(_EXACT.divide(_EXACT.subtract(at, low), _EXACT.subtract(high, low)))
     return min(max(place, 0.0), 1.0)
+
+
+def quantile_of(form: Range | Steps, value: float) -> float:
+    """Return the number from 0 to 1 from which ``draw`` makes this value."""
+    place = place_of(form, value)
+    if form.prior is None:
+        return place
+    middle = place_of(form, form.prior)
+    side = middle if place < middle else 1.0 - middle
+    off = math.sqrt(abs(place - middle) / side) if side else 0.0
+    return middle + math.copysign(off, place - middle) * side
+
+
+def _towards(form: Range | Steps, bits: int) -> int:
+    """Move a random number towards the place of the prior: its distance, as a share of that side, is squared."""
+    if form.prior is None:
+        return bits
+    middle, unit = place_of(form, form.prior), (bits >> (BITS - 53)) / 2**53
+    side = middle if unit < middle else 1.0 - middle
+    off = (unit - middle) / side
+    place = middle + off * abs(off) * side
+    return min(int(place * 2**53), 2**53 - 1) << (BITS - 53)
 
 
 _ln = functools.lru_cache(_EXACT.ln)
@@ -205,15 +239,22 @@ class FormError(ValueError):
     """A problem of a form, and what to do."""
 
 
-def read(name: str, argument: object, quantum: object = None) -> Form:
+def read(name: str, argument: object, quantum: object = None, prior: object = None) -> Form:
     """Read the form called ``name``; raises FormError."""
-    if quantum is not None and name not in RANGES:
-        raise FormError(f"q goes with {', '.join(RANGES)} only, not with {name}")
+    for beside, given in (("q", quantum), ("prior", prior)):
+        if given is not None and name not in RANGES:
+            raise FormError(f"{beside} goes with {', '.join(RANGES)} only, not with {name}")
     if name == "const":
         return Const(plain(argument))
     if name == "choice":
         return _read_options(argument)
-    return _read_range(name, argument, quantum)
+    form = _read_range(name, argument, quantum)
+    if prior is None:
+        return form
+    likely = _number(prior, False)
+    if not form.ends[0] <= likely <= form.ends[1]:
+        raise FormError(f"prior {show(prior)} is outside the range ({form})")
+    return replace(form, prior=likely)
 
 
 def plain(value: object) -> object:

@@ -92,22 +92,20 @@ class Reader:
             self.complain(path, f"{' and '.join(names)} together; a key has one form")
             return
         for name in raw:
-            if name not in (*names, "q", "when"):
-                meant = nearest(name, ["q", "when"]) or "q or when"
+            if name not in (*names, "q", "prior", "when"):
+                meant = nearest(name, ["q", "prior", "when"]) or "q, prior or when"
                 hint = f"did you mean {meant}?"
                 if name == "log":  # Optuna's word
                     logarithmic = "logint" if "int" in names[0] else "loguniform"
                     hint = f"a range even in the logarithm is {{{logarithmic}: [1, 1000]}}"
                 self.complain((*path, name), f"unknown beside {names[0]}; {hint}")
-        whens = self._with_when(path, raw, whens)
-        self._add(path, names[0], raw[names[0]], whens, raw.get("q"))
+        beside = raw.get("q"), raw.get("prior")
+        self._add(path, names[0], raw[names[0]], self._with_when(path, raw, whens), *beside)
 
-    def _add(
-        self, path: Path, name: str, argument: object, whens: Whens, quantum: object = None
-    ) -> None:
+    def _add(self, path: Path, name: str, argument: object, whens: Whens, *beside: object) -> None:
         form = None
         try:
-            form = forms.read(name, argument, quantum)
+            form = forms.read(name, argument, *beside)
         except FormError as error:
             self.complain(path, str(error))
         self.leaves[path] = Leaf(path, form, whens)

@@ -173,6 +173,8 @@ REFUSED = [
     ({"x": {"uniform": [0, 1], "q": 5e-324}}, "x: q is too small"),
     ({"x": {"int": [0, 10], "q": 0.5}}, "x: 0.5 is not a whole number"),
     ({"x": {"choice": [1], "q": 1}}, "x: q goes with uniform"),
+    ({"x": {"choice": [1], "prior": 1}}, "x: prior goes with uniform"),
+    ({"x": {"loguniform": [1e-4, 1], "prior": 3}}, "x: prior 3 is outside the range (0.0001 to 1"),
     ({"x": {"uniform": [0, 1], "choice": [1]}}, "x: uniform and choice together"),
     (
         {"x": {"uniform": [0, 1], "wen": {"y": 1}}},
@@ -188,7 +190,7 @@ REFUSED = [
     ),
     (
         {"x": {"int": [0, 8], "step": 2}},
-        "x.step: unknown beside int; did you mean q or when?",
+        "x.step: unknown beside int; did you mean q, prior or when?",
     ),
     (
         {"x": {"int": [1, 8], "log": True}},
@@ -297,11 +299,28 @@ def test_what_cannot_be_tried_first(
     assert told in message
 
 
-@pytest.mark.parametrize("form", [{"loguniform": [1e-5, 1e-1]}, {"uniform": [0, 1]}])
-def test_a_quantile_is_what_a_value_is_drawn_from(form: dict[str, object]) -> None:
-    drawn = parse_space({"x": form}).leaves[("x",)].form
-    for share in (0.0, 0.01, 0.4, 0.9, 0.999):
-        assert quantile_of(drawn, drawn.draw(int(share * 2**BITS))) == pytest.approx(share)
+@pytest.mark.parametrize(
+    ("form", "within"),
+    [
+        ({"loguniform": [1e-5, 1e-1], "prior": 3e-4}, (3e-4 / 2.4, 3e-4 * 4.3)),
+        ({"uniform": [0, 1], "prior": 1}, (0.75, 1)),
+        ({"int": [1, 100], "prior": 1}, (1, 26)),
+        ({"uniform": [0, 1], "q": 0.1, "prior": 0.5}, (0.4, 0.6)),
+    ],
+)
+def test_half_of_the_draws_lie_a_quarter_of_the_way_around_a_prior(
+    form: dict[str, object], within: tuple[float, float]
+) -> None:
+    space = parse_space({"x": form})
+    drawn = [space.draw(0, str(n), {})["x"] for n in range(1000)]
+    assert 430 <= sum(within[0] <= x <= within[1] for x in drawn) <= 590
+    of = space.leaves[("x",)].form
+    if "q" not in form and "int" not in form:
+        for share in (0.0, 0.01, 0.4, 0.9, 0.999):
+            assert quantile_of(of, of.draw(int(share * 2**BITS))) == pytest.approx(share, abs=1e-6)
+        low, high = of.ends
+        assert min(drawn) < low + (high - low) / 50
+        assert max(drawn) > high - (high - low) / 5
 
 
 @pytest.mark.parametrize(
