@@ -21,17 +21,14 @@ import os
 import select
 import socket
 import sys
-import time
 import traceback
 import weakref
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from gpusched import failpoints
-from gpusched.processes.claim import sweep_shared_memory
 from gpusched.processes.identity import (
     Bell,
     become_subreaper,
@@ -85,13 +82,6 @@ _STRAY_PATIENCE_S = 0.02
 _READ_BYTES = 1 << 20
 
 
-class _Shim(NamedTuple):
-    """A shim that was forked, at ``began_s`` of the wall clock."""
-
-    spec: LaunchSpec
-    began_s: float
-
-
 class WarmServer:
     """``imports``: modules that are still to be imported, in this order; those in ``preload`` are the recipe's."""
 
@@ -106,7 +96,7 @@ class WarmServer:
         #: A module of ``preload`` has done what no forked rank can live with.
         self._is_tainted = False
         self._asked: deque[LaunchSpec] = deque()
-        self._shims: dict[int, _Shim] = {}
+        self._shims: dict[int, LaunchSpec] = {}
         self._dead: dict[int, int] = {}
         self._bell = Bell()
 
@@ -211,7 +201,7 @@ class WarmServer:
         if pid == 0:
             self._be_shim(spec)
         failpoints.reach("server.forked")
-        self._shims[pid] = _Shim(spec, time.time())
+        self._shims[pid] = spec
         self._say(Launched(spec.trial, spec.incarnation, pid, start_time(pid)))
 
     def _be_shim(self, spec: LaunchSpec) -> None:
@@ -242,10 +232,7 @@ class WarmServer:
         if not self._dead or self._kill_strays():
             return
         for pid, status in self._dead.items():
-            spec, began_s = self._shims.pop(pid)
-            if status:
-                for name in sweep_shared_memory(began_s):
-                    print(f"removed /dev/shm/{name}, which a killed trial left behind", flush=True)
+            spec = self._shims.pop(pid)
             self._say(ShimDied(spec.trial, spec.incarnation, pid, status))
         self._dead.clear()
 
