@@ -42,7 +42,6 @@ from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup, experiment, recipe
 from tests.devices.fake_driver import GIB
 from tests.devices.schedules import LIMIT_S, STEP_S, Schedule
-from tests.events import exited
 from tests.faults import Faults, FaultyExecutor, FaultySetup
 
 DEADLINE_S = 40.0

@@ -19,7 +19,7 @@ from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import InputError
 from gpusched.executors.base import LiveTrial
-from gpusched.executors.local.server import MOST_FALSE_STARTS
+from gpusched.executors.local.launching import MOST_FALSE_STARTS
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import is_alive, start_time
 from tests.executors.conftest import Lab, wait_for
