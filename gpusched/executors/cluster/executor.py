@@ -21,8 +21,8 @@ from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Laun
 from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited
 from gpusched.devices.base import Device, Reading
 from gpusched.executors.base import LiveTrial
-from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import Bootstrap, bootstrap_for
+from gpusched.executors.cluster.line import Ack, Bye, Happened, Leaving
 from gpusched.executors.cluster.members import BEAT_S, LOOK_EVERY_S, Members
 from gpusched.executors.cluster.nodes import JoinedNode, NodeTrial, node_of
 from gpusched.executors.live import LiveExecutor, Setting
@@ -85,7 +85,7 @@ class ClusterExecutor(LiveExecutor):
     def acknowledge(self, report: Reported) -> None:
         node = self._home(report.trial, report.incarnation)
         if node is not None:
-            node.send(frames.Ack(report.trial, report.incarnation, report.seq))
+            node.send(Ack(report.trial, report.incarnation, report.seq))
 
     def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
         """Tell each node which trials should live there, and wait for its answer; without an answer they are lost."""
@@ -149,12 +149,12 @@ class ClusterExecutor(LiveExecutor):
 
     def _heard(self, node: JoinedNode, frame: Any) -> None:
         match frame:
-            case frames.Happened() if node.state != "lost":
+            case Happened() if node.state != "lost":
                 self._events += node.take(frame, self.now())
                 if node.barred:
                     self.members.give_nothing_new(node, node.barred)
                     self._let_leave(node)
-            case frames.Leaving():
+            case Leaving():
                 for live in [trial.live for trial in node.trials.values()]:
                     node.ask(Yield(live.trial, live.incarnation, save=True))
                 self._let_leave(node)
@@ -164,7 +164,7 @@ class ClusterExecutor(LiveExecutor):
     def _let_leave(self, node: JoinedNode) -> None:
         """Have the process of a node that is about to end do so, once no trial is on it."""
         if not node.trials and node.peer is not None:
-            node.peer.send(frames.Bye())
+            node.peer.send(Bye())
 
     def _lost(self, node: JoinedNode) -> None:
         """Give up the trials of a node."""

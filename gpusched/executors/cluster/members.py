@@ -20,9 +20,24 @@ from typing import Any
 from gpusched.core.events import DevicesJoined, Event, QuarantineChanged
 from gpusched.devices.base import Device
 from gpusched.errors import DeviceError
-from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import Bootstrap, NodeOffer
-from gpusched.executors.cluster.line import Keys, Listener, say_over
+from gpusched.executors.cluster.line import (
+    Beat,
+    Bye,
+    Cannot,
+    Joined,
+    Keys,
+    Leaving,
+    Listener,
+    NodeHello,
+    Reconcile,
+    Reconciled,
+    Said,
+    Welcome,
+    from_node,
+    from_stranger,
+    say_over,
+)
 from gpusched.executors.cluster.nodes import JoinedNode, node_of
 from gpusched.executors.hub import Peer
 from gpusched.executors.live import Setting, Timers
@@ -84,9 +99,9 @@ class Members:
         offers = call.result()
         if not offers:
             raise DeviceError("the cluster has no node that could be used")
-        self._setting.hub.register(frames.NodeHello, self._hello)
+        self._setting.hub.register(NodeHello, self._hello)
         self._listener = Listener(
-            self._keys, self._bootstrap.host, self._setting.hub, frames.from_stranger
+            self._keys, self._bootstrap.host, self._setting.hub, from_stranger
         )
         takes_over = bool(self._setting.devices)
         for device in self._setting.devices:
@@ -151,7 +166,7 @@ class Members:
         """Have the nodes' processes end, and give the machines back."""
         for node in self.nodes.values():
             if node.peer is not None:
-                node.peer.send(frames.Bye())
+                node.peer.send(Bye())
             node.hang_up()
         self.stop_listening()
         say_over(self._keys)
@@ -194,7 +209,7 @@ class Members:
     def _dismiss(self, peer: Peer | None) -> None:
         """Have a node end its trials and leave: the cluster may have given its devices to another job."""
         if peer is not None:
-            peer.send(frames.Bye(ends_trials=True))
+            peer.send(Bye(ends_trials=True))
 
     def complain(self, text: str) -> None:
         """Say something once."""
@@ -204,7 +219,7 @@ class Members:
 
     # ------------------------------------------------------------------ lines
 
-    def _hello(self, hello: frames.NodeHello, peer: Peer) -> bool:
+    def _hello(self, hello: NodeHello, peer: Peer) -> bool:
         node = self.node(hello.node)
         if node.name not in self._offers:
             self._dismiss(peer)
@@ -214,29 +229,29 @@ class Members:
         node.peer = peer
         node.state, node.heard_at = "joining", self._now()
         node.devices, node.barred = (), ""
-        peer.hear(frames.from_node, partial(self._said, node))
+        peer.hear(from_node, partial(self._said, node))
         peer.on_end = partial(self._hung_up, node)
-        peer.send(frames.Welcome(self._setting.recipe.resolved()))
+        peer.send(Welcome(self._setting.recipe.resolved()))
         return True
 
     def _said(self, node: JoinedNode, frame: Any) -> None:
         node.heard_at = self._now()
         match frame:
-            case frames.Beat(readings=readings):
+            case Beat(readings=readings):
                 node.readings = tuple(readings)
                 self._use_again(node)
-            case frames.Joined():
+            case Joined():
                 self._joined(node, frame)
-            case frames.Reconciled():
+            case Reconciled():
                 self._reconciled(node)
-            case frames.Said(text=text):
+            case Said(text=text):
                 self._setting.say(f"node {node.name}: {text}")
-            case frames.Cannot(why=why):
+            case Cannot(why=why):
                 node.barred = why
                 if node.peer is not None:
                     node.peer.close()
                 self._lose(node, why)
-            case frames.Leaving():
+            case Leaving():
                 self._setting.say(f"node {node.name} is about to end: its trials save and leave")
                 node.barred = "it is about to end"
                 self.give_nothing_new(node, node.barred)
@@ -244,7 +259,7 @@ class Members:
             case _:
                 self._heard(node, frame)
 
-    def _joined(self, node: JoinedNode, frame: frames.Joined) -> None:
+    def _joined(self, node: JoinedNode, frame: Joined) -> None:
         node.devices = tuple(frame.devices)
         there = {device.id: device.why_not for device in node.devices}
         for name in sorted(node.known):
@@ -257,7 +272,7 @@ class Members:
     def _reconcile(self, node: JoinedNode) -> None:
         assert node.peer is not None
         live = [trial.live for trial in node.trials.values() if trial.unsent is None]
-        node.peer.send(frames.Reconcile(live, node.kept_out))
+        node.peer.send(Reconcile(live, node.kept_out))
 
     def _reconciled(self, node: JoinedNode) -> None:
         node.state = "up"
@@ -295,7 +310,7 @@ class Members:
         self._take_answer()
         for node in self.nodes.values():
             if node.peer is not None:
-                node.peer.send(frames.Beat())
+                node.peer.send(Beat())
             if node.state == "absent":
                 continue
             silent_s = now - node.heard_at

@@ -23,7 +23,7 @@ from gpusched.core.events import (
 )
 from gpusched.devices.base import Device, Reading
 from gpusched.executors.base import LiveTrial
-from gpusched.executors.cluster.frames import Do, Happened
+from gpusched.executors.cluster.line import Do, Happened
 from gpusched.executors.hub import Peer
 from gpusched.protocol import Frame
 

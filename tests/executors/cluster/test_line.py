@@ -22,8 +22,17 @@ import pytest
 
 from gpusched import __version__
 from gpusched.core.commands import Launch
-from gpusched.executors.cluster import frames
-from gpusched.executors.cluster.line import Keys, Listener, dial, say_over
+from gpusched.executors.cluster.line import (
+    Bye,
+    Keys,
+    Listener,
+    NodeHello,
+    dial,
+    from_node,
+    from_stranger,
+    say_over,
+    to_node,
+)
 from gpusched.executors.cluster.node import NodeProcess
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import read_json
@@ -88,7 +97,7 @@ def test_noise_is_hung_up_on(bed: Bed, address: tuple[str, int]) -> None:
     rng = random.Random(5)
     for noise in (
         b"GET / HTTP/1.1\r\n\r\n",
-        encode(frames.NodeHello("node0")),
+        encode(NodeHello("node0")),
         rng.randbytes(4000),
     ):
         with socket.create_connection(address) as line:
@@ -115,7 +124,7 @@ def test_a_certificate_of_another_experiment_is_refused(
                     with suppress(ssl.SSLWantReadError):
                         line.do_handshake()
                 with suppress(ssl.SSLWantReadError):
-                    line.send(encode(frames.NodeHello("node0")))
+                    line.send(encode(NodeHello("node0")))
                 assert is_hung_up_on(bed, line)
     assert is_well(bed)
 
@@ -174,19 +183,19 @@ def test_a_recorded_line_played_again_is_refused(bed: Bed, address: tuple[str, i
 
 
 def test_a_node_of_another_version_is_hung_up_on(bed: Bed) -> None:
-    first, other = bed.node("node0").peer, encode(frames.NodeHello("node0"))
+    first, other = bed.node("node0").peer, encode(NodeHello("node0"))
     with dial_while(bed) as line:
         line.sendall(other.replace(__version__.encode(), b"0.0.1"))
         assert is_hung_up_on(bed, line)
     assert bed.node("node0").peer is first
 
 
-def answers(bed: Bed, hello: frames.NodeHello) -> list[Any]:
+def answers(bed: Bed, hello: NodeHello) -> list[Any]:
     """Say hello to the daemon; return what it says until it hangs up."""
     said: list[Any] = []
     hub = Hub(bed.paths.root / "second.sock")
     peer = hub.adopt(dial_while(bed))
-    peer.hear(frames.to_node, said.append)
+    peer.hear(to_node, said.append)
     peer.send(hello)
     while not peer.closed:
         bed.executor.poll(bed.executor.now() + 0.01)
@@ -197,8 +206,8 @@ def answers(bed: Bed, hello: frames.NodeHello) -> list[Any]:
 
 def test_a_node_that_the_cluster_does_not_list_is_sent_away(bed: Bed) -> None:
     """The trials on it end: the cluster may have given its devices to another job."""
-    said = answers(bed, frames.NodeHello("node7"))
-    assert [(type(frame), frame.ends_trials) for frame in said] == [(frames.Bye, True)]
+    said = answers(bed, NodeHello("node7"))
+    assert [(type(frame), frame.ends_trials) for frame in said] == [(Bye, True)]
     assert is_well(bed)
 
 
@@ -209,8 +218,8 @@ def test_a_node_that_is_always_hung_up_on_dials_in_peace(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "disk"))
     keys, dialled, hub = Keys(tmp_path), [], Hub(tmp_path / "daemon.sock")
     keys.make()
-    hub.register(frames.NodeHello, lambda hello, _peer: dialled.append(hello))
-    listener = Listener(keys, "127.0.0.1", hub, frames.from_stranger)
+    hub.register(NodeHello, lambda hello, _peer: dialled.append(hello))
+    listener = Listener(keys, "127.0.0.1", hub, from_stranger)
     node = threading.Thread(target=NodeProcess(tmp_path, "node0", "cpu:1").run)
     node.start()
     until_s = time.monotonic() + 1.2
@@ -228,7 +237,7 @@ def test_a_daemon_without_descriptors_turns_a_connection_away(tmp_path: Path) ->
     """The daemon's loop used to spin on the one that waits."""
     keys, hub = Keys(tmp_path), Hub(tmp_path / "daemon.sock")
     keys.make()
-    listener = Listener(keys, "127.0.0.1", hub, frames.from_stranger)
+    listener = Listener(keys, "127.0.0.1", hub, from_stranger)
     where = read_json(keys.address) or {}
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     spares = []
@@ -275,7 +284,7 @@ def dial_while(bed: Bed) -> ssl.SSLSocket:
 )
 def test_a_frame_that_is_none_is_refused(line: bytes) -> None:
     with pytest.raises(BadFrame):
-        frames.from_node(line).read()
+        from_node(line).read()
 
 
 def test_one_machine_never_imports_any_of_this() -> None:

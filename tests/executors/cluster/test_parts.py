@@ -13,9 +13,10 @@ import pytest
 from gpusched.core.commands import Launch
 from gpusched.core.events import Event, TrialExited
 from gpusched.devices.base import Device
-from gpusched.executors.cluster import frames, node
+from gpusched.executors.cluster import node
 from gpusched.executors.cluster.bootstrap import NodeOffer
 from gpusched.executors.cluster.executor import ClusterExecutor
+from gpusched.executors.cluster.line import Beat, Bye, Cannot, Joined, NodeHello, Reconciled
 from gpusched.executors.live import Setting
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import read_fence
@@ -34,9 +35,9 @@ class Line:
         self.has_begun = False
 
     def join(self) -> None:
-        self.world.take(frames.NodeHello(self.name), self)
-        self.say(frames.Joined([Device(f"{self.name}/cpu:0", "", 0)]))
-        self.say(frames.Reconciled())
+        self.world.take(NodeHello(self.name), self)
+        self.say(Joined([Device(f"{self.name}/cpu:0", "", 0)]))
+        self.say(Reconciled())
 
     def hear(self, decode: Any, say: Any) -> None:
         self.say = say
@@ -108,7 +109,7 @@ def passes(executor: ClusterExecutor, seconds: int, *awake: Line) -> list[Event]
     events: list[Event] = []
     for _ in range(seconds):
         for line in awake:
-            line.say(frames.Beat())
+            line.say(Beat())
         until = executor.now() + 1.0
         while executor.now() < until:
             events += executor.poll(until)
@@ -143,9 +144,9 @@ def test_a_node_that_the_cluster_calls_dead_is_lost_at_once_and_told_to_end_its_
     gone = cluster.lines.pop("a")
     events = passes(executor, 2, gone, *cluster.lines.values())
     assert kinds(events) == [("QuarantineChanged", "a/cpu:0"), ("TrialExited", "0")]
-    assert [frame.ends_trials for frame in gone.told(frames.Bye)] == [True]
-    assert not cluster.world.take(frames.NodeHello("a"), gone)
-    assert len(gone.told(frames.Bye)) == 2, "as often as it comes back"
+    assert [frame.ends_trials for frame in gone.told(Bye)] == [True]
+    assert not cluster.world.take(NodeHello("a"), gone)
+    assert len(gone.told(Bye)) == 2, "as often as it comes back"
     assert executor.members.nodes["a"].state == "lost"
 
 
@@ -157,7 +158,7 @@ def test_a_node_that_came_back_to_the_cluster_with_fewer_devices_is_lost(
     cluster.devices = "cpu:0"
     events = passes(executor, 2, *cluster.lines.values())
     assert ("TrialExited", "0") in kinds(events)
-    assert [frame.ends_trials for frame in cluster.lines["a"].told(frames.Bye)] == [True]
+    assert [frame.ends_trials for frame in cluster.lines["a"].told(Bye)] == [True]
 
 
 def test_a_node_that_is_back_does_not_replace_a_fence(
@@ -174,7 +175,7 @@ def test_a_node_that_is_back_does_not_replace_a_fence(
 
     with monkeypatch.context() as disk:
         disk.setattr("gpusched.executors.cluster.executor.write_fence", refuse)
-        a.say(frames.Cannot("the machine restarts"))
+        a.say(Cannot("the machine restarts"))
         a.join()
         assert executor.members.nodes["a"].state == "up"
         assert not [event for event in executor.poll(0.0) if isinstance(event, TrialExited)]

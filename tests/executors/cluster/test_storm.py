@@ -35,9 +35,20 @@ from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.devices.base import Device
 from gpusched.driver.loop import Driver
-from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import NodeOffer
 from gpusched.executors.cluster.executor import ClusterExecutor
+from gpusched.executors.cluster.line import (
+    Beat,
+    Do,
+    Happened,
+    Joined,
+    NodeHello,
+    Reconcile,
+    Reconciled,
+    Welcome,
+    from_stranger,
+    to_node,
+)
 from gpusched.executors.cluster.nodes import node_of
 from gpusched.executors.live import Setting
 from gpusched.folder.files import private_folder
@@ -81,7 +92,7 @@ class World:
         self.take = take
 
     def greet(self, line: Line) -> None:
-        line.hear(frames.from_stranger, lambda hello: self.take(hello, line) or line.close())
+        line.hear(from_stranger, lambda hello: self.take(hello, line) or line.close())
 
 
 class AtOnce:
@@ -111,7 +122,7 @@ class Line:
     def send(self, frame: Any) -> bool:
         def deliver() -> None:
             if self.is_open and self.node.line is self:
-                self.node.hears(frames.to_node(encode(frame)))
+                self.node.hears(to_node(encode(frame)))
 
         self._to_node = max(self._to_node, self.world.now + self.world.rng.uniform(0, 0.05))
         self.world.after(self._to_node - self.world.now, deliver)
@@ -184,7 +195,7 @@ class PlayedNode:
         elif self.is_there and self.line is None:
             self.line = Line(self.world, self)
             self.world.greet(self.line)
-            self.line.tell(frames.NodeHello(self.name))
+            self.line.tell(NodeHello(self.name))
 
     def lost_line(self, line: Line) -> None:
         if self.line is line:
@@ -194,7 +205,7 @@ class PlayedNode:
     def beat(self) -> None:
         self.world.after(1.0, self.beat)
         if self.line is not None and self.is_there and self.is_awake:
-            self.line.tell(frames.Beat())
+            self.line.tell(Beat())
 
     @property
     def is_awake(self) -> bool:
@@ -202,7 +213,7 @@ class PlayedNode:
 
     def tell(self, *events: Event) -> None:
         if self.line is not None and self.is_ready:
-            for frame in frames.Happened.of(events):
+            for frame in Happened.of(events):
                 self.line.tell(frame)
 
     def hears(self, frame: Any) -> None:
@@ -212,18 +223,18 @@ class PlayedNode:
         if not self.is_there or self.line is None:
             return
         match frame:
-            case frames.Welcome():
+            case Welcome():
                 island = zlib.crc32(self.name.encode())
                 devices = [Device(f"{self.name}/cpu:{n}", "", island) for n in range(2)]
-                self.line.tell(frames.Joined(devices))
-            case frames.Reconcile():
+                self.line.tell(Joined(devices))
+            case Reconcile():
                 self.reconcile(frame)
-            case frames.Do():
+            case Do():
                 self.obey(frame.read(), frame.seq)
             case _:
                 pass
 
-    def reconcile(self, frame: frames.Reconcile) -> None:
+    def reconcile(self, frame: Reconcile) -> None:
         assert self.line is not None
         self.is_ready = True
         live = {one.trial: one for one in frame.live}
@@ -239,7 +250,7 @@ class PlayedNode:
                 self.leave(ranks, ranks.exited)
         for device in frame.kept_out:
             self.tell(QuarantineChanged(at=0.0, device=device))
-        self.line.tell(frames.Reconciled())
+        self.line.tell(Reconciled())
 
     def obey(self, command: Any, seq: int) -> None:
         match command:
