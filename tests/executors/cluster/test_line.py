@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import socket
 import ssl
 import stat
@@ -16,14 +15,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpusched import __version__
 from gpusched.core.commands import Launch
 from gpusched.executors.cluster.line import (
-    Bye,
     Keys,
     Listener,
     NodeHello,
@@ -31,7 +28,6 @@ from gpusched.executors.cluster.line import (
     from_node,
     from_stranger,
     say_over,
-    to_node,
 )
 from gpusched.executors.cluster.node import NodeProcess
 from gpusched.executors.hub import Hub
@@ -40,7 +36,6 @@ from gpusched.protocol import BadFrame, encode
 from tests.executors.cluster.bed import Bed, train
 from tests.executors.conftest import listening_addresses
 from tests.executors.contract import exit_of, the_exit
-from tests.rig import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -150,65 +145,12 @@ def test_a_node_speaks_to_no_other_daemon(bed: Bed, tmp_path: Path) -> None:
         thread.join()
 
 
-def test_a_recorded_line_played_again_is_refused(bed: Bed, address: tuple[str, int]) -> None:
-    """The bytes of a node's own conversation, taken down between it and the daemon."""
-    taken = bytearray()
-    with socket.create_server(("127.0.0.1", 0)) as proxy:
-        keys = Keys(bed.paths.root)
-        where = keys.address.read_text()
-        host, port = proxy.getsockname()
-        keys.address.write_text(f'{{"host": "{host}", "port": {port}}}')
-        bed.cut("node0")
-        client, _ = proxy.accept()
-        keys.address.write_text(where)
-        server = socket.create_connection(address)
-        client.settimeout(0.01)
-        server.settimeout(0.01)
-        while bed.state("node0") != "up":
-            bed.executor.poll(bed.executor.now() + 0.01)
-            with suppress(TimeoutError):
-                data = client.recv(1 << 16)
-                taken += data
-                server.sendall(data)
-            with suppress(TimeoutError):
-                client.sendall(server.recv(1 << 16))
-        client.close()
-        server.close()
-    assert len(taken) > 1000
-    with socket.create_connection(address) as line:
-        line.sendall(bytes(taken))
-        assert is_hung_up_on(bed, line)
-    wait_until(lambda: bed.executor.poll(bed.executor.now()) or bed.state("node0") == "up")
-    assert is_well(bed)
-
-
 def test_a_node_of_another_version_is_hung_up_on(bed: Bed) -> None:
     first, other = bed.node("node0").peer, encode(NodeHello("node0"))
     with dial_while(bed) as line:
         line.sendall(other.replace(__version__.encode(), b"0.0.1"))
         assert is_hung_up_on(bed, line)
     assert bed.node("node0").peer is first
-
-
-def answers(bed: Bed, hello: NodeHello) -> list[Any]:
-    """Say hello to the daemon; return what it says until it hangs up."""
-    said: list[Any] = []
-    hub = Hub(bed.paths.root / "second.sock")
-    peer = hub.adopt(dial_while(bed))
-    peer.hear(to_node, said.append)
-    peer.send(hello)
-    while not peer.closed:
-        bed.executor.poll(bed.executor.now() + 0.01)
-        hub.turn(0.01)
-    hub.close()
-    return said
-
-
-def test_a_node_that_the_cluster_does_not_list_is_sent_away(bed: Bed) -> None:
-    """The trials on it end: the cluster may have given its devices to another job."""
-    said = answers(bed, NodeHello("node7"))
-    assert [(type(frame), frame.ends_trials) for frame in said] == [(Bye, True)]
-    assert is_well(bed)
 
 
 def test_a_node_that_is_always_hung_up_on_dials_in_peace(
@@ -231,34 +173,6 @@ def test_a_node_that_is_always_hung_up_on_dials_in_peace(
     listener.close()
     hub.close()
     assert 1 <= len(dialled) <= 4
-
-
-def test_a_daemon_without_descriptors_turns_a_connection_away(tmp_path: Path) -> None:
-    """The daemon's loop used to spin on the one that waits."""
-    keys, hub = Keys(tmp_path), Hub(tmp_path / "daemon.sock")
-    keys.make()
-    listener = Listener(keys, "127.0.0.1", hub, from_stranger)
-    where = read_json(keys.address) or {}
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    spares = []
-    with socket.create_connection((where["host"], where["port"])) as line:
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (len([*Path("/proc/self/fd").iterdir()]) + 20, hard)
-        )
-        try:
-            with suppress(OSError):
-                while True:
-                    spares.append(os.dup(0))
-            listener.accept()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            for spare in spares:
-                os.close(spare)
-        line.settimeout(5.0)
-        with suppress(ConnectionResetError):
-            assert line.recv(1) == b""
-    listener.close()
-    hub.close()
 
 
 def dial_while(bed: Bed) -> ssl.SSLSocket:
