@@ -329,12 +329,9 @@ def search(folder: Path, address: str, steps: int, trials: int) -> subprocess.Po
     recipe["policy"] = {"name": "fifo", "R": steps}
     recipe["space"] = {"x": {"uniform": [0, 1]}}
     (folder / "search.yaml").write_text(json.dumps(recipe))
-    return gpusched(folder, "run", "search.yaml", "--cluster", address)
-
-
-def gpusched(folder: Path, *words: str) -> subprocess.Popen[str]:
+    words = ["run", "search.yaml", "--cluster", address, "--dir", "runs"]
     return subprocess.Popen(
-        [sys.executable, "-m", "gpusched", *words, "--dir", "runs"],
+        [sys.executable, "-m", "gpusched", *words],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
         cwd=folder,
         stdin=subprocess.DEVNULL,
@@ -352,26 +349,6 @@ def steps_of(folder: Path) -> dict[str, list[tuple[int, int]]]:
         ]
         for path in folder.glob("runs/*/trials/*/reports.jsonl")
     }
-
-
-@pytest.mark.usefixtures("_notice_losses_soon")
-def test_a_search_has_both_nodes_until_its_end_also_beyond_a_killed_daemon(
-    unguarded: RayCluster, tmp_path: Path
-) -> None:
-    """Another job of the cluster that wants them waits for as long, and has them then."""
-    running = search(tmp_path, unguarded.address, 60, 4)
-    wait_until(lambda: len(found := steps_of(tmp_path)) == 4 and all(found.values()))
-    (lock,) = tmp_path.glob("runs/*/lock")
-    os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
-    said, _ = running.communicate(timeout=PATIENCE_S)
-    assert "the search begins on 4 atoms" in said
-    assert other_job(unguarded, 2.0, "CPU") == {"free": 0, "ran": False, "anchors": 2}
-    resumed = gpusched(tmp_path, "resume")
-    said, _ = resumed.communicate(timeout=2 * PATIENCE_S)
-    assert resumed.returncode == 0, said
-    assert steps_of(tmp_path) == {f"{n:04}": [(1, k) for k in range(1, 61)] for n in range(4)}
-    assert other_job(unguarded, PATIENCE_S, "CPU") == {"free": 4, "ran": True, "anchors": 0}
-    wait_until(lambda: not unguarded.anchors())
 
 
 @pytest.mark.usefixtures("_notice_losses_soon")
