@@ -70,7 +70,7 @@ def test_an_error_and_its_exit_code(cold_lab: Lab) -> None:
 def test_a_tree_that_does_not_want_to_go(cold_lab: Lab) -> None:
     trial = begin(cold_lab, "stubborn")
     wait_for(cold_lab.trial_folder(trial) / "ready-0")
-    ending, _ = kill(cold_lab, trial, 0.3)
+    ending = kill(cold_lab, trial, 0.3)
     assert ending.outcome == "killed"
     assert cold_lab.left_of(trial) == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -19,7 +18,6 @@ from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import InputError
 from gpusched.executors.base import LiveTrial
-from gpusched.executors.local.launching import MOST_FALSE_STARTS
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import is_alive, start_time
 from tests.executors.conftest import Lab, wait_for
@@ -192,20 +190,6 @@ def test_a_launch_that_never_happened_is_lost_and_cannot_happen_later(own_lab: L
     assert not (logs / "rank-0.out").exists()
 
 
-def test_a_pid_of_another_process_or_boot_is_not_mistaken_for_a_shim(own_lab: Lab) -> None:
-    lab = own_lab
-    for change in ({"start_time": 1}, {"boot_id": "another"}):
-        trial = lab.rig.new_trial()
-        lab.logs(trial).mkdir(parents=True)
-        us = {"pid": os.getpid(), "start_time": start_time(os.getpid()), "ranks": []}
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        record = {**us, "boot_id": boot, **change}
-        lab.paths.trial(trial).shim(1).write_text(json.dumps(record))
-        (ending,) = lab.executor.reconcile([alive(lab, trial)])
-        assert isinstance(ending, TrialExited)
-        assert ending.outcome == "lost"
-
-
 def test_a_trial_whose_shim_died_after_the_last_word_has_yielded(own_lab: Lab) -> None:
     lab = own_lab
     trial = begin(lab, "linger_after_last_word")
@@ -352,18 +336,4 @@ def test_a_launch_that_waits_for_imports_is_given_up_at_once(tmp_path: Path) -> 
         assert [path.name for path in tmp_path.glob("ran-*")] == ["ran-2"]
     finally:
         may_end.touch()
-        lab.clean()
-
-
-@pytest.mark.slow
-def test_a_server_that_keeps_dying_while_it_warms_up_is_given_up(tmp_path: Path) -> None:
-    """Ready, but never whole: no preload is to blame, so the search cannot go on."""
-    (tmp_path / "script.py").write_text("import torch\n")
-    (tmp_path / "sympy.py").write_text("import os\nprint('no memory', flush=True)\nos._exit(137)\n")
-    lab = Lab(tmp_path, env={"PYTHONPATH": str(tmp_path)}, script=tmp_path / "script.py")
-    try:
-        with pytest.raises(InputError, match="no memory"):
-            wait_until(lambda: lab.executor.poll(lab.executor.now() + 1) is None)
-        assert sum("starting another" in text for text in lab.said) == MOST_FALSE_STARTS
-    finally:
         lab.clean()
