@@ -156,7 +156,6 @@ class ExecutorContract:
         rig.executor.execute(Yield(trial, 1, save=False))
         ending = the_exit(rig.run(trial), trial)
         assert ending.outcome == "yielded"
-        assert ending.step is not None
         assert ending.step < 50
         assert ending.saved_step is None
 

@@ -136,11 +136,10 @@ def test_the_atoms_are_those_of_the_score(
     """The atoms were told that it had when the disk took the checkpoint: none, where it had left by then."""
     checkpoint(paths, 1, 5)
     trained_atoms, now_s = {1: 2}, [0.0]
-    hub: Any = None  # nothing is said on it here
     setting = Setting(
         paths=paths,
         recipe=recipe(paths.root),
-        hub=hub,
+        hub=None,  # nothing is said on it here
         clock=lambda: now_s[-1],
         atoms_of=trained_atoms.get,
     )

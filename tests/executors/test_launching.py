@@ -29,11 +29,10 @@ class Bench:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.paths = ExperimentPaths(folder)
-        hub: Any = None
         self.setting = Setting(
             paths=self.paths,
             recipe=recipe(folder, script=Path("train.py"), **settings),
-            hub=hub,
+            hub=None,
             clock=lambda: 0.0,
         )
         self.devices = CpuDevices(4, cores=[0, 1])

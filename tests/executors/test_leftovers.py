@@ -58,7 +58,6 @@ def test_shared_memory_of_a_killed_trial_goes(
         else:
             if "server" in dies:
                 server = lab.executor.server.pid
-                assert server is not None
                 assert send_signal(Identity(server, start_time(server) or 0), signal.SIGKILL)
             if "shim" in dies:
                 claim = read_claim(lab.paths.trial(trial).shim(1))

@@ -19,7 +19,6 @@ def test_a_claim_and_its_ranks(tmp_path: Path) -> None:
     assert read_claim(path) is None
     assert make_claim(path, HERE)
     claim = read_claim(path)
-    assert claim is not None
     assert (claim.shim, claim.ranks, claim.is_alive) == (HERE, (), True)
     ranks = (Identity(12, 34), Identity(56, 78))
     add_ranks(path, HERE, ranks)

@@ -102,7 +102,6 @@ def test_whoever_was_killed_first_is_the_cause(
 ) -> None:
     error_file(paths, 0, "RanksDisagree: another rank has gone", timestamp="5")
     error = first_error(paths, 1, 2, codes)
-    assert error is not None
     assert error.rank == rank
     assert ("killed by SIG" in error.message) == (rank == 1)
 
@@ -118,7 +117,6 @@ def test_within_one_second_the_exact_time_decides(paths: TrialPaths) -> None:
     error_file(paths, 0, "RuntimeError: peer gone", timestamp="1700000000", at_s=1700000000.9)
     error_file(paths, 1, "ValueError: bad", timestamp="1700000000", at_s=1700000000.1)
     error = first_error(paths, 1, 2, {0: 1})
-    assert error is not None
     assert error.rank == 1
 
 
@@ -128,7 +126,6 @@ def test_without_an_error_file_the_first_bad_exit_and_its_traceback(paths: Trial
         "noise\nTraceback (most recent call last):\n  File y, line 3\n    call()\nValueError: no\nmore noise\n"
     )
     error = first_error(paths, 1, 4, {2: 1, 0: 5})
-    assert error is not None
     assert (error.rank, error.message, error.exitcode) == (2, "ValueError: no", 1)
     assert error.traceback.endswith("    call()\nValueError: no")
     assert "noise" not in error.traceback
@@ -146,7 +143,6 @@ def test_without_an_error_file_the_first_bad_exit_and_its_traceback(paths: Trial
 )
 def test_an_exit_without_words(paths: TrialPaths, code: int, starved: bool, said: str) -> None:
     error = first_error(paths, 1, 1, {0: code}, starved)
-    assert error is not None
     assert said in error.message
 
 
@@ -165,14 +161,12 @@ def test_an_exit_without_words(paths: TrialPaths, code: int, starved: bool, said
 def test_a_damaged_error_file_is_no_obstacle(paths: TrialPaths, text: str) -> None:
     paths.error_file(1, 0).write_text(text)
     error = first_error(paths, 1, 1, {0: 1})
-    assert error is not None
     assert error.rank == 0
 
 
 def test_an_error_file_that_holds_a_text(paths: TrialPaths) -> None:
     paths.error_file(1, 0).write_text(json.dumps({"message": "SignalException"}))
     error = first_error(paths, 1, 1, {})
-    assert error is not None
     assert error.message == "SignalException"
 
 
@@ -199,11 +193,9 @@ def test_what_argparse_refused_is_said(paths: TrialPaths) -> None:
         "`args` of the recipe has the script's arguments, as in --lr=${lr}"
     )
     without_a_file = first_error(paths, 1, 1, {0: 2})
-    assert without_a_file is not None
     assert without_a_file.message == expected
     error_file(paths, 0, "SystemExit: the script ended with exit code 2")
     with_a_file = first_error(paths, 1, 1, {0: 2})
-    assert with_a_file is not None
     assert with_a_file.message == expected
 
 

@@ -117,7 +117,6 @@ class Bed:
     def cut(self, name: str) -> None:
         """Break the line of a node, as a network does: neither side has said anything."""
         peer = self.node(name).peer
-        assert peer is not None
         peer.close()
 
     def home(self, node: str) -> Path:

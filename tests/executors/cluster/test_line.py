@@ -182,7 +182,6 @@ def dial_while(bed: Bed) -> ssl.SSLSocket:
         while not dialled.done():
             bed.executor.poll(bed.executor.now() + 0.01)
     line = dialled.result()
-    assert line is not None
     return line
 
 

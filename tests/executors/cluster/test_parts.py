@@ -81,12 +81,10 @@ def made(tmp_path: Path) -> Iterator[tuple[ClusterExecutor, Cluster]]:
     world, paths = World(1), ExperimentPaths(tmp_path)
     private_folder(paths.trials)
     cluster = Cluster(paths, world)
-    recipe: Any = Recipe()
+    recipe = Recipe()
     recipe.node_patience_s = 6.0
-    hub: Any = world
-    helper: Any = AtOnce()
-    setting = Setting(paths=paths, recipe=recipe, hub=hub, clock=lambda: world.now)
-    executor = ClusterExecutor(setting, cluster, 1.0, helper)
+    setting = Setting(paths=paths, recipe=recipe, hub=world, clock=lambda: world.now)
+    executor = ClusterExecutor(setting, cluster, 1.0, AtOnce())
     yield executor, cluster
     executor.close()
 
@@ -180,7 +178,6 @@ def test_a_node_that_is_back_does_not_replace_a_fence(
         assert executor.members.nodes["a"].state == "up"
         assert not [event for event in executor.poll(0.0) if isinstance(event, TrialExited)]
     (end,) = executor.poll(executor.now() + 2.0)
-    assert isinstance(end, TrialExited)
     assert (end.outcome, end.error) == ("lost", "node a was lost")
     assert read_fence(refused[0]) == 1
 

@@ -75,7 +75,6 @@ class RayCluster:
         self.nodes.append(json.loads(self._process.stdout.readline()))
 
     def add(self, size: str) -> None:
-        assert self._process.stdin is not None
         print("add", size, file=self._process.stdin, flush=True)
         self._read()
 

@@ -56,7 +56,7 @@ from gpusched.folder.lock import read_fence, write_fence
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.folder.reports import line_of
 from gpusched.protocol import Report, encode
-from tests.events import reported
+from tests.events import exited, reported
 
 NODES, FAULTS, STEPS = 8, 200, 27
 
@@ -235,7 +235,6 @@ class PlayedNode:
                 pass
 
     def reconcile(self, frame: Reconcile) -> None:
-        assert self.line is not None
         self.is_ready = True
         live = {one.trial: one for one in frame.live}
         for trial, ranks in list(self.ranks.items()):
@@ -244,10 +243,10 @@ class PlayedNode:
         for one in frame.live:
             ranks = self.ranks.get(one.trial)
             if ranks is None:
-                exit_of = {"trial": one.trial, "incarnation": one.incarnation, "outcome": "lost"}
-                self.tell(TrialExited(at=0.0, unbegun=True, **exit_of))
+                about = {"trial": one.trial, "incarnation": one.incarnation}
+                self.tell(exited("lost", unbegun=True, **about))
             elif ranks.exited is not None:
-                self.leave(ranks, ranks.exited)
+                self.tell(ranks.exited)
         for device in frame.kept_out:
             self.tell(QuarantineChanged(at=0.0, device=device))
         self.line.tell(Reconciled())
@@ -259,8 +258,7 @@ class PlayedNode:
                 if known is not None and number <= known.number:
                     return
                 if number <= read_fence(self.paths.trial(trial).fence):
-                    exit_of = {"trial": trial, "incarnation": number, "outcome": "lost"}
-                    self.tell(TrialExited(at=0.0, unbegun=True, **exit_of))
+                    self.tell(exited("lost", trial=trial, incarnation=number, unbegun=True))
                     return
                 assert known is None or known.exited is not None, f"trial {trial} is here twice"
                 training = [ranks for ranks in self.ranks.values() if ranks.exited is None]
@@ -297,9 +295,7 @@ class PlayedNode:
             self.world.after(self.silent_until - self.world.now, lambda: self.train(ranks))
             return
         paths = self.paths.trial(ranks.trial)
-        if ranks.number <= read_fence(
-            paths.fence
-        ):  # rank 0 looks before it writes; so does the shim
+        if ranks.number <= read_fence(paths.fence):  # rank 0 looks before it writes
             self.stopped_by_fence += 1
             self.ended(ranks, "killed")
             return
@@ -324,13 +320,8 @@ class PlayedNode:
         if self.ranks.get(ranks.trial) is ranks and ranks.exited is None:
             saved = ranks.saved if outcome == "yielded" else None
             about = {"trial": ranks.trial, "incarnation": ranks.number}
-            ranks.exited = TrialExited(at=0.0, outcome=outcome, saved_step=saved, **about)
-            self.leave(ranks, ranks.exited)
-
-    def leave(self, ranks: Ranks, ending: TrialExited) -> None:
-        """Tell of the end; it is known until a daemon has it."""
-        if self.line is not None and self.is_ready:
-            self.tell(ending)
+            ranks.exited = exited(outcome, saved_step=saved, **about)  # until a daemon has it
+            self.tell(ranks.exited)
 
     # -------------------------------------------------------------- faults
 
@@ -401,20 +392,14 @@ def test_two_hundred_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, see
     SAVED.clear()
     private_folder(paths.trials)
     nodes = {f"n{n}": PlayedNode(world, paths, f"n{n}") for n in range(NODES)}
-    recipe: Any = Recipe()
-    hub: Any = world
     setting = Setting(
         paths=paths,
-        recipe=recipe,
-        hub=hub,
+        recipe=Recipe(),
+        hub=world,
         clock=lambda: world.now,
-        epoch=1,
-        say=lambda _text: None,
         seq_of=lambda trial: experiment.state.trials[trial].seq,
-        spare=lambda: False,
     )
-    helper: Any = AtOnce()
-    executor = ClusterExecutor(setting, PlayedCluster(nodes), 5.0, helper)
+    executor = ClusterExecutor(setting, PlayedCluster(nodes), 5.0, AtOnce())
     rules = Rules(
         deadline_s=100_000.0,
         max_trials=120,
