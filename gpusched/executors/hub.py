@@ -238,10 +238,8 @@ class Hub:
 
     def adopt(self, line: socket.socket) -> Peer:
         """Serve a non-blocking connection that this process has made, without a hello; ``hear`` is to be called."""
-        peer = Peer(self, line, _refuse)
+        peer = self.greet(line, _refuse)
         peer.be_client()
-        self._peers[peer.fd] = peer
-        self._epoll.register(peer.fd, select.EPOLLIN)
         return peer
 
     # ------------------------------------------------------------------ for peers
@@ -253,11 +251,12 @@ class Hub:
         del self._peers[descriptor]
         self._epoll.unregister(descriptor)
 
-    def greet(self, line: socket.socket, decode: Decode | None = None) -> None:
+    def greet(self, line: socket.socket, decode: Decode | None = None) -> Peer:
         """Wait for the hello of a connection, any that is registered or those that ``decode`` knows."""
         peer = Peer(self, line, decode or self._decode_hello)
         self._peers[peer.fd] = peer
         self._epoll.register(peer.fd, select.EPOLLIN)
+        return peer
 
     def introduce(self, peer: Peer, hello: Frame) -> None:
         """Take the first frame of a connection."""

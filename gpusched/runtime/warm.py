@@ -1,4 +1,4 @@
-"""The warm server: imports torch once, then forks a shim per incarnation. ``python -m gpusched.runtime.warm FD``
+"""The warm server: imports torch once, then forks a shim per incarnation.
 
 Speaks with the daemon on the socket pair whose descriptor it is given (frames: ``protocol``). Rules:
 
@@ -9,12 +9,11 @@ Speaks with the daemon on the socket pair whose descriptor it is given (frames: 
   before it says that the shim is dead.
 * It lives until the daemon's end is closed *and* the last shim is gone; after that end is closed it launches nothing.
 
-``--cold``: the same without torch; shims then run ``torchrun`` as a process of its own.
+Cold it is the same without torch; shims then run ``torchrun`` as a process of its own.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import importlib
 import os
@@ -270,37 +269,28 @@ def settle() -> None:
     gc.freeze()
 
 
-def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m gpusched.runtime.warm")
-    parser.add_argument("descriptor", type=int)
-    parser.add_argument("--preload", help="comma-separated modules to import; empty: torch alone")
-    parser.add_argument("--path", default="", help="the script's folder, of preloaded modules")
-    parser.add_argument("--cold", action="store_true", help="without torch: shims run torchrun")
-    return parser.parse_args(words)
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    given = _arguments(words)
+def main(
+    line: int, path: str = "", preload: Sequence[str] | None = None, is_cold: bool = False
+) -> int:
+    """Serve on the descriptor ``line``. ``path``: the folder of the script, of preloaded modules; ``preload``: modules to
+    import, or empty: torch alone.
+    """
     # Imports take seconds of processor time: none of it for a daemon that is dead.
     end_with_parent(True)
-    line = socket.socket(fileno=given.descriptor)
-    line.set_inheritable(False)
+    ours = socket.socket(fileno=line)
+    ours.set_inheritable(False)
     gc.disable()
-    if not given.cold:
+    if not is_cold:
         # OpenBLAS starts threads as it is loaded; a shim is forked without any.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         for module in NEEDED:
             importlib.import_module(module)
     settle()
-    put_title(f"gpusched: {'cold' if given.cold else 'warm'} server")
-    if given.path:
-        sys.path.insert(0, given.path)
-    preload = [name for name in (given.preload or "").split(",") if name]
-    imports = () if given.cold or given.preload == "" else (*HEAVY, *preload)
-    WarmServer(line, imports, preload, is_cold=given.cold).serve()
+    put_title(f"gpusched: {'cold' if is_cold else 'warm'} server")
+    if path:
+        sys.path.insert(0, path)
+    wanted = preload or ()
+    imports = () if is_cold or preload == [] else (*HEAVY, *wanted)
+    WarmServer(ours, imports, wanted, is_cold=is_cold).serve()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -201,7 +201,7 @@ def test_hello_of_an_old_incarnation_is_refused(own_lab: Lab) -> None:
     lab = own_lab
     rig = lab.rig
     trial = rig.new_trial()
-    frame = {"report": 1, "step": 1, "metrics": {"accuracy": 1.0}}
+    frame = {"kind": "report", "i": 2, "n": 1, "k": 1, "m": {"accuracy": 1.0}}
     hparams = {"scenario": "speak_nonsense", "frames": [frame]}
     rig.executor.execute(Launch(trial, 2, rig.devices[:1], hparams))  # it says incarnation 1
     events = rig.run(trial)
@@ -248,7 +248,8 @@ def test_a_server_does_not_import_on_for_a_dead_daemon(tmp_path: Path) -> None:
     daemon = f"""
 import os, socket, subprocess, sys, time
 ours, theirs = socket.socketpair()
-words = [sys.executable, "-m", "gpusched.runtime.warm", str(theirs.fileno())]
+start = "import sys; from gpusched.runtime.warm import main; main(int(sys.argv[1]))"
+words = [sys.executable, "-c", start, str(theirs.fileno())]
 server = subprocess.Popen(words, pass_fds=[theirs.fileno()], start_new_session=True)
 print(server.pid, flush=True)
 while not os.path.exists({str(importing)!r}):

@@ -255,12 +255,15 @@ class Session:
                 if isinstance(command, Launch):
                     self._seqs[command.trial] = frame.seq
                     if self._is_fenced(command):
-                        lost = (
-                            "it had not begun when its node was lost, or the shared folder was away"
+                        unbegun = TrialExited(
+                            at=0.0,
+                            trial=command.trial,
+                            incarnation=command.incarnation,
+                            outcome="lost",
+                            error="it had not begun when its node was lost, or the shared folder was away",
+                            unbegun=True,
                         )
-                        trial, number = command.trial, command.incarnation
-                        end = TrialExited(at=0.0, trial=trial, incarnation=number, outcome="lost")
-                        self._tell([msgspec.structs.replace(end, error=lost, unbegun=True)])
+                        self._tell([unbegun])
                         return
                 executor.execute(command)
             case Ack(trial=trial, incarnation=incarnation, seq=seq):

@@ -48,7 +48,10 @@ TETHER_S = 120.0
 """Time for which a trial continues without a daemon; ``GPUSCHED_TETHER_S`` overrides it (for tests, mostly)."""
 MOST_FALSE_STARTS = 3
 _DEVICES = re.compile(r"CUDA_|GPUSCHED_")
-_START = "import sys; sys.path.append({root!r}); from gpusched.runtime.warm import main; sys.exit(main())"
+_START = """import json, sys
+sys.path.append({root!r})
+from gpusched.runtime.warm import main
+sys.exit(main(**json.loads(sys.argv[1])))"""
 
 _FOREIGN = re.compile(
     r"PET_.*|TORCHELASTIC_.*|(GROUP_|LOCAL_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|GPUSCHED_(?!DEBUG$).*"
@@ -220,12 +223,13 @@ class Server:
         recipe = self._setting.recipe
         script = recipe.cwd / recipe.script
         root = str(Path(gpusched.__file__).parent.parent)
-        words = [sys.executable, "-P", "-c", _START.format(root=root), str(line.fileno())]
-        if recipe.launch == "cold":
-            words.append("--cold")
-        words += ["--path", str(script.parent)]
-        if recipe.preload is not None:
-            words += ["--preload", ",".join(recipe.preload)]
+        given = {
+            "line": line.fileno(),
+            "path": str(script.parent),
+            "preload": recipe.preload,
+            "is_cold": recipe.launch == "cold",
+        }
+        words = [sys.executable, "-P", "-c", _START.format(root=root), json.dumps(given)]
         environment = environment_for_trials(recipe)
         environment[MARK] = " " * MARK_WIDTH_BYTES
         environment["GPUSCHED_DIR"] = str(self._setting.paths.root)

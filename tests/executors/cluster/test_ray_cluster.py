@@ -182,29 +182,19 @@ def test_what_is_reserved_is_taken_for_other_jobs_until_it_is_given_back(
 
 
 @pytest.mark.usefixtures("token")
-def test_as_many_nodes_and_devices_are_taken_as_are_asked_for(
+def test_as_much_is_taken_as_is_asked_for_and_another_job_gets_the_rest(
     guarded: RayCluster, tmp_path: Path
 ) -> None:
-    bootstrap = Staying(guarded.address, tmp_path, kind="GPU", most=1, max_nodes=1)
-    (offer,) = bootstrap.nodes()
-    assert offer.devices in ("cuda:2", "cuda:5")
-    assert bootstrap.nodes() == [offer]
-    bootstrap.close()
-    assert other_job(guarded, PATIENCE_S)["ran"]
-
-
-@pytest.mark.usefixtures("token")
-def test_a_node_that_another_job_has_a_part_of_gives_the_rest(
-    guarded: RayCluster, tmp_path: Path
-) -> None:
-    ways = (
-        Staying(guarded.address, tmp_path / "one", most=1),
-        Staying(guarded.address, tmp_path / "two"),
-    )
-    some, rest = ({offer.name: offer.devices for offer in way.nodes()} for way in ways)
-    assert [{some[name], rest[name]} for name in some] == [{"cuda:2", "cuda:5"}] * 2
-    for way in ways:
+    one = Staying(guarded.address, tmp_path / "one", kind="GPU", most=1, max_nodes=1)
+    (offer,) = one.nodes()
+    assert one.nodes() == [offer]
+    two = Staying(guarded.address, tmp_path / "two")
+    rest = {other.name: other.devices for other in two.nodes()}
+    assert len(rest) == 2
+    assert {offer.devices, rest[offer.name]} == {"cuda:2", "cuda:5"}
+    for way in (one, two):
         way.close()
+    assert other_job(guarded, PATIENCE_S)["ran"]
 
 
 @pytest.mark.usefixtures("token")
