@@ -82,18 +82,6 @@ def last_line(path: Path) -> str:
     return next((line.strip() for line in reversed(tail_of(path).splitlines()) if line.strip()), "")
 
 
-def _from_stderr(text: str) -> tuple[str | None, str]:
-    """Find the last traceback in a rank's stderr and its last line: for scripts that write no error file."""
-    at = text.rfind("Traceback (most recent call last):")
-    if at < 0:
-        return None, ""
-    lines = text[at:].splitlines()
-    for index, line in enumerate(lines[1:], 1):
-        if line and not line[0].isspace():
-            return line, "\n".join(lines[: index + 1])
-    return None, ""
-
-
 def _refused_arguments(path: Path) -> str | None:
     """Return what argparse said last, where a script ended with its exit code."""
     said = last_line(path)
@@ -142,25 +130,19 @@ def first_error(
     """
     found = []
     for rank in range(ranks):
-        path = paths.error_file(incarnation, rank)
-        message, trace, at = _from_error_file(path)
+        message, trace, at = _from_error_file(paths.error_file(incarnation, rank))
         if message is not None:
             found.append((at, rank, message, trace))
     first, how = next(iter(bad_codes.items()), (None, 0))
-    if found and not (how in _SUDDEN and all(rank != first for _, rank, _, _ in found)):
-        _, rank, message, trace = min(found, key=lambda one: one[0])
-        code = bad_codes.get(rank)
-        if code == _USAGE_CODE:
-            message = _refused_arguments(paths.log(incarnation, rank, "err")) or message
-        return RankError(message, rank, trace, code)
-    if not bad_codes:
+    said, rank, trace = "", first, ""
+    if found and not (how in _SUDDEN and all(one != first for _, one, _, _ in found)):
+        _, rank, said, trace = min(found, key=lambda one: one[0])
+    if rank is None:
         return None
-    rank, code = next(iter(bad_codes.items()))
-    err = paths.log(incarnation, rank, "err")
-    said, trace = _from_stderr(tail_of(err))
-    if said is None and code == _USAGE_CODE:
-        said = _refused_arguments(err)
-    return RankError(said or _in_words(code, killed_by_kernel), rank, trace, code)
+    code = bad_codes.get(rank)
+    if code == _USAGE_CODE:
+        said = _refused_arguments(paths.log(incarnation, rank, "err")) or said
+    return RankError(said or _in_words(code or 0, killed_by_kernel), rank, trace, code)
 
 
 def verdict(

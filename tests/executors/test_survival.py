@@ -224,22 +224,6 @@ def test_servers_end_with_their_last_shim_when_the_daemon_has_gone(own_lab: Lab)
     lab.executor = lab.build()
 
 
-def test_a_daemon_that_took_over_serves_first_and_warms_up_later(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, launch="cold")
-    try:
-        lab.close()
-        lab.executor = lab.build(epoch=2)
-        assert lab.executor.server.pid is None
-        wait_until(lambda: not lab.executor.poll(0.0) and lab.executor.server.pid is not None)
-        lab.close()
-        lab.executor = lab.build(epoch=3)
-        assert lab.executor.server.pid is None
-        lab.rig.launch(lab.rig.new_trial(), steps=1)
-        assert lab.executor.server.pid is not None, "who launches does not wait"
-    finally:
-        lab.clean()
-
-
 def test_a_server_does_not_import_on_for_a_dead_daemon(tmp_path: Path) -> None:
     importing = tmp_path / "importing"
     (tmp_path / "torch.py").write_text(

@@ -120,15 +120,8 @@ def test_within_one_second_the_exact_time_decides(paths: TrialPaths) -> None:
     assert error.rank == 1
 
 
-def test_without_an_error_file_the_first_bad_exit_and_its_traceback(paths: TrialPaths) -> None:
-    paths.log(1, 2, "err").write_text(
-        "a warning\nTraceback (most recent call last):\n  File x\nOld: 1\n"
-        "noise\nTraceback (most recent call last):\n  File y, line 3\n    call()\nValueError: no\nmore noise\n"
-    )
-    error = first_error(paths, 1, 4, {2: 1, 0: 5})
-    assert (error.rank, error.message, error.exitcode) == (2, "ValueError: no", 1)
-    assert error.traceback.endswith("    call()\nValueError: no")
-    assert "noise" not in error.traceback
+def test_without_an_error_file_the_first_bad_exit_is_the_cause(paths: TrialPaths) -> None:
+    assert first_error(paths, 1, 4, {2: 3, 0: 5}) == RankError("exit code 3", 2, "", 3)
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,6 @@ from gpusched.protocol import (
 
 _UNBEGUN = "it had not begun when the daemon ended"
 RELEASE_LIMIT_S = 60.0
-_WARM_UP_AFTER_S = 1.0
-"""Time for which a daemon that took over leaves the processors to returning ranks, unless it launches something."""
 
 
 class TorchrunExecutor(LiveExecutor):
@@ -83,10 +81,7 @@ class TorchrunExecutor(LiveExecutor):
         )
         setting.hub.register(RankHello, self._take_rank)
         setting.hub.register(ShimHello, self._take_shim)
-        if setting.epoch > 1:  # trials wait for the daemon that comes back: serve first
-            self.after(_WARM_UP_AFTER_S, self.server.want)
-        else:
-            self.server.want()
+        self.server.want()
 
     # ------------------------------------------------------------------ the seam
 
