@@ -102,17 +102,6 @@ def test_a_stopped_shim_is_killed_when_its_patience_is_over(lab: Lab) -> None:
     assert lab.left_of(trial) == []
 
 
-def test_a_rank_killed_from_outside_while_a_kill_is_under_way_is_killed(lab: Lab) -> None:
-    trial = begin(lab, "stubborn", atoms=2)
-    pid = wait_for(lab.trial_folder(trial) / "ready-1")
-    wait_for(lab.trial_folder(trial) / "ready-0")
-    lab.executor.execute(Kill(trial, 1, 0.5))
-    os.kill(pid, signal.SIGKILL)
-    ending = the_exit(lab.rig.run(trial), trial)
-    assert ending.outcome in ("killed", "failed")
-    assert lab.left_of(trial) == []
-
-
 # ---------------------------------------------------------------- every trick at once (reliability T7)
 
 
