@@ -32,23 +32,6 @@ def test_an_exception_at_step_3_on_rank_1(lab: Lab) -> None:
     assert steps_of(events, trial)[:2] == [1, 2]
 
 
-@pytest.mark.parametrize("code", [1, 3])
-def test_an_exit_code_on_one_rank_ends_the_others(lab: Lab, code: int) -> None:
-    trial, ending = play(lab, "exit_code", atoms=2, code=code, fails_on=1)
-    assert ending.outcome == "failed"
-    assert ending.error.startswith("rank 1:")
-    assert str(code) in ending.error
-    assert lab.left_of(trial) == []
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_killed_rank(lab: Lab, number: signal.Signals) -> None:
-    _, ending = play(lab, "killed", atoms=2, signal=int(number), fails_on=1)
-    assert ending.outcome == "failed"
-    assert ending.error.startswith("rank 1: ")
-    assert number.name in ending.error
-
-
 def test_a_rank_that_aborts_after_the_last_word_has_not_failed(lab: Lab) -> None:
     trial, ending = play(lab, "abort_at_exit", atoms=4)
     assert (ending.outcome, ending.step, ending.saved_step, ending.error) == ("yielded", 4, 4, None)
