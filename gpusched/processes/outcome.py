@@ -67,19 +67,15 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def tail_of(path: Path) -> str:
-    """Read the end of a log; empty if missing."""
+def last_line(path: Path) -> str:
+    """Read the last line of a log that is not blank; empty if missing."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - _TEXT_LIMIT))
-            return file.read(_TEXT_LIMIT).decode("utf-8", "replace")
+            lines = file.read(_TEXT_LIMIT).decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
-
-
-def last_line(path: Path) -> str:
-    """Read the last line of a log that is not blank; empty if missing."""
-    return next((line.strip() for line in reversed(tail_of(path).splitlines()) if line.strip()), "")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _refused_arguments(path: Path) -> str | None:

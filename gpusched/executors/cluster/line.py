@@ -186,14 +186,6 @@ class Keys:
                 f"choose another with --dir"
             ) from None
 
-    def last_word(self, node: str) -> str:
-        """Return the last line of a node's log, after a colon; nothing where there is none."""
-        try:
-            lines = (self.folder / f"{node}.log").read_text(errors="replace").split("\n")
-        except OSError:
-            return ""
-        return next((f": {line}" for line in reversed(lines) if line.strip()), "")
-
     def make(self) -> None:
         """Make key and certificate, unless they are there. Raises GpuschedError without the library."""
         if self.certificate.exists():

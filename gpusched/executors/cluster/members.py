@@ -41,6 +41,7 @@ from gpusched.executors.cluster.line import (
 from gpusched.executors.cluster.nodes import JoinedNode, node_of
 from gpusched.executors.hub import Peer
 from gpusched.executors.live import Setting, Timers
+from gpusched.processes.outcome import last_line
 
 BEAT_S = 1.0
 SILENT_S = 3.0
@@ -120,11 +121,12 @@ class Members:
         )
         self._beat_at = self._now()
         self._timers.after(BEAT_S, self._beat)
-        late = f"it has not joined within {limit_s:.0f} s"
         reasons = set()
         for node in wanted:
             if not node.devices:
-                why = node.barred or f"{late}{self._keys.last_word(node.name)}"
+                said = last_line(self._keys.folder / f"{node.name}.log")
+                late = f"it has not joined within {limit_s:.0f} s"
+                why = node.barred or (f"{late}: {said}" if said else late)
                 self._setting.say(f"node {node.name} is not used: {why}")
                 reasons.add(why)
         if not takes_over and not any(node.devices for node in wanted):
