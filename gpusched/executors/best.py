@@ -18,6 +18,7 @@ from gpusched import failpoints
 from gpusched.folder.files import private_folder, read_json, sealed, sync, write_durably
 from gpusched.folder.paths import ExperimentPaths, numbered
 
+
 def keep_best(
     paths: ExperimentPaths,
     trial: int,

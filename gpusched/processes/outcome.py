@@ -129,12 +129,12 @@ def first_error(
         message, trace, at = _from_error_file(paths.error_file(incarnation, rank))
         if message is not None:
             found.append((at, rank, message, trace))
-    first, how = next(iter(bad_codes.items()), (None, 0))
-    said, rank, trace = "", first, ""
+    if not found and not bad_codes:
+        return None
+    first, how = next(iter(bad_codes.items()), (-1, 0))
+    rank, said, trace = first, "", ""
     if found and not (how in _SUDDEN and all(one != first for _, one, _, _ in found)):
         _, rank, said, trace = min(found, key=lambda one: one[0])
-    if rank is None:
-        return None
     code = bad_codes.get(rank)
     if code == _USAGE_CODE:
         said = _refused_arguments(paths.log(incarnation, rank, "err")) or said

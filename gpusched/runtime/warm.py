@@ -25,7 +25,6 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from gpusched import failpoints
 from gpusched.processes.identity import (
@@ -272,8 +271,9 @@ def settle() -> None:
 def main(
     line: int, path: str = "", preload: Sequence[str] | None = None, is_cold: bool = False
 ) -> int:
-    """Serve on the descriptor ``line``. ``path``: the folder of the script, of preloaded modules; ``preload``: modules to
-    import, or empty: torch alone.
+    """Serve on the descriptor ``line``. ``path``: the folder of the script, where preloaded modules may be.
+
+    ``preload``: modules to import beside ours; an empty list: torch alone.
     """
     # Imports take seconds of processor time: none of it for a daemon that is dead.
     end_with_parent(True)

@@ -212,9 +212,7 @@ class Executor:
         self.stock.drain(names)
         self._events.append(event)
 
-    def _exited(
-        self, event: TrialExited, names: Sequence[str], gone: bool, ending: Blamed
-    ) -> None:
+    def _exited(self, event: TrialExited, names: Sequence[str], gone: bool, ending: Blamed) -> None:
         assert ending.outcome == "lost" or not gone, "a lost GPU counts against its trial"
         self._whole.counts[f"{ending.outcome} by {'its GPU' if gone else 'itself'}"] += 1
         told = {"at": self._now, "outcome": ending.outcome, "error": ending.error}

@@ -1,4 +1,4 @@
-"""From a ``Launch`` to the frame the server gets, what of our environment reaches it, and which devices a recipe names."""
+"""From a ``Launch`` to the frame that the server gets: our environment in it, and the devices that a recipe names."""
 
 from __future__ import annotations
 
@@ -106,7 +106,9 @@ def test_devices_that_are_gone(tmp_path: Path) -> None:
 
 
 def test_what_would_confuse_a_trial_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    torchruns = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK ROLE_NAME MASTER_ADDR MASTER_PORT"
+    torchruns = (
+        "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK ROLE_NAME MASTER_ADDR MASTER_PORT"
+    )
     ours = "PET_NPROC_PER_NODE TORCHELASTIC_RUN_ID GPUSCHED_TRIAL GPUSCHED_MARK"
     unwanted = (*torchruns.split(), *ours.split())
     for name in (*unwanted, "HOME_SWEET_HOME", "RANKING", "GPUSCHED_DEBUG"):

@@ -45,7 +45,9 @@ def somebody_elses() -> Iterator[list[Path]]:
 
 
 @pytest.mark.skipif(not os.access(SHARED, os.W_OK), reason="/dev/shm cannot be written here")
-@pytest.mark.parametrize("dies", ["its rank", "its ranks, by us", "its shim", "its shim and server"])
+@pytest.mark.parametrize(
+    "dies", ["its rank", "its ranks, by us", "its shim", "its shim and server"]
+)
 def test_shared_memory_of_a_killed_trial_goes(
     lab: Lab, somebody_elses: list[Path], dies: str
 ) -> None:

@@ -1,8 +1,7 @@
 """From a ``Launch`` command to the frame that makes the warm server fork, and the daemon's end of that server.
 
-The frame takes folders, hyperparameters, devices and environment. The server's own side is ``gpusched/runtime/warm.py``;
-it is started before anything else is, as importing torch takes a second, in a session of its own, so that no terminal
-ends it.
+The frame takes folders, hyperparameters, devices and environment. The server (``gpusched/runtime/warm.py``) is started
+before anything else is, as importing torch takes a second, in a session of its own, so that no terminal ends it.
 """
 
 from __future__ import annotations
@@ -276,9 +275,7 @@ class Server:
                     f"`preload` of the recipe: {frame.module} cannot be preloaded: {frame.message}; leave it out"
                 )
             case PreloadFailed():
-                self._setting.say(
-                    f"preload: {frame.module} is not preloaded: {frame.message}"
-                )
+                self._setting.say(f"preload: {frame.module} is not preloaded: {frame.message}")
             case _:
                 self._on_frame(frame)
 

@@ -181,8 +181,7 @@ def dial_while(bed: Bed) -> ssl.SSLSocket:
         dialled = helper.submit(dial, Keys(bed.paths.root))
         while not dialled.done():
             bed.executor.poll(bed.executor.now() + 0.01)
-    line = dialled.result()
-    return line
+    return dialled.result()
 
 
 @pytest.mark.parametrize(
