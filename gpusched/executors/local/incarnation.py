@@ -90,7 +90,7 @@ class Incarnation:
     shim_status: int | None = None
 
     def ending(self, record: Exit | None = None) -> TrialExited:
-        """Judge its end from the shim's word, else ``exit.json``, else a last word; else killed if that was asked for."""
+        """Judge its end from the shim's word, else ``exit.json``, else a last word; else killed if asked for."""
         paths, number = self.paths, self.number
         record = record or outcome.read_exit(paths, number)
         if record is None and (word := outcome.last_word(paths, number)) is not None:
