@@ -78,15 +78,16 @@ class Timers:
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._heap, (self.now() + delay_s, next(self._count), action))
 
-    def run_due(self) -> float:
-        """Run what is due, and return the time; an action asked for meanwhile runs in a later round."""
+    def run_due(self) -> None:
+        """Run what is due; an action asked for meanwhile runs in a later round, even with no delay."""
+        if not self._heap:
+            return
         now = self.now()
         due = []
         while self._heap and self._heap[0][0] <= now:
             due.append(heapq.heappop(self._heap)[2])
         for action in due:
             action()
-        return now
 
 
 class LiveExecutor(Executor):
@@ -116,16 +117,17 @@ class LiveExecutor(Executor):
 
     def poll(self, until: float) -> Sequence[Event]:
         """See ``Executor.poll``. Also returns when somebody rang at the hub."""
-        while not (self._events or self._turn(until)):
-            pass
+        while not self._events:
+            if self._turn(until) or self.now() >= until:
+                break
         return self._told()
 
     def _turn(self, until: float) -> bool:
-        """Wait for one thing to happen; True if somebody rang, or it is time."""
+        """Wait for one thing to happen; True if somebody rang."""
         next_at = min(until, self._timers.next_at)
-        is_rung = self._hub.turn(min(max(0.0, next_at - self.now()), _TURN_LIMIT_S))
-        now = self._timers.run_due()
-        return is_rung or now >= until
+        rung = self._hub.turn(min(max(0.0, next_at - self.now()), _TURN_LIMIT_S))
+        self._timers.run_due()
+        return rung
 
     def _wait(self, limit_s: float, is_over: Callable[[], bool]) -> None:
         """Serve until something is over, at most for ``limit_s``."""
