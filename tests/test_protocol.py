@@ -102,10 +102,6 @@ def test_each_record_comes_back_on_the_lines_that_carry_it(sample: Frame) -> Non
             b'{"kind":"saved","step":1}',
             b'{"kind":"report"}',
         ),
-        *(
-            b'{"kind":"restore","handed":{"kind":"handed","step":1}}',
-            b'{"kind":"restore","handed":7}',
-        ),
         b'{"kind":"answer","seq":NaN,"go":"save"}',
     ],
 )

@@ -278,7 +278,6 @@ class Daemon:
         until = self.clock() + DRAIN_S
         while self.experiment.state.devices.draining and self.clock() < until:
             self.driver.turn(until)
-        self.executor.settle_best()
         failpoints.reach("final.before")
         try:
             self.journal.commit()

@@ -6,7 +6,6 @@ space), synced, then one rename of the link ``best`` makes it the best. Older on
 
 from __future__ import annotations
 
-import errno
 import json
 import shutil
 import zlib
@@ -19,13 +18,6 @@ from gpusched import failpoints
 from gpusched.folder.files import private_folder, read_json, sealed, sync, write_durably
 from gpusched.folder.paths import ExperimentPaths, numbered
 
-#: Error numbers of a file system without hard links, or that has no more of a file.
-NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
-
-
-class NoLinks(Exception):
-    """The file system has no hard links: the checkpoint would have to be copied."""
-
 
 def keep_best(
     paths: ExperimentPaths,
@@ -35,11 +27,9 @@ def keep_best(
     metric: str,
     value: float,
     atoms: int | None,
-    copies: bool = True,
 ) -> bool:
     """Make ``best/`` the checkpoint of this step. False without that checkpoint (nothing is changed then).
 
-    ``copies``: where there are no hard links; False: raise NoLinks, having changed nothing.
     ``metric.json``: ``{"trial", "step", "metric", "value", "atoms"}`` and checksums of itself and of ``hparams.json``.
     Raises OSError, e.g. when the disk is full.
     """
@@ -56,14 +46,14 @@ def keep_best(
     aside = paths.bests / f".{number}.tmp"
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        _build(aside, source, paths.trial(trial).hparams, facts, copies)
+        _build(aside, source, paths.trial(trial).hparams, facts)
         failpoints.reach("best.built")
         aside.replace(folder)
         sync(paths.bests)
         failpoints.reach("best.renamed")
         _point_to(paths.best, folder)
         failpoints.reach("best.pointed")
-    except (OSError, NoLinks):
+    except OSError:
         shutil.rmtree(aside, ignore_errors=True)
         raise
     for entry in paths.bests.iterdir():
@@ -85,10 +75,8 @@ def give_back(paths: ExperimentPaths, trial: int, step: int) -> None:
     sync(home.parent)
 
 
-def _build(
-    folder: Path, source: Path, hparams: Path, facts: Mapping[str, Any], copies: bool
-) -> None:
-    _link_folder(source, folder / "checkpoint", copies)
+def _build(folder: Path, source: Path, hparams: Path, facts: Mapping[str, Any]) -> None:
+    _link_folder(source, folder / "checkpoint")
     sums = {}
     with suppress(FileNotFoundError):
         data = hparams.read_bytes()
@@ -97,23 +85,21 @@ def _build(
     write_durably(folder / "metric.json", sealed(json.dumps({**facts, **sums}).encode()) + b"\n")
 
 
-def _link_folder(source: Path, target: Path, copies: bool = True) -> None:
+def _link_folder(source: Path, target: Path) -> None:
     """Give the files of a folder names in another folder, too."""
     private_folder(target)
     for entry in source.iterdir():
-        (_link_folder if entry.is_dir() else _link)(entry, target / entry.name, copies)
+        (_link_folder if entry.is_dir() else _link)(entry, target / entry.name)
     sync(target)
 
 
-def _link(source: Path, target: Path, copies: bool) -> None:
+def _link(source: Path, target: Path) -> None:
     """Make a hard link, or a copy where the file system has no links."""
     try:
         target.hardlink_to(source)
     except FileNotFoundError:
         raise
-    except OSError as error:
-        if not copies and error.errno in NO_LINKS:
-            raise NoLinks from error
+    except OSError:
         shutil.copyfile(source, target)
         sync(target)
 

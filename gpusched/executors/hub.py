@@ -159,7 +159,6 @@ class Hub:
         self._peers: dict[int, Peer] = {}
         self._others: dict[int, Callable[[], None]] = {}
         self.path = path
-        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._listener = _listen(path)
         self.watch(self._listener.fileno(), self._accept)
         self._bell, self._wake = socket.socketpair()
@@ -221,27 +220,21 @@ class Hub:
         self.path.unlink(missing_ok=True)
         self._bell.close()
         self._wake.close()
-        os.close(self._spare)
         self._epoll.close()
 
     def accept(self, listener: socket.socket) -> socket.socket | None:
         """Accept a connection, non-blocking; None where none waits, or where no descriptor is left for it."""
         try:
             line, _address = listener.accept()
-        except BlockingIOError:
-            return None
         except OSError:
-            self._turn_one_away(listener)
             return None
         line.setblocking(False)
         return line
 
     def adopt(self, line: socket.socket) -> Peer:
         """Serve a non-blocking connection that this process has made, without a hello; ``hear`` is to be called."""
-        peer = Peer(self, line, _refuse)
+        peer = self.greet(line, _refuse)
         peer.be_client()
-        self._peers[peer.fd] = peer
-        self._epoll.register(peer.fd, select.EPOLLIN)
         return peer
 
     # ------------------------------------------------------------------ for peers
@@ -253,11 +246,12 @@ class Hub:
         del self._peers[descriptor]
         self._epoll.unregister(descriptor)
 
-    def greet(self, line: socket.socket, decode: Decode | None = None) -> None:
+    def greet(self, line: socket.socket, decode: Decode | None = None) -> Peer:
         """Wait for the hello of a connection, any that is registered or those that ``decode`` knows."""
         peer = Peer(self, line, decode or self._decode_hello)
         self._peers[peer.fd] = peer
         self._epoll.register(peer.fd, select.EPOLLIN)
+        return peer
 
     def introduce(self, peer: Peer, hello: Frame) -> None:
         """Take the first frame of a connection."""
@@ -272,13 +266,6 @@ class Hub:
             if line is None:
                 return
             self.greet(line)
-
-    def _turn_one_away(self, listener: socket.socket) -> None:
-        """Close a connection for which no descriptor is left: the loop would spin on one that waits."""
-        os.close(self._spare)
-        with suppress(OSError):
-            listener.accept()[0].close()
-        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def _answer_bell(self) -> None:
         self._rung = True

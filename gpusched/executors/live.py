@@ -10,17 +10,15 @@ from __future__ import annotations
 import heapq
 import importlib
 import itertools
-import threading
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from gpusched.core.commands import KeepBest
 from gpusched.core.events import Event
 from gpusched.devices.base import Reading
 from gpusched.executors.base import Executor
-from gpusched.executors.best import NoLinks, keep_best
+from gpusched.executors.best import keep_best
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import FULL
 from gpusched.folder.paths import ExperimentPaths
@@ -82,16 +80,14 @@ class Timers:
 
     def run_due(self) -> None:
         """Run what is due; an action asked for meanwhile runs in a later round, even with no delay."""
+        if not self._heap:
+            return
         now = self.now()
         due = []
         while self._heap and self._heap[0][0] <= now:
             due.append(heapq.heappop(self._heap)[2])
         for action in due:
             action()
-
-
-_COPIED_S = 0.1
-"""Interval at which it is looked whether a copy of the best model is there."""
 
 
 class LiveExecutor(Executor):
@@ -107,7 +103,6 @@ class LiveExecutor(Executor):
         #: The model that ``best/`` is to hold, and its atoms: a trial may be resized before the disk has room.
         self._best: tuple[KeepBest, int | None] | None = None
         self._best_is_late = False
-        self._copying: _Copying | None = None
 
     def now(self) -> float:
         return self._setting.clock()
@@ -122,7 +117,6 @@ class LiveExecutor(Executor):
 
     def poll(self, until: float) -> Sequence[Event]:
         """See ``Executor.poll``. Also returns when somebody rang at the hub."""
-        self._timers.run_due()
         while not self._events:
             if self._turn(until) or self.now() >= until:
                 break
@@ -158,77 +152,26 @@ class LiveExecutor(Executor):
     def _try_best(self) -> None:
         assert self._best is not None
         command, atoms = self._best
-        keep = partial(
-            keep_best,
-            self._paths,
-            command.trial,
-            command.step,
-            metric=self._setting.recipe.metric,
-            value=command.metric,
-            atoms=atoms,
-        )
         try:
-            self._has_kept(command, keep(copies=False))
-        except NoLinks:
-            self._copying = _Copying(command, keep)
-            self._timers.after(_COPIED_S, self._look_at_copy)
+            kept = keep_best(
+                self._paths,
+                command.trial,
+                command.step,
+                metric=self._setting.recipe.metric,
+                value=command.metric,
+                atoms=atoms,
+            )
         except OSError as problem:
-            self._cannot_keep(problem)
-
-    def _look_at_copy(self) -> None:
-        """Take in what the copy beside the loop has come to, once it has."""
-        copying = self._copying
-        if copying is None:
+            if problem.errno in FULL and self._setting.spare():
+                self._try_best()
+                return
+            if not self._best_is_late:
+                self._setting.say(f"best/ stays as it was: {problem}; trying again")
+            self._best_is_late = True
+            self._timers.after(_KEEP_AGAIN_S, self._try_best)
             return
-        if copying.is_alive():
-            self._timers.after(_COPIED_S, self._look_at_copy)
-            return
-        self._copying = None
-        if copying.problem is not None:
-            self._cannot_keep(copying.problem)
-        else:
-            self._has_kept(copying.command, copying.kept)
-
-    def settle_best(self) -> None:
-        """Wait for a copy of the best model that is under way."""
-        while self._copying is not None:
-            self._copying.join()
-            self._look_at_copy()
-
-    def _cannot_keep(self, problem: OSError) -> None:
-        if problem.errno in FULL and self._setting.spare():
-            self._try_best()
-            return
-        if not self._best_is_late:
-            self._setting.say(f"best/ stays as it was: {problem}; trying again")
-        self._best_is_late = True
-        self._timers.after(_KEEP_AGAIN_S, self._try_best)
-
-    def _has_kept(self, command: KeepBest, kept: bool) -> None:
-        newest, self._best_is_late = self._best, False
+        self._best, self._best_is_late = None, False
         if not kept:
             self._setting.say(
                 f"best/ stays: trial {command.trial} has no checkpoint of step {command.step}"
             )
-        if newest is not None and newest[0] != command:
-            self._try_best()  # asked for while the other was copied
-        else:
-            self._best = None
-
-
-class _Copying(threading.Thread):
-    """Copies the best model where it cannot be linked: gigabytes, for which the loop must not wait."""
-
-    def __init__(self, command: KeepBest, keep: Callable[[], bool]) -> None:
-        super().__init__(name="gpusched-best", daemon=True)
-        self.command = command
-        self._keep = keep
-        self.kept = False
-        self.problem: OSError | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.kept = self._keep()
-        except OSError as problem:
-            self.problem = problem

@@ -103,7 +103,9 @@ class Hunt:
         self._leaders = claim.leaders if claim is not None else ()
         self._left: list[Identity] = []
         self._began_s = time.monotonic()
-        self._made_s = _changed_at(shim)
+        self._made_s: float | None = None
+        with suppress(OSError):
+            self._made_s = shim.stat().st_ctime
 
     @property
     def since_s(self) -> float:
@@ -137,14 +139,6 @@ class Hunt:
         )
         more = f" and {len(left) - 5} more" if len(left) > 5 else ""
         return f"process{'es' * (len(left) > 1)} {names}{more}" if left else "its process tree"
-
-
-def _changed_at(path: Path) -> float | None:
-    """Return when a file was last changed, by the wall clock; None if missing."""
-    try:
-        return path.stat().st_ctime
-    except OSError:
-        return None
 
 
 # ---------------------------------------------------------------- shared memory

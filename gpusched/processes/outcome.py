@@ -1,17 +1,26 @@
-"""The outcome of an incarnation, judged from what it left on disk.
+"""The outcome of an incarnation, judged from what it left on disk, and by whose fault it failed.
 
 The rule: a committed last word decides, and then exit codes do not count any more (a rank that has finished may
 abort while the interpreter tears gloo down). Without a last word, asked to stop means ``killed``, a bad exit means
-``failed``, a good one ``finished``. ``exit.json`` has the form of ``docs/contracts.md``.
+``failed``, a good one ``finished``. ``exit.json`` has the form of ``docs/contracts.md``. A failure may be the trial's,
+a GPU's, or the machine's:
+
+* A trial out of memory failed because of its configuration: the same one would fail again at the same size, so it is
+  barred there. Where a stranger was on the GPU the memory may have been theirs: the trial is lost, and continues. The
+  machine's own memory is another matter than a GPU's, with other cures: all trials that run at a time share it.
+* A trial whose error names the hardware itself (``uncorrectable ECC error``) is lost, which is the infrastructure's
+  fault: it continues elsewhere from its checkpoint, and nothing is counted against it.
 
 Everything read here was written by a trial: sizes are bounded, and nothing that is not as it should be raises.
 """
 
 from __future__ import annotations
 
+import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from gpusched.folder.files import read_json, read_record
 from gpusched.folder.paths import TrialPaths
@@ -23,6 +32,21 @@ _USAGE_CODE = 2
 _SUDDEN = tuple(
     -number
     for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+)
+_OF_THE_HARDWARE = re.compile(
+    r"""
+      uncorrectable\ (ECC|NVLink)\ error        # cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable
+    | hardware\ error                           # cudaErrorContained
+    | CUDA-capable\ device\(s\)\ is/are\ busy\ or\ unavailable
+    | fallen\ off\ the\ bus
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_GPU_MEMORY = re.compile(
+    r"CUDA.*out of memory|OutOfMemoryError|CU\w+_ALLOC(ATION)?_FAILED|_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+)
+_HOST_MEMORY = re.compile(
+    r"\(out-of-memory killer\)|DefaultCPUAllocator|\b_?\w*MemoryError\b(?<!OutOfMemoryError)"
 )
 
 
@@ -43,31 +67,15 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def tail_of(path: Path) -> str:
-    """Read the end of a log; empty if missing."""
+def last_line(path: Path) -> str:
+    """Read the last line of a log that is not blank; empty if missing."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - _TEXT_LIMIT))
-            return file.read(_TEXT_LIMIT).decode("utf-8", "replace")
+            lines = file.read(_TEXT_LIMIT).decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
-
-
-def last_line(path: Path) -> str:
-    """Read the last line of a log that is not blank; empty if missing."""
-    return next((line.strip() for line in reversed(tail_of(path).splitlines()) if line.strip()), "")
-
-
-def _from_stderr(text: str) -> tuple[str | None, str]:
-    """Find the last traceback in a rank's stderr and its last line: for scripts that write no error file."""
-    at = text.rfind("Traceback (most recent call last):")
-    if at < 0:
-        return None, ""
-    lines = text[at:].splitlines()
-    for index, line in enumerate(lines[1:], 1):
-        if line and not line[0].isspace():
-            return line, "\n".join(lines[: index + 1])
-    return None, ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _refused_arguments(path: Path) -> str | None:
@@ -118,25 +126,19 @@ def first_error(
     """
     found = []
     for rank in range(ranks):
-        path = paths.error_file(incarnation, rank)
-        message, trace, at = _from_error_file(path)
+        message, trace, at = _from_error_file(paths.error_file(incarnation, rank))
         if message is not None:
             found.append((at, rank, message, trace))
-    first, how = next(iter(bad_codes.items()), (None, 0))
-    if found and not (how in _SUDDEN and all(rank != first for _, rank, _, _ in found)):
-        _, rank, message, trace = min(found, key=lambda one: one[0])
-        code = bad_codes.get(rank)
-        if code == _USAGE_CODE:
-            message = _refused_arguments(paths.log(incarnation, rank, "err")) or message
-        return RankError(message, rank, trace, code)
-    if not bad_codes:
+    if not found and not bad_codes:
         return None
-    rank, code = next(iter(bad_codes.items()))
-    err = paths.log(incarnation, rank, "err")
-    said, trace = _from_stderr(tail_of(err))
-    if said is None and code == _USAGE_CODE:
-        said = _refused_arguments(err)
-    return RankError(said or _in_words(code, killed_by_kernel), rank, trace, code)
+    first, how = next(iter(bad_codes.items()), (-1, 0))
+    rank, said, trace = first, "", ""
+    if found and not (how in _SUDDEN and all(one != first for _, one, _, _ in found)):
+        _, rank, said, trace = min(found, key=lambda one: one[0])
+    code = bad_codes.get(rank)
+    if code == _USAGE_CODE:
+        said = _refused_arguments(paths.log(incarnation, rank, "err")) or said
+    return RankError(said or _in_words(code or 0, killed_by_kernel), rank, trace, code)
 
 
 def verdict(
@@ -155,3 +157,53 @@ def verdict(
     if error is not None or any(codes.values()):
         return Exit("failed", codes=by_rank, error=error)
     return Exit("finished", codes=by_rank)
+
+
+# ---------------------------------------------------------------- whose fault it is
+
+
+class Blamed(NamedTuple):
+    """A failure with whose fault it is. ``barred``: its configuration cannot work at this size."""
+
+    outcome: Literal["failed", "lost"]
+    error: str
+    barred: bool = False
+
+
+def blame(error: str, atoms: int, strangers: Sequence[str] = ()) -> Blamed:
+    """Say whose fault a failure is, where its error tells; else the trial's.
+
+    ``strangers``: others that were on its GPUs (reliability F12).
+    """
+    size = f"{atoms} {'atom' if atoms == 1 else 'atoms'}"
+    kind = memory_fault(error)
+    if kind == "gpu" and strangers:
+        others = ", ".join(strangers[:3])
+        return Blamed("lost", f"out of GPU memory on {size}; others were on its GPUs: {others}")
+    if kind is not None:
+        said = {
+            "gpu": f"out of GPU memory on {size}. Smaller batches or models in the search space avoid it",
+            "host": f"out of the machine's memory on {size}. Trials that run at a time share it: "
+            f"smaller data, fewer loader workers or fewer atoms avoid it",
+        }[kind]
+        return Blamed("failed", f"{said}\n{error}", barred=True)
+    if (hardware := _OF_THE_HARDWARE.search(_told(error))) is None:
+        return Blamed("failed", error)
+    first = error.partition("\n")[0]
+    why = f"its GPU is to blame, not the trial: the error names {hardware[0]} ({first})"
+    return Blamed("lost", why)
+
+
+def memory_fault(error_text: str) -> Literal["gpu", "host"] | None:
+    """Return which memory a rank's error is about, if any: the first that is named."""
+    told = _told(error_text)
+    gpu, host = _GPU_MEMORY.search(told), _HOST_MEMORY.search(told)
+    if gpu is not None and (host is None or gpu.start() < host.start()):
+        return "gpu"
+    return None if host is None else "host"
+
+
+def _told(error: str) -> str:
+    """Leave out indented lines: a traceback's source lines may handle an error that never came."""
+    lines = error.splitlines()
+    return "\n".join(line for line in lines if not line.startswith((" ", "\t")))

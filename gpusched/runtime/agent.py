@@ -27,7 +27,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from gpusched.runtime.forked import fork_ranks
 from gpusched.runtime.rendezvous import LOOPBACK, LoopbackRendezvous
-from gpusched.runtime.shim import FAILURE_GRACE_S, LEFTOVER_GRACE_S, OVERDUE_GRACE_S, Shim
+from gpusched.runtime.shim import Shim
 
 
 class RankFiles(LogsSpecs):
@@ -92,7 +92,7 @@ class ForkedRanks(PContext):
         if news == "stop":
             raise SignalException("asked to stop", SIGTERM)
         if news == "overdue":
-            shim.end(OVERDUE_GRACE_S)
+            shim.end_ranks()
         done = dict.fromkeys(self._pids)
         if shim.word is not None or not any(shim.codes.values()):
             return RunProcsResult(done, {}, self.stdouts, self.stderrs)
@@ -104,13 +104,7 @@ class ForkedRanks(PContext):
         return RunProcsResult({}, failures, self.stdouts, self.stderrs)
 
     def _close(self, death_sig: Signals, timeout: int = 30) -> None:
-        shim = self._shim
-        if shim.stop_grace_s is not None:
-            shim.end(shim.stop_grace_s)
-        elif len(shim.codes) == len(self._pids):
-            shim.end(LEFTOVER_GRACE_S)
-        else:
-            shim.end(FAILURE_GRACE_S)
+        self._shim.end_ranks()
 
 
 def run_agent(shim: Shim) -> None:

@@ -26,7 +26,6 @@ from gpusched.protocol import Begin, LaunchSpec, encode, to_forked
 from gpusched.runtime.rank import run_file
 
 _PR_SET_NAME = 15
-_LOOK_S = 0.05
 _OOM_SCORE = "500"
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 

@@ -5,7 +5,7 @@ descendant, and "no child left" (``ECHILD``) means the tree is empty. It outlive
 
 This file knows nothing of torch. How ranks are started is the business of ``agent.py`` (torchrun's elastic agent in
 this process) or ``torchrun.py`` (torchrun in a process of its own). Either starts ranks, then calls
-``Shim.watch`` until there is news and ``Shim.end`` when the ranks are to go.
+``Shim.watch`` until there is news and ``Shim.end_ranks`` when the ranks are to go.
 
 When ranks go: once the last word is committed they may tidy up for ``leave_grace_s`` of the recipe; those that linger
 get ``OVERDUE_GRACE_S`` after SIGTERM, and it is said. If a rank fails, the others (which hang in collectives) get
@@ -76,6 +76,7 @@ class Shim:
         self._stuck = ""
         self._overran_s: float | None = None
         self._rank_of: dict[int, int] = {}
+        self._news: News = "running"
         self._word: Word | None = None
         self._leave_by_s = float("inf")
         self._oom_kills = 0
@@ -130,24 +131,13 @@ class Shim:
         """Wait until something has to be done about the ranks."""
         while True:
             self._reap()
-            news = self._news()
-            if news != "running":
-                return news
+            self._news = self._look()
+            if self._news != "running":
+                return self._news
             now = time.monotonic()
             self._pass(min(TICK_S, self._leave_by_s - now))
 
-    def watch_to_the_end(self) -> News:
-        """Watch the ranks of a launcher without an agent until they are over, and end them; return how it came."""
-        news = self.watch()
-        grace_s = {
-            "stop": self.stop_grace_s or 0.0,
-            "overdue": OVERDUE_GRACE_S,
-            "left": LEFTOVER_GRACE_S,
-        }
-        self.end(grace_s.get(news, FAILURE_GRACE_S))
-        return news
-
-    def _news(self) -> News:
+    def _look(self) -> News:
         if self.stop_grace_s is not None:
             return "stop"
         if len(self.codes) == len(self._rank_of):
@@ -196,6 +186,15 @@ class Shim:
         return reap_all(note)
 
     # ------------------------------------------------------------------ ending
+
+    def end_ranks(self) -> None:
+        """End the ranks, with the grace that fits the news of them."""
+        grace_s = {
+            "stop": self.stop_grace_s or 0.0,
+            "overdue": OVERDUE_GRACE_S,
+            "left": LEFTOVER_GRACE_S,
+        }
+        self.end(grace_s.get(self._news, FAILURE_GRACE_S))
 
     def end(self, grace_s: float) -> None:
         """Send SIGTERM to the ranks' sessions, after ``grace_s`` SIGKILL to the tree; return when the tree is empty."""

@@ -37,7 +37,8 @@ def run_torchrun(shim: Shim) -> None:
         _words(shim), env=_environment(shim, codes), cwd=shim.spec.cwd, start_new_session=True
     )
     shim.started({TORCHRUN: process.pid})
-    news = shim.watch_to_the_end()
+    news = shim.watch()
+    shim.end_ranks()
     process.returncode = shim.codes.get(TORCHRUN, 0)  # the shim has reaped it
     code = shim.codes.get(TORCHRUN, 0)
     if code < 0 and news == "left" and shim.word is None:

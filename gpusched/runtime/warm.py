@@ -1,40 +1,32 @@
-"""The warm server: imports torch once, then forks a shim per incarnation. ``python -m gpusched.runtime.warm FD``
+"""The warm server: imports torch once, then forks a shim per incarnation.
 
 Speaks with the daemon on the socket pair whose descriptor it is given (frames: ``protocol``). Rules:
 
 * Single-threaded whenever it forks; never touches CUDA (a forked child could not use it any more).
 * It imports torchrun's elastic agent, then, module by module, what DDP and optimizers import lazily and the recipe's
   ``preload:``. Launches wait for all of it, as each of their ranks would pay for those imports itself.
-* Then, while nothing is asked for, its memory moves into huge pages: a fork copies an entry per page, and the end of a
-  process frees them again, so 4 KiB pages cost each rank about 5 ms at either end.
 * It is a subreaper. A shim that dies before its tree is empty leaves its processes to this server, which kills them
   before it says that the shim is dead.
 * It lives until the daemon's end is closed *and* the last shim is gone; after that end is closed it launches nothing.
 
-``--cold``: the same without torch; shims then run ``torchrun`` as a process of its own.
+Cold it is the same without torch; shims then run ``torchrun`` as a process of its own.
 """
 
 from __future__ import annotations
 
-import argparse
-import ctypes
 import gc
 import importlib
 import os
 import select
 import socket
 import sys
-import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import NamedTuple
 
 from gpusched import failpoints
-from gpusched.processes.claim import sweep_shared_memory
 from gpusched.processes.identity import (
     Bell,
     become_subreaper,
@@ -87,18 +79,6 @@ HEAVY = (
 _STRAY_PATIENCE_S = 0.02
 _READ_BYTES = 1 << 20
 
-_MADV_COLLAPSE = 25
-_HUGE_BYTES = 2 << 20
-_PIECE_BYTES = 16 * _HUGE_BYTES
-"""Moved in one turn of the loop, which takes a few milliseconds."""
-
-
-class _Shim(NamedTuple):
-    """A shim that was forked, at ``began_s`` of the wall clock."""
-
-    spec: LaunchSpec
-    began_s: float
-
 
 class WarmServer:
     """``imports``: modules that are still to be imported, in this order; those in ``preload`` are the recipe's."""
@@ -114,9 +94,8 @@ class WarmServer:
         #: A module of ``preload`` has done what no forked rank can live with.
         self._is_tainted = False
         self._asked: deque[LaunchSpec] = deque()
-        self._shims: dict[int, _Shim] = {}
+        self._shims: dict[int, LaunchSpec] = {}
         self._dead: dict[int, int] = {}
-        self._pieces: Iterator[tuple[int, int]] = iter(())
         self._bell = Bell()
 
     def serve(self) -> None:
@@ -130,10 +109,7 @@ class WarmServer:
             self._reap()
             if self._line is None and not self._shims and not self._dead:
                 return
-            piece = None if self._asked or self._imports else next(self._pieces, None)
-            if piece is not None:
-                use_huge_pages(*piece)
-            unfinished = self._asked or self._imports or piece is not None
+            unfinished = self._asked or self._imports
             self._listen(_STRAY_PATIENCE_S if self._dead else 0.0 if unfinished else None)
             if self._imports:
                 self._import_next()
@@ -203,7 +179,6 @@ class WarmServer:
             self._say(PreloadFailed(module, why, tainted=True))
         elif not self._imports:
             settle()
-            self._pieces = huge_page_pieces()
             self._say(Ready())
 
     # ------------------------------------------------------------------ launching
@@ -224,7 +199,7 @@ class WarmServer:
         if pid == 0:
             self._be_shim(spec)
         failpoints.reach("server.forked")
-        self._shims[pid] = _Shim(spec, time.time())
+        self._shims[pid] = spec
         self._say(Launched(spec.trial, spec.incarnation, pid, start_time(pid)))
 
     def _be_shim(self, spec: LaunchSpec) -> None:
@@ -255,10 +230,7 @@ class WarmServer:
         if not self._dead or self._kill_strays():
             return
         for pid, status in self._dead.items():
-            spec, began_s = self._shims.pop(pid)
-            if status:
-                for name in sweep_shared_memory(began_s):
-                    print(f"removed /dev/shm/{name}, which a killed trial left behind", flush=True)
+            spec = self._shims.pop(pid)
             self._say(ShimDied(spec.trial, spec.incarnation, pid, status))
         self._dead.clear()
 
@@ -296,54 +268,29 @@ def settle() -> None:
     gc.freeze()
 
 
-def huge_page_pieces() -> Iterator[tuple[int, int]]:
-    """Yield start and length, in bytes, of the private memory of this process that fits into huge pages."""
-    for row in Path("/proc/self/maps").read_text().splitlines():
-        addresses, access, _, _, _, *name = row.split(maxsplit=5)
-        if not access.startswith("rw") or (name and name[0] != "[heap]"):
-            continue
-        start, end = (int(word, 16) for word in addresses.split("-"))
-        start, end = -(-start // _HUGE_BYTES) * _HUGE_BYTES, end // _HUGE_BYTES * _HUGE_BYTES
-        for at in range(start, end, _PIECE_BYTES):
-            yield at, min(_PIECE_BYTES, end - at)
+def main(
+    line: int, path: str = "", preload: Sequence[str] | None = None, is_cold: bool = False
+) -> int:
+    """Serve on the descriptor ``line``. ``path``: the folder of the script, where preloaded modules may be.
 
-
-def use_huge_pages(start: int, length: int) -> None:
-    """Have the kernel move this piece into huge pages now (Linux 6.1); where it cannot, nothing changes."""
-    ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_COLLAPSE)
-
-
-def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m gpusched.runtime.warm")
-    parser.add_argument("descriptor", type=int)
-    parser.add_argument("--preload", help="comma-separated modules to import; empty: torch alone")
-    parser.add_argument("--path", default="", help="the script's folder, of preloaded modules")
-    parser.add_argument("--cold", action="store_true", help="without torch: shims run torchrun")
-    return parser.parse_args(words)
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    given = _arguments(words)
+    ``preload``: modules to import beside ours; an empty list: torch alone.
+    """
     # Imports take seconds of processor time: none of it for a daemon that is dead.
     end_with_parent(True)
-    line = socket.socket(fileno=given.descriptor)
-    line.set_inheritable(False)
+    ours = socket.socket(fileno=line)
+    ours.set_inheritable(False)
     gc.disable()
-    if not given.cold:
+    if not is_cold:
         # OpenBLAS starts threads as it is loaded; a shim is forked without any.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         for module in NEEDED:
             importlib.import_module(module)
     settle()
-    put_title(f"gpusched: {'cold' if given.cold else 'warm'} server")
-    if given.path:
-        sys.path.insert(0, given.path)
-    preload = [name for name in (given.preload or "").split(",") if name]
-    imports = () if given.cold or given.preload == "" else (*HEAVY, *preload)
-    WarmServer(line, imports, preload, is_cold=given.cold).serve()
+    put_title(f"gpusched: {'cold' if is_cold else 'warm'} server")
+    if path:
+        sys.path.insert(0, path)
+    wanted = preload or ()
+    imports = () if is_cold or preload == [] else (*HEAVY, *wanted)
+    WarmServer(ours, imports, wanted, is_cold=is_cold).serve()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -225,20 +225,18 @@ def begin(program: str, device: str, *words: str) -> subprocess.Popen[str]:
 
 def faults(*, device: str) -> Iterator[dict[str, Any]]:
     """Provoke errors: their words, and what the product takes them for."""
-    from gpusched.core.events import TrialExited
-    from gpusched.executors.local.endings import blame, memory_fault
+    from gpusched.processes.outcome import blame, memory_fault
 
     seen = {"CUDA_VISIBLE_DEVICES": device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     for name, program in _FAULTS.items():
         command = [sys.executable, "-c", program]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **seen})
         error = done.stderr.strip()[-1500:]
-        ended = TrialExited(at=0.0, trial=0, incarnation=1, outcome="failed", error=error)
         yield {
             "part": "faults",
             "fault": name,
             "code": done.returncode,
             "error": error,
             "memory_fault": memory_fault(error),
-            "taken_for": blame(ended, 1).outcome,
+            "taken_for": blame(error, 1).outcome,
         }

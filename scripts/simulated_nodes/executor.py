@@ -31,10 +31,23 @@ from gpusched.core.events import (
     TrialUp,
 )
 from gpusched.devices.base import Device, Reading
-from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import NodeOffer
 from gpusched.executors.cluster.executor import ClusterExecutor
-from gpusched.executors.cluster.line import Keys, dial
+from gpusched.executors.cluster.line import (
+    Ack,
+    Beat,
+    Bye,
+    Do,
+    Happened,
+    Joined,
+    Keys,
+    NodeHello,
+    Reconcile,
+    Reconciled,
+    Welcome,
+    dial,
+    to_node,
+)
 from gpusched.executors.hub import Hub, Peer
 from gpusched.executors.live import Setting, Timers
 from gpusched.protocol import Report
@@ -105,8 +118,8 @@ class Node:
         while (line := dial(self._keys)) is None:
             time.sleep(0.1)
         self.peer: Peer = hub.adopt(line)
-        self.peer.hear(frames.to_node, self._said)
-        self.peer.send(frames.NodeHello(name))
+        self.peer.hear(to_node, self._said)
+        self.peer.send(NodeHello(name))
         self._devices = [
             Device(f"{name}/gpu{number}", f"{name}/gpu{number}", zlib.crc32(name.encode()))
             for number in range(self._given["devices"])
@@ -114,29 +127,29 @@ class Node:
 
     def _said(self, frame: Any) -> None:
         match frame:
-            case frames.Welcome():
-                self.peer.send(frames.Joined(self._devices))
+            case Welcome():
+                self.peer.send(Joined(self._devices))
                 self._beat()
-            case frames.Reconcile():
-                self.peer.send(frames.Reconciled())
-            case frames.Do():
+            case Reconcile():
+                self.peer.send(Reconciled())
+            case Do():
                 self._do(frame.read())
-            case frames.Ack(trial=trial, incarnation=incarnation):
+            case Ack(trial=trial, incarnation=incarnation):
                 interval_s = self._given["interval_s"]
                 self._timers.after(interval_s, partial(self._report, trial, incarnation))
-            case frames.Bye():
+            case Bye():
                 self.peer.close()
             case _:
                 pass
 
     def _beat(self) -> None:
         if not self.peer.closed:
-            self.peer.send(frames.Beat([Reading(one.id, one.label) for one in self._devices]))
+            self.peer.send(Beat([Reading(one.id, one.label) for one in self._devices]))
             self._timers.after(1.0, self._beat)
 
     def _happened(self, *events: Event) -> None:
         if not self.peer.closed:
-            for frame in frames.Happened.of(events):
+            for frame in Happened.of(events):
                 self.peer.send(frame)
 
     def _do(self, command: Any) -> None:

@@ -35,14 +35,13 @@ from gpusched.devices.cuda import CudaDevices
 from gpusched.driver.loop import Driver
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.live import Timers
-from gpusched.executors.local.endings import blame
 from gpusched.executors.local.executor import as_event
+from gpusched.processes.outcome import Blamed, blame
 from gpusched.sim.machine import Run
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup, experiment, recipe
 from tests.devices.fake_driver import GIB
 from tests.devices.schedules import LIMIT_S, STEP_S, Schedule
-from tests.events import exited
 from tests.faults import Faults, FaultyExecutor, FaultySetup
 
 DEADLINE_S = 40.0
@@ -207,16 +206,13 @@ class Executor:
             return
         error = event.error if event.error == OF_A_LOST_GPU else self._whole.rng.choice(ITS_OWN)
         gone = any(self._whole.is_lost(name) for name in names)
-        ending = blame(exited("failed", error=error), 1)
-        self._exited(event, names, error == OF_A_LOST_GPU and gone, ending)
+        self._exited(event, names, error == OF_A_LOST_GPU and gone, blame(error, 1))
 
     def _left(self, event: TrialExited, names: Sequence[str]) -> None:
         self.stock.drain(names)
         self._events.append(event)
 
-    def _exited(
-        self, event: TrialExited, names: Sequence[str], gone: bool, ending: TrialExited
-    ) -> None:
+    def _exited(self, event: TrialExited, names: Sequence[str], gone: bool, ending: Blamed) -> None:
         assert ending.outcome == "lost" or not gone, "a lost GPU counts against its trial"
         self._whole.counts[f"{ending.outcome} by {'its GPU' if gone else 'itself'}"] += 1
         told = {"at": self._now, "outcome": ending.outcome, "error": ending.error}

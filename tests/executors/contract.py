@@ -82,7 +82,15 @@ def report_of(trial: int, step: int) -> Until:
 
 
 def steps_of(events: Sequence[Event], trial: int) -> list[int]:
-    return [event.step for event in events if isinstance(event, Reported) and event.trial == trial]
+    return [event.step for event in reports_of(events, trial)]
+
+
+def reports_of(events: Sequence[Event], trial: int) -> list[Reported]:
+    return [event for event in events if isinstance(event, Reported) and event.trial == trial]
+
+
+def saved_steps(events: Sequence[Event], trial: int) -> list[int]:
+    return [e.step for e in events if isinstance(e, CheckpointSaved) and e.trial == trial]
 
 
 def the_exit(events: Sequence[Event], trial: int) -> TrialExited:
@@ -106,7 +114,7 @@ class ExecutorContract:
         events = [event for event in rig.run(trial) if getattr(event, "trial", trial) == trial]
         kinds = [type(event) for event in events if not isinstance(event, CheckpointSaved)]
         assert kinds == [TrialUp, Reported, Reported, Reported, TrialExited]
-        reports = [event for event in events if isinstance(event, Reported)]
+        reports = reports_of(events, trial)
         assert [event.step for event in reports] == [1, 2, 3]
         assert [event.seq for event in reports] == [1, 2, 3]
         assert all(event.metric is not None and event.incarnation == 1 for event in reports)
@@ -122,9 +130,7 @@ class ExecutorContract:
         first = rig.watch(report_of(trial, 1), hold=True)
         later = list(rig.executor.poll(rig.executor.now() + 0.3))
         assert steps_of(first + later, trial) == [1]
-        (report,) = [
-            event for event in first if isinstance(event, Reported) and event.trial == trial
-        ]
+        (report,) = reports_of(first, trial)
         rig.executor.acknowledge(report)
         assert steps_of(rig.run(trial), trial) == [2, 3]
 
@@ -138,14 +144,10 @@ class ExecutorContract:
         events = rig.run(trial)
         ending = the_exit(events, trial)
         assert (ending.outcome, ending.step, ending.saved_step) == ("yielded", 2, 2)
-        assert [e.step for e in events if isinstance(e, CheckpointSaved) and e.trial == trial] == [
-            2
-        ]
+        assert saved_steps(events, trial) == [2]
         rig.launch(trial, incarnation=2, atoms=2, steps=4)
         events = rig.run(trial)
-        reports = [
-            event for event in events if isinstance(event, Reported) and event.trial == trial
-        ]
+        reports = reports_of(events, trial)
         assert [(r.incarnation, r.seq, r.step) for r in reports] == [(2, 3, 3), (2, 4, 4)]
         assert the_exit(events, trial).outcome == "finished"
 
@@ -156,7 +158,6 @@ class ExecutorContract:
         rig.executor.execute(Yield(trial, 1, save=False))
         ending = the_exit(rig.run(trial), trial)
         assert ending.outcome == "yielded"
-        assert ending.step is not None
         assert ending.step < 50
         assert ending.saved_step is None
 
@@ -167,7 +168,7 @@ class ExecutorContract:
         rig.executor.execute(Save(trial, 1))
         rig.executor.acknowledge(events[-1])
         events = rig.run(trial)
-        assert 1 in [e.step for e in events if isinstance(e, CheckpointSaved) and e.trial == trial]
+        assert 1 in saved_steps(events, trial)
         assert steps_of(events, trial) == [2, 3]
 
     def test_save_then_yield_saves_before_it_leaves(self, rig: Rig) -> None:

@@ -101,22 +101,6 @@ def open_files() -> list[str]:
     return sorted(found)
 
 
-def leave(code: int) -> None:
-    if HPARAMS.get("fails_on", 0) == RANK:
-        sys.exit(code)
-    time.sleep(600)
-
-
-def exit_code() -> None:
-    leave(HPARAMS["code"])
-
-
-def killed() -> None:
-    if HPARAMS.get("fails_on", 0) == RANK:
-        os.kill(os.getpid(), HPARAMS["signal"])
-    time.sleep(600)
-
-
 def orphans() -> None:
     """Leave processes behind that do all they can to stay: double fork, new session, no streams, SIGTERM ignored."""
     for index in range(HPARAMS["count"]):
@@ -152,12 +136,6 @@ def stubborn() -> None:
     note(f"ready-{RANK}", os.getpid())
     while True:
         time.sleep(600)
-
-
-def stopped() -> None:
-    note(f"ready-{RANK}", os.getpid())
-    os.kill(os.getpid(), signal.SIGSTOP)
-    time.sleep(600)
 
 
 def graceful() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -137,11 +136,10 @@ def test_the_atoms_are_those_of_the_score(
     """The atoms were told that it had when the disk took the checkpoint: none, where it had left by then."""
     checkpoint(paths, 1, 5)
     trained_atoms, now_s = {1: 2}, [0.0]
-    hub: Any = None  # nothing is said on it here
     setting = Setting(
         paths=paths,
         recipe=recipe(paths.root),
-        hub=hub,
+        hub=None,  # nothing is said on it here
         clock=lambda: now_s[-1],
         atoms_of=trained_atoms.get,
     )
@@ -157,39 +155,3 @@ def test_the_atoms_are_those_of_the_score(
     now_s += [3600.0]
     keeper._timers.run_due()
     assert json.loads((paths.best / "metric.json").read_text())["atoms"] == 2
-
-
-def test_the_loop_does_not_wait_for_a_copy(
-    paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint(paths, 1, 5, "one")
-    checkpoint(paths, 2, 7, "two")
-    may_copy = threading.Event()
-
-    def no_links(*_: object) -> None:
-        raise OSError(1, "Operation not permitted")
-
-    def copy(source: Path, target: Path) -> None:
-        assert may_copy.wait(30.0)
-        target.write_bytes(source.read_bytes())
-
-    monkeypatch.setattr(Path, "hardlink_to", no_links)
-    monkeypatch.setattr(best.shutil, "copyfile", copy)
-    hub: Any = None
-    keeper = Keeper(
-        Setting(
-            paths=paths,
-            recipe=recipe(paths.root),
-            hub=hub,
-            clock=lambda: 0.0,
-            atoms_of={1: 2, 2: 1}.get,
-        )
-    )
-    keeper._keep_best(KeepBest(1, 5, 0.8))
-    assert not paths.best.exists(), "it is copied beside the loop"
-    keeper._keep_best(KeepBest(2, 7, 0.9))
-    may_copy.set()
-    keeper.settle_best()
-    kept = json.loads((paths.best / "metric.json").read_text())
-    assert (kept["trial"], kept["atoms"]) == (2, 1), "the last that was asked for"
-    assert (paths.best / "checkpoint" / "state.pt").read_text() == "two"

@@ -18,7 +18,7 @@ from gpusched.processes.identity import send_signal
 from tests.executors.conftest import Lab, listening_addresses, of_trial, wait_for
 from tests.executors.contract import steps_of, the_exit
 from tests.executors.test_ranks import play
-from tests.executors.test_trees import begin, kill
+from tests.executors.test_trees import begin
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +64,6 @@ def test_an_error_and_its_exit_code(cold_lab: Lab) -> None:
     assert head.endswith("'no_such_scenario'")
     assert rest.startswith("Traceback")
     assert wait_for(cold_lab.logs(trial) / "exit.json")["codes"] == {"0": 1}
-
-
-@pytest.mark.slow
-def test_a_tree_that_does_not_want_to_go(cold_lab: Lab) -> None:
-    trial = begin(cold_lab, "stubborn")
-    wait_for(cold_lab.trial_folder(trial) / "ready-0")
-    ending, _ = kill(cold_lab, trial, 0.3)
-    assert ending.outcome == "killed"
-    assert cold_lab.left_of(trial) == []
 
 
 def test_a_killed_torchrun_is_no_fault_of_its_trial(cold_lab: Lab) -> None:

@@ -32,30 +32,6 @@ def test_an_exception_at_step_3_on_rank_1(lab: Lab) -> None:
     assert steps_of(events, trial)[:2] == [1, 2]
 
 
-def test_an_exception_before_anything(lab: Lab) -> None:
-    _, ending = play(lab, "no_such_scenario")
-    assert ending.outcome == "failed"
-    assert ending.error is not None
-    assert re.match(r"rank 0: KeyError: scenarios\.py:\d+: 'no_such_scenario'", ending.error)
-
-
-@pytest.mark.parametrize("code", [1, 3])
-def test_an_exit_code_on_one_rank_ends_the_others(lab: Lab, code: int) -> None:
-    trial, ending = play(lab, "exit_code", atoms=2, code=code, fails_on=1)
-    assert ending.outcome == "failed"
-    assert ending.error.startswith("rank 1:")
-    assert str(code) in ending.error
-    assert lab.left_of(trial) == []
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_killed_rank(lab: Lab, number: signal.Signals) -> None:
-    _, ending = play(lab, "killed", atoms=2, signal=int(number), fails_on=1)
-    assert ending.outcome == "failed"
-    assert ending.error.startswith("rank 1: ")
-    assert number.name in ending.error
-
-
 def test_a_rank_that_aborts_after_the_last_word_has_not_failed(lab: Lab) -> None:
     trial, ending = play(lab, "abort_at_exit", atoms=4)
     assert (ending.outcome, ending.step, ending.saved_step, ending.error) == ("yielded", 4, 4, None)
@@ -98,26 +74,16 @@ def test_a_report_without_the_metric_fails_the_trial(lab: Lab) -> None:
     )
 
 
-def test_metrics_as_they_are_told(lab: Lab) -> None:
+def test_metrics_are_told_as_they_are_and_a_number_once(lab: Lab) -> None:
     rig = lab.rig
     trial = rig.new_trial()
     told: list[object] = [{"accuracy": 2}, {"accuracy": "nan", "loss": 1.5}, {"accuracy": "-inf"}]
-    hparams = {"scenario": "speak_nonsense", "frames": frames(*told)}
+    sent = [*frames(*told), *frames({"accuracy": 0.9})]
+    hparams = {"scenario": "speak_nonsense", "frames": sent}
     rig.executor.execute(Launch(trial, 1, rig.devices[:1], hparams))
     reports = [event for event in rig.run(trial) if isinstance(event, Reported)]
     assert [event.metric for event in reports] == [2.0, None, None]
     assert [event.report.metrics for event in reports] == told
-
-
-def test_a_number_twice_is_answered_and_told_once(lab: Lab) -> None:
-    rig = lab.rig
-    trial = rig.new_trial()
-    twice = [*frames({"accuracy": 0.5}), *frames({"accuracy": 0.9})]
-    rig.executor.execute(
-        Launch(trial, 1, rig.devices[:1], {"scenario": "speak_nonsense", "frames": twice})
-    )
-    events = rig.run(trial)
-    assert [event.metric for event in events if isinstance(event, Reported)] == [0.5]
 
 
 # ---------------------------------------------------------------- hangs: it is said which rank was stuck where

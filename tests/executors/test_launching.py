@@ -1,86 +1,51 @@
-"""From a ``Launch`` to the frame the server gets; nothing is started here."""
+"""From a ``Launch`` to the frame that the server gets: our environment in it, and the devices that a recipe names."""
 
 from __future__ import annotations
 
 import json
-import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpusched.core.commands import Launch
+from gpusched.devices.base import NoHost
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import DeviceError
-from gpusched.executors.live import Setting, Timers
-from gpusched.executors.local.incarnation import Incarnation, Shared
-from gpusched.executors.local.launching import prepare, seed_of
-from gpusched.executors.local.server import Server
+from gpusched.executors.live import Setting
+from gpusched.executors.local.launching import (
+    devices_of,
+    environment_for_trials,
+    prepare,
+    seed_of,
+)
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.protocol import Frame, LaunchSpec, encode, to_server
+from gpusched.protocol import LaunchSpec, encode, to_server
 from tests.executors.conftest import recipe
 
 
-class Line:
-    """The line to a warm server, and its hub: says what it is told to, keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.lives = True
-        self.told: list[LaunchSpec] = []
-
-    def adopt(self, line: socket.socket) -> Line:
-        line.close()
-        return self
-
-    def hear(self, _decode: object, on_frame: Callable[[Frame], None]) -> None:
-        self.say = on_frame
-
-    def send(self, spec: LaunchSpec) -> bool:
-        if self.lives:
-            self.told.append(spec)
-        return self.lives
-
-    def close(self) -> None: ...
-
-
 class Bench:
+    """The setting of an executor; nothing is started here."""
+
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.paths = ExperimentPaths(folder)
-        self.line = Line()
-        hub: Any = self.line
-        nothing: Any = None  # no event is made here
-        self.seqs: dict[int, int] = {}
-        setting = Setting(
+        self.setting = Setting(
             paths=self.paths,
             recipe=recipe(folder, script=Path("train.py"), **settings),
-            hub=hub,
+            hub=None,
             clock=lambda: 0.0,
-            seq_of=lambda trial: self.seqs.get(trial, 0),
-        )
-        self.server = Server(setting, nothing, nothing)
-        self.shared = Shared(
-            setting=setting,
-            timers=Timers(setting.clock),
-            server=self.server,
-            emit=nothing,
-            end=nothing,
         )
         self.devices = CpuDevices(4, cores=[0, 1])
 
     def prepare(
         self, *devices: str, trial: int = 3, number: int = 2, **hparams: object
-    ) -> Incarnation:
-        it = Incarnation(self.shared, trial, number, devices, self.paths.trial(trial))
-        prepare(it, Launch(trial, number, devices, hparams), self.devices)
-        return it
+    ) -> tuple[LaunchSpec, int]:
+        return prepare(self.setting, Launch(trial, number, devices, hparams), self.devices)
 
 
 def test_the_frame(tmp_path: Path) -> None:
     bench = Bench(tmp_path, args=("--fast",), env={"NOTE": "x"})
-    it = bench.prepare("cpu:1", "cpu:2", lr=0.1)
-    spec = it.spec
-    assert spec is not None
+    spec, _ = bench.prepare("cpu:1", "cpu:2", lr=0.1)
     assert (spec.trial, spec.incarnation, spec.ranks) == (3, 2, 2)
     assert (spec.script, spec.args) == (str(tmp_path / "train.py"), ["--fast"])
     assert (spec.cwd, spec.dir) == (str(tmp_path), str(tmp_path / "trials" / "0003"))
@@ -103,8 +68,7 @@ def test_the_recipe_may_set_threads_but_not_devices(tmp_path: Path) -> None:
         "GPUSCHED_DEVICE": "cuda",
         "GPUSCHED_TRIAL": "9",
     }
-    spec = Bench(tmp_path, env=env).prepare("cpu:0").spec
-    assert spec is not None
+    spec, _ = Bench(tmp_path, env=env).prepare("cpu:0")
     (rank,) = spec.rank_env
     assert rank["OMP_NUM_THREADS"] == spec.env["OMP_NUM_THREADS"] == "3"
     assert rank["CUDA_VISIBLE_DEVICES"] == ""
@@ -132,9 +96,59 @@ def test_reports_of_earlier_incarnations_are_not_missing(tmp_path: Path) -> None
     reports = bench.paths.trial(3).reports
     reports.parent.mkdir(parents=True)
     reports.write_text('{"i": 1, "n": 8, "k": 8, "s": 1, "m": {"m": 1}}\n')
-    assert bench.prepare("cpu:0").last_seq == 8
+    _, last_seq = bench.prepare("cpu:0")
+    assert last_seq == 8
 
 
 def test_devices_that_are_gone(tmp_path: Path) -> None:
     with pytest.raises(DeviceError):
         Bench(tmp_path).prepare("cpu:9")
+
+
+def test_what_would_confuse_a_trial_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    torchruns = (
+        "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK ROLE_NAME MASTER_ADDR MASTER_PORT"
+    )
+    ours = "PET_NPROC_PER_NODE TORCHELASTIC_RUN_ID GPUSCHED_TRIAL GPUSCHED_MARK"
+    unwanted = (*torchruns.split(), *ours.split())
+    for name in (*unwanted, "HOME_SWEET_HOME", "RANKING", "GPUSCHED_DEBUG"):
+        monkeypatch.setenv(name, "1")
+    settings = recipe(Path(), env={"LR_NOTE": "x", "RANKING": "2", "NOT_GIVEN": None})
+    environment = environment_for_trials(settings)
+    assert not set(unwanted) & set(environment)
+    assert environment["HOME_SWEET_HOME"] == environment["GPUSCHED_DEBUG"] == "1"
+    assert "NOT_GIVEN" not in environment
+    assert (environment["LR_NOTE"], environment["RANKING"]) == ("x", "2")
+
+
+def test_seeds_depend_on_experiment_and_trial_alone() -> None:
+    seeds = [seed_of(experiment, trial) for experiment in range(20) for trial in range(20)]
+    assert len(set(seeds)) == 400
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert seed_of(0, 7) == seed_of(0, 7)
+
+
+# ---------------------------------------------------------------- devices
+
+
+def test_an_experiment_that_goes_on_has_as_many_slots_as_before(tmp_path: Path) -> None:
+    found = devices_of(recipe(tmp_path, devices="cpu"), tmp_path, [f"cpu:{n}" for n in range(7)])
+    assert [device.id for device in found.open(NoHost())] == [f"cpu:{n}" for n in range(7)]
+
+
+def test_an_experiment_on_gpus_does_not_go_on_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``auto`` would mean CPU slots now; its devices were GPUs."""
+    asked: list[dict[str, Any]] = []
+
+    def no_gpus(spec: str, **options: Any) -> Any:
+        asked.append({"spec": spec, **options})
+        raise DeviceError("no NVIDIA driver here")
+
+    monkeypatch.setattr("gpusched.devices.cuda.CudaDevices", no_gpus)
+    with pytest.raises(DeviceError, match="no NVIDIA driver"):
+        devices_of(recipe(tmp_path), tmp_path, ["GPU-aa11", "GPU-aa22"])
+    (call,) = asked
+    assert (call["spec"], call["known"]) == ("cuda", ["GPU-aa11", "GPU-aa22"])
+    assert call["experiment"] == tmp_path, "its processes are known by it"

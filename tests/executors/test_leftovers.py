@@ -45,43 +45,27 @@ def somebody_elses() -> Iterator[list[Path]]:
 
 
 @pytest.mark.skipif(not os.access(SHARED, os.W_OK), reason="/dev/shm cannot be written here")
-@pytest.mark.parametrize("dies", [False, True], ids=["killed by us", "killed by somebody"])
+@pytest.mark.parametrize(
+    "dies", ["its rank", "its ranks, by us", "its shim", "its shim and server"]
+)
 def test_shared_memory_of_a_killed_trial_goes(
-    lab: Lab, somebody_elses: list[Path], dies: bool
+    lab: Lab, somebody_elses: list[Path], dies: str
 ) -> None:
-    trial = begin(lab, "segments", dies=dies)
+    """The shim removes it; where that is dead, the daemon's hunt, whether a server is left or not."""
+    trial = begin(lab, "segments", dies=dies == "its rank")
     python, torch_like, chosen = wait_for(lab.trial_folder(trial) / "segments")
     try:
-        if dies:
-            the_exit(lab.rig.run(trial), trial)
-        else:
+        if "by us" in dies:
             kill(lab, trial, 0.1)
-        assert not (SHARED / torch_like).exists()
-        assert not (SHARED / python).exists()
-        assert (SHARED / chosen).exists(), "a name that a person chose"
-        assert all(file.exists() for file in somebody_elses)
-    finally:
-        for name in (python, torch_like, chosen):
-            (SHARED / name).unlink(missing_ok=True)
-
-
-@pytest.mark.skipif(not os.access(SHARED, os.W_OK), reason="/dev/shm cannot be written here")
-@pytest.mark.parametrize("server_too", [False, True], ids=["shim", "shim and server"])
-def test_shared_memory_goes_when_the_shim_was_killed(
-    lab: Lab, somebody_elses: list[Path], server_too: bool
-) -> None:
-    """The server that is left ends the tree; where that is dead too, the daemon's hunt does."""
-    trial = begin(lab, "segments")
-    python, torch_like, chosen = wait_for(lab.trial_folder(trial) / "segments")
-    try:
-        claim = read_claim(lab.paths.trial(trial).shim(1))
-        assert claim.shim is not None
-        if server_too:
-            server = lab.executor.server.pid
-            assert server is not None
-            assert send_signal(Identity(server, start_time(server) or 0), signal.SIGKILL)
-        assert send_signal(claim.shim, signal.SIGKILL)
-        assert the_exit(lab.rig.run(trial), trial).outcome == "lost"
+        else:
+            if "server" in dies:
+                server = lab.executor.server.pid
+                assert send_signal(Identity(server, start_time(server) or 0), signal.SIGKILL)
+            if "shim" in dies:
+                claim = read_claim(lab.paths.trial(trial).shim(1))
+                assert send_signal(claim.shim, signal.SIGKILL)
+            ending = the_exit(lab.rig.run(trial), trial)
+            assert ending.outcome == ("lost" if "shim" in dies else "failed")
         assert not (SHARED / torch_like).exists()
         assert not (SHARED / python).exists()
         assert (SHARED / chosen).exists(), "a name that a person chose"

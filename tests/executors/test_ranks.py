@@ -65,14 +65,6 @@ def test_output_of_each_rank_and_files_left_open(lab: Lab) -> None:
     assert (lab.logs(trial) / "rank-0.out").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_server_has_one_thread_and_no_cuda_when_it_forks(lab: Lab) -> None:
-    trial, _ = play(lab, "finish")
-    server = lab.executor.server.pid
-    status = Path(f"/proc/{server}/status").read_text()
-    assert "\nThreads:\t1\n" in status
-    assert "libtorch_cpu.so" in Path(f"/proc/{server}/maps").read_text()
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_ddp_steps_over_gloo(lab: Lab, ranks: int) -> None:
     rig = lab.rig
@@ -93,6 +85,10 @@ def test_a_script_that_knows_nothing_of_gpusched_finishes_without_a_step(lab: La
         None,
     )
     assert lab.left_of(trial) == []
+    server = lab.executor.server.pid
+    status = Path(f"/proc/{server}/status").read_text()
+    assert "\nThreads:\t1\n" in status, "it forked with one"
+    assert "libtorch_cpu.so" in Path(f"/proc/{server}/maps").read_text()
 
 
 def test_nothing_listens_beyond_loopback(lab: Lab) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -19,7 +18,6 @@ from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import InputError
 from gpusched.executors.base import LiveTrial
-from gpusched.executors.local.server import MOST_FALSE_STARTS
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import is_alive, start_time
 from tests.executors.conftest import Lab, wait_for
@@ -65,7 +63,6 @@ def test_a_killed_server_is_replaced_and_its_trials_live_on(own_lab: Lab) -> Non
     rig.launch(trial, steps=10_000, pause_s=0.02)
     rig.watch(report_of(trial, 2))
     server = lab.executor.server.pid
-    assert server is not None
     os.kill(server, signal.SIGKILL)
     other = rig.new_trial()
     rig.launch(other, steps=2)
@@ -84,7 +81,6 @@ def test_a_killed_server_is_replaced_and_its_trials_live_on(own_lab: Lab) -> Non
 def test_a_server_killed_with_launches_in_its_ear_is_asked_again(own_lab: Lab) -> None:
     rig = own_lab.rig
     server = own_lab.executor.server.pid
-    assert server is not None
     rig.launch(trial := rig.new_trial(), steps=1)
     os.kill(server, signal.SIGKILL)
     events = rig.run(trial)
@@ -164,7 +160,6 @@ def test_a_resumed_daemon_finds_a_tree_without_a_shim(own_lab: Lab) -> None:
     wait_for(lab.trial_folder(trial) / "ready")
     server = lab.executor.server.pid
     claim = read_claim(lab.paths.trial(trial).shim(1))
-    assert server is not None
     lab.close()
     os.kill(server, signal.SIGKILL)
     os.kill(claim.shim.pid, signal.SIGKILL)
@@ -182,7 +177,6 @@ def test_a_launch_that_never_happened_is_lost_and_cannot_happen_later(own_lab: L
     trial = rig.new_trial()
     (logs := lab.logs(trial)).mkdir(parents=True)
     (ending,) = lab.executor.reconcile([alive(lab, trial)])
-    assert isinstance(ending, TrialExited)
     assert (ending.outcome, ending.error) == ("lost", "it had not begun when the daemon ended")
     rig.executor.execute(
         Launch(trial, 1, rig.devices[:1], {"scenario": "finish"})
@@ -190,20 +184,6 @@ def test_a_launch_that_never_happened_is_lost_and_cannot_happen_later(own_lab: L
     ending = the_exit(rig.run(trial), trial)
     assert (ending.outcome, ending.error) == ("lost", "its shim died (exit code 75)")
     assert not (logs / "rank-0.out").exists()
-
-
-def test_a_pid_of_another_process_or_boot_is_not_mistaken_for_a_shim(own_lab: Lab) -> None:
-    lab = own_lab
-    for change in ({"start_time": 1}, {"boot_id": "another"}):
-        trial = lab.rig.new_trial()
-        lab.logs(trial).mkdir(parents=True)
-        us = {"pid": os.getpid(), "start_time": start_time(os.getpid()), "ranks": []}
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        record = {**us, "boot_id": boot, **change}
-        lab.paths.trial(trial).shim(1).write_text(json.dumps(record))
-        (ending,) = lab.executor.reconcile([alive(lab, trial)])
-        assert isinstance(ending, TrialExited)
-        assert ending.outcome == "lost"
 
 
 def test_a_trial_whose_shim_died_after_the_last_word_has_yielded(own_lab: Lab) -> None:
@@ -221,7 +201,7 @@ def test_hello_of_an_old_incarnation_is_refused(own_lab: Lab) -> None:
     lab = own_lab
     rig = lab.rig
     trial = rig.new_trial()
-    frame = {"report": 1, "step": 1, "metrics": {"accuracy": 1.0}}
+    frame = {"kind": "report", "i": 2, "n": 1, "k": 1, "m": {"accuracy": 1.0}}
     hparams = {"scenario": "speak_nonsense", "frames": [frame]}
     rig.executor.execute(Launch(trial, 2, rig.devices[:1], hparams))  # it says incarnation 1
     events = rig.run(trial)
@@ -233,7 +213,6 @@ def test_servers_end_with_their_last_shim_when_the_daemon_has_gone(own_lab: Lab)
     trial = begin(lab, "graceful")
     wait_for(lab.trial_folder(trial) / "ready-0")
     claim = read_claim(lab.paths.trial(trial).shim(1))
-    assert claim.shim is not None
     lab.close()
     time.sleep(0.2)  # nothing happens
     assert is_alive(claim.shim)
@@ -245,22 +224,6 @@ def test_servers_end_with_their_last_shim_when_the_daemon_has_gone(own_lab: Lab)
     lab.executor = lab.build()
 
 
-def test_a_daemon_that_took_over_serves_first_and_warms_up_later(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, launch="cold")
-    try:
-        lab.close()
-        lab.executor = lab.build(epoch=2)
-        assert lab.executor.server.pid is None
-        wait_until(lambda: not lab.executor.poll(0.0) and lab.executor.server.pid is not None)
-        lab.close()
-        lab.executor = lab.build(epoch=3)
-        assert lab.executor.server.pid is None
-        lab.rig.launch(lab.rig.new_trial(), steps=1)
-        assert lab.executor.server.pid is not None, "who launches does not wait"
-    finally:
-        lab.clean()
-
-
 def test_a_server_does_not_import_on_for_a_dead_daemon(tmp_path: Path) -> None:
     importing = tmp_path / "importing"
     (tmp_path / "torch.py").write_text(
@@ -269,7 +232,8 @@ def test_a_server_does_not_import_on_for_a_dead_daemon(tmp_path: Path) -> None:
     daemon = f"""
 import os, socket, subprocess, sys, time
 ours, theirs = socket.socketpair()
-words = [sys.executable, "-m", "gpusched.runtime.warm", str(theirs.fileno())]
+start = "import sys; from gpusched.runtime.warm import main; main(int(sys.argv[1]))"
+words = [sys.executable, "-c", start, str(theirs.fileno())]
 server = subprocess.Popen(words, pass_fds=[theirs.fileno()], start_new_session=True)
 print(server.pid, flush=True)
 while not os.path.exists({str(importing)!r}):
@@ -352,18 +316,4 @@ def test_a_launch_that_waits_for_imports_is_given_up_at_once(tmp_path: Path) -> 
         assert [path.name for path in tmp_path.glob("ran-*")] == ["ran-2"]
     finally:
         may_end.touch()
-        lab.clean()
-
-
-@pytest.mark.slow
-def test_a_server_that_keeps_dying_while_it_warms_up_is_given_up(tmp_path: Path) -> None:
-    """Ready, but never whole: no preload is to blame, so the search cannot go on."""
-    (tmp_path / "script.py").write_text("import torch\n")
-    (tmp_path / "sympy.py").write_text("import os\nprint('no memory', flush=True)\nos._exit(137)\n")
-    lab = Lab(tmp_path, env={"PYTHONPATH": str(tmp_path)}, script=tmp_path / "script.py")
-    try:
-        with pytest.raises(InputError, match="no memory"):
-            wait_until(lambda: lab.executor.poll(lab.executor.now() + 1) is None)
-        assert sum("starting another" in text for text in lab.said) == MOST_FALSE_STARTS
-    finally:
         lab.clean()

@@ -17,6 +17,7 @@ from gpusched.executors.hub import Hub
 from gpusched.executors.live import Setting
 from gpusched.executors.local.executor import TorchrunExecutor
 from gpusched.executors.local.incarnation import Incarnation
+from gpusched.executors.local.launching import Server
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.rows import event_body
 from gpusched.protocol import (
@@ -54,7 +55,6 @@ class Daemon:
             hub=self.hub,
             clock=lambda: 9.0,
             say=self.said.append,
-            epoch=2,  # no server is started
         )
         executor = TorchrunExecutor(setting, CpuDevices(1))
         self.events: list[Event] = []
@@ -70,7 +70,8 @@ class Daemon:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    monkeypatch.setattr(Server, "want", lambda _self: None)
     daemon = Daemon(tmp_path)
     yield daemon
     daemon.hub.close()

@@ -19,7 +19,6 @@ def test_a_claim_and_its_ranks(tmp_path: Path) -> None:
     assert read_claim(path) is None
     assert make_claim(path, HERE)
     claim = read_claim(path)
-    assert claim is not None
     assert (claim.shim, claim.ranks, claim.is_alive) == (HERE, (), True)
     ranks = (Identity(12, 34), Identity(56, 78))
     add_ranks(path, HERE, ranks)
@@ -57,13 +56,14 @@ def test_one_of_many_at_once(tmp_path: Path) -> None:
     assert sorted(won) == [b"0"] * 7 + [b"1"]
 
 
-def test_another_boot_has_no_living(tmp_path: Path) -> None:
+def test_a_pid_of_another_process_or_boot_is_not_the_shim(tmp_path: Path) -> None:
     path = tmp_path / "shim.json"
-    record = {"pid": HERE.pid, "start_time": HERE.start_time, "boot_id": "other", "ranks": [[1, 2]]}
-    path.write_text(json.dumps(record))
-    claim = read_claim(path)
-    assert not claim.is_alive
-    assert claim.leaders == ()
+    for changed in ({"boot_id": "other"}, {"start_time": 1}):
+        record = {**HERE._asdict(), "boot_id": boot_id(), "ranks": [[1, 2]], **changed}
+        path.write_text(json.dumps(record))
+        claim = read_claim(path)
+        assert not claim.is_alive
+        assert (claim.leaders == ()) == ("boot_id" in changed)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"', "[" * 10_000])

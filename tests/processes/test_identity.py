@@ -120,7 +120,6 @@ def test_a_mark_survives_fork_and_exec_and_new_sessions(start: Start, tmp_path: 
         "time.sleep(600)"
     )
     process = start(code, env={**os.environ, MARK: mark.ljust(96)}, stdout=subprocess.PIPE)
-    assert process.stdout is not None
     with process.stdout as told:
         said = {told.readline().strip() for _ in range(2)} - {b"alone"}
     found = of_incarnation(mark, ())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -9,33 +10,13 @@ from typing import Any
 
 import pytest
 
-from gpusched.protocol import LaunchSpec, Report
+from gpusched.protocol import Report
 from gpusched.runtime.orders import HARD_FACTOR, Tether
 from gpusched.runtime.rank import run_file
 from gpusched.worker.channel import Channel
 from tests.worker.fakes import Bench, Ended, run_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def spec_of(script: Path, folder: Path, *arguments: str) -> LaunchSpec:
-    where = str(folder)
-    return LaunchSpec(
-        *(
-            0,
-            1,
-            1,
-            where,
-            where,
-            str(script),
-            list(arguments),
-            where,
-            {},
-            [{}],
-            None,
-            sys.executable,
-        )
-    )
 
 
 class Stage:
@@ -56,13 +37,10 @@ class Stage:
         script.parent.mkdir(exist_ok=True)
         if source is not None:
             script.write_bytes(source if isinstance(source, bytes) else source.encode())
-        spec = spec_of(script, self.folder, *arguments)
 
         def body() -> Any:
-            import os
-
             os.environ["TORCHELASTIC_ERROR_FILE"] = str(self.error_file)
-            run_file(spec.script, spec.args, spec.cwd, module)
+            run_file(str(script), arguments, str(self.folder), module)
             return getattr(sys.modules["__main__"], "result", None)
 
         (ended,) = run_ranks(body, 1)
@@ -205,14 +183,11 @@ def test_good_endings_leave_no_error(stage: Stage, source: str) -> None:
 def test_a_failure_after_reports_leaves_no_word(stage: Stage, bench: Bench) -> None:
     script = stage.folder / "train.py"
     script.write_text("import gpusched\ngpusched.init().report(accuracy=1)\n1 / 0\n")
-    spec = spec_of(script, stage.folder)
-    (ended,) = run_ranks(lambda: run_file(spec.script, spec.args, spec.cwd), 1, bench)
+    (ended,) = run_ranks(lambda: run_file(str(script), []), 1, bench)
     assert ended.code == 1
     assert bench.last_word() is None
     script.write_text("import gpusched\ngpusched.init().report(accuracy=1)\n")
-    (ended,) = run_ranks(
-        lambda: run_file(spec.script, spec.args, spec.cwd), 1, bench, incarnation=2
-    )
+    (ended,) = run_ranks(lambda: run_file(str(script), []), 1, bench, incarnation=2)
     assert bench.last_word(2) == {"why": "finished", "step": 1, "saved_step": 1}
 
 

@@ -20,12 +20,28 @@ from typing import Any
 from gpusched.core.events import DevicesJoined, Event, QuarantineChanged
 from gpusched.devices.base import Device
 from gpusched.errors import DeviceError
-from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import Bootstrap, NodeOffer
-from gpusched.executors.cluster.line import Keys, Listener, say_over
+from gpusched.executors.cluster.line import (
+    Beat,
+    Bye,
+    Cannot,
+    Joined,
+    Keys,
+    Leaving,
+    Listener,
+    NodeHello,
+    Reconcile,
+    Reconciled,
+    Said,
+    Welcome,
+    from_node,
+    from_stranger,
+    say_over,
+)
 from gpusched.executors.cluster.nodes import JoinedNode, node_of
 from gpusched.executors.hub import Peer
 from gpusched.executors.live import Setting, Timers
+from gpusched.processes.outcome import last_line
 
 BEAT_S = 1.0
 SILENT_S = 3.0
@@ -84,9 +100,9 @@ class Members:
         offers = call.result()
         if not offers:
             raise DeviceError("the cluster has no node that could be used")
-        self._setting.hub.register(frames.NodeHello, self._hello)
+        self._setting.hub.register(NodeHello, self._hello)
         self._listener = Listener(
-            self._keys, self._bootstrap.host, self._setting.hub, frames.from_stranger
+            self._keys, self._bootstrap.host, self._setting.hub, from_stranger
         )
         takes_over = bool(self._setting.devices)
         for device in self._setting.devices:
@@ -105,11 +121,12 @@ class Members:
         )
         self._beat_at = self._now()
         self._timers.after(BEAT_S, self._beat)
-        late = f"it has not joined within {limit_s:.0f} s"
         reasons = set()
         for node in wanted:
             if not node.devices:
-                why = node.barred or f"{late}{self._keys.last_word(node.name)}"
+                said = last_line(self._keys.folder / f"{node.name}.log")
+                late = f"it has not joined within {limit_s:.0f} s"
+                why = node.barred or (f"{late}: {said}" if said else late)
                 self._setting.say(f"node {node.name} is not used: {why}")
                 reasons.add(why)
         if not takes_over and not any(node.devices for node in wanted):
@@ -151,7 +168,7 @@ class Members:
         """Have the nodes' processes end, and give the machines back."""
         for node in self.nodes.values():
             if node.peer is not None:
-                node.peer.send(frames.Bye())
+                node.peer.send(Bye())
             node.hang_up()
         self.stop_listening()
         say_over(self._keys)
@@ -194,7 +211,7 @@ class Members:
     def _dismiss(self, peer: Peer | None) -> None:
         """Have a node end its trials and leave: the cluster may have given its devices to another job."""
         if peer is not None:
-            peer.send(frames.Bye(ends_trials=True))
+            peer.send(Bye(ends_trials=True))
 
     def complain(self, text: str) -> None:
         """Say something once."""
@@ -204,7 +221,7 @@ class Members:
 
     # ------------------------------------------------------------------ lines
 
-    def _hello(self, hello: frames.NodeHello, peer: Peer) -> bool:
+    def _hello(self, hello: NodeHello, peer: Peer) -> bool:
         node = self.node(hello.node)
         if node.name not in self._offers:
             self._dismiss(peer)
@@ -213,37 +230,38 @@ class Members:
         peer.be_client()
         node.peer = peer
         node.state, node.heard_at = "joining", self._now()
-        node.devices, node.barred, node.is_leaving = (), "", False
-        peer.hear(frames.from_node, partial(self._said, node))
+        node.devices, node.barred = (), ""
+        peer.hear(from_node, partial(self._said, node))
         peer.on_end = partial(self._hung_up, node)
-        peer.send(frames.Welcome(self._setting.recipe.resolved()))
+        peer.send(Welcome(self._setting.recipe.resolved()))
         return True
 
     def _said(self, node: JoinedNode, frame: Any) -> None:
         node.heard_at = self._now()
         match frame:
-            case frames.Beat(readings=readings):
+            case Beat(readings=readings):
                 node.readings = tuple(readings)
                 self._use_again(node)
-            case frames.Joined():
+            case Joined():
                 self._joined(node, frame)
-            case frames.Reconciled():
+            case Reconciled():
                 self._reconciled(node)
-            case frames.Said(text=text):
+            case Said(text=text):
                 self._setting.say(f"node {node.name}: {text}")
-            case frames.Cannot(why=why):
+            case Cannot(why=why):
                 node.barred = why
                 if node.peer is not None:
                     node.peer.close()
                 self._lose(node, why)
-            case frames.Leaving():
+            case Leaving():
                 self._setting.say(f"node {node.name} is about to end: its trials save and leave")
-                self.bar(node, "it is about to end")
+                node.barred = "it is about to end"
+                self.give_nothing_new(node, node.barred)
                 self._heard(node, frame)
             case _:
                 self._heard(node, frame)
 
-    def _joined(self, node: JoinedNode, frame: frames.Joined) -> None:
+    def _joined(self, node: JoinedNode, frame: Joined) -> None:
         node.devices = tuple(frame.devices)
         there = {device.id: device.why_not for device in node.devices}
         for name in sorted(node.known):
@@ -256,7 +274,7 @@ class Members:
     def _reconcile(self, node: JoinedNode) -> None:
         assert node.peer is not None
         live = [trial.live for trial in node.trials.values() if trial.unsent is None]
-        node.peer.send(frames.Reconcile(live, node.kept_out))
+        node.peer.send(Reconcile(live, node.kept_out))
 
     def _reconciled(self, node: JoinedNode) -> None:
         node.state = "up"
@@ -294,7 +312,7 @@ class Members:
         self._take_answer()
         for node in self.nodes.values():
             if node.peer is not None:
-                node.peer.send(frames.Beat())
+                node.peer.send(Beat())
             if node.state == "absent":
                 continue
             silent_s = now - node.heard_at
@@ -303,11 +321,6 @@ class Members:
             elif silent_s > SILENT_S and node.state in ("up", "away"):
                 self.give_nothing_new(node, "it is silent")
         self._timers.after(BEAT_S, self._beat)
-
-    def bar(self, node: JoinedNode, why: str) -> None:
-        """Give a node nothing new until its next process joins."""
-        node.barred = why
-        self.give_nothing_new(node, why)
 
     def give_nothing_new(self, node: JoinedNode, why: str) -> None:
         """Take the devices of a node out of use on which no trial is; those in use stay their trials'."""

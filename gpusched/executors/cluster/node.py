@@ -36,8 +36,26 @@ from gpusched.core.events import (
     TrialExited,
 )
 from gpusched.errors import GpuschedError, InputError
-from gpusched.executors.cluster import frames
-from gpusched.executors.cluster.line import Keys, dial, home_of, is_over
+from gpusched.executors.cluster.line import (
+    Ack,
+    Beat,
+    Bye,
+    Cannot,
+    Do,
+    Happened,
+    Joined,
+    Keys,
+    Leaving,
+    NodeHello,
+    Reconcile,
+    Reconciled,
+    Said,
+    Welcome,
+    dial,
+    home_of,
+    is_over,
+    to_node,
+)
 from gpusched.executors.hub import Hub
 from gpusched.executors.live import Setting
 from gpusched.executors.local.executor import TorchrunExecutor
@@ -151,7 +169,7 @@ class Session:
         self._hub = Hub(node.paths.socket)
         self._peer = self._hub.adopt(line)
         self._peer.be_client(BACKLOG_BYTES)
-        self._peer.hear(frames.to_node, self._said)
+        self._peer.hear(to_node, self._said)
         self._executor: TorchrunExecutor | None = None
         self._seqs: dict[int, int] = {}
         self._heard_s = self._looked_s = self._beat_s = 0.0
@@ -166,13 +184,13 @@ class Session:
 
     def run(self) -> None:
         """Serve until the line is lost, or silent."""
-        self._peer.send(frames.NodeHello(self._node.name))
+        self._peer.send(NodeHello(self._node.name))
         try:
             while not self._peer.closed and not self._is_silent():
                 self._turn()
         except GpuschedError as error:
             self.why_not = str(error)
-            self._peer.send(frames.Cannot(self.why_not))
+            self._peer.send(Cannot(self.why_not))
         finally:
             if self._executor is not None:
                 self._executor.close()
@@ -196,12 +214,12 @@ class Session:
             self._beat_s = self.now()
             if self._node.is_leaving and not self._has_told_leaving:
                 self._has_told_leaving = True
-                self._peer.send(frames.Leaving())
+                self._peer.send(Leaving())
             shown = [
                 replace(one, device=self._shown(one.device), label=self._shown(one.label))
                 for one in self._executor.readings()
             ]
-            self._peer.send(frames.Beat(shown))
+            self._peer.send(Beat(shown))
 
     def _shown(self, device: str) -> str:
         """Return the cluster's name of a device of this node."""
@@ -216,9 +234,9 @@ class Session:
 
     def _said(self, frame: Any) -> None:
         self._heard_s = self.now()
-        if isinstance(frame, frames.Welcome):
+        if isinstance(frame, Welcome):
             self._open(frame)
-        elif isinstance(frame, frames.Bye):
+        elif isinstance(frame, Bye):
             self._node.is_over = True
             if frame.ends_trials:
                 self._node.end_trials()
@@ -228,24 +246,27 @@ class Session:
 
     def _obey(self, executor: TorchrunExecutor, frame: Any) -> None:
         match frame:
-            case frames.Reconcile():
+            case Reconcile():
                 self._reconcile(executor, frame)
-            case frames.Do():
+            case Do():
                 command = frame.read()
                 if isinstance(command, Launch | ConfirmRelease):
                     command = msgspec.structs.replace(command, devices=self._own(command.devices))
                 if isinstance(command, Launch):
                     self._seqs[command.trial] = frame.seq
                     if self._is_fenced(command):
-                        lost = (
-                            "it had not begun when its node was lost, or the shared folder was away"
+                        unbegun = TrialExited(
+                            at=0.0,
+                            trial=command.trial,
+                            incarnation=command.incarnation,
+                            outcome="lost",
+                            error="it had not begun when its node was lost, or the shared folder was away",
+                            unbegun=True,
                         )
-                        trial, number = command.trial, command.incarnation
-                        end = TrialExited(at=0.0, trial=trial, incarnation=number, outcome="lost")
-                        self._tell([msgspec.structs.replace(end, error=lost, unbegun=True)])
+                        self._tell([unbegun])
                         return
                 executor.execute(command)
-            case frames.Ack(trial=trial, incarnation=incarnation, seq=seq):
+            case Ack(trial=trial, incarnation=incarnation, seq=seq):
                 report = Report(incarnation, seq, 0)
                 executor.acknowledge(Reported(at=0.0, trial=trial, report=report, metric=None))
             case _:
@@ -259,9 +280,9 @@ class Session:
             return True
 
     def _say(self, text: str) -> None:
-        self._peer.send(frames.Said(text))
+        self._peer.send(Said(text))
 
-    def _open(self, welcome: frames.Welcome) -> None:
+    def _open(self, welcome: Welcome) -> None:
         """Make the executor, open the devices, and show that this node writes where the daemon reads."""
         node = self._node
         recipe = node.recipe_here(welcome.recipe)
@@ -285,9 +306,9 @@ class Session:
             )
             for device in self._executor.inventory()
         ]
-        self._peer.send(frames.Joined(devices))
+        self._peer.send(Joined(devices))
 
-    def _reconcile(self, executor: TorchrunExecutor, frame: frames.Reconcile) -> None:
+    def _reconcile(self, executor: TorchrunExecutor, frame: Reconcile) -> None:
         """End what should not be here, find out about what should, and have devices proven clean."""
         self._node.end_trials(but={(one.trial, one.incarnation) for one in frame.live})
         for one in frame.live:
@@ -297,7 +318,7 @@ class Session:
         for device, reason in frame.kept_out.items():
             executor.keep_out(self._own([device])[0], reason)
         self._tell(events)
-        self._peer.send(frames.Reconciled())
+        self._peer.send(Reconciled())
 
     def _tell(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -308,7 +329,7 @@ class Session:
                     event.device = self._shown(event.device)
                 case _:
                     pass
-        for frame in frames.Happened.of(events):
+        for frame in Happened.of(events):
             self._peer.send(frame)
 
 

@@ -1,6 +1,6 @@
 """The live executor: trials as process groups on this machine, one incarnation a process tree.
 
-    commands ──▶ warm server ──forks──▶ shim ──▶ ranks         (``server.py``; ``gpusched/worker``)
+    commands ──▶ warm server ──forks──▶ shim ──▶ ranks         (``launching.py``; ``gpusched/runtime``)
     events   ◀── the hub: rank 0's reports, the shim's "tree empty", the server's "shim died", pidfds
 
 Rules:
@@ -40,16 +40,13 @@ from gpusched.errors import GpuschedError
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.hub import Peer
 from gpusched.executors.live import LiveExecutor, Setting
-from gpusched.executors.local.endings import blame, how_it_ended
 from gpusched.executors.local.incarnation import Incarnation, Shared
-from gpusched.executors.local.launching import devices_of, prepare
-from gpusched.executors.local.server import Server
+from gpusched.executors.local.launching import Server, devices_of, prepare
 from gpusched.folder.paths import commit_left
 from gpusched.processes import outcome
 from gpusched.processes.identity import Identity, boot_id
 from gpusched.protocol import (
     Exited,
-    FromServer,
     Greeting,
     Launched,
     LaunchFailed,
@@ -61,8 +58,6 @@ from gpusched.protocol import (
 
 _UNBEGUN = "it had not begun when the daemon ended"
 RELEASE_LIMIT_S = 60.0
-_WARM_UP_AFTER_S = 1.0
-"""Time for which a daemon that took over leaves the processors to returning ranks, unless it launches something."""
 
 
 class TorchrunExecutor(LiveExecutor):
@@ -86,10 +81,7 @@ class TorchrunExecutor(LiveExecutor):
         )
         setting.hub.register(RankHello, self._take_rank)
         setting.hub.register(ShimHello, self._take_shim)
-        if setting.epoch > 1:  # trials wait for the daemon that comes back: serve first
-            self.after(_WARM_UP_AFTER_S, self.server.want)
-        else:
-            self.server.want()
+        self.server.want()
 
     # ------------------------------------------------------------------ the seam
 
@@ -156,13 +148,14 @@ class TorchrunExecutor(LiveExecutor):
         if known is not None and known.number >= command.incarnation:
             return
         incarnation = self._enter(command.trial, command.incarnation, command.devices)
+        incarnation.saved_step = incarnation.paths.newest_checkpoint()
         try:
-            spec = prepare(incarnation, command, self._devices)
+            spec, incarnation.last_seq = prepare(self._setting, command, self._devices)
             self._devices.take(command.devices)
         except (OSError, GpuschedError) as problem:
             self._not_launched(incarnation, str(problem))
             return
-        incarnation.asked_at = self.now()
+        incarnation.spec, incarnation.asked_at = spec, self.now()
         self.server.launch(spec)
 
     def _enter(self, trial: int, number: int, devices: tuple[str, ...]) -> Incarnation:
@@ -203,16 +196,19 @@ class TorchrunExecutor(LiveExecutor):
                 f"trial {incarnation.trial}: its script had not ended {frame.record.overran_s:g} s after its last "
                 f"checkpoint was saved, and was ended; if it needs longer to tidy up, set `leave_grace` in the recipe"
             )
-        self._end(incarnation, how_it_ended(incarnation, frame.record))
+        self._end(incarnation, incarnation.ending(frame.record))
 
     def _end(self, incarnation: Incarnation, ending: TrialExited | None = None) -> None:
         """Tell all that an incarnation has said, then its end: the one place where it ends."""
         if not incarnation.is_current:
             return
-        ending = ending or how_it_ended(incarnation)
+        ending = ending or incarnation.ending()
         names = incarnation.devices
-        seen = [one for one in self._devices.readings() if one.device in names]
-        ending = blame(ending, len(names), [who for one in seen for who in one.strangers])
+        if ending.outcome == "failed" and ending.error is not None:
+            seen = [one for one in self._devices.readings() if one.device in names]
+            strangers = [who for one in seen for who in one.strangers]
+            blamed = outcome.blame(ending.error, len(names), strangers)
+            ending.outcome, ending.error, ending.barred = blamed
         if incarnation.rank_peer is not None:
             incarnation.rank_peer.drain()
         commit_left(incarnation.paths.checkpoints, boot_id())
@@ -227,15 +223,10 @@ class TorchrunExecutor(LiveExecutor):
 
     # ------------------------------------------------------------------ the server
 
-    def _server_said(self, frame: FromServer) -> None:
-        if isinstance(frame, Launched | ShimDied | LaunchFailed):
-            incarnation = self.shared.find(frame.trial, frame.incarnation)
-            if incarnation is not None:
-                self._launching(incarnation, frame)
-
-    def _launching(
-        self, incarnation: Incarnation, frame: Launched | ShimDied | LaunchFailed
-    ) -> None:
+    def _server_said(self, frame: Launched | LaunchFailed | ShimDied) -> None:
+        incarnation = self.shared.find(frame.trial, frame.incarnation)
+        if incarnation is None:
+            return
         match frame:
             case Launched(pid=pid, start_time=began):
                 if incarnation.shim is not None and incarnation.shim.pid != pid:
@@ -246,7 +237,8 @@ class TorchrunExecutor(LiveExecutor):
             case ShimDied(pid=pid, status=status):
                 is_its = incarnation.shim is not None and incarnation.shim.pid == pid
                 if is_its and not incarnation.adopt():
-                    self._end(incarnation, how_it_ended(incarnation, status=status))
+                    incarnation.shim_status = status
+                    incarnation.hunt()
             case LaunchFailed(message=message):
                 self._not_launched(incarnation, message)
 
@@ -271,8 +263,8 @@ class TorchrunExecutor(LiveExecutor):
         self._devices.take(one.devices)  # until the end of what may be on them
         if not incarnation.claim_or_forbid():
             self._end(incarnation, incarnation.exited("lost", _UNBEGUN, unbegun=True))
-        elif (record := outcome.read_exit(incarnation.paths, incarnation.number)) is not None:
-            self._end(incarnation, how_it_ended(incarnation, record))
+        elif outcome.read_exit(incarnation.paths, incarnation.number) is not None:
+            self._end(incarnation)
         elif incarnation.adopt():
             incarnation.catch_up()
         else:

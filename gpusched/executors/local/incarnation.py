@@ -9,8 +9,8 @@ From the order to stop to an empty process tree:
 0. A launch that no shim has claimed yet is forbidden, and has ended.
 1. The shim is told to stop: SIGTERM to its ranks, after the grace SIGKILL to the tree.
 2. ``KILL_MARGIN_S`` later the shim itself is killed, unless it has said that its tree is empty.
-3. Whatever the reason, when a shim has died the server that forked it kills what is left and says so; if that server
-   is gone (or silent), the daemon hunts for what is left (``Hunt``).
+3. Whatever the reason, when a shim has died the server that forked it kills what is left and says so; then, or if that
+   server is gone (or silent), the daemon hunts for what is left, shared memory among it (``Hunt``).
 4. Processes that are left ``UNKILLABLE_AFTER_S`` later, even SIGKILL does not end (a driver that hangs): the
    incarnation ends on paper without them, and its devices are released as ever: only when they are proven empty.
 """
@@ -29,13 +29,15 @@ from gpusched.core.commands import Kill, Save, Yield
 from gpusched.core.events import CheckpointSaved, Event, Outcome, Reported, TrialExited, TrialUp
 from gpusched.executors.hub import Peer
 from gpusched.executors.live import Setting, Timers
-from gpusched.executors.local.server import Server
+from gpusched.executors.local.launching import Server
 from gpusched.folder.paths import TrialPaths
 from gpusched.folder.reports import reports_after
+from gpusched.processes import outcome
 from gpusched.processes.claim import Claim, Hunt, make_claim, read_claim
 from gpusched.processes.identity import Identity, open_pidfd, send_signal
 from gpusched.protocol import (
     Answer,
+    Exit,
     Go,
     Greeting,
     LaunchSpec,
@@ -84,14 +86,36 @@ class Incarnation:
     pidfd: int | None = None
     #: Pid of the server that forked the shim; None: another daemon's.
     launched_by: int | None = None
+    #: Wait status of a shim that is known to have died.
+    shim_status: int | None = None
 
-    def exited(self, outcome: Outcome, error: str | None = None, **more: Any) -> TrialExited:
+    def ending(self, record: Exit | None = None) -> TrialExited:
+        """Judge its end from the shim's word, else ``exit.json``, else a last word; else killed if asked for."""
+        paths, number = self.paths, self.number
+        record = record or outcome.read_exit(paths, number)
+        if record is None and (word := outcome.last_word(paths, number)) is not None:
+            record = outcome.verdict(word=word, asked_to_stop=False, codes={}, error=None)
+        if record is not None:
+            error = str(record.error or record.stuck)
+            return self.exited(
+                record.outcome, error or None, step=record.step, saved_step=record.saved_step
+            )
+        if self.stop_grace_s is not None:
+            return self.exited("killed")
+        died = "its shim died"
+        if self.shim_status is not None:
+            code = os.waitstatus_to_exitcode(self.shim_status)
+            died += f" ({outcome.signal_name(-code) if code < 0 else f'exit code {code}'})"
+        last = outcome.last_line(paths.shim_log(number))
+        return self.exited("lost", f"{died}: {last}" if last else died)
+
+    def exited(self, how: Outcome, error: str | None = None, **more: Any) -> TrialExited:
         """Return the event of its end, to be told with the time at which all that it said before is in."""
         return TrialExited(
             at=0.0,
             trial=self.trial,
             incarnation=self.number,
-            outcome=outcome,
+            outcome=how,
             error=error,
             **more,
         )

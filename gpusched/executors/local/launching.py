@@ -1,4 +1,8 @@
-"""From a ``Launch`` command to the frame that makes the server fork: folders, hyperparameters, devices, environment."""
+"""From a ``Launch`` command to the frame that makes the warm server fork, and the daemon's end of that server.
+
+The frame takes folders, hyperparameters, devices and environment. The server (``gpusched/runtime/warm.py``) is started
+before anything else is, as importing torch takes a second, in a session of its own, so that no terminal ends it.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +10,52 @@ import hashlib
 import json
 import os
 import re
+import socket
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gpusched
 from gpusched.core.commands import Launch
-from gpusched.devices.base import Devices, Placement
+from gpusched.devices.base import Devices
 from gpusched.devices.choose import parse_devices
-from gpusched.executors.local.incarnation import Incarnation
-from gpusched.executors.local.server import given_env
+from gpusched.errors import InputError
+from gpusched.executors.hub import Peer
+from gpusched.executors.live import Setting
 from gpusched.folder.files import private_folder, write_aside
 from gpusched.folder.reports import last_seq
-from gpusched.protocol import LaunchSpec
+from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
+from gpusched.processes.outcome import last_line
+from gpusched.protocol import (
+    FromServer,
+    Launched,
+    LaunchFailed,
+    LaunchSpec,
+    PreloadFailed,
+    Ready,
+    ShimDied,
+    from_server,
+)
 from gpusched.recipe.recipe import Recipe
 from gpusched.space.space import command_line
 
 TETHER_S = 120.0
 """Time for which a trial continues without a daemon; ``GPUSCHED_TETHER_S`` overrides it (for tests, mostly)."""
+MOST_FALSE_STARTS = 3
 _DEVICES = re.compile(r"CUDA_|GPUSCHED_")
+_START = """import json, sys
+sys.path.append({root!r})
+from gpusched.runtime.warm import main
+sys.exit(main(**json.loads(sys.argv[1])))"""
+
+_FOREIGN = re.compile(
+    r"PET_.*|TORCHELASTIC_.*|(GROUP_|LOCAL_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|GPUSCHED_(?!DEBUG$).*"
+)
+"""Variables of a torchrun (``PET_*`` are its defaults) or a trial around us that must not reach a trial."""
 
 
 def seed_of(seed: int, trial: int) -> int:
@@ -35,36 +64,46 @@ def seed_of(seed: int, trial: int) -> int:
     return int.from_bytes(digest[:4], "big") >> 1
 
 
-def prepare(incarnation: Incarnation, command: Launch, devices: Devices) -> LaunchSpec:
-    """Make folders, ``hparams.json`` and the frame; return the frame.
+def prepare(setting: Setting, command: Launch, devices: Devices) -> tuple[LaunchSpec, int]:
+    """Make folders, ``hparams.json`` and the frame; return the frame and the number of the trial's last report.
 
     Raises OSError, and DeviceError for devices that are gone.
     """
-    setting, paths = incarnation.shared.setting, incarnation.paths
-    recipe, placement = setting.recipe, devices.place(command.devices)
-    private_folder(paths.logs(incarnation.number))
+    recipe, paths = setting.recipe, setting.paths.trial(command.trial)
+    placement = devices.place(command.devices)
+    private_folder(paths.logs(command.incarnation))
     own = private_folder(paths.own)
-    # All that is there was told before the incarnation before this one ended.
-    incarnation.last_seq = last_seq(paths.reports)
-    incarnation.saved_step = paths.newest_checkpoint()
     seed = seed_of(recipe.seed, command.trial) if command.seed is None else command.seed
     content: dict[str, Any] = {"trial": command.trial, "seed": seed}
     content["hparams"] = dict(command.hparams)
-    known_seq = setting.seq_of(incarnation.trial)
-    if known_seq > incarnation.last_seq:  # the disk refused to keep some
-        incarnation.last_seq = content["seq"] = known_seq
+    # All that is there was told before the incarnation before this one ended.
+    seq, known_seq = last_seq(paths.reports), setting.seq_of(command.trial)
+    if known_seq > seq:  # the disk refused to keep some
+        seq = content["seq"] = known_seq
     _write_hparams(paths.hparams, json.dumps(content).encode() + b"\n")
     cpus = placement.rank_cpus
-    spec = incarnation.spec = LaunchSpec(
-        trial=incarnation.trial,
-        incarnation=incarnation.number,
+    spec = LaunchSpec(
+        trial=command.trial,
+        incarnation=command.incarnation,
         ranks=placement.ranks,
         dir=str(paths.root),
         experiment_dir=str(setting.paths.root),
         script=str(recipe.cwd / recipe.script),
         args=command_line(recipe.args, command.hparams, command.trial, str(own)),
         cwd=str(own if recipe.cwd == Path("private") else recipe.cwd),
-        env=_environment(incarnation, placement),
+        env={
+            "NCCL_SOCKET_IFNAME": "lo",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": str(placement.threads_per_rank),
+            **given_env(recipe),
+            "GPUSCHED_DIR": str(setting.paths.root),
+            "GPUSCHED_TRIAL": str(command.trial),
+            "GPUSCHED_TRIAL_DIR": str(own),
+            "GPUSCHED_INCARNATION": str(command.incarnation),
+            "GPUSCHED_ATOMS": str(len(command.devices)),
+            "GPUSCHED_DEVICE": placement.kind,
+            **({"GPUSCHED_NODE": setting.node} if setting.node else {}),
+        },
         rank_env=[_of_rank(recipe, one) for one in placement.rank_env],
         rank_cpus=None if cpus is None else [list(one) for one in cpus],
         python=str(recipe.python or sys.executable),
@@ -73,7 +112,7 @@ def prepare(incarnation: Incarnation, command: Launch, devices: Devices) -> Laun
         leave_grace_s=recipe.leave_grace_s,
         module=recipe.module or "",
     )
-    return spec
+    return spec, seq
 
 
 def _of_rank(recipe: Recipe, environment: Mapping[str, str]) -> dict[str, str]:
@@ -81,23 +120,6 @@ def _of_rank(recipe: Recipe, environment: Mapping[str, str]) -> dict[str, str]:
     theirs = given_env(recipe)
     own = {name for name in environment if _DEVICES.match(name) or name not in theirs}
     return {name: (environment if name in own else theirs)[name] for name in environment}
-
-
-def _environment(incarnation: Incarnation, placement: Placement) -> dict[str, str]:
-    setting = incarnation.shared.setting
-    return {
-        "NCCL_SOCKET_IFNAME": "lo",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": str(placement.threads_per_rank),
-        **given_env(setting.recipe),
-        "GPUSCHED_DIR": str(setting.paths.root),
-        "GPUSCHED_TRIAL": str(incarnation.trial),
-        "GPUSCHED_TRIAL_DIR": str(incarnation.paths.own),
-        "GPUSCHED_INCARNATION": str(incarnation.number),
-        "GPUSCHED_ATOMS": str(len(incarnation.devices)),
-        "GPUSCHED_DEVICE": placement.kind,
-        **({"GPUSCHED_NODE": setting.node} if setting.node else {}),
-    }
 
 
 def _write_hparams(path: Path, data: bytes) -> None:
@@ -126,3 +148,143 @@ def _why_no_gpu(recipe: Recipe) -> str:
     from gpusched.doctor import machine  # asks for psutil and NVML's library
 
     return machine.why_no_gpu() if recipe.python is None else ""
+
+
+# ---------------------------------------------------------------- the environment
+
+
+def given_env(recipe: Recipe) -> dict[str, str]:
+    """Return the variables that the recipe sets and that have a value."""
+    return {name: value for name, value in recipe.env.items() if value is not None}
+
+
+def environment_for_trials(recipe: Recipe) -> dict[str, str]:
+    """Ours without what would confuse a trial, with what the recipe sets."""
+    ours = {name: value for name, value in os.environ.items() if not _FOREIGN.fullmatch(name)}
+    return {**ours, **given_env(recipe)}
+
+
+# ---------------------------------------------------------------- the warm server
+
+
+class Server:
+    """The warm server, whichever process that is now; it keeps launches until all is imported.
+
+    ``on_frame`` gets what the process says of launches, ``on_gone`` is called when it has died.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        on_frame: Callable[[Launched | LaunchFailed | ShimDied], None],
+        on_gone: Callable[[], None],
+    ) -> None:
+        self._setting = setting
+        self._log = setting.paths.root / "warm.log"
+        self._on_frame = on_frame
+        self._on_gone = on_gone
+        #: Time at which all was imported.
+        self.ready_at = 0.0
+        self._peer: Peer | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._old: list[subprocess.Popen[bytes]] = []
+        self._false_starts = 0
+        self._ready = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the server that is running now."""
+        return self._process.pid if self._process is not None else None
+
+    def want(self) -> None:
+        """Start a server, unless one has been started.
+
+        Raises ``InputError`` where it died ``MOST_FALSE_STARTS`` times before all was imported: no torch, mostly.
+        """
+        if self._process is not None:
+            return
+        self._old = [process for process in self._old if process.poll() is None]
+        if self._false_starts >= MOST_FALSE_STARTS:
+            raise InputError(
+                f"{sys.executable}: trials cannot be started: {last_line(self._log) or 'it said nothing'}\n"
+                f"  Check that this interpreter can `import torch` (`gpusched doctor`); all of it is in {self._log}"
+            )
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
+            self._process = self._spawn(theirs)
+        self._ready = False
+        self._peer = self._setting.hub.adopt(ours)
+        self._peer.hear(from_server, self._heard)
+        self._peer.on_end = self._ended
+
+    def _spawn(self, line: socket.socket) -> subprocess.Popen[bytes]:
+        recipe = self._setting.recipe
+        script = recipe.cwd / recipe.script
+        root = str(Path(gpusched.__file__).parent.parent)
+        given = {
+            "line": line.fileno(),
+            "path": str(script.parent),
+            "preload": recipe.preload,
+            "is_cold": recipe.launch == "cold",
+        }
+        words = [sys.executable, "-P", "-c", _START.format(root=root), json.dumps(given)]
+        environment = environment_for_trials(recipe)
+        environment[MARK] = " " * MARK_WIDTH_BYTES
+        environment["GPUSCHED_DIR"] = str(self._setting.paths.root)
+        log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            return subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                pass_fds=[line.fileno()],
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+
+    def launch(self, spec: LaunchSpec) -> None:
+        """Ask for a launch. Raises as ``want`` does. ``on_gone`` tells of a server that did not take it."""
+        self.want()
+        if self._peer is not None:
+            self._peer.send(spec)
+
+    def close(self, *, idle: bool = False) -> None:
+        """Let go. The server lives on until its last shim is gone; ``idle`` says that no shim is left, so the
+        server ends at once, even while importing.
+        """
+        if self._peer is not None:
+            self._peer.on_end = None
+            self._peer.close()
+        for process in (self._process, *self._old):
+            if process is not None:
+                if idle and process.poll() is None:
+                    process.terminate()
+                # The process may outlive the daemon, by design.
+                process.returncode = process.poll() or 0
+
+    def _heard(self, frame: FromServer) -> None:
+        match frame:
+            case Ready():
+                self._ready, self._false_starts, self.ready_at = True, 0, self._setting.clock()
+            case PreloadFailed(tainted=True):
+                raise InputError(
+                    f"`preload` of the recipe: {frame.module} cannot be preloaded: {frame.message}; leave it out"
+                )
+            case PreloadFailed():
+                self._setting.say(f"preload: {frame.module} is not preloaded: {frame.message}")
+            case _:
+                self._on_frame(frame)
+
+    def _ended(self) -> None:
+        was_ready, self._ready = self._ready, False
+        self._peer = None
+        if self._process is not None:
+            self._old.append(self._process)
+            self._process = None
+        if not was_ready:
+            self._false_starts += 1
+        self._on_gone()

@@ -25,7 +25,6 @@ from gpusched.executors.cluster.nodes import JoinedNode
 from gpusched.executors.hub import Hub
 from gpusched.executors.live import Setting
 from gpusched.folder.files import private_folder
-from gpusched.folder.lock import Lock
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import read_claim
 from gpusched.recipe.load import load_recipe
@@ -118,16 +117,7 @@ class Bed:
     def cut(self, name: str) -> None:
         """Break the line of a node, as a network does: neither side has said anything."""
         peer = self.node(name).peer
-        assert peer is not None
         peer.close()
-
-    def hold_back(self, node: str) -> None:
-        """Let no process of this node be started: its machine is gone."""
-        self._lock = Lock.take(ExperimentPaths(self.home(node)).lock)
-
-    def let_start(self) -> None:
-        """The machine is back, and so is the process of its node."""
-        self._lock.release()
 
     def home(self, node: str) -> Path:
         return home_of(self.paths.root, node)
@@ -152,8 +142,6 @@ class Bed:
 
     def lines(self, trial: int) -> list[tuple[int, int]]:
         """(incarnation, step) of every line of a trial's reports, in the order of the file."""
-        import json
-
         text = self.paths.trial(trial).reports.read_text()
         return [(line["i"], line["k"]) for line in map(json.loads, text.splitlines())]
 

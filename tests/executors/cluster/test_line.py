@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import socket
 import ssl
 import stat
@@ -16,14 +15,20 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpusched import __version__
 from gpusched.core.commands import Launch
-from gpusched.executors.cluster import frames
-from gpusched.executors.cluster.line import Keys, Listener, dial, say_over
+from gpusched.executors.cluster.line import (
+    Keys,
+    Listener,
+    NodeHello,
+    dial,
+    from_node,
+    from_stranger,
+    say_over,
+)
 from gpusched.executors.cluster.node import NodeProcess
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import read_json
@@ -31,7 +36,6 @@ from gpusched.protocol import BadFrame, encode
 from tests.executors.cluster.bed import Bed, train
 from tests.executors.conftest import listening_addresses
 from tests.executors.contract import exit_of, the_exit
-from tests.rig import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +92,7 @@ def test_noise_is_hung_up_on(bed: Bed, address: tuple[str, int]) -> None:
     rng = random.Random(5)
     for noise in (
         b"GET / HTTP/1.1\r\n\r\n",
-        encode(frames.NodeHello("node0")),
+        encode(NodeHello("node0")),
         rng.randbytes(4000),
     ):
         with socket.create_connection(address) as line:
@@ -115,7 +119,7 @@ def test_a_certificate_of_another_experiment_is_refused(
                     with suppress(ssl.SSLWantReadError):
                         line.do_handshake()
                 with suppress(ssl.SSLWantReadError):
-                    line.send(encode(frames.NodeHello("node0")))
+                    line.send(encode(NodeHello("node0")))
                 assert is_hung_up_on(bed, line)
     assert is_well(bed)
 
@@ -141,65 +145,12 @@ def test_a_node_speaks_to_no_other_daemon(bed: Bed, tmp_path: Path) -> None:
         thread.join()
 
 
-def test_a_recorded_line_played_again_is_refused(bed: Bed, address: tuple[str, int]) -> None:
-    """The bytes of a node's own conversation, taken down between it and the daemon."""
-    taken = bytearray()
-    with socket.create_server(("127.0.0.1", 0)) as proxy:
-        keys = Keys(bed.paths.root)
-        where = keys.address.read_text()
-        host, port = proxy.getsockname()
-        keys.address.write_text(f'{{"host": "{host}", "port": {port}}}')
-        bed.cut("node0")
-        client, _ = proxy.accept()
-        keys.address.write_text(where)
-        server = socket.create_connection(address)
-        client.settimeout(0.01)
-        server.settimeout(0.01)
-        while bed.state("node0") != "up":
-            bed.executor.poll(bed.executor.now() + 0.01)
-            with suppress(TimeoutError):
-                data = client.recv(1 << 16)
-                taken += data
-                server.sendall(data)
-            with suppress(TimeoutError):
-                client.sendall(server.recv(1 << 16))
-        client.close()
-        server.close()
-    assert len(taken) > 1000
-    with socket.create_connection(address) as line:
-        line.sendall(bytes(taken))
-        assert is_hung_up_on(bed, line)
-    wait_until(lambda: bed.executor.poll(bed.executor.now()) or bed.state("node0") == "up")
-    assert is_well(bed)
-
-
 def test_a_node_of_another_version_is_hung_up_on(bed: Bed) -> None:
-    first, other = bed.node("node0").peer, encode(frames.NodeHello("node0"))
+    first, other = bed.node("node0").peer, encode(NodeHello("node0"))
     with dial_while(bed) as line:
         line.sendall(other.replace(__version__.encode(), b"0.0.1"))
         assert is_hung_up_on(bed, line)
     assert bed.node("node0").peer is first
-
-
-def answers(bed: Bed, hello: frames.NodeHello) -> list[Any]:
-    """Say hello to the daemon; return what it says until it hangs up."""
-    said: list[Any] = []
-    hub = Hub(bed.paths.root / "second.sock")
-    peer = hub.adopt(dial_while(bed))
-    peer.hear(frames.to_node, said.append)
-    peer.send(hello)
-    while not peer.closed:
-        bed.executor.poll(bed.executor.now() + 0.01)
-        hub.turn(0.01)
-    hub.close()
-    return said
-
-
-def test_a_node_that_the_cluster_does_not_list_is_sent_away(bed: Bed) -> None:
-    """The trials on it end: the cluster may have given its devices to another job."""
-    said = answers(bed, frames.NodeHello("node7"))
-    assert [(type(frame), frame.ends_trials) for frame in said] == [(frames.Bye, True)]
-    assert is_well(bed)
 
 
 def test_a_node_that_is_always_hung_up_on_dials_in_peace(
@@ -209,8 +160,8 @@ def test_a_node_that_is_always_hung_up_on_dials_in_peace(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "disk"))
     keys, dialled, hub = Keys(tmp_path), [], Hub(tmp_path / "daemon.sock")
     keys.make()
-    hub.register(frames.NodeHello, lambda hello, _peer: dialled.append(hello))
-    listener = Listener(keys, "127.0.0.1", hub, frames.from_stranger)
+    hub.register(NodeHello, lambda hello, _peer: dialled.append(hello))
+    listener = Listener(keys, "127.0.0.1", hub, from_stranger)
     node = threading.Thread(target=NodeProcess(tmp_path, "node0", "cpu:1").run)
     node.start()
     until_s = time.monotonic() + 1.2
@@ -224,43 +175,13 @@ def test_a_node_that_is_always_hung_up_on_dials_in_peace(
     assert 1 <= len(dialled) <= 4
 
 
-def test_a_daemon_without_descriptors_turns_a_connection_away(tmp_path: Path) -> None:
-    """The daemon's loop used to spin on the one that waits."""
-    keys, hub = Keys(tmp_path), Hub(tmp_path / "daemon.sock")
-    keys.make()
-    listener = Listener(keys, "127.0.0.1", hub, frames.from_stranger)
-    where = read_json(keys.address) or {}
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    spares = []
-    with socket.create_connection((where["host"], where["port"])) as line:
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (len([*Path("/proc/self/fd").iterdir()]) + 20, hard)
-        )
-        try:
-            with suppress(OSError):
-                while True:
-                    spares.append(os.dup(0))
-            listener.accept()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            for spare in spares:
-                os.close(spare)
-        line.settimeout(5.0)
-        with suppress(ConnectionResetError):
-            assert line.recv(1) == b""
-    listener.close()
-    hub.close()
-
-
 def dial_while(bed: Bed) -> ssl.SSLSocket:
     """Dial the daemon while its loop turns."""
     with ThreadPoolExecutor(1) as helper:
         dialled = helper.submit(dial, Keys(bed.paths.root))
         while not dialled.done():
             bed.executor.poll(bed.executor.now() + 0.01)
-    line = dialled.result()
-    assert line is not None
-    return line
+    return dialled.result()
 
 
 @pytest.mark.parametrize(
@@ -275,7 +196,7 @@ def dial_while(bed: Bed) -> ssl.SSLSocket:
 )
 def test_a_frame_that_is_none_is_refused(line: bytes) -> None:
     with pytest.raises(BadFrame):
-        frames.from_node(line).read()
+        from_node(line).read()
 
 
 def test_one_machine_never_imports_any_of_this() -> None:

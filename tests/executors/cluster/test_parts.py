@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from gpusched.core.commands import Launch, Yield
+from gpusched.core.commands import Launch
 from gpusched.core.events import Event, TrialExited
 from gpusched.devices.base import Device
-from gpusched.executors.cluster import frames, node
+from gpusched.executors.cluster import node
 from gpusched.executors.cluster.bootstrap import NodeOffer
 from gpusched.executors.cluster.executor import ClusterExecutor
+from gpusched.executors.cluster.line import Beat, Bye, Cannot, Joined, NodeHello, Reconciled
 from gpusched.executors.live import Setting
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import read_fence
 from gpusched.folder.paths import ExperimentPaths
-from tests.events import reported
 from tests.executors.cluster.test_storm import AtOnce, Recipe, World
 
 NODES = ("a", "b", "c")
@@ -35,9 +35,9 @@ class Line:
         self.has_begun = False
 
     def join(self) -> None:
-        self.world.take(frames.NodeHello(self.name), self)
-        self.say(frames.Joined([Device(f"{self.name}/cpu:0", "", 0)]))
-        self.say(frames.Reconciled())
+        self.world.take(NodeHello(self.name), self)
+        self.say(Joined([Device(f"{self.name}/cpu:0", "", 0)]))
+        self.say(Reconciled())
 
     def hear(self, decode: Any, say: Any) -> None:
         self.say = say
@@ -51,16 +51,7 @@ class Line:
     def close(self) -> None: ...
 
     def told(self, kind: type) -> list[Any]:
-        commands = [frame.read() for frame in self.heard if isinstance(frame, frames.Do)]
-        return [found for found in (*self.heard, *commands) if isinstance(found, kind)]
-
-    def happened(self, *events: Event) -> None:
-        for frame in frames.Happened.of(events):
-            self.say(frame)
-
-    def ends(self, outcome: Any, step: int | None = None, trial: int = 0) -> None:
-        end = TrialExited(at=0.0, trial=trial, incarnation=1, outcome=outcome, step=step)
-        self.happened(end)
+        return [frame for frame in self.heard if isinstance(frame, kind)]
 
 
 class Cluster:
@@ -90,18 +81,12 @@ def made(tmp_path: Path) -> Iterator[tuple[ClusterExecutor, Cluster]]:
     world, paths = World(1), ExperimentPaths(tmp_path)
     private_folder(paths.trials)
     cluster = Cluster(paths, world)
-    recipe: Any = Recipe()
+    recipe = Recipe()
     recipe.node_patience_s = 6.0
-    hub: Any = world
-    helper: Any = AtOnce()
-    setting = Setting(paths=paths, recipe=recipe, hub=hub, clock=lambda: world.now)
-    executor = ClusterExecutor(setting, cluster, 1.0, helper)
+    setting = Setting(paths=paths, recipe=recipe, hub=world, clock=lambda: world.now)
+    executor = ClusterExecutor(setting, cluster, 1.0, AtOnce())
     yield executor, cluster
     executor.close()
-
-
-LAST_WORD = 7
-"""Step of a last word."""
 
 
 @pytest.fixture
@@ -122,7 +107,7 @@ def passes(executor: ClusterExecutor, seconds: int, *awake: Line) -> list[Event]
     events: list[Event] = []
     for _ in range(seconds):
         for line in awake:
-            line.say(frames.Beat())
+            line.say(Beat())
         until = executor.now() + 1.0
         while executor.now() < until:
             events += executor.poll(until)
@@ -157,9 +142,9 @@ def test_a_node_that_the_cluster_calls_dead_is_lost_at_once_and_told_to_end_its_
     gone = cluster.lines.pop("a")
     events = passes(executor, 2, gone, *cluster.lines.values())
     assert kinds(events) == [("QuarantineChanged", "a/cpu:0"), ("TrialExited", "0")]
-    assert [frame.ends_trials for frame in gone.told(frames.Bye)] == [True]
-    assert not cluster.world.take(frames.NodeHello("a"), gone)
-    assert len(gone.told(frames.Bye)) == 2, "as often as it comes back"
+    assert [frame.ends_trials for frame in gone.told(Bye)] == [True]
+    assert not cluster.world.take(NodeHello("a"), gone)
+    assert len(gone.told(Bye)) == 2, "as often as it comes back"
     assert executor.members.nodes["a"].state == "lost"
 
 
@@ -171,54 +156,7 @@ def test_a_node_that_came_back_to_the_cluster_with_fewer_devices_is_lost(
     cluster.devices = "cpu:0"
     events = passes(executor, 2, *cluster.lines.values())
     assert ("TrialExited", "0") in kinds(events)
-    assert [frame.ends_trials for frame in cluster.lines["a"].told(frames.Bye)] == [True]
-
-
-def test_a_node_on_which_every_trial_fails_is_out_of_use_by_name(
-    apart: tuple[ClusterExecutor, Cluster],
-) -> None:
-    """Such a node ended the search: the first three trials had failed."""
-    executor, cluster = apart
-    a, b, c = (cluster.lines[name] for name in NODES)
-    launch(executor, 1, "b")
-    a.ends("failed")
-    (first,) = executor.poll(0.0)
-    assert isinstance(first, TrialExited)
-    assert first.outcome == "lost"
-    launch(executor, 2, "a")
-    b.happened(reported(at=0.0, trial=1, incarnation=1, seq=1, step=1, metric=0.5))
-    a.ends("failed", trial=2)
-    *_, second, out = executor.poll(0.0)
-    assert (second.outcome, out.device) == ("lost", "a/cpu:0")
-    assert out.reason.startswith("node a gets no trial: 2 trials failed on node a, where no trial")
-    assert not passes(executor, 2, a, b, c), "a sign of life changes nothing"
-    b.ends("failed", trial=1)
-    (third,) = executor.poll(0.0)
-    assert third.outcome == "failed", "trials have reported there"
-
-
-def test_a_script_that_fails_on_several_nodes_has_failed(
-    apart: tuple[ClusterExecutor, Cluster],
-) -> None:
-    executor, cluster = apart
-    launch(executor, 1, "b")
-    cluster.lines["a"].ends("failed")
-    cluster.lines["b"].ends("failed", trial=1)
-    told = [event.outcome for event in executor.poll(0.0) if isinstance(event, TrialExited)]
-    assert told == ["lost", "failed"]
-
-
-def test_a_node_that_is_about_to_end_has_its_trials_save_and_leave(
-    apart: tuple[ClusterExecutor, Cluster],
-) -> None:
-    executor, cluster = apart
-    a = cluster.lines["a"]
-    a.say(frames.Leaving())
-    assert a.told(Yield) == [Yield(0, 1, save=True)]
-    assert not a.told(frames.Bye)
-    a.ends("yielded", LAST_WORD)
-    assert kinds([*executor.poll(0.0)]) == [("TrialExited", "0"), ("QuarantineChanged", "a/cpu:0")]
-    assert a.told(frames.Bye)
+    assert [frame.ends_trials for frame in cluster.lines["a"].told(Bye)] == [True]
 
 
 def test_a_node_that_is_back_does_not_replace_a_fence(
@@ -235,12 +173,11 @@ def test_a_node_that_is_back_does_not_replace_a_fence(
 
     with monkeypatch.context() as disk:
         disk.setattr("gpusched.executors.cluster.executor.write_fence", refuse)
-        a.say(frames.Cannot("the machine restarts"))
+        a.say(Cannot("the machine restarts"))
         a.join()
         assert executor.members.nodes["a"].state == "up"
         assert not [event for event in executor.poll(0.0) if isinstance(event, TrialExited)]
     (end,) = executor.poll(executor.now() + 2.0)
-    assert isinstance(end, TrialExited)
     assert (end.outcome, end.error) == ("lost", "node a was lost")
     assert read_fence(refused[0]) == 1
 

@@ -75,7 +75,6 @@ class RayCluster:
         self.nodes.append(json.loads(self._process.stdout.readline()))
 
     def add(self, size: str) -> None:
-        assert self._process.stdin is not None
         print("add", size, file=self._process.stdin, flush=True)
         self._read()
 
@@ -183,29 +182,19 @@ def test_what_is_reserved_is_taken_for_other_jobs_until_it_is_given_back(
 
 
 @pytest.mark.usefixtures("token")
-def test_as_many_nodes_and_devices_are_taken_as_are_asked_for(
+def test_as_much_is_taken_as_is_asked_for_and_another_job_gets_the_rest(
     guarded: RayCluster, tmp_path: Path
 ) -> None:
-    bootstrap = Staying(guarded.address, tmp_path, kind="GPU", most=1, max_nodes=1)
-    (offer,) = bootstrap.nodes()
-    assert offer.devices in ("cuda:2", "cuda:5")
-    assert bootstrap.nodes() == [offer]
-    bootstrap.close()
-    assert other_job(guarded, PATIENCE_S)["ran"]
-
-
-@pytest.mark.usefixtures("token")
-def test_a_node_that_another_job_has_a_part_of_gives_the_rest(
-    guarded: RayCluster, tmp_path: Path
-) -> None:
-    ways = (
-        Staying(guarded.address, tmp_path / "one", most=1),
-        Staying(guarded.address, tmp_path / "two"),
-    )
-    some, rest = ({offer.name: offer.devices for offer in way.nodes()} for way in ways)
-    assert [{some[name], rest[name]} for name in some] == [{"cuda:2", "cuda:5"}] * 2
-    for way in ways:
+    one = Staying(guarded.address, tmp_path / "one", kind="GPU", most=1, max_nodes=1)
+    (offer,) = one.nodes()
+    assert one.nodes() == [offer]
+    two = Staying(guarded.address, tmp_path / "two")
+    rest = {other.name: other.devices for other in two.nodes()}
+    assert len(rest) == 2
+    assert {offer.devices, rest[offer.name]} == {"cuda:2", "cuda:5"}
+    for way in (one, two):
         way.close()
+    assert other_job(guarded, PATIENCE_S)["ran"]
 
 
 @pytest.mark.usefixtures("token")
@@ -329,12 +318,9 @@ def search(folder: Path, address: str, steps: int, trials: int) -> subprocess.Po
     recipe["policy"] = {"name": "fifo", "R": steps}
     recipe["space"] = {"x": {"uniform": [0, 1]}}
     (folder / "search.yaml").write_text(json.dumps(recipe))
-    return gpusched(folder, "run", "search.yaml", "--cluster", address)
-
-
-def gpusched(folder: Path, *words: str) -> subprocess.Popen[str]:
+    words = ["run", "search.yaml", "--cluster", address, "--dir", "runs"]
     return subprocess.Popen(
-        [sys.executable, "-m", "gpusched", *words, "--dir", "runs"],
+        [sys.executable, "-m", "gpusched", *words],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
         cwd=folder,
         stdin=subprocess.DEVNULL,
@@ -352,26 +338,6 @@ def steps_of(folder: Path) -> dict[str, list[tuple[int, int]]]:
         ]
         for path in folder.glob("runs/*/trials/*/reports.jsonl")
     }
-
-
-@pytest.mark.usefixtures("_notice_losses_soon")
-def test_a_search_has_both_nodes_until_its_end_also_beyond_a_killed_daemon(
-    unguarded: RayCluster, tmp_path: Path
-) -> None:
-    """Another job of the cluster that wants them waits for as long, and has them then."""
-    running = search(tmp_path, unguarded.address, 60, 4)
-    wait_until(lambda: len(found := steps_of(tmp_path)) == 4 and all(found.values()))
-    (lock,) = tmp_path.glob("runs/*/lock")
-    os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
-    said, _ = running.communicate(timeout=PATIENCE_S)
-    assert "the search begins on 4 atoms" in said
-    assert other_job(unguarded, 2.0, "CPU") == {"free": 0, "ran": False, "anchors": 2}
-    resumed = gpusched(tmp_path, "resume")
-    said, _ = resumed.communicate(timeout=2 * PATIENCE_S)
-    assert resumed.returncode == 0, said
-    assert steps_of(tmp_path) == {f"{n:04}": [(1, k) for k in range(1, 61)] for n in range(4)}
-    assert other_job(unguarded, PATIENCE_S, "CPU") == {"free": 4, "ran": True, "anchors": 0}
-    wait_until(lambda: not unguarded.anchors())
 
 
 @pytest.mark.usefixtures("_notice_losses_soon")

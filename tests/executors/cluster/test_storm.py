@@ -35,9 +35,20 @@ from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.devices.base import Device
 from gpusched.driver.loop import Driver
-from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import NodeOffer
 from gpusched.executors.cluster.executor import ClusterExecutor
+from gpusched.executors.cluster.line import (
+    Beat,
+    Do,
+    Happened,
+    Joined,
+    NodeHello,
+    Reconcile,
+    Reconciled,
+    Welcome,
+    from_stranger,
+    to_node,
+)
 from gpusched.executors.cluster.nodes import node_of
 from gpusched.executors.live import Setting
 from gpusched.folder.files import private_folder
@@ -45,7 +56,7 @@ from gpusched.folder.lock import read_fence, write_fence
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.folder.reports import line_of
 from gpusched.protocol import Report, encode
-from tests.events import reported
+from tests.events import exited, reported
 
 NODES, FAULTS, STEPS = 8, 200, 27
 
@@ -81,7 +92,7 @@ class World:
         self.take = take
 
     def greet(self, line: Line) -> None:
-        line.hear(frames.from_stranger, lambda hello: self.take(hello, line) or line.close())
+        line.hear(from_stranger, lambda hello: self.take(hello, line) or line.close())
 
 
 class AtOnce:
@@ -111,7 +122,7 @@ class Line:
     def send(self, frame: Any) -> bool:
         def deliver() -> None:
             if self.is_open and self.node.line is self:
-                self.node.hears(frames.to_node(encode(frame)))
+                self.node.hears(to_node(encode(frame)))
 
         self._to_node = max(self._to_node, self.world.now + self.world.rng.uniform(0, 0.05))
         self.world.after(self._to_node - self.world.now, deliver)
@@ -184,7 +195,7 @@ class PlayedNode:
         elif self.is_there and self.line is None:
             self.line = Line(self.world, self)
             self.world.greet(self.line)
-            self.line.tell(frames.NodeHello(self.name))
+            self.line.tell(NodeHello(self.name))
 
     def lost_line(self, line: Line) -> None:
         if self.line is line:
@@ -194,7 +205,7 @@ class PlayedNode:
     def beat(self) -> None:
         self.world.after(1.0, self.beat)
         if self.line is not None and self.is_there and self.is_awake:
-            self.line.tell(frames.Beat())
+            self.line.tell(Beat())
 
     @property
     def is_awake(self) -> bool:
@@ -202,7 +213,7 @@ class PlayedNode:
 
     def tell(self, *events: Event) -> None:
         if self.line is not None and self.is_ready:
-            for frame in frames.Happened.of(events):
+            for frame in Happened.of(events):
                 self.line.tell(frame)
 
     def hears(self, frame: Any) -> None:
@@ -212,19 +223,18 @@ class PlayedNode:
         if not self.is_there or self.line is None:
             return
         match frame:
-            case frames.Welcome():
+            case Welcome():
                 island = zlib.crc32(self.name.encode())
                 devices = [Device(f"{self.name}/cpu:{n}", "", island) for n in range(2)]
-                self.line.tell(frames.Joined(devices))
-            case frames.Reconcile():
+                self.line.tell(Joined(devices))
+            case Reconcile():
                 self.reconcile(frame)
-            case frames.Do():
+            case Do():
                 self.obey(frame.read(), frame.seq)
             case _:
                 pass
 
-    def reconcile(self, frame: frames.Reconcile) -> None:
-        assert self.line is not None
+    def reconcile(self, frame: Reconcile) -> None:
         self.is_ready = True
         live = {one.trial: one for one in frame.live}
         for trial, ranks in list(self.ranks.items()):
@@ -233,13 +243,13 @@ class PlayedNode:
         for one in frame.live:
             ranks = self.ranks.get(one.trial)
             if ranks is None:
-                exit_of = {"trial": one.trial, "incarnation": one.incarnation, "outcome": "lost"}
-                self.tell(TrialExited(at=0.0, unbegun=True, **exit_of))
+                about = {"trial": one.trial, "incarnation": one.incarnation}
+                self.tell(exited("lost", unbegun=True, **about))
             elif ranks.exited is not None:
-                self.leave(ranks, ranks.exited)
+                self.tell(ranks.exited)
         for device in frame.kept_out:
             self.tell(QuarantineChanged(at=0.0, device=device))
-        self.line.tell(frames.Reconciled())
+        self.line.tell(Reconciled())
 
     def obey(self, command: Any, seq: int) -> None:
         match command:
@@ -248,8 +258,7 @@ class PlayedNode:
                 if known is not None and number <= known.number:
                     return
                 if number <= read_fence(self.paths.trial(trial).fence):
-                    exit_of = {"trial": trial, "incarnation": number, "outcome": "lost"}
-                    self.tell(TrialExited(at=0.0, unbegun=True, **exit_of))
+                    self.tell(exited("lost", trial=trial, incarnation=number, unbegun=True))
                     return
                 assert known is None or known.exited is not None, f"trial {trial} is here twice"
                 training = [ranks for ranks in self.ranks.values() if ranks.exited is None]
@@ -286,9 +295,7 @@ class PlayedNode:
             self.world.after(self.silent_until - self.world.now, lambda: self.train(ranks))
             return
         paths = self.paths.trial(ranks.trial)
-        if ranks.number <= read_fence(
-            paths.fence
-        ):  # rank 0 looks before it writes; so does the shim
+        if ranks.number <= read_fence(paths.fence):  # rank 0 looks before it writes
             self.stopped_by_fence += 1
             self.ended(ranks, "killed")
             return
@@ -313,13 +320,8 @@ class PlayedNode:
         if self.ranks.get(ranks.trial) is ranks and ranks.exited is None:
             saved = ranks.saved if outcome == "yielded" else None
             about = {"trial": ranks.trial, "incarnation": ranks.number}
-            ranks.exited = TrialExited(at=0.0, outcome=outcome, saved_step=saved, **about)
-            self.leave(ranks, ranks.exited)
-
-    def leave(self, ranks: Ranks, ending: TrialExited) -> None:
-        """Tell of the end; it is known until a daemon has it."""
-        if self.line is not None and self.is_ready:
-            self.tell(ending)
+            ranks.exited = exited(outcome, saved_step=saved, **about)  # until a daemon has it
+            self.tell(ranks.exited)
 
     # -------------------------------------------------------------- faults
 
@@ -390,20 +392,14 @@ def test_two_hundred_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, see
     SAVED.clear()
     private_folder(paths.trials)
     nodes = {f"n{n}": PlayedNode(world, paths, f"n{n}") for n in range(NODES)}
-    recipe: Any = Recipe()
-    hub: Any = world
     setting = Setting(
         paths=paths,
-        recipe=recipe,
-        hub=hub,
+        recipe=Recipe(),
+        hub=world,
         clock=lambda: world.now,
-        epoch=1,
-        say=lambda _text: None,
         seq_of=lambda trial: experiment.state.trials[trial].seq,
-        spare=lambda: False,
     )
-    helper: Any = AtOnce()
-    executor = ClusterExecutor(setting, PlayedCluster(nodes), 5.0, helper)
+    executor = ClusterExecutor(setting, PlayedCluster(nodes), 5.0, AtOnce())
     rules = Rules(
         deadline_s=100_000.0,
         max_trials=120,
