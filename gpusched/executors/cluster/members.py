@@ -230,7 +230,7 @@ class Members:
         peer.be_client()
         node.peer = peer
         node.state, node.heard_at = "joining", self._now()
-        node.devices, node.barred = (), ""
+        node.devices, node.barred, node.is_leaving = (), "", False
         peer.hear(from_node, partial(self._said, node))
         peer.on_end = partial(self._hung_up, node)
         peer.send(Welcome(self._setting.recipe.resolved()))
@@ -255,8 +255,7 @@ class Members:
                 self._lose(node, why)
             case Leaving():
                 self._setting.say(f"node {node.name} is about to end: its trials save and leave")
-                node.barred = "it is about to end"
-                self.give_nothing_new(node, node.barred)
+                self.bar(node, "it is about to end")
                 self._heard(node, frame)
             case _:
                 self._heard(node, frame)
@@ -321,6 +320,11 @@ class Members:
             elif silent_s > SILENT_S and node.state in ("up", "away"):
                 self.give_nothing_new(node, "it is silent")
         self._timers.after(BEAT_S, self._beat)
+
+    def bar(self, node: JoinedNode, why: str) -> None:
+        """Give a node nothing new until its next process joins."""
+        node.barred = why
+        self.give_nothing_new(node, why)
 
     def give_nothing_new(self, node: JoinedNode, why: str) -> None:
         """Take the devices of a node out of use on which no trial is; those in use stay their trials'."""

@@ -19,7 +19,6 @@ from gpusched.core.events import (
     Event,
     QuarantineChanged,
     Reported,
-    TrialExited,
 )
 from gpusched.devices.base import Device, Reading
 from gpusched.executors.base import LiveTrial
@@ -48,8 +47,14 @@ class JoinedNode:
     state: NodeState = "absent"
     peer: Peer | None = None
     heard_at: float = 0.0
-    #: Why it gets no trial: its machine is about to end, or can run none; empty: it may have some.
+    #: Why it gets no trial though it is heard, or can run none; empty: it may have some.
     barred: str = ""
+    #: Whether its machine is about to end.
+    is_leaving: bool = False
+    #: Whether a trial has reported here; until then a failure may be the node's.
+    has_reported: bool = False
+    #: Trials that failed before that.
+    failures: int = 0
     devices: tuple[Device, ...] = ()
     #: Those that the search knows, by name; of a node that joins later, none until it has.
     known: set[str] = field(default_factory=set)
@@ -127,14 +132,13 @@ class JoinedNode:
             return False
         match event:
             case Reported():
+                self.has_reported = True
                 if event.seq <= trial.live.last_seq:
                     return False
                 trial.live = replace(trial.live, last_seq=event.seq)
             case CheckpointSaved():
                 trial.live = replace(trial.live, saved_step=event.step)
                 trial.asked.pop(Save, None)
-            case TrialExited():
-                del self.trials[event.trial]
             case _:
                 pass
         return True

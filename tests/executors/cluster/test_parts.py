@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.core.commands import Launch
+from gpusched.core.commands import Launch, Yield
 from gpusched.core.events import Event, TrialExited
 from gpusched.devices.base import Device
 from gpusched.executors.cluster import node
@@ -21,6 +21,7 @@ from gpusched.executors.live import Setting
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import read_fence
 from gpusched.folder.paths import ExperimentPaths
+from tests.events import reported
 from tests.executors.cluster.test_storm import AtOnce, Recipe, World
 
 NODES = ("a", "b", "c")
@@ -51,7 +52,16 @@ class Line:
     def close(self) -> None: ...
 
     def told(self, kind: type) -> list[Any]:
-        return [frame for frame in self.heard if isinstance(frame, kind)]
+        commands = [frame.read() for frame in self.heard if isinstance(frame, frames.Do)]
+        return [found for found in (*self.heard, *commands) if isinstance(found, kind)]
+
+    def happened(self, *events: Event) -> None:
+        for frame in frames.Happened.of(events):
+            self.say(frame)
+
+    def ends(self, outcome: Any, step: int | None = None, trial: int = 0) -> None:
+        end = TrialExited(at=0.0, trial=trial, incarnation=1, outcome=outcome, step=step)
+        self.happened(end)
 
 
 class Cluster:
@@ -87,6 +97,10 @@ def made(tmp_path: Path) -> Iterator[tuple[ClusterExecutor, Cluster]]:
     executor = ClusterExecutor(setting, cluster, 1.0, AtOnce())
     yield executor, cluster
     executor.close()
+
+
+LAST_WORD = 7
+"""Step of a last word."""
 
 
 @pytest.fixture
@@ -157,6 +171,53 @@ def test_a_node_that_came_back_to_the_cluster_with_fewer_devices_is_lost(
     events = passes(executor, 2, *cluster.lines.values())
     assert ("TrialExited", "0") in kinds(events)
     assert [frame.ends_trials for frame in cluster.lines["a"].told(Bye)] == [True]
+
+
+def test_a_node_on_which_every_trial_fails_is_out_of_use_by_name(
+    apart: tuple[ClusterExecutor, Cluster],
+) -> None:
+    """Such a node ended the search: the first three trials had failed."""
+    executor, cluster = apart
+    a, b, c = (cluster.lines[name] for name in NODES)
+    launch(executor, 1, "b")
+    a.ends("failed")
+    (first,) = executor.poll(0.0)
+    assert isinstance(first, TrialExited)
+    assert first.outcome == "lost"
+    launch(executor, 2, "a")
+    b.happened(reported(at=0.0, trial=1, incarnation=1, seq=1, step=1, metric=0.5))
+    a.ends("failed", trial=2)
+    *_, second, out = executor.poll(0.0)
+    assert (second.outcome, out.device) == ("lost", "a/cpu:0")
+    assert out.reason.startswith("node a gets no trial: 2 trials failed on node a, where no trial")
+    assert not passes(executor, 2, a, b, c), "a sign of life changes nothing"
+    b.ends("failed", trial=1)
+    (third,) = executor.poll(0.0)
+    assert third.outcome == "failed", "trials have reported there"
+
+
+def test_a_script_that_fails_on_several_nodes_has_failed(
+    apart: tuple[ClusterExecutor, Cluster],
+) -> None:
+    executor, cluster = apart
+    launch(executor, 1, "b")
+    cluster.lines["a"].ends("failed")
+    cluster.lines["b"].ends("failed", trial=1)
+    told = [event.outcome for event in executor.poll(0.0) if isinstance(event, TrialExited)]
+    assert told == ["lost", "failed"]
+
+
+def test_a_node_that_is_about_to_end_has_its_trials_save_and_leave(
+    apart: tuple[ClusterExecutor, Cluster],
+) -> None:
+    executor, cluster = apart
+    a = cluster.lines["a"]
+    a.say(frames.Leaving())
+    assert a.told(Yield) == [Yield(0, 1, save=True)]
+    assert not a.told(frames.Bye)
+    a.ends("yielded", LAST_WORD)
+    assert kinds([*executor.poll(0.0)]) == [("TrialExited", "0"), ("QuarantineChanged", "a/cpu:0")]
+    assert a.told(frames.Bye)
 
 
 def test_a_node_that_is_back_does_not_replace_a_fence(
