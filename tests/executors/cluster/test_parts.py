@@ -16,7 +16,17 @@ from gpusched.devices.base import Device
 from gpusched.executors.cluster import node
 from gpusched.executors.cluster.bootstrap import NodeOffer
 from gpusched.executors.cluster.executor import ClusterExecutor
-from gpusched.executors.cluster.line import Beat, Bye, Cannot, Joined, NodeHello, Reconciled
+from gpusched.executors.cluster.line import (
+    Beat,
+    Bye,
+    Cannot,
+    Do,
+    Happened,
+    Joined,
+    Leaving,
+    NodeHello,
+    Reconciled,
+)
 from gpusched.executors.live import Setting
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import read_fence
@@ -52,11 +62,11 @@ class Line:
     def close(self) -> None: ...
 
     def told(self, kind: type) -> list[Any]:
-        commands = [frame.read() for frame in self.heard if isinstance(frame, frames.Do)]
+        commands = [frame.read() for frame in self.heard if isinstance(frame, Do)]
         return [found for found in (*self.heard, *commands) if isinstance(found, kind)]
 
     def happened(self, *events: Event) -> None:
-        for frame in frames.Happened.of(events):
+        for frame in Happened.of(events):
             self.say(frame)
 
     def ends(self, outcome: Any, step: int | None = None, trial: int = 0) -> None:
@@ -212,12 +222,12 @@ def test_a_node_that_is_about_to_end_has_its_trials_save_and_leave(
 ) -> None:
     executor, cluster = apart
     a = cluster.lines["a"]
-    a.say(frames.Leaving())
+    a.say(Leaving())
     assert a.told(Yield) == [Yield(0, 1, save=True)]
-    assert not a.told(frames.Bye)
+    assert not a.told(Bye)
     a.ends("yielded", LAST_WORD)
     assert kinds([*executor.poll(0.0)]) == [("TrialExited", "0"), ("QuarantineChanged", "a/cpu:0")]
-    assert a.told(frames.Bye)
+    assert a.told(Bye)
 
 
 def test_a_node_that_is_back_does_not_replace_a_fence(
