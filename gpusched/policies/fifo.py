@@ -24,7 +24,7 @@ class Fifo(base.Policy):
 
     name = "fifo"
     options_type = Options
-    options: Options
+    options: base.Options
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         return base.complete_at(trial, self.options.R)

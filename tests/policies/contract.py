@@ -60,7 +60,7 @@ VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "foresight": [{}, {"R": 40}],
     "bandit": [{"R": 30, "b": 3}, {"R": 20, "b": 2, "eps": 0.1}],
     "pop": [
-        {"R": 40, "b": 4, "configurations": 10, **BOUNDS},
+        {"R": 40, "b": 4, **BOUNDS},
         {"R": None, "b": 3, "kill_threshold": 0.1, **BOUNDS},
     ],
     "seer": [{"t_min": 0.02}, {"R": 30, "eta": 2.0, "nu": 1.5, "t_min": 0.05}],

@@ -108,7 +108,7 @@ def test_options_are_frozen_complete_and_say_what_is_wrong(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "papers"),
     [
-        ("pop", {"b": 10, "configurations": None}),  # HyperDrive, 5.3
+        ("pop", {"b": 10}),  # HyperDrive, 5.3
         ("bandit", {"b": 10, "eps": 0.5}),  # HyperDrive, 5.3
         ("earlyterm", {"b": 30, "delta": 0.05}),  # HyperDrive, 5.3
         ("hermes", {"quantum_s": 10.0, "trials_per_device": 4}),  # Hermes, 3.1 and 3.2
@@ -170,7 +170,6 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("earlyterm", {**BOUNDS, "R": 9, "b": 9}, "b"),
     ("earlyterm", {**BOUNDS, "R": None}, "R"),
     ("pop", {**BOUNDS, "b": 0}, "b"),
-    ("pop", {**BOUNDS, "configurations": 0}, "configurations"),
     ("pop", {**BOUNDS, "kill_threshold": -1.0}, "kill_threshold"),
     ("seer", {"B": -1.0}, "B"),
     ("seer", {"t_min": 0.0}, "t_min"),
