@@ -16,10 +16,9 @@ from typing import Any
 from gpusched.core import events, exits, invariants, requests
 from gpusched.core.allocation import DeviceState
 from gpusched.core.commands import Command, Suggest
-from gpusched.core.configurations import Draw
 from gpusched.core.decisions import Decision, Options, Policy, Resize, Resume, Start
 from gpusched.core.idle import IdleTime
-from gpusched.core.rules import Rules
+from gpusched.core.rules import Draw, Rules
 from gpusched.core.state import DEADLINE, LAST_CALL, WAKE, WATCH, State
 from gpusched.core.transitions import Transitions
 from gpusched.core.trial import NEVER, RUNNING, Cap, TrialRecord, TrialState
@@ -85,7 +84,7 @@ class Experiment:
     def _ask_sampler(self) -> None:
         """Ask a sampler with a memory for the next configuration, if it is time."""
         of = self.state.configurations
-        if of.learns and (n := of.to_suggest(self.state.starts_left)) is not None:
+        if of.learns and (n := of.to_suggest(self.state.rules.max_trials)) is not None:
             of.asked_for = n
             self._do.add(Suggest(n))
 
@@ -178,7 +177,7 @@ class Experiment:
     def _end_at_target(self, trial: TrialRecord) -> None:
         """Save this step as its trial leaves and end the search, if the trial's last report is good enough."""
         rules = self.state.rules
-        if not rules.is_reached_by(trial.curve):
+        if not rules.is_reached_by(trial.metric):
             return
         reached = f"reached the target {rules.target:g}"
         self._do.cut(trial, S.COMPLETED, reached)

@@ -5,7 +5,6 @@ Policies get this object as their ``View`` and must not change it; ``Experiment`
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,8 +12,7 @@ from typing import Any
 from sortedcontainers import SortedKeyList
 
 from gpusched.core.allocation import DeviceState, DeviceTable
-from gpusched.core.configurations import Configurations, Draw
-from gpusched.core.rules import Rules
+from gpusched.core.rules import Configurations, Draw, Rules
 from gpusched.core.speed import Speed
 from gpusched.core.trial import NEVER, BestCheckpoint, TrialRecord, TrialState
 
@@ -132,26 +130,18 @@ class State:
         return self.speed.s(atoms)
 
     @property
-    def starts_left(self) -> float:
-        """Number of trials that may still start from the sequence; those that a person gave do not count."""
-        return self._left(self.rules.max_trials)
-
-    def _left(self, max_trials: int | None) -> float:
-        return math.inf if max_trials is None else max_trials - self.configurations.started
-
-    @property
     def can_draw(self) -> bool:
         """Whether there is another configuration to start."""
-        return self.configurations.has_next(self.starts_left)
+        return self.configurations.has_next(self.rules.max_trials)
 
     def can_draw_up_to(self, max_trials: int | None) -> bool:
         """Tell whether there would be, or may come, another configuration to start with this limit."""
-        return self.configurations.may_have_next(self._left(max_trials))
+        return self.configurations.may_have_next(max_trials)
 
     @property
     def draws_left(self) -> float:
         """Number of configurations that can still be started, as far as is known; infinite without a limit."""
-        return self.configurations.left(self.starts_left)
+        return self.configurations.left(self.rules.max_trials)
 
     def is_new_best(self, trial: TrialRecord) -> bool:
         """Tell whether the trial's latest step is better than every checkpoint kept so far."""

@@ -114,7 +114,7 @@ class Pop(base.Policy):
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         self._note_metric(view, trial)
-        if view.rules.is_reached_by(trial.curve):
+        if view.rules.is_reached_by(trial.metric):
             return base.NOTHING  # the search ends here
         done = base.complete_at(trial, self.options.R)
         if done:
