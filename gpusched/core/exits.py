@@ -82,7 +82,7 @@ def _planned(state: State, trial: TrialRecord, event: TrialExited) -> After | No
 def _relaunch(state: State, trial: TrialRecord, event: TrialExited) -> After:
     """Count a fault of the machine; the trial continues from its checkpoint, a few times without progress."""
     if not event.unbegun:
-        trial.faults_at.append(trial.curve.furthest_step)
+        trial.faults_at.append(trial.furthest_step)
     why = trial.doom.why if trial.doom else ""
     first = (event.error or "").partition("\n")[0]
     cause = why or first or _CAUSES[event.outcome]

@@ -141,7 +141,7 @@ class Experiment:
         self._set_up(trial)
         state = self.state
         rules = state.rules
-        before = trial.step if trial.steps_since_launch else trial.saved.step
+        before = trial.step if trial.steps_since_launch else trial.saved_step
         trial.stride = stride = max(1, report.step - before)
         if report.length is not None and report.length > self._length:
             self._length = report.length
@@ -165,7 +165,7 @@ class Experiment:
         if state.best is None or trial.score > state.best.score:
             self._do.saves.ask_if_better(trial)
         every_s = rules.save_every_s
-        if every_s is not None and state.now - trial.saved.at >= every_s:
+        if every_s is not None and state.now - trial.saved_at >= every_s:
             self._do.saves.ask_if_due(trial)
 
     def _take_back(self, trial: TrialRecord, atoms: int) -> None:

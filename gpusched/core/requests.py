@@ -84,7 +84,7 @@ def move_limits(state: State, do: Transitions, event: LimitsMoved) -> bool:
 def _pause_again(state: State, trial: TrialRecord, step: int) -> None:
     """Pause a trial again that the end of the search stopped; from step ``step`` (0: from its beginning)."""
     was_training = bool(trial.cut_atoms)
-    trial.saved = replace(trial.saved, step=step)
+    trial.saved_step = step
     where = f"its checkpoint is of step {step}" if step else "it had saved nothing and begins again"
     state.move(trial, S.PAUSED, f"the search continues; {where}")
     if was_training and not trial.held_by_user:

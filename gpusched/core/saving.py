@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpusched.core.commands import Command, KeepBest, Save
 from gpusched.core.state import State
-from gpusched.core.trial import NEVER, BestCheckpoint, Saved, TrialRecord, TrialState
+from gpusched.core.trial import NEVER, BestCheckpoint, TrialRecord, TrialState
 
 #: After an unanswered request for a checkpoint, until the next; twice as long each time, at most ``save_every_s``.
 SAVE_RETRY_S = 10.0
@@ -37,7 +37,7 @@ class Saves:
                 trial.after = replace(trial.after, save=True)
                 self._add(Save(trial.id, trial.incarnation))
             return
-        has_just_saved = state.now - trial.saved.at < trial.save_s / rules.save_share
+        has_just_saved = state.now - trial.saved_at < trial.save_s / rules.save_share
         has_just_asked = state.now - state.best_asked_at < rules.best_every_s
         if has_just_saved or (state.best is not None and has_just_asked):
             self._hold(trial)
@@ -66,7 +66,7 @@ class Saves:
         if rules.save_every_s is None or trial.state is not TrialState.RUNNING:
             return
         pause_s = max(rules.save_every_s, trial.save_s / rules.save_share)
-        unsaved_s = state.now - max(trial.saved.at, trial.up_at or 0.0)
+        unsaved_s = state.now - max(trial.saved_at, trial.up_at or 0.0)
         unasked_s = state.now - state.save_asked_at.get(trial.id, NEVER)
         overdue_when_asked_s = unsaved_s - unasked_s - pause_s
         patience_s = max(SAVE_RETRY_S, 2 * state.longest_save_s, overdue_when_asked_s)
@@ -80,7 +80,7 @@ class Saves:
         state = self._state
         if save_s is None:
             save_s = trial.save_s
-        trial.saved = Saved(step, state.now, save_s)
+        trial.saved_step, trial.saved_at, trial.save_s = step, state.now, save_s
         state.longest_save_s = max(state.longest_save_s, save_s)
         metric = next((value for at, value in reversed(trial.curve) if at == step), None)
         if metric is None or metric != metric:

@@ -13,7 +13,6 @@ from gpusched.core.allocation import DeviceTable
 from gpusched.core.rules import Rules
 from gpusched.core.state import State
 from gpusched.core.trial import NEVER, After, TrialState
-from gpusched.protocol import Report
 from tests.helpers import draw
 
 S = TrialState
@@ -170,7 +169,7 @@ def test_best_score_and_its_step() -> None:
     trial = state.draw()
     state.move(trial, S.STARTING, "")
     for step, score in enumerate([0.5, 0.7, 0.7, NEVER, 0.6], 1):
-        trial.report = Report(0, 0, step)
+        trial.step = step
         state.set_score(trial, score)
     assert (trial.score, trial.best_score, trial.best_step) == (0.6, 0.7, 2)
 

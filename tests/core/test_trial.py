@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gpusched.core.trial import (
-    TRANSITIONS,
-    After,
-    Curve,
-    InvalidTransition,
-    TrialRecord,
-    TrialState,
-)
+from gpusched.core.trial import TRANSITIONS, After, InvalidTransition, TrialRecord, TrialState
 
 S = TrialState
 FINAL = {S.COMPLETED, S.STOPPED, S.FAILED}
@@ -110,33 +99,3 @@ def test_it_has_processes_from_a_launch_until_that_incarnation_is_gone() -> None
 def test_only_a_yield_into_starting_is_a_resize() -> None:
     assert After(S.STARTING, "grow", 2).is_resize
     assert not any(After(state, "").is_resize for state in S if state is not S.STARTING)
-
-
-# ---------------------------------------------------------------- a curve is a sequence of (step, metric)
-
-
-REPORTS = st.lists(st.tuples(st.integers(0, 1 << 40), st.floats()))
-
-
-def of(reports: Sequence[tuple[int, float]]) -> Curve:
-    curve = Curve()
-    for step, metric in reports:
-        curve.add(step, metric)
-    return curve
-
-
-@given(REPORTS, st.integers(-5, 5), st.integers(-5, 5))
-def test_it_is_what_was_reported(reports: list[tuple[int, float]], first: int, last: int) -> None:
-    curve, texts = of(reports), [repr(one) for one in reports]
-    assert len(curve) == len(reports)
-    assert [repr(one) for one in curve] == texts
-    assert [repr(one) for one in reversed(curve)] == texts[::-1]
-    assert [repr(one) for one in curve[first:last]] == texts[first:last]
-    assert [repr(curve[at]) for at in range(-len(reports), len(reports))] == texts * 2
-
-
-def test_two_of_the_same_reports_are_equal() -> None:
-    assert of([(1, 0.5), (2, math.nan)]) == of([(1, 0.5), (2, math.nan)])
-    assert of([(1, 0.5)]) != of([(1, 0.25)])
-    assert of([(1, 0.5)]) != of([(2, 0.5)])
-    assert of([(1, 0.5)]) != [(1, 0.5)]
