@@ -289,7 +289,7 @@ REMEMBERED = {"_paused_by_score", "_draw", "_drawn", "_next", "_cutoff", "_cutof
 def snapshot(experiment: Experiment) -> Any:
     """Everything the experiment and its policy hold but what is only remembered to be quick, as plain data."""
     state = {key: value for key, value in vars(experiment.state).items() if key not in REMEMBERED}
-    idle = [experiment.idle.by_reason, experiment.idle.now]
+    idle = [experiment.idle.by_reason, experiment.idle.since]
     return _Snapshot().plain([state, vars(experiment.policy), idle])
 
 

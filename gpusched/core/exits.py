@@ -99,11 +99,6 @@ def _relaunch(state: State, trial: TrialRecord, event: TrialExited) -> After:
 # ---------------------------------------------------------------- how many atoms
 
 
-def fit(state: State, trial: TrialRecord, atoms: int) -> int:
-    """Return the largest size of at most ``atoms`` on which this trial has not failed."""
-    return state.rules.fit(atoms if trial.cap is None else min(atoms, trial.cap.atoms))
-
-
 def within_room(state: State, atoms: int) -> int:
     """Return the allowed size that fits now, 0: none. Less than was asked for where no island has room for that."""
     room = state.devices.room()

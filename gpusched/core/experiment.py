@@ -65,8 +65,8 @@ class Experiment:
             self._after_the_end(event)
             return []
         if event.at > state.now:
-            state.now = event.at
             self.idle.count_to(event.at)
+            state.now = event.at
         self._touched = None
         self._handlers[type(event)](event)
         if state.rested:
@@ -77,7 +77,6 @@ class Experiment:
                 self._fill()
         if not state.live:
             self._finish_if_over()
-        self.idle.recount()
         invariants.check_touched(state, self._touched)
         return self._do.take()
 

@@ -129,6 +129,10 @@ class State:
         """Return s(a)."""
         return self.speed.s(atoms)
 
+    def fit(self, trial: TrialRecord, atoms: int) -> int:
+        """Return the largest size of at most ``atoms`` on which this trial has not failed."""
+        return self.rules.fit(atoms if trial.cap is None else min(atoms, trial.cap.atoms))
+
     @property
     def can_draw(self) -> bool:
         """Whether there is another configuration to start."""

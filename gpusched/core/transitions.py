@@ -94,7 +94,7 @@ class Transitions:
     def _resume(self, decision: Resume) -> bool:
         state = self._state
         trial = state.trials[decision.trial]
-        atoms = exits.within_room(state, exits.fit(state, trial, decision.atoms))
+        atoms = exits.within_room(state, state.fit(trial, decision.atoms))
         if trial.state is not S.PAUSED or trial.held_by_user:
             return False
         if not atoms:
@@ -139,9 +139,9 @@ class Transitions:
     def _resize(self, decision: Resize) -> bool:
         state = self._state
         trial = state.trials[decision.trial]
-        atoms, room = exits.fit(state, trial, decision.atoms), state.devices.room(trial.devices)
+        atoms, room = state.fit(trial, decision.atoms), state.devices.room(trial.devices)
         if atoms > trial.atoms + room and state.rules.islands_apart:
-            atoms = max(trial.atoms, exits.fit(state, trial, trial.atoms + room))
+            atoms = max(trial.atoms, state.fit(trial, trial.atoms + room))
         more = atoms - trial.atoms
         if trial.state is not S.RUNNING or trial.doom or more == 0 or more > room:
             return False

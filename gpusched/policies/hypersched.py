@@ -35,7 +35,6 @@ from gpusched.core.decisions import (
     TrialView,
     View,
 )
-from gpusched.core.exits import fit
 from gpusched.core.rung import Rung
 from gpusched.policies import base
 from gpusched.policies.asha import Asha, explain_rungs, promoted
@@ -173,7 +172,7 @@ class HyperSched(Asha):
 
     def _could_grow(self, view: View, trial: TrialView) -> bool:
         """Tell whether free atoms would help a live trial, now or when its cooldown is over."""
-        atoms = fit(view, trial, min(self._share(view, trial), trial.atoms + view.atoms_free))
+        atoms = view.fit(trial, min(self._share(view, trial), trial.atoms + view.atoms_free))
         return 0 < trial.atoms < atoms and self._more_steps(view, trial.atoms, atoms) > 0
 
     def _waits_for_more(self, view: View, trial: TrialView, share: int, atoms: int) -> bool:
