@@ -21,7 +21,7 @@ from gpusched.core.idle import IdleTime
 from gpusched.core.rules import Draw, Rules
 from gpusched.core.state import DEADLINE, LAST_CALL, WAKE, WATCH, State
 from gpusched.core.transitions import Transitions
-from gpusched.core.trial import NEVER, RUNNING, Cap, TrialRecord, TrialState
+from gpusched.core.trial import RUNNING, Cap, TrialRecord, TrialState
 
 S = TrialState
 
@@ -67,6 +67,8 @@ class Experiment:
         if event.at > state.now:
             self.idle.count_to(event.at)
             state.now = event.at
+        commands: list[Command] = []
+        self._do.commands = commands
         self._touched = None
         self._handlers[type(event)](event)
         if state.rested:
@@ -77,8 +79,9 @@ class Experiment:
                 self._fill()
         if not state.live:
             self._finish_if_over()
-        invariants.check_touched(state, self._touched)
-        return self._do.take()
+        if self._touched is not None:
+            invariants.check_trial(state, self._touched)
+        return commands
 
     def _ask_sampler(self) -> None:
         """Ask a sampler with a memory for the next configuration, if it is time."""
@@ -141,31 +144,31 @@ class Experiment:
         state = self.state
         rules = state.rules
         before = trial.step if trial.steps_since_launch else trial.saved_step
-        trial.stride = stride = max(1, report.step - before)
+        stride = max(1, report.step - before)
         if report.length is not None and report.length > self._length:
             self._length = report.length
             if isinstance(options := getattr(self.policy, "options", None), Options):
                 self.policy.options = replace(options, R=report.length)
         back = state.speed.learn(trial, report.step_time_s, stride, state.now)
-        trial.record(report, event.metric, stride, state.now)
-        state.set_score(trial, NEVER if event.metric is None else event.metric * rules.sign)
+        trial.record(report, event.metric, rules.sign, stride, state.now)
         if trial.state is RUNNING and trial.doom is None:
             decisions = self.policy.on_report(state, trial)
             if decisions:
                 self._enact(decisions)
             if back and trial.state is RUNNING:
                 self._take_back(trial, back)
-            if rules.target is not None and state.stopping is None:
+            is_aimed = rules.target is not None and state.stopping is None
+            if is_aimed and rules.is_reached_by(event.metric):
                 self._end_at_target(trial)
         if event.metric is None:
             self._give_up_if_hopeless()
-        elif not state.has_finite:
+        else:
             state.has_finite = True
-        if state.best is None or trial.score > state.best.score:
-            self._do.saves.ask_if_better(trial)
+        if state.is_new_best(trial):
+            self._do.saves.ask_for_best(trial)
         every_s = rules.save_every_s
         if every_s is not None and state.now - trial.saved_at >= every_s:
-            self._do.saves.ask_if_due(trial)
+            self._do.saves.ask_if_due(trial, every_s)
 
     def _take_back(self, trial: TrialRecord, atoms: int) -> None:
         """Have a trial go back to fewer atoms, for good: the growth to these has made its steps longer."""
@@ -174,29 +177,19 @@ class Experiment:
         self._do.enact(Resize(trial.id, atoms, why))
 
     def _end_at_target(self, trial: TrialRecord) -> None:
-        """Save this step as its trial leaves and end the search, if the trial's last report is good enough."""
-        rules = self.state.rules
-        if not rules.is_reached_by(trial.metric):
-            return
-        reached = f"reached the target {rules.target:g}"
+        """Save this step, which is good enough, as its trial leaves, and end the search."""
+        reached = f"reached the target {self.state.rules.target:g}"
         self._do.cut(trial, S.COMPLETED, reached)
         self._do.end(f"trial {trial.id} {reached}")
 
     def _checkpoint_saved(self, event: events.CheckpointSaved) -> None:
-        trial = self._current(event.trial, event.incarnation)
-        if trial is None:
-            return
-        self._do.saves.committed(trial, event.step, event.save_s)
+        if (trial := self._current(event.trial, event.incarnation)) is not None:
+            self._do.saves.committed(trial, event.step, event.save_s)
 
     def _exited(self, event: events.TrialExited) -> None:
-        trial = self._current(event.trial, event.incarnation)
-        if trial is None:
-            return
-        if event.saved_step is not None:
-            self._do.saves.committed(trial, event.saved_step)
-        self._do.saves.exited(trial)
-        self._do.exited(trial, event)
-        self._give_up_if_hopeless()
+        if (trial := self._current(event.trial, event.incarnation)) is not None:
+            self._do.exited(trial, event)
+            self._give_up_if_hopeless()
 
     # ------------------------------------------------------------ facts about devices
 
@@ -224,10 +217,6 @@ class Experiment:
         if not event.reason:
             state.devices.readmit(event.device)
             return
-        if slot.state is DeviceState.QUARANTINED:
-            if slot.reason != event.reason:  # a stranger's GPU was lost as well
-                state.devices.quarantine(event.device, event.reason)
-            return
         holder = slot.trial if slot.state is DeviceState.HELD else slot.awaited_by
         state.devices.quarantine(event.device, event.reason)
         if holder is not None:
@@ -236,8 +225,7 @@ class Experiment:
 
     def _storage_changed(self, event: events.StorageChanged) -> None:
         """Begin nothing below the low mark, as it could not be saved; trials that run continue."""
-        if event.low != self.state.storage_low:
-            self.state.storage_low = event.low
+        self.state.storage_low = event.low
 
     # ------------------------------------------------------------ time and people
 
@@ -254,8 +242,6 @@ class Experiment:
                 self._do.kill(trial)
         elif event.timer == WAKE and state.stopping is None:
             self._enact(self.policy.on_wake(state))
-        elif event.timer == WAKE:
-            state.missed_wake_at = due
         elif event.timer == WATCH and state.stopping is None:
             self._do.kill_silent(due)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from msgspec import UNSET
 
 from gpusched.core.events import LimitsMoved, UserAsked
-from gpusched.core.state import DEADLINE, LAST_CALL, WAKE, State
+from gpusched.core.state import DEADLINE, LAST_CALL, State
 from gpusched.core.transitions import STOPPED_BY_USER, Transitions
 from gpusched.core.trial import After, TrialRecord, TrialState
 from gpusched.text import show_hparams
@@ -65,8 +65,6 @@ def move_limits(state: State, do: Transitions, event: LimitsMoved) -> bool:
     state.stopping, state.finished = None, False
     state.watched_since, state.failures = state.now, 0
     state.timers.pop(LAST_CALL, None)
-    if state.missed_wake_at is not None:
-        state.timers[WAKE], state.missed_wake_at = state.missed_wake_at, None
     if state.rules.watch:
         do.watch()
     untold, state.untold = state.untold, {}

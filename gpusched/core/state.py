@@ -69,8 +69,6 @@ class State:
         self.finished = False
         #: Times at which ``TimerFired`` is due; a timer that is set again moves.
         self.timers: dict[str, float] = {}
-        #: Time of a policy's wake that came while the search was ending, for a search that continues after its end.
-        self.missed_wake_at: float | None = None
         #: Since when trials could be heard: before that, silence means nothing.
         self.watched_since = NEVER
         #: Sentences about the search as a whole, of the event that was handled last.
@@ -233,12 +231,6 @@ class State:
         trial.past_training_s = trial.training_s(self.now)
         self._longest_past_s = max(self._longest_past_s, trial.past_training_s)
         trial.up_at = None
-
-    def set_score(self, trial: TrialRecord, score: float) -> None:
-        """Set the latest score of a live trial; a paused one keeps its place by score."""
-        trial.score = score
-        if score > trial.best_score:
-            trial.best_score, trial.best_step = score, trial.step
 
     @property
     def best_unsaved(self) -> TrialRecord | None:

@@ -27,7 +27,7 @@ from gpusched.core.decisions import (
 from gpusched.core.events import TrialExited
 from gpusched.core.saving import Saves
 from gpusched.core.state import LAST_CALL, WAKE, WATCH, State
-from gpusched.core.trial import After, Doom, TrialRecord, TrialState
+from gpusched.core.trial import NEVER, After, Doom, TrialRecord, TrialState
 
 S = TrialState
 
@@ -39,21 +39,16 @@ STOPPED_BY_USER = "stopped by the user"
 
 
 class Transitions:
-    """Changes the state and collects the commands that follow; ``take`` hands them over at the end of an event."""
+    """Changes the state and collects the commands that follow from an event."""
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._commands: list[Command] = []
+        self.commands: list[Command] = []
         self.saves = Saves(state, self.add)
-
-    def take(self) -> list[Command]:
-        """Return the commands since the last ``take``, in order."""
-        commands, self._commands = self._commands, []
-        return commands
 
     def add(self, command: Command) -> None:
         """Have the executor carry out a command that changes nothing here."""
-        self._commands.append(command)
+        self.commands.append(command)
 
     def enact(self, decision: Decision) -> bool:
         """Carry out one decision; False if no trial was moved by it."""
@@ -296,6 +291,10 @@ class Transitions:
     def exited(self, trial: TrialRecord, event: TrialExited) -> None:
         """Move a trial to where it goes now that nothing of its incarnation is left."""
         state, told = self._state, trial.after
+        if event.saved_step is not None:
+            self.saves.committed(trial, event.saved_step, trial.save_s)
+        if state.held_by == trial.id:
+            state.held_score = NEVER  # the copy that the trial held is committed, or lost
         after = exits.after_exit(state, trial, event)
         trial.gone, trial.doom = trial.incarnation, None
         if after.is_resize:

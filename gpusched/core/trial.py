@@ -272,12 +272,17 @@ class TrialRecord:
         """Return the seconds since its newest checkpoint was committed; None without one."""
         return round(max(0.0, now - self.saved_at), 3) if self.saved_step else None
 
-    def record(self, report: Report, metric: float | None, stride: int, now: float) -> None:
-        """Take in a report; ``stride``: steps since the trial's last one."""
+    def record(
+        self, report: Report, metric: float | None, sign: float, stride: int, now: float
+    ) -> None:
+        """Take in a report; ``stride``: steps since the trial's last one; ``sign`` turns its metric into a score."""
         if self.steps_since_launch:
             self.intervals_s.append(now - self.heard_at)
         self.step, self.seq, self.metrics = report.step, report.seq, report.metrics
-        self.metric, self.heard_at = metric, now
+        self.metric, self.stride, self.heard_at = metric, stride, now
+        self.score = NEVER if metric is None else metric * sign
+        if self.score > self.best_score:
+            self.best_score, self.best_step = self.score, self.step
         self.trained_atoms = len(self.devices)
         self.steps_since_launch += stride
         self.curve.append((report.step, math.nan if metric is None else metric))

@@ -139,7 +139,7 @@ def test_who_is_live_or_paused_agrees_with_a_look_at_all_trials(
         state.now += wait_s
         trial = state.trials[number]
         if trial.state is S.RUNNING and choice == 3:
-            state.set_score(trial, score)
+            trial.score = score
         elif trial.state in NEXT:
             ways = NEXT[trial.state]
             to = ways[choice % len(ways)]
@@ -163,15 +163,6 @@ def _compare(state: State) -> None:
         assert trial.up_at is None or trial.state.is_live
 
 
-def test_best_score_and_its_step() -> None:
-    state = make()
-    assert state.can_draw
-    trial = state.draw()
-    state.move(trial, S.STARTING, "")
-    for step, score in enumerate([0.5, 0.7, 0.7, NEVER, 0.6], 1):
-        trial.step = step
-        state.set_score(trial, score)
-    assert (trial.score, trial.best_score, trial.best_step) == (0.6, 0.7, 2)
 
 
 def test_wanted_trials_are_wanted_once_and_until_they_start() -> None:
@@ -293,8 +284,8 @@ def test_the_invariants_find(name: str) -> None:
 @pytest.mark.parametrize("name", ["unclean", "holds nothing", "final holds"])
 def test_the_trial_of_an_event_is_checked_as_strictly(name: str) -> None:
     state = running_on_d0()
-    invariants.check_touched(state, state.trials[0])
+    invariants.check_trial(state, state.trials[0])
     message, break_it = breakages()[name]
     break_it(state)
     with pytest.raises(AssertionError, match=message):
-        invariants.check_touched(state, state.trials[0])
+        invariants.check_trial(state, state.trials[0])
