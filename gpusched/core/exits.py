@@ -191,4 +191,4 @@ def _is_too_late(state: State) -> bool:
     if is_cut or step_s is None:
         return is_cut
     is_left = bool(state.can_draw or state.paused)
-    return is_left and state.speed.overhead + step_s > state.time_left_s
+    return is_left and state.overhead_s + step_s > state.time_left_s

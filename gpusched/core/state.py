@@ -121,7 +121,7 @@ class State:
     @property
     def overhead_s(self) -> float:
         """To; 0 while unknown."""
-        return self.speed.overhead
+        return self.speed.overhead_s or 0.0
 
     def speedup(self, atoms: int) -> float:
         """Return s(a)."""
