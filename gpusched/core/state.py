@@ -84,7 +84,7 @@ class State:
     @property
     def atoms_total(self) -> int:
         """Atoms that can be used at all (those in quarantine are not counted)."""
-        return self.devices.usable
+        return len(self.devices.slots) - self.devices.quarantined
 
     @property
     def atoms_free(self) -> int:

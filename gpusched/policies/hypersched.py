@@ -102,10 +102,11 @@ class HyperSched(Asha):
             return done
         rung = self._arrival(trial)
         speculates = self._speculates(view)
+        failed: Rung | None = None
         if speculates:
             failed = self._failed_rung(trial)
-        else:
-            failed = rung if rung is not None and not self._beats_floor(rung, trial) else None
+        elif rung is not None and rung.rank(trial.id) >= int(len(rung) // options.eta):
+            failed = rung  # Algorithm 2, lines 10 and 11
         if failed is not None:
             place = f"{ordinal(failed.rank(trial.id))} of {len(failed)} at rung {failed.milestone}"
             bar = (
@@ -121,10 +122,11 @@ class HyperSched(Asha):
 
     def _speculates(self, view: View) -> bool:
         """Tell whether the first to arrive at a rung continues (Algorithm 3), and is judged again at every report."""
-        trains_one = view.atoms_total < 2 * view.rules.smallest
+        if view.atoms_total >= 2 * view.rules.smallest:
+            return True
         # The first launch alone says nothing: what scripts import is loaded in it. Of three the median is another's.
         pays = len(view.trials) < 3 or view.overhead_s <= LAUNCH_MOST * view.rules.deadline_s
-        return not (trains_one and pays and view.can_draw and self._may_enter(view))
+        return not (pays and view.can_draw and self._may_enter(view))
 
     def _failed_rung(self, trial: TrialView) -> Rung | None:
         """Lines 14 to 20, at every report: the rungs at or below the trial's step, for early birds too."""
@@ -136,10 +138,6 @@ class HyperSched(Asha):
             if rung.milestone > judged_above and rung.fails(number, eta):
                 return rung
         return None
-
-    def _beats_floor(self, rung: Rung | None, trial: TrialView) -> bool:
-        """Without speculation: Algorithm 2's rule, lines 10 and 11."""
-        return rung is not None and rung.rank(trial.id) < int(len(rung) // self.options.eta)
 
     def _cutoff(self, view: View, rung: Rung) -> str:
         return f"{rung.cutoff(self.options.eta) * view.rules.sign:.4g}"
@@ -167,8 +165,8 @@ class HyperSched(Asha):
     def _more_steps(self, view: View, held: int, atoms: int) -> float:
         """Return how many steps more a growth brings before the deadline."""
         left_s = view.time_left_s
-        grown_s = (left_s - self._overhead_s(view)) * self._s(view, atoms)
-        return (grown_s - left_s * self._s(view, held)) / (view.step_on_one_atom_s or 1.0)
+        grown_s = (left_s - view.overhead_s) * view.speedup(atoms)
+        return (grown_s - left_s * view.speedup(held)) / (view.step_on_one_atom_s or 1.0)
 
     def _could_grow(self, view: View, trial: TrialView) -> bool:
         """Tell whether free atoms would help a live trial, now or when its cooldown is over."""
@@ -184,14 +182,6 @@ class HyperSched(Asha):
             return False
         self._waited[trial.id] = trial.incarnation
         return True
-
-    def _overhead_s(self, view: View) -> float:
-        """To, as far as it counts when a growth is weighed."""
-        return view.overhead_s
-
-    def _s(self, view: View, atoms: int) -> float:
-        """s(a), as it is believed when a growth is weighed."""
-        return view.speedup(atoms)
 
     def _share(self, view: View, trial: TrialView) -> int:
         """Line 21: live trials sorted by latest metric, one atom each in turn until all are given out."""
