@@ -34,7 +34,7 @@ from msgspec.structs import asdict
 
 from gpusched.core.events import Reported
 from gpusched.journal.rows import event_from
-from gpusched.policies.rehearsal import WALK
+from gpusched.policies.rehearsal import REHEARSAL
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -159,7 +159,7 @@ def resizes(stamps: Path) -> list[Move]:
 
 def ours(state_mb: int, sizes: list[int]) -> list[Move]:
     with tempfile.TemporaryDirectory() as folder:
-        policy = f'{{name: "{WALK}", sizes: {sizes}, steps: 12}}'
+        policy = f'{{name: "{REHEARSAL}", sizes: {sizes}, steps: 12}}'
         script = TRIAL.format(rows=state_mb * 2**20 // ROW_BYTES)
         run(Path(folder), script, policy, max(sizes))
         return resizes(Path(folder) / "stamps")
@@ -247,7 +247,7 @@ def plain(state_mb: int, sizes: list[int]) -> list[Move]:
 def launches(sizes: list[int]) -> dict[int, float]:
     """Seconds from a decision to the first step of a trial with no state, by size, on a warm server."""
     with tempfile.TemporaryDirectory() as name:
-        policy = f'{{name: "{WALK}", sizes: {sizes}, steps: 12}}'
+        policy = f'{{name: "{REHEARSAL}", sizes: {sizes}, steps: 12}}'
         script = TRIAL.format(rows=1)
         experiment = run(Path(name), script, policy, max(sizes))
         launched: dict[int, tuple[float, int]] = {}
