@@ -6,7 +6,7 @@
 Parts, each with a trial over gloo that has ``--state-mb`` of state and whose steps take 50 ms; JSON lines, the results
 last:
 
-* ``moves``: 1 -> 2 -> 4 -> 1 ranks (policy ``Walk``), beside the same done without gpusched (save, stop, cold
+* ``moves``: 1 -> 2 -> 4 -> 1 ranks (policy ``Rehearsal``), beside the same done without gpusched (save, stop, cold
   ``torchrun``, restore) and what it is made of: a warm launch, a save and a load, each measured alone in the same run.
 * ``large``: 1 -> 2 -> 4 ranks with ``--large-mb``.
 * ``pause``: from the last report to "paused", plus from "unpause" to the next step.

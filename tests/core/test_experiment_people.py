@@ -397,7 +397,7 @@ def test_a_relaunch_has_the_same_seed() -> None:
 def test_every_policy_starts_it(name: str) -> None:
     hand = Hand(name, VARIANTS.get(name, [{}])[0], atoms=4, deadline_s=1000.0)
     hand.report(0, 0.5)
-    hand.send(UserAsked(verb="try", at=hand.now, hparams={"mine": 1}))
+    hand.feed(UserAsked(verb="try", at=hand.now, hparams={"mine": 1}))
     for _ in range(300):
         if any(trial.hparams == {"mine": 1} for trial in hand.state.trials.values()):
             break

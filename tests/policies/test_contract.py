@@ -232,5 +232,5 @@ def test_the_length_of_the_scripts_loop_is_R_where_the_recipe_says_nothing(polic
         about = {"incarnation": known.incarnation, "seq": known.seq + 1, "step": known.step + 1}
         event = reported(at=hand.now + 1.0, trial=trial, metric=0.5, step_time_s=1.0, **about)
         event.report.length = length
-        hand.send(event)
+        hand.feed(event)
         assert length == hand.policy.options.R

@@ -155,7 +155,7 @@ def test_a_suspended_trial_that_becomes_promising_comes_back_at_once(oracle: Ora
     assert policy(hand).confidence.promising == [1]
     boundary(oracle, hand, 0, p=0.5)
     assert hand.where(0) == "paused"
-    hand.exit(1, "failed")
+    hand.exited(1, "failed")
     assert hand.live == [0, 2]
     assert "promising: p = 0.50" in hand.said
 
@@ -194,7 +194,7 @@ def test_a_target_that_is_moved_in_a_running_search_is_aimed_at(oracle: Oracle) 
     hand = pop(1, trials=1)
     boundary(oracle, hand, 0)
     for target, aim in ((0.95, 0.95), (None, 0.55)):
-        hand.send(LimitsMoved(at=hand.now, deadline_s=1000.0, target=target))
+        hand.feed(LimitsMoved(at=hand.now, deadline_s=1000.0, target=target))
         boundary(oracle, hand, 0)
         assert oracle.asked[-1].target == pytest.approx(aim)
 

@@ -94,7 +94,7 @@ def test_stages_end_by_the_clock_whoever_has_come_how_far() -> None:
 def test_failed_trials_leave_a_bracket_short() -> None:
     hand = example()
     for trial in [n for n in hand.live if hand.atoms(n) == 2]:
-        hand.exit(trial, "failed")
+        hand.exited(trial, "failed")
     hand.advance(ENDS[0])
     for _ in range(3):
         go_on(hand)
