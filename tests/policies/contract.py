@@ -136,12 +136,9 @@ def _check_decision(view: View, decision: Decision, why: str) -> None:
             assert found.is_live, f"{why}: it is {found.state.value}"
             assert atoms >= 1, why
             assert atoms != found.atoms, f"{why}: it has that many"
-        case Pause(trial=trial, reason=reason) | Stop(trial=trial, reason=reason):
-            assert not view.trials[trial].is_final, f"{why}: it is final"
-            assert reason, f"{why}: no reason is given"
-        case Complete(trial=trial, reason=reason):
-            assert not view.trials[trial].is_final, f"{why}: it is final"
-            assert reason, f"{why}: no reason is given"
+        case Pause() | Stop() | Complete():
+            assert not view.trials[decision.trial].is_final, f"{why}: it is final"
+            assert decision.reason, f"{why}: no reason is given"
         case WakeAt(at=at):
             assert at >= view.now, f"{why}: that is over"
             assert at < view.rules.deadline_s + 1e9, why
