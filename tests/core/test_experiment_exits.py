@@ -142,20 +142,6 @@ def test_repeating_old_steps_is_no_progress() -> None:
     assert script.trial(0).state is S.FAILED
 
 
-def test_a_loss_on_the_way_to_a_resize_counts_too() -> None:
-    script = stages.up(max_infrastructure_faults=1).saved(0, 1).drop()
-    for _ in range(2):
-        script.policy.on_next_wake.append(Resize(0, 2))
-        script.timer("wake").drop().wants(Start(1)).exited(0, "lost").drop()
-        if script.trial(0).state is S.FAILED:
-            break
-        script.released("d0").drop()
-        script.policy.on_next_wake.append(Resize(0, 1))
-        script.up(0).drop().timer("wake").drop().exited(0, "yielded").drop()
-        script.released("d0", "d1").drop().up(0).drop()
-    assert script.trial(0).state is S.FAILED
-
-
 # ---------------------------------------------------------------- failures
 
 

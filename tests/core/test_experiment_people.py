@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 
-from gpusched import policies
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.decisions import Pause, Resume, Start
 from gpusched.core.events import LimitsMoved, TimerFired, UserAsked, Verb
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Finish, Script, SetTimer, launch
-from tests.policies.contract import VARIANTS
-from tests.policies.hand import Hand
 
 S = TrialState
 KILL = Kill(0, 1, 5.0)
@@ -327,22 +324,6 @@ def test_a_relaunch_has_the_same_seed() -> None:
     script = tried(Script(devices=2).wants(Start(1)).start().drop(), lr=0.1, seed=7).drop()
     script.exited(1, "lost").drop().released("d1").expect(Launch(1, 2, ("d1",), {"lr": 0.1}, 7))
     assert launch(0, 1, "d0").seed is None
-
-
-@pytest.mark.parametrize("name", policies.names())
-def test_every_policy_starts_it(name: str) -> None:
-    hand = Hand(name, VARIANTS.get(name, [{}])[0], atoms=4, deadline_s=1000.0)
-    hand.report(0, 0.5)
-    hand.feed(UserAsked(verb="try", at=hand.now, hparams={"mine": 1}))
-    for _ in range(300):
-        if any(trial.hparams == {"mine": 1} for trial in hand.state.trials.values()):
-            break
-        hand.advance(hand.now + 1.0)
-        trial = min(hand.live, key=lambda number: hand.trial(number).step)
-        hand.report(trial, 0.1)
-    hand.experiment.check()
-    (mine,) = [t for t in hand.state.trials.values() if t.hparams == {"mine": 1}]
-    assert mine.incarnation == 1
 
 
 def test_a_timer_that_was_moved_and_fires_all_the_same_is_not_heard() -> None:

@@ -84,26 +84,6 @@ def test_best_score_and_its_step() -> None:
     assert (trial.score, trial.best_score, trial.best_step) == (0.6, 0.7, 2)
 
 
-def test_training_time_is_counted_while_it_is_up() -> None:
-    trial = TrialRecord(0, {})
-    assert trial.training_s(5.0) == 0.0
-    trial.up_at = 5.0
-    assert trial.training_s(7.5) == 2.5
-    trial.past_training_s, trial.up_at = 2.5, None
-    assert trial.training_s(100.0) == 2.5
-
-
-def test_it_has_processes_from_a_launch_until_that_incarnation_is_gone() -> None:
-    trial = TrialRecord(0, {})
-    assert not trial.has_processes
-    trial.incarnation = 1
-    assert trial.has_processes
-    trial.gone = 1
-    assert not trial.has_processes
-    trial.incarnation = 2
-    assert trial.has_processes
-
-
 def test_only_a_yield_into_starting_is_a_resize() -> None:
     assert After(S.STARTING, "grow", 2).is_resize
     assert not any(After(state, "").is_resize for state in S if state is not S.STARTING)

@@ -312,7 +312,7 @@ def _request(random: Random, experiment: Experiment, now: float) -> UserAsked | 
     if random.random() < 0.1:
         moved_s = random.choice([-1.0, 0.5, 2.0])
         return LimitsMoved(at=now, deadline_s=experiment.state.rules.deadline_s + moved_s)
-    asks = ["pause", "pause", "unpause", "unpause", "stop_trial"]
+    asks = ["pause", "pause", "unpause", "unpause", "stop_trial", "try"]
     verb: Any = "stop" if random.random() < 0.1 else random.choice(asks)
     trial = random.choice(list(experiment.state.trials) or [0])
-    return UserAsked(at=now, verb=verb, trial=trial)
+    return UserAsked(at=now, verb=verb, trial=trial, hparams={"mine": now})
