@@ -11,7 +11,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -19,7 +19,7 @@ from gpusched.core.commands import Command, KeepBest, Kill, Save
 from gpusched.core.events import DevicesJoined, TrialExited, UserAsked
 from gpusched.driver.loop import RETRY_EVERY_S, Driver
 from gpusched.journal.log import Journal
-from gpusched.sim.setup import Setup, experiment, recipe
+from gpusched.sim.setup import experiment, recipe
 from tests.core import stages
 from tests.crashes import Daemons, Failpoints
 from tests.driver.test_crashes import SETUPS
@@ -44,12 +44,18 @@ class Watched(FaultyExecutor):
         super().execute(command)
 
 
-def watched(setup: Setup) -> Watched:
-    made = setup.machine()
-    made.__class__ = Watched
-    assert isinstance(made, Watched)
-    made.carried_out_at, made.kills = [], []
-    return made
+def begun(path: Path, **more: Any) -> tuple[Driver, Watched, Journal]:
+    """A search whose devices have joined."""
+    executor = SETUP.machine()
+    executor.__class__ = Watched
+    assert isinstance(executor, Watched)
+    executor.carried_out_at, executor.kills = [], []
+    journal = Journal.create(path, {})
+    search = experiment(SETUP, recipe(SETUP))
+    driver = Driver(search, executor, journal, check=True, **more)
+    devices = tuple(device.id for device in executor.inventory())
+    driver.handle([DevicesJoined(at=0.0, devices=devices)])
+    return driver, executor, journal
 
 
 def _limit_pages(journal: Journal, pages: int) -> None:
@@ -58,11 +64,7 @@ def _limit_pages(journal: Journal, pages: int) -> None:
 
 def test_while_the_disk_is_full_nothing_is_done_and_nothing_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-    journal = Journal.create(path, {})
-    executor = watched(SETUP)
-    driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal, check=True)
-    devices = tuple(device.id for device in executor.inventory())
-    driver.handle([DevicesJoined(at=0.0, devices=devices)])
+    driver, executor, journal = begun(path)
     while executor.now() < 0.5:
         driver.turn()
     _limit_pages(journal, 1)
@@ -83,7 +85,7 @@ def test_while_the_disk_is_full_nothing_is_done_and_nothing_is_lost(tmp_path: Pa
     assert driver.experiment.state.finished
     assert len(executor.carried_out_at) > done_before
     journal.close()
-    _check_replay(path, driver)
+    check_replay(path, driver)
 
 
 def test_a_full_disk_is_tried_again_once_a_second_whatever_is_reported(tmp_path: Path) -> None:
@@ -108,11 +110,7 @@ def test_it_ends_only_when_its_end_is_on_disk(
     tmp_path: Path, verb: Literal["cancel", "kill"]
 ) -> None:
     path = tmp_path / "journal.db"
-    journal = Journal.create(path, {})
-    executor = watched(SETUP)
-    driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal)
-    devices = tuple(device.id for device in executor.inventory())
-    driver.handle([DevicesJoined(at=0.0, devices=devices)])
+    driver, executor, journal = begun(path)
     _limit_pages(journal, 1)
     while driver.stalled is None:
         driver.handle([UserAsked(at=0.0, verb="unpause", trial=99)] * 20)
@@ -135,18 +133,17 @@ def test_it_ends_only_when_its_end_is_on_disk(
     driver.run()
     assert driver.stalled is None
     journal.close()
-    _check_replay(path, driver)
+    check_replay(path, driver)
 
 
 def test_any_other_failure_to_write_is_fatal(tmp_path: Path) -> None:
-    journal = Journal.create(tmp_path / "journal.db", {})
-    executor = watched(SETUP)
-    driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal)
+    driver, executor, journal = begun(tmp_path / "journal.db")
+    done = len(executor.carried_out_at)
     with sqlite3.connect(tmp_path / "journal.db") as other:
         other.execute("DROP TABLE events")
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
-        driver.handle([DevicesJoined(at=0.0, devices=("sim:0",))])
-    assert executor.carried_out_at == []
+        driver.handle([UserAsked(at=0.0, verb="stop")])
+    assert (len(executor.carried_out_at), executor.kills) == (done, [])
     journal.abandon()
 
 
@@ -157,7 +154,7 @@ def _count(path: Path) -> int:
     return int(count)
 
 
-def _check_replay(path: Path, driver: Driver) -> None:
+def check_replay(path: Path, driver: Driver) -> None:
     daemons = Daemons.__new__(Daemons)
     daemons.setup, daemons.path, daemons.points = SETUP, path, Failpoints()
     daemons.experiment = driver.experiment
@@ -167,25 +164,18 @@ def _check_replay(path: Path, driver: Driver) -> None:
 # ---------------------------------------------------------------- a file system that is full
 
 ON_A_SMALL_DISK = """
-    import sys
+    import contextlib, sys
     from pathlib import Path
-    from gpusched.core.events import DevicesJoined
-    from gpusched.driver.loop import RETRY_EVERY_S, Driver
-    from gpusched.journal.log import Journal
-    from tests.driver.test_disk import SETUP, _check_replay, experiment, recipe, watched
+    from gpusched.folder.files import Reserve
+    from tests.driver.test_disk import begun, check_replay
 
-    folder = Path(sys.argv[1])
+    folder, slices = Path(sys.argv[1]), int(sys.argv[2])
     path, ballast = folder / "journal.db", folder / "ballast"
-    journal = Journal.create(path, {})
-    executor = watched(SETUP)
-    driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal, check=True)
-    devices = tuple(device.id for device in executor.inventory())
-    driver.handle([DevicesJoined(at=0.0, devices=devices)])
-    with ballast.open("wb", buffering=0) as file:
-        try:
-            while file.write(b"x" * 1024):
-                pass
-        except OSError:
+    spare = Reserve(folder / "reserve", slices=slices)
+    driver, executor, journal = begun(path, spare=spare.give)
+    assert spare.slices == slices
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 1024):
             pass
     stalled_turns = 0
     while not driver.experiment.state.finished or driver.stalled:
@@ -198,43 +188,11 @@ ON_A_SMALL_DISK = """
             if stalled_turns == 40:
                 assert len(executor.carried_out_at) == done
                 ballast.unlink()
-    assert stalled_turns >= 40, stalled_turns
-    journal.close()
-    _check_replay(path, driver)
-"""
-
-
-WITH_A_RESERVE = """
-    import sys
-    from pathlib import Path
-    from gpusched.core.events import DevicesJoined
-    from gpusched.driver.loop import RETRY_EVERY_S, Driver
-    from gpusched.journal.log import Journal
-    from gpusched.folder.files import Reserve
-    from tests.driver.test_disk import SETUP, _check_replay, experiment, recipe, watched
-
-    folder = Path(sys.argv[1])
-    path = folder / "journal.db"
-    spare = Reserve(folder / "reserve", slices=3)
-    journal = Journal.create(path, {})
-    executor = watched(SETUP)
-    driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal, check=True, spare=spare.give)
-    devices = tuple(device.id for device in executor.inventory())
-    driver.handle([DevicesJoined(at=0.0, devices=devices)])
-    assert spare.slices == 3
-    with (folder / "ballast").open("wb", buffering=0) as file:
-        try:
-            while file.write(b"x" * 1024):
-                pass
-        except OSError:
-            pass
-    while not driver.experiment.state.finished:
-        driver.turn()
-        assert driver.stalled is None, driver.stalled
-    assert spare.slices < 3, "the disk was full"
+    assert stalled_turns == 0 if slices else stalled_turns >= 40, stalled_turns
+    assert not slices or spare.slices < slices, "the disk was full"
     driver.run()
     journal.close()
-    _check_replay(path, driver)
+    check_replay(path, driver)
 """
 
 
@@ -257,17 +215,15 @@ def can_mount() -> bool:
 
 
 @pytest.mark.skipif(not can_mount(), reason="no user namespaces here: a small disk cannot be made")
-@pytest.mark.parametrize(
-    ("size", "script"), [("512k", ON_A_SMALL_DISK), ("4m", WITH_A_RESERVE)], ids=["", "reserve"]
-)
-def test_a_file_system_that_is_really_full(tmp_path: Path, size: str, script: str) -> None:
+@pytest.mark.parametrize(("size", "slices"), [("512k", 0), ("4m", 3)], ids=["", "reserve"])
+def test_a_file_system_that_is_really_full(tmp_path: Path, size: str, slices: int) -> None:
     """Without a reserve it stalls until there is room; with one the search ends in good order on a full disk."""
     file = tmp_path / "script.py"
-    file.write_text(textwrap.dedent(script))
+    file.write_text(textwrap.dedent(ON_A_SMALL_DISK))
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = f"mount -t tmpfs -o size={size} tmpfs {disk}"
     done = _in_a_namespace(
-        "sh", "-c", f"{mount} && PYTHONPATH={ROOT} {sys.executable} {file} {disk}"
+        "sh", "-c", f"{mount} && PYTHONPATH={ROOT} {sys.executable} {file} {disk} {slices}"
     )
     assert done.returncode == 0, done.stderr

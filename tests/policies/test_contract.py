@@ -105,20 +105,6 @@ def test_options_are_frozen_complete_and_say_what_is_wrong(name: str) -> None:
         assert list(kind(**variant).problems()) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "papers"),
-    [
-        ("pop", {"b": 10}),  # HyperDrive, 5.3
-        ("bandit", {"b": 10, "eps": 0.5}),  # HyperDrive, 5.3
-        ("earlyterm", {"b": 30, "delta": 0.05}),  # HyperDrive, 5.3
-        ("hermes", {"quantum_s": 10.0, "trials_per_device": 4}),  # Hermes, 3.1 and 3.2
-    ],
-)
-def test_the_defaults_are_the_papers(name: str, papers: dict[str, Any]) -> None:
-    options = dataclasses.asdict(policies.options_type(name)())
-    assert papers.items() <= options.items()
-
-
 # ---------------------------------------------------------------- the witness sees what it should
 
 

@@ -131,16 +131,6 @@ def test_the_incumbent_gets_all_atoms_towards_the_deadline() -> None:
 # ---------------------------------------------------------------- any metric
 
 
-@pytest.mark.parametrize(
-    "atoms",
-    [1, 3, pytest.param(1024, marks=pytest.mark.slow)],
-)
-def test_any_number_of_atoms(atoms: int) -> None:
-    deadline_s = 20.0 if atoms < 100 else 2.0
-    result = simulate(Setup(policy="foresight", atoms=atoms, deadline_s=deadline_s))
-    assert result.best is not None
-
-
 @pytest.mark.parametrize("name", ["copies", "reward"])
 @pytest.mark.parametrize("share", [0.0, 0.1])
 def test_ties_noise_and_scores_without_a_ceiling(workloads: Path, name: str, share: float) -> None:
