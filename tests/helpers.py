@@ -283,7 +283,7 @@ def launch(trial: int, incarnation: int, *devices: str) -> Launch:
 
 
 #: Follows from the rest; asking changes it.
-REMEMBERED = {"_paused_by_score", "_draw", "_drawn", "_next", "_cutoff", "_cutoff_eta"}
+REMEMBERED = {"_paused_by_score", "_draw", "_drawn", "_next", "_cutoff"}
 
 
 def snapshot(experiment: Experiment) -> Any:

@@ -105,14 +105,14 @@ class HyperSched(Asha):
         failed: Rung | None = None
         if speculates:
             failed = self._failed_rung(trial)
-        elif rung is not None and rung.rank(trial.id) >= int(len(rung) // options.eta):
+        elif rung is not None and rung.rank(trial.id) >= rung.places:
             failed = rung  # Algorithm 2, lines 10 and 11
         if failed is not None:
             place = f"{ordinal(failed.rank(trial.id))} of {len(failed)} at rung {failed.milestone}"
             bar = (
                 f"cut-off {self._cutoff(view, failed)}"
                 if speculates
-                else promoted(len(failed), options.eta)
+                else promoted(failed)
             )
             return (Pause(trial.id, f"pauses: {place}, {bar}"),)
         if self._too_late(view, trial):
@@ -130,17 +130,17 @@ class HyperSched(Asha):
 
     def _failed_rung(self, trial: TrialView) -> Rung | None:
         """Lines 14 to 20, at every report: the rungs at or below the trial's step, for early birds too."""
-        eta, number, step = self.options.eta, trial.id, trial.step
+        number, step = trial.id, trial.step
         judged_above = self._woken_at.get(number, 0)
         for rung in self.ladder.rungs:
             if rung.milestone > step:
                 break
-            if rung.milestone > judged_above and rung.fails(number, eta):
+            if rung.milestone > judged_above and rung.fails(number):
                 return rung
         return None
 
     def _cutoff(self, view: View, rung: Rung) -> str:
-        return f"{rung.cutoff(self.options.eta) * view.rules.sign:.4g}"
+        return f"{rung.cutoff() * view.rules.sign:.4g}"
 
     def _too_late(self, view: View, trial: TrialView) -> bool:
         step_time_s = trial.step_time_s
@@ -202,7 +202,7 @@ class HyperSched(Asha):
             )
             self._entrance_closed_at = None
             for rung in reversed(self.ladder.rungs):
-                for trial_id in rung.promotable(self.options.eta, view.paused):
+                for trial_id in rung.promotable(view.paused):
                     if self._may_resume(view, view.trials[trial_id]):
                         return (Resume(trial_id, 1, f"promoted from rung {rung.milestone}"),)
             if view.can_draw:
@@ -262,12 +262,11 @@ class HyperSched(Asha):
         return notes
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
-        lines = explain_rungs(self.ladder.rungs, trial, self.options.eta)
+        lines = explain_rungs(self.ladder.rungs, trial)
         failed = self._failed_rung(trial)
         if failed is not None and (self._speculates(view) or not trial.is_live):
-            places = int(len(failed) // self.options.eta)
-            best = "the best" if places == 1 else f"among the best {places}"
-            until = f"it is {best}" if places else "more trials have come here"
+            best = "the best" if failed.places == 1 else f"among the best {failed.places}"
+            until = f"it is {best}" if failed.places else "more trials have come here"
             worse = (
                 f"worse than the cut-off {self._cutoff(view, failed)} of rung {failed.milestone}"
             )
