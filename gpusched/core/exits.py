@@ -40,10 +40,6 @@ def after_exit(state: State, trial: TrialRecord, event: TrialExited) -> After:
     )
 
 
-def _is_told_to_end(state: State, trial: TrialRecord) -> bool:
-    """Tell whether the search is ending, or the trial was to leave for another reason than a resize."""
-    return bool(state.stopping) or (trial.after is not None and not trial.after.is_resize)
-
 
 def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | None:
     """Return a trial that failed on more atoms than it has trained on, before a report from there, to those.
@@ -51,8 +47,10 @@ def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | No
     Out of memory too: where it ran on fewer atoms, those are enough.
     """
     fewer = trial.trained_atoms
+    told = trial.after
+    is_told_to_end = state.stopping or (told is not None and not told.is_resize)
     failed = event.outcome == "failed" and not trial.doom
-    if not failed or _is_told_to_end(state, trial):
+    if not failed or is_told_to_end:
         return None
     if trial.steps_since_launch or not 0 < fewer < trial.atoms:
         return None
@@ -118,28 +116,22 @@ def _size_within(state: State, atoms: int) -> int:
 # Devices reserved for a resize have not been used: they are clean, and stay with the trial or are free at once.
 
 
-def _kept(state: State, trial: TrialRecord, keep: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what a trial keeps of the devices it used and of those reserved, to continue with ``keep`` atoms.
-
-    Where devices were lost: the largest allowed size that is left, or nothing.
-    """
-    used, reserved = trial.devices, trial.reserved
-    if keep:
-        keep = _size_within(state, min(keep, len(used) + len(reserved)))
-    clean = reserved[:keep]
-    return used[: keep - len(clean)], clean
 
 
 def drain(state: State, trial: TrialRecord, keep: int) -> tuple[str, ...]:
     """Let the devices of an incarnation that is gone drain, and return them.
 
-    ``keep`` atoms come back to the trial when they are released.
+    ``keep`` atoms come back to the trial when they are released, those reserved first. Where devices were lost: the
+    largest allowed size that is left, or nothing.
     """
-    devices, used = state.devices, trial.devices
-    kept, clean = _kept(state, trial, keep)
+    devices, used, reserved = state.devices, trial.devices, trial.reserved
+    if keep:
+        keep = _size_within(state, min(keep, len(used) + len(reserved)))
+    clean = reserved[:keep]
+    kept = used[: keep - len(clean)]
     devices.drain(kept, trial.id)
     devices.drain(used[len(kept) :], None)
-    devices.give_back(trial.reserved[len(clean) :])
+    devices.give_back(reserved[len(clean) :])
     trial.devices = kept + clean
     return used
 

@@ -195,8 +195,10 @@ class State:
         """Change a trial's state and the indices with it."""
         was_live = trial.state.is_live
         trial.go(to, self.now, why)
-        if to is TrialState.STARTING or not to.is_live:
-            self._set_down(trial)
+        is_down = to is TrialState.STARTING or not to.is_live
+        if is_down and trial.up_at is not None:
+            trial.past_training_s, trial.up_at = trial.training_s(self.now), None
+            self._longest_past_s = max(self._longest_past_s, trial.past_training_s)
         if to.is_live and not was_live:
             self.live[trial.id] = trial
         elif was_live and not to.is_live:
@@ -223,14 +225,6 @@ class State:
     def unwant(self, trial: TrialRecord) -> None:
         if trial.id in self.wanted:
             self.wanted.remove(trial.id)
-
-    def _set_down(self, trial: TrialRecord) -> None:
-        """Stop counting the trial's training time: its ranks are gone."""
-        if trial.up_at is None:
-            return
-        trial.past_training_s = trial.training_s(self.now)
-        self._longest_past_s = max(self._longest_past_s, trial.past_training_s)
-        trial.up_at = None
 
     @property
     def best_unsaved(self) -> TrialRecord | None:

@@ -90,9 +90,7 @@ class Transitions:
         state = self._state
         trial = state.trials[decision.trial]
         atoms = exits.within_room(state, state.fit(trial, decision.atoms))
-        if trial.state is not S.PAUSED or trial.held_by_user:
-            return False
-        if not atoms:
+        if not atoms or trial.state is not S.PAUSED or trial.held_by_user:
             return False
         self._begin(
             trial, atoms, decision.reason or "resumed", f"resumed from step {trial.saved_step}"
