@@ -40,7 +40,6 @@ def after_exit(state: State, trial: TrialRecord, event: TrialExited) -> After:
     )
 
 
-
 def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | None:
     """Return a trial that failed on more atoms than it has trained on, before a report from there, to those.
 
@@ -114,8 +113,6 @@ def _size_within(state: State, atoms: int) -> int:
 # ---------------------------------------------------------------- which devices
 #
 # Devices reserved for a resize have not been used: they are clean, and stay with the trial or are free at once.
-
-
 
 
 def drain(state: State, trial: TrialRecord, keep: int) -> tuple[str, ...]:

@@ -69,7 +69,6 @@ class Experiment:
             state.now = event.at
         commands: list[Command] = []
         self._do.commands = commands
-        self._touched = None
         self._handlers[type(event)](event)
         if state.rested:
             self._tell_of_rest()
@@ -79,8 +78,9 @@ class Experiment:
                 self._fill()
         if not state.live:
             self._finish_if_over()
-        if self._touched is not None:
-            invariants.check_trial(state, self._touched)
+        touched, self._touched = self._touched, None
+        if touched is not None:
+            invariants.check_trial(state, touched)
         return commands
 
     def _ask_sampler(self) -> None:

@@ -42,7 +42,9 @@ class Asha(base.Policy):
         if rank < rung.places:
             return base.NOTHING
         return (
-            Pause(trial.id, f"pauses at rung {rung.milestone}: {ordinal(rank)} of {len(rung)} there"),
+            Pause(
+                trial.id, f"pauses at rung {rung.milestone}: {ordinal(rank)} of {len(rung)} there"
+            ),
         )
 
     def _arrival(self, trial: TrialView) -> Rung | None:

@@ -109,11 +109,7 @@ class HyperSched(Asha):
             failed = rung  # Algorithm 2, lines 10 and 11
         if failed is not None:
             place = f"{ordinal(failed.rank(trial.id))} of {len(failed)} at rung {failed.milestone}"
-            bar = (
-                f"cut-off {self._cutoff(view, failed)}"
-                if speculates
-                else promoted(failed)
-            )
+            bar = f"cut-off {self._cutoff(view, failed)}" if speculates else promoted(failed)
             return (Pause(trial.id, f"pauses: {place}, {bar}"),)
         if self._too_late(view, trial):
             why = f"leaves at step {trial.step}: {NO_STEP_FITS}"

@@ -18,7 +18,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from gpusched.core import speed
-from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
+from gpusched.core.commands import (
+    Command,
+    ConfirmRelease,
+    KeepBest,
+    Kill,
+    Launch,
+    Save,
+    Suggest,
+    Yield,
+)
 from gpusched.core.events import (
     CheckpointSaved,
     DevicesReleased,
@@ -112,6 +121,8 @@ class SimExecutor:
                 is_there = command == self.kept or command.step in saved
                 assert is_there, f"{command}: only {saved} are saved"
                 self.kept = command
+            case Suggest():
+                pass  # a sampler is not of the machine
 
     def acknowledge(self, report: Reported) -> None:
         made = report.report

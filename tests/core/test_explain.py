@@ -13,7 +13,6 @@ from gpusched.core.explain import RungRank, explain
 from tests.core import stages
 from tests.helpers import Script, snapshot
 
-
 # ---------------------------------------------------------------- in every stage
 
 #: stage -> (a part of why, a part of what makes it move)

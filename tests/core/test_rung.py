@@ -161,5 +161,3 @@ def test_a_ladder_knows_its_rungs_in_any_order_of_questions(
             assert rung is ladder.at(step)
     made = [rung.milestone for rung in ladder.rungs]
     assert made == expected[: len(made)]
-
-

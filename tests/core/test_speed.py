@@ -110,5 +110,3 @@ def test_no_measurement_breaks_the_arithmetic(a: int, before: float, b: int, aft
     speed.saw_resize(a, before, b, after)
     for atoms in range(1, 17):
         assert 1.0 - 1e-9 <= speed.s(atoms) <= atoms + 1e-9
-
-

@@ -176,5 +176,3 @@ def test_a_thousand_deaths(setup: Setup, seed: int, folder: Path) -> None:
     rng = random.Random(seed)
     for number in range(25):
         run(setup, folder / str(number), set(rng.sample(range(1, 500), 10)))
-
-
