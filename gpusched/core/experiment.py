@@ -67,8 +67,6 @@ class Experiment:
         if event.at > state.now:
             self.idle.count_to(event.at)
             state.now = event.at
-        commands: list[Command] = []
-        self._do.commands = commands
         self._handlers[type(event)](event)
         if state.rested:
             self._tell_of_rest()
@@ -81,6 +79,8 @@ class Experiment:
         touched, self._touched = self._touched, None
         if touched is not None:
             invariants.check_trial(state, touched)
+        commands = self._do.commands[:]
+        self._do.commands.clear()
         return commands
 
     def _ask_sampler(self) -> None:
@@ -88,7 +88,7 @@ class Experiment:
         of = self.state.configurations
         if of.learns and (n := of.to_suggest(self.state.rules.max_trials)) is not None:
             of.asked_for = n
-            self._do.add(Suggest(n))
+            self._do.commands.append(Suggest(n))
 
     def _after_the_end(self, event: events.Event) -> None:
         """Follow the devices and the room on the disk alone: the search may continue."""
@@ -252,7 +252,7 @@ class Experiment:
         configurations.asked_for = None
         configurations.suggested[event.n] = event.hparams
         if event.why:
-            self.state.say(None, f"configuration {event.n} is by {event.by}: {event.why}")
+            self.state.said.append(f"configuration {event.n} is by {event.by}: {event.why}")
 
     def _limits_moved(self, event: events.LimitsMoved) -> None:
         if requests.move_limits(self.state, self._do, event):

@@ -39,7 +39,7 @@ def asked(state: State, do: Transitions, event: UserAsked) -> None:
             do.leave(trial.id, After(S.STOPPED, "stopped by the user"))
         case "try" if state.stopping is None:
             state.configurations.given.append((event.hparams, event.seed))
-            state.say(None, f"asked to try {show_hparams(event.hparams)}")
+            state.said.append(f"asked to try {show_hparams(event.hparams)}")
         case _:
             pass
 

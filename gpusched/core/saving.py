@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from gpusched.core.commands import Command, KeepBest, Save
@@ -14,11 +13,11 @@ SAVE_RETRY_S = 10.0
 
 
 class Saves:
-    """Asks trials of one search for checkpoints; ``add`` takes the commands."""
+    """Asks trials of one search for checkpoints, by ``commands``."""
 
-    def __init__(self, state: State, add: Callable[[Command], None]) -> None:
+    def __init__(self, state: State, commands: list[Command]) -> None:
         self._state = state
-        self._add = add
+        self._commands = commands
 
     def ask_for_best(self, trial: TrialRecord) -> None:
         """Have a step saved that is the new best, unless saving eats too much training time.
@@ -32,16 +31,16 @@ class Saves:
         if trial.after is not None:
             if not trial.after.save:
                 trial.after = replace(trial.after, save=True)
-                self._add(Save(trial.id, trial.incarnation))
+                self._commands.append(Save(trial.id, trial.incarnation))
             return
         has_just_saved = state.now - trial.saved_at < trial.save_s / rules.save_share
         has_just_asked = state.now - state.best_asked_at < rules.best_every_s
         if not has_just_saved and (state.best is None or not has_just_asked):
             state.best_asked_at = state.save_asked_at[trial.id] = state.now
-            self._add(Save(trial.id, trial.incarnation))
+            self._commands.append(Save(trial.id, trial.incarnation))
         elif trial.score > state.held_score:
             state.held_by, state.held_score = trial.id, trial.score
-            self._add(Save(trial.id, trial.incarnation, hold=True))
+            self._commands.append(Save(trial.id, trial.incarnation, hold=True))
 
     def ask_if_due(self, trial: TrialRecord, every_s: float) -> None:
         """Have a running trial saved that has trained for ``every_s`` without it: a machine may die.
@@ -58,7 +57,7 @@ class Saves:
         is_due = unsaved_s >= pause_s and unasked_s >= min(patience_s, pause_s)
         if is_due and trial.state is RUNNING and not trial.doom:
             state.save_asked_at[trial.id] = state.now
-            self._add(Save(trial.id, trial.incarnation))
+            self._commands.append(Save(trial.id, trial.incarnation))
 
     def committed(self, trial: TrialRecord, step: int, save_s: float) -> None:
         """Note that a checkpoint of ``step`` is on disk: it may be the best model there is."""
@@ -71,4 +70,4 @@ class Saves:
         score = metric * state.rules.sign
         if state.best is None or score > state.best.score:
             state.best = BestCheckpoint(trial.id, step, score, metric, trial.atoms, state.now)
-            self._add(KeepBest(trial.id, step, metric))
+            self._commands.append(KeepBest(trial.id, step, metric))

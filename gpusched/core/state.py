@@ -232,10 +232,3 @@ class State:
         kept = self.best.score if self.best is not None else NEVER
         ahead = [trial for trial in self.trials.values() if trial.best_score > kept]
         return max(ahead, key=lambda trial: trial.best_score, default=None)
-
-    def say(self, trial: TrialRecord | None, text: str) -> None:
-        """Keep a decision in words: in the trial's story, or for the log of the search."""
-        if trial is None:
-            self.said.append(text)
-        else:
-            trial.tell(self.now, text)

@@ -44,11 +44,7 @@ class Transitions:
     def __init__(self, state: State) -> None:
         self._state = state
         self.commands: list[Command] = []
-        self.saves = Saves(state, self.add)
-
-    def add(self, command: Command) -> None:
-        """Have the executor carry out a command that changes nothing here."""
-        self.commands.append(command)
+        self.saves = Saves(state, self.commands)
 
     def enact(self, decision: Decision) -> bool:
         """Carry out one decision; False if no trial was moved by it."""
@@ -70,7 +66,7 @@ class Transitions:
             case WakeAt():
                 self._state.timers[WAKE] = decision.at
             case Say():
-                self._state.say(None, decision.text)
+                self._state.said.append(decision.text)
             case LeaveFree():
                 self._state.declined = decision.why
         return False
@@ -99,7 +95,7 @@ class Transitions:
 
     def _begin(self, trial: TrialRecord, atoms: int, reason: str, cause: str) -> None:
         state = self._state
-        state.say(trial, reason)
+        trial.tell(state.now, reason)
         trial.cut_atoms = None
         trial.devices = state.devices.choose(atoms)
         state.devices.take(trial.devices, trial.id)
@@ -112,7 +108,9 @@ class Transitions:
         trial.incarnation += 1
         trial.steps_since_launch = 0
         trial.heard_at = self._state.now
-        self.add(Launch(trial.id, trial.incarnation, trial.devices, trial.hparams, trial.seed))
+        self.commands.append(
+            Launch(trial.id, trial.incarnation, trial.devices, trial.hparams, trial.seed)
+        )
 
     def launch_if_ready(self, trial: TrialRecord) -> None:
         """Launch a STARTING trial once all of its devices are clean; pause one that has lost them all."""
@@ -143,7 +141,7 @@ class Transitions:
             reserved = state.devices.choose(more, near=trial.devices)
             state.devices.take(reserved, trial.id)
         trial.decided_at = state.now
-        state.say(trial, decision.reason or f"resize to {atoms} atoms")
+        trial.tell(state.now, decision.reason or f"resize to {atoms} atoms")
         self._yield(trial, After(S.STARTING, decision.reason, atoms, reserved=reserved))
         return True
 
@@ -154,7 +152,7 @@ class Transitions:
         if trial.state is S.PAUSED:
             if after.state is S.PAUSED:
                 return False
-            state.say(trial, after.reason)
+            trial.tell(state.now, after.reason)
             state.move(trial, after.state, after.reason)
             trial.cut_atoms = None
             return True
@@ -165,7 +163,7 @@ class Transitions:
             return True
         if trial.state is not S.RUNNING:
             return False
-        state.say(trial, after.reason)
+        trial.tell(state.now, after.reason)
         self._yield(trial, after)
         return True
 
@@ -219,14 +217,14 @@ class Transitions:
             save = save or trial.save_s <= self._last_call_s()
         state.move(trial, S.YIELDING, after.reason)
         trial.after = replace(after, save=save)
-        self.add(Yield(trial.id, trial.incarnation, save))
+        self.commands.append(Yield(trial.id, trial.incarnation, save))
 
     def _change_of_mind(self, trial: TrialRecord, told: After, after: After) -> bool:
         """Change where a trial that leaves already goes, and only to something more final."""
         state = self._state
         if told.state.is_final or after.state is told.state:
             return False
-        state.say(trial, after.reason)
+        trial.tell(state.now, after.reason)
         trial.after = replace(after, save=told.save, reserved=told.reserved)
         if after.state is not S.PAUSED:
             state.unwant(trial)
@@ -236,7 +234,7 @@ class Transitions:
     def _leave_before_up(self, trial: TrialRecord, after: After) -> None:
         """Kill a trial that has not reported, so that it cannot be asked to yield and nothing is lost."""
         state = self._state
-        state.say(trial, after.reason)
+        trial.tell(state.now, after.reason)
         if trial.has_processes:
             self.kill(trial)
             state.move(trial, S.YIELDING, f"killed while starting: {after.reason}")
@@ -264,8 +262,8 @@ class Transitions:
         doom.grace_s = grace_s
         if why and not doom.why:
             doom.why, doom.hung = why, stacks
-            state.say(trial, why)
-        self.add(Kill(trial.id, trial.incarnation, grace_s, stacks))
+            trial.tell(state.now, why)
+        self.commands.append(Kill(trial.id, trial.incarnation, grace_s, stacks))
 
     # ------------------------------------------------------------ silence
 
@@ -298,7 +296,7 @@ class Transitions:
         if after.is_resize:
             state.speed.resizes(trial)
         if used := exits.drain(state, trial, after.atoms if after.is_resize else 0):
-            self.add(ConfirmRelease(used))
+            self.commands.append(ConfirmRelease(used))
         trial.after = None
         if after.state is not S.STOPPED and after != told:
             trial.cut_atoms = None  # the script came to an end of its own
@@ -306,9 +304,9 @@ class Transitions:
             state.failures += 1
             if event.barred:
                 state.configurations.bar(trial.hparams)
-                state.say(trial, "this configuration is not tried again")
+                trial.tell(state.now, "this configuration is not tried again")
         if after != told:
-            state.say(trial, after.reason)
+            trial.tell(state.now, after.reason)
         state.move(trial, after.state, after.reason)
         self.launch_if_ready(trial)
 

@@ -149,7 +149,7 @@ class Driver:
         elif self.journal is None:
             self._tell()
         elif events and self.stalled is None:
-            self._commit_at = min(self._commit_at, self.executor.now() + COMMIT_EVERY_S)
+            self._commit_at = min(self._commit_at, events[-1].at + COMMIT_EVERY_S)
 
     def _settle(self, *, is_synced: bool = False) -> None:
         """Commit to the journal, then tell of it and carry out what waits for it."""

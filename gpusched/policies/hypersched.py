@@ -166,8 +166,9 @@ class HyperSched(Asha):
 
     def _could_grow(self, view: View, trial: TrialView) -> bool:
         """Tell whether free atoms would help a live trial, now or when its cooldown is over."""
-        atoms = view.fit(trial, min(self._share(view, trial), trial.atoms + view.atoms_free))
-        return 0 < trial.atoms < atoms and self._more_steps(view, trial.atoms, atoms) > 0
+        held = trial.atoms
+        atoms = view.fit(trial, min(self._share(view, trial), held + view.atoms_free))
+        return 0 < held < atoms and self._more_steps(view, held, atoms) > 0
 
     def _waits_for_more(self, view: View, trial: TrialView, share: int, atoms: int) -> bool:
         """Tell whether to let this one report pass for atoms that are coming: one resize instead of two."""
