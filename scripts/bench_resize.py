@@ -6,7 +6,7 @@
 Parts, each with a trial over gloo that has ``--state-mb`` of state and whose steps take 50 ms; JSON lines, the results
 last:
 
-* ``moves``: 1 -> 2 -> 4 -> 1 ranks (policy ``Walk``), beside the same done without gpusched (save, stop, cold
+* ``moves``: 1 -> 2 -> 4 -> 1 ranks (policy ``Rehearsal``), beside the same done without gpusched (save, stop, cold
   ``torchrun``, restore) and what it is made of: a warm launch, a save and a load, each measured alone in the same run.
 * ``large``: 1 -> 2 -> 4 ranks with ``--large-mb``.
 * ``pause``: from the last report to "paused", plus from "unpause" to the next step.
@@ -34,7 +34,7 @@ from msgspec.structs import asdict
 
 from gpusched.core.events import Reported
 from gpusched.journal.rows import event_from
-from gpusched.policies.rehearsal import WALK
+from gpusched.policies.rehearsal import REHEARSAL
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -159,7 +159,7 @@ def resizes(stamps: Path) -> list[Move]:
 
 def ours(state_mb: int, sizes: list[int]) -> list[Move]:
     with tempfile.TemporaryDirectory() as folder:
-        policy = f'{{name: "{WALK}", sizes: {sizes}, steps: 12}}'
+        policy = f'{{name: "{REHEARSAL}", sizes: {sizes}, steps: 12}}'
         script = TRIAL.format(rows=state_mb * 2**20 // ROW_BYTES)
         run(Path(folder), script, policy, max(sizes))
         return resizes(Path(folder) / "stamps")
@@ -247,7 +247,7 @@ def plain(state_mb: int, sizes: list[int]) -> list[Move]:
 def launches(sizes: list[int]) -> dict[int, float]:
     """Seconds from a decision to the first step of a trial with no state, by size, on a warm server."""
     with tempfile.TemporaryDirectory() as name:
-        policy = f'{{name: "{WALK}", sizes: {sizes}, steps: 12}}'
+        policy = f'{{name: "{REHEARSAL}", sizes: {sizes}, steps: 12}}'
         script = TRIAL.format(rows=1)
         experiment = run(Path(name), script, policy, max(sizes))
         launched: dict[int, tuple[float, int]] = {}

@@ -22,12 +22,12 @@ from gpusched.core.events import (
     Reported,
 )
 from gpusched.sim.executor import SimExecutor
-from gpusched.sim.machine import Run
-from gpusched.sim.physics import NEVER_STEP, parse_scaling
+from gpusched.sim.physics import Run, parse_scaling
 from gpusched.sim.setup import Setup
 
 #: A device that cannot be readmitted yet is looked at again after this time.
 LOOK_AGAIN_S = 1.0
+NEVER_STEP = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -283,13 +283,13 @@ def launch(trial: int, incarnation: int, *devices: str) -> Launch:
 
 
 #: Follows from the rest; asking changes it.
-REMEMBERED = {"_paused_by_score", "_draw", "_drawn", "_next", "_cutoff", "_cutoff_eta"}
+REMEMBERED = {"_paused_by_score", "_draw", "_drawn", "_next", "_cutoff"}
 
 
 def snapshot(experiment: Experiment) -> Any:
     """Everything the experiment and its policy hold but what is only remembered to be quick, as plain data."""
     state = {key: value for key, value in vars(experiment.state).items() if key not in REMEMBERED}
-    idle = [experiment.idle.by_reason, experiment.idle.now]
+    idle = [experiment.idle.by_reason, experiment.idle.since]
     return _Snapshot().plain([state, vars(experiment.policy), idle])
 
 

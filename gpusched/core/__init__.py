@@ -14,7 +14,7 @@ commands say what an executor must do. Everything else in this package is a part
                    │    └─ saving.py      checkpoints, and which is the best
                    ├─ decisions.py   the seam: what a policy sees, is asked, and decides
                    ├─ state.py       everything that is true now
-                   │    ├─ rules.py       what the recipe asks for; configurations.py those that have not started
+                   │    ├─ rules.py       what the recipe asks for, and its configurations that have not started
                    │    ├─ trial.py       one trial and its learning curve; the transition table
                    │    ├─ allocation.py  devices: FREE, HELD, DRAINING, QUARANTINED
                    │    ├─ rung.py        scores at milestones

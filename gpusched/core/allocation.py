@@ -72,10 +72,6 @@ class DeviceTable:
     def total(self) -> int:
         return len(self.slots)
 
-    @property
-    def usable(self) -> int:
-        return len(self.slots) - self.quarantined
-
     def counts(self) -> dict[str, int]:
         """Count the devices in each state."""
         found = dict.fromkeys((state.value for state in DeviceState), 0)

@@ -40,19 +40,16 @@ def after_exit(state: State, trial: TrialRecord, event: TrialExited) -> After:
     )
 
 
-def _is_told_to_end(state: State, trial: TrialRecord) -> bool:
-    """Tell whether the search is ending, or the trial was to leave for another reason than a resize."""
-    return bool(state.stopping) or (trial.after is not None and not trial.after.is_resize)
-
-
 def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | None:
     """Return a trial that failed on more atoms than it has trained on, before a report from there, to those.
 
     Out of memory too: where it ran on fewer atoms, those are enough.
     """
     fewer = trial.trained_atoms
+    told = trial.after
+    is_told_to_end = state.stopping or (told is not None and not told.is_resize)
     failed = event.outcome == "failed" and not trial.doom
-    if not failed or _is_told_to_end(state, trial):
+    if not failed or is_told_to_end:
         return None
     if trial.steps_since_launch or not 0 < fewer < trial.atoms:
         return None
@@ -82,7 +79,7 @@ def _planned(state: State, trial: TrialRecord, event: TrialExited) -> After | No
 def _relaunch(state: State, trial: TrialRecord, event: TrialExited) -> After:
     """Count a fault of the machine; the trial continues from its checkpoint, a few times without progress."""
     if not event.unbegun:
-        trial.faults_at.append(trial.curve.furthest_step)
+        trial.faults_at.append(trial.furthest_step)
     why = trial.doom.why if trial.doom else ""
     first = (event.error or "").partition("\n")[0]
     cause = why or first or _CAUSES[event.outcome]
@@ -97,11 +94,6 @@ def _relaunch(state: State, trial: TrialRecord, event: TrialExited) -> After:
 
 
 # ---------------------------------------------------------------- how many atoms
-
-
-def fit(state: State, trial: TrialRecord, atoms: int) -> int:
-    """Return the largest size of at most ``atoms`` on which this trial has not failed."""
-    return state.rules.fit(atoms if trial.cap is None else min(atoms, trial.cap.atoms))
 
 
 def within_room(state: State, atoms: int) -> int:
@@ -123,28 +115,20 @@ def _size_within(state: State, atoms: int) -> int:
 # Devices reserved for a resize have not been used: they are clean, and stay with the trial or are free at once.
 
 
-def _kept(state: State, trial: TrialRecord, keep: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what a trial keeps of the devices it used and of those reserved, to continue with ``keep`` atoms.
-
-    Where devices were lost: the largest allowed size that is left, or nothing.
-    """
-    used, reserved = trial.devices, trial.reserved
-    if keep:
-        keep = _size_within(state, min(keep, len(used) + len(reserved)))
-    clean = reserved[:keep]
-    return used[: keep - len(clean)], clean
-
-
 def drain(state: State, trial: TrialRecord, keep: int) -> tuple[str, ...]:
     """Let the devices of an incarnation that is gone drain, and return them.
 
-    ``keep`` atoms come back to the trial when they are released.
+    ``keep`` atoms come back to the trial when they are released, those reserved first. Where devices were lost: the
+    largest allowed size that is left, or nothing.
     """
-    devices, used = state.devices, trial.devices
-    kept, clean = _kept(state, trial, keep)
+    devices, used, reserved = state.devices, trial.devices, trial.reserved
+    if keep:
+        keep = _size_within(state, min(keep, len(used) + len(reserved)))
+    clean = reserved[:keep]
+    kept = used[: keep - len(clean)]
     devices.drain(kept, trial.id)
     devices.drain(used[len(kept) :], None)
-    devices.give_back(trial.reserved[len(clean) :])
+    devices.give_back(reserved[len(clean) :])
     trial.devices = kept + clean
     return used
 
@@ -196,4 +180,4 @@ def _is_too_late(state: State) -> bool:
     if is_cut or step_s is None:
         return is_cut
     is_left = bool(state.can_draw or state.paused)
-    return is_left and state.speed.overhead + step_s > state.time_left_s
+    return is_left and state.overhead_s + step_s > state.time_left_s

@@ -16,13 +16,12 @@ from typing import Any
 from gpusched.core import events, exits, invariants, requests
 from gpusched.core.allocation import DeviceState
 from gpusched.core.commands import Command, Suggest
-from gpusched.core.configurations import Draw
 from gpusched.core.decisions import Decision, Options, Policy, Resize, Resume, Start
 from gpusched.core.idle import IdleTime
-from gpusched.core.rules import Rules
+from gpusched.core.rules import Draw, Rules
 from gpusched.core.state import DEADLINE, LAST_CALL, WAKE, WATCH, State
 from gpusched.core.transitions import Transitions
-from gpusched.core.trial import NEVER, RUNNING, Cap, TrialRecord, TrialState
+from gpusched.core.trial import RUNNING, Cap, TrialRecord, TrialState
 
 S = TrialState
 
@@ -66,9 +65,8 @@ class Experiment:
             self._after_the_end(event)
             return []
         if event.at > state.now:
-            state.now = event.at
             self.idle.count_to(event.at)
-        self._touched = None
+            state.now = event.at
         self._handlers[type(event)](event)
         if state.rested:
             self._tell_of_rest()
@@ -78,16 +76,19 @@ class Experiment:
                 self._fill()
         if not state.live:
             self._finish_if_over()
-        self.idle.recount()
-        invariants.check_touched(state, self._touched)
-        return self._do.take()
+        touched, self._touched = self._touched, None
+        if touched is not None:
+            invariants.check_trial(state, touched)
+        commands = self._do.commands[:]
+        self._do.commands.clear()
+        return commands
 
     def _ask_sampler(self) -> None:
         """Ask a sampler with a memory for the next configuration, if it is time."""
         of = self.state.configurations
-        if of.learns and (n := of.to_suggest(self.state.starts_left)) is not None:
+        if of.learns and (n := of.to_suggest(self.state.rules.max_trials)) is not None:
             of.asked_for = n
-            self._do.add(Suggest(n))
+            self._do.commands.append(Suggest(n))
 
     def _after_the_end(self, event: events.Event) -> None:
         """Follow the devices and the room on the disk alone: the search may continue."""
@@ -142,32 +143,32 @@ class Experiment:
         self._set_up(trial)
         state = self.state
         rules = state.rules
-        before = trial.step if trial.steps_since_launch else trial.saved.step
-        trial.stride = stride = max(1, report.step - before)
+        before = trial.step if trial.steps_since_launch else trial.saved_step
+        stride = max(1, report.step - before)
         if report.length is not None and report.length > self._length:
             self._length = report.length
             if isinstance(options := getattr(self.policy, "options", None), Options):
                 self.policy.options = replace(options, R=report.length)
         back = state.speed.learn(trial, report.step_time_s, stride, state.now)
-        trial.record(report, event.metric, stride, state.now)
-        state.set_score(trial, NEVER if event.metric is None else event.metric * rules.sign)
+        trial.record(report, event.metric, rules.sign, stride, state.now)
         if trial.state is RUNNING and trial.doom is None:
             decisions = self.policy.on_report(state, trial)
             if decisions:
                 self._enact(decisions)
             if back and trial.state is RUNNING:
                 self._take_back(trial, back)
-            if rules.target is not None and state.stopping is None:
+            is_aimed = rules.target is not None and state.stopping is None
+            if is_aimed and rules.is_reached_by(event.metric):
                 self._end_at_target(trial)
         if event.metric is None:
             self._give_up_if_hopeless()
-        elif not state.has_finite:
+        else:
             state.has_finite = True
-        if state.best is None or trial.score > state.best.score:
-            self._do.saves.ask_if_better(trial)
+        if state.is_new_best(trial):
+            self._do.saves.ask_for_best(trial)
         every_s = rules.save_every_s
-        if every_s is not None and state.now - trial.saved.at >= every_s:
-            self._do.saves.ask_if_due(trial)
+        if every_s is not None and state.now - trial.saved_at >= every_s:
+            self._do.saves.ask_if_due(trial, every_s)
 
     def _take_back(self, trial: TrialRecord, atoms: int) -> None:
         """Have a trial go back to fewer atoms, for good: the growth to these has made its steps longer."""
@@ -176,29 +177,19 @@ class Experiment:
         self._do.enact(Resize(trial.id, atoms, why))
 
     def _end_at_target(self, trial: TrialRecord) -> None:
-        """Save this step as its trial leaves and end the search, if the trial's last report is good enough."""
-        rules = self.state.rules
-        if not rules.is_reached_by(trial.curve):
-            return
-        reached = f"reached the target {rules.target:g}"
+        """Save this step, which is good enough, as its trial leaves, and end the search."""
+        reached = f"reached the target {self.state.rules.target:g}"
         self._do.cut(trial, S.COMPLETED, reached)
         self._do.end(f"trial {trial.id} {reached}")
 
     def _checkpoint_saved(self, event: events.CheckpointSaved) -> None:
-        trial = self._current(event.trial, event.incarnation)
-        if trial is None:
-            return
-        self._do.saves.committed(trial, event.step, event.save_s)
+        if (trial := self._current(event.trial, event.incarnation)) is not None:
+            self._do.saves.committed(trial, event.step, event.save_s)
 
     def _exited(self, event: events.TrialExited) -> None:
-        trial = self._current(event.trial, event.incarnation)
-        if trial is None:
-            return
-        if event.saved_step is not None:
-            self._do.saves.committed(trial, event.saved_step)
-        self._do.saves.exited(trial)
-        self._do.exited(trial, event)
-        self._give_up_if_hopeless()
+        if (trial := self._current(event.trial, event.incarnation)) is not None:
+            self._do.exited(trial, event)
+            self._give_up_if_hopeless()
 
     # ------------------------------------------------------------ facts about devices
 
@@ -226,10 +217,6 @@ class Experiment:
         if not event.reason:
             state.devices.readmit(event.device)
             return
-        if slot.state is DeviceState.QUARANTINED:
-            if slot.reason != event.reason:  # a stranger's GPU was lost as well
-                state.devices.quarantine(event.device, event.reason)
-            return
         holder = slot.trial if slot.state is DeviceState.HELD else slot.awaited_by
         state.devices.quarantine(event.device, event.reason)
         if holder is not None:
@@ -238,8 +225,7 @@ class Experiment:
 
     def _storage_changed(self, event: events.StorageChanged) -> None:
         """Begin nothing below the low mark, as it could not be saved; trials that run continue."""
-        if event.low != self.state.storage_low:
-            self.state.storage_low = event.low
+        self.state.storage_low = event.low
 
     # ------------------------------------------------------------ time and people
 
@@ -256,8 +242,6 @@ class Experiment:
                 self._do.kill(trial)
         elif event.timer == WAKE and state.stopping is None:
             self._enact(self.policy.on_wake(state))
-        elif event.timer == WAKE:
-            state.missed_wake_at = due
         elif event.timer == WATCH and state.stopping is None:
             self._do.kill_silent(due)
 
@@ -268,7 +252,7 @@ class Experiment:
         configurations.asked_for = None
         configurations.suggested[event.n] = event.hparams
         if event.why:
-            self.state.say(None, f"configuration {event.n} is by {event.by}: {event.why}")
+            self.state.said.append(f"configuration {event.n} is by {event.by}: {event.why}")
 
     def _limits_moved(self, event: events.LimitsMoved) -> None:
         if requests.move_limits(self.state, self._do, event):

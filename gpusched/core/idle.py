@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpusched.core import exits
 from gpusched.core.allocation import DeviceSlot, DeviceState
 from gpusched.core.state import State
 from gpusched.core.trial import TrialRecord, TrialState
@@ -33,31 +32,21 @@ class Idle:
 
 
 class IdleTime:
-    """Atom-seconds by reason, up to the last event, and the reasons that hold now."""
+    """Atom-seconds by reason, up to the last event."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self.by_reason: dict[str, float] = {}
-        #: By reason: the number of atoms, and since when there have been any.
-        self.now: dict[str, tuple[int, float]] = {}
-        self._counted_to = 0.0
+        #: Since when each reason has held that held before the last event.
+        self.since: dict[str, float] = {}
 
     def count_to(self, at: float) -> None:
-        """Count the time since the last event for the reasons that have held."""
-        passed_s = at - self._counted_to
-        if passed_s > 0.0:
-            self._counted_to = at
-            for reason, (atoms, _) in self.now.items():
-                self.by_reason[reason] = self.by_reason.get(reason, 0.0) + atoms * passed_s
-
-    def recount(self) -> None:
-        """Take in the reasons that hold after an event."""
+        """Count the time since the last event. Call before the state takes in the next, which comes at ``at``."""
+        began = self._state.now
         atoms = _counts(self._state)
-        if atoms or self.now:
-            self.now = {reason: (n, self._since(reason)) for reason, n in atoms.items()}
-
-    def _since(self, reason: str) -> float:
-        return self.now[reason][1] if reason in self.now else self._state.now
+        self.since = {reason: self.since.get(reason, began) for reason in atoms}
+        for reason, number in atoms.items():
+            self.by_reason[reason] = self.by_reason.get(reason, 0.0) + number * (at - began)
 
     def waited_for_imports(self, trial: TrialRecord, waited_s: float) -> None:
         """Count the part of a launch in which it waited for the warm server for what it was."""
@@ -91,25 +80,12 @@ def why_free(state: State) -> str:
         return "the search is ending"
     if state.storage_low:
         return "the disk has too little room to begin a trial"
-    if not state.can_draw and state.awaits_configuration:
+    if state.configurations.asked_for is not None and not state.can_draw:
         return "the sampler has not answered yet"
     smallest = state.rules.smallest
     if len(state.devices.free) < smallest:
         return f"fewer than {count(smallest, 'atom')}, the smallest size"
-    declined = state.declined or "the policy starts and resumes no trial now"
-    return f"{declined}; {capped}" if (capped := _why_none_grows(state)) else declined
-
-
-def _why_none_grows(state: State) -> str:
-    """Return why no live trial may have one of the free atoms as well; nothing where one may."""
-    capped = "it has the most atoms that the recipe allows"
-    for trial in state.live.values():
-        room = trial.atoms + state.devices.room(trial.devices)
-        if exits.fit(state, trial, room) > trial.atoms:
-            return ""
-        if trial.cap is not None:
-            capped = "it has failed or slowed down on more atoms and grows no more"
-    return f"each live trial stays at its size: {capped}" if state.live else ""
+    return state.declined or "the policy starts and resumes no trial now"
 
 
 # ---------------------------------------------------------------- for people
@@ -122,21 +98,31 @@ def idle_now(idle: IdleTime, state: State) -> Iterator[Idle]:
         if (why := _why(state, slot)) is not None:
             groups.setdefault(why, []).append(slot.id)
     for (reason, detail), devices in groups.items():
-        _, since = idle.now.get(reason, (0, state.now))
-        yield Idle(tuple(devices), since, reason, detail)
+        yield Idle(tuple(devices), idle.since.get(reason, state.now), reason, detail)
 
 
 def _why(state: State, slot: DeviceSlot) -> tuple[str, str] | None:
     """Return the reason and the detail for which an atom is idle; None: it is not."""
     match slot.state:
         case DeviceState.FREE:
-            return why_free(state), _refusal(state)
+            return why_free(state), _why_none_grows(state)
         case DeviceState.QUARANTINED:
             return QUARANTINED, slot.reason
         case DeviceState.DRAINING:
             return RELEASING, "" if slot.trial is None else f"trial {slot.trial} has left"
         case DeviceState.HELD:
             return _why_held(state, slot)
+
+
+def _why_none_grows(state: State) -> str:
+    """Say why no live trial may have one of the free atoms as well; nothing where one may."""
+    capped = "it has the most atoms that the recipe allows"
+    for trial in state.live.values():
+        if state.fit(trial, trial.atoms + state.devices.room(trial.devices)) > trial.atoms:
+            return ""
+        if trial.cap is not None:
+            capped = f"trial {trial.id}: {trial.cap.why}"
+    return f"each live trial stays at its size: {capped}" if state.live else ""
 
 
 def _why_held(state: State, slot: DeviceSlot) -> tuple[str, str] | None:
@@ -146,9 +132,3 @@ def _why_held(state: State, slot: DeviceSlot) -> tuple[str, str] | None:
     if trial is not None and trial.state is TrialState.STARTING and trial.has_processes:
         return STARTING, f"trial {trial.id}"
     return None
-
-
-def _refusal(state: State) -> str:
-    """Say what happened on more atoms to the first live trial that grows no more."""
-    capped = ((trial.id, trial.cap.why) for trial in state.live.values() if trial.cap is not None)
-    return next((f"trial {number}: {why}" for number, why in capped), "")

@@ -1,6 +1,6 @@
 """Invariants of a search, as code.
 
-``check`` looks at everything, after every event of the tests; ``check_touched`` at the trial that an event was about,
+``check`` looks at everything, after every event of the tests; ``check_trial`` at the trial that an event was about,
 which the daemon affords after every report. An AssertionError names what is broken; it is never caught and never
 repaired, since what else is wrong is unknown then.
 """
@@ -17,8 +17,7 @@ S = TrialState
 def check(state: State) -> None:
     """Assert every invariant of a search between two events."""
     for trial in state.trials.values():
-        check_trial(trial)
-        check_allocation(state, trial)
+        check_trial(state, trial)
     _check_devices(state)
     _check_indices(state)
     assert not state.rested, "the policy was not told of a trial that came to rest"
@@ -30,35 +29,18 @@ def check(state: State) -> None:
         assert NEVER < state.best.score <= state.trials[state.best.trial].best_score, "best score"
 
 
-def check_touched(state: State, trial: TrialRecord | None) -> None:
-    """Assert what concerns the trial that an event was about, if it was about one."""
-    if trial is not None:
-        check_trial(trial)
-        check_allocation(state, trial)
-
-
-def check_trial(trial: TrialRecord) -> None:
-    """Assert what concerns one trial but for its devices."""
-    yields, has_processes = trial.state is YIELDING, trial.incarnation > trial.gone
-    assert (trial.after is not None) == yields, f"{_who(trial)}: after={trial.after}"
+def check_trial(state: State, trial: TrialRecord) -> None:
+    """Assert what concerns one trial: its devices are its own, clean if it runs on them, and of an allowed number."""
+    after, has_processes = trial.after, trial.incarnation > trial.gone
+    assert (after is not None) == (trial.state is YIELDING), f"{_who(trial)}: after={after}"
     assert trial.score >= NEVER, f"{_who(trial)} has the score NaN"
     assert trial.gone <= trial.incarnation, f"{_who(trial)}: more incarnations gone than launched"
-    if has_processes:
-        assert trial.state.is_live, f"{_who(trial)} has processes"
-        return
-    assert trial.up_at is None, f"{_who(trial)} trains without processes"
-    assert not trial.doom, f"{_who(trial)} is to die and has no processes"
-    if trial.state.is_live:
-        assert trial.state is S.STARTING, f"{_who(trial)} has no processes"
-
-
-def check_allocation(state: State, trial: TrialRecord) -> None:
-    """Assert that its devices are its own, clean if it runs on them, and of an allowed number."""
-    slots, has_processes, number = state.devices.slots, trial.has_processes, trial.id
-    its = (*trial.devices, *trial.reserved)
+    slots, its = state.devices.slots, trial.devices
+    if after is not None:
+        its += after.reserved
     for name in its:
         slot = slots[name]
-        mine = slot.trial == number or slot.awaited_by == number
+        mine = trial.id in (slot.trial, slot.awaited_by)
         assert mine, f"{name} is not the device of {_who(trial)}"
         if has_processes:
             assert slot.state is HELD, f"{_who(trial)} runs on unclean {name}"
@@ -66,23 +48,23 @@ def check_allocation(state: State, trial: TrialRecord) -> None:
         islands = {slots[name].island for name in its}
         assert len(islands) < 2, f"{_who(trial)} is on {len(islands)} islands"
     if has_processes:
-        assert trial.doom or _has_allowed_size(state, trial), (
-            f"{_who(trial)} runs on {trial.devices}, not an allowed size"
-        )
-    elif trial.state.is_live:
-        waits = any(slots[name].state is DeviceState.DRAINING for name in trial.devices)
+        assert trial.state.is_live, f"{_who(trial)} has processes"
+        atoms = len(trial.devices)
+        is_allowed = atoms > 0 and state.rules.fit(atoms) == atoms
+        assert trial.doom or is_allowed, f"{_who(trial)} runs on {its}, not an allowed size"
+        return
+    assert trial.up_at is None, f"{_who(trial)} trains without processes"
+    assert not trial.doom, f"{_who(trial)} is to die and has no processes"
+    if trial.state.is_live:
+        assert trial.state is S.STARTING, f"{_who(trial)} has no processes"
+        waits = any(slots[name].state is DeviceState.DRAINING for name in its)
         assert waits, f"{_who(trial)} has no processes and waits for nothing"
     else:
-        assert not trial.devices, f"{_who(trial)} holds devices"
+        assert not its, f"{_who(trial)} holds devices"
 
 
 def _who(trial: TrialRecord) -> str:
     return f"trial {trial.id} ({trial.state.value})"
-
-
-def _has_allowed_size(state: State, trial: TrialRecord) -> bool:
-    atoms = len(trial.devices)
-    return atoms > 0 and state.rules.fit(atoms) == atoms
 
 
 def _check_devices(state: State) -> None:

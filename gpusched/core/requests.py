@@ -7,7 +7,7 @@ from dataclasses import replace
 from msgspec import UNSET
 
 from gpusched.core.events import LimitsMoved, UserAsked
-from gpusched.core.state import DEADLINE, LAST_CALL, WAKE, State
+from gpusched.core.state import DEADLINE, LAST_CALL, State
 from gpusched.core.transitions import STOPPED_BY_USER, Transitions
 from gpusched.core.trial import After, TrialRecord, TrialState
 from gpusched.text import show_hparams
@@ -39,7 +39,7 @@ def asked(state: State, do: Transitions, event: UserAsked) -> None:
             do.leave(trial.id, After(S.STOPPED, "stopped by the user"))
         case "try" if state.stopping is None:
             state.configurations.given.append((event.hparams, event.seed))
-            state.say(None, f"asked to try {show_hparams(event.hparams)}")
+            state.said.append(f"asked to try {show_hparams(event.hparams)}")
         case _:
             pass
 
@@ -65,8 +65,6 @@ def move_limits(state: State, do: Transitions, event: LimitsMoved) -> bool:
     state.stopping, state.finished = None, False
     state.watched_since, state.failures = state.now, 0
     state.timers.pop(LAST_CALL, None)
-    if state.missed_wake_at is not None:
-        state.timers[WAKE], state.missed_wake_at = state.missed_wake_at, None
     if state.rules.watch:
         do.watch()
     untold, state.untold = state.untold, {}
@@ -84,7 +82,7 @@ def move_limits(state: State, do: Transitions, event: LimitsMoved) -> bool:
 def _pause_again(state: State, trial: TrialRecord, step: int) -> None:
     """Pause a trial again that the end of the search stopped; from step ``step`` (0: from its beginning)."""
     was_training = bool(trial.cut_atoms)
-    trial.saved = replace(trial.saved, step=step)
+    trial.saved_step = step
     where = f"its checkpoint is of step {step}" if step else "it had saved nothing and begins again"
     state.move(trial, S.PAUSED, f"the search continues; {where}")
     if was_training and not trial.held_by_user:

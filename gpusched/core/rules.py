@@ -1,9 +1,17 @@
-"""The part of a recipe that the core needs."""
+"""The part of a recipe that the core needs: its rules, and the configurations that have not started."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+Hparams = Mapping[str, object]
+#: The n-th configuration of the sequence; None after the last.
+Draw = Callable[[int], Hparams | None]
+#: A sampler that draws from a few values may draw barred ones for ever: after so many in a row it has no more.
+_PASSED_OVER_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,22 +49,20 @@ class Rules:
     #: A running trial is saved at the latest after this much training (None: only what may be the best).
     save_every_s: float | None = 300.0
 
-    #: Factor that turns a metric into a score (more is better); a field, as every report needs it.
+    #: Factor that turns a metric into a score (more is better), and the least atoms a trial may have: fields, as every
+    #: report needs them.
     sign: float = field(init=False, repr=False)
+    smallest: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sign", 1.0 if self.mode == "max" else -1.0)
+        object.__setattr__(self, "smallest", min(self.sizes, default=1))
 
-    def is_reached_by(self, curve: Sequence[tuple[int, float]]) -> bool:
-        """Tell whether the last report of a trial, (step, metric), is good enough to end the search."""
-        if self.target is None or not curve:
+    def is_reached_by(self, metric: float | None) -> bool:
+        """Tell whether the metric that a trial has reported is good enough to end the search."""
+        if self.target is None or metric is None:
             return False
-        return curve[-1][1] * self.sign >= self.target * self.sign
-
-    @property
-    def smallest(self) -> int:
-        """Least atoms a trial may have."""
-        return min(self.sizes) if self.sizes else 1
+        return metric * self.sign >= self.target * self.sign
 
     def fit(self, atoms: int) -> int:
         """Return the largest allowed size that is at most ``atoms``; the smallest size if all are larger."""
@@ -65,3 +71,84 @@ class Rules:
         if self.sizes:
             return max((size for size in self.sizes if size <= atoms), default=self.smallest)
         return max(1, atoms)
+
+
+class Configurations:
+    """The configurations of one search that have not started; ``max_trials``: most from the sequence (None: any).
+
+    ``draw``: the sequence; None: a sampler with a memory is asked for one configuration after the other.
+    """
+
+    def __init__(self, draw: Draw | None) -> None:
+        self._draw = draw
+        self.learns = draw is None
+        #: Trials that have started from the sequence.
+        self._started = 0
+        #: Configurations that a person asked for, each with the seed of its training.
+        self.given: deque[tuple[Hparams, int | None]] = deque()
+        #: The answers of a sampler with a memory by their number, and the number it has been asked for.
+        self.suggested: dict[int, Hparams | None] = {}
+        self.asked_for: int | None = None
+        self._next: Hparams | None = None
+        #: Places in the sequence: of the latest trial, and of the latest configuration drawn.
+        self._used = self._drawn = 0
+        #: Configurations that are not tried again.
+        self._barred: list[Hparams] = []
+
+    def _left(self, max_trials: int | None) -> float:
+        return math.inf if max_trials is None else max_trials - self._started
+
+    def has_next(self, max_trials: int | None) -> bool:
+        """Tell whether there is another configuration to start."""
+        return bool(self.given) or self._has_own(max_trials)
+
+    def _has_own(self, max_trials: int | None) -> bool:
+        if self._left(max_trials) <= 0:
+            return False
+        if self._next is None:
+            self._next = self._next_that_may_work()
+        return self._next is not None
+
+    def may_have_next(self, max_trials: int | None) -> bool:
+        """Tell whether there is another configuration, or a sampler with a memory may suggest one."""
+        may_suggest = self.learns and None not in self.suggested.values()
+        return (may_suggest and self._left(max_trials) > 0) or self.has_next(max_trials)
+
+    def left(self, max_trials: int | None) -> float:
+        """Return the number of those that can still be started, as far as is known."""
+        return len(self.given) + (self._left(max_trials) if self._has_own(max_trials) else 0)
+
+    def to_suggest(self, max_trials: int | None) -> int | None:
+        """Return the number to ask a sampler with a memory for now, one ahead of the trials; None: none yet."""
+        if self.asked_for is not None or self._next is not None:
+            return None
+        is_due = self._left(max_trials) > 0 and self._drawn not in self.suggested
+        return self._drawn if is_due else None
+
+    def take(self) -> tuple[Hparams, int | None]:
+        """Take the next, with the seed that a person gave. The caller has asked ``has_next``."""
+        if self.given:
+            return self.given.popleft()
+        assert self._next is not None
+        hparams, self._next, self._used = self._next, None, self._drawn
+        self._started += 1
+        return hparams, None
+
+    def bar(self, hparams: Hparams) -> None:
+        """Bar a configuration from being tried again."""
+        if hparams not in self._barred:
+            self._barred.append(hparams)
+        if self._next == hparams:
+            self._next = None
+
+    def _next_that_may_work(self) -> Hparams | None:
+        """Return the next that is not barred; None at the end, or where only barred ones seem to be left."""
+        draw = self.suggested.get if self._draw is None else self._draw
+        while self._drawn - self._used < _PASSED_OVER_MAX:
+            hparams = draw(self._drawn)
+            if hparams is None:
+                return None
+            self._drawn += 1
+            if hparams not in self._barred:
+                return hparams
+        return None

@@ -21,16 +21,18 @@ class Rung:
     __slots__ = (
         "_arrivals",
         "_cutoff",
-        "_cutoff_eta",
         "_newest_rung",
         "_order",
         "_scores",
         "_waiting",
+        "eta",
         "milestone",
     )
 
-    def __init__(self, milestone: int, newest_rung: dict[int, Rung] | None = None) -> None:
-        self.milestone = milestone
+    def __init__(
+        self, milestone: int, eta: float, newest_rung: dict[int, Rung] | None = None
+    ) -> None:
+        self.milestone, self.eta = milestone, eta
         #: The rung that each trial was recorded in last, shared by all rungs of a ladder.
         self._newest_rung: dict[int, Rung] = {} if newest_rung is None else newest_rung
         self._scores: dict[int, float] = {}
@@ -40,7 +42,6 @@ class Rung:
         #: Entries of the order whose trials are paused here and wait to be promoted.
         self._waiting: SortedList[tuple[float, int, int]] = SortedList()
         self._cutoff: float | None = None
-        self._cutoff_eta = 0.0
 
     def __len__(self) -> int:
         return len(self._order)
@@ -62,18 +63,22 @@ class Rung:
     def score(self, trial: int) -> float:
         return self._scores[trial]
 
-    def cutoff(self, eta: float) -> float:
+    def cutoff(self) -> float:
         """Return the score of the ceil(n/eta)-th best, which a trial needs to be kept (Algorithm 3, line 18)."""
-        if self._cutoff is None or self._cutoff_eta != eta:
-            place = max(1, math.ceil(len(self._order) / eta))
+        if self._cutoff is None:
+            place = max(1, math.ceil(len(self._order) / self.eta))
             self._cutoff = -self._order[place - 1][0] if self._order else -math.inf
-            self._cutoff_eta = eta
         return self._cutoff
 
-    def fails(self, trial: int, eta: float) -> bool:
+    @property
+    def places(self) -> int:
+        """Number of trials that are promoted from here, floor(n/eta) (Algorithm 1, line 20; Algorithm 2, line 10)."""
+        return int(len(self._order) // self.eta)
+
+    def fails(self, trial: int) -> bool:
         """Tell whether the trial was recorded here and is not among the best ceil(n/eta) of the n; ties are."""
         score = self._scores.get(trial)
-        return score is not None and score < self.cutoff(eta)
+        return score is not None and score < self.cutoff()
 
     def wait(self, trial: int) -> None:
         """Note that the trial is paused, and that this is the last rung it was recorded in."""
@@ -81,13 +86,13 @@ class Rung:
         if entry not in self._waiting:
             self._waiting.add(entry)
 
-    def promotable(self, eta: float, paused: Container[int]) -> Iterator[int]:
+    def promotable(self, paused: Container[int]) -> Iterator[int]:
         """Yield waiting trials among the best floor(n/eta), the best first (Algorithm 1, lines 20 and 21).
 
         Trials that are not in ``paused`` any more, or were recorded in a higher rung since, are forgotten on the way;
         ``wait`` brings them back. So a promotion costs O(log n), however many of the best have been promoted before.
         """
-        limit, place = int(len(self._order) // eta), 0
+        limit, place = self.places, 0
         while place < len(self._waiting):
             entry = self._waiting[place]
             if entry[2] not in paused or self._newest_rung[entry[2]] is not self:
@@ -121,10 +126,10 @@ def milestones(r: int, eta: float) -> Iterator[int]:
 class Ladder:
     """The rungs of one search, at r, r*eta, ..: made as trials come to them."""
 
-    __slots__ = ("_by_step", "_milestones", "_newest_rung", "_next", "rungs")
+    __slots__ = ("_by_step", "_eta", "_milestones", "_newest_rung", "_next", "rungs")
 
     def __init__(self, r: int, eta: float) -> None:
-        self._milestones = milestones(r, eta)
+        self._eta, self._milestones = eta, milestones(r, eta)
         self._next = next(self._milestones)
         self.rungs: list[Rung] = []
         self._newest_rung: dict[int, Rung] = {}
@@ -133,7 +138,7 @@ class Ladder:
     def at(self, step: int, stride: int = 1) -> Rung | None:
         """Return the rung at this step or, where a report stands for several steps, the highest that it has passed."""
         while self._next <= step:
-            rung = self._by_step[self._next] = Rung(self._next, self._newest_rung)
+            rung = self._by_step[self._next] = Rung(self._next, self._eta, self._newest_rung)
             self.rungs.append(rung)
             self._next = next(self._milestones)
         if stride == 1:

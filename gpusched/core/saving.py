@@ -2,85 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from gpusched.core.commands import Command, KeepBest, Save
 from gpusched.core.state import State
-from gpusched.core.trial import NEVER, BestCheckpoint, Saved, TrialRecord, TrialState
+from gpusched.core.trial import NEVER, RUNNING, BestCheckpoint, TrialRecord
 
 #: After an unanswered request for a checkpoint, until the next; twice as long each time, at most ``save_every_s``.
 SAVE_RETRY_S = 10.0
 
 
 class Saves:
-    """Asks trials of one search for checkpoints; ``add`` takes the commands."""
+    """Asks trials of one search for checkpoints, by ``commands``."""
 
-    def __init__(self, state: State, add: Callable[[Command], None]) -> None:
+    def __init__(self, state: State, commands: list[Command]) -> None:
         self._state = state
-        self._add = add
+        self._commands = commands
 
-    def ask_if_better(self, trial: TrialRecord) -> None:
-        """Have a checkpoint saved if this step would be the new best, unless saving eats too much training time.
+    def ask_for_best(self, trial: TrialRecord) -> None:
+        """Have a step saved that is the new best, unless saving eats too much training time.
 
         A trial that leaves saves in any case. Otherwise a search in which every step is a new best would do nothing but
         save: so not more often than ``best_every_s``, and not more than ``save_share`` of the trial's time. In between
         the trial puts a copy aside, which it commits after a while, or when it ends: it is asked for one only if
         none holds a better one.
         """
-        state = self._state
-        if not state.is_new_best(trial):
-            return
-        rules = state.rules
+        state, rules = self._state, self._state.rules
         if trial.after is not None:
             if not trial.after.save:
                 trial.after = replace(trial.after, save=True)
-                self._add(Save(trial.id, trial.incarnation))
+                self._commands.append(Save(trial.id, trial.incarnation))
             return
-        has_just_saved = state.now - trial.saved.at < trial.save_s / rules.save_share
+        has_just_saved = state.now - trial.saved_at < trial.save_s / rules.save_share
         has_just_asked = state.now - state.best_asked_at < rules.best_every_s
-        if has_just_saved or (state.best is not None and has_just_asked):
-            self._hold(trial)
-        else:
+        if not has_just_saved and (state.best is None or not has_just_asked):
             state.best_asked_at = state.save_asked_at[trial.id] = state.now
-            self._add(Save(trial.id, trial.incarnation))
+            self._commands.append(Save(trial.id, trial.incarnation))
+        elif trial.score > state.held_score:
+            state.held_by, state.held_score = trial.id, trial.score
+            self._commands.append(Save(trial.id, trial.incarnation, hold=True))
 
-    def _hold(self, trial: TrialRecord) -> None:
-        """Have the trial put a copy aside, unless one has been asked to keep a better one."""
-        if trial.score > self._state.held_score:
-            self._state.held_by, self._state.held_score = trial.id, trial.score
-            self._add(Save(trial.id, trial.incarnation, hold=True))
-
-    def exited(self, trial: TrialRecord) -> None:
-        """Forget the copy that the trial held: it is committed, or lost."""
-        if self._state.held_by == trial.id:
-            self._state.held_score = NEVER
-
-    def ask_if_due(self, trial: TrialRecord) -> None:
-        """Have a running trial saved that has trained for ``save_every_s`` without it: a machine may die.
+    def ask_if_due(self, trial: TrialRecord, every_s: float) -> None:
+        """Have a running trial saved that has trained for ``every_s`` without it: a machine may die.
 
         A trial that was asked and has committed nothing (its disk refused) is asked again, less and less often, and not
         while it may be writing: it would stop training until it has written, and write again.
         """
-        state, rules = self._state, self._state.rules
-        if rules.save_every_s is None or trial.state is not TrialState.RUNNING:
-            return
-        pause_s = max(rules.save_every_s, trial.save_s / rules.save_share)
-        unsaved_s = state.now - max(trial.saved.at, trial.up_at or 0.0)
+        state = self._state
+        pause_s = max(every_s, trial.save_s / state.rules.save_share)
+        unsaved_s = state.now - max(trial.saved_at, trial.up_at or 0.0)
         unasked_s = state.now - state.save_asked_at.get(trial.id, NEVER)
         overdue_when_asked_s = unsaved_s - unasked_s - pause_s
         patience_s = max(SAVE_RETRY_S, 2 * state.longest_save_s, overdue_when_asked_s)
         is_due = unsaved_s >= pause_s and unasked_s >= min(patience_s, pause_s)
-        if is_due and not trial.doom:
+        if is_due and trial.state is RUNNING and not trial.doom:
             state.save_asked_at[trial.id] = state.now
-            self._add(Save(trial.id, trial.incarnation))
+            self._commands.append(Save(trial.id, trial.incarnation))
 
-    def committed(self, trial: TrialRecord, step: int, save_s: float | None = None) -> None:
+    def committed(self, trial: TrialRecord, step: int, save_s: float) -> None:
         """Note that a checkpoint of ``step`` is on disk: it may be the best model there is."""
         state = self._state
-        if save_s is None:
-            save_s = trial.save_s
-        trial.saved = Saved(step, state.now, save_s)
+        trial.saved_step, trial.saved_at, trial.save_s = step, state.now, save_s
         state.longest_save_s = max(state.longest_save_s, save_s)
         metric = next((value for at, value in reversed(trial.curve) if at == step), None)
         if metric is None or metric != metric:
@@ -88,4 +70,4 @@ class Saves:
         score = metric * state.rules.sign
         if state.best is None or score > state.best.score:
             state.best = BestCheckpoint(trial.id, step, score, metric, trial.atoms, state.now)
-            self._add(KeepBest(trial.id, step, metric))
+            self._commands.append(KeepBest(trial.id, step, metric))

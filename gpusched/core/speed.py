@@ -101,18 +101,18 @@ class Speed:
     """Measured step times and overheads of one search, and s(a)."""
 
     def __init__(self, scaling: str | Mapping[int, float] = "auto") -> None:
-        self.learns = scaling == "auto"
+        #: None: learnt.
         self._given: Scaling | None = None
-        if isinstance(scaling, str):
-            self._given = None if self.learns else NAMED[scaling]
-        else:
+        if not isinstance(scaling, str):
             self._given = table(scaling)
+        elif scaling != "auto":
+            self._given = NAMED[scaling]
         self._fractions = RunningMedian()
         self._fractions.add(PRIOR_SERIAL_FRACTION)
-        self._step_on_one_atom = RunningMedian()
-        #: The shortest first step of a launch, until there is another step.
-        self._first_step_s: float | None = None
-        self._overhead = RunningMedian()
+        self._steps, self._overheads = RunningMedian(), RunningMedian()
+        #: Ta and To; None before the first step, and the first launch, were measured.
+        self.step_on_one_atom_s: float | None = None
+        self.overhead_s: float | None = None
         #: By trial: (atoms, step time) before a resize, to compare with the second report after it.
         self._before: dict[int, tuple[int, float]] = {}
 
@@ -124,22 +124,6 @@ class Speed:
             return self._given(atoms)
         fraction = self._fractions.value or 0.0
         return 1.0 / (fraction + (1.0 - fraction) / atoms)
-
-    @property
-    def step_on_one_atom_s(self) -> float | None:
-        """Ta; None before the first step was measured."""
-        measured = self._step_on_one_atom.value
-        return self._first_step_s if measured is None else measured
-
-    @property
-    def overhead_s(self) -> float | None:
-        """To; None before the first launch was measured."""
-        return self._overhead.value
-
-    @property
-    def overhead(self) -> float:
-        """To, taken as 0 while unknown."""
-        return self._overhead.value or 0.0
 
     # ------------------------------------------------------------ measurements
 
@@ -153,10 +137,9 @@ class Speed:
             if trial.steps_since_launch == 0:
                 return 0
             step_time_s = (now - trial.heard_at) / stride
+        # The devices of a doomed trial may be lost; several reports read at once have no time between them.
         if trial.doom is not None or not step_time_s > 0:
-            return (
-                0  # its devices may be lost; several reports read at once have no time between them
-            )
+            return 0
         if trial.steps_since_launch == 0:
             self._learn_launch(trial, step_time_s, stride, now)
             return 0
@@ -165,7 +148,8 @@ class Speed:
             before, before_s = self._before.pop(trial.id)
             self.saw_resize(before, before_s, atoms, step_time_s)
             back = before if before < atoms and step_time_s > SLOWER * before_s else 0
-        self.saw_step(atoms, step_time_s)
+        self._steps.add(step_time_s * self.s(atoms))
+        self.step_on_one_atom_s = self._steps.value
         trial.step_time_s = step_time_s
         return back
 
@@ -178,27 +162,22 @@ class Speed:
         usual_s = first_s if usual_s is None else min(first_s, usual_s)
         trial.step_time_s = usual_s
         if trial.decided_at is not None:
-            self.saw_overhead(now - trial.decided_at - stride * usual_s)
-        on_one_s = first_s * self.s(atoms)
-        if self._first_step_s is None or on_one_s < self._first_step_s:
-            self._first_step_s = on_one_s
+            self._overheads.add(max(0.0, now - trial.decided_at - stride * usual_s))
+            self.overhead_s = self._overheads.value
+        if self._steps.value is None:  # the shortest first step counts, until there is another step
+            known, on_one_s = self.step_on_one_atom_s, first_s * self.s(atoms)
+            self.step_on_one_atom_s = on_one_s if known is None else min(known, on_one_s)
 
     def resizes(self, trial: TrialRecord) -> None:
         """Remember the speed of a trial that leaves to continue at another size."""
         if trial.atoms and trial.step_time_s is not None:
             self._before[trial.id] = (trial.atoms, trial.step_time_s)
 
-    def saw_step(self, atoms: int, step_time_s: float) -> None:
-        self._step_on_one_atom.add(step_time_s * self.s(atoms))
-
-    def saw_overhead(self, overhead_s: float) -> None:
-        self._overhead.add(max(0.0, overhead_s))
-
     def saw_resize(
         self, atoms_before: int, before_s: float, atoms_after: int, after_s: float
     ) -> None:
         """Learn f from a trial whose step took ``before_s`` on a atoms and ``after_s`` on b."""
-        if not self.learns or atoms_before == atoms_after or before_s <= 0:
+        if self._given is not None or atoms_before == atoms_after or before_s <= 0:
             return
         fraction = _serial_fraction(atoms_before, atoms_after, after_s / before_s)
         if fraction is not None:

@@ -5,7 +5,6 @@ Policies get this object as their ``View`` and must not change it; ``Experiment`
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,8 +12,7 @@ from typing import Any
 from sortedcontainers import SortedKeyList
 
 from gpusched.core.allocation import DeviceState, DeviceTable
-from gpusched.core.configurations import Configurations, Draw
-from gpusched.core.rules import Rules
+from gpusched.core.rules import Configurations, Draw, Rules
 from gpusched.core.speed import Speed
 from gpusched.core.trial import NEVER, BestCheckpoint, TrialRecord, TrialState
 
@@ -71,8 +69,6 @@ class State:
         self.finished = False
         #: Times at which ``TimerFired`` is due; a timer that is set again moves.
         self.timers: dict[str, float] = {}
-        #: Time of a policy's wake that came while the search was ending, for a search that continues after its end.
-        self.missed_wake_at: float | None = None
         #: Since when trials could be heard: before that, silence means nothing.
         self.watched_since = NEVER
         #: Sentences about the search as a whole, of the event that was handled last.
@@ -88,7 +84,7 @@ class State:
     @property
     def atoms_total(self) -> int:
         """Atoms that can be used at all (those in quarantine are not counted)."""
-        return self.devices.usable
+        return len(self.devices.slots) - self.devices.quarantined
 
     @property
     def atoms_free(self) -> int:
@@ -125,33 +121,29 @@ class State:
     @property
     def overhead_s(self) -> float:
         """To; 0 while unknown."""
-        return self.speed.overhead
+        return self.speed.overhead_s or 0.0
 
     def speedup(self, atoms: int) -> float:
         """Return s(a)."""
         return self.speed.s(atoms)
 
-    @property
-    def starts_left(self) -> float:
-        """Number of trials that may still start from the sequence; those that a person gave do not count."""
-        return self._left(self.rules.max_trials)
-
-    def _left(self, max_trials: int | None) -> float:
-        return math.inf if max_trials is None else max_trials - self.configurations.started
+    def fit(self, trial: TrialRecord, atoms: int) -> int:
+        """Return the largest size of at most ``atoms`` on which this trial has not failed."""
+        return self.rules.fit(atoms if trial.cap is None else min(atoms, trial.cap.atoms))
 
     @property
     def can_draw(self) -> bool:
         """Whether there is another configuration to start."""
-        return self.configurations.has_next(self.starts_left)
+        return self.configurations.has_next(self.rules.max_trials)
 
     def can_draw_up_to(self, max_trials: int | None) -> bool:
         """Tell whether there would be, or may come, another configuration to start with this limit."""
-        return self.configurations.may_have_next(self._left(max_trials))
+        return self.configurations.may_have_next(max_trials)
 
     @property
     def draws_left(self) -> float:
         """Number of configurations that can still be started, as far as is known; infinite without a limit."""
-        return self.configurations.left(self.starts_left)
+        return self.configurations.left(self.rules.max_trials)
 
     def is_new_best(self, trial: TrialRecord) -> bool:
         """Tell whether the trial's latest step is better than every checkpoint kept so far."""
@@ -203,8 +195,10 @@ class State:
         """Change a trial's state and the indices with it."""
         was_live = trial.state.is_live
         trial.go(to, self.now, why)
-        if to is TrialState.STARTING or not to.is_live:
-            self._set_down(trial)
+        is_down = to is TrialState.STARTING or not to.is_live
+        if is_down and trial.up_at is not None:
+            trial.past_training_s, trial.up_at = trial.training_s(self.now), None
+            self._longest_past_s = max(self._longest_past_s, trial.past_training_s)
         if to.is_live and not was_live:
             self.live[trial.id] = trial
         elif was_live and not to.is_live:
@@ -232,30 +226,9 @@ class State:
         if trial.id in self.wanted:
             self.wanted.remove(trial.id)
 
-    def _set_down(self, trial: TrialRecord) -> None:
-        """Stop counting the trial's training time: its ranks are gone."""
-        if trial.up_at is None:
-            return
-        trial.past_training_s = trial.training_s(self.now)
-        self._longest_past_s = max(self._longest_past_s, trial.past_training_s)
-        trial.up_at = None
-
-    def set_score(self, trial: TrialRecord, score: float) -> None:
-        """Set the latest score of a live trial; a paused one keeps its place by score."""
-        trial.score = score
-        if score > trial.best_score:
-            trial.best_score, trial.best_step = score, trial.step
-
     @property
     def best_unsaved(self) -> TrialRecord | None:
         """The trial that has reported more than the best checkpoint scores; None where the best has a checkpoint."""
         kept = self.best.score if self.best is not None else NEVER
         ahead = [trial for trial in self.trials.values() if trial.best_score > kept]
         return max(ahead, key=lambda trial: trial.best_score, default=None)
-
-    def say(self, trial: TrialRecord | None, text: str) -> None:
-        """Keep a decision in words: in the trial's story, or for the log of the search."""
-        if trial is None:
-            self.said.append(text)
-        else:
-            trial.tell(self.now, text)

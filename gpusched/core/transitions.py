@@ -27,7 +27,7 @@ from gpusched.core.decisions import (
 from gpusched.core.events import TrialExited
 from gpusched.core.saving import Saves
 from gpusched.core.state import LAST_CALL, WAKE, WATCH, State
-from gpusched.core.trial import After, Doom, TrialRecord, TrialState
+from gpusched.core.trial import NEVER, After, Doom, TrialRecord, TrialState
 
 S = TrialState
 
@@ -39,21 +39,12 @@ STOPPED_BY_USER = "stopped by the user"
 
 
 class Transitions:
-    """Changes the state and collects the commands that follow; ``take`` hands them over at the end of an event."""
+    """Changes the state and collects the commands that follow from an event."""
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._commands: list[Command] = []
-        self.saves = Saves(state, self.add)
-
-    def take(self) -> list[Command]:
-        """Return the commands since the last ``take``, in order."""
-        commands, self._commands = self._commands, []
-        return commands
-
-    def add(self, command: Command) -> None:
-        """Have the executor carry out a command that changes nothing here."""
-        self._commands.append(command)
+        self.commands: list[Command] = []
+        self.saves = Saves(state, self.commands)
 
     def enact(self, decision: Decision) -> bool:
         """Carry out one decision; False if no trial was moved by it."""
@@ -75,7 +66,7 @@ class Transitions:
             case WakeAt():
                 self._state.timers[WAKE] = decision.at
             case Say():
-                self._state.say(None, decision.text)
+                self._state.said.append(decision.text)
             case LeaveFree():
                 self._state.declined = decision.why
         return False
@@ -94,10 +85,8 @@ class Transitions:
     def _resume(self, decision: Resume) -> bool:
         state = self._state
         trial = state.trials[decision.trial]
-        atoms = exits.within_room(state, exits.fit(state, trial, decision.atoms))
-        if trial.state is not S.PAUSED or trial.held_by_user:
-            return False
-        if not atoms:
+        atoms = exits.within_room(state, state.fit(trial, decision.atoms))
+        if not atoms or trial.state is not S.PAUSED or trial.held_by_user:
             return False
         self._begin(
             trial, atoms, decision.reason or "resumed", f"resumed from step {trial.saved_step}"
@@ -106,7 +95,7 @@ class Transitions:
 
     def _begin(self, trial: TrialRecord, atoms: int, reason: str, cause: str) -> None:
         state = self._state
-        state.say(trial, reason)
+        trial.tell(state.now, reason)
         trial.cut_atoms = None
         trial.devices = state.devices.choose(atoms)
         state.devices.take(trial.devices, trial.id)
@@ -119,7 +108,9 @@ class Transitions:
         trial.incarnation += 1
         trial.steps_since_launch = 0
         trial.heard_at = self._state.now
-        self.add(Launch(trial.id, trial.incarnation, trial.devices, trial.hparams, trial.seed))
+        self.commands.append(
+            Launch(trial.id, trial.incarnation, trial.devices, trial.hparams, trial.seed)
+        )
 
     def launch_if_ready(self, trial: TrialRecord) -> None:
         """Launch a STARTING trial once all of its devices are clean; pause one that has lost them all."""
@@ -139,9 +130,9 @@ class Transitions:
     def _resize(self, decision: Resize) -> bool:
         state = self._state
         trial = state.trials[decision.trial]
-        atoms, room = exits.fit(state, trial, decision.atoms), state.devices.room(trial.devices)
+        atoms, room = state.fit(trial, decision.atoms), state.devices.room(trial.devices)
         if atoms > trial.atoms + room and state.rules.islands_apart:
-            atoms = max(trial.atoms, exits.fit(state, trial, trial.atoms + room))
+            atoms = max(trial.atoms, state.fit(trial, trial.atoms + room))
         more = atoms - trial.atoms
         if trial.state is not S.RUNNING or trial.doom or more == 0 or more > room:
             return False
@@ -150,7 +141,7 @@ class Transitions:
             reserved = state.devices.choose(more, near=trial.devices)
             state.devices.take(reserved, trial.id)
         trial.decided_at = state.now
-        state.say(trial, decision.reason or f"resize to {atoms} atoms")
+        trial.tell(state.now, decision.reason or f"resize to {atoms} atoms")
         self._yield(trial, After(S.STARTING, decision.reason, atoms, reserved=reserved))
         return True
 
@@ -161,7 +152,7 @@ class Transitions:
         if trial.state is S.PAUSED:
             if after.state is S.PAUSED:
                 return False
-            state.say(trial, after.reason)
+            trial.tell(state.now, after.reason)
             state.move(trial, after.state, after.reason)
             trial.cut_atoms = None
             return True
@@ -172,7 +163,7 @@ class Transitions:
             return True
         if trial.state is not S.RUNNING:
             return False
-        state.say(trial, after.reason)
+        trial.tell(state.now, after.reason)
         self._yield(trial, after)
         return True
 
@@ -226,14 +217,14 @@ class Transitions:
             save = save or trial.save_s <= self._last_call_s()
         state.move(trial, S.YIELDING, after.reason)
         trial.after = replace(after, save=save)
-        self.add(Yield(trial.id, trial.incarnation, save))
+        self.commands.append(Yield(trial.id, trial.incarnation, save))
 
     def _change_of_mind(self, trial: TrialRecord, told: After, after: After) -> bool:
         """Change where a trial that leaves already goes, and only to something more final."""
         state = self._state
         if told.state.is_final or after.state is told.state:
             return False
-        state.say(trial, after.reason)
+        trial.tell(state.now, after.reason)
         trial.after = replace(after, save=told.save, reserved=told.reserved)
         if after.state is not S.PAUSED:
             state.unwant(trial)
@@ -243,7 +234,7 @@ class Transitions:
     def _leave_before_up(self, trial: TrialRecord, after: After) -> None:
         """Kill a trial that has not reported, so that it cannot be asked to yield and nothing is lost."""
         state = self._state
-        state.say(trial, after.reason)
+        trial.tell(state.now, after.reason)
         if trial.has_processes:
             self.kill(trial)
             state.move(trial, S.YIELDING, f"killed while starting: {after.reason}")
@@ -271,8 +262,8 @@ class Transitions:
         doom.grace_s = grace_s
         if why and not doom.why:
             doom.why, doom.hung = why, stacks
-            state.say(trial, why)
-        self.add(Kill(trial.id, trial.incarnation, grace_s, stacks))
+            trial.tell(state.now, why)
+        self.commands.append(Kill(trial.id, trial.incarnation, grace_s, stacks))
 
     # ------------------------------------------------------------ silence
 
@@ -296,12 +287,16 @@ class Transitions:
     def exited(self, trial: TrialRecord, event: TrialExited) -> None:
         """Move a trial to where it goes now that nothing of its incarnation is left."""
         state, told = self._state, trial.after
+        if event.saved_step is not None:
+            self.saves.committed(trial, event.saved_step, trial.save_s)
+        if state.held_by == trial.id:
+            state.held_score = NEVER  # the copy that the trial held is committed, or lost
         after = exits.after_exit(state, trial, event)
         trial.gone, trial.doom = trial.incarnation, None
         if after.is_resize:
             state.speed.resizes(trial)
         if used := exits.drain(state, trial, after.atoms if after.is_resize else 0):
-            self.add(ConfirmRelease(used))
+            self.commands.append(ConfirmRelease(used))
         trial.after = None
         if after.state is not S.STOPPED and after != told:
             trial.cut_atoms = None  # the script came to an end of its own
@@ -309,9 +304,9 @@ class Transitions:
             state.failures += 1
             if event.barred:
                 state.configurations.bar(trial.hparams)
-                state.say(trial, "this configuration is not tried again")
+                trial.tell(state.now, "this configuration is not tried again")
         if after != told:
-            state.say(trial, after.reason)
+            trial.tell(state.now, after.reason)
         state.move(trial, after.state, after.reason)
         self.launch_if_ready(trial)
 

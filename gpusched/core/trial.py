@@ -9,17 +9,15 @@ from __future__ import annotations
 import enum
 import math
 import statistics
-from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any
 
 from gpusched.protocol import Report
 from gpusched.text import count
 
 NEVER = -math.inf
-NO_REPORT = Report(0, 0, 0)
 
 
 class TrialState(enum.Enum):
@@ -96,15 +94,6 @@ class Doom:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """The newest committed checkpoint of a trial: its step (0: none), when it was committed, how long a save took."""
-
-    step: int = 0
-    at: float = NEVER
-    save_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Cap:
     """The most atoms that a trial may have from now on, and what happened on more of them, in words."""
 
@@ -130,57 +119,6 @@ class InvalidTransition(Exception):
     def __init__(self, trial: TrialRecord, to: TrialState) -> None:
         story = "\n".join(f"  {at:10.3f}s  {text}" for at, text in trial.story)
         super().__init__(f"trial {trial.id}: {trial.state.value} -> {to.value} is illegal\n{story}")
-
-
-class Curve(Sequence[tuple[int, float]]):
-    """(step, metric) of every report in order of arrival; the metric is NaN where it was not finite.
-
-    16 bytes a report (a list of tuples: 100): a daemon that serves for days remembers every one.
-    """
-
-    __slots__ = ("_metrics", "_steps")
-
-    def __init__(self) -> None:
-        self._steps = array("q")
-        self._metrics = array("d")
-
-    def add(self, step: int, metric: float) -> None:
-        self._steps.append(step)
-        self._metrics.append(metric)
-
-    @property
-    def furthest_step(self) -> int:
-        """The highest step; a relaunch goes back to a checkpoint."""
-        return max(self._steps, default=0)
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def __iter__(self) -> Iterator[tuple[int, float]]:
-        return zip(self._steps, self._metrics, strict=True)
-
-    def __reversed__(self) -> Iterator[tuple[int, float]]:
-        return zip(reversed(self._steps), reversed(self._metrics), strict=True)
-
-    @overload
-    def __getitem__(self, at: int) -> tuple[int, float]: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> list[tuple[int, float]]: ...
-
-    def __getitem__(self, at: int | slice) -> tuple[int, float] | list[tuple[int, float]]:
-        if isinstance(at, slice):
-            return list(zip(self._steps[at], self._metrics[at], strict=True))
-        return self._steps[at], self._metrics[at]
-
-    def __eq__(self, other: object) -> bool:
-        """The same reports to the bit; NaN is equal to itself here."""
-        if not isinstance(other, Curve):
-            return NotImplemented
-        same = self._steps == other._steps
-        return same and self._metrics.tobytes() == other._metrics.tobytes()
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(slots=True, eq=False)
@@ -212,10 +150,21 @@ class TrialRecord:
     #: Best finite metric so far, as a score, and the step it was reported at.
     best_score: float = NEVER
     best_step: int = 0
-    #: The latest report.
-    report: Report = field(default_factory=lambda: NO_REPORT)
+    metric: float | None = None
+    """The metric of the latest report; None where it was not finite."""
+    step: int = 0
+    """The step of the latest report."""
+    #: The number of the latest report.
+    seq: int = 0
+    metrics: Mapping[str, float | str] = field(default_factory=dict)
+    """Every number of the latest report."""
 
-    saved: Saved = Saved()
+    saved_step: int = 0
+    """Step of the newest committed checkpoint; 0: none."""
+    #: When that was committed.
+    saved_at: float = NEVER
+    save_s: float = 0.0
+    """Time that the latest save took."""
 
     #: When the launch, or the yield of a resize, was decided: the start of what counts as overhead. None: not known.
     decided_at: float | None = 0.0
@@ -243,32 +192,8 @@ class TrialRecord:
     cut_atoms: int | None = None
     #: Events of its life, for ``explain`` and for error messages: (at, text).
     story: list[tuple[float, str]] = field(default_factory=list)
-    curve: Curve = field(default_factory=Curve)
-
-    @property
-    def step(self) -> int:
-        """The step of the latest report."""
-        return self.report.step
-
-    @property
-    def seq(self) -> int:
-        return self.report.seq
-
-    @property
-    def metric(self) -> float | None:
-        """The metric of the latest report; None where it was not finite."""
-        latest = self.curve[-1][1] if self.curve else math.nan
-        return latest if latest == latest else None
-
-    @property
-    def saved_step(self) -> int:
-        """Step of the newest committed checkpoint; 0: none."""
-        return self.saved.step
-
-    @property
-    def save_s(self) -> float:
-        """Time that the latest save took."""
-        return self.saved.save_s
+    #: (step, metric) of every report in order of arrival; the metric is NaN where it was not finite.
+    curve: list[tuple[int, float]] = field(default_factory=list)
 
     @property
     def reserved(self) -> tuple[str, ...]:
@@ -276,9 +201,14 @@ class TrialRecord:
         return self.after.reserved if self.after is not None else ()
 
     @property
+    def furthest_step(self) -> int:
+        """The highest step that was reported; a relaunch goes back to a checkpoint."""
+        return max((step for step, _ in self.curve), default=0)
+
+    @property
     def infrastructure_faults(self) -> int:
         """Number of the machine's faults since the trial last made progress."""
-        return self.faults_at.count(self.curve.furthest_step)
+        return self.faults_at.count(self.furthest_step)
 
     @property
     def error(self) -> str | None:
@@ -301,11 +231,6 @@ class TrialRecord:
     @property
     def size_in_words(self) -> str:
         return count(self.atoms, "atom")
-
-    @property
-    def metrics(self) -> Mapping[str, float | str]:
-        """Every number of the latest report."""
-        return self.report.metrics
 
     def has_passed(self, every: int) -> bool:
         """Tell whether the latest report stands on a multiple of ``every`` steps, or has passed one."""
@@ -345,16 +270,22 @@ class TrialRecord:
 
     def saved_age_s(self, now: float) -> float | None:
         """Return the seconds since its newest checkpoint was committed; None without one."""
-        return round(max(0.0, now - self.saved.at), 3) if self.saved.step else None
+        return round(max(0.0, now - self.saved_at), 3) if self.saved_step else None
 
-    def record(self, report: Report, metric: float | None, stride: int, now: float) -> None:
-        """Take in a report; ``stride``: steps since the trial's last one."""
+    def record(
+        self, report: Report, metric: float | None, sign: float, stride: int, now: float
+    ) -> None:
+        """Take in a report; ``stride``: steps since the trial's last one; ``sign`` turns its metric into a score."""
         if self.steps_since_launch:
             self.intervals_s.append(now - self.heard_at)
-        self.report, self.heard_at = report, now
+        self.step, self.seq, self.metrics = report.step, report.seq, report.metrics
+        self.metric, self.stride, self.heard_at = metric, stride, now
+        self.score = NEVER if metric is None else metric * sign
+        if self.score > self.best_score:
+            self.best_score, self.best_step = self.score, self.step
         self.trained_atoms = len(self.devices)
         self.steps_since_launch += stride
-        self.curve.add(report.step, math.nan if metric is None else metric)
+        self.curve.append((report.step, math.nan if metric is None else metric))
 
     def tell(self, at: float, text: str) -> None:
         """Add a line to the trial's story."""

@@ -211,7 +211,7 @@ def _trial(state: State, trial: TrialRecord, now_s: float) -> TrialRow:
         hparams=dict(trial.hparams),
         metrics={
             clean(name, 60): _number(value)
-            for name, value in islice(trial.report.metrics.items(), METRICS)
+            for name, value in islice(trial.metrics.items(), METRICS)
         },
         curve=tuple(_finite(value) for _, value in thinned(trial.curve, CURVE_POINTS)),
         error=first_line(trial.error) if trial.error else None,

@@ -100,11 +100,15 @@ class Driver:
 
     def turn(self, at_most: float = FOREVER) -> None:
         """Wait for something to happen, for a timer, or until ``at_most``; deal with it."""
-        now = self.executor.now()
-        events = [] if self._suggester is None else list(self._suggester.poll(now))
-        until = now if events else min(at_most, self._wakes_at, self._commit_at)
-        if self._suggester is not None and self._state.awaits_configuration:
-            until = min(until, now + LOOK_EVERY_S)
+        until = min(at_most, self._wakes_at, self._commit_at)
+        events: list[Event] = []
+        if self._suggester is not None:
+            now = self.executor.now()
+            events += self._suggester.poll(now)
+            if events:
+                until = now
+            elif self._state.awaits_configuration:
+                until = min(until, now + LOOK_EVERY_S)
         self.handle([*events, *self.executor.poll(until)])
         now = self.executor.now()
         if now >= self._wakes_at:
@@ -145,7 +149,7 @@ class Driver:
         elif self.journal is None:
             self._tell()
         elif events and self.stalled is None:
-            self._commit_at = min(self._commit_at, self.executor.now() + COMMIT_EVERY_S)
+            self._commit_at = min(self._commit_at, events[-1].at + COMMIT_EVERY_S)
 
     def _settle(self, *, is_synced: bool = False) -> None:
         """Commit to the journal, then tell of it and carry out what waits for it."""

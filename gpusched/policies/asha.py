@@ -38,11 +38,13 @@ class Asha(base.Policy):
         if rung is None:
             return base.NOTHING
         # Algorithm 2, lines 10 to 12: on arrival, against floor(n/eta).
-        rank, count = rung.rank(trial.id), len(rung)
-        if rank < int(count // options.eta):
+        rank = rung.rank(trial.id)
+        if rank < rung.places:
             return base.NOTHING
         return (
-            Pause(trial.id, f"pauses at rung {rung.milestone}: {ordinal(rank)} of {count} there"),
+            Pause(
+                trial.id, f"pauses at rung {rung.milestone}: {ordinal(rank)} of {len(rung)} there"
+            ),
         )
 
     def _arrival(self, trial: TrialView) -> Rung | None:
@@ -61,29 +63,29 @@ class Asha(base.Policy):
     def on_capacity(self, view: View) -> Sequence[Decision]:
         # ASHA paper, get_job(): the furthest trained promotable configuration first ..
         for rung in reversed(self.ladder.rungs):
-            for trial_id in rung.promotable(self.options.eta, view.paused):
+            for trial_id in rung.promotable(view.paused):
                 if not view.trials[trial_id].held_by_user:
                     return (Resume(trial_id, 1, f"promoted from rung {rung.milestone}"),)
         # .. else a new configuration in the bottom rung (Algorithm 2's trivial entrance policy).
         return (Start(1, "a new configuration"),) if view.can_draw else base.NOTHING
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
-        return explain_rungs(self.ladder.rungs, trial, self.options.eta)
+        return explain_rungs(self.ladder.rungs, trial)
 
 
-def promoted(count: int, eta: float) -> str:
-    """Word how many of ``count`` trials at a rung are promoted."""
-    best = int(count // eta)
+def promoted(rung: Rung) -> str:
+    """Word how many of the trials at a rung are promoted."""
+    best = rung.places
     if best == 0:
-        return f"promotion begins when {math.ceil(eta)} trials have come"
+        return f"promotion begins when {math.ceil(rung.eta)} trials have come"
     return "the best is promoted" if best == 1 else f"the best {best} are promoted"
 
 
-def explain_rungs(rungs: Sequence[Rung], trial: TrialView, eta: float) -> list[str]:
+def explain_rungs(rungs: Sequence[Rung], trial: TrialView) -> list[str]:
     """Return a sentence for each rung in which the trial was recorded."""
     return [
         f"rung {rung.milestone}: {ordinal(rung.rank(trial.id))} of {len(rung)}"
-        + ("" if trial.state.is_final else f"; {promoted(len(rung), eta)}")
+        + ("" if trial.state.is_final else f"; {promoted(rung)}")
         for rung in rungs
         if trial.id in rung
     ]

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from gpusched.core.decisions import Decision, Stop, TrialView, View
 from gpusched.core.trial import NEVER
 from gpusched.policies import base, fifo
-from gpusched.policies.scale import Scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +79,8 @@ class Bandit(fifo.Fifo):
         job, best = score * sign, self._best * sign
         return job * factor > best if sign > 0 else best * factor > job
 
-    def _scale(self, sign: float) -> Scale | None:
+    def _scale(self, sign: float) -> base.Scale | None:
         """Return the scale to normalise by; None: metrics are positive and compared as they are."""
         if self._lowest < 0 and self._highest > self._lowest:
-            return Scale(self._lowest, self._highest, sign)
+            return base.Scale(self._lowest, self._highest, sign)
         return None

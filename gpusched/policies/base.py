@@ -1,4 +1,4 @@
-"""Parts that several policies share: the options of halving, the end at R steps, a rank in words."""
+"""Parts that several policies share: options, the end at R steps, and metrics on a scale from 0 to 1."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from gpusched.core.decisions import (
 )
 
 __all__ = ["NOTHING", "BadOption", "HalvingOptions", "Options", "Policy", "TrialView", "View"]
+
+#: Longer curves are thinned to at most this many values before they are extrapolated.
+MAX_CURVE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,3 +65,89 @@ def note_on_steps(options: object, view: View) -> Iterator[str]:
             f"trials report every {stride} steps, and are complete at step {options.R}: where that is too early, set "
             "policy.R (and r) in the script's steps"
         )
+
+
+# ---------------------------------------------------------------- metrics on a scale
+#
+# For policies that multiply metrics or predict them: neither makes sense without knowing where the metric can lie. For
+# an accuracy the bounds are 0 and 1; for a loss 0 and, say, the loss of a model that has learnt nothing.
+
+
+class Scale:
+    """From scores (more is better, ``sign`` times the metric) to 0 (worst) .. 1 (best); beyond the bounds, the bound.
+
+    Min-max normalisation as in HyperDrive (Middleware'17, 6.3, equation 4).
+    """
+
+    __slots__ = ("_high", "_low", "_sign")
+
+    def __init__(self, metric_min: float, metric_max: float, sign: float) -> None:
+        self._low, self._high, self._sign = metric_min, metric_max, sign
+
+    def of_score(self, score: float) -> float:
+        """Return 0..1 for a finite score; 0 for minus infinity (a metric that was not finite)."""
+        return self.of_metric(score * self._sign) if score > float("-inf") else 0.0
+
+    def of_metric(self, metric: float) -> float:
+        """Return 0..1 for a finite metric."""
+        share = (metric - self._low) / (self._high - self._low)
+        share = min(1.0, max(0.0, share))
+        return share if self._sign > 0 else 1.0 - share
+
+    def metric(self, share: float) -> float:
+        """Return the metric at this place of the scale."""
+        if self._sign < 0:
+            share = 1.0 - share
+        return self._low + share * (self._high - self._low)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundedOptions(Options):
+    """``R`` steps at most, and the values that the metric can have."""
+
+    R: int | None = 81
+    metric_min: float | None = None
+    metric_max: float | None = None
+
+    def problems(self) -> Iterator[BadOption]:
+        yield from Options.problems(self)
+        low, high = self.metric_min, self.metric_max
+        if low is None and high is None:
+            yield (
+                "metric_min",
+                "this policy needs a bounded metric: give metric_min and metric_max, the values it can have "
+                "(0 and 1 for an accuracy)",
+            )
+        elif low is None or high is None:
+            missing = "metric_min" if low is None else "metric_max"
+            yield missing, "metric_min and metric_max go together: give both"
+        elif not low < high:
+            yield "metric_max", f"must be above metric_min = {low:g}, not {high:g}"
+
+    def scale(self, sign: float) -> Scale:
+        """Return the scale between the bounds, which have been given."""
+        assert self.metric_min is not None
+        assert self.metric_max is not None
+        return Scale(self.metric_min, self.metric_max, sign)
+
+
+def curve_of(trial: TrialView, scale: Scale) -> tuple[tuple[float, ...], int]:
+    """Return the trial's learning curve on the scale, one value every ``stride`` steps, and that stride.
+
+    A step that was trained twice counts with its later value; a metric that was not finite is replaced by the one
+    before it (by the one after it at the beginning). Empty if no metric was finite.
+    """
+    values: dict[int, float] = dict(trial.curve)
+    length = max(values, default=0)
+    stride = -(-length // MAX_CURVE) if length else 1
+    known = next((values[step] for step in sorted(values) if values[step] == values[step]), None)
+    if known is None:
+        return (), 1
+    found = []
+    for step in range(1, length + 1):
+        value = values.get(step)
+        if value is not None and value == value:
+            known = value
+        if (length - step) % stride == 0:
+            found.append(scale.of_metric(known))
+    return tuple(found), stride

@@ -19,21 +19,17 @@ from gpusched.core.decisions import Decision, Stop, TrialView, View
 from gpusched.core.trial import NEVER
 from gpusched.policies import base, fifo
 from gpusched.policies.extrapolation import CurvePredictor, Outlook, ShapesPredictor, extrapolate
-from gpusched.policies.scale import Scale, bounds_problems, curve_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(fifo.Options):
+class Options(base.BoundedOptions):
     """``b``: steps between two looks at a trial; ``delta``: the probability below which it is given up."""
 
     b: int = 30
     delta: float = 0.05
-    #: The values that the metric can have.
-    metric_min: float | None = None
-    metric_max: float | None = None
 
     def problems(self) -> Iterator[base.BadOption]:
-        yield from fifo.Options.problems(self)
+        yield from base.BoundedOptions.problems(self)
         if self.R is None:
             yield (
                 "R",
@@ -45,7 +41,6 @@ class Options(fifo.Options):
             yield "b", f"must be at least 1 step, not {self.b}"
         if not 0 < self.delta < 1:
             yield "delta", f"must be between 0 and 1, not {self.delta:g}"
-        yield from bounds_problems(self.metric_min, self.metric_max, "earlyterm")
 
 
 class EarlyTerm(fifo.Fifo):
@@ -69,8 +64,8 @@ class EarlyTerm(fifo.Fifo):
             return done
         if not trial.has_passed(self.options.b) or trial.metric is None:
             return base.NOTHING
-        scale = self._scale(view)
-        curve, stride = curve_of(trial, scale)
+        scale = self.options.scale(view.rules.sign)
+        curve, stride = base.curve_of(trial, scale)
         ahead = max(1, round(((self.options.R or 0) - trial.step) / stride))
         outlook = extrapolate(
             curve,
@@ -86,12 +81,9 @@ class EarlyTerm(fifo.Fifo):
             return base.NOTHING
         return (Stop(trial.id, f"given up: {self._in_words(view, trial)}"),)
 
-    def _scale(self, view: View) -> Scale:
-        return Scale.within(self.options, view.rules.sign)
-
     def _in_words(self, view: View, trial: TrialView) -> str:
         step, outlook = self._outlooks[trial.id]
-        mean = self._scale(view).metric(outlook.mean)
+        mean = self.options.scale(view.rules.sign).metric(outlook.mean)
         return (
             f"at step {step} it was expected to end at {mean:.4g}, and to beat the best with a "
             f"probability of {outlook.reached_at_end:.2g}"

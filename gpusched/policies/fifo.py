@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from gpusched.core.decisions import Decision, Start, TrialView, View
 from gpusched.policies import base
@@ -23,8 +24,8 @@ class Fifo(base.Policy):
     """First in, first out."""
 
     name = "fifo"
-    options_type = Options
-    options: Options
+    options_type: ClassVar[type[base.Options]] = Options
+    options: base.Options
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         return base.complete_at(trial, self.options.R)

@@ -35,7 +35,6 @@ from gpusched.core.decisions import (
     TrialView,
     View,
 )
-from gpusched.core.exits import fit
 from gpusched.core.rung import Rung
 from gpusched.policies import base
 from gpusched.policies.asha import Asha, explain_rungs, promoted
@@ -103,17 +102,14 @@ class HyperSched(Asha):
             return done
         rung = self._arrival(trial)
         speculates = self._speculates(view)
+        failed: Rung | None = None
         if speculates:
             failed = self._failed_rung(trial)
-        else:
-            failed = rung if rung is not None and not self._beats_floor(rung, trial) else None
+        elif rung is not None and rung.rank(trial.id) >= rung.places:
+            failed = rung  # Algorithm 2, lines 10 and 11
         if failed is not None:
             place = f"{ordinal(failed.rank(trial.id))} of {len(failed)} at rung {failed.milestone}"
-            bar = (
-                f"cut-off {self._cutoff(view, failed)}"
-                if speculates
-                else promoted(len(failed), options.eta)
-            )
+            bar = f"cut-off {self._cutoff(view, failed)}" if speculates else promoted(failed)
             return (Pause(trial.id, f"pauses: {place}, {bar}"),)
         if self._too_late(view, trial):
             why = f"leaves at step {trial.step}: {NO_STEP_FITS}"
@@ -122,28 +118,25 @@ class HyperSched(Asha):
 
     def _speculates(self, view: View) -> bool:
         """Tell whether the first to arrive at a rung continues (Algorithm 3), and is judged again at every report."""
-        trains_one = view.atoms_total < 2 * view.rules.smallest
+        if view.atoms_total >= 2 * view.rules.smallest:
+            return True
         # The first launch alone says nothing: what scripts import is loaded in it. Of three the median is another's.
         pays = len(view.trials) < 3 or view.overhead_s <= LAUNCH_MOST * view.rules.deadline_s
-        return not (trains_one and pays and view.can_draw and self._may_enter(view))
+        return not (pays and view.can_draw and self._may_enter(view))
 
     def _failed_rung(self, trial: TrialView) -> Rung | None:
         """Lines 14 to 20, at every report: the rungs at or below the trial's step, for early birds too."""
-        eta, number, step = self.options.eta, trial.id, trial.step
+        number, step = trial.id, trial.step
         judged_above = self._woken_at.get(number, 0)
         for rung in self.ladder.rungs:
             if rung.milestone > step:
                 break
-            if rung.milestone > judged_above and rung.fails(number, eta):
+            if rung.milestone > judged_above and rung.fails(number):
                 return rung
         return None
 
-    def _beats_floor(self, rung: Rung | None, trial: TrialView) -> bool:
-        """Without speculation: Algorithm 2's rule, lines 10 and 11."""
-        return rung is not None and rung.rank(trial.id) < int(len(rung) // self.options.eta)
-
     def _cutoff(self, view: View, rung: Rung) -> str:
-        return f"{rung.cutoff(self.options.eta) * view.rules.sign:.4g}"
+        return f"{rung.cutoff() * view.rules.sign:.4g}"
 
     def _too_late(self, view: View, trial: TrialView) -> bool:
         step_time_s = trial.step_time_s
@@ -168,13 +161,14 @@ class HyperSched(Asha):
     def _more_steps(self, view: View, held: int, atoms: int) -> float:
         """Return how many steps more a growth brings before the deadline."""
         left_s = view.time_left_s
-        grown_s = (left_s - self._overhead_s(view)) * self._s(view, atoms)
-        return (grown_s - left_s * self._s(view, held)) / (view.step_on_one_atom_s or 1.0)
+        grown_s = (left_s - view.overhead_s) * view.speedup(atoms)
+        return (grown_s - left_s * view.speedup(held)) / (view.step_on_one_atom_s or 1.0)
 
     def _could_grow(self, view: View, trial: TrialView) -> bool:
         """Tell whether free atoms would help a live trial, now or when its cooldown is over."""
-        atoms = fit(view, trial, min(self._share(view, trial), trial.atoms + view.atoms_free))
-        return 0 < trial.atoms < atoms and self._more_steps(view, trial.atoms, atoms) > 0
+        held = trial.atoms
+        atoms = view.fit(trial, min(self._share(view, trial), held + view.atoms_free))
+        return 0 < held < atoms and self._more_steps(view, held, atoms) > 0
 
     def _waits_for_more(self, view: View, trial: TrialView, share: int, atoms: int) -> bool:
         """Tell whether to let this one report pass for atoms that are coming: one resize instead of two."""
@@ -185,14 +179,6 @@ class HyperSched(Asha):
             return False
         self._waited[trial.id] = trial.incarnation
         return True
-
-    def _overhead_s(self, view: View) -> float:
-        """To, as far as it counts when a growth is weighed."""
-        return view.overhead_s
-
-    def _s(self, view: View, atoms: int) -> float:
-        """s(a), as it is believed when a growth is weighed."""
-        return view.speedup(atoms)
 
     def _share(self, view: View, trial: TrialView) -> int:
         """Line 21: live trials sorted by latest metric, one atom each in turn until all are given out."""
@@ -213,7 +199,7 @@ class HyperSched(Asha):
             )
             self._entrance_closed_at = None
             for rung in reversed(self.ladder.rungs):
-                for trial_id in rung.promotable(self.options.eta, view.paused):
+                for trial_id in rung.promotable(view.paused):
                     if self._may_resume(view, view.trials[trial_id]):
                         return (Resume(trial_id, 1, f"promoted from rung {rung.milestone}"),)
             if view.can_draw:
@@ -273,12 +259,11 @@ class HyperSched(Asha):
         return notes
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
-        lines = explain_rungs(self.ladder.rungs, trial, self.options.eta)
+        lines = explain_rungs(self.ladder.rungs, trial)
         failed = self._failed_rung(trial)
         if failed is not None and (self._speculates(view) or not trial.is_live):
-            places = int(len(failed) // self.options.eta)
-            best = "the best" if places == 1 else f"among the best {places}"
-            until = f"it is {best}" if places else "more trials have come here"
+            best = "the best" if failed.places == 1 else f"among the best {failed.places}"
+            until = f"it is {best}" if failed.places else "more trials have come here"
             worse = (
                 f"worse than the cut-off {self._cutoff(view, failed)} of rung {failed.milestone}"
             )

@@ -9,15 +9,14 @@
     promising trials (the first S_effective by p) keep their atoms; the other trials take turns: after b steps an
         opportunistic trial is suspended and the next one in line runs         ``on_capacity``      (3.2, 5.3)
 
-A *slot* is the least number of atoms of a trial. New configurations come before suspended trials (5.3); without a limit
-the suspended get every other slot. Without a target in the recipe one rises (section 9): ``RAISE_BY`` of the way
-from the best metric so far to the best possible one. Ours: the trial with the best metric is never poor; M ends at
-``R``; curves are extrapolated by the shapes of ``foresight`` (``extrapolation.py``).
+A *slot* is the least number of atoms of a trial. New configurations come before suspended trials (5.3); without
+``max_trials`` the suspended get every other slot. Without a target in the recipe one rises (section 9): ``RAISE_BY`` of
+the way from the best metric so far to the best possible one. Ours: the trial with the best metric is never poor; M ends
+at ``R``; curves are extrapolated by the shapes of ``foresight`` (``extrapolation.py``).
 """
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,6 @@ from gpusched.core.rules import Rules
 from gpusched.core.trial import NEVER, TrialState
 from gpusched.policies import base
 from gpusched.policies.extrapolation import CurvePredictor, ShapesPredictor, extrapolate
-from gpusched.policies.scale import Scale, bounds_problems, curve_of
 
 #: Below this chance to reach the target a trial is poor (5.3).
 P_POOR = 0.05
@@ -37,26 +35,17 @@ RAISE_BY = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(base.Options):
+class Options(base.BoundedOptions):
     """``R`` most steps of a trial; ``b`` steps between two judgements."""
 
-    R: int | None = 81
     b: int = 10
     #: A metric above that of a trial which has not learnt anything, or has unlearnt it.
     kill_threshold: float | None = None
-    #: Most configurations in all (None: no limit, and suspended trials do not wait for the last of them).
-    configurations: int | None = None
-    #: The values that the metric can have.
-    metric_min: float | None = None
-    metric_max: float | None = None
 
     def problems(self) -> Iterator[base.BadOption]:
-        yield from base.Options.problems(self)
-        for name in ("b", "configurations"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                yield name, f"must be at least 1, not {value}"
-        yield from bounds_problems(self.metric_min, self.metric_max, "pop")
+        yield from base.BoundedOptions.problems(self)
+        if self.b < 1:
+            yield "b", f"must be at least 1 step, not {self.b}"
         yield from self.beyond("kill_threshold", self.kill_threshold)
 
     def beyond(self, name: str, metric: float | None) -> Iterator[base.BadOption]:
@@ -109,7 +98,6 @@ class Pop(base.Policy):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self.confidence = Confidence()
-        self._scale_of: Scale | None = None
         self._best = NEVER
         self._best_trial: int | None = None
         self._target: float | None = None
@@ -126,7 +114,7 @@ class Pop(base.Policy):
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         self._note_metric(view, trial)
-        if view.rules.is_reached_by(trial.curve):
+        if view.rules.is_reached_by(trial.metric):
             return base.NOTHING  # the search ends here
         done = base.complete_at(trial, self.options.R)
         if done:
@@ -162,7 +150,7 @@ class Pop(base.Policy):
             left = min(left, self.options.R - trial.step)
         if left < 1:
             return None
-        curve, stride = curve_of(trial, self._scale(view))
+        curve, stride = base.curve_of(trial, self.options.scale(view.rules.sign))
         horizon, seed = len(curve) + max(1, round(left / stride)), (trial.id, trial.step)
         found = extrapolate(curve, horizon, self._target, predictor=self.predictor, seed=seed)
         if found is None:
@@ -179,11 +167,6 @@ class Pop(base.Policy):
             self._aim(view)
         return base.NOTHING
 
-    def _scale(self, view: View) -> Scale:
-        if self._scale_of is None:
-            self._scale_of = Scale.within(self.options, view.rules.sign)
-        return self._scale_of
-
     def _note_metric(self, view: View, trial: TrialView) -> None:
         is_best = trial.metric is not None and trial.score > self._best
         if is_best:
@@ -194,7 +177,7 @@ class Pop(base.Policy):
             self._aim(view)
 
     def _aim(self, view: View) -> None:
-        scale, given = self._scale(view), view.rules.target
+        scale, given = self.options.scale(view.rules.sign), view.rules.target
         self._aimed_at = given
         if given is not None:
             self._target = scale.of_metric(given)
@@ -237,9 +220,8 @@ class Pop(base.Policy):
 
     def _waiting(self, view: View) -> float:
         """Return how many trials and new configurations would take a slot."""
-        new = max(0, min(view.draws_left, self._most_new(view)))
         suspended = sum(not view.trials[trial].held_by_user for trial in view.paused)
-        return new + max(suspended, len(self._urgent))
+        return view.draws_left + max(suspended, len(self._urgent))
 
     # ------------------------------------------------------------ atoms
 
@@ -251,20 +233,14 @@ class Pop(base.Policy):
             if trial in view.paused and not view.trials[trial].held_by_user:
                 p = self.confidence.known[trial].p
                 return (Resume(trial, 1, f"promising: p = {p:.2f}"),)
-        may_begin = view.can_draw and self._most_new(view) > 0
-        alternates = self.options.configurations is None
-        is_turn_of_new = may_begin and not (self._gave_to_new and alternates)
+        alternates = view.rules.max_trials is None
+        is_turn_of_new = view.can_draw and not (self._gave_to_new and alternates)
         suspended = None if is_turn_of_new else self._next_in_line(view)
-        self._gave_to_new = may_begin and suspended is None
+        self._gave_to_new = view.can_draw and suspended is None
         if suspended is not None:
             self._line.popleft()
             return (Resume(suspended, 1, "its turn again"),)
-        return (Start(1, "a new configuration"),) if may_begin else base.NOTHING
-
-    def _most_new(self, view: View) -> float:
-        """Return how many more configurations the options allow."""
-        most = self.options.configurations
-        return math.inf if most is None else most - len(view.trials)
+        return (Start(1, "a new configuration"),) if view.can_draw else base.NOTHING
 
     def _next_in_line(self, view: View) -> int | None:
         """The suspended trial whose turn is next; brought to the head of the line."""
@@ -298,7 +274,7 @@ class Pop(base.Policy):
     def notes(self, view: View) -> Sequence[str]:
         lines = []
         if self._target is not None:
-            target = self._scale(view).metric(self._target)
+            target = self.options.scale(view.rules.sign).metric(self._target)
             lines.append(
                 f"target {target:.4g}" + (" (rising)" if view.rules.target is None else "")
             )

@@ -1,7 +1,7 @@
-"""Policies that lead a trial through a list of sizes, some steps at each: no search, and named by no recipe.
+"""The policy of ``gpusched validate --rehearse``: no search, and named by no recipe.
 
-``Rehearsal`` is for ``gpusched validate --rehearse``: its trials come in pairs. The first is paused and resumed, grown
-and shrunk; the second has the same configuration and is left alone for as many steps.
+Its trials come in pairs. The first is led through a list of sizes, some steps at each, where the same size twice in a
+row stands for a pause; the second has the same configuration and is left alone for as many steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpusched.core.decisions import (
 )
 from gpusched.policies import base
 
-WALK, REHEARSAL = f"{__file__}:Walk", f"{__file__}:Rehearsal"
+REHEARSAL = f"{__file__}:Rehearsal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,10 @@ class Options(base.Options):
     steps: int = 5
 
 
-class Walk(base.Policy):
-    """Walks one trial through the sizes."""
+class Rehearsal(base.Policy):
+    """Leads every other trial through the sizes."""
 
+    name = "rehearsal"
     options_type = Options
     options: Options
 
@@ -43,7 +44,12 @@ class Walk(base.Policy):
         self._place = 0
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        if trial.is_resizing or trial.steps_since_launch < self.options.steps:
+        if trial.id % 2:
+            if trial.step < view.trials[trial.id - 1].step:
+                return base.NOTHING
+            return (Complete(trial.id, "as many steps as the trial that was moved"),)
+        # Atoms that are not yet released after the pause are needed for the larger size.
+        if view.atoms_coming or trial.steps_since_launch < self.options.steps:
             return base.NOTHING
         sizes = self.options.sizes
         while self._place + 1 < len(sizes):
@@ -55,26 +61,6 @@ class Walk(base.Policy):
                 why = f"measured on {trial.size_in_words}, next on {atoms}"
                 return (Resize(trial.id, atoms, why),)
         return (Complete(trial.id, "every size has been measured"),)
-
-    def on_capacity(self, view: View) -> Sequence[Decision]:
-        atoms = self.options.sizes[0]
-        if view.trials or not view.can_draw or view.rules.fit(atoms) > view.atoms_free:
-            return base.NOTHING
-        return (Start(atoms, f"a random configuration at {atoms} atoms"),)
-
-
-class Rehearsal(Walk):
-    """Leads every other trial through the sizes; the same size twice in a row stands for a pause."""
-
-    name = "rehearsal"
-
-    def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        if trial.id % 2 == 0:
-            # Atoms that are not yet released after the pause are needed for the larger size.
-            return base.NOTHING if view.atoms_coming else super().on_report(view, trial)
-        if trial.step < view.trials[trial.id - 1].step:
-            return base.NOTHING
-        return (Complete(trial.id, "as many steps as the trial that was moved"),)
 
     def on_capacity(self, view: View) -> Sequence[Decision]:
         if view.live:

@@ -36,8 +36,7 @@ from gpusched.journal.timeline import Timeline, timeline
 from gpusched.policies import foresight_curves
 from gpusched.policies.foresight_curves import FINE, TABLE
 from gpusched.sim.executor import SimExecutor
-from gpusched.sim.machine import Run, Story
-from gpusched.sim.physics import Delays, SimulatedCurve, Workload
+from gpusched.sim.physics import Delays, Run, SimulatedCurve, Story, Workload
 
 Array = NDArray[np.float64]
 

@@ -14,11 +14,20 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from gpusched.core import speed
-from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
+from gpusched.core.commands import (
+    Command,
+    ConfirmRelease,
+    KeepBest,
+    Kill,
+    Launch,
+    Save,
+    Suggest,
+    Yield,
+)
 from gpusched.core.events import (
     CheckpointSaved,
     DevicesReleased,
@@ -32,8 +41,7 @@ from gpusched.core.speed import Scaling
 from gpusched.devices.base import Device
 from gpusched.executors.base import FOREVER, LiveTrial
 from gpusched.protocol import Metric, Report, as_metric
-from gpusched.sim.machine import Pool, Run, Story
-from gpusched.sim.physics import Delays, Workload
+from gpusched.sim.physics import Delays, Pool, Run, Story, Workload
 
 Kind = Literal["report", "up", "saved", "exit", "release"]
 _INFINITE = math.inf
@@ -109,9 +117,12 @@ class SimExecutor:
             case ConfirmRelease():
                 self._confirm(command.devices)
             case KeepBest():
-                self._keep(command)
-            case _:
-                pass  # timers are the driver's; at the end nothing is left to do
+                saved = self.stories[command.trial].saved
+                is_there = command == self.kept or command.step in saved
+                assert is_there, f"{command}: only {saved} are saved"
+                self.kept = command
+            case Suggest():
+                pass  # a sampler is not of the machine
 
     def acknowledge(self, report: Reported) -> None:
         made = report.report
@@ -159,7 +170,9 @@ class SimExecutor:
                 )
                 continue
             if story.seq > trial.last_seq:
-                events += self._missed(story, trial.last_seq)
+                # The daemon was not told, or forgot in a crash before its journal was synced.
+                missed = range(trial.last_seq + 1, story.seq + 1)
+                events += [self._report(story, seq) for seq in missed]
             elif run.waiting:
                 self._answer(run)  # the worker has taken silence for "go on"
             if run.gone and story.exit is not None:
@@ -181,7 +194,10 @@ class SimExecutor:
         return run
 
     def _launch(self, command: Launch) -> None:
-        story = self.stories.get(command.trial) or self._new_story(command.trial, command.hparams)
+        story = self.stories.get(command.trial)
+        if story is None:
+            curve = self.workload.curve(command.trial, command.hparams, self._seed)
+            story = self.stories[command.trial] = Story(command.trial, curve)
         if story.run is not None and story.run.incarnation >= command.incarnation:
             return
         atoms = len(command.devices)
@@ -194,17 +210,11 @@ class SimExecutor:
         self._push(up_at, "up", run)
         self._go_on(run, up_at)
 
-    def _new_story(self, trial: int, hparams: Mapping[str, object]) -> Story:
-        curve = self.workload.curve(trial, hparams, self._seed)
-        story = Story(trial, curve)
-        self.stories[trial] = story
-        return story
-
     def _go_on(self, run: Run, since: float) -> None:
         """Train the next step, unless that was the last."""
         curve = run.story.curve
         run.waiting = False
-        if run.step >= run.story.end_step:
+        if curve.length is not None and run.step >= curve.length:
             self._leave(run, curve.ending, since)
             return
         run.step_time_s = curve.step_time_s(run.step + 1) / run.speedup
@@ -236,11 +246,6 @@ class SimExecutor:
         report = Report(incarnation, seq, step, step_time_s, {self.workload.metric: told})
         return Reported(at=self._now, trial=story.trial, report=report, metric=metric)
 
-    def _missed(self, story: Story, last_seq: int) -> Iterator[Reported]:
-        """Yield reports the daemon was not told, or forgot in a crash before its journal was synced."""
-        for seq in range(last_seq + 1, story.seq + 1):
-            yield self._report(story, seq)
-
     def _answer(self, run: Run) -> None:
         """Continue, save, or leave, as the report is acknowledged."""
         save, run.save = run.save, False
@@ -254,11 +259,6 @@ class SimExecutor:
             self._leave(run, "yielded", ready_at, saved=save)
         else:
             self._go_on(run, ready_at)
-
-    def _keep(self, command: KeepBest) -> None:
-        saved = self.stories[command.trial].saved
-        assert command == self.kept or command.step in saved, f"{command}: only {saved} are saved"
-        self.kept = command
 
     # ------------------------------------------------------------ ends
 

@@ -60,11 +60,11 @@ class Ablated(hypersched.HyperSched):
     def _grow(self, view: View, trial: TrialView) -> Sequence[Decision]:
         return super()._grow(view, trial) if self.options.resize else base.NOTHING
 
-    def _overhead_s(self, view: View) -> float:
-        return super()._overhead_s(view) if self.options.overhead_aware else 0.0
-
-    def _s(self, view: View, atoms: int) -> float:
-        return float(atoms) if self.options.assume_linear else super()._s(view, atoms)
+    def _more_steps(self, view: View, held: int, atoms: int) -> float:
+        s = float if self.options.assume_linear else view.speedup
+        overhead_s = view.overhead_s if self.options.overhead_aware else 0.0
+        left_s, step_s = view.time_left_s, view.step_on_one_atom_s or 1.0
+        return ((left_s - overhead_s) * s(atoms) - left_s * s(held)) / step_s
 
     def _share(self, view: View, trial: TrialView) -> int:
         if not self.options.top_job:

@@ -20,9 +20,11 @@ from papers.study import BOUNDS, Study
 
 ORDERS = 25
 MACHINES = (5, 10, 15, 20, 25)
+#: Most trials of POP (section 7.1).
+CONFIGURATIONS = 100
 TMAX_S = 72 * 3600.0
 DELAYS = Delays(launch_s=5.0, resize_s=5.0, save_s=0.2, exit_s=0.5, release_s=0.5)
-POP = {"b": 10, "configurations": 100, "kill_threshold": 0.15}
+POP = {"b": 10, "kill_threshold": 0.15}
 POLICIES: dict[str, dict[str, Any]] = {
     "pop": {**POP, **BOUNDS},
     "bandit": {"b": 10, "eps": 0.5},
@@ -71,6 +73,7 @@ def setup(source: str, policy: str, machines: int, order: int, as_policy: str = 
         seed=order,
         delays=DELAYS,
         target=of.TARGET,
+        max_trials=CONFIGURATIONS if policy == "pop" else None,
         label=source,
     )
 

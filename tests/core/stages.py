@@ -66,7 +66,12 @@ def stopped(**rules: Any) -> Script:
 
 
 def failed(**rules: Any) -> Script:
-    script = running(**rules).wants(Start(1)).exited(0, "failed", error="ValueError: no").drop()
+    script = (
+        running(**rules)
+        .wants(Start(1))
+        .exited(0, "failed", error="ValueError: no\nline two")
+        .drop()
+    )
     return script.released("d0")
 
 

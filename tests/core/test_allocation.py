@@ -82,12 +82,12 @@ def test_quarantine_and_back_from_every_state(state: DeviceState) -> None:
         None,
         "Xid 79",
     )
-    assert (devices.usable, devices.total, devices.draining) == (1, 2, 0)
+    assert (devices.quarantined, devices.total, devices.draining) == (1, 2, 0)
     assert devices.free == {"d1"}
     assert devices.released(["d0"]) == set()
     assert slot.state is QUARANTINED, "a release does not end a quarantine"
     devices.readmit("d0")
-    assert (slot.state, slot.reason, devices.usable) == (FREE, "", 2)
+    assert (slot.state, slot.reason, devices.quarantined) == (FREE, "", 0)
     assert devices.free == {"d0", "d1"}
 
 

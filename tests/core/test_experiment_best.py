@@ -6,6 +6,7 @@ import pytest
 
 from gpusched.core.commands import ConfirmRelease, KeepBest, Save, Yield
 from gpusched.core.decisions import Pause, Start
+from gpusched.core.trial import NEVER
 from tests.core import stages
 from tests.helpers import Script
 
@@ -44,6 +45,8 @@ def test_a_checkpoint_of_a_step_that_was_never_reported_is_not_kept() -> None:
 
 def test_a_metric_that_is_not_finite_is_never_kept() -> None:
     script = stages.starting().report(0, None).expect_nothing().saved(0, 1).expect_nothing()
+    assert (script.trial(0).score, script.trial(0).metric) == (NEVER, None)
+    assert not script.state.has_finite
     script.decides(Pause(0)).report(0, None).expect(Yield(0, 1, save=True))
     script.wants(Start(1)).exited(0, saved=2).drop()
     assert script.state.best is None
@@ -105,12 +108,6 @@ def test_a_trial_that_leaves_saves_its_best_whatever_it_costs() -> None:
     script = stages.starting().report(0, 0.5).drop().saved(0, 1, save_s=100.0).drop()
     script.decides(Pause(0)).report(0, 0.6).expect(Yield(0, 1, save=True))
     script.exited(0, saved=2).expect(KeepBest(0, 2, 0.6), ConfirmRelease(("d0",)))
-
-
-def test_late_news_of_a_checkpoint_from_an_older_incarnation_is_ignored() -> None:
-    script = stages.waiting().released("d0").drop()
-    script.saved(0, 2, incarnation=1).expect_nothing()
-    assert script.state.best.step == 1
 
 
 def test_the_best_model_is_replaced_once_a_second_at_most_while_its_trial_trains_on() -> None:

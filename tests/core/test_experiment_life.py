@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpusched.core.commands import ConfirmRelease, KeepBest, Launch, Save, Yield
+from gpusched.core.commands import ConfirmRelease, Save, Yield
 from gpusched.core.decisions import (
     Complete,
     Pause,
@@ -15,7 +15,7 @@ from gpusched.core.decisions import (
     WakeAt,
 )
 from gpusched.core.events import DaemonResumed
-from gpusched.core.trial import NEVER, TrialState
+from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Finish, Script, SetTimer, launch
 
@@ -37,19 +37,6 @@ def test_a_watched_experiment_sets_that_timer_too() -> None:
     script.expect(
         SetTimer("deadline", 60.0), SetTimer("watch", 10.5), Finish("nothing left to run")
     )
-
-
-def test_a_launch_carries_the_configuration_as_drawn() -> None:
-    script = Script(draw=lambda n: {"lr": 0.1, "layers": [8, 8]}).wants(Start(1)).start()
-    script.expect(
-        SetTimer("deadline", 1000.0), Launch(0, 1, ("d0",), {"lr": 0.1, "layers": [8, 8]})
-    )
-
-
-def test_several_atoms_come_from_one_island() -> None:
-    islands = {"d0": 0, "d1": 1, "d2": 1}
-    script = Script(devices=3, islands=islands).wants(Start(2)).start()
-    script.expect(SetTimer("deadline", 1000.0), launch(0, 1, "d1", "d2"))
 
 
 def test_a_start_that_does_not_fit_is_dropped() -> None:
@@ -84,24 +71,6 @@ def test_the_first_report_says_that_it_is_up() -> None:
     assert script.trial(0).up_at == 3.0
     script.up(0).expect_nothing()
     assert script.trial(0).up_at == 3.0
-
-
-def test_in_mode_min_less_scores_more() -> None:
-    script = stages.starting(mode="min").report(0, 0.5).drop().report(0, 0.25).expect(Save(0, 1))
-    assert script.trial(0).score == -0.25
-    script.report(0, 0.75).expect(Save(0, 1))  # nothing is on disk yet
-    assert script.trial(0).best_score == -0.25
-    assert script.trial(0).best_step == 2
-
-
-def test_a_metric_that_is_not_finite_scores_worst_and_is_never_the_best() -> None:
-    script = stages.starting().report(0, None).expect_nothing()
-    assert (script.trial(0).score, script.trial(0).metric) == (NEVER, None)
-    assert not script.state.has_finite
-    script.saved(0, 1).expect_nothing()
-    assert script.state.best is None
-    assert script.trial(0).saved_step == 1
-    script.wait(10.0).report(0, 0.1).expect(Save(0, 1))
 
 
 def test_a_report_that_was_seen_before_is_ignored() -> None:
@@ -237,13 +206,6 @@ def test_a_trial_leaves_for_good(decision: Stop | Complete, end: S) -> None:
     script.wants(Start(1)).exited(0).expect(ConfirmRelease(("d0",)), launch(1, 1, "d1"))
     assert script.trial(0).state is end
     assert script.policy.exits == [(0, end)]
-
-
-@pytest.mark.parametrize("decision", [Stop(0, "bad"), Complete(0, "done")])
-def test_the_best_model_is_saved_when_it_leaves(decision: Stop | Complete) -> None:
-    script = stages.running().decides(decision).report(0, 0.9).expect(Yield(0, 1, save=True))
-    script.wants(WakeAt(50.0)).exited(0, saved=2)
-    script.expect(KeepBest(0, 2, 0.9), ConfirmRelease(("d0",)), SetTimer("wake", 50.0))
 
 
 def test_a_paused_trial_is_stopped_at_once_and_the_policy_is_told() -> None:

@@ -1,4 +1,4 @@
-"""What people ask for, and the deadline, in every stage a trial can be in; and the watch over silent trials."""
+"""What people ask for, and the deadline, in every stage a trial can be in."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 
-from gpusched import policies
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.decisions import Pause, Resume, Start
 from gpusched.core.events import LimitsMoved, TimerFired, UserAsked, Verb
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Finish, Script, SetTimer, launch
-from tests.policies.contract import VARIANTS
-from tests.policies.hand import Hand
 
 S = TrialState
 KILL = Kill(0, 1, 5.0)
@@ -266,70 +263,6 @@ def test_a_trial_that_is_done_completes_even_while_it_stops() -> None:
     assert script.trial(0).state is S.COMPLETED
 
 
-# ---------------------------------------------------------------- the watch
-
-WATCHED = {"watch": True, "startup_limit_s": 100.0}
-KILL_HUNG = Kill(0, 1, 5.0, stacks=True)
-
-
-def _watch_fires(script: Script) -> list[Command]:
-    script.state.timers["watch"] = (
-        script.now
-    )  # not late: that would mean that nobody could be heard
-    script.timer("watch")
-    commands = script.take()
-    assert script.state.timers["watch"] == script.now + 10.0
-    return commands
-
-
-def test_who_does_not_come_up_is_killed_and_launched_again() -> None:
-    script = stages.starting(**WATCHED).wait(100.0)
-    assert _watch_fires(script) == []
-    script.wait(0.5)
-    assert _watch_fires(script) == [KILL_HUNG]
-    script.wait(10.0)
-    assert _watch_fires(script) == [], "once is enough"
-    script.exited(0, "killed").expect(ConfirmRelease(("d0",)))
-    assert (
-        "no report for 100 s (limit 100 s); continues from step 0" in script.trial(0).story[-1][1]
-    )
-    script.released("d0").expect(launch(0, 2, "d0"))
-    script.wait(90.0)
-    assert _watch_fires(script) == []
-
-
-@pytest.mark.parametrize(
-    ("hang_limit_s", "step_time_s", "limit_s"),
-    [(None, 1.0, 60.0), (None, 30.0, 150.0), (20.0, 30.0, 20.0)],
-)
-def test_who_is_silent_for_too_long_is_killed(
-    hang_limit_s: float | None, step_time_s: float, limit_s: float
-) -> None:
-    script = stages.starting(**WATCHED, hang_limit_s=hang_limit_s)
-    script.wait(50.0).report(0, 0.5, step_time_s=step_time_s).drop()
-    script.wait(limit_s)
-    assert _watch_fires(script) == []
-    script.wait(0.5)
-    assert _watch_fires(script) == [KILL_HUNG]
-
-
-def test_who_hangs_while_it_yields_is_killed_too() -> None:
-    script = stages.pausing(**WATCHED).wait(61.0)
-    assert _watch_fires(script) == [KILL_HUNG]
-    script.wants(Start(1)).exited(0, "killed").expect(ConfirmRelease(("d0",)), launch(1, 1, "d1"))
-    assert script.trial(0).state is S.PAUSED
-
-
-def test_who_waits_for_devices_is_not_silent() -> None:
-    script = stages.waiting(**WATCHED).wait(500.0)
-    assert _watch_fires(script) == []
-
-
-def test_the_watch_ends_with_the_experiment() -> None:
-    script = stages.running(**WATCHED).asked("stop").drop().wait(200.0)
-    script.timer("watch").expect_nothing()
-
-
 def test_unknown_timers_and_early_ones_do_no_harm() -> None:
     stages.running().timer("tea").expect_nothing().timer("last call").expect_nothing()
 
@@ -391,22 +324,6 @@ def test_a_relaunch_has_the_same_seed() -> None:
     script = tried(Script(devices=2).wants(Start(1)).start().drop(), lr=0.1, seed=7).drop()
     script.exited(1, "lost").drop().released("d1").expect(Launch(1, 2, ("d1",), {"lr": 0.1}, 7))
     assert launch(0, 1, "d0").seed is None
-
-
-@pytest.mark.parametrize("name", policies.names())
-def test_every_policy_starts_it(name: str) -> None:
-    hand = Hand(name, VARIANTS.get(name, [{}])[0], atoms=4, deadline_s=1000.0)
-    hand.report(0, 0.5)
-    hand.send(UserAsked(verb="try", at=hand.now, hparams={"mine": 1}))
-    for _ in range(300):
-        if any(trial.hparams == {"mine": 1} for trial in hand.state.trials.values()):
-            break
-        hand.advance(hand.now + 1.0)
-        trial = min(hand.live, key=lambda number: hand.trial(number).step)
-        hand.report(trial, 0.1)
-    hand.experiment.check()
-    (mine,) = [t for t in hand.state.trials.values() if t.hparams == {"mine": 1}]
-    assert mine.incarnation == 1
 
 
 def test_a_timer_that_was_moved_and_fires_all_the_same_is_not_heard() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gpusched.core.commands import ConfirmRelease, Launch
-from gpusched.core.decisions import NO_STEP_FITS, Resume, Start, Stop
+from gpusched.core.decisions import NO_STEP_FITS, Resume, Start, Stop, WakeAt
 from gpusched.core.events import DaemonResumed, LimitsMoved, TimerFired
 from gpusched.core.trial import TrialState
 from tests.core import stages
@@ -146,13 +146,11 @@ def test_failures_count_from_the_beginning_again() -> None:
     script.exited(1, "failed").expect(ConfirmRelease(("d0",)), Finish("the first 1 trials failed"))
 
 
-def test_a_wake_that_came_while_it_ended_comes_again() -> None:
-    script = stages.running()
-    script.state.timers["wake"] = 50.0
-    script.asked("stop").drop().timer("wake").drop()
-    over(script).reopened().drop()
-    assert script.state.timers == {"deadline": 2000.0, "wake": 50.0}
-    assert script.asked("stop").drop().reopened().take() == [], "it is leaving"
+def test_the_policy_is_woken_as_the_search_goes_on() -> None:
+    script = over(stages.running().asked("stop").drop())
+    script.policy.on_next_wake.append(WakeAt(60.0))
+    script.reopened().drop()
+    assert script.state.timers == {"deadline": 2000.0, "wake": 60.0}
 
 
 def test_late_news_of_the_end_changes_nothing() -> None:

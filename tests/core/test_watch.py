@@ -4,51 +4,66 @@ from __future__ import annotations
 
 import pytest
 
-from gpusched.core.commands import Kill
+from gpusched.core.commands import Command, ConfirmRelease, Kill
 from gpusched.core.decisions import Start
-from gpusched.core.events import DaemonResumed, DevicesReleased
+from gpusched.core.events import DaemonResumed
 from gpusched.core.trial import TrialState
 from tests.core import stages
-from tests.helpers import Script, SetTimer
+from tests.helpers import Script, launch
 
 S = TrialState
 WATCHED = {"watch": True, "startup_limit_s": 100.0}
+KILL_HUNG = Kill(0, 1, 5.0, stacks=True)
 
 
-def watch(script: Script) -> list[object]:
-    """The timer fires when it is due; what follows but the timer itself."""
-    due = script.state.timers["watch"]
-    script.wait(max(0.0, due - script.now)).timer("watch")
-    return [command for command in script.take() if not isinstance(command, SetTimer)]
-
-
-def silent_for(script: Script, seconds: float) -> list[object]:
+def silent_for(script: Script, seconds: float) -> list[Command]:
+    """The timer fires whenever it is due; the commands that follow."""
     until, killed = script.now + seconds, []
     while script.state.timers["watch"] <= until:
-        killed += watch(script)
+        killed += script.timer("watch").take()
+    script.now = until
     return killed
 
 
 def with_intervals(*seconds: float, **rules: object) -> Script:
     script = stages.running(**{**WATCHED, **rules})
     for step, interval_s in enumerate(seconds, 2):
-        script.wait(interval_s).report(0, 0.1, step=step, step_time_s=0.1).drop()
+        silent_for(script, interval_s)
+        script.report(0, 0.1, step=step, step_time_s=0.1).drop()
     return script
 
 
-def test_the_limit_is_a_minute_for_quick_trials() -> None:
-    script = with_intervals(1.0, 1.0, 1.0)
-    assert silent_for(script, 59.0) == []
-    assert silent_for(script, 21.0) == [Kill(0, 1, 5.0, stacks=True)]
+def test_who_does_not_come_up_is_killed_and_launched_again() -> None:
+    script = stages.starting(**WATCHED)
+    assert silent_for(script, 100.0) == []
+    assert silent_for(script, 40.0) == [KILL_HUNG], "once is enough"
+    script.exited(0, "killed").expect(ConfirmRelease(("d0",)))
+    story = script.trial(0).story[-1][1]
+    assert "no report for 110 s (limit 100 s); continues from step 0" in story
+    script.released("d0").expect(launch(0, 2, "d0"))
+    assert silent_for(script, 90.0) == []
+
+
+@pytest.mark.parametrize(
+    ("hang_limit_s", "step_time_s", "limit_s"),
+    [(None, 1.0, 60.0), (None, 30.0, 150.0), (20.0, 30.0, 20.0)],
+)
+def test_who_is_silent_for_too_long_is_killed(
+    hang_limit_s: float | None, step_time_s: float, limit_s: float
+) -> None:
+    script = stages.starting(**WATCHED, hang_limit_s=hang_limit_s)
+    script.report(0, 0.5, step_time_s=step_time_s).drop()
+    assert silent_for(script, limit_s) == []
+    assert silent_for(script, 10.0) == [KILL_HUNG]
     doom = script.trial(0).doom
-    assert "no report for" in doom.why
+    assert f"no report for {limit_s + 10:.0f} s (limit {limit_s:.0f} s)" in doom.why
 
 
 def test_the_limit_is_five_median_intervals_for_slow_ones() -> None:
-    script = with_intervals(30.0, 300.0, 30.0, 28.0, 32.0)
+    script = with_intervals(30.0, 50.0, 30.0, 28.0, 32.0)
     assert script.trial(0).report_s == 30.0
     assert silent_for(script, 149.0) == []
-    assert silent_for(script, 21.0) == [Kill(0, 1, 5.0, stacks=True)]
+    assert silent_for(script, 21.0) == [KILL_HUNG]
 
 
 def test_intervals_do_not_span_two_incarnations() -> None:
@@ -72,18 +87,21 @@ def test_the_stuck_rank_is_in_the_message_of_a_trial_that_fails_for_it() -> None
 def test_after_a_suspend_or_without_a_daemon_silence_means_nothing() -> None:
     script = with_intervals(1.0, 1.0)
     script.wait(3600.0).timer("watch")
-    assert not [c for c in script.take() if isinstance(c, Kill)], "the machine slept"
+    assert script.take() == [], "the machine slept"
     assert silent_for(script, 55.0) == []
     script.feed(DaemonResumed(at=script.now, epoch=2)).drop()
     assert silent_for(script, 55.0) == [], "a new daemon listens for a while first"
-    assert silent_for(script, 20.0) == [Kill(0, 1, 5.0, stacks=True)]
+    assert silent_for(script, 20.0) == [KILL_HUNG]
 
 
-@pytest.mark.parametrize("device", ["d0", "d1"])
-def test_devices_are_followed_after_the_end(device: str) -> None:
-    script = stages.running().asked("cancel").drop()
-    script.exited(0, "killed").drop()
-    assert script.experiment.state.finished
-    assert script.state.devices.draining == 1
-    script.feed(DevicesReleased(at=script.now, devices=(device,)))
-    assert script.state.devices.draining == (1 if device == "d1" else 0)
+def test_who_hangs_while_it_yields_is_killed_too() -> None:
+    script = stages.pausing(**WATCHED)
+    assert silent_for(script, 75.0) == [KILL_HUNG]
+    script.wants(Start(1)).exited(0, "killed").expect(ConfirmRelease(("d0",)), launch(1, 1, "d1"))
+    assert script.trial(0).state is S.PAUSED
+
+
+def test_who_waits_for_devices_is_not_silent_and_the_watch_ends_with_the_search() -> None:
+    script = stages.waiting(**WATCHED)
+    assert silent_for(script, 500.0) == []
+    stages.running(**WATCHED).asked("stop").drop().wait(200.0).timer("watch").expect_nothing()

@@ -37,8 +37,7 @@ from gpusched.executors.base import LiveTrial
 from gpusched.executors.live import Timers
 from gpusched.executors.local.executor import as_event
 from gpusched.processes.outcome import Blamed, blame
-from gpusched.sim.machine import Run
-from gpusched.sim.physics import Delays
+from gpusched.sim.physics import Delays, Run
 from gpusched.sim.setup import Setup, experiment, recipe
 from tests.devices.fake_driver import GIB
 from tests.devices.schedules import LIMIT_S, STEP_S, Schedule

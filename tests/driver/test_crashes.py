@@ -14,7 +14,7 @@ import pytest
 
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup
-from tests.crashes import Crash, Daemons, Failpoints
+from tests.crashes import Daemons, Failpoints
 from tests.faults import Faults, FaultySetup, Incident
 
 DELAYS = Delays(launch_s=0.05, resize_s=0.04, save_s=0.01, exit_s=0.02, release_s=0.03)
@@ -176,10 +176,3 @@ def test_a_thousand_deaths(setup: Setup, seed: int, folder: Path) -> None:
     rng = random.Random(seed)
     for number in range(25):
         run(setup, folder / str(number), set(rng.sample(range(1, 500), 10)))
-
-
-def test_a_failpoint_is_a_death() -> None:
-    points = Failpoints({2})
-    points.pass_by("first")
-    with pytest.raises(Crash, match="at instant 2: second"):
-        points.pass_by("second")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -15,7 +15,7 @@ from gpusched.core.commands import Command, KeepBest, Kill, Save
 from gpusched.core.events import DevicesJoined, TrialExited, UserAsked
 from gpusched.driver.loop import RETRY_EVERY_S, Driver
 from gpusched.journal.log import Journal
-from gpusched.sim.setup import Setup, experiment, recipe
+from gpusched.sim.setup import experiment, recipe
 from tests.core import stages
 from tests.crashes import Daemons, Failpoints
 from tests.driver.test_crashes import SETUPS
@@ -39,12 +39,18 @@ class Watched(FaultyExecutor):
         super().execute(command)
 
 
-def watched(setup: Setup) -> Watched:
-    made = setup.machine()
-    made.__class__ = Watched
-    assert isinstance(made, Watched)
-    made.carried_out_at, made.kills = [], []
-    return made
+def begun(path: Path, **more: Any) -> tuple[Driver, Watched, Journal]:
+    """A search whose devices have joined."""
+    executor = SETUP.machine()
+    executor.__class__ = Watched
+    assert isinstance(executor, Watched)
+    executor.carried_out_at, executor.kills = [], []
+    journal = Journal.create(path, {})
+    search = experiment(SETUP, recipe(SETUP))
+    driver = Driver(search, executor, journal, check=True, **more)
+    devices = tuple(device.id for device in executor.inventory())
+    driver.handle([DevicesJoined(at=0.0, devices=devices)])
+    return driver, executor, journal
 
 
 def _limit_pages(journal: Journal, pages: int) -> None:
@@ -53,11 +59,7 @@ def _limit_pages(journal: Journal, pages: int) -> None:
 
 def test_while_the_disk_is_full_nothing_is_done_and_nothing_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-    journal = Journal.create(path, {})
-    executor = watched(SETUP)
-    driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal, check=True)
-    devices = tuple(device.id for device in executor.inventory())
-    driver.handle([DevicesJoined(at=0.0, devices=devices)])
+    driver, executor, journal = begun(path)
     while executor.now() < 0.5:
         driver.turn()
     _limit_pages(journal, 1)
@@ -78,7 +80,7 @@ def test_while_the_disk_is_full_nothing_is_done_and_nothing_is_lost(tmp_path: Pa
     assert driver.experiment.state.finished
     assert len(executor.carried_out_at) > done_before
     journal.close()
-    _check_replay(path, driver)
+    check_replay(path, driver)
 
 
 def test_with_a_reserve_the_search_ends_on_a_full_disk(tmp_path: Path) -> None:
@@ -100,7 +102,7 @@ def test_with_a_reserve_the_search_ends_on_a_full_disk(tmp_path: Path) -> None:
         assert driver.stalled is None, driver.stalled
     assert pages > 5, "the disk was full more than once"
     journal.close()
-    _check_replay(tmp_path / "journal.db", driver)
+    check_replay(tmp_path / "journal.db", driver)
 
 
 def test_a_full_disk_is_tried_again_once_a_second_whatever_is_reported(tmp_path: Path) -> None:
@@ -125,11 +127,7 @@ def test_it_ends_only_when_its_end_is_on_disk(
     tmp_path: Path, verb: Literal["cancel", "kill"]
 ) -> None:
     path = tmp_path / "journal.db"
-    journal = Journal.create(path, {})
-    executor = watched(SETUP)
-    driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal)
-    devices = tuple(device.id for device in executor.inventory())
-    driver.handle([DevicesJoined(at=0.0, devices=devices)])
+    driver, executor, journal = begun(path)
     _limit_pages(journal, 1)
     while driver.stalled is None:
         driver.handle([UserAsked(at=0.0, verb="unpause", trial=99)] * 20)
@@ -152,18 +150,17 @@ def test_it_ends_only_when_its_end_is_on_disk(
     driver.run()
     assert driver.stalled is None
     journal.close()
-    _check_replay(path, driver)
+    check_replay(path, driver)
 
 
 def test_any_other_failure_to_write_is_fatal(tmp_path: Path) -> None:
-    journal = Journal.create(tmp_path / "journal.db", {})
-    executor = watched(SETUP)
-    driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal)
+    driver, executor, journal = begun(tmp_path / "journal.db")
+    done = len(executor.carried_out_at)
     with sqlite3.connect(tmp_path / "journal.db") as other:
         other.execute("DROP TABLE events")
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
-        driver.handle([DevicesJoined(at=0.0, devices=("sim:0",))])
-    assert executor.carried_out_at == []
+        driver.handle([UserAsked(at=0.0, verb="stop")])
+    assert (len(executor.carried_out_at), executor.kills) == (done, [])
     journal.abandon()
 
 
@@ -174,7 +171,7 @@ def _count(path: Path) -> int:
     return int(count)
 
 
-def _check_replay(path: Path, driver: Driver) -> None:
+def check_replay(path: Path, driver: Driver) -> None:
     daemons = Daemons.__new__(Daemons)
     daemons.setup, daemons.path, daemons.points = SETUP, path, Failpoints()
     daemons.experiment = driver.experiment

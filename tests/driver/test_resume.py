@@ -112,13 +112,6 @@ def test_resume_reconciles_first_and_acts_after_the_sync(path: Path, journal: Jo
     assert script.trial(0).step == 3
 
 
-def test_resume_sets_the_timers_again() -> None:
-    script = stages.running()
-    driver = Driver(script.experiment, Notebook(clock=9.0))
-    driver.resume(epoch=2)
-    assert driver.experiment.state.timers == {"deadline": 1000.0}
-
-
 def test_what_died_meanwhile_is_launched_again(journal: Journal) -> None:
     script = stages.running()
     gone = TrialExited(at=9.0, trial=0, incarnation=1, outcome="lost")

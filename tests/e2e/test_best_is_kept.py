@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import gpusched
-from gpusched.policies.rehearsal import WALK
+from gpusched.policies.rehearsal import REHEARSAL
 from tests.e2e.sandbox import PLENTY, Sandbox
 
 STEPS = 12
@@ -49,7 +49,7 @@ def weight(sandbox: Sandbox) -> float:
     ids=["", "process groups taken down"],
 )
 def test_a_loop_of_several_ranks_that_ends_leaves_its_best(sandbox: Sandbox, groups: bool) -> None:
-    policy = {"name": WALK, "steps": 100, "sizes": [2], "R": 200}
+    policy = {"name": REHEARSAL, "steps": 100, "sizes": [2], "R": 200}
     best = search(sandbox, policy=policy, groups=groups)
     assert (best["atoms"], best["step"], best["best_unsaved"]) == (2, STEPS, None)
     assert weight(sandbox) == STEPS

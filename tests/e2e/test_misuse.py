@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpusched.policies.rehearsal import WALK
+from gpusched.policies.rehearsal import REHEARSAL
 from tests.e2e.sandbox import SCRIPTS, Sandbox
 
 #: misuse -> what the user must be told
@@ -72,7 +72,7 @@ def test_a_model_whose_shape_depends_on_the_number_of_ranks(sandbox: Sandbox) ->
     recipe = sandbox.recipe(
         "misuse.py",
         space={"fault": "shape"},
-        policy={"name": WALK, "sizes": [1, 2], "steps": 2},
+        policy={"name": REHEARSAL, "sizes": [1, 2], "steps": 2},
         max_trials=1,
     )
     result = sandbox.gpusched("run", recipe)

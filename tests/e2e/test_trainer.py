@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import gpusched
-from gpusched.policies.rehearsal import WALK
+from gpusched.policies.rehearsal import REHEARSAL
 from tests.e2e.sandbox import Sandbox
 
 
 def run(sandbox: Sandbox, script: str, **recipe: Any) -> list[dict[str, Any]]:
     """The reports of the one trial of a search that resizes it."""
-    policy = {"name": WALK, "steps": 4, "sizes": [1, 2], "R": 12}
+    policy = {"name": REHEARSAL, "steps": 4, "sizes": [1, 2], "R": 12}
     path = sandbox.recipe(script, policy=policy, max_trials=1, **recipe)
     result = sandbox.gpusched("run", path)
     assert result.code == 0, result.text

@@ -60,7 +60,7 @@ VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "foresight": [{}, {"R": 40}],
     "bandit": [{"R": 30, "b": 3}, {"R": 20, "b": 2, "eps": 0.1}],
     "pop": [
-        {"R": 40, "b": 4, "configurations": 10, **BOUNDS},
+        {"R": 40, "b": 4, **BOUNDS},
         {"R": None, "b": 3, "kill_threshold": 0.1, **BOUNDS},
     ],
     "seer": [{"t_min": 0.02}, {"R": 30, "eta": 2.0, "nu": 1.5, "t_min": 0.05}],
@@ -136,12 +136,9 @@ def _check_decision(view: View, decision: Decision, why: str) -> None:
             assert found.is_live, f"{why}: it is {found.state.value}"
             assert atoms >= 1, why
             assert atoms != found.atoms, f"{why}: it has that many"
-        case Pause(trial=trial, reason=reason) | Stop(trial=trial, reason=reason):
-            assert not view.trials[trial].is_final, f"{why}: it is final"
-            assert reason, f"{why}: no reason is given"
-        case Complete(trial=trial, reason=reason):
-            assert not view.trials[trial].is_final, f"{why}: it is final"
-            assert reason, f"{why}: no reason is given"
+        case Pause() | Stop() | Complete():
+            assert not view.trials[decision.trial].is_final, f"{why}: it is final"
+            assert decision.reason, f"{why}: no reason is given"
         case WakeAt(at=at):
             assert at >= view.now, f"{why}: that is over"
             assert at < view.rules.deadline_s + 1e9, why
@@ -315,7 +312,7 @@ def _request(random: Random, experiment: Experiment, now: float) -> UserAsked | 
     if random.random() < 0.1:
         moved_s = random.choice([-1.0, 0.5, 2.0])
         return LimitsMoved(at=now, deadline_s=experiment.state.rules.deadline_s + moved_s)
-    asks = ["pause", "pause", "unpause", "unpause", "stop_trial"]
+    asks = ["pause", "pause", "unpause", "unpause", "stop_trial", "try"]
     verb: Any = "stop" if random.random() < 0.1 else random.choice(asks)
     trial = random.choice(list(experiment.state.trials) or [0])
-    return UserAsked(at=now, verb=verb, trial=trial)
+    return UserAsked(at=now, verb=verb, trial=trial, hparams={"mine": now})

@@ -50,22 +50,6 @@ def test_probabilities_are_some_and_fall_with_the_target(predictor: CurvePredict
     assert at_each[-1, -1] < 0.05
 
 
-def test_a_rising_curve_is_expected_to_rise(predictor: CurvePredictor) -> None:
-    curve = rising(20)
-    found = predictor.predict(curve, AHEAD, (0,))
-    low, high = interval(found)
-    assert curve[-1] < found.mean < 0.95
-    assert low < 0.83  # it ends at 0.795
-    assert high > 0.76
-
-
-def test_a_flat_curve_is_expected_to_stay_flat(predictor: CurvePredictor) -> None:
-    flat = 0.1 + 0.003 * np.sin(np.arange(20.0))
-    found = predictor.predict(flat, AHEAD, (0,))
-    assert abs(found.mean - 0.1) < 0.05
-    assert found.reaches(0.5)[-1] < 0.1
-
-
 @pytest.mark.parametrize(
     "curve",
     [

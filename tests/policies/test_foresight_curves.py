@@ -12,7 +12,6 @@ import pytest
 from gpusched.core.trial import NEVER, TrialRecord
 from gpusched.policies import foresight_curves
 from gpusched.policies.foresight_curves import Belief, Curves, expected_excess
-from gpusched.protocol import Report
 
 Score = Callable[[int], float]
 
@@ -28,9 +27,9 @@ class Trained:
         trial = self.trials.setdefault(trial_id, TrialRecord(trial_id, {}))
         for step in range(trial.step + every, steps + 1, every):
             value = metric(step)
-            trial.report = Report(0, 0, step)
+            trial.step = step
             trial.score = NEVER if math.isnan(value) else value * self.sign
-            trial.curve.add(step, value)
+            trial.curve.append((step, value))
             self.curves.look(trial, self.sign)
         self.curves.rescale(self.trials)
 

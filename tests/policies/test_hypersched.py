@@ -90,8 +90,8 @@ def entrance(now_s: float, *, training_s: float, R: int = 1000, step_s: float = 
     """Whether a new trial enters at ``now_s`` of 100 s, when the furthest has trained for ``training_s``."""
     options = {**PLAIN, "R": R, "eta": 4.0}
     hand = Hand("hypersched", options, atoms=2, deadline_s=100.0, configurations=3)
-    hand.exit(1, "failed")
-    hand.exit(2, "failed")
+    hand.exited(1, "failed")
+    hand.exited(2, "failed")
     begin = now_s - training_s
     hand.advance(begin)
     # Trial 0 began at 0; what it has been up counts.
@@ -195,7 +195,7 @@ def idle() -> Hand:
     hand = Hand("hypersched", {**PLAIN, "R": None}, atoms=3, configurations=2, deadline_s=100.0)
     hand.report(1, 0.6, at=1.0)
     hand.report(0, 0.5, at=60.0)
-    hand.exit(1, "failed")
+    hand.exited(1, "failed")
     return hand
 
 

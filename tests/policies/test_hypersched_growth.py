@@ -61,7 +61,7 @@ def test_growth_takes_free_atoms_only() -> None:
     hand = Hand("hypersched", options, atoms=4, configurations=2)
     hand.report(0, 0.5, at=1.0)
     assert hand.atoms(0) == 2
-    hand.exit(1, "failed")
+    hand.exited(1, "failed")
     hand.report(0, 0.5, at=2.0)
     assert hand.atoms(0) == 4
 
@@ -79,10 +79,10 @@ def four_trials(**more: Any) -> Hand:
 def one_that_is_left(**more: Any) -> Hand:
     """Trial 0; the atom of trial 1 is free, those of 2 and 3 drain."""
     hand = four_trials(**more)
-    hand.exit(1, "failed")
+    hand.exited(1, "failed")
     hand.releases = False
-    hand.exit(2, "failed")
-    hand.exit(3, "failed")
+    hand.exited(2, "failed")
+    hand.exited(3, "failed")
     return hand
 
 

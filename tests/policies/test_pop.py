@@ -139,7 +139,7 @@ def test_suspended_trials_and_new_ones_take_turns(
     oracle: Oracle, most: int | None, turns: list[int]
 ) -> None:
     """3.2: "equally shared between opportunistic configurations, e.g., in a round robin manner"."""
-    hand, found = pop(1, configurations=most), []
+    hand, found = pop(1, max_trials=most), []
     while len(found) < len(turns):
         (trial,) = hand.live
         found.append(trial)
@@ -155,13 +155,13 @@ def test_a_suspended_trial_that_becomes_promising_comes_back_at_once(oracle: Ora
     assert policy(hand).confidence.promising == [1]
     boundary(oracle, hand, 0, p=0.5)
     assert hand.where(0) == "paused"
-    hand.exit(1, "failed")
+    hand.exited(1, "failed")
     assert hand.live == [0, 2]
     assert "promising: p = 0.50" in hand.said
 
 
 def test_others_make_room_for_a_promising_trial_that_waits(oracle: Oracle) -> None:
-    hand = pop(2, b=4, configurations=3)
+    hand = pop(2, b=4, max_trials=3)
     hand.train(0, [0.5] * 3, at=4.0)
     oracle.says = outlook(0.4)
     hand.report(0, 0.5)
@@ -194,7 +194,7 @@ def test_a_target_that_is_moved_in_a_running_search_is_aimed_at(oracle: Oracle) 
     hand = pop(1, trials=1)
     boundary(oracle, hand, 0)
     for target, aim in ((0.95, 0.95), (None, 0.55)):
-        hand.send(LimitsMoved(at=hand.now, deadline_s=1000.0, target=target))
+        hand.feed(LimitsMoved(at=hand.now, deadline_s=1000.0, target=target))
         boundary(oracle, hand, 0)
         assert oracle.asked[-1].target == pytest.approx(aim)
 
@@ -205,7 +205,7 @@ def test_a_target_that_is_moved_in_a_running_search_is_aimed_at(oracle: Oracle) 
 def test_without_bounds_there_is_one_clear_message() -> None:
     ((option, message),) = Options().problems()
     assert option == "metric_min"
-    assert "pop needs a bounded metric" in message
+    assert "needs a bounded metric" in message
     assert "0 and 1 for an accuracy" in message
 
 

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from gpusched.core.trial import TrialRecord
+from gpusched.policies.base import MAX_CURVE, Scale, curve_of
 from gpusched.policies.pop import Confidence, Known
-from gpusched.policies.scale import MAX_CURVE, Scale, curve_of
 
 
 def split(slots: int, probabilities: Sequence[float]) -> Confidence:

@@ -36,16 +36,11 @@ def go_on(hand: Hand, seconds: float = 1.0) -> None:
             hand.report(trial, 0.01 * trial)
 
 
-def test_the_first_stage_begins_with_8_trials_on_1_atom_and_4_on_2() -> None:
-    """Algorithm 1, lines 2 to 8; 3.4: "from t = 0 .. 8 trials with 1 GPU each .. the remaining 4 with 2 GPUs"."""
+def test_section_3_4_played_to_its_end() -> None:
+    """Algorithm 1: 8 trials on 1 atom and 4 on 2; the worse half of each bracket goes; the best of all move up."""
     hand = example()
     assert sorted(hand.atoms(n) for n in hand.live) == [1] * 8 + [2] * 4
     assert "seer plans 3 stages of 1.43, 2.86 and 5.71 min" in hand.said
-
-
-def test_at_its_end_the_worse_half_of_each_bracket_goes() -> None:
-    """Line 9; 3.4: "the 4 lowest performing trials in bracket 1 .. and the 2 lowest performing from bracket 2"."""
-    hand = example()
     of_one = sorted(n for n in hand.live if hand.atoms(n) == 1)
     of_two = sorted(n for n in hand.live if hand.atoms(n) == 2)
     hand.advance(ENDS[0])
@@ -53,27 +48,11 @@ def test_at_its_end_the_worse_half_of_each_bracket_goes() -> None:
     assert [n for n in of_one if hand.where(n) == "stopped"] == of_one[:4]
     assert [n for n in of_two if hand.where(n) == "stopped"] == of_two[:2]
     assert "eliminated at the end of stage 1" in hand.why(of_one[0])
-
-
-def test_the_best_of_all_move_to_the_bracket_with_more_atoms() -> None:
-    """Lines 10 and 11; 3.4: "the top 2 performing trials will be assigned to bracket 2 and the rest to bracket 1"."""
-    hand = example()
-    hand.advance(ENDS[0])
-    for _ in range(3):
-        go_on(hand)
-    alive = sorted(hand.live)
-    assert len(alive) == 6
-    assert [hand.atoms(n) for n in alive] == [1, 1, 1, 1, 2, 2]
-
-
-def test_the_third_round_and_the_result() -> None:
-    """3.4: "the highest performing trial .. with 2 GPUs and the 2nd and 3rd highest .. with 1 GPU"."""
-    hand = example()
-    for end in ENDS[:2]:
-        hand.advance(end)
+    for end, sizes in ((ENDS[0], [1, 1, 1, 1, 2, 2]), (ENDS[1], [1, 1, 2])):
+        hand.advance(max(hand.now, end))
         for _ in range(3):
             go_on(hand)
-    assert [hand.atoms(n) for n in sorted(hand.live)] == [1, 1, 2]
+        assert [hand.atoms(n) for n in sorted(hand.live)] == sizes
     best = max(hand.live)
     hand.advance(ENDS[2] - 1.0)
     assert max(hand.live) == best
@@ -94,7 +73,7 @@ def test_stages_end_by_the_clock_whoever_has_come_how_far() -> None:
 def test_failed_trials_leave_a_bracket_short() -> None:
     hand = example()
     for trial in [n for n in hand.live if hand.atoms(n) == 2]:
-        hand.exit(trial, "failed")
+        hand.exited(trial, "failed")
     hand.advance(ENDS[0])
     for _ in range(3):
         go_on(hand)

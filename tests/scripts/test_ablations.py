@@ -64,5 +64,5 @@ def test_without_never_idle_the_search_ends_with_paused_trials() -> None:
     search = hand(2, {"resize": False}, configurations=2, deadline_s=100.0)
     search.report(0, 0.5, at=1.0)
     search.report(1, 0.1, at=60.0)
-    search.exit(0, "failed")
+    search.exited(0, "failed")
     assert (search.launched(1), search.finished) == ([1], "nothing left to run")

@@ -1,4 +1,4 @@
-"""The posterior of the MCMC model (Domhan et al., IJCAI'15; HyperDrive, section 5.2)."""
+"""The MCMC model (Domhan et al., IJCAI'15; HyperDrive, section 5.2): its curves, and what it forecasts."""
 
 from __future__ import annotations
 
@@ -10,44 +10,8 @@ import pytest
 
 from scripts.calibration import interval
 from scripts.papers import mcmc
-from scripts.papers.mcmc import MODELS, TEMPER, McmcPredictor, Posterior
-from tests.policies.learning_curves import Array, rising
+from scripts.papers.mcmc import MODELS, McmcPredictor
 from tests.policies.test_extrapolation import check_calibration
-
-
-@pytest.fixture
-def posterior() -> Posterior:
-    curve = rising(15)
-    return Posterior(np.arange(1.0, 16.0), curve, 50.0)
-
-
-def begin(posterior: Posterior) -> Array:
-    return posterior.start(100, np.random.RandomState(4))
-
-
-def test_the_likelihood_is_the_normal_one(posterior: Posterior) -> None:
-    """y(x) ~ Normal(f(x), sigma^2), tempered: against the densities one by one, with the prior's soft limits."""
-    theta = begin(posterior)[:5]
-    curves = posterior.curves(theta, np.arange(1.0, 16.0))
-    ends = posterior.curves(theta, np.array([1.0, 50.0]))
-    together, alone = posterior.log_probability(theta), []
-    for walker in range(5):
-        sigma = np.exp(theta[walker, -1])
-        misfit = (rising(15) - curves[walker]) / sigma
-        expected = TEMPER * float(np.sum(-0.5 * misfit**2 - np.log(sigma)))
-        first, last = ends[walker]
-        beyond = np.maximum([first - last, last - 1.0, -first], 0.0) / mcmc.SLACK
-        expected -= 0.5 * float(np.sum(beyond**2))
-        alone.append(expected)
-    assert together == pytest.approx(alone)
-
-
-def test_outside_the_box_nothing_is_possible(posterior: Posterior) -> None:
-    theta = begin(posterior)
-    for column, value in ((0, 1e3), (mcmc.SIZE, -0.1), (-1, 5.0)):
-        outside = theta.copy()
-        outside[:, column] = value
-        assert np.isneginf(posterior.log_probability(outside)).all()
 
 
 def test_it_finds_the_curve_it_was_given() -> None:

@@ -6,45 +6,33 @@ import itertools
 
 import pytest
 
-from gpusched.core.commands import ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
-from gpusched.core.events import (
-    CheckpointSaved,
-    DevicesReleased,
-    Event,
-    Reported,
-    TrialExited,
-    TrialUp,
-)
+from gpusched.core.commands import KeepBest, Kill, Launch, Save, Yield
+from gpusched.core.events import Event, Reported, TrialExited, TrialUp
 from gpusched.executors.base import FOREVER, LiveTrial
 from gpusched.sim.executor import SimExecutor, Stalled
 from gpusched.sim.physics import Delays, SimulatedCurve
 from tests.executors.contract import ExecutorContract, Rig
 from tests.faults import FaultyExecutor, Incident
 
-HPARAMS = {"b0_quantile": 0.5, "b1": 0.5, "b2": 0.5}
-
 
 class Flat:
-    """A second a step on one atom; the metric is the step. ``length``: the script's own end."""
+    """A second a step on one atom; the metric is the step."""
 
     name, metric, mode, defaults = "flat", "score", "max", {}
-
-    def __init__(self, length: int | None = None) -> None:
-        self.length = length
 
     def space(self, seed):
         return {"x": 1}
 
     def curve(self, trial, hparams, seed):
-        return SimulatedCurve(lambda step: float(step), lambda step: 1.0, self.length)
+        return SimulatedCurve(float, lambda step: 1.0)
 
 
-def machine(atoms=2, *, length=None, **more):
-    return FaultyExecutor(Flat(length), atoms, **more)
+def machine(atoms=2, **more):
+    return FaultyExecutor(Flat(), atoms, **more)
 
 
 def launch(executor, trial=0, devices=("sim:0",), incarnation=1):
-    executor.execute(Launch(trial, incarnation, devices, HPARAMS))
+    executor.execute(Launch(trial, incarnation, devices, {}))
 
 
 def events(executor, count, *, answer=True):
@@ -65,27 +53,9 @@ def told(event):
             return "report", event.at, event.step
         case TrialExited():
             return "exit", event.at, event.outcome, event.saved_step
-        case CheckpointSaved():
-            return "saved", event.at, event.step
-        case DevicesReleased():
-            return "released", event.at, event.devices
         case TrialUp():
             return "up", event.at
     return event
-
-
-def test_launch_trains_and_waits_for_the_answer():
-    executor = machine(delays=Delays(launch_s=2.0))
-    launch(executor)
-    up, report = events(executor, 2, answer=False)
-    assert told(up) == ("up", 2.0)
-    assert told(report) == ("report", 3.0, 1)
-    assert (report.seq, report.metric, report.report.step_time_s) == (1, 1.0, 1.0)
-    assert report.report.metrics == {"score": 1.0}
-    with pytest.raises(Stalled):
-        executor.poll(FOREVER)
-    executor.acknowledge(report)
-    assert told(executor.poll(FOREVER)[0]) == ("report", 4.0, 2)
 
 
 def test_poll_stops_at_until_and_time_never_goes_back():
@@ -97,27 +67,8 @@ def test_poll_stops_at_until_and_time_never_goes_back():
     assert executor.poll(0.25) == []
     assert executor.now() == 0.5
     assert told(executor.poll(1.0)[0]) == ("report", 1.0, 1)
-
-
-def test_yield_with_checkpoint_then_resume_behind_it():
-    delays = Delays(save_s=0.5, exit_s=0.25, release_s=0.125, resize_s=3.0)
-    executor = machine(delays=delays)
-    launch(executor)
-    report = events(executor, 2, answer=False)[1]
-    executor.execute(Yield(0, 1, True))
-    executor.acknowledge(report)
-    assert [told(event) for event in events(executor, 2)] == [
-        ("saved", 1.5, 1),
-        ("exit", 1.75, "yielded", 1),
-    ]
-    executor.execute(ConfirmRelease(("sim:0",)))
-    assert told(events(executor, 1)[0]) == ("released", 1.875, ("sim:0",))
-    launch(executor, incarnation=2)
-    assert [told(event) for event in events(executor, 2)] == [
-        ("up", 4.875),
-        ("report", 5.875, 2),
-    ]
-    assert executor.device_s == pytest.approx(1.875)
+    with pytest.raises(Stalled):
+        executor.poll(FOREVER)  # the report is not answered
 
 
 def test_leaving_without_a_checkpoint_begins_again_at_the_first_step():
@@ -130,20 +81,6 @@ def test_leaving_without_a_checkpoint_begins_again_at_the_first_step():
     launch(executor, incarnation=2)
     again = events(executor, 2)[1]
     assert (again.step, again.seq) == (1, 2)
-
-
-def test_save_goes_on_after_the_checkpoint():
-    executor = machine(delays=Delays(save_s=0.5))
-    launch(executor)
-    report = events(executor, 2, answer=False)[1]
-    executor.execute(Save(0, 1))
-    executor.acknowledge(report)
-    assert [told(event) for event in events(executor, 2)] == [
-        ("saved", 1.5, 1),
-        ("report", 2.5, 2),
-    ]
-    executor.execute(KeepBest(0, 1, 1.0))
-    assert executor.kept == KeepBest(0, 1, 1.0)
 
 
 def test_a_best_model_without_a_checkpoint_is_noticed():
