@@ -30,8 +30,6 @@ from gpusched.worker.onlooker import Onlooker
 from gpusched.worker.saving import FILES_SHARE, Saver
 from gpusched.worker.training import Training
 
-NEVER = float("-inf")
-
 
 class Backing:
     """One rank's reports, saves and ways out. ``saver`` is None where there is no folder to save in."""
@@ -39,7 +37,7 @@ class Backing:
     def __init__(self, context: Context, group: Group, training: Training) -> None:
         self._context, self._group, self._training = context, group, training
         self._pid = os.getpid()
-        self._fence = Fence(context.fence, context.incarnation)
+        self._fence = Fence(context.fence, context.incarnation) if context.fence else None
         self.channel: Channel | None = None
         self._log: ReportLog | None = None
         self._word: Path | None = None
@@ -48,11 +46,9 @@ class Backing:
         #: Whether the last word is said, and what the end of the interpreter means.
         self.has_left = False
         self._at_exit: Why = "finished"
-        #: The step reported last, None before the first.
-        self._reported_step: int | None = None
         self._asked: Go = "continue"
-        #: The best score of this launch, and the step it was reported at.
-        self._best, self._best_step = NEVER, -1
+        #: The best score of this launch, and whether the last report had it.
+        self._best, self._is_best = float("-inf"), False
         #: The script asks ``should_yield`` and leaves by itself.
         self.in_charge = False
         #: The script writes checkpoints itself (``checkpoint_dir``): none is made without its files.
@@ -100,19 +96,19 @@ class Backing:
         clean: dict[str, Metric] = {}
         if self._context.rank == 0:
             clean = clean_metrics(metrics, self._context.settings.metric)
-            length = self._training.length if self._reported_step is None else None
+            length = None if self._training.has_reported else self._training.length
             report = Report(0, 0, step, step_time_s, clean, length)  # numbered by the trial's file
             go = self._send(report)
         if self._context.world_size > 1:
             code, step = map(int, self._group.share(Call.REPORT, GO.index(go), step))
             go = GO[code]
         self._training.reported(step)
-        self._reported_step = step
         value = clean.get(self._context.settings.metric or "")
+        score = float("-inf")
         if isinstance(value, int | float):
             score = float(value) if self._context.settings.mode == "max" else -float(value)
-            if score > self._best:
-                self._best, self._best_step = score, step
+        self._is_best = score > self._best
+        self._best = max(self._best, score)
         if go != "continue":
             self._act(go)
 
@@ -123,7 +119,7 @@ class Backing:
             most = self._context.settings.max_steps
             is_over = most is not None and report.step >= most and not self._training.is_looping
             return "leave" if is_over else "continue"
-        if self._fence.wait():
+        if self._fence is not None and self._fence.wait():
             return "leave"
         self._log.append(report)
         failpoints.reach("report.written")
@@ -301,11 +297,12 @@ class Backing:
 
     def _say(self, why: Why, saved_step: int | None) -> bool:
         """Leave the last word, once. False if the disk refuses."""
-        if self._word is not None and not self.has_left:
-            self.has_left = leave_word(self._word, why, self._reported_step, saved_step)
-            return self.has_left
-        self.has_left = True
-        return True
+        if self._word is None or self.has_left:
+            self.has_left = True
+        else:
+            step = self._training.step if self._training.has_reported else None
+            self.has_left = leave_word(self._word, why, step, saved_step)
+        return self.has_left
 
     # ------------------------------------------------------------------ end of the interpreter
 
@@ -330,19 +327,14 @@ class Backing:
         save = self._has_unsaved_state(saver)
         try:
             save = self._group.end(save=save)
-        except RanksDisagree as disagreement:
-            if disagreement.calls:
-                why = f"RanksDisagree: {disagreement}"
+        except Exception as error:
+            if isinstance(error, RanksDisagree) and error.calls:
+                why = f"RanksDisagree: {error}"
                 endings.mark_failed()
                 write_error_file(why, why)
                 say(why)
-            if disagreement.calls or not save:
                 return
-            saver.work_alone()  # another rank takes its time to end
-        except Exception:
-            if not save:
-                return
-            saver.work_alone()
+            saver.work_alone()  # another rank takes its time to end, or the process groups are down
         if save:
             try:
                 saver.save(self._training.where)
@@ -352,19 +344,18 @@ class Backing:
     def _has_unsaved_state(self, saver: Saver) -> bool:
         """Tell whether the model as it was last reported is the present one, and has no checkpoint."""
         step = self._training.step
-        is_best = self._best_step == step
         saver.wait()
-        if saver.saved_step == step or self._reported_step is None:
+        if saver.saved_step == step or not self._training.has_reported:
             return False
         if self.writes_files:
-            if is_best:
+            if self._is_best:
                 say(
                     f"step {step} is the best so far and has no checkpoint: ask trial.should_save() after each "
                     f"trial.report(..), and save inside trial.checkpoint_dir()"
                 )
             return False
         if self._training.has_changed:
-            if is_best:
+            if self._is_best:
                 say(f"step {step} is not saved: the model was trained on after its last report")
             return False
-        return is_best or bool(self._training.tracked)
+        return self._is_best or bool(self._training.tracked)

@@ -155,10 +155,6 @@ class Group:
         """Return rank 0's values, on every rank."""
         return self.exchange(call, *values)[0]
 
-    def all_true(self, call: Call, value: bool) -> bool:
-        """Tell whether ``value`` is true on every rank."""
-        return all(row[0] for row in self.exchange(call, float(value)))
-
     def end(self, *, save: bool) -> bool:
         """Meet the other ranks, whose scripts must be over as well; return whether rank 0 wants the last state saved.
 

@@ -68,12 +68,12 @@ class PlacedLoader:
         return getattr(self.given, name)
 
 
-def prepare(trial: Any, training: Any, objects: Sequence[Any], weight: BatchWeight) -> Any:
+def prepare(trial: Any, training: Any, objects: Sequence[Any]) -> Any:
     """Return what takes the place of these objects, or of the only one; see ``trial.prepare``."""
     prepared: list[Any] = []
     for each in objects:
         if isinstance(each, DataLoader):
-            prepared.append(_prepared_loader(trial, training, each, weight))
+            prepared.append(_prepared_loader(trial, training, each))
         elif isinstance(each, torch.nn.Module):
             prepared.append(trial.wrap(each))
         elif isinstance(each, torch.optim.Optimizer):
@@ -92,12 +92,12 @@ def prepare(trial: Any, training: Any, objects: Sequence[Any], weight: BatchWeig
     return tuple(prepared) if len(prepared) != 1 else prepared[0]
 
 
-def _prepared_loader(trial: Any, training: Any, given: DataLoader[Any], weight: BatchWeight) -> Any:
+def _prepared_loader(trial: Any, training: Any, given: DataLoader[Any]) -> Any:
     sampler: Any = given.sampler
     if given.batch_size is None:  # a batch sampler, perhaps around another sampler
         sampler = getattr(given.batch_sampler, "sampler", None)
     if type(sampler) is SequentialSampler and not isinstance(given.dataset, IterableDataset):
-        return PlacedLoader(given, trial.device, weight)
+        return PlacedLoader(given, trial.device, training.batch_weight())
     made = trial.loader(given.dataset, **arguments_of(given))
     made.given = given
     training.prepared.append((made, ":".join(map(str, script_line()))))

@@ -164,7 +164,7 @@ class Saver:
             except OSError as error:
                 self._complain("files of the script's own", error)
                 folder = None
-        return folder if self._group.all_true(Call.FILES, folder is not None) else None
+        return folder if self._group.share(Call.FILES, folder is not None)[0] else None
 
     def save_behind(self, where: Where, script_folder: Path | None = None) -> None:
         """Begin a checkpoint of this step; it is committed while training continues. All ranks call it.
@@ -266,7 +266,8 @@ class Saver:
         draft = _Draft(step, script_folder, facts)
         if self._store is not None and torch is not None:
             contents = (self._snapshot.take(state), *(memoryview(part) for part in parts))
-            draft.files = dict(zip(_file_names(len(parts)), contents, strict=True))
+            names = ("state.pt", *(f"rank-{rank}.pt" for rank in range(len(parts))))
+            draft.files = dict(zip(names, contents, strict=True))
         draft.copy_s = self._copy_s = time.monotonic() - self._began_s
         return draft
 
@@ -308,7 +309,3 @@ class Saver:
     def _complain(self, what: str, error: OSError) -> None:
         why = error.strerror or error
         say(f"no checkpoint of {what}: {why} ({self._folder}); training continues")
-
-
-def _file_names(ranks: int) -> tuple[str, ...]:
-    return ("state.pt", *(f"rank-{rank}.pt" for rank in range(ranks)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gpusched.worker import rng
@@ -11,13 +10,19 @@ from gpusched.worker.backing import Backing
 from gpusched.worker.context import Context, take_gpu
 from gpusched.worker.group import Group
 from gpusched.worker.hparams import HParams
+from gpusched.worker.learning_rate import (
+    RateScaler,
+    Schedule,
+    counts_atoms,
+    power_for,
+    steps_per_epoch,
+)
 from gpusched.worker.training import Training
 from gpusched.worker.usage import Usage
 
 if TYPE_CHECKING:
     import torch
 
-    from gpusched.worker.learning_rate import Schedule
     from gpusched.worker.loader import TrainingLoader
     from gpusched.worker.prepare import PlacedLoader
     from gpusched.worker.stream import StreamLoader
@@ -33,8 +38,6 @@ class TrialSetup:
         self._training = Training(context)
         self._backing = Backing(context, group, self._training)
         self._usage = Usage(context, group, self._training, self._backing.remark)
-        self._weight: Any = None
-        self._looks_left = 3
         self._device: torch.device | None = None
 
     @property
@@ -99,7 +102,7 @@ class TrialSetup:
         """
         from gpusched.worker.prepare import prepare
 
-        return prepare(self, self._training, objects, self._batch_weight())
+        return prepare(self, self._training, objects)
 
     def wrap(self, model: Any, *, shard: bool = False, **ddp_options: Any) -> Any:
         """``model`` on this rank's device, in ``DistributedDataParallel`` where there are several ranks.
@@ -115,7 +118,7 @@ class TrialSetup:
         """
         import torch
 
-        from gpusched.worker import sharded
+        from gpusched.worker.state import shard as shard_model
         from gpusched.worker.weights import OpenDDP
 
         is_alone = self.world_size == 1
@@ -130,13 +133,13 @@ class TrialSetup:
         if is_alone or not any(p.requires_grad for p in model.parameters()):
             return model
         if shard:
-            sharded.shard(model, self.device, self.world_size)
-            self._batch_weight().weigh_sharded(model)
+            shard_model(model, self.device, self.world_size)
+            self._training.batch_weight().weigh_sharded(model)
             return model
         if self.device.type == "cuda":
             ddp_options.setdefault("device_ids", [self.device.index])
         wrapped = OpenDDP(model, **ddp_options)
-        self._batch_weight().weigh(wrapped.parameters())
+        self._training.batch_weight().weigh(wrapped.parameters())
         return wrapped
 
     def scale_lr(self, optimizer: Any) -> None:
@@ -149,8 +152,6 @@ class TrialSetup:
         Raises:
             TypeError: Not an optimizer of torch, nor one with its hooks and ``param_groups``.
         """
-        from gpusched.worker.learning_rate import RateScaler, power_for
-
         settings = self._context.settings
         scaler = RateScaler(
             optimizer,
@@ -193,7 +194,8 @@ class TrialSetup:
         from gpusched.worker.loader import ShareTerms, TrainingLoader
         from gpusched.worker.stream import StreamLoader
 
-        training, weight = self._training, self._batch_weight()
+        training = self._training
+        weight = training.batch_weight()
         terms = ShareTerms(training.layout, training.global_batches, self.seed, weight, self.device)
         options["drop_last"] = drop_last
         made: TrainingLoader | StreamLoader
@@ -225,8 +227,6 @@ class TrialSetup:
         Raises:
             TypeError: The loader has no length.
         """
-        from gpusched.worker.learning_rate import steps_per_epoch
-
         return steps_per_epoch(loader)
 
     def schedule(self, scheduler: Any, *, steps_per_epoch: int | None = None) -> Schedule:
@@ -249,10 +249,9 @@ class TrialSetup:
             TypeError: ``ReduceLROnPlateau``, which goes by metrics, or an object without those methods.
             RuntimeError: The script has asked for the length of a loader too late to get that of one atom.
         """
-        from gpusched.worker.learning_rate import Schedule, counts_atoms
-
         training = self._training
-        if (place := training.own_length()) and not training.keeps_global_batch:
+        places = (loader.own_length_read_at for loader in training.loaders)
+        if (place := next(filter(None, places), None)) and not training.keeps_global_batch:
             raise RuntimeError(
                 f"{place}: len(loader) after trial.track, or a first batch, is the number on the atoms of this launch, "
                 f"and a schedule is counted in steps of one atom: write trial.steps_per_epoch(loader)"
@@ -292,35 +291,3 @@ class TrialSetup:
             )
         self._training.fix_global_batch()
         return share
-
-    def _batch_weight(self) -> Any:
-        if self._weight is None:
-            from gpusched.worker.weights import BatchWeight
-
-            self._weight = BatchWeight()
-        return self._weight
-
-    def _refuse_same_work(self) -> None:
-        """Look, at the first reports of several ranks, whether each trains on samples of its own.
-
-        Raises:
-            RuntimeError: All train on the same; the message has the line to change.
-        """
-        if self._weight is None or self._looks_left == 0:
-            return
-        from gpusched.worker.weights import same_work
-
-        is_known, wrong = same_work(self._group, self._weight, self._training.unread())
-        self._looks_left = 0 if is_known else self._looks_left - 1
-        if wrong is not None:
-            raise RuntimeError(wrong)
-
-    def _watch_gradients(self, objects: Iterable[Any]) -> None:
-        """Note the first gradients of models that the script has wrapped by itself, on several ranks."""
-        import torch
-
-        from gpusched.worker import sharded
-
-        for each in objects:
-            if isinstance(each, torch.nn.Module) and not sharded.is_sharded(each):
-                self._batch_weight().watch(each)

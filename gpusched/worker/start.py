@@ -40,9 +40,6 @@ def start(defaults: Mapping[str, object] | None = None, *, in_charge: bool = Fal
     return _trial
 
 
-def has_joined() -> bool:
-    """Tell whether this process has joined a trial, or one of its own in a plain run."""
-    return _trial is not None
 
 
 class Owner:

@@ -15,8 +15,6 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gpusched.worker.group import Call, Group
-
 _FIRST = 32
 
 
@@ -126,32 +124,3 @@ class OpenDDP(DistributedDataParallel):
             if name == "module":
                 raise
             return getattr(self.module, name)
-
-
-def same_work(group: Group, weight: BatchWeight, unread: str | None) -> tuple[bool, str | None]:
-    """Return whether this is known, and the error for ranks that train on the same samples. All ranks call it.
-
-    ``unread``: line of ``trial.prepare`` that returned a loader for training which was never read.
-    """
-    if weight.is_foreign and unread is not None:
-        return True, (
-            f"{unread}: trial.prepare(...) returned a loader of this rank's share of the data that is never read, and "
-            f"the model is trained on other batches: use what it returns, model, opt, loader = trial.prepare(model, "
-            f"opt, loader)"
-        )
-    if weight.is_whole:
-        return True, (
-            "this script trains on a DataLoader in order, of which trial.prepare gives each rank the whole (as for "
-            "evaluation), so all ranks do the same work: write DataLoader(..., shuffle=True), or loader = "
-            "trial.loader(data, batch_size=..., shuffle=False)"
-        )
-    rows = group.gather_bytes(Call.REPORT, weight.first_gradients())
-    if not all(rows):
-        return False, None
-    if len(set(rows)) > 1:
-        return True, None
-    return True, (
-        f"all {group.world_size} ranks of this trial train on the same samples (their gradients are equal, bit for "
-        f"bit): wrap the model (model = trial.wrap(model)) and give each rank its share, loader = trial.loader(data, "
-        f"batch_size=...) or a DistributedSampler, or let trials have one rank: `sizes: [1]` in the recipe"
-    )

@@ -24,7 +24,7 @@ from tests.worker.fakes import Bench, FakeDaemon, at_step, daemon
 def line(bench: Bench) -> Iterator[Channel]:
     made = Channel(bench.root, trial=7, incarnation=2)
     yield made
-    made.close()
+    made._close()
 
 
 def report(seq: int, **metrics: float | str) -> Report:
@@ -122,10 +122,14 @@ class Interrupted(Channel):
 
     def connect(self) -> bool:
         connected = super().connect()
-        other = threading.Thread(target=self.close)
+        other = threading.Thread(target=self._close_in_turn)
         other.start()
         other.join(0.2)  # for ever where closing waits, as it should, until the frame is sent
         return connected
+
+    def _close_in_turn(self) -> None:
+        with self._lock:
+            self._close()
 
 
 def test_a_line_closed_while_a_save_thread_sends(bench: Bench) -> None:

@@ -108,7 +108,7 @@ def consume(kind: str, options: dict[str, Any], epochs: int = 2) -> dict[str, An
         for batch in loader:
             torch.rand(3)  # the training draws too
             optimizer.step()
-            weights.append(trial._weight.value)
+            weights.append(trial._training.batch_weight().value)
             steps.append(batch.tolist() if weights[-1] else [])
             if len(steps) % 2 == 0:
                 try:
