@@ -140,20 +140,33 @@ class Backing:
 
     def _act(self, go: Go) -> None:
         """Do what the scheduler says, now or (inside ``steps()``) at the end of the body. May raise SystemExit."""
-        if self._asked == "yield" and go in ("hold", "save"):
+        is_save = go in ("hold", "save")
+        if self._asked == "yield" and is_save:
             return
         script_saves = self.writes_files or (self.in_charge and not self._training.tracked)
-        if script_saves and go in ("save", "yield"):
-            self._asked = go
-            return
+        is_for_script = script_saves and go in ("save", "yield")
         at_boundary = self._training.is_looping and not self._training.mid_epoch
-        if at_boundary or (self.in_charge and go not in ("hold", "save")):
+        if is_for_script or at_boundary or (self.in_charge and not is_save):
             self._asked = go
-        elif go in ("hold", "save"):
-            self._save_behind(go)
-        elif go == "leave" or self._save_to_leave():
-            self._say_goodbye()
+        elif self._carry_out(go):
             raise SystemExit(0)
+
+    def _carry_out(self, go: Go) -> bool:
+        """Do what was asked for; return whether the trial leaves. One whose checkpoint the disk refuses trains on."""
+        saver = self.saver
+        if go in ("hold", "save"):
+            if saver is not None:
+                self._save_behind(saver, go)
+            return False
+        if go == "leave":
+            self._say_goodbye()
+            return True
+        if go == "yield" and saver is not None:
+            where = self._training.where
+            if (saver.save(where) or saver.save(where)) and self._say_goodbye():
+                return True
+        self._asked = "continue"
+        return False
 
     def at_end_of_body(self, *, is_over: bool) -> bool:
         """Do what was asked for at this step; return whether the loop is to end without the trial's being over.
@@ -165,17 +178,10 @@ class Backing:
         """
         if not self.has_left:
             asked, self._asked = self._asked, "continue"
-            if is_over:
+            if is_over or (self.writes_files and asked == "save"):
                 return False
-            if self.writes_files and asked in ("save", "yield"):
-                if asked == "save" or not self._leave_with_files():
-                    return False
-            elif asked in ("hold", "save"):
-                self._save_behind(asked)
-                return False
-            elif asked == "leave" or (asked == "yield" and self._save_to_leave()):
-                self._say_goodbye()
-            else:
+            is_of_files = self.writes_files and asked == "yield"
+            if not (self._leave_with_files() if is_of_files else self._carry_out(asked)):
                 return False
         if not self.in_charge:
             raise SystemExit(0)
@@ -202,10 +208,7 @@ class Backing:
                 self._is_promised = True
                 self._at_exit = "yielded"
             return self._is_promised
-        if self._asked == "leave" or (self._asked == "yield" and self._save_to_leave()):
-            self._say_goodbye()
-            return True
-        return False
+        return self._asked in ("leave", "yield") and self._carry_out(self._asked)
 
     @contextmanager
     def files(self) -> Iterator[Path]:
@@ -248,13 +251,12 @@ class Backing:
         if saver.begun_step != self._training.step or not saver.settle():
             saver.save(self._training.where)
 
-    def _save_behind(self, go: Go) -> None:
-        if self.saver is not None:
-            save = self.saver.hold if go == "hold" else self.saver.save_behind
-            save(self._training.where)
-            is_main = threading.current_thread() is threading.main_thread()
-            if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-                signal.signal(signal.SIGTERM, self._stop)
+    def _save_behind(self, saver: Saver, go: Go) -> None:
+        save = saver.hold if go == "hold" else saver.save_behind
+        save(self._training.where)
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._stop)
 
     def _stop(self, number: int, frame: object) -> None:
         """Commit what is held or on its way to the disk, then end by the signal (SIGTERM) after all."""
@@ -267,42 +269,33 @@ class Backing:
 
         threading.Thread(target=finish, name="gpusched-stop").start()
 
-    def _save_to_leave(self) -> bool:
-        """Save, twice if need be, and say so. False: the disk refuses one of them, so the trial trains on."""
-        saver = self.saver
-        if saver is not None:
-            where = self._training.where
-            is_saved = saver.save(where) or saver.save(where)
-            if is_saved and self._group.share(Call.YIELD, self._say_goodbye())[0]:
-                return True
-        self._asked = "continue"
-        return False
-
     def _leave_with_files(self) -> bool:
         """Leave if the files of this step are committed; until then the trial trains on, still asked to leave."""
         saver = self.saver
-        is_committed = (
-            self._files_step == self._training.step and saver is not None and saver.settle()
-        )
-        if is_committed and self._group.share(Call.YIELD, self._say_goodbye())[0]:
-            return True
+        if saver is not None and self._files_step == self._training.step:
+            is_committed = saver.settle()
+            if is_committed and self._say_goodbye():
+                return True
         self._asked = "yield"
         return False
 
     def _say_goodbye(self) -> bool:
+        """Leave the last word; return whether the disk has it, on all ranks. All ranks call it."""
+        saved_step = None
         if self.saver is not None:
             self.saver.finish()  # the checkpoint being written, or held, may be the best model there is
-        saved = self.saver is not None and self.saver.saved_step == self._training.step
-        return self._say("yielded", self._training.step if saved else None)
+            if self.saver.saved_step == self._training.step:
+                saved_step = self.saver.saved_step
+        is_said = self._say("yielded", saved_step)
+        self.has_left = bool(self._group.share(Call.YIELD, is_said)[0])
+        return self.has_left
 
     def _say(self, why: Why, saved_step: int | None) -> bool:
-        """Leave the last word, once. False if the disk refuses."""
+        """Leave the last word, once and on rank 0. False if the disk refuses."""
         if self._word is None or self.has_left:
-            self.has_left = True
-        else:
-            step = self._training.step if self._training.has_reported else None
-            self.has_left = leave_word(self._word, why, step, saved_step)
-        return self.has_left
+            return True
+        step = self._training.step if self._training.has_reported else None
+        return leave_word(self._word, why, step, saved_step)
 
     # ------------------------------------------------------------------ end of the interpreter
 

@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -69,10 +69,6 @@ class Context:
     is_rehearsal: bool = False
     #: This process was started by a rank, and is not a rank itself.
     is_helper: bool = False
-
-    def for_helper(self) -> Context:
-        """Return the same without its folders, for a process that a rank has started: it neither reports nor saves."""
-        return replace(self, experiment=None, paths=None, is_helper=True)
 
     @property
     def unread(self) -> list[str]:

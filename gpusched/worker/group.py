@@ -17,9 +17,9 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
-from enum import IntEnum
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from gpusched.processes import stacks
 from gpusched.worker.context import require_cuda
@@ -43,26 +43,21 @@ _JOIN_PATIENCE = timedelta(minutes=30)
 _PAYLOAD = 5
 
 
-class Call(IntEnum):
-    """Call that a rank can be in when it talks to the others; ``shown`` to users."""
+class Call(StrEnum):
+    """Call that a rank can be in when it talks to the others, in words for users."""
 
-    shown: str
+    REPORT = "trial.report()"
+    SAVE = "the saving of a checkpoint"
+    MEAN = "trial.mean()"
+    RESTORE = "gpusched.init()"
+    YIELD = "trial.should_yield()"
+    END = "its end"
+    STEPS = "the next of trial.steps()"
+    FILES = "trial.checkpoint_dir()"
+    BATCH = "the next batch of a stream"
 
-    REPORT = 1, "trial.report()"
-    SAVE = 2, "the saving of a checkpoint"
-    MEAN = 3, "trial.mean()"
-    RESTORE = 4, "gpusched.init()"
-    YIELD = 5, "trial.should_yield()"
-    END = 6, "its end"
-    STEPS = 7, "the next of trial.steps()"
-    FILES = 8, "trial.checkpoint_dir()"
-    BATCH = 9, "the next batch of a stream"
 
-    def __new__(cls, number: int, shown: str) -> Self:
-        """Make a number that knows its words."""
-        call = int.__new__(cls, number)
-        call._value_, call.shown = number, shown
-        return call
+_CALLS = tuple(Call)
 
 
 class RanksDisagree(RuntimeError):
@@ -144,10 +139,11 @@ class Group:
         import torch
 
         place, line = script_line()
+        number = float(_CALLS.index(call))
         padded = [*values, *([0.0] * (_PAYLOAD - len(values)))]
-        mine = torch.tensor([float(call), float(line), *padded], dtype=torch.float64)
+        mine = torch.tensor([number, float(line), *padded], dtype=torch.float64)
         everyone = [row.tolist() for row in self._gather(call, place, line, mine)]
-        if any(row[0] != call for row in everyone):
+        if any(row[0] != number for row in everyone):
             raise RanksDisagree(_disagreement(everyone, place), calls=True)
         return [tuple(row[2 : 2 + len(values)]) for row in everyone]
 
@@ -185,7 +181,7 @@ class Group:
         import torch
 
         rows = [torch.empty_like(mine) for _ in range(self.world_size)]
-        where = f"{call.shown} ({place}:{line})"
+        where = f"{call} ({place}:{line})"
         work = self._control.allgather([rows], [mine])
         try:
             if self.rank:
@@ -243,12 +239,9 @@ def script_line() -> tuple[str, int]:
 def _disagreement(everyone: Sequence[Sequence[float]], place: str) -> str:
     told = []
     for rank, row in enumerate(everyone):
-        call = Call(int(row[0]))  # type: ignore[call-arg]
-        where = (
-            "has come to its end"
-            if call is Call.END
-            else f"is in {call.shown} at line {int(row[1])}"
-        )
+        call = _CALLS[int(row[0])]
+        is_over = call is Call.END
+        where = "has come to its end" if is_over else f"is in {call} at line {int(row[1])}"
         told.append(f"rank {rank} {where}")
     return (
         f"the ranks of this trial make different calls ({place}): {', '.join(told)}. Every rank must "

@@ -19,11 +19,18 @@ from typing import Any, cast
 import torch
 from torch.utils.data import DataLoader
 
-from gpusched.worker.data import Layout, count_batches, derive_seed, epoch_order, share, stretches
+from gpusched.worker.data import (
+    BatchWeight,
+    Layout,
+    count_batches,
+    derive_seed,
+    epoch_order,
+    share,
+    stretches,
+)
 from gpusched.worker.group import script_line
 from gpusched.worker.learning_rate import base_steps
 from gpusched.worker.prepare import draw, place_batch, refuse_foreign_options
-from gpusched.worker.weights import BatchWeight
 
 
 @dataclass(slots=True)

@@ -46,8 +46,6 @@ class Onlooker:
         self._path = path
         self._context = context
         self._training = training
-        self._world_size = context.world_size
-        self._lr_power = context.settings.lr_power
         self._optimizers: dict[int, Any] = {}
         self._draws: list[_Draws] = []
         self._last_drawn: _Draws | None = None
@@ -89,11 +87,11 @@ class Onlooker:
         """Write down what has happened since the last report."""
         self.attach()
         self._note_optimizers()
-        optimizers = list(self._optimizers.values())
+        optimizers, lr_power = list(self._optimizers.values()), self._context.settings.lr_power
         row = {
             "step": step,
             "unread": self._context.unread,
-            "ranks": self._world_size,
+            "ranks": self._context.world_size,
             "metrics": {
                 name: number
                 for name, value in metrics.items()
@@ -103,7 +101,7 @@ class Onlooker:
             "base": self._base,
             "rates": self._rates,
             "target": [
-                self._training.target_factor(power_for(optimizer, self._lr_power))
+                self._training.target_factor(power_for(optimizer, lr_power))
                 for optimizer in optimizers
             ],
             "scaled": {id(optimizer) for optimizer in optimizers}
@@ -150,8 +148,8 @@ class Onlooker:
     def _note_optimizers(self, *stepping: Any) -> None:
         """Look on at the optimizers that are tracked, the same ones in every launch, and at others once they step."""
         tracked = [] if self._optimizers else map(bare_optimizer, self._training.tracked.values())
-        for one in (*filter(_is_optimizer, tracked), *stepping):
-            if id(one) in self._optimizers:
+        for one in (*tracked, *stepping):
+            if id(one) in self._optimizers or not hasattr(one, "register_step_pre_hook"):
                 continue
             self._optimizers[id(one)] = one
             one.register_step_pre_hook(self._in_force)  # after those of the learning rate
@@ -227,10 +225,6 @@ def _stands_still(path: Path) -> bool:
     """Tell whether this launch trains in vain: from a launch on, of the trials that are moved (``cli/rehearse.py``)."""
     launch, trial = int(path.parent.name), int(path.parents[2].name)
     return trial % 2 == 0 and launch >= int(os.environ.get("GPUSCHED_REHEARSAL") or 1) > 1
-
-
-def _is_optimizer(value: Any) -> bool:
-    return hasattr(value, "param_groups") and hasattr(value, "step")
 
 
 def _rate(optimizer: Any) -> float:

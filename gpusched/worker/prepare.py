@@ -10,13 +10,13 @@ from itertools import islice
 from typing import Any, cast
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from gpusched.worker.data import derive_seed
+from gpusched.worker.data import BatchWeight, derive_seed
 from gpusched.worker.group import script_line
 from gpusched.worker.rng import OwnGenerators
-from gpusched.worker.weights import BatchWeight
 
 _KEPT = (
     *("batch_size", "drop_last", "num_workers", "collate_fn", "timeout", "worker_init_fn"),
@@ -36,6 +36,18 @@ def place_batch(batch: Any, device: torch.device) -> Any:
         return move(device) if callable(move) else part
 
     return tree_map(moved, batch)
+
+
+class OpenDDP(DistributedDataParallel):
+    """``DistributedDataParallel`` through which the model's own attributes and methods are reachable."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module":
+                raise
+            return getattr(self.module, name)
 
 
 class PlacedLoader:
@@ -97,7 +109,7 @@ def _prepared_loader(trial: Any, training: Any, given: DataLoader[Any]) -> Any:
     if given.batch_size is None:  # a batch sampler, perhaps around another sampler
         sampler = getattr(given.batch_sampler, "sampler", None)
     if type(sampler) is SequentialSampler and not isinstance(given.dataset, IterableDataset):
-        return PlacedLoader(given, trial.device, training.batch_weight())
+        return PlacedLoader(given, trial.device, training.weight)
     made = trial.loader(given.dataset, **arguments_of(given))
     made.given = given
     training.prepared.append((made, ":".join(map(str, script_line()))))

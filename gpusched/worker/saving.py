@@ -30,7 +30,6 @@ from gpusched.worker.checkpoint import (
     OPEN_FOLDER,
     Checkpoint,
     CheckpointStore,
-    Source,
     verify,
 )
 from gpusched.worker.endings import say
@@ -59,7 +58,7 @@ class _Draft:
     step: int
     script_folder: Path | None
     facts: dict[str, Any]
-    files: dict[str, Source] = field(default_factory=dict)
+    files: dict[str, memoryview | bytes] = field(default_factory=dict)
     copy_s: float = 0.0
     size_bytes: int = 0
 

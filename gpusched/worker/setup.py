@@ -118,8 +118,8 @@ class TrialSetup:
         """
         import torch
 
+        from gpusched.worker.prepare import OpenDDP
         from gpusched.worker.state import shard as shard_model
-        from gpusched.worker.weights import OpenDDP
 
         is_alone = self.world_size == 1
         shares_norm = any(isinstance(part, torch.nn.SyncBatchNorm) for part in model.modules())
@@ -134,12 +134,12 @@ class TrialSetup:
             return model
         if shard:
             shard_model(model, self.device, self.world_size)
-            self._training.batch_weight().weigh_sharded(model)
+            self._training.weight.weigh_sharded(model)
             return model
         if self.device.type == "cuda":
             ddp_options.setdefault("device_ids", [self.device.index])
         wrapped = OpenDDP(model, **ddp_options)
-        self._training.batch_weight().weigh(wrapped.parameters())
+        self._training.weight.weigh(wrapped.parameters())
         return wrapped
 
     def scale_lr(self, optimizer: Any) -> None:
@@ -195,8 +195,9 @@ class TrialSetup:
         from gpusched.worker.stream import StreamLoader
 
         training = self._training
-        weight = training.batch_weight()
-        terms = ShareTerms(training.layout, training.global_batches, self.seed, weight, self.device)
+        terms = ShareTerms(
+            training.layout, training.global_batches, self.seed, training.weight, self.device
+        )
         options["drop_last"] = drop_last
         made: TrainingLoader | StreamLoader
         if isinstance(dataset, IterableDataset):

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -38,8 +39,6 @@ def start(defaults: Mapping[str, object] | None = None, *, in_charge: bool = Fal
     if in_charge:
         _trial.take_charge()
     return _trial
-
-
 
 
 class Owner:
@@ -85,7 +84,8 @@ def _start(defaults: Mapping[str, object] | None) -> Trial:
     is_rank = _claim_rank(context)
     if not is_rank:
         rng.seed_everything(context.seed)
-        return Trial(context.for_helper(), Group(0, 1))
+        bare = replace(context, experiment=None, paths=None, is_helper=True)
+        return Trial(bare, Group(0, 1))  # neither reports nor saves
     with suppress(Exception):  # nobody asks a script that runs alone
         stacks.listen_as_rank()
     group = Group(context.rank, context.world_size)

@@ -11,11 +11,11 @@ import pickle
 import sys
 import weakref
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpusched.worker.checkpoint import Checkpoint
 from gpusched.worker.context import Context
-from gpusched.worker.data import Layout
+from gpusched.worker.data import BatchWeight, Layout
 from gpusched.worker.endings import say
 from gpusched.worker.group import script_line
 from gpusched.worker.learning_rate import (
@@ -26,9 +26,6 @@ from gpusched.worker.learning_rate import (
     counts_atoms,
     owned,
 )
-
-if TYPE_CHECKING:
-    from gpusched.worker.weights import BatchWeight
 
 STATE_NAME = "trial.state"
 """Name under which a checkpoint holds ``trial.state``."""
@@ -55,8 +52,7 @@ class Training:
         )
         #: The global batch in base batches (those of one atom).
         self.global_batches = 1 if self.layout.exact else context.atoms
-        #: Weight of the batch that is being trained on; None where nothing has needed it yet.
-        self.weight: BatchWeight | None = None
+        self.weight = BatchWeight()
         self.clock = Clock()
         self.schedules: list[Any] = []
         self._is_fixed = False
@@ -107,14 +103,6 @@ class Training:
     def target_factor(self, power: float) -> float:
         """Factor of the learning rate for the present global batch."""
         return float(self.global_batches**power)
-
-    def batch_weight(self) -> BatchWeight:
-        """Return the weight of the batch that is being trained on, made at the first call."""
-        if self.weight is None:
-            from gpusched.worker.weights import BatchWeight
-
-            self.weight = BatchWeight()
-        return self.weight
 
     def fix_global_batch(self) -> None:
         """Note that the script keeps its global batch whatever the number of atoms (``trial.local_batch``).
@@ -199,7 +187,7 @@ class Training:
             from gpusched.worker.state import is_sharded
 
             if isinstance(value, torch.nn.Module) and not is_sharded(value):
-                self.batch_weight().watch(value)
+                self.weight.watch(value)
 
     def add_scaler(self, scaler: RateScaler) -> None:
         self.scalers.append(scaler)

@@ -276,8 +276,6 @@ class Usage:
             RuntimeError: All train on the same; the message has the line to change.
         """
         weight, training = self._training.weight, self._training
-        if weight is None:
-            return
         self._looks_left -= 1
         unread = next((at for each, at in training.prepared if not each.batches_handed_out), None)
         if weight.is_foreign and unread is not None:

@@ -16,11 +16,11 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from gpusched.worker.data import Layout
+from gpusched.worker.data import BatchWeight, Layout
 from gpusched.worker.loader import ShareTerms, TrainingLoader
 from gpusched.worker.prepare import arguments_of, place_batch
 from gpusched.worker.stream import evaluation_loader
-from gpusched.worker.weights import BatchWeight
+
 
 CPU = torch.device("cpu")
 
