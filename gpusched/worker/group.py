@@ -96,7 +96,16 @@ class Group:
 
         incarnation = os.environ.get("GPUSCHED_INCARNATION", "0")
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = dist.PrefixStore(f"gpusched/{incarnation}/{attempt}", self._store())
+        try:
+            # Of torchrun's agent; without one rank 0 serves it, and the script's own group may use the same port.
+            met = dist.rendezvous("env://", self.rank, self.world_size, timeout=_JOIN_PATIENCE)
+            served, _, _ = next(met)
+        except ValueError:
+            raise RuntimeError(
+                f"WORLD_SIZE is {self.world_size}, but MASTER_ADDR and MASTER_PORT do not say where the ranks meet: "
+                f"start the script with torchrun"
+            ) from None
+        store = dist.PrefixStore(f"gpusched/{incarnation}/{attempt}", served)
         self._control = dist.ProcessGroupGloo(store, self.rank, self.world_size, _LONG)
         self._names = store
         store.set(f"pid/{self.rank}", str(os.getpid()))
@@ -106,27 +115,6 @@ class Group:
         if on_gpu:
             require_cuda()
         dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
-
-    def _store(self) -> Any:
-        """Return the store that torchrun's agent serves; without an agent rank 0 serves it."""
-        import torch.distributed as dist
-
-        try:
-            host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        except (KeyError, ValueError):
-            raise RuntimeError(
-                f"WORLD_SIZE is {self.world_size}, but MASTER_ADDR and MASTER_PORT do not say where the ranks meet: "
-                f"start the script with torchrun"
-            ) from None
-        served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        return dist.TCPStore(
-            host_name=host,
-            port=port,
-            world_size=self.world_size,
-            is_master=self.rank == 0 and not served,
-            timeout=_JOIN_PATIENCE,
-            multi_tenant=True,  # the script's own init_process_group may serve the same port
-        )
 
     def exchange(self, call: Call, *values: float) -> list[tuple[float, ...]]:
         """Return every rank's values, by rank; all ranks must be in the same call.
@@ -142,7 +130,7 @@ class Group:
         number = float(_CALLS.index(call))
         padded = [*values, *([0.0] * (_PAYLOAD - len(values)))]
         mine = torch.tensor([number, float(line), *padded], dtype=torch.float64)
-        everyone = [row.tolist() for row in self._gather(call, place, line, mine)]
+        everyone = [row.tolist() for row in self._gather(call, mine)]
         if any(row[0] != number for row in everyone):
             raise RanksDisagree(_disagreement(everyone, place), calls=True)
         return [tuple(row[2 : 2 + len(values)]) for row in everyone]
@@ -173,14 +161,14 @@ class Group:
         mine = torch.zeros(max(sizes), dtype=torch.uint8)
         if data:
             mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        place, line = script_line()
-        rows = self._gather(call, place, line, mine)
+        rows = self._gather(call, mine)
         return [bytes(row[:size].tolist()) for row, size in zip(rows, sizes, strict=True)]
 
-    def _gather(self, call: Call, place: str, line: int, mine: torch.Tensor) -> list[torch.Tensor]:
+    def _gather(self, call: Call, mine: torch.Tensor) -> list[torch.Tensor]:
         import torch
 
         rows = [torch.empty_like(mine) for _ in range(self.world_size)]
+        place, line = script_line()
         where = f"{call} ({place}:{line})"
         work = self._control.allgather([rows], [mine])
         try:

@@ -270,33 +270,29 @@ class Saver:
         draft.copy_s = self._copy_s = time.monotonic() - self._began_s
         return draft
 
-    def _write(self, draft: _Draft, *, held: bool = False) -> int:
-        """Write a checkpoint; return its size. 0 where the disk refuses, or on a rank that does not write."""
-        if self._store is None:
-            return 0
+    def _write(self, draft: _Draft, *, held: bool = False, was_held: bool = False) -> bool:
+        """Write a checkpoint, ``held`` to put it aside, ``was_held`` to commit what was; False where the disk refuses."""
+        if self._store is None or (was_held and not draft.size_bytes):
+            return False
         began_s = time.monotonic()
         try:
-            size = self._store.write(
-                draft.step, draft.files, draft.facts, draft.script_folder, held=held
-            )
+            if was_held:
+                self._store.commit_held(draft.step)
+            else:
+                draft.size_bytes = self._store.write(
+                    draft.step, draft.files, draft.facts, draft.script_folder, held=held
+                )
         except OSError as error:
             self._complain(f"step {draft.step}", error)
-            return 0
+            return False
         if held:
             self._write_s = time.monotonic() - began_s
-        draft.size_bytes = size
-        return size
+        return True
 
     def _commit(self, draft: _Draft, *, was_held: bool = False) -> bool:
         """Commit a checkpoint and tell of it. False where that fails, or on a rank that does not write."""
         began_s = time.monotonic()
-        if was_held and self._store is not None and draft.size_bytes:
-            try:
-                self._store.commit_held(draft.step)
-            except OSError as error:
-                self._complain(f"step {draft.step}", error)
-                return False
-        elif was_held or not self._write(draft):
+        if not self._write(draft, was_held=was_held):
             return False
         self.saved_step = draft.step
         self._saved_at_s = time.monotonic()
