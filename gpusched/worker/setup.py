@@ -112,25 +112,12 @@ class TrialSetup:
         With ``shard`` its parameters are split over the ranks instead (``fully_shard``, FSDP2), each child of its own.
         Its gradients are weighted where ``trial.loader`` gives ranks different numbers of samples. Optimizers are made
         after this. ``ddp_options`` go to DDP.
-
-        Raises:
-            ValueError: Several ranks on CPU slots cannot train this model.
         """
-        import torch
-
         from gpusched.worker.prepare import OpenDDP
         from gpusched.worker.state import shard as shard_model
 
-        is_alone = self.world_size == 1
-        shares_norm = any(isinstance(part, torch.nn.SyncBatchNorm) for part in model.modules())
-        if shares_norm and not is_alone and self.device.type == "cpu":
-            raise ValueError(
-                "trial.wrap: SyncBatchNorm shares its statistics between GPUs alone (torch), and this trial is on CPU "
-                "slots: leave SyncBatchNorm.convert_sync_batchnorm out there (each rank then has the statistics of its "
-                "share), or let trials have one rank: `sizes: [1]` in the recipe"
-            )
         model = model.to(self.device)
-        if is_alone or not any(p.requires_grad for p in model.parameters()):
+        if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
             return model
         if shard:
             shard_model(model, self.device, self.world_size)

@@ -134,15 +134,11 @@ def test_an_ordinary_loop_ends_as_if_nothing_had_happened(bench: Bench, how: str
         assert found == pytest.approx(expected, abs=rounding)
 
 
-def normed(how: str) -> list[float]:
-    """Batch norm whose statistics are shared between ranks, wrapped by ``trial`` or by the script."""
+def normed() -> list[float]:
+    """Batch norm whose statistics are shared between ranks."""
     trial = gpusched.init()
     model: Any = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
-    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    if how == "wrap":
-        model = trial.wrap(model)
-    elif trial.world_size > 1:
-        model = nn.parallel.DistributedDataParallel(model)
+    model = trial.wrap(nn.SyncBatchNorm.convert_sync_batchnorm(model))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trial.track(model=model, opt=optimizer)
     for step in trial.steps(limit=4):
@@ -154,20 +150,15 @@ def normed(how: str) -> list[float]:
     return weights(model)
 
 
-@pytest.mark.parametrize(
-    ("how", "told"),
-    [("wrap", "leave SyncBatchNorm.convert_sync_batchnorm out"), ("ddp", "only work with GPU")],
-)
-def test_shared_batch_norm_trains_on_one_cpu_slot_and_is_refused_on_two(
-    bench: Bench, how: str, told: str
-) -> None:
-    (expected,) = through(bench.beside("whole"), normed, [(1, END)], how)
+def test_shared_batch_norm_trains_on_one_cpu_slot_and_is_refused_on_two(bench: Bench) -> None:
+    """By torch, which shares them between GPUs alone."""
+    (expected,) = through(bench.beside("whole"), normed, [(1, END)])
     with daemon(bench, at_step(**{"yield": 2})):
-        run_ranks(normed, 1, bench, 1, (how,))
-    errors = [rank.error for rank in run_ranks(normed, 2, bench, 2, (how,))]
+        run_ranks(normed, 1, bench)
+    errors = [rank.error for rank in run_ranks(normed, 2, bench, 2)]
     assert all(errors)
-    assert any(told in error for error in errors)
-    assert values(run_ranks(normed, 1, bench, 3, (how,))) == expected
+    assert any("only work with GPU" in error for error in errors)
+    assert values(run_ranks(normed, 1, bench, 3)) == expected
 
 
 class Whole:
