@@ -6,10 +6,10 @@ whoever continues from it, with however many ranks, trains on exactly the sample
 
 Two cases in which ranks cannot have equal shares:
 
-* A stretch that does not divide: the shares differ by one sample. DDP takes the plain mean over the ranks of each rank's
-  mean gradient, so each gradient that reaches a parameter is multiplied by the rank's ``weight``, world_size * share /
-  global batch, before (``BatchWeight``). This is exact for losses that are a mean over the batch, whatever models they
-  pass through (a GAN; an encoder and a head), under gradient accumulation too.
+* A stretch that does not divide: the shares differ by one sample. DDP takes the plain mean over the ranks of each
+  rank's mean gradient, so each gradient that reaches a parameter is multiplied by the rank's ``weight``, world_size *
+  share / global batch, before (``BatchWeight``). This is exact for losses that are a mean over the batch, whatever
+  models they pass through (a GAN; an encoder and a head), under gradient accumulation too.
 * A remainder smaller than the number of ranks, which would leave a rank without work: with a batch per atom it joins
   the batch before it. With a fixed global batch (``exact``) the batches may not depend on the number of ranks, so a
   rank with nothing to do repeats one sample with weight zero; so it does where fewer samples than ranks are left.

@@ -271,7 +271,7 @@ class Saver:
         return draft
 
     def _write(self, draft: _Draft, *, held: bool = False, was_held: bool = False) -> bool:
-        """Write a checkpoint, ``held`` to put it aside, ``was_held`` to commit what was; False where the disk refuses."""
+        """Write a checkpoint (``held``: put it aside; ``was_held``: commit that). False where the disk refuses."""
         if self._store is None or (was_held and not draft.size_bytes):
             return False
         began_s = time.monotonic()

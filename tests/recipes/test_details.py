@@ -19,43 +19,7 @@ from tests.worker.fakes import run_ranks, values
 
 Recipe = Callable[[str], ModuleType]
 
-REAL = """\
-1 Mary moved to the bathroom.
-2 John went to the hallway.
-3 Where is Mary? \tbathroom\t1
-4 Daniel went back to the hallway.
-5 Sandra moved to the garden.
-6 Where is Daniel? \thallway\t4
-1 John travelled to the office.
-2 Mary went to the kitchen.
-3 Where is John? \toffice\t1
-"""
-
-
-def test_babi_reads_the_real_format(recipe: Recipe) -> None:
-    first, second, third = recipe("babi").read_questions(REAL)
-    assert first == (
-        (
-            ["mary", "moved", "to", "the", "bathroom", "."],
-            ["john", "went", "to", "the", "hallway", "."],
-        ),
-        ["where", "is", "mary", "?"],
-        "bathroom",
-    )
-    assert (len(second[0]), second[1][2], second[2]) == (4, "daniel", "hallway")
-    assert (len(third[0]), third[1][2], third[2]) == (2, "john", "office")
-
-
 # ---------------------------------------------------------------- charlm
-
-
-def test_windows_cover_the_text_once_and_are_followed_by_the_next_byte(recipe: Recipe) -> None:
-    text = torch.arange(83, dtype=torch.uint8)
-    windows = recipe("charlm").Windows(text, 10)
-    assert len(windows) == 8
-    read, following = windows.batch(torch.arange(8), shift=False)
-    assert read.flatten().tolist() == list(range(80))
-    assert torch.equal(following, read + 1)
 
 
 def test_the_model_does_not_see_what_follows(recipe: Recipe) -> None:
@@ -81,20 +45,6 @@ def test_a_flat_validation_folder_is_explained(recipe: Recipe, tmp_path: Path) -
     (tmp_path / "val" / "n00000001").rename(tmp_path / "val" / "odd")
     with pytest.raises(SystemExit, match=r"2 are in one only, such as n00000001\. .*is flat"):
         recipe("imagenet").open_images(tmp_path, 32)
-
-
-def test_validation_is_on_the_same_images_of_all_classes_every_time(
-    recipe: Recipe, data: Path
-) -> None:
-    imagenet = recipe("imagenet")
-    _, validation = imagenet.open_images(data / "imagenet", 32)
-    torch.manual_seed(1)
-    first = imagenet.some_of(validation, 12).indices
-    torch.manual_seed(2)
-    assert imagenet.some_of(validation, 12).indices == first
-    assert len(set(first)) == 12
-    assert {validation.targets[number] for number in first} == {0, 1, 2}
-    assert len(imagenet.some_of(validation, 1000)) == 36
 
 
 # ---------------------------------------------------------------- cifar10
@@ -157,20 +107,6 @@ def test_a_damaged_file_is_named(cifar10: Any, tmp_path: Path, content: bytes) -
 
 
 # ---------------------------------------------------------------- cartpole
-
-
-def test_a_cart_that_falls_begins_anew_and_counts_its_episode(recipe: Recipe) -> None:
-    cartpole, ppo = recipe("cartpole"), recipe("ppo")
-    world = cartpole.CartPole(2, seed=0)
-    world.state[0] = torch.tensor([0.0, 0.0, 0.2, 3.0])  # beyond 12 degrees after a move
-    world.length[1] = cartpole.LONGEST - 1
-    reward, fallen, late, reached = world.step(torch.tensor([0, 0]))
-    assert reward.tolist() == [1.0, 1.0]
-    assert (fallen.tolist(), late.tolist()) == ([True, False], [False, True])
-    assert reached[0, 2] > 0.2 > world.state[0, 2].abs()
-    assert (int(world.episodes), world.recent[:2].tolist()) == (2, [1.0, 500.0])
-    assert world.length.tolist() == [0.0, 0.0]
-    assert world.recent.mean() == 501 / ppo.RECENT
 
 
 def test_a_restored_world_goes_on_as_if_it_had_not_stopped(recipe: Recipe) -> None:

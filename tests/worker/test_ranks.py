@@ -322,18 +322,6 @@ def test_the_default_process_group_is_the_scripts(bench: Bench) -> None:
     assert bench.last_word() == {"why": "finished", "step": 2, "saved_step": None}
 
 
-def test_the_default_process_group_exists_after_init(bench: Bench) -> None:
-    """As scripts ask that shard their data only then: ``DistributedSampler(d) if dist.is_initialized() else None``."""
-
-    def script() -> tuple[bool, int]:
-        gpusched.init()
-        exists = dist.is_initialized()
-        DistributedDataParallel(nn.Linear(2, 1))
-        return exists, dist.get_world_size()
-
-    assert values(run_ranks(script, 2, bench)) == [(True, 2), (True, 2)]
-
-
 def test_12_a_process_group_that_a_script_makes_too_late_is_refused_with_the_fix(
     bench: Bench,
 ) -> None:
