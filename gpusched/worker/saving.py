@@ -240,7 +240,9 @@ class Saver:
     def restore_rng(self, checkpoint: Checkpoint) -> None:
         """Put this rank's generators back; a rank that did not exist gets a stream of its own."""
         if f"rank-{self._group.rank}.pt" in checkpoint.files:
-            rng.restore(checkpoint.load(f"rank-{self._group.rank}.pt"))
+            from gpusched.worker.state import unportable
+
+            rng.put_back(unportable(checkpoint.load(f"rank-{self._group.rank}.pt")))
         else:
             rng.diverge(self._seed, self._group.rank, checkpoint.step)
 
@@ -253,9 +255,10 @@ class Saver:
         torch = sys.modules.get("torch")
         state, mine = {}, b""
         if torch is not None:
-            from gpusched.worker.state import packed
+            from gpusched.worker.state import packed, portable
 
-            state, mine = self._capture(), packed(rng.capture())
+            generators = portable(rng.states(), "the states of random number generators")
+            state, mine = self._capture(), packed(generators)
         parts = self._group.gather_bytes(Call.SAVE, mine)
         facts = {
             "iteration": iteration,
