@@ -24,7 +24,6 @@ from gpusched.folder.paths import socket_address
 from gpusched.protocol import (
     Answer,
     BadFrame,
-    Frame,
     Go,
     Greeting,
     Inbox,

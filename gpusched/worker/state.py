@@ -182,7 +182,9 @@ def unportable(value: Any) -> Any:
 def as_tracked(saved: Mapping[str, Any]) -> dict[str, Any]:
     """Return the states of a checkpoint by name, each as its object's ``state_dict`` gave it."""
     plain = {name: unportable(state) for name, state in saved.items()}
-    return {name: state[_WHOLE_MARK] if _is_whole(state) else state for name, state in plain.items()}
+    return {
+        name: state[_WHOLE_MARK] if _is_whole(state) else state for name, state in plain.items()
+    }
 
 
 def _has_tensors(state: Any) -> bool:

@@ -158,7 +158,10 @@ class StreamLoader(BaseLoader):
             self._collate,
         )
         collate = cast(Any, _as_it_is)
-        options = {**self._options, "persistent_workers": False}  # each epoch is read from where it stands
+        options = {
+            **self._options,
+            "persistent_workers": False,
+        }  # each epoch is read from where it stands
         pieces = iter(
             DataLoader(
                 reader, batch_size=None, collate_fn=collate, generator=self._generator, **options

@@ -280,7 +280,11 @@ class Trial(TrialSetup):
     def _next_step(self, step: int | None) -> int:
         training = self._training
         if step is None:
-            if not self._training.has_reported and not training.is_looping and training.is_untrained:
+            if (
+                not self._training.has_reported
+                and not training.is_looping
+                and training.is_untrained
+            ):
                 wrong = (
                     f"this trial.report(...) counts as step {training.step + 1}, but the optimizer has not stepped in "
                     f"this launch: a loop that evaluates before it trains skips as much training at every resume. "

@@ -260,7 +260,9 @@ class Usage:
                 raise RuntimeError(f"ranks 0 and {rank} track models of different shapes: {fix}")
             if not other:
                 continue
-            pair = [torch.frombuffer(bytearray(row), dtype=torch.float64) for row in (rows[0], other)]
+            pair = [
+                torch.frombuffer(bytearray(row), dtype=torch.float64) for row in (rows[0], other)
+            ]
             largest = max(float(values.abs().max()) for values in pair)
             apart = float((pair[0] - pair[1]).abs().max()) / largest if largest else 0.0
             if apart > _FAR:

@@ -124,7 +124,9 @@ def test_a_restored_world_goes_on_as_if_it_had_not_stopped(recipe: Recipe) -> No
     assert world.episodes > 40
 
 
-def test_returns_end_with_an_episode_that_fell_and_not_with_one_that_ran_out_of_time(recipe: Recipe) -> None:
+def test_returns_end_with_an_episode_that_fell_and_not_with_one_that_ran_out_of_time(
+    recipe: Recipe,
+) -> None:
     cartpole, ppo = recipe("cartpole"), recipe("ppo")
     torch.manual_seed(0)
     agent = ppo.Agent(4, 2, 8)

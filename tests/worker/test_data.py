@@ -16,7 +16,6 @@ from gpusched.worker.data import (
 )
 
 
-
 def layouts(world_size: int, *, exact: bool = False) -> list[Layout]:
     return [Layout(rank, world_size, world_size, exact) for rank in range(world_size)]
 

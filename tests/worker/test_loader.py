@@ -21,7 +21,6 @@ from gpusched.worker.loader import ShareTerms, TrainingLoader
 from gpusched.worker.prepare import arguments_of, place_batch
 from gpusched.worker.stream import evaluation_loader
 
-
 CPU = torch.device("cpu")
 
 

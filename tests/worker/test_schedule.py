@@ -14,7 +14,17 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import gpusched
-from tests.worker.fakes import END, Bench, at_step, daemon, if_it_leaves, run_rank, run_ranks, through, values
+from tests.worker.fakes import (
+    END,
+    Bench,
+    at_step,
+    daemon,
+    if_it_leaves,
+    run_rank,
+    run_ranks,
+    through,
+    values,
+)
 
 EPOCHS = 6
 STEPS = 11  # of an epoch of 21 samples in batches of 2

@@ -11,11 +11,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 import gpusched
 from gpusched.protocol import RankHello
-from tests.worker.fakes import END, Bench, at_step, daemon, if_it_leaves, run_rank, run_ranks, through, values
+from tests.worker.fakes import (
+    END,
+    Bench,
+    at_step,
+    daemon,
+    if_it_leaves,
+    run_rank,
+    run_ranks,
+    through,
+    values,
+)
 
 
 def library(asks: str, limit: int = 6) -> tuple[int, list[int]]:

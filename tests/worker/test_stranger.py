@@ -124,7 +124,9 @@ def test_an_ordinary_loop_ends_as_if_nothing_had_happened(bench: Bench, how: str
         # What compiling imports is imported once: each rank is forked from this process.
         torch.compile(nn.Linear(1, 1), backend="eager")(torch.ones(1))
     body, arguments = (adversarial, ()) if how == "adversarial" else (common, (how,))
-    whole, paused, resized = (bench.beside(name, batch="global") for name in ("whole", "paused", "resized"))
+    whole, paused, resized = (
+        bench.beside(name, batch="global") for name in ("whole", "paused", "resized")
+    )
     ((expected,),) = through(whole, body, [(1, END)], *arguments)
     assert through(paused, body, [(1, 2), (1, END)], *arguments)[1] == [expected]
     rounding = (
