@@ -75,11 +75,6 @@ class Context:
         """Names of hyperparameters that were drawn, and that the script has neither read nor been passed."""
         return self.hparams.unread(set(self.drawn) - set(self.settings.passed))
 
-    @property
-    def scheduled(self) -> bool:
-        """Whether there is a daemon to report to and a folder to save in."""
-        return self.paths is not None
-
 
 def read_context(
     arguments: Sequence[str],

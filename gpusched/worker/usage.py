@@ -52,6 +52,7 @@ class Usage:
         """Check the script of one rank; ``remark`` tells the search."""
         self._context, self._group, self._training = context, group, training
         self._remark = remark
+        self._is_scheduled = context.paths is not None
         self._told: set[str] = set()
         #: ``trial.track`` was called, perhaps with nothing to save.
         self.tracks = False
@@ -73,8 +74,8 @@ class Usage:
         training.watch_optimizers()
         self._reports += 1
         looks_again = self._reports & (self._reports - 1) == 0  # at 1, 2, 4, 8, ..
-        is_scheduled, has_ranks = self._context.scheduled, self._group.world_size > 1
-        if is_scheduled and not (training.tracked or writes_files or self.tracks):
+        has_ranks = self._group.world_size > 1
+        if self._is_scheduled and not (training.tracked or writes_files or self.tracks):
             self._check_saves_nothing(training.step)
         if looks_again and has_ranks:
             self._refuse_apart()
@@ -83,7 +84,7 @@ class Usage:
         if training.schedulers:
             self._check_late()
             self._check_steps()
-        if looks_again and is_scheduled and not writes_files:
+        if looks_again and self._is_scheduled and not writes_files:
             self._check_lost()
         if is_counted:
             self._check_epochs()
