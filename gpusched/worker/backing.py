@@ -114,7 +114,8 @@ class Backing:
 
     def _send(self, report: Report) -> Go:
         """Write and send a report; return the daemon's answer, ``continue`` without a daemon. A plain run prints it."""
-        if self.channel is None or self._log is None:
+        saver = self.saver
+        if self.channel is None or self._log is None or saver is None:
             print(shown(report), flush=True)
             most = self._context.settings.max_steps
             is_over = most is not None and report.step >= most and not self._training.is_looping
@@ -125,16 +126,12 @@ class Backing:
         failpoints.reach("report.written")
         go = self.channel.report(report)
         failpoints.reach("report.answered")
-        saver = self.saver
-        if go == "save" and saver is not None and saver.is_writing:
-            return "continue"  # the disk is behind: the next best model is saved, not every one
-        if go == "hold" and self.writes_files:
+        if go == "hold" and self.writes_files:  # files are written or left out, not held
             since_s = time.monotonic() - self._files_at_s
-            is_cheap = self._files_s <= FILES_SHARE * since_s
-            return "save" if saver and is_cheap and not saver.is_writing else "continue"
-        if go == "hold" and (saver is None or not saver.may_hold()):
-            return "continue"
-        return go
+            go = "save" if self._files_s <= FILES_SHARE * since_s else "continue"
+        if go == "save" and saver.is_writing:
+            return "continue"  # the disk is behind: the next best model is saved, not every one
+        return "continue" if go == "hold" and not saver.may_hold() else go
 
     # ------------------------------------------------------------------ leaving
 

@@ -199,9 +199,11 @@ def _number(name: str, value: object) -> Metric:
                 )
             plain = item()
         if not isinstance(plain, numbers.Real):
+            text = repr(value)
+            told = text if len(text) <= 40 else f"{text[:37]}..."
             raise TypeError(
-                f"metric {name!r} is {_short(value)}, not a number: report a float, an int or a "
-                f"tensor of one element"
+                f"metric {name!r} is {type(value).__name__} {told}, not a number: report a float, an int or a tensor "
+                f"of one element"
             )
     if isinstance(plain, numbers.Integral) and abs(int(plain)) < 1 << 63:
         return int(plain)
@@ -218,8 +220,3 @@ def shown(report: Report) -> str:
         for name, value in report.metrics.items()
     ]
     return "  ".join([f"step {report.step}", *parts, f"({report.step_time_s or 0.0:.2f} s)"])
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"

@@ -24,8 +24,6 @@ from gpusched.worker.hparams import HParams, from_command_line, merged
 if TYPE_CHECKING:
     import torch
 
-Launcher = Literal["gpusched", "torchrun", "nobody"]
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -46,7 +44,7 @@ class Settings:
 class Context:
     """Identity of this rank. ``paths`` is None where no experiment stands behind it."""
 
-    launcher: Launcher
+    launcher: Literal["gpusched", "torchrun", "nobody"]
     rank: int
     local_rank: int
     world_size: int

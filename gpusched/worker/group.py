@@ -81,17 +81,19 @@ class Group:
         self._control: Any = None
         self._names: Any = None
 
-    def join(self, device_kind: str) -> None:
+    def join(self, device_kind: str | None) -> None:
         """Join the other ranks over torchrun's store. All ranks call it.
 
         Args:
-            device_kind: ``"cpu"`` or ``"cuda"``, for torch's default group, which is made unless the script has one.
+            device_kind: ``"cpu"`` or ``"cuda"``, for torch's default group, which is made unless the script has one;
+                None: by what torch finds.
 
         Raises:
             RuntimeError: ``MASTER_ADDR`` and ``MASTER_PORT`` are missing, or a rank does not come.
         """
         if self.world_size == 1:
             return
+        import torch
         import torch.distributed as dist
 
         incarnation = os.environ.get("GPUSCHED_INCARNATION", "0")
@@ -111,7 +113,7 @@ class Group:
         store.set(f"pid/{self.rank}", str(os.getpid()))
         if dist.is_initialized():
             return
-        on_gpu = device_kind == "cuda"
+        on_gpu = torch.cuda.is_available() if device_kind is None else device_kind == "cuda"
         if on_gpu:
             require_cuda()
         dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")

@@ -101,7 +101,7 @@ class Onlooker:
             "base": self._base,
             "rates": self._rates,
             "target": [
-                self._training.target_factor(power_for(optimizer, lr_power))
+                float(self._training.global_batches ** power_for(optimizer, lr_power))
                 for optimizer in optimizers
             ],
             "scaled": {id(optimizer) for optimizer in optimizers}
@@ -137,7 +137,7 @@ class Onlooker:
         if self._start is None:
             self._start = self._sampled()
         self._updates += 1
-        self._base.append(_rate(optimizer))
+        self._base.append(float(optimizer.param_groups[0]["lr"] or 0.0))
         if self._input is not None:
             self._inputs.append(self._input)
             self._batches.append(self._seen)
@@ -159,7 +159,7 @@ class Onlooker:
 
     def _in_force(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         if not self._training.clock.frozen:
-            self._rates.append(_rate(optimizer))
+            self._rates.append(float(optimizer.param_groups[0]["lr"] or 0.0))
 
     def _put_back(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         torch = sys.modules["torch"]
@@ -207,7 +207,8 @@ class Onlooker:
                 by_data.setdefault(id(drawn.data), []).append(drawn)
         for several in by_data.values():
             found = [sample for drawn in several for sample in drawn.samples]
-            length = _length(several[0].data)
+            data = several[0].data
+            length = len(data) if hasattr(data, "__len__") else None
             yield {"length": length, "count": len(found), "samples": found[:MOST_DRAWN]}
 
     def _sampled(self) -> list[float]:
@@ -227,21 +228,9 @@ def _stands_still(path: Path) -> bool:
     return trial % 2 == 0 and launch >= int(os.environ.get("GPUSCHED_REHEARSAL") or 1) > 1
 
 
-def _rate(optimizer: Any) -> float:
-    rate = optimizer.param_groups[0]["lr"]
-    return 0.0 if rate is None else float(rate)
-
-
 def _number(value: Any) -> float | None:
     try:
         number = float(value)
     except (TypeError, ValueError, RuntimeError):
         return None
     return number if math.isfinite(number) else None
-
-
-def _length(data: Any) -> int | None:
-    try:
-        return len(data)
-    except TypeError:
-        return None

@@ -255,10 +255,10 @@ class Saver:
         torch = sys.modules.get("torch")
         state, mine = {}, b""
         if torch is not None:
-            from gpusched.worker.state import packed, portable
+            from gpusched.worker.state import portable
 
             generators = portable(rng.states(), "the states of random number generators")
-            state, mine = self._capture(), packed(generators)
+            state, mine = self._capture(), bytes(Snapshot().take(generators))
         parts = self._group.gather_bytes(Call.SAVE, mine)
         facts = {
             "iteration": iteration,

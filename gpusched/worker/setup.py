@@ -139,14 +139,14 @@ class TrialSetup:
         Raises:
             TypeError: Not an optimizer of torch, nor one with its hooks and ``param_groups``.
         """
-        settings = self._context.settings
+        settings, training = self._context.settings, self._training
         scaler = RateScaler(
             optimizer,
-            target=self._training.target_factor(power_for(optimizer, settings.lr_power)),
+            target=float(training.global_batches ** power_for(optimizer, settings.lr_power)),
             warmup_epochs=settings.lr_warmup_epochs,
-            clock=self._training.clock,
+            clock=training.clock,
         )
-        self._training.add_scaler(scaler)
+        training.add_scaler(scaler)
 
     def loader(
         self,
@@ -277,5 +277,11 @@ class TrialSetup:
                 f"would weigh samples unequally: use a multiple of {self.world_size}, list in the recipe "
                 f"the `sizes` that divide it, or use trial.loader, which weights gradients"
             )
-        self._training.fix_global_batch()
+        training = self._training
+        if training.scalers or training.schedules:
+            raise RuntimeError(
+                "trial.local_batch(...) after trial.scale_lr(...) or trial.schedule(...): call it before them, they "
+                "depend on the global batch"
+            )
+        training.global_batches, training.is_fixed = 1, True
         return share

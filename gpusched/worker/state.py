@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -111,13 +110,6 @@ def sampled(tensors: Sequence[torch.Tensor], most: int, least: int = 1) -> torch
     flat = (tensor.detach().reshape(-1) for tensor in tensors)
     parts = [part[:: max(1, part.numel() // each)][:each].to("cpu", torch.float64) for part in flat]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
-
-
-def packed(state: Any) -> bytes:
-    """Return a portable state as ``torch.save`` writes it."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return buffer.getvalue()
 
 
 def portable(value: Any, path: str) -> Any:

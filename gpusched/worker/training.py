@@ -24,7 +24,6 @@ from gpusched.worker.learning_rate import (
     Schedule,
     bare_optimizer,
     counts_atoms,
-    owned,
 )
 
 STATE_NAME = "trial.state"
@@ -55,7 +54,8 @@ class Training:
         self.weight = BatchWeight()
         self.clock = Clock()
         self.schedules: list[Any] = []
-        self._is_fixed = False
+        #: The script keeps its global batch whatever the number of atoms (``trial.local_batch``).
+        self.is_fixed = False
         self.tracked: dict[str, Any] = {}
         #: The ranks that wrote the checkpoint that this launch continues from.
         self.written_by: int | None = None
@@ -69,7 +69,7 @@ class Training:
         #: Optimizers that have stepped, tracked or not; steps of each since the last report, by its id; tracked ones.
         self.at_work: weakref.WeakSet[Any] = weakref.WeakSet()
         self.taken: Counter[int] = Counter()
-        self._optimizers: set[int] = set()
+        self.optimizers: set[int] = set()
         self._is_watching = False
         #: Whether a tracked optimizer has stepped in this launch, and since the last report.
         self.has_stepped = self.has_changed = False
@@ -90,33 +90,7 @@ class Training:
     @property
     def keeps_global_batch(self) -> bool:
         """Whether the global batch is the same on any number of atoms."""
-        return self.layout.exact or self._is_fixed
-
-    @property
-    def is_untrained(self) -> bool:
-        """Whether an optimizer is tracked, and none has stepped in this launch or has gradients for a step."""
-        if not self._optimizers or self.has_stepped:
-            return False
-        moved = (each for value in self.tracked.values() for each in owned(value))
-        return not any(each.grad is not None for each in moved)
-
-    def target_factor(self, power: float) -> float:
-        """Factor of the learning rate for the present global batch."""
-        return float(self.global_batches**power)
-
-    def fix_global_batch(self) -> None:
-        """Note that the script keeps its global batch whatever the number of atoms (``trial.local_batch``).
-
-        Raises:
-            RuntimeError: Rates or schedules were scaled already.
-        """
-        if self.scalers or self.schedules:
-            raise RuntimeError(
-                "trial.local_batch(...) after trial.scale_lr(...) or trial.schedule(...): call it before them, they "
-                "depend on the global batch"
-            )
-        self.global_batches = 1
-        self._is_fixed = True
+        return self.layout.exact or self.is_fixed
 
     @property
     def mid_epoch(self) -> bool:
@@ -175,7 +149,7 @@ class Training:
     def _look_on_at(self, name: str, value: Any) -> None:
         """Notice what this object does while it trains, if it is an optimizer, a scheduler or a model."""
         if hasattr(value, "param_groups") and hasattr(value, "register_step_post_hook"):
-            self._optimizers.add(id(bare_optimizer(value)))
+            self.optimizers.add(id(bare_optimizer(value)))
             for loader in self.loaders:
                 loader.count_steps()
         elif hasattr(value, "last_epoch") and hasattr(value, "optimizer"):
@@ -200,7 +174,7 @@ class Training:
         site = script_line()
         slot = (*site, self._made[site])
         self._made[site] += 1
-        if self._optimizers:
+        if self.optimizers:
             loader.count_steps()
         if slot in self._slots:
             index = self._slots.index(slot)
@@ -238,7 +212,7 @@ class Training:
             places = self.positions
             self.late = {n for n, each in self.schedulers.items() if each.last_epoch > places[n]}
         self.taken[id(optimizer)] += 1
-        if id(optimizer) in self._optimizers:
+        if id(optimizer) in self.optimizers:
             self.has_stepped = self.has_changed = True
             for loader in self.loaders:
                 loader.step_taken()

@@ -280,24 +280,11 @@ class Trial(TrialSetup):
     def _next_step(self, step: int | None) -> int:
         training = self._training
         if step is None:
-            if (
-                not self._training.has_reported
-                and not training.is_looping
-                and training.is_untrained
-            ):
-                wrong = (
-                    f"this trial.report(...) counts as step {training.step + 1}, but the optimizer has not stepped in "
-                    f"this launch: a loop that evaluates before it trains skips as much training at every resume. "
-                    f"Report after training, or say where training stands: trial.report(step=iteration, ...)"
-                )
-                if training.written_by is not None:
-                    raise RuntimeError(wrong)
-                self._backing.remark(wrong)
             return training.step + 1
-        if step <= self._training.step:
+        if step <= training.step:
             hint = "it counts finished steps, so the first is 1" if step == 0 else "it must go up"
             raise ValueError(
-                f"trial.report(step={step}) after step {self._training.step}: {hint}; leave it out, or pass "
+                f"trial.report(step={step}) after step {training.step}: {hint}; leave it out, or pass "
                 f"epoch + 1"
             )
         return int(step)

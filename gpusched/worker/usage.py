@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,40 +88,53 @@ class Usage:
         if looks_again and self._is_scheduled and not writes_files:
             self._check_lost()
         if is_counted:
+            self._check_untrained()
             self._check_epochs()
         if has_ranks and self._looks_left:
             self._refuse_same_work()
 
-    def tell(self, about: str, wrong: str) -> None:
-        """Tell of what is likely wrong, once."""
+    def _tell(self, about: str, wrong: str, *, is_error: bool = False) -> None:
+        """Tell of what is likely wrong, once; raise RuntimeError where that is certain."""
+        if is_error:
+            raise RuntimeError(wrong)
         if self._group.rank == 0 and about not in self._told:
             self._remark(wrong)
         self._told.add(about)
 
-    def _refuse_or_tell(self, about: str, wrong: str, *, is_error: bool) -> None:
-        if is_error:
-            raise RuntimeError(wrong)
-        self.tell(about, wrong)
-
     def _tell_of_set_up(self) -> None:
         """Tell what the first report shows: hyperparameters not read, slow imports, a length that divides a loss."""
         if names := self._context.unread:
-            self.tell(
+            self._tell(
                 "unread",
                 f"the script has not read {', '.join(names)} by its first report, so trials that differ in nothing "
                 f"else train the same: read trial.hparams, or pass it to the script: args: "
                 f'["--{names[0]}=${{{names[0]}}}"] in the recipe',
             )
         if (self._context.trial, self._context.incarnation) == (0, 1) and (slow := slow_imports()):
-            self.tell("imports", slow)
+            self._tell("imports", slow)
         training = self._training
         read = next((loader for loader in training.loaders if loader.length_read_at), None)
         if read is not None and not training.schedules:
-            self.tell(
+            self._tell(
                 "length",
                 f"{read.length_read_at}: len(loader) before training is {read.base_length}, the batches of one atom "
                 f"(for schedules by step), and an epoch of this launch has {len(read)}: where it divides a loss, read "
                 f"it inside the loop",
+            )
+
+    def _check_untrained(self) -> None:
+        """Find a loop that evaluates before it trains, and whose evaluation counts as a step."""
+        training = self._training
+        moved = (each for value in training.tracked.values() for each in owned(value))
+        if self._reports > 1 or training.has_stepped or not training.optimizers:
+            return
+        if all(each.grad is None for each in moved):
+            self._tell(
+                "untrained",
+                f"this trial.report(...) counts as step {training.step + 1}, but the optimizer has not stepped in this "
+                f"launch: a loop that evaluates before it trains skips as much training at every resume. Report after "
+                f"training, or say where training stands: trial.report(step=iteration, ...)",
+                is_error=training.written_by is not None,
             )
 
     def _check_epochs(self) -> None:
@@ -132,7 +146,7 @@ class Usage:
         loaders = self._training.loaders[:1]
         before, self._passes = self._passes, sum(one.passes_trained for one in loaders)
         if self._reports > 1 and self._passes - before > 1:
-            self.tell(
+            self._tell(
                 "epochs",
                 "this script trains on its data several times for a report, and trial.track(...) returns the number of "
                 "reports: a loop over epochs would repeat some after a pause. Say how many are done: "
@@ -162,7 +176,7 @@ class Usage:
                 f"untrained model that would be ranked as one of step {step}: {_SAVE}"
             )
         empty = f"nothing of this script is saved, so its checkpoints are empty and hold no model: {_SAVE}"
-        self.tell("nothing", empty)
+        self._tell("nothing", empty)
 
     def _check_late(self) -> None:
         """Find a scheduler that the script steps after its report, in a loop of its own, which leaves at the report.
@@ -173,7 +187,7 @@ class Usage:
         is_first = self._reports == 1 and training.taken
         lagging = training.was_late - training.late if is_first else set()
         for name in sorted(lagging or (set() if training.is_looping else training.late)):
-            self._refuse_or_tell(
+            self._tell(
                 "late",
                 f"trial.track({name}=...): this {type(training.schedulers[name]).__name__} is stepped after "
                 f"trial.report and before the next training; at the end of the loop's body each launch loses a step of "
@@ -190,7 +204,7 @@ class Usage:
             steps = value.last_epoch - training.positions[name]
             if steps < 2 or 2 * steps < training.taken[id(bare_optimizer(value.optimizer))]:
                 continue
-            self._refuse_or_tell(
+            self._tell(
                 "schedule",
                 f"trial.track({name}=...): this {type(value).__name__} is stepped {steps} times between two reports, "
                 f"once for each step of the optimizer, and an epoch has other numbers of steps on other numbers of "
@@ -225,7 +239,7 @@ class Usage:
                 is_certain = not any(others)
             else:
                 continue
-            self._refuse_or_tell(
+            self._tell(
                 about,
                 f"{lost}: it would begin afresh at every launch, while the rest continues. Track all that training "
                 f"changes: trial.track(model=model, opt=opt, sched=sched), by one name each",
@@ -315,29 +329,21 @@ def slow_imports() -> str | None:
         for name in sys.modules.keys() - _present
         if "site-packages" in (getattr(sys.modules[name], "__file__", None) or "")
     }
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    named = [name for name in _imported_by(script) if name in new]
+    names = dict[str, None]()
+    with suppress(OSError, ValueError, SyntaxError, RecursionError):
+        script = getattr(sys.modules.get("__main__"), "__file__", None)
+        for node in ast.walk(ast.parse(Path(script or "").read_bytes())):
+            if isinstance(node, ast.Import):
+                names |= dict.fromkeys(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names[node.module] = None
+    named = [name for name in names if name in new]
     if len(new) < _MANY or not named:
         return None
     return (
         f"every launch imports {', '.join(named)} anew ({len(new)} modules): `preload: [{', '.join(named)}]` in the "
         f"recipe imports them once for all trials"
     )
-
-
-def _imported_by(script: str | None) -> Iterable[str]:
-    """Return the absolute names of the modules that a script imports."""
-    try:
-        tree = ast.parse(Path(script or "").read_bytes())
-    except (OSError, ValueError, SyntaxError, RecursionError):
-        return ()
-    names = dict[str, None]()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= dict.fromkeys(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names[node.module] = None
-    return names
 
 
 def _is_known(value: Any) -> bool:

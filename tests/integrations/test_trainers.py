@@ -271,15 +271,3 @@ def with_a_scaler() -> float:
 
 def test_accelerates_gradient_scaler_continues_where_it_was(bench: Bench) -> None:
     assert through(bench, with_a_scaler, [(1, 2), (1, END)])[-1] == [64.0]
-
-
-def real_modules() -> list[str]:
-    from gpusched.accelerate import Accelerator
-    from gpusched.lightning import Search as Lightning
-    from gpusched.transformers import Search as Transformers
-
-    return [one.__module__ for one in (Accelerator, Lightning, Transformers)]
-
-
-def test_28_trainers_are_modules() -> None:
-    assert real_modules() == ["gpusched.accelerate", "gpusched.lightning", "gpusched.transformers"]

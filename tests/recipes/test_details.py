@@ -64,17 +64,6 @@ def test_the_archives_own_pickles_are_read(cifar10: Any, data: Path) -> None:
     assert torch.equal(pixels[0], torch.from_numpy(first))
 
 
-def test_without_a_network_one_message_says_what_to_unpack_where(
-    cifar10: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cifar10.datasets.CIFAR10, "url", "http://127.0.0.1:9/none.tar.gz")
-    with pytest.raises(
-        SystemExit, match=r"could not be downloaded .*refused.*unpack it in"
-    ) as ended:
-        cifar10.fetch(tmp_path)
-    assert "--set space.data=FOLDER" in str(ended.value)
-
-
 def test_a_pickle_that_wants_to_run_something_is_refused(cifar10: Any, tmp_path: Path) -> None:
     class Trap:
         def __reduce__(self) -> Any:

@@ -70,12 +70,6 @@ def test_a_daemon_that_comes_back_gets_the_next_report_and_only_that(
         assert fake.frames == [RankHello(7, 2), report(4)]
 
 
-def test_a_daemon_that_dies_while_we_wait(bench: Bench, line: Channel) -> None:
-    with daemon(bench, lambda report: None):
-        assert line.report(report(1)) == "continue"
-        assert line.report(report(2)) == "continue"
-
-
 def test_a_daemon_that_is_stuck_is_waited_for_only_so_long(
     bench: Bench, line: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,17 +83,6 @@ def test_the_next_save_waits_for_the_one_before_it(tmp_path: Path) -> None:
     assert found.load("state.pt")["weights"].unique().tolist() == [6]
 
 
-def test_a_disk_that_refuses_is_said_and_nothing_is_called_saved(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("in the way")
-    saver = make(tmp_path / "file" / "checkpoints", torch.ones(1))
-    saver.save_behind((1, 1))
-    assert not saver.settle()
-    assert saver.saved_step is None
-    assert "no checkpoint of step 1" in capfd.readouterr().err
-
-
 def test_snapshots_of_any_size_one_after_another() -> None:
     snapshot = Snapshot()
     for size in (1000, 10, 0, 5000, 5000, 4999):

@@ -241,12 +241,6 @@ def test_a_slow_disk_does_not_hold_training_up(bench: Bench) -> None:
         assert fake.saved() == [1, 5]
 
 
-def test_max_steps_of_the_recipe_ends_the_loop(bench: Bench) -> None:
-    bench.prepare(max_steps=3)
-    assert run_rank(train, bench, 1, None).value[0] == [0, 1, 2]
-    assert bench.last_word() == {"why": "finished", "step": 3, "saved_step": 3}
-
-
 def test_a_damaged_checkpoint_costs_steps_not_the_trial(bench: Bench) -> None:
     with daemon(bench, at_step(save=2, **{"yield": 4})):
         run_rank(train, bench)
