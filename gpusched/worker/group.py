@@ -96,6 +96,9 @@ class Group:
         import torch
         import torch.distributed as dist
 
+        on_gpu = torch.cuda.is_available() if device_kind is None else device_kind == "cuda"
+        if on_gpu:
+            require_cuda()  # before anything is shared: each rank says it, whichever is first
         incarnation = os.environ.get("GPUSCHED_INCARNATION", "0")
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         try:
@@ -111,12 +114,8 @@ class Group:
         self._control = dist.ProcessGroupGloo(store, self.rank, self.world_size, _LONG)
         self._names = store
         store.set(f"pid/{self.rank}", str(os.getpid()))
-        if dist.is_initialized():
-            return
-        on_gpu = torch.cuda.is_available() if device_kind is None else device_kind == "cuda"
-        if on_gpu:
-            require_cuda()
-        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+        if not dist.is_initialized():
+            dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
 
     def exchange(self, call: Call, *values: float) -> list[tuple[float, ...]]:
         """Return every rank's values, by rank; all ranks must be in the same call.
