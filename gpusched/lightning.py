@@ -47,7 +47,7 @@ class SearchTrainer(Trainer):
     def estimated_stepping_batches(self) -> int | float:
         """Steps of the whole training on one atom: the length of a schedule, the same in every launch."""
         here: int | float = super().estimated_stepping_batches
-        atoms = self.search.atoms
+        atoms = self.search.trial.base_batches
         per_epoch = self.search.steps_of_an_epoch(self)
         if atoms == 1 or math.isinf(here) or per_epoch is None or not self.max_epochs:
             return here * atoms
@@ -91,15 +91,10 @@ class Search(Owner, Callback):
         super().__init__(trial)
         self._is_wanted = self._has_made = False
 
-    @property
-    def atoms(self) -> int:
-        """Base batches in a global batch; 1 where the script keeps its global batch (``trial.local_batch``)."""
-        return self._trial.base_batches
-
     def steps_of_an_epoch(self, trainer: Trainer) -> int | None:
         """Return the steps of an epoch on one atom; None where the training loader does not tell."""
         try:
-            batches = self._trial.steps_per_epoch(trainer.train_dataloader)
+            batches = self.trial.steps_per_epoch(trainer.train_dataloader)
         except TypeError:
             return None
         is_limited = trainer.num_training_batches < len(trainer.train_dataloader)
@@ -120,12 +115,12 @@ class Search(Owner, Callback):
         more = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or ())
         ours = {
             "callbacks": [self, *more],
-            "accelerator": "gpu" if self._trial.device.type == "cuda" else "cpu",
-            "devices": self._trial.world_size,
+            "accelerator": "gpu" if self.trial.device.type == "cuda" else "cpu",
+            "devices": self.trial.world_size,
             "num_nodes": 1,
             "num_sanity_val_steps": 0,
             "enable_checkpointing": any(isinstance(each, Checkpoint) for each in more),
-            "default_root_dir": self._trial.folder,
+            "default_root_dir": self.trial.folder,
         }
         if options.get("strategy", "auto") == "auto":
             options["strategy"] = "ddp"
@@ -142,7 +137,7 @@ class Search(Owner, Callback):
         Raises:
             RuntimeError: The script made the trainer, or calls ``fit`` without the checkpoint.
         """
-        trial = self._trial
+        trial = self.trial
         if not self._has_made or trainer.world_size != trial.world_size:
             raise RuntimeError(
                 f"the Trainer has {trainer.world_size} of {trial.world_size} ranks, and another number of ranks "
@@ -167,9 +162,9 @@ class Search(Owner, Callback):
         metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
         # "step" may be logged too, as an axis for plots.
         metrics["step"] = trainer.current_epoch + 1
-        self._trial.report(**metrics)
-        self._is_wanted = self._trial.should_save()
-        self._is_leaving = self._trial.should_yield()
+        self.trial.report(**metrics)
+        self._is_wanted = self.trial.should_save()
+        self._is_leaving = self.trial.should_yield()
         if self._is_leaving:
             trainer.fit_loop.min_epochs = 0
             trainer.fit_loop.epoch_loop.min_steps = None
@@ -185,6 +180,6 @@ class Search(Owner, Callback):
 
     def _save(self, trainer: Trainer) -> None:
         if self._is_wanted or self._is_leaving:
-            with self._trial.checkpoint_dir() as folder:
+            with self.trial.checkpoint_dir() as folder:
                 trainer.save_checkpoint(folder / CHECKPOINT)
         self._is_wanted = False

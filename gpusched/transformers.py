@@ -57,7 +57,7 @@ class Search(Owner, TrainerCallback):
             RuntimeError: The options ask for what a trial cannot keep; the message names the argument.
             ValueError: The batch does not divide by the number of ranks.
         """
-        trial = self._trial
+        trial = self.trial
         if options.world_size != trial.world_size:
             raise RuntimeError(
                 f"TrainingArguments count {options.world_size} ranks and the trial has {trial.world_size}: leave "
@@ -106,17 +106,15 @@ class Search(Owner, TrainerCallback):
         Raises:
             RuntimeError: ``train`` was called without it.
         """
-        if not self._is_asked or (self._trial.step > 0 and state.global_step == 0):
+        if not self._is_asked or (self.trial.step > 0 and state.global_step == 0):
             raise RuntimeError(
                 "Trainer.train would begin anew after a pause or a resize: write "
                 "trainer.train(resume_from_checkpoint=search.checkpoint)"
             )
         self._began_at = state.global_step
-        self._trial.compare(model)
+        self.trial.compare(model)
         by_steps = args.eval_strategy == IntervalStrategy.STEPS
-        self._trial.plan(
-            state.max_steps // state.eval_steps if by_steps else state.num_train_epochs
-        )
+        self.trial.plan(state.max_steps // state.eval_steps if by_steps else state.num_train_epochs)
 
     def on_evaluate(
         self,
@@ -131,24 +129,24 @@ class Search(Owner, TrainerCallback):
         An evaluation before or after ``train``, or by ``eval_on_start``, is of no new step.
         """
         if self._began_at is None and not self._has_trained:
-            self._trial.remark(
+            self.trial.remark(
                 "trainer.evaluate() before trainer.train(): on several ranks transformers then trains each rank apart, "
                 "as it leaves out DistributedDataParallel: write eval_on_start=True, or evaluate after training"
             )
         if self._began_at in (None, state.global_step):
             return
         short: dict[str, Any] = {key.removeprefix("eval_"): each for key, each in metrics.items()}
-        self._trial.report(**{**short, **metrics})
-        control.should_save = self._trial.should_save()
-        self._is_leaving = self._trial.should_yield()
+        self.trial.report(**{**short, **metrics})
+        control.should_save = self.trial.should_save()
+        self._is_leaving = self.trial.should_yield()
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """Move the trainer's checkpoint into the trial's, and stop training where the trial leaves."""
         written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        with self._trial.checkpoint_dir() as folder:  # every rank has written its files
-            if self._trial.rank == 0:
+        with self.trial.checkpoint_dir() as folder:  # every rank has written its files
+            if self.trial.rank == 0:
                 shutil.move(written, folder / CHECKPOINT)
         control.should_training_stop |= self._is_leaving
 

@@ -4,11 +4,11 @@
   trial); ``trial`` is made of ``setup`` and what a script calls while it trains
 * what stands behind it: ``backing`` (reports, saves, leaves), over ``channel`` to the daemon; ``endings`` (the last
   word, or in which line it failed)
-* what is wrong with a script: ``usage`` (which call is wrong or missing, what no checkpoint holds); ``imports`` (slow)
-* what a trial trains on: ``data`` (who gets which sample), ``loader``, ``stream``, ``prepare``
-  (loaders and samplers of the script's own); ``weights`` and ``learning_rate`` keep gradients, rates and schedules
-  right whatever the number of ranks
-* what survives a launch: ``training`` (what was set up), ``state``, ``sharded`` and ``rng`` (what a checkpoint holds),
+* what is wrong with a script: ``usage`` (which call is wrong or missing, what no checkpoint holds, slow imports)
+* what a trial trains on: ``data`` (who gets which sample, with which weight), ``loader``, ``stream``,
+  ``prepare`` (what the script has made for one rank); ``learning_rate`` keeps rates and schedules right whatever the
+  number of ranks
+* what survives a launch: ``training`` (what was set up), ``state`` and ``rng`` (what a checkpoint holds),
   ``checkpoint`` (how it lies on disk), ``saving``
 * what a rehearsal looks at: ``onlooker``
 """

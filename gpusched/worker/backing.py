@@ -30,8 +30,6 @@ from gpusched.worker.onlooker import Onlooker
 from gpusched.worker.saving import FILES_SHARE, Saver
 from gpusched.worker.training import Training
 
-NEVER = float("-inf")
-
 
 class Backing:
     """One rank's reports, saves and ways out. ``saver`` is None where there is no folder to save in."""
@@ -39,7 +37,7 @@ class Backing:
     def __init__(self, context: Context, group: Group, training: Training) -> None:
         self._context, self._group, self._training = context, group, training
         self._pid = os.getpid()
-        self._fence = Fence(context.fence, context.incarnation)
+        self._fence = Fence(context.fence, context.incarnation) if context.fence else None
         self.channel: Channel | None = None
         self._log: ReportLog | None = None
         self._word: Path | None = None
@@ -48,11 +46,9 @@ class Backing:
         #: Whether the last word is said, and what the end of the interpreter means.
         self.has_left = False
         self._at_exit: Why = "finished"
-        #: The step reported last, None before the first.
-        self._reported_step: int | None = None
         self._asked: Go = "continue"
-        #: The best score of this launch, and the step it was reported at.
-        self._best, self._best_step = NEVER, -1
+        #: The best score of this launch, and whether the last report had it.
+        self._best, self._is_best = float("-inf"), False
         #: The script asks ``should_yield`` and leaves by itself.
         self.in_charge = False
         #: The script writes checkpoints itself (``checkpoint_dir``): none is made without its files.
@@ -100,64 +96,74 @@ class Backing:
         clean: dict[str, Metric] = {}
         if self._context.rank == 0:
             clean = clean_metrics(metrics, self._context.settings.metric)
-            length = self._training.length if self._reported_step is None else None
+            length = None if self._training.has_reported else self._training.length
             report = Report(0, 0, step, step_time_s, clean, length)  # numbered by the trial's file
             go = self._send(report)
         if self._context.world_size > 1:
             code, step = map(int, self._group.share(Call.REPORT, GO.index(go), step))
             go = GO[code]
         self._training.reported(step)
-        self._reported_step = step
         value = clean.get(self._context.settings.metric or "")
+        score = float("-inf")
         if isinstance(value, int | float):
             score = float(value) if self._context.settings.mode == "max" else -float(value)
-            if score > self._best:
-                self._best, self._best_step = score, step
+        self._is_best = score > self._best
+        self._best = max(self._best, score)
         if go != "continue":
             self._act(go)
 
     def _send(self, report: Report) -> Go:
         """Write and send a report; return the daemon's answer, ``continue`` without a daemon. A plain run prints it."""
-        if self.channel is None or self._log is None:
+        saver = self.saver
+        if self.channel is None or self._log is None or saver is None:
             print(shown(report), flush=True)
             most = self._context.settings.max_steps
             is_over = most is not None and report.step >= most and not self._training.is_looping
             return "leave" if is_over else "continue"
-        if self._fence.wait():
+        if self._fence is not None and self._fence.wait():
             return "leave"
         self._log.append(report)
         failpoints.reach("report.written")
         go = self.channel.report(report)
         failpoints.reach("report.answered")
-        saver = self.saver
-        if go == "save" and saver is not None and saver.is_writing:
-            return "continue"  # the disk is behind: the next best model is saved, not every one
-        if go == "hold" and self.writes_files:
+        if go == "hold" and self.writes_files:  # files are written or left out, not held
             since_s = time.monotonic() - self._files_at_s
-            is_cheap = self._files_s <= FILES_SHARE * since_s
-            return "save" if saver and is_cheap and not saver.is_writing else "continue"
-        if go == "hold" and (saver is None or not saver.may_hold()):
-            return "continue"
-        return go
+            go = "save" if self._files_s <= FILES_SHARE * since_s else "continue"
+        if go == "save" and saver.is_writing:
+            return "continue"  # the disk is behind: the next best model is saved, not every one
+        return "continue" if go == "hold" and not saver.may_hold() else go
 
     # ------------------------------------------------------------------ leaving
 
     def _act(self, go: Go) -> None:
         """Do what the scheduler says, now or (inside ``steps()``) at the end of the body. May raise SystemExit."""
-        if self._asked == "yield" and go in ("hold", "save"):
+        is_save = go in ("hold", "save")
+        if self._asked == "yield" and is_save:
             return
         script_saves = self.writes_files or (self.in_charge and not self._training.tracked)
-        if script_saves and go in ("save", "yield"):
-            self._asked = go
-            return
+        is_for_script = script_saves and go in ("save", "yield")
         at_boundary = self._training.is_looping and not self._training.mid_epoch
-        if at_boundary or (self.in_charge and go not in ("hold", "save")):
+        if is_for_script or at_boundary or (self.in_charge and not is_save):
             self._asked = go
-        elif go in ("hold", "save"):
-            self._save_behind(go)
-        elif go == "leave" or self._save_to_leave():
-            self._say_goodbye()
+        elif self._carry_out(go):
             raise SystemExit(0)
+
+    def _carry_out(self, go: Go) -> bool:
+        """Do what was asked for; return whether the trial leaves. One whose checkpoint the disk refuses trains on."""
+        saver = self.saver
+        if go in ("hold", "save"):
+            if saver is not None:
+                self._save_behind(saver, go)
+            return False
+        if go == "leave":
+            self._say_goodbye()
+            return True
+        if go == "yield" and saver is not None:
+            where = self._training.where
+            if (saver.save(where) or saver.save(where)) and self._say_goodbye():
+                return True
+        self._asked = "continue"
+        return False
 
     def at_end_of_body(self, *, is_over: bool) -> bool:
         """Do what was asked for at this step; return whether the loop is to end without the trial's being over.
@@ -169,17 +175,10 @@ class Backing:
         """
         if not self.has_left:
             asked, self._asked = self._asked, "continue"
-            if is_over:
+            if is_over or (self.writes_files and asked == "save"):
                 return False
-            if self.writes_files and asked in ("save", "yield"):
-                if asked == "save" or not self._leave_with_files():
-                    return False
-            elif asked in ("hold", "save"):
-                self._save_behind(asked)
-                return False
-            elif asked == "leave" or (asked == "yield" and self._save_to_leave()):
-                self._say_goodbye()
-            else:
+            is_of_files = self.writes_files and asked == "yield"
+            if not (self._leave_with_files() if is_of_files else self._carry_out(asked)):
                 return False
         if not self.in_charge:
             raise SystemExit(0)
@@ -206,10 +205,7 @@ class Backing:
                 self._is_promised = True
                 self._at_exit = "yielded"
             return self._is_promised
-        if self._asked == "leave" or (self._asked == "yield" and self._save_to_leave()):
-            self._say_goodbye()
-            return True
-        return False
+        return self._asked in ("leave", "yield") and self._carry_out(self._asked)
 
     @contextmanager
     def files(self) -> Iterator[Path]:
@@ -252,13 +248,12 @@ class Backing:
         if saver.begun_step != self._training.step or not saver.settle():
             saver.save(self._training.where)
 
-    def _save_behind(self, go: Go) -> None:
-        if self.saver is not None:
-            save = self.saver.hold if go == "hold" else self.saver.save_behind
-            save(self._training.where)
-            is_main = threading.current_thread() is threading.main_thread()
-            if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-                signal.signal(signal.SIGTERM, self._stop)
+    def _save_behind(self, saver: Saver, go: Go) -> None:
+        save = saver.hold if go == "hold" else saver.save_behind
+        save(self._training.where)
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._stop)
 
     def _stop(self, number: int, frame: object) -> None:
         """Commit what is held or on its way to the disk, then end by the signal (SIGTERM) after all."""
@@ -271,41 +266,33 @@ class Backing:
 
         threading.Thread(target=finish, name="gpusched-stop").start()
 
-    def _save_to_leave(self) -> bool:
-        """Save, twice if need be, and say so. False: the disk refuses one of them, so the trial trains on."""
-        saver = self.saver
-        if saver is not None:
-            where = self._training.where
-            is_saved = saver.save(where) or saver.save(where)
-            if is_saved and self._group.share(Call.YIELD, self._say_goodbye())[0]:
-                return True
-        self._asked = "continue"
-        return False
-
     def _leave_with_files(self) -> bool:
         """Leave if the files of this step are committed; until then the trial trains on, still asked to leave."""
         saver = self.saver
-        is_committed = (
-            self._files_step == self._training.step and saver is not None and saver.settle()
-        )
-        if is_committed and self._group.share(Call.YIELD, self._say_goodbye())[0]:
-            return True
+        if saver is not None and self._files_step == self._training.step:
+            is_committed = saver.settle()
+            if is_committed and self._say_goodbye():
+                return True
         self._asked = "yield"
         return False
 
     def _say_goodbye(self) -> bool:
+        """Leave the last word; return whether the disk has it, on all ranks. All ranks call it."""
+        saved_step = None
         if self.saver is not None:
             self.saver.finish()  # the checkpoint being written, or held, may be the best model there is
-        saved = self.saver is not None and self.saver.saved_step == self._training.step
-        return self._say("yielded", self._training.step if saved else None)
+            if self.saver.saved_step == self._training.step:
+                saved_step = self.saver.saved_step
+        is_said = self._say("yielded", saved_step)
+        self.has_left = bool(self._group.share(Call.YIELD, is_said)[0])
+        return self.has_left
 
     def _say(self, why: Why, saved_step: int | None) -> bool:
-        """Leave the last word, once. False if the disk refuses."""
-        if self._word is not None and not self.has_left:
-            self.has_left = leave_word(self._word, why, self._reported_step, saved_step)
-            return self.has_left
-        self.has_left = True
-        return True
+        """Leave the last word, once and on rank 0. False if the disk refuses."""
+        if self._word is None or self.has_left:
+            return True
+        step = self._training.step if self._training.has_reported else None
+        return leave_word(self._word, why, step, saved_step)
 
     # ------------------------------------------------------------------ end of the interpreter
 
@@ -330,19 +317,14 @@ class Backing:
         save = self._has_unsaved_state(saver)
         try:
             save = self._group.end(save=save)
-        except RanksDisagree as disagreement:
-            if disagreement.calls:
-                why = f"RanksDisagree: {disagreement}"
+        except Exception as error:
+            if isinstance(error, RanksDisagree) and error.calls:
+                why = f"RanksDisagree: {error}"
                 endings.mark_failed()
                 write_error_file(why, why)
                 say(why)
-            if disagreement.calls or not save:
                 return
-            saver.work_alone()  # another rank takes its time to end
-        except Exception:
-            if not save:
-                return
-            saver.work_alone()
+            saver.work_alone()  # another rank takes its time to end, or the process groups are down
         if save:
             try:
                 saver.save(self._training.where)
@@ -352,19 +334,18 @@ class Backing:
     def _has_unsaved_state(self, saver: Saver) -> bool:
         """Tell whether the model as it was last reported is the present one, and has no checkpoint."""
         step = self._training.step
-        is_best = self._best_step == step
         saver.wait()
-        if saver.saved_step == step or self._reported_step is None:
+        if saver.saved_step == step or not self._training.has_reported:
             return False
         if self.writes_files:
-            if is_best:
+            if self._is_best:
                 say(
                     f"step {step} is the best so far and has no checkpoint: ask trial.should_save() after each "
                     f"trial.report(..), and save inside trial.checkpoint_dir()"
                 )
             return False
         if self._training.has_changed:
-            if is_best:
+            if self._is_best:
                 say(f"step {step} is not saved: the model was trained on after its last report")
             return False
-        return is_best or bool(self._training.tracked)
+        return self._is_best or bool(self._training.tracked)

@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from gpusched.folder.paths import socket_address
 from gpusched.protocol import (
     Answer,
     BadFrame,
-    Frame,
     Go,
     Greeting,
     Inbox,
@@ -97,21 +96,39 @@ class Channel:
         with self._lock:
             self._is_awaited = False
             self._is_awaited = self.connect() and self._send(encode(report))
-        if self._is_awaited:
-            for frame in self._frames(REPLY_WAIT_S):
-                if isinstance(frame, Answer) and frame.seq == report.seq:
+            connection, inbox = self._socket, self._inbox
+        if self._is_awaited and connection is not None:
+            with suppress(OSError, BadFrame):
+                if (go := self._answer(connection, inbox, report.seq)) is not None:
                     self._is_awaited = False
-                    return frame.go
+                    return go
+            with self._lock:
+                self._is_awaited = False
+                self._close()
         return "yield" if self._leave is not None and self._leave.exists() else "continue"
 
-    def _is_worth_waiting_for(self, until_s: float) -> bool:
-        """Tell whether the daemon that says nothing is the newest, and has not been silent for too long."""
-        if read_epoch(self._folder) > self._epoch:
-            return False
-        if time.monotonic() < until_s:
-            return True
-        self._not_before_s = time.monotonic() + _MUTE_S
-        return False
+    def _answer(self, connection: socket.socket, inbox: Inbox, seq: int) -> Go | None:
+        """Wait for the answer of the daemon that was asked; None once it is gone, followed by another, or silent."""
+        until_s = time.monotonic() + REPLY_WAIT_S
+        data = b""
+        while True:
+            for frame in inbox.feed(data):
+                if isinstance(frame, Greeting):
+                    self._epoch = max(self._epoch, frame.epoch)
+                elif isinstance(frame, Answer) and frame.seq == seq:
+                    return frame.go
+            try:
+                data = connection.recv(_READ_BYTES)
+            except TimeoutError:  # nothing for _LOOK_S
+                if read_epoch(self._folder) > self._epoch:
+                    return None
+                if time.monotonic() >= until_s:
+                    self._not_before_s = time.monotonic() + _MUTE_S
+                    return None
+                data = b""
+            else:
+                if not data:
+                    return None
 
     def saved(self, step: int, save_s: float, size_bytes: int) -> None:
         """Tell of a committed checkpoint, from any thread; kept for the next connection if the daemon is away."""
@@ -125,11 +142,6 @@ class Channel:
         with self._lock:
             if self.connect():
                 self._send(encode(frame))
-
-    def close(self) -> None:
-        """Close this process's copy of the line."""
-        with self._lock:
-            self._close()
 
     def _forget(self) -> None:
         """Close the copy of a forked child, where another thread may have held the lock."""
@@ -153,30 +165,6 @@ class Channel:
                 self._close()
             return False
         return True
-
-    def _frames(self, patience_s: float) -> Iterator[Frame]:
-        """Frames of the daemon that was asked, until the line to it is gone (and closed)."""
-        until_s = time.monotonic() + patience_s
-        connection, inbox = self._socket, self._inbox
-        data = b""
-        with suppress(OSError, BadFrame):
-            while connection is not None:
-                for frame in inbox.feed(data):
-                    if isinstance(frame, Greeting):
-                        self._epoch = max(self._epoch, frame.epoch)
-                    yield frame
-                try:
-                    data = connection.recv(_READ_BYTES)
-                except TimeoutError:  # nothing for _LOOK_S
-                    if not self._is_worth_waiting_for(until_s):
-                        break
-                    data = b""
-                    continue
-                if not data:
-                    break
-        with self._lock:
-            self._is_awaited = False
-            self._close()
 
 
 def clean_metrics(metrics: Mapping[str, object], wanted: str | None) -> dict[str, Metric]:
@@ -211,9 +199,11 @@ def _number(name: str, value: object) -> Metric:
                 )
             plain = item()
         if not isinstance(plain, numbers.Real):
+            text = repr(value)
+            told = text if len(text) <= 40 else f"{text[:37]}..."
             raise TypeError(
-                f"metric {name!r} is {_short(value)}, not a number: report a float, an int or a "
-                f"tensor of one element"
+                f"metric {name!r} is {type(value).__name__} {told}, not a number: report a float, an int or a tensor "
+                f"of one element"
             )
     if isinstance(plain, numbers.Integral) and abs(int(plain)) < 1 << 63:
         return int(plain)
@@ -230,8 +220,3 @@ def shown(report: Report) -> str:
         for name, value in report.metrics.items()
     ]
     return "  ".join([f"step {report.step}", *parts, f"({report.step_time_s or 0.0:.2f} s)"])
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"

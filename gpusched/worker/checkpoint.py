@@ -18,11 +18,11 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from gpusched import failpoints
 from gpusched.errors import DamagedState
@@ -40,9 +40,6 @@ FOLDER = "files"
 _COMMITTED = re.compile(r"step-(\d{8,})$")
 OPEN_FOLDER = ".open-folder"
 _STALE = (".staged-", ".trash-", ".replaced-", ".damaged-", OPEN_FOLDER)
-
-Source = Callable[[BinaryIO], object] | memoryview | bytes
-"""Content of a file: bytes, or a function that writes it."""
 
 
 class Damaged(Exception):
@@ -94,7 +91,7 @@ class CheckpointStore:
     def write(
         self,
         step: int,
-        files: Mapping[str, Source],
+        files: Mapping[str, memoryview | bytes],
         facts: Mapping[str, Any],
         script_folder: Path | None = None,
         *,
@@ -121,8 +118,8 @@ class CheckpointStore:
             self._remove_stale(but=script_folder)
             staged.mkdir(mode=0o700)
             entries = {
-                name: _write_file(staged / name, source, synced=not held)
-                for name, source in files.items()
+                name: _write_file(staged / name, content, synced=not held)
+                for name, content in files.items()
             }
             if script_folder is not None:
                 facts = {**facts, "folder": True}
@@ -284,21 +281,13 @@ def _manifest_hash(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-def _write_file(path: Path, source: Source, *, synced: bool) -> dict[str, Any]:
+def _write_file(path: Path, content: memoryview | bytes, *, synced: bool) -> dict[str, Any]:
     """Write a file; return its manifest entry."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:
-        try:
-            source(file) if callable(source) else file.write(source)
-        except RuntimeError as error:  # torch.save, where the disk refuses
-            refused = error.__context__
-            raise refused if isinstance(refused, OSError) else error from None
+        file.write(content)
         file.flush()
-        if callable(source):
-            with path.open("rb") as written:
-                sha256 = hashlib.file_digest(written, "sha256").hexdigest()
-        else:
-            sha256 = hashlib.sha256(source).hexdigest()
+        sha256 = hashlib.sha256(content).hexdigest()
         return {"sha256": sha256, **_stamped(descriptor, synced=synced)}
 
 

@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,8 +23,6 @@ from gpusched.worker.hparams import HParams, from_command_line, merged
 
 if TYPE_CHECKING:
     import torch
-
-Launcher = Literal["gpusched", "torchrun", "nobody"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class Settings:
 class Context:
     """Identity of this rank. ``paths`` is None where no experiment stands behind it."""
 
-    launcher: Launcher
+    launcher: Literal["gpusched", "torchrun", "nobody"]
     rank: int
     local_rank: int
     world_size: int
@@ -70,19 +68,10 @@ class Context:
     #: This process was started by a rank, and is not a rank itself.
     is_helper: bool = False
 
-    def for_helper(self) -> Context:
-        """Return the same without its folders, for a process that a rank has started: it neither reports nor saves."""
-        return replace(self, experiment=None, paths=None, is_helper=True)
-
     @property
     def unread(self) -> list[str]:
         """Names of hyperparameters that were drawn, and that the script has neither read nor been passed."""
         return self.hparams.unread(set(self.drawn) - set(self.settings.passed))
-
-    @property
-    def scheduled(self) -> bool:
-        """Whether there is a daemon to report to and a folder to save in."""
-        return self.paths is not None
 
 
 def read_context(

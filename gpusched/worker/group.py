@@ -17,9 +17,9 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
-from enum import IntEnum
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from gpusched.processes import stacks
 from gpusched.worker.context import require_cuda
@@ -43,26 +43,21 @@ _JOIN_PATIENCE = timedelta(minutes=30)
 _PAYLOAD = 5
 
 
-class Call(IntEnum):
-    """Call that a rank can be in when it talks to the others; ``shown`` to users."""
+class Call(StrEnum):
+    """Call that a rank can be in when it talks to the others, in words for users."""
 
-    shown: str
+    REPORT = "trial.report()"
+    SAVE = "the saving of a checkpoint"
+    MEAN = "trial.mean()"
+    RESTORE = "gpusched.init()"
+    YIELD = "trial.should_yield()"
+    END = "its end"
+    STEPS = "the next of trial.steps()"
+    FILES = "trial.checkpoint_dir()"
+    BATCH = "the next batch of a stream"
 
-    REPORT = 1, "trial.report()"
-    SAVE = 2, "the saving of a checkpoint"
-    MEAN = 3, "trial.mean()"
-    RESTORE = 4, "gpusched.init()"
-    YIELD = 5, "trial.should_yield()"
-    END = 6, "its end"
-    STEPS = 7, "the next of trial.steps()"
-    FILES = 8, "trial.checkpoint_dir()"
-    BATCH = 9, "the next batch of a stream"
 
-    def __new__(cls, number: int, shown: str) -> Self:
-        """Make a number that knows its words."""
-        call = int.__new__(cls, number)
-        call._value_, call.shown = number, shown
-        return call
+_CALLS = tuple(Call)
 
 
 class RanksDisagree(RuntimeError):
@@ -86,52 +81,41 @@ class Group:
         self._control: Any = None
         self._names: Any = None
 
-    def join(self, device_kind: str) -> None:
+    def join(self, device_kind: str | None) -> None:
         """Join the other ranks over torchrun's store. All ranks call it.
 
         Args:
-            device_kind: ``"cpu"`` or ``"cuda"``, for torch's default group, which is made unless the script has one.
+            device_kind: ``"cpu"`` or ``"cuda"``, for torch's default group, which is made unless the script has one;
+                None: by what torch finds.
 
         Raises:
             RuntimeError: ``MASTER_ADDR`` and ``MASTER_PORT`` are missing, or a rank does not come.
         """
         if self.world_size == 1:
             return
+        import torch
         import torch.distributed as dist
 
+        on_gpu = torch.cuda.is_available() if device_kind is None else device_kind == "cuda"
+        if on_gpu:
+            require_cuda()  # before anything is shared: each rank says it, whichever is first
         incarnation = os.environ.get("GPUSCHED_INCARNATION", "0")
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = dist.PrefixStore(f"gpusched/{incarnation}/{attempt}", self._store())
-        self._control = dist.ProcessGroupGloo(store, self.rank, self.world_size, _LONG)
-        self._names = store
-        store.set(f"pid/{self.rank}", str(os.getpid()))
-        if dist.is_initialized():
-            return
-        on_gpu = device_kind == "cuda"
-        if on_gpu:
-            require_cuda()
-        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
-
-    def _store(self) -> Any:
-        """Return the store that torchrun's agent serves; without an agent rank 0 serves it."""
-        import torch.distributed as dist
-
         try:
-            host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        except (KeyError, ValueError):
+            # Of torchrun's agent; without one rank 0 serves it, and the script's own group may use the same port.
+            met = dist.rendezvous("env://", self.rank, self.world_size, timeout=_JOIN_PATIENCE)
+            served, _, _ = next(met)
+        except ValueError:
             raise RuntimeError(
                 f"WORLD_SIZE is {self.world_size}, but MASTER_ADDR and MASTER_PORT do not say where the ranks meet: "
                 f"start the script with torchrun"
             ) from None
-        served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        return dist.TCPStore(
-            host_name=host,
-            port=port,
-            world_size=self.world_size,
-            is_master=self.rank == 0 and not served,
-            timeout=_JOIN_PATIENCE,
-            multi_tenant=True,  # the script's own init_process_group may serve the same port
-        )
+        store = dist.PrefixStore(f"gpusched/{incarnation}/{attempt}", served)
+        self._control = dist.ProcessGroupGloo(store, self.rank, self.world_size, _LONG)
+        self._names = store
+        store.set(f"pid/{self.rank}", str(os.getpid()))
+        if not dist.is_initialized():
+            dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
 
     def exchange(self, call: Call, *values: float) -> list[tuple[float, ...]]:
         """Return every rank's values, by rank; all ranks must be in the same call.
@@ -144,20 +128,17 @@ class Group:
         import torch
 
         place, line = script_line()
+        number = float(_CALLS.index(call))
         padded = [*values, *([0.0] * (_PAYLOAD - len(values)))]
-        mine = torch.tensor([float(call), float(line), *padded], dtype=torch.float64)
-        everyone = [row.tolist() for row in self._gather(call, place, line, mine)]
-        if any(row[0] != call for row in everyone):
+        mine = torch.tensor([number, float(line), *padded], dtype=torch.float64)
+        everyone = [row.tolist() for row in self._gather(call, mine)]
+        if any(row[0] != number for row in everyone):
             raise RanksDisagree(_disagreement(everyone, place), calls=True)
         return [tuple(row[2 : 2 + len(values)]) for row in everyone]
 
     def share(self, call: Call, *values: float) -> tuple[float, ...]:
         """Return rank 0's values, on every rank."""
         return self.exchange(call, *values)[0]
-
-    def all_true(self, call: Call, value: bool) -> bool:
-        """Tell whether ``value`` is true on every rank."""
-        return all(row[0] for row in self.exchange(call, float(value)))
 
     def end(self, *, save: bool) -> bool:
         """Meet the other ranks, whose scripts must be over as well; return whether rank 0 wants the last state saved.
@@ -181,15 +162,15 @@ class Group:
         mine = torch.zeros(max(sizes), dtype=torch.uint8)
         if data:
             mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        place, line = script_line()
-        rows = self._gather(call, place, line, mine)
+        rows = self._gather(call, mine)
         return [bytes(row[:size].tolist()) for row, size in zip(rows, sizes, strict=True)]
 
-    def _gather(self, call: Call, place: str, line: int, mine: torch.Tensor) -> list[torch.Tensor]:
+    def _gather(self, call: Call, mine: torch.Tensor) -> list[torch.Tensor]:
         import torch
 
         rows = [torch.empty_like(mine) for _ in range(self.world_size)]
-        where = f"{call.shown} ({place}:{line})"
+        place, line = script_line()
+        where = f"{call} ({place}:{line})"
         work = self._control.allgather([rows], [mine])
         try:
             if self.rank:
@@ -247,12 +228,9 @@ def script_line() -> tuple[str, int]:
 def _disagreement(everyone: Sequence[Sequence[float]], place: str) -> str:
     told = []
     for rank, row in enumerate(everyone):
-        call = Call(int(row[0]))  # type: ignore[call-arg]
-        where = (
-            "has come to its end"
-            if call is Call.END
-            else f"is in {call.shown} at line {int(row[1])}"
-        )
+        call = _CALLS[int(row[0])]
+        is_over = call is Call.END
+        where = "has come to its end" if is_over else f"is in {call} at line {int(row[1])}"
         told.append(f"rank {rank} {where}")
     return (
         f"the ranks of this trial make different calls ({place}): {', '.join(told)}. Every rank must "

@@ -11,7 +11,7 @@ and nothing here draws from torch's global generator, so evaluating does not cha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, cast
@@ -19,11 +19,18 @@ from typing import Any, cast
 import torch
 from torch.utils.data import DataLoader
 
-from gpusched.worker.data import Layout, count_batches, derive_seed, epoch_order, share, stretches
+from gpusched.worker.data import (
+    BatchWeight,
+    Layout,
+    count_batches,
+    derive_seed,
+    epoch_order,
+    share,
+    stretches,
+)
 from gpusched.worker.group import script_line
 from gpusched.worker.learning_rate import base_steps
 from gpusched.worker.prepare import draw, place_batch, refuse_foreign_options
-from gpusched.worker.weights import BatchWeight
 
 
 @dataclass(slots=True)
@@ -296,7 +303,12 @@ class TrainingLoader(BaseLoader):
     def _shares(self) -> Iterator[list[int]]:
         """Yield this rank's indices of each global batch that is left of the epoch."""
         where = self._where
-        indices = islice(self._indices(where.epoch), where.consumed, None)
+        drawn: Iterable[int] = range(self.length)
+        if self._sampler is not None:
+            drawn = draw(self._sampler, self._seed, where.epoch)
+        elif self._shuffle:
+            drawn = epoch_order(self.length, self._seed, where.epoch).tolist()
+        indices = islice(drawn, where.consumed, None)
         for begin, end in stretches(self.length, where.consumed, **self._terms):
             found = list(islice(indices, end - begin))
             if len(found) < end - begin:
@@ -305,12 +317,6 @@ class TrainingLoader(BaseLoader):
             yield found[part.begin - begin : part.stop - begin]
         if not self.drop_last and next(indices, None) is not None:
             raise ValueError(self._wrong_length)
-
-    def _indices(self, epoch: int) -> Iterator[int]:
-        if self._sampler is not None:
-            return draw(self._sampler, self._seed, epoch)
-        shuffled = self._shuffle and epoch_order(self.length, self._seed, epoch).tolist()
-        return iter(shuffled or range(self.length))
 
 
 class _Lists:

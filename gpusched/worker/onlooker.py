@@ -46,8 +46,6 @@ class Onlooker:
         self._path = path
         self._context = context
         self._training = training
-        self._world_size = context.world_size
-        self._lr_power = context.settings.lr_power
         self._optimizers: dict[int, Any] = {}
         self._draws: list[_Draws] = []
         self._last_drawn: _Draws | None = None
@@ -89,11 +87,11 @@ class Onlooker:
         """Write down what has happened since the last report."""
         self.attach()
         self._note_optimizers()
-        optimizers = list(self._optimizers.values())
+        optimizers, lr_power = list(self._optimizers.values()), self._context.settings.lr_power
         row = {
             "step": step,
             "unread": self._context.unread,
-            "ranks": self._world_size,
+            "ranks": self._context.world_size,
             "metrics": {
                 name: number
                 for name, value in metrics.items()
@@ -103,7 +101,7 @@ class Onlooker:
             "base": self._base,
             "rates": self._rates,
             "target": [
-                self._training.target_factor(power_for(optimizer, self._lr_power))
+                float(self._training.global_batches ** power_for(optimizer, lr_power))
                 for optimizer in optimizers
             ],
             "scaled": {id(optimizer) for optimizer in optimizers}
@@ -139,7 +137,7 @@ class Onlooker:
         if self._start is None:
             self._start = self._sampled()
         self._updates += 1
-        self._base.append(_rate(optimizer))
+        self._base.append(float(optimizer.param_groups[0]["lr"] or 0.0))
         if self._input is not None:
             self._inputs.append(self._input)
             self._batches.append(self._seen)
@@ -150,8 +148,8 @@ class Onlooker:
     def _note_optimizers(self, *stepping: Any) -> None:
         """Look on at the optimizers that are tracked, the same ones in every launch, and at others once they step."""
         tracked = [] if self._optimizers else map(bare_optimizer, self._training.tracked.values())
-        for one in (*filter(_is_optimizer, tracked), *stepping):
-            if id(one) in self._optimizers:
+        for one in (*tracked, *stepping):
+            if id(one) in self._optimizers or not hasattr(one, "register_step_pre_hook"):
                 continue
             self._optimizers[id(one)] = one
             one.register_step_pre_hook(self._in_force)  # after those of the learning rate
@@ -161,7 +159,7 @@ class Onlooker:
 
     def _in_force(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         if not self._training.clock.frozen:
-            self._rates.append(_rate(optimizer))
+            self._rates.append(float(optimizer.param_groups[0]["lr"] or 0.0))
 
     def _put_back(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         torch = sys.modules["torch"]
@@ -209,7 +207,8 @@ class Onlooker:
                 by_data.setdefault(id(drawn.data), []).append(drawn)
         for several in by_data.values():
             found = [sample for drawn in several for sample in drawn.samples]
-            length = _length(several[0].data)
+            data = several[0].data
+            length = len(data) if hasattr(data, "__len__") else None
             yield {"length": length, "count": len(found), "samples": found[:MOST_DRAWN]}
 
     def _sampled(self) -> list[float]:
@@ -229,25 +228,9 @@ def _stands_still(path: Path) -> bool:
     return trial % 2 == 0 and launch >= int(os.environ.get("GPUSCHED_REHEARSAL") or 1) > 1
 
 
-def _is_optimizer(value: Any) -> bool:
-    return hasattr(value, "param_groups") and hasattr(value, "step")
-
-
-def _rate(optimizer: Any) -> float:
-    rate = optimizer.param_groups[0]["lr"]
-    return 0.0 if rate is None else float(rate)
-
-
 def _number(value: Any) -> float | None:
     try:
         number = float(value)
     except (TypeError, ValueError, RuntimeError):
         return None
     return number if math.isfinite(number) else None
-
-
-def _length(data: Any) -> int | None:
-    try:
-        return len(data)
-    except TypeError:
-        return None

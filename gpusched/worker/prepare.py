@@ -10,13 +10,13 @@ from itertools import islice
 from typing import Any, cast
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from gpusched.worker.data import derive_seed
+from gpusched.worker.data import BatchWeight, derive_seed
 from gpusched.worker.group import script_line
 from gpusched.worker.rng import OwnGenerators
-from gpusched.worker.weights import BatchWeight
 
 _KEPT = (
     *("batch_size", "drop_last", "num_workers", "collate_fn", "timeout", "worker_init_fn"),
@@ -36,6 +36,18 @@ def place_batch(batch: Any, device: torch.device) -> Any:
         return move(device) if callable(move) else part
 
     return tree_map(moved, batch)
+
+
+class OpenDDP(DistributedDataParallel):
+    """``DistributedDataParallel`` through which the model's own attributes and methods are reachable."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module":
+                raise
+            return getattr(self.module, name)
 
 
 class PlacedLoader:
@@ -68,12 +80,12 @@ class PlacedLoader:
         return getattr(self.given, name)
 
 
-def prepare(trial: Any, training: Any, objects: Sequence[Any], weight: BatchWeight) -> Any:
+def prepare(trial: Any, training: Any, objects: Sequence[Any]) -> Any:
     """Return what takes the place of these objects, or of the only one; see ``trial.prepare``."""
     prepared: list[Any] = []
     for each in objects:
         if isinstance(each, DataLoader):
-            prepared.append(_prepared_loader(trial, training, each, weight))
+            prepared.append(_prepared_loader(trial, training, each))
         elif isinstance(each, torch.nn.Module):
             prepared.append(trial.wrap(each))
         elif isinstance(each, torch.optim.Optimizer):
@@ -92,12 +104,12 @@ def prepare(trial: Any, training: Any, objects: Sequence[Any], weight: BatchWeig
     return tuple(prepared) if len(prepared) != 1 else prepared[0]
 
 
-def _prepared_loader(trial: Any, training: Any, given: DataLoader[Any], weight: BatchWeight) -> Any:
+def _prepared_loader(trial: Any, training: Any, given: DataLoader[Any]) -> Any:
     sampler: Any = given.sampler
     if given.batch_size is None:  # a batch sampler, perhaps around another sampler
         sampler = getattr(given.batch_sampler, "sampler", None)
     if type(sampler) is SequentialSampler and not isinstance(given.dataset, IterableDataset):
-        return PlacedLoader(given, trial.device, weight)
+        return PlacedLoader(given, trial.device, training.weight)
     made = trial.loader(given.dataset, **arguments_of(given))
     made.given = given
     training.prepared.append((made, ":".join(map(str, script_line()))))

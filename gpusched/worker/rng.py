@@ -51,27 +51,6 @@ def diverge(seed: int, rank: int, step: int) -> None:
         seed_everything(derive_seed(seed, rank, step))
 
 
-def capture() -> dict[str, Any]:
-    """Return the state of every generator, as values that ``torch.load(weights_only=True)`` takes."""
-    (version, internal, gauss), numpy_state, torch_state, cuda_state = _states()
-    if numpy_state is not None:
-        name, keys, position, has_gauss, cached = numpy_state
-        numpy_state = [name, keys.tolist(), int(position), int(has_gauss), float(cached)]
-    python = [version, list(internal), gauss]
-    return {"python": python, "numpy": numpy_state, "torch": torch_state, "cuda": cuda_state}
-
-
-def restore(state: dict[str, Any]) -> None:
-    """Put the generators back to what ``capture`` saw."""
-    version, internal, gauss = state["python"]
-    numpy_state = state["numpy"]
-    if numpy_state is not None and (numpy := sys.modules.get("numpy")) is not None:
-        name, keys, *rest = numpy_state
-        numpy_state = (name, numpy.array(keys, dtype=numpy.uint32), *rest)
-    python = (version, tuple(internal), gauss)
-    _put_back((python, numpy_state, state["torch"], state["cuda"]))
-
-
 class OwnGenerators:
     """A context with generators of its own, seeded at the first entry and kept from one entry to the next."""
 
@@ -81,20 +60,20 @@ class OwnGenerators:
         self._outside: tuple[Any, ...] = ()
 
     def __enter__(self) -> None:
-        self._outside = _states()
+        self._outside = states()
         if self._seed is not None:
             seed_everything(self._seed)
             self._seed = None
         else:
-            _put_back(self._inside)
+            put_back(self._inside)
 
     def __exit__(self, *error: object) -> None:
-        self._inside = _states()
-        _put_back(self._outside)
+        self._inside = states()
+        put_back(self._outside)
 
 
-def _states() -> tuple[Any, ...]:
-    """States of the generators of Python, numpy, torch and this rank's GPU, as these give them; None: not in use."""
+def states() -> tuple[Any, ...]:
+    """Return the states of the generators of Python, numpy, torch and this rank's GPU; None: not in use."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     uses_gpu = torch is not None and torch.cuda.is_initialized()
     return (
@@ -105,8 +84,9 @@ def _states() -> tuple[Any, ...]:
     )
 
 
-def _put_back(states: tuple[Any, ...]) -> None:
-    python, numpy_state, torch_state, cuda_state = states
+def put_back(found: tuple[Any, ...]) -> None:
+    """Put the generators back to what ``states`` has returned."""
+    python, numpy_state, torch_state, cuda_state = found
     random.setstate(python)
     if numpy_state is not None and (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.set_state(numpy_state)

@@ -30,7 +30,6 @@ from gpusched.worker.checkpoint import (
     OPEN_FOLDER,
     Checkpoint,
     CheckpointStore,
-    Source,
     verify,
 )
 from gpusched.worker.endings import say
@@ -59,7 +58,7 @@ class _Draft:
     step: int
     script_folder: Path | None
     facts: dict[str, Any]
-    files: dict[str, Source] = field(default_factory=dict)
+    files: dict[str, memoryview | bytes] = field(default_factory=dict)
     copy_s: float = 0.0
     size_bytes: int = 0
 
@@ -164,7 +163,7 @@ class Saver:
             except OSError as error:
                 self._complain("files of the script's own", error)
                 folder = None
-        return folder if self._group.all_true(Call.FILES, folder is not None) else None
+        return folder if self._group.share(Call.FILES, folder is not None)[0] else None
 
     def save_behind(self, where: Where, script_folder: Path | None = None) -> None:
         """Begin a checkpoint of this step; it is committed while training continues. All ranks call it.
@@ -241,7 +240,9 @@ class Saver:
     def restore_rng(self, checkpoint: Checkpoint) -> None:
         """Put this rank's generators back; a rank that did not exist gets a stream of its own."""
         if f"rank-{self._group.rank}.pt" in checkpoint.files:
-            rng.restore(checkpoint.load(f"rank-{self._group.rank}.pt"))
+            from gpusched.worker.state import unportable
+
+            rng.put_back(unportable(checkpoint.load(f"rank-{self._group.rank}.pt")))
         else:
             rng.diverge(self._seed, self._group.rank, checkpoint.step)
 
@@ -254,9 +255,10 @@ class Saver:
         torch = sys.modules.get("torch")
         state, mine = {}, b""
         if torch is not None:
-            from gpusched.worker.state import packed
+            from gpusched.worker.state import portable
 
-            state, mine = self._capture(), packed(rng.capture())
+            generators = portable(rng.states(), "the states of random number generators")
+            state, mine = self._capture(), bytes(Snapshot().take(generators))
         parts = self._group.gather_bytes(Call.SAVE, mine)
         facts = {
             "iteration": iteration,
@@ -266,37 +268,34 @@ class Saver:
         draft = _Draft(step, script_folder, facts)
         if self._store is not None and torch is not None:
             contents = (self._snapshot.take(state), *(memoryview(part) for part in parts))
-            draft.files = dict(zip(_file_names(len(parts)), contents, strict=True))
+            names = ("state.pt", *(f"rank-{rank}.pt" for rank in range(len(parts))))
+            draft.files = dict(zip(names, contents, strict=True))
         draft.copy_s = self._copy_s = time.monotonic() - self._began_s
         return draft
 
-    def _write(self, draft: _Draft, *, held: bool = False) -> int:
-        """Write a checkpoint; return its size. 0 where the disk refuses, or on a rank that does not write."""
-        if self._store is None:
-            return 0
+    def _write(self, draft: _Draft, *, held: bool = False, was_held: bool = False) -> bool:
+        """Write a checkpoint (``held``: put it aside; ``was_held``: commit that). False where the disk refuses."""
+        if self._store is None or (was_held and not draft.size_bytes):
+            return False
         began_s = time.monotonic()
         try:
-            size = self._store.write(
-                draft.step, draft.files, draft.facts, draft.script_folder, held=held
-            )
+            if was_held:
+                self._store.commit_held(draft.step)
+            else:
+                draft.size_bytes = self._store.write(
+                    draft.step, draft.files, draft.facts, draft.script_folder, held=held
+                )
         except OSError as error:
             self._complain(f"step {draft.step}", error)
-            return 0
+            return False
         if held:
             self._write_s = time.monotonic() - began_s
-        draft.size_bytes = size
-        return size
+        return True
 
     def _commit(self, draft: _Draft, *, was_held: bool = False) -> bool:
         """Commit a checkpoint and tell of it. False where that fails, or on a rank that does not write."""
         began_s = time.monotonic()
-        if was_held and self._store is not None and draft.size_bytes:
-            try:
-                self._store.commit_held(draft.step)
-            except OSError as error:
-                self._complain(f"step {draft.step}", error)
-                return False
-        elif was_held or not self._write(draft):
+        if not self._write(draft, was_held=was_held):
             return False
         self.saved_step = draft.step
         self._saved_at_s = time.monotonic()
@@ -308,7 +307,3 @@ class Saver:
     def _complain(self, what: str, error: OSError) -> None:
         why = error.strerror or error
         say(f"no checkpoint of {what}: {why} ({self._folder}); training continues")
-
-
-def _file_names(ranks: int) -> tuple[str, ...]:
-    return ("state.pt", *(f"rank-{rank}.pt" for rank in range(ranks)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gpusched.worker import rng
@@ -11,13 +10,19 @@ from gpusched.worker.backing import Backing
 from gpusched.worker.context import Context, take_gpu
 from gpusched.worker.group import Group
 from gpusched.worker.hparams import HParams
+from gpusched.worker.learning_rate import (
+    RateScaler,
+    Schedule,
+    counts_atoms,
+    power_for,
+    steps_per_epoch,
+)
 from gpusched.worker.training import Training
 from gpusched.worker.usage import Usage
 
 if TYPE_CHECKING:
     import torch
 
-    from gpusched.worker.learning_rate import Schedule
     from gpusched.worker.loader import TrainingLoader
     from gpusched.worker.prepare import PlacedLoader
     from gpusched.worker.stream import StreamLoader
@@ -33,8 +38,6 @@ class TrialSetup:
         self._training = Training(context)
         self._backing = Backing(context, group, self._training)
         self._usage = Usage(context, group, self._training, self._backing.remark)
-        self._weight: Any = None
-        self._looks_left = 3
         self._device: torch.device | None = None
 
     @property
@@ -99,7 +102,7 @@ class TrialSetup:
         """
         from gpusched.worker.prepare import prepare
 
-        return prepare(self, self._training, objects, self._batch_weight())
+        return prepare(self, self._training, objects)
 
     def wrap(self, model: Any, *, shard: bool = False, **ddp_options: Any) -> Any:
         """``model`` on this rank's device, in ``DistributedDataParallel`` where there are several ranks.
@@ -109,34 +112,21 @@ class TrialSetup:
         With ``shard`` its parameters are split over the ranks instead (``fully_shard``, FSDP2), each child of its own.
         Its gradients are weighted where ``trial.loader`` gives ranks different numbers of samples. Optimizers are made
         after this. ``ddp_options`` go to DDP.
-
-        Raises:
-            ValueError: Several ranks on CPU slots cannot train this model.
         """
-        import torch
+        from gpusched.worker.prepare import OpenDDP
+        from gpusched.worker.state import shard as shard_model
 
-        from gpusched.worker import sharded
-        from gpusched.worker.weights import OpenDDP
-
-        is_alone = self.world_size == 1
-        shares_norm = any(isinstance(part, torch.nn.SyncBatchNorm) for part in model.modules())
-        if shares_norm and not is_alone and self.device.type == "cpu":
-            raise ValueError(
-                "trial.wrap: SyncBatchNorm shares its statistics between GPUs alone (torch), and this trial is on CPU "
-                "slots: leave SyncBatchNorm.convert_sync_batchnorm out there (each rank then has the statistics of its "
-                "share), or let trials have one rank: `sizes: [1]` in the recipe"
-            )
         model = model.to(self.device)
-        if is_alone or not any(p.requires_grad for p in model.parameters()):
+        if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
             return model
         if shard:
-            sharded.shard(model, self.device, self.world_size)
-            self._batch_weight().weigh_sharded(model)
+            shard_model(model, self.device, self.world_size)
+            self._training.weight.weigh_sharded(model)
             return model
         if self.device.type == "cuda":
             ddp_options.setdefault("device_ids", [self.device.index])
         wrapped = OpenDDP(model, **ddp_options)
-        self._batch_weight().weigh(wrapped.parameters())
+        self._training.weight.weigh(wrapped.parameters())
         return wrapped
 
     def scale_lr(self, optimizer: Any) -> None:
@@ -149,16 +139,14 @@ class TrialSetup:
         Raises:
             TypeError: Not an optimizer of torch, nor one with its hooks and ``param_groups``.
         """
-        from gpusched.worker.learning_rate import RateScaler, power_for
-
-        settings = self._context.settings
+        settings, training = self._context.settings, self._training
         scaler = RateScaler(
             optimizer,
-            target=self._training.target_factor(power_for(optimizer, settings.lr_power)),
+            target=float(training.global_batches ** power_for(optimizer, settings.lr_power)),
             warmup_epochs=settings.lr_warmup_epochs,
-            clock=self._training.clock,
+            clock=training.clock,
         )
-        self._training.add_scaler(scaler)
+        training.add_scaler(scaler)
 
     def loader(
         self,
@@ -193,8 +181,10 @@ class TrialSetup:
         from gpusched.worker.loader import ShareTerms, TrainingLoader
         from gpusched.worker.stream import StreamLoader
 
-        training, weight = self._training, self._batch_weight()
-        terms = ShareTerms(training.layout, training.global_batches, self.seed, weight, self.device)
+        training = self._training
+        terms = ShareTerms(
+            training.layout, training.global_batches, self.seed, training.weight, self.device
+        )
         options["drop_last"] = drop_last
         made: TrainingLoader | StreamLoader
         if isinstance(dataset, IterableDataset):
@@ -225,8 +215,6 @@ class TrialSetup:
         Raises:
             TypeError: The loader has no length.
         """
-        from gpusched.worker.learning_rate import steps_per_epoch
-
         return steps_per_epoch(loader)
 
     def schedule(self, scheduler: Any, *, steps_per_epoch: int | None = None) -> Schedule:
@@ -249,10 +237,9 @@ class TrialSetup:
             TypeError: ``ReduceLROnPlateau``, which goes by metrics, or an object without those methods.
             RuntimeError: The script has asked for the length of a loader too late to get that of one atom.
         """
-        from gpusched.worker.learning_rate import Schedule, counts_atoms
-
         training = self._training
-        if (place := training.own_length()) and not training.keeps_global_batch:
+        places = (loader.own_length_read_at for loader in training.loaders)
+        if (place := next(filter(None, places), None)) and not training.keeps_global_batch:
             raise RuntimeError(
                 f"{place}: len(loader) after trial.track, or a first batch, is the number on the atoms of this launch, "
                 f"and a schedule is counted in steps of one atom: write trial.steps_per_epoch(loader)"
@@ -290,37 +277,11 @@ class TrialSetup:
                 f"would weigh samples unequally: use a multiple of {self.world_size}, list in the recipe "
                 f"the `sizes` that divide it, or use trial.loader, which weights gradients"
             )
-        self._training.fix_global_batch()
+        training = self._training
+        if training.scalers or training.schedules:
+            raise RuntimeError(
+                "trial.local_batch(...) after trial.scale_lr(...) or trial.schedule(...): call it before them, they "
+                "depend on the global batch"
+            )
+        training.global_batches, training.is_fixed = 1, True
         return share
-
-    def _batch_weight(self) -> Any:
-        if self._weight is None:
-            from gpusched.worker.weights import BatchWeight
-
-            self._weight = BatchWeight()
-        return self._weight
-
-    def _refuse_same_work(self) -> None:
-        """Look, at the first reports of several ranks, whether each trains on samples of its own.
-
-        Raises:
-            RuntimeError: All train on the same; the message has the line to change.
-        """
-        if self._weight is None or self._looks_left == 0:
-            return
-        from gpusched.worker.weights import same_work
-
-        is_known, wrong = same_work(self._group, self._weight, self._training.unread())
-        self._looks_left = 0 if is_known else self._looks_left - 1
-        if wrong is not None:
-            raise RuntimeError(wrong)
-
-    def _watch_gradients(self, objects: Iterable[Any]) -> None:
-        """Note the first gradients of models that the script has wrapped by itself, on several ranks."""
-        import torch
-
-        from gpusched.worker import sharded
-
-        for each in objects:
-            if isinstance(each, torch.nn.Module) and not sharded.is_sharded(each):
-                self._batch_weight().watch(each)

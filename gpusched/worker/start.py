@@ -9,8 +9,8 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from gpusched.errors import GpuschedError
 from gpusched.processes import stacks
@@ -40,24 +40,15 @@ def start(defaults: Mapping[str, object] | None = None, *, in_charge: bool = Fal
     return _trial
 
 
-def has_joined() -> bool:
-    """Tell whether this process has joined a trial, or one of its own in a plain run."""
-    return _trial is not None
-
-
 class Owner:
     """A trial whose trainer owns the loop and ends by itself: what the integrations have in common."""
 
     def __init__(self, trial: Trial | None = None) -> None:
-        self._trial = trial or start()
-        self._trial.take_charge()
+        #: The trial: ``hparams``, ``local_batch``, ``folder``.
+        self.trial = trial or start()
+        self.trial.take_charge()
         self._is_asked = False
         self._is_leaving = False
-
-    @property
-    def trial(self) -> Trial:
-        """The trial: ``hparams``, ``local_batch``, ``folder``."""
-        return self._trial
 
     def end_if_leaving(self) -> None:
         """End the script, once the trainer has stopped, where the search has this trial leave.
@@ -73,8 +64,7 @@ class Owner:
         ``keeps_generators``: the trainer restores them itself, and seeds its samplers alike on every rank by them.
         """
         self._is_asked = True
-        trial = self._trial
-        folder = trial.restored_files() if keeps_generators else trial.restored_dir
+        folder = self.trial.restored_files() if keeps_generators else self.trial.restored_dir
         return None if folder is None else folder / name
 
 
@@ -88,11 +78,12 @@ def _start(defaults: Mapping[str, object] | None) -> Trial:
     is_rank = _claim_rank(context)
     if not is_rank:
         rng.seed_everything(context.seed)
-        return Trial(context.for_helper(), Group(0, 1))
+        bare = replace(context, experiment=None, paths=None, is_helper=True)
+        return Trial(bare, Group(0, 1))  # neither reports nor saves
     with suppress(Exception):  # nobody asks a script that runs alone
         stacks.listen_as_rank()
     group = Group(context.rank, context.world_size)
-    group.join(_device_kind(context))
+    group.join(context.device_kind)
     if context.launcher == "torchrun" and context.world_size > 1:
         atexit.register(_let_gloo_finish)
     rng.seed_everything(context.seed)
@@ -143,11 +134,3 @@ def _let_gloo_finish() -> None:
     down with SIGABRT (torch 2.13, "terminate called without an active exception"). Waiting gives them the lock.
     """
     time.sleep(_GLOO_WAIT_S)
-
-
-def _device_kind(context: Context) -> Literal["cpu", "cuda"]:
-    if context.device_kind is None and context.world_size > 1:
-        import torch
-
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return "cuda" if context.device_kind == "cuda" else "cpu"

@@ -5,11 +5,15 @@
   loading.
 * Values: only what ``torch.load(weights_only=True)`` takes. Numpy scalars become Python's; numpy arrays and bytes
   are written as something else with a mark; anything else is refused by name, before a byte is written.
+* Shards: a model that is sharded over the ranks (``fully_shard``, FSDP2) is saved whole, under its plain names, and
+  sharded anew on loading; torch's ``torch.distributed.checkpoint.state_dict`` gathers and reshards. Rank 0's memory
+  (not its device's) must hold the whole model with its optimizer for a moment. torch's own format of sharded files is
+  not used: its index is a pickle.
 """
 
 from __future__ import annotations
 
-import io
+import sys
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -17,11 +21,13 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
-from gpusched.worker import sharded
+from gpusched.worker.learning_rate import owned
 
 _ARRAY_MARK = "__gpusched_numpy__"
 _BYTES_MARK = "__gpusched_bytes__"
+_WHOLE_MARK = "__gpusched_whole__"
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Size)
 
 
@@ -42,12 +48,15 @@ def refuse_stateless(name: str, value: object) -> None:
             f"load_state_dict(); track a model, an optimizer, a scheduler, or an object of your own "
             f"that has both; for others write trial.track({name}=gpusched.pickled(...)), for plain values trial.state"
         )
-    if isinstance(value, nn.Module) and sharded.is_fsdp1(value):
-        raise TypeError(
-            f"trial.track({name}=...): a FullyShardedDataParallel (FSDP1) model, whose shards a launch on other ranks "
-            f"could not read: write model = trial.wrap(model, shard=True), or shard it with "
-            f"torch.distributed.fsdp.fully_shard (FSDP2)"
-        )
+    if isinstance(value, nn.Module) and "torch.distributed.fsdp" in sys.modules:
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        if any(isinstance(part, FullyShardedDataParallel) for part in value.modules()):
+            raise TypeError(
+                f"trial.track({name}=...): a FullyShardedDataParallel (FSDP1) model, whose shards a launch on other "
+                f"ranks could not read: write model = trial.wrap(model, shard=True), or shard it with "
+                f"torch.distributed.fsdp.fully_shard (FSDP2)"
+            )
 
 
 def save_object(name: str, value: Stateful, others: Iterable[Any] = ()) -> Any:
@@ -56,9 +65,8 @@ def save_object(name: str, value: Stateful, others: Iterable[Any] = ()) -> Any:
     Raises:
         TypeError: It holds something a checkpoint cannot hold; the message says where.
     """
-    others = list(others)
-    if sharded.is_sharded(value):
-        return portable(sharded.save(value, others), name)
+    if is_sharded(value):
+        return portable(_saved_whole(value, others), name)
     state = value.state_dict()
     if isinstance(value, nn.Module):
         wrappers = _wrappers(value)
@@ -76,15 +84,14 @@ def load_object(
     """
     state = unportable(saved)
     try:
-        others = list(others)
-        if sharded.is_whole(state) or sharded.is_sharded(value):
-            sharded.load(value, state, others)
+        if _is_whole(state) or is_sharded(value):
+            _load_whole(value, state, others)
         elif isinstance(value, nn.Module):
             wrappers = _wrappers(value)
             actual = {_canonical(key, wrappers): key for key in value.state_dict()}
             renamed = ((actual.get(key, key), entry) for key, entry in state.items())
             value.load_state_dict(OrderedDict(renamed))
-        elif isinstance(value, torch.optim.Optimizer) or not _has_tensors(state):
+        elif isinstance(value, Optimizer) or not _has_tensors(state):
             value.load_state_dict(state)
         else:
             value.load_state_dict(_moved(state, value.state_dict()))
@@ -105,17 +112,11 @@ def sampled(tensors: Sequence[torch.Tensor], most: int, least: int = 1) -> torch
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
 
 
-def packed(state: Any) -> bytes:
-    """Return a portable state as ``torch.save`` writes it."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return buffer.getvalue()
-
-
 def portable(value: Any, path: str) -> Any:
     """Return ``value`` as ``torch.load(weights_only=True)`` will take it back."""
     if isinstance(value, torch.Tensor):
-        return sharded.gathered(value.detach())
+        whole = value.detach()
+        return whole.full_tensor() if hasattr(whole, "full_tensor") else whole
     if type(value) in _PLAIN:
         return value
     if isinstance(value, Mapping):
@@ -172,7 +173,10 @@ def unportable(value: Any) -> Any:
 
 def as_tracked(saved: Mapping[str, Any]) -> dict[str, Any]:
     """Return the states of a checkpoint by name, each as its object's ``state_dict`` gave it."""
-    return {name: sharded.whole(unportable(state)) for name, state in saved.items()}
+    plain = {name: unportable(state) for name, state in saved.items()}
+    return {
+        name: state[_WHOLE_MARK] if _is_whole(state) else state for name, state in plain.items()
+    }
 
 
 def _has_tensors(state: Any) -> bool:
@@ -189,7 +193,7 @@ def _moved(state: Any, now: Any) -> Any:
     Models and optimizers see to that themselves; an object of the script's own (averaged weights, say) may not.
     """
     if isinstance(state, torch.Tensor):
-        return sharded.dealt(state, now) if isinstance(now, torch.Tensor) else state
+        return _dealt(state, now) if isinstance(now, torch.Tensor) else state
     if type(state) is dict and isinstance(now, Mapping):
         return {key: _moved(entry, now.get(key)) for key, entry in state.items()}
     if type(state) in (list, tuple) and isinstance(now, (list, tuple)) and len(now) == len(state):
@@ -224,3 +228,103 @@ def _canonical(key: str, wrappers: list[tuple[str, str]]) -> str:
         if key.startswith(wrapped):
             key = plain + key[len(wrapped) :]
     return key
+
+
+# ---------------------------------------------------------------- sharded models
+
+
+def is_sharded(value: Any) -> bool:
+    """Tell whether a model, or the model of an optimizer, is sharded."""
+    if "torch.distributed.tensor" not in sys.modules:
+        return False
+    from torch.distributed.tensor import DTensor
+
+    parameters = value.parameters() if isinstance(value, nn.Module) else owned(value)
+    return any(isinstance(parameter, DTensor) for parameter in parameters)
+
+
+def shard(model: nn.Module, device: torch.device, world_size: int) -> None:
+    """Split the parameters of ``model`` over all ranks, each child of its own."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device.type, (world_size,))
+    for child in model.children():
+        if any(True for _ in child.parameters()):
+            fully_shard(child, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def _dealt(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return a whole tensor, on the device of ``like`` and sharded as that is. All ranks call it."""
+    mesh = getattr(like, "device_mesh", None)
+    if mesh is None:
+        return tensor.to(like.device)
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor.to(like.device), mesh, like.placements)  # type: ignore[attr-defined]
+
+
+def _is_whole(saved: Any) -> bool:
+    """Tell whether a saved state is one of ``_saved_whole``'s."""
+    return isinstance(saved, Mapping) and set(saved) == {_WHOLE_MARK}
+
+
+def _saved_whole(value: Any, models: Iterable[Any]) -> dict[str, Any]:
+    """Return the whole state of a sharded model or of its optimizer; empty but on rank 0. All ranks call it."""
+    from torch.distributed.checkpoint import state_dict as dcp
+
+    options = dcp.StateDictOptions(full_state_dict=True, cpu_offload=True)
+    if isinstance(value, Optimizer):
+        model = _owner(value, models)
+        return {_WHOLE_MARK: dcp.get_optimizer_state_dict(model, value, options=options)}
+    return {_WHOLE_MARK: dcp.get_model_state_dict(_uncompiled(value), options=options)}
+
+
+def _load_whole(value: Any, saved: Any, models: Iterable[Any]) -> None:
+    """Put a model or an optimizer back from a whole state, sharded as it is now or not at all."""
+    from torch.distributed.checkpoint import state_dict as dcp
+
+    options = dcp.StateDictOptions(full_state_dict=True)
+    state = saved[_WHOLE_MARK] if _is_whole(saved) else saved
+    if isinstance(value, Optimizer):
+        model = _owner(value, models)
+        if not _is_whole(saved):
+            state = _by_name(state, value, model)
+        dcp.set_optimizer_state_dict(model, value, state, options=options)
+    else:
+        dcp.set_model_state_dict(_uncompiled(value), state, options=options)
+
+
+def _uncompiled(model: nn.Module) -> Any:
+    """Return a model without ``torch.compile`` around it, which would be in the names of its parameters."""
+    return getattr(model, "_orig_mod", model)
+
+
+def _owner(optimizer: Optimizer, models: Iterable[Any]) -> Any:
+    """Return the tracked model whose parameters an optimizer moves.
+
+    Raises:
+        RuntimeError: None has all of them.
+    """
+    wanted = set(map(id, owned(optimizer)))
+    for model in models:
+        if isinstance(model, nn.Module) and wanted <= {id(p) for p in model.parameters()}:
+            return _uncompiled(model)
+    raise RuntimeError(
+        "trial.track: the optimizer of a sharded model needs the model beside it: "
+        "trial.track(model=model, opt=opt), in one call"
+    )
+
+
+def _by_name(state: Mapping[str, Any], optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
+    """Return the state of an optimizer that was not sharded, by numbers of parameters, as one by their names."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = []
+    numbered: dict[Any, str] = {}
+    for saved, group in zip(state["param_groups"], optimizer.param_groups, strict=True):
+        here = [names[id(parameter)] for parameter in group["params"]]
+        numbered.update(zip(saved["params"], here, strict=True))
+        groups.append({**saved, "params": here})
+    by_name = {numbered[number]: entry for number, entry in state["state"].items()}
+    return {"state": by_name, "param_groups": groups}

@@ -123,13 +123,6 @@ class _Reader(IterableDataset[Piece]):
             yield Piece(batch, len(mine), len(samples), worker, here, _digest(samples[0]))
 
 
-def _pieces_of(reader: _Reader, options: dict[str, Any], generator: torch.Generator) -> Any:
-    """Return the ``DataLoader`` of a rank's pieces."""
-    options = {**options, "persistent_workers": False}  # each epoch is read from where it stands
-    collate = cast(Any, _as_it_is)
-    return DataLoader(reader, batch_size=None, collate_fn=collate, generator=generator, **options)
-
-
 class StreamLoader(BaseLoader):
     """Iterates over what is left of an epoch of an iterable data set. ``set_epoch`` is called if there is one."""
 
@@ -164,7 +157,16 @@ class StreamLoader(BaseLoader):
             self.drop_last,
             self._collate,
         )
-        pieces = iter(_pieces_of(reader, self._options, self._generator))
+        collate = cast(Any, _as_it_is)
+        options = {
+            **self._options,
+            "persistent_workers": False,
+        }  # each epoch is read from where it stands
+        pieces = iter(
+            DataLoader(
+                reader, batch_size=None, collate_fn=collate, generator=self._generator, **options
+            )
+        )
         piece = next(pieces, None)
         self._compare(piece)
         consumed, places = where.consumed, where.places

@@ -8,15 +8,23 @@ A loader made anew in every iteration of the loop takes the place of its forerun
 from __future__ import annotations
 
 import pickle
+import sys
+import weakref
 from collections import Counter
 from typing import Any
 
 from gpusched.worker.checkpoint import Checkpoint
 from gpusched.worker.context import Context
-from gpusched.worker.data import Layout
+from gpusched.worker.data import BatchWeight, Layout
 from gpusched.worker.endings import say
 from gpusched.worker.group import script_line
-from gpusched.worker.learning_rate import Clock, RateScaler, bare_optimizer, counts_atoms, owned
+from gpusched.worker.learning_rate import (
+    Clock,
+    RateScaler,
+    Schedule,
+    bare_optimizer,
+    counts_atoms,
+)
 
 STATE_NAME = "trial.state"
 """Name under which a checkpoint holds ``trial.state``."""
@@ -29,6 +37,8 @@ class Training:
         #: Steps reported, iterations of ``trial.steps()`` finished, and whether the script is inside that loop.
         self.step = self.iteration = 0
         self.is_looping = False
+        #: Whether the script has reported in this launch.
+        self.has_reported = False
         #: Steps of the script's own loop, where it says so and the recipe says nothing.
         self.length: int | None = None
         self._checkpoint: Checkpoint | None = None
@@ -41,9 +51,11 @@ class Training:
         )
         #: The global batch in base batches (those of one atom).
         self.global_batches = 1 if self.layout.exact else context.atoms
+        self.weight = BatchWeight()
         self.clock = Clock()
         self.schedules: list[Any] = []
-        self._is_fixed = False
+        #: The script keeps its global batch whatever the number of atoms (``trial.local_batch``).
+        self.is_fixed = False
         self.tracked: dict[str, Any] = {}
         #: The ranks that wrote the checkpoint that this launch continues from.
         self.written_by: int | None = None
@@ -54,13 +66,21 @@ class Training:
         #: Lines of the script that made the loaders, each with its number among those of a line; calls in this round.
         self._slots: list[tuple[str, int, int]] = []
         self._made: Counter[tuple[str, int]] = Counter()
-        self._optimizers = 0
+        #: Optimizers that have stepped, tracked or not; steps of each since the last report, by its id; tracked ones.
+        self.at_work: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.taken: Counter[int] = Counter()
+        self.optimizers: set[int] = set()
+        self._is_watching = False
         #: Whether a tracked optimizer has stepped in this launch, and since the last report.
         self.has_stepped = self.has_changed = False
-        #: Tracked schedulers that stepped after a report and before the next training, in this launch and in the one
-        #: that wrote the checkpoint.
+        #: Tracked schedulers that the script steps itself, by name, and their positions at the last report.
+        self.schedulers: dict[str, Any] = {}
+        self.positions: dict[str, int] = {}
+        #: Those that stepped after a report and before the next training, in this launch and in the one that wrote the
+        #: checkpoint.
         self.late: set[str] = set()
         self.was_late: set[str] = set()
+        self.watch_optimizers()
 
     @property
     def where(self) -> tuple[int, int]:
@@ -70,58 +90,7 @@ class Training:
     @property
     def keeps_global_batch(self) -> bool:
         """Whether the global batch is the same on any number of atoms."""
-        return self.layout.exact or self._is_fixed
-
-    @property
-    def is_untrained(self) -> bool:
-        """Whether an optimizer is tracked, and none has stepped in this launch or has gradients for a step."""
-        if self._optimizers == 0 or self.has_stepped:
-            return False
-        moved = (each for value in self.tracked.values() for each in owned(value))
-        return not any(each.grad is not None for each in moved)
-
-    def target_factor(self, power: float) -> float:
-        """Factor of the learning rate for the present global batch."""
-        return float(self.global_batches**power)
-
-    def fix_global_batch(self) -> None:
-        """Note that the script keeps its global batch whatever the number of atoms (``trial.local_batch``).
-
-        Raises:
-            RuntimeError: Rates or schedules were scaled already.
-        """
-        if self.scalers or self.schedules:
-            raise RuntimeError(
-                "trial.local_batch(...) after trial.scale_lr(...) or trial.schedule(...): call it before them, they "
-                "depend on the global batch"
-            )
-        self.global_batches = 1
-        self._is_fixed = True
-
-    def epochs_seen(self) -> float:
-        """Passes over the data of the first loader, with a fraction."""
-        return float(self.loaders[0].passes)
-
-    def unread(self) -> str | None:
-        """Return the line that prepared a loader for training which this launch has not read yet."""
-        return next((place for each, place in self.prepared if not each.batches_handed_out), None)
-
-    def own_length(self) -> str | None:
-        """Return the line that asked for a loader's length in this launch, and got another than one atom has."""
-        return next(
-            (one.own_length_read_at for one in self.loaders if one.own_length_read_at), None
-        )
-
-    def stale_length(self) -> str | None:
-        """Return the remark about the length of a loader that was read before training and is in no schedule."""
-        read = next((loader for loader in self.loaders if loader.length_read_at), None)
-        if read is None or self.schedules:
-            return None
-        return (
-            f"{read.length_read_at}: len(loader) before training is {read.base_length}, the batches of one atom (for "
-            f"schedules by step), and an epoch of this launch has {len(read)}: where it divides a loss, read it inside "
-            f"the loop"
-        )
+        return self.layout.exact or self.is_fixed
 
     @property
     def mid_epoch(self) -> bool:
@@ -161,23 +130,38 @@ class Training:
                 )
             if self.tracked.get(name, value) is not value:
                 raise ValueError(f"trial.track({name}=...): {name!r} is tracked already")
-        for value in objects.values():
-            self._count_steps_of(value)
+        self.watch_optimizers()
         self.tracked.update(objects)
         saved = self._saved("tracked")
-        if saved is None:
-            return
         self.clock.frozen = True  # loading may step an optimizer to make its state
         for name, value in objects.items():
-            if name in saved:
+            if saved is not None and name in saved:
                 state.load_object(name, value, saved[name], self.step, self.tracked.values())
-            else:
+            elif saved is not None:
                 known = ", ".join(saved) or "nothing"
                 say(
                     f"trial.track({name}=...): not in the checkpoint of step {self.step} "
                     f"(which holds {known}); it starts afresh"
                 )
+            self._look_on_at(name, value)
         self.clock.frozen = False
+
+    def _look_on_at(self, name: str, value: Any) -> None:
+        """Notice what this object does while it trains, if it is an optimizer, a scheduler or a model."""
+        if hasattr(value, "param_groups") and hasattr(value, "register_step_post_hook"):
+            self.optimizers.add(id(bare_optimizer(value)))
+            for loader in self.loaders:
+                loader.count_steps()
+        elif hasattr(value, "last_epoch") and hasattr(value, "optimizer"):
+            if not isinstance(value, Schedule) and not counts_atoms(value):  # these are right
+                self.schedulers[name], self.positions[name] = value, value.last_epoch
+        elif self.layout.world_size > 1:
+            import torch
+
+            from gpusched.worker.state import is_sharded
+
+            if isinstance(value, torch.nn.Module) and not is_sharded(value):
+                self.weight.watch(value)
 
     def add_scaler(self, scaler: RateScaler) -> None:
         self.scalers.append(scaler)
@@ -190,7 +174,7 @@ class Training:
         site = script_line()
         slot = (*site, self._made[site])
         self._made[site] += 1
-        if self._optimizers:
+        if self.optimizers:
             loader.count_steps()
         if slot in self._slots:
             index = self._slots.index(slot)
@@ -205,31 +189,40 @@ class Training:
         saved = self._saved("loaders") or []
         if index < len(saved):
             loader.load_state_dict(saved[index])
-        self.clock.source = self.epochs_seen
+        self.clock.source = lambda: float(self.loaders[0].passes)
 
     def begin_round(self) -> None:
         """Begin an iteration of the loop: loaders made from now on replace those of the last one."""
         self._made.clear()
 
-    def _count_steps_of(self, value: Any) -> None:
-        """Have loaders know when this object, if it is an optimizer, has stepped."""
-        if not (hasattr(value, "param_groups") and hasattr(value, "register_step_post_hook")):
+    def watch_optimizers(self) -> None:
+        """Notice every optimizer that steps from here on, by torch's own hook; once torch is imported."""
+        if self._is_watching or "torch" not in sys.modules:
             return
-        self._optimizers += 1
-        bare_optimizer(value).register_step_post_hook(self._stepped)
-        for loader in self.loaders:
-            loader.count_steps()
+        self._is_watching = True
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        register_optimizer_step_post_hook(self._stepped)
 
     def _stepped(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
-        if not self.clock.frozen:
+        self.at_work.add(optimizer)
+        if self.clock.frozen:
+            return
+        if not self.taken:
+            places = self.positions
+            self.late = {n for n, each in self.schedulers.items() if each.last_epoch > places[n]}
+        self.taken[id(optimizer)] += 1
+        if id(optimizer) in self.optimizers:
             self.has_stepped = self.has_changed = True
             for loader in self.loaders:
                 loader.step_taken()
 
     def reported(self, step: int) -> None:
         """Note a report: the script is set up, and the checkpoint it was restored from is not needed any more."""
-        self.step = step
+        self.step, self.has_reported = step, True
         self.has_changed = False
+        self.taken.clear()
+        self.positions = {name: each.last_epoch for name, each in self.schedulers.items()}
         self.clock.reports += 1
         self._checkpoint = self._loaded = None
         if not self.mid_epoch:

@@ -28,11 +28,10 @@ class Trial(TrialSetup):
     def __init__(self, context: Context, group: Group) -> None:
         super().__init__(context, group)
         self._state: PlainState | None = None
-        self._diverged = self._reported = False
+        self._diverged = False
         saver = self._backing.saver
         self._checkpoint = saver.newest() if saver is not None else None
         self._training.continue_from(self._checkpoint)
-        self._usage.watch_optimizers()
         self._step_before = 0
         self._step_began_s = time.monotonic()
 
@@ -58,7 +57,7 @@ class Trial(TrialSetup):
             RuntimeError: Read for the first time after the first ``report``: what was saved is let go of then.
         """
         if self._state is None:
-            if self._reported:
+            if self._training.has_reported:
                 raise RuntimeError(
                     "trial.state must be read before the first trial.report(...): write state = trial.state beside "
                     "trial.track(...)"
@@ -95,7 +94,7 @@ class Trial(TrialSetup):
             ValueError: A name is used twice.
             RuntimeError: An object does not fit what was saved; or training has begun.
         """
-        if self._reported:
+        if self._training.has_reported:
             raise RuntimeError("trial.track(...) must be called before the first trial.report(...)")
         self._usage.tracks = True
         if self._backing.onlooker is not None:
@@ -103,10 +102,7 @@ class Trial(TrialSetup):
         for loader in self._training.loaders:
             loader.is_set_up = True
         if objects:
-            if self.world_size > 1:
-                self._watch_gradients(objects.values())
             self._training.track(objects)
-            self._usage.watch(objects)
         self._set_generators()
         self._step_began_s = time.monotonic()
         return self._training.step
@@ -140,7 +136,7 @@ class Trial(TrialSetup):
                     )  # no rank may have reported where this one did not
                 if self._backing.at_end_of_body(is_over=self._done(limit)):
                     return
-            if self._reported:
+            if self._training.has_reported:
                 self._backing.save_final()
         finally:
             self._training.is_looping = False
@@ -177,23 +173,22 @@ class Trial(TrialSetup):
             RuntimeError: The script would train a wrong model (``usage.py``); the message has the line to change.
             SystemExit: The scheduler has this trial leave here (never with ``in_charge``).
         """
-        self._refuse_misplaced(unnamed)
+        if unnamed or os.getpid() != self._pid:
+            self._refuse_misplaced(unnamed)
         step_time_s = time.monotonic() - self._step_began_s
+        training = self._training
         if self._backing.has_left:
             if not self._backing.in_charge:
                 raise SystemExit(0)
             return
-        if not self._reported and self._is_of_the_launch_before(step):
-            return
-        is_counted = step is None
+        if not self._training.has_reported and (
+            (step == 0 and not training.has_stepped) or step == training.step > 0
+        ):
+            return  # a loop that evaluates before it trains begins with the last step of the launch before
+        is_counted = step is None and not training.is_looping
         step = self._next_step(step)
-        self._reported = True
-        self._usage.at_report(writes_files=self._backing.writes_files)
-        if is_counted and not self._training.is_looping:
-            self._usage.check_epochs()
-        if self._context.world_size > 1:
-            self._refuse_same_work()
-        step_time_s /= step - self._training.step
+        self._usage.at_report(writes_files=self._backing.writes_files, is_counted=is_counted)
+        step_time_s /= step - training.step
         self._backing.report(step, round(step_time_s, 6), metrics)
         self._step_began_s = time.monotonic()
 
@@ -282,28 +277,14 @@ class Trial(TrialSetup):
                 "process that called gpusched.init() first"
             )
 
-    def _is_of_the_launch_before(self, step: int | None) -> bool:
-        """Tell whether a loop that evaluates before it trains reports step 0, or the last one of the launch before."""
-        training = self._training
-        return (step == 0 and not training.has_stepped) or step == training.step > 0
-
     def _next_step(self, step: int | None) -> int:
         training = self._training
         if step is None:
-            if not self._reported and not training.is_looping and training.is_untrained:
-                wrong = (
-                    f"this trial.report(...) counts as step {training.step + 1}, but the optimizer has not stepped in "
-                    f"this launch: a loop that evaluates before it trains skips as much training at every resume. "
-                    f"Report after training, or say where training stands: trial.report(step=iteration, ...)"
-                )
-                if training.written_by is not None:
-                    raise RuntimeError(wrong)
-                self._backing.remark(wrong)
             return training.step + 1
-        if step <= self._training.step:
+        if step <= training.step:
             hint = "it counts finished steps, so the first is 1" if step == 0 else "it must go up"
             raise ValueError(
-                f"trial.report(step={step}) after step {self._training.step}: {hint}; leave it out, or pass "
+                f"trial.report(step={step}) after step {training.step}: {hint}; leave it out, or pass "
                 f"epoch + 1"
             )
         return int(step)
@@ -316,7 +297,7 @@ class Trial(TrialSetup):
 
     def _set_generators(self) -> None:
         """End the set-up: every rank's random numbers go their own way, or on from where they were."""
-        if self._reported or (self._diverged and self._checkpoint is None):
+        if self._training.has_reported or (self._diverged and self._checkpoint is None):
             return
         self._diverged = True
         saver = self._backing.saver

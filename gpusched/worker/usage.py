@@ -1,33 +1,43 @@
 """Uses of ``gpusched`` that would train a model wrongly: found at a report, named with the line to change.
 
-What is certain is refused: ranks that train apart, state of the tracked objects that a checkpoint lacks at a resume.
-What is only likely is told on screen, once. What a script keeps in its own variables is proved by a rehearsal. Ranks
-that make different calls are found by ``group.py``, wrong arguments by the function that is called; ``endings.py`` adds
-the script's line to an error.
+What is certain is refused: ranks that train apart or on the same samples, state of the tracked objects that a
+checkpoint lacks at a resume. What is only likely is told on screen, once. What a script keeps in its own variables is
+proved by a rehearsal. Ranks that make different calls are found by ``group.py``, wrong arguments by the function that
+is called; ``endings.py`` adds the script's line to an error.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
-import weakref
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from gpusched.worker import imports
 from gpusched.worker.context import Context
 from gpusched.worker.group import Call, Group, script_line
-from gpusched.worker.learning_rate import Schedule, bare_optimizer, counts_atoms, owned
+from gpusched.worker.learning_rate import Schedule, bare_optimizer, owned
 from gpusched.worker.training import Training
 
 _SAMPLES = 2048
 _FAR = 1e-6
 """Parameters of ranks that trained together are equal, but for the last bits."""
+_MANY = 150
+"""Modules of libraries from which on importing them is worth a word: about half a second."""
 _SAVE = (
     "track what it learns (trial.track(model=model); gpusched.pickled(clf) for an object without state_dict; "
     "trial.state for plain values; trial.checkpoint_dir() for files), or say with trial.track() that the step is all "
     "there is"
 )
+
+_present: frozenset[str] | None = None
+
+
+def note_present() -> None:
+    """Note the modules that this process, the warm server, has for its forks."""
+    global _present
+    _present = frozenset(sys.modules)
 
 
 class Usage:
@@ -43,84 +53,91 @@ class Usage:
         """Check the script of one rank; ``remark`` tells the search."""
         self._context, self._group, self._training = context, group, training
         self._remark = remark
-        self._is_scheduled = context.scheduled
+        self._is_scheduled = context.paths is not None
         self._told: set[str] = set()
-        #: Optimizers that have stepped, tracked or not; steps of each since the last report, by its id.
-        self._at_work: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._taken: Counter[int] = Counter()
-        self._is_watching = False
         #: ``trial.track`` was called, perhaps with nothing to save.
         self.tracks = False
-        #: Tracked schedulers by name, and their positions at the last report.
-        self._schedulers: dict[str, Any] = {}
-        self._positions: dict[str, int] = {}
         self._reports = self._passes = 0
         #: Models that a trainer owns and nothing here tracks.
         self.compared: list[Any] = []
+        #: Reports at which it is still to be asked whether each rank trains on samples of its own.
+        self._looks_left = 3
 
-    def watch_optimizers(self) -> None:
-        """Notice every optimizer that steps from here on, by torch's own hook; once torch is imported."""
-        if self._is_watching or "torch" not in sys.modules:
-            return
-        self._is_watching = True
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
-        register_optimizer_step_post_hook(self._stepped)
-
-    def watch(self, tracked: Mapping[str, Any]) -> None:
-        """Note the schedulers among what is tracked; those that ``trial.schedule`` counts are right."""
-        for name, value in tracked.items():
-            is_scheduler = hasattr(value, "last_epoch") and hasattr(value, "optimizer")
-            if is_scheduler and not isinstance(value, Schedule) and not counts_atoms(value):
-                self._schedulers[name], self._positions[name] = value, value.last_epoch
-
-    def _stepped(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
-        self._at_work.add(optimizer)
-        if self._training.clock.frozen:
-            return
-        if not self._taken:
-            places = self._positions
-            self._training.late = {
-                name for name, each in self._schedulers.items() if each.last_epoch > places[name]
-            }
-        self._taken[id(optimizer)] += 1
-
-    def at_report(self, *, writes_files: bool) -> None:
+    def at_report(self, *, writes_files: bool, is_counted: bool) -> None:
         """Check what was set up, at the first report, and how the script has trained since the last one. All ranks.
+
+        ``is_counted``: the script has not said which step this is, and its loop is not ``trial.steps()``.
 
         Raises:
             RuntimeError: The script would train a wrong model.
         """
-        self.watch_optimizers()
         training = self._training
-        saves = bool(training.tracked) or writes_files
+        training.watch_optimizers()
         self._reports += 1
-        if self._is_scheduled and not saves and not self.tracks:
-            self._check_saves_nothing(training.step)
         looks_again = self._reports & (self._reports - 1) == 0  # at 1, 2, 4, 8, ..
-        if looks_again and self._group.world_size > 1:
-            apart = apart_ranks(self._group, [*training.tracked.values(), *self.compared])
-            if apart is not None:
-                raise RuntimeError(apart)
-        if self._reports == 1 and (unread := self._context.unread):
-            self.tell("unread", _unread(unread))
-        if self._reports == 1 and (self._context.trial, self._context.incarnation) == (0, 1):
-            script = getattr(sys.modules.get("__main__"), "__file__", None)
-            if (slow := imports.advice(script)) is not None:
-                self.tell("imports", slow)
-        if self._reports == 1 and (stale := training.stale_length()):
-            self.tell("length", stale)
-        if self._schedulers:
+        has_ranks = self._group.world_size > 1
+        if self._is_scheduled and not (training.tracked or writes_files or self.tracks):
+            self._check_saves_nothing(training.step)
+        if looks_again and has_ranks:
+            self._refuse_apart()
+        if self._reports == 1:
+            self._tell_of_set_up()
+        if training.schedulers:
             self._check_late()
             self._check_steps()
-        self._positions = {name: each.last_epoch for name, each in self._schedulers.items()}
-        self._taken.clear()
         if looks_again and self._is_scheduled and not writes_files:
-            for about, lost, is_certain in self._lost():
-                is_error = is_certain and training.written_by is not None
-                self._refuse_or_tell(about, lost, is_error=is_error)
+            self._check_lost()
+        if is_counted:
+            self._check_untrained()
+            self._check_epochs()
+        if has_ranks and self._looks_left:
+            self._refuse_same_work()
 
-    def check_epochs(self) -> None:
+    def _tell(self, about: str, wrong: str, *, is_error: bool = False) -> None:
+        """Tell of what is likely wrong, once; raise RuntimeError where that is certain."""
+        if is_error:
+            raise RuntimeError(wrong)
+        if self._group.rank == 0 and about not in self._told:
+            self._remark(wrong)
+        self._told.add(about)
+
+    def _tell_of_set_up(self) -> None:
+        """Tell what the first report shows: hyperparameters not read, slow imports, a length that divides a loss."""
+        if names := self._context.unread:
+            self._tell(
+                "unread",
+                f"the script has not read {', '.join(names)} by its first report, so trials that differ in nothing "
+                f"else train the same: read trial.hparams, or pass it to the script: args: "
+                f'["--{names[0]}=${{{names[0]}}}"] in the recipe',
+            )
+        if (self._context.trial, self._context.incarnation) == (0, 1) and (slow := slow_imports()):
+            self._tell("imports", slow)
+        training = self._training
+        read = next((loader for loader in training.loaders if loader.length_read_at), None)
+        if read is not None and not training.schedules:
+            self._tell(
+                "length",
+                f"{read.length_read_at}: len(loader) before training is {read.base_length}, the batches of one atom "
+                f"(for schedules by step), and an epoch of this launch has {len(read)}: where it divides a loss, read "
+                f"it inside the loop",
+            )
+
+    def _check_untrained(self) -> None:
+        """Find a loop that evaluates before it trains, and whose evaluation counts as a step."""
+        training = self._training
+        moved = (each for value in training.tracked.values() for each in owned(value))
+        if self._reports > 1 or training.has_stepped or not training.optimizers:
+            return
+        if all(each.grad is None for each in moved):
+            self._tell(
+                "untrained",
+                f"this trial.report(...) counts as step {training.step + 1}, but the optimizer has not stepped in this "
+                f"launch: a loop that evaluates before it trains skips as much training at every resume. Report after "
+                f"training, or say where training stands: trial.report(step=iteration, ...)",
+                is_error=training.written_by is not None,
+            )
+
+    def _check_epochs(self) -> None:
         """Find a loop of epochs that reports less often, without saying so, and would repeat epochs at a resume.
 
         Several passes over the data for each report may be right, as in PPO: it is told, no more. What a launch does
@@ -129,23 +146,12 @@ class Usage:
         loaders = self._training.loaders[:1]
         before, self._passes = self._passes, sum(one.passes_trained for one in loaders)
         if self._reports > 1 and self._passes - before > 1:
-            self.tell(
+            self._tell(
                 "epochs",
                 "this script trains on its data several times for a report, and trial.track(...) returns the number of "
                 "reports: a loop over epochs would repeat some after a pause. Say how many are done: "
                 "trial.report(step=epoch + 1, ...)",
             )
-
-    def _refuse_or_tell(self, about: str, wrong: str, *, is_error: bool) -> None:
-        if is_error:
-            raise RuntimeError(wrong)
-        self.tell(about, wrong)
-
-    def tell(self, about: str, wrong: str) -> None:
-        """Tell of what is likely wrong, once."""
-        if self._group.rank == 0 and about not in self._told:
-            self._remark(wrong)
-        self._told.add(about)
 
     def _check_saves_nothing(self, step: int) -> None:
         """Refuse a script that trains and tracks nothing; tell of one of which nothing is known.
@@ -153,8 +159,9 @@ class Usage:
         Raises:
             RuntimeError: It trains by torch, or continues from a step without having restored anything.
         """
-        optimizer = next(filter(_has_trained, self._at_work), None)
-        if optimizer is not None:
+        for optimizer in list(self._training.at_work):
+            if not optimizer.state and all(each.grad is None for each in owned(optimizer)):
+                continue
             place, line = script_line()
             add = "add trial.track(model=model, opt=opt) before the loop"
             if self._training.is_looping:
@@ -169,7 +176,7 @@ class Usage:
                 f"untrained model that would be ranked as one of step {step}: {_SAVE}"
             )
         empty = f"nothing of this script is saved, so its checkpoints are empty and hold no model: {_SAVE}"
-        self.tell("nothing", empty)
+        self._tell("nothing", empty)
 
     def _check_late(self) -> None:
         """Find a scheduler that the script steps after its report, in a loop of its own, which leaves at the report.
@@ -177,13 +184,14 @@ class Usage:
         One that is stepped at the top of the loop is right: it is stepped there after a pause too.
         """
         training = self._training
-        lagging = training.was_late - training.late if self._reports == 1 and self._taken else set()
+        is_first = self._reports == 1 and training.taken
+        lagging = training.was_late - training.late if is_first else set()
         for name in sorted(lagging or (set() if training.is_looping else training.late)):
-            self._refuse_or_tell(
+            self._tell(
                 "late",
-                f"trial.track({name}=...): this {type(self._schedulers[name]).__name__} is stepped after trial.report "
-                f"and before the next training; at the end of the loop's body each launch loses a step of it: step it "
-                f"before trial.report, or loop over trial.steps()",
+                f"trial.track({name}=...): this {type(training.schedulers[name]).__name__} is stepped after "
+                f"trial.report and before the next training; at the end of the loop's body each launch loses a step of "
+                f"it: step it before trial.report, or loop over trial.steps()",
                 is_error=bool(lagging),
             )
 
@@ -192,11 +200,11 @@ class Usage:
         training = self._training
         if training.keeps_global_batch:
             return
-        for name, value in self._schedulers.items():
-            steps = value.last_epoch - self._positions[name]
-            if steps < 2 or 2 * steps < self._taken[id(bare_optimizer(value.optimizer))]:
+        for name, value in training.schedulers.items():
+            steps = value.last_epoch - training.positions[name]
+            if steps < 2 or 2 * steps < training.taken[id(bare_optimizer(value.optimizer))]:
                 continue
-            self._refuse_or_tell(
+            self._tell(
                 "schedule",
                 f"trial.track({name}=...): this {type(value).__name__} is stepped {steps} times between two reports, "
                 f"once for each step of the optimizer, and an epoch has other numbers of steps on other numbers of "
@@ -205,84 +213,136 @@ class Usage:
                 is_error=training.written_by not in (None, self._group.world_size),
             )
 
-    def _lost(self) -> Iterable[tuple[str, str, bool]]:
-        """Yield what trains and no checkpoint holds: a word for it, the message, and whether that is certain.
+    def _check_lost(self) -> None:
+        """Find what trains and no checkpoint holds.
 
         A tracked object of the script's own may hold anything, so nothing is certain then, nor told.
         """
-        tracked = self._training.tracked.values()
-        values = [value for value in tracked if not isinstance(value, dict)]
+        training = self._training
+        values = [value for value in training.tracked.values() if not isinstance(value, dict)]
         if not values or not all(map(_is_known, values)):
             return
         held = {id(bare_optimizer(value)) for value in values}
         models = [value for value in values if hasattr(value, "named_parameters")]
         known = {id(each) for model in models for each in model.parameters()}
-        for optimizer in list(self._at_work):
+        for optimizer in list(training.at_work):
             name = type(optimizer).__name__
             moved = [id(each) in known for each in owned(optimizer)]
             if id(optimizer) not in held:
-                what = f"this script steps an optimizer ({name}) that trial.track does not have"
-                yield "optimizer", _lost(what), any(moved) and any(optimizer.state.values())
+                about = "optimizer"
+                lost = f"this script steps an optimizer ({name}) that trial.track does not have"
+                is_certain = any(moved) and any(optimizer.state.values())
             elif not all(moved):
-                what = f"the tracked optimizer ({name}) moves parameters of a model that trial.track does not have"
-                has_state = any(isinstance(value, dict) and value for value in tracked)
-                yield "parameters", _lost(what), not has_state
-
-
-def apart_ranks(group: Group, tracked: Iterable[Any]) -> str | None:
-    """Return the error for ranks whose parameters differ: they train apart. All ranks call it.
-
-    A few thousand parameters of the tracked models are compared. Sharded models are left out.
-    """
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return None
-    samples = _samples(torch, tracked)
-    rows = group.gather_bytes(Call.REPORT, samples.numpy().tobytes())
-    fix = (
-        "wrap the model (model = trial.wrap(model), or DistributedDataParallel), or let trials have one rank: "
-        "`sizes: [1]` in the recipe"
-    )
-    first = rows[0]
-    for rank, other in enumerate(rows[1:], 1):
-        if len(other) != len(first):
-            return f"ranks 0 and {rank} track models of different shapes: {fix}"
-        if other and (apart := _distance(torch, first, other)) > _FAR:
-            return (
-                f"ranks 0 and {rank} have trained apart (their parameters differ by {apart:.2g} of the largest), "
-                f"and the model of rank 0 alone would be ranked: {fix}"
+                about = "parameters"
+                lost = f"the tracked optimizer ({name}) moves parameters of a model that trial.track does not have"
+                others = (value for value in training.tracked.values() if isinstance(value, dict))
+                is_certain = not any(others)
+            else:
+                continue
+            self._tell(
+                about,
+                f"{lost}: it would begin afresh at every launch, while the rest continues. Track all that training "
+                f"changes: trial.track(model=model, opt=opt, sched=sched), by one name each",
+                is_error=is_certain and training.written_by is not None,
             )
-    return None
+
+    def _refuse_apart(self) -> None:
+        """Compare a few thousand parameters of the tracked models between the ranks. Sharded models are left out.
+
+        Raises:
+            RuntimeError: They differ: the ranks train apart.
+        """
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return
+        from gpusched.worker import state
+
+        models = (*self._training.tracked.values(), *self.compared)
+        whole = [
+            model
+            for model in models
+            if isinstance(model, torch.nn.Module) and not state.is_sharded(model)
+        ]
+        trained = [each for model in whole for each in model.parameters() if each.requires_grad]
+        samples = state.sampled(trained, _SAMPLES, 8)
+        rows = self._group.gather_bytes(Call.REPORT, samples.numpy().tobytes())
+        fix = (
+            "wrap the model (model = trial.wrap(model), or DistributedDataParallel), or let trials have one rank: "
+            "`sizes: [1]` in the recipe"
+        )
+        for rank, other in enumerate(rows[1:], 1):
+            if len(other) != len(rows[0]):
+                raise RuntimeError(f"ranks 0 and {rank} track models of different shapes: {fix}")
+            if not other:
+                continue
+            pair = [
+                torch.frombuffer(bytearray(row), dtype=torch.float64) for row in (rows[0], other)
+            ]
+            largest = max(float(values.abs().max()) for values in pair)
+            apart = float((pair[0] - pair[1]).abs().max()) / largest if largest else 0.0
+            if apart > _FAR:
+                raise RuntimeError(
+                    f"ranks 0 and {rank} have trained apart (their parameters differ by {apart:.2g} of the largest), "
+                    f"and the model of rank 0 alone would be ranked: {fix}"
+                )
+
+    def _refuse_same_work(self) -> None:
+        """Look, at the first reports of several ranks, whether each trains on samples of its own.
+
+        Raises:
+            RuntimeError: All train on the same; the message has the line to change.
+        """
+        weight, training = self._training.weight, self._training
+        self._looks_left -= 1
+        unread = next((at for each, at in training.prepared if not each.batches_handed_out), None)
+        if weight.is_foreign and unread is not None:
+            raise RuntimeError(
+                f"{unread}: trial.prepare(...) returned a loader of this rank's share of the data that is never read, "
+                f"and the model is trained on other batches: use what it returns, model, opt, loader = "
+                f"trial.prepare(model, opt, loader)"
+            )
+        if weight.is_whole:
+            raise RuntimeError(
+                "this script trains on a DataLoader in order, of which trial.prepare gives each rank the whole (as for "
+                "evaluation), so all ranks do the same work: write DataLoader(..., shuffle=True), or loader = "
+                "trial.loader(data, batch_size=..., shuffle=False)"
+            )
+        rows = self._group.gather_bytes(Call.REPORT, weight.first_gradients())
+        if not all(rows):
+            return
+        self._looks_left = 0
+        if len(set(rows)) == 1:
+            raise RuntimeError(
+                f"all {len(rows)} ranks of this trial train on the same samples (their gradients are equal, bit for "
+                f"bit): wrap the model (model = trial.wrap(model)) and give each rank its share, loader = "
+                f"trial.loader(data, batch_size=...) or a DistributedSampler, or let trials have one rank: "
+                f"`sizes: [1]` in the recipe"
+            )
 
 
-def _distance(torch: Any, first: bytes, other: bytes) -> float:
-    """Return the largest difference of two ranks' parameters, as a share of the largest parameter."""
-    one, two = (torch.frombuffer(bytearray(row), dtype=torch.float64) for row in (first, other))
-    largest = float(torch.maximum(one.abs().max(), two.abs().max()))
-    return float((one - two).abs().max()) / largest if largest else 0.0
-
-
-def _samples(torch: Any, tracked: Iterable[Any]) -> Any:
-    from gpusched.worker import sharded, state
-
-    models = [each for each in tracked if isinstance(each, torch.nn.Module)]
-    whole = [model for model in models if not sharded.is_sharded(model)]
-    trained = [each for model in whole for each in model.parameters() if each.requires_grad]
-    return state.sampled(trained, _SAMPLES, 8)
-
-
-def _unread(names: list[str]) -> str:
+def slow_imports() -> str | None:
+    """Return what to preload, if this launch has imported much that the warm server had not; None otherwise."""
+    if _present is None:
+        return None
+    new = {
+        name
+        for name in sys.modules.keys() - _present
+        if "site-packages" in (getattr(sys.modules[name], "__file__", None) or "")
+    }
+    names = dict[str, None]()
+    with suppress(OSError, ValueError, SyntaxError, RecursionError):
+        script = getattr(sys.modules.get("__main__"), "__file__", None)
+        for node in ast.walk(ast.parse(Path(script or "").read_bytes())):
+            if isinstance(node, ast.Import):
+                names |= dict.fromkeys(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names[node.module] = None
+    named = [name for name in names if name in new]
+    if len(new) < _MANY or not named:
+        return None
     return (
-        f"the script has not read {', '.join(names)} by its first report, so trials that differ in nothing else train "
-        f"the same: read trial.hparams, or pass it to the script: args: "
-        f'["--{names[0]}=${{{names[0]}}}"] in the recipe'
-    )
-
-
-def _lost(what: str) -> str:
-    return (
-        f"{what}: it would begin afresh at every launch, while the rest continues. Track all that training changes: "
-        f"trial.track(model=model, opt=opt, sched=sched), by one name each"
+        f"every launch imports {', '.join(named)} anew ({len(new)} modules): `preload: [{', '.join(named)}]` in the "
+        f"recipe imports them once for all trials"
     )
 
 
@@ -294,7 +354,3 @@ def _is_known(value: Any) -> bool:
         return type(value).get_extra_state is torch.nn.Module.get_extra_state
     kinds = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
     return isinstance(value, (*kinds, Schedule))
-
-
-def _has_trained(optimizer: Any) -> bool:
-    return bool(optimizer.state) or any(each.grad is not None for each in owned(optimizer))

@@ -17,9 +17,9 @@ from tests.e2e.sandbox import Sandbox
 
 FORK = """
 import importlib, os, sys
-from gpusched.runtime import imports
-imports.import_agent()
-for name in imports.HEAVY:
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+from gpusched.runtime import warm
+for name in (*warm.NEEDED, *warm.HEAVY):
     importlib.import_module(name)
 links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
 opened = [os.readlink(link) for link in links if os.path.islink(link)]

@@ -238,7 +238,6 @@ def test_a_rank_without_a_daemon_looks_whether_it_is_to_leave(tmp_path: Path, as
     if asked:
         leave.touch()
     assert channel.report(Report(1, 1, 1)) == ("yield" if asked else "continue")
-    channel.close()
 
 
 def test_a_rank_with_nobody_to_ask_goes_on(tmp_path: Path) -> None:

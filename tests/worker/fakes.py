@@ -1,6 +1,6 @@
 """What the worker's tests run against: an experiment's folder, a daemon that answers as told, and real ranks.
 
-``Ranks`` forks processes that join a real gloo group, so a test of four ranks costs a fraction of a second. The
+``run_ranks`` forks processes that join a real gloo group, so a test of four ranks costs a fraction of a second. The
 daemon is a thread with a real unix socket; only its mind is fake.
 """
 
@@ -55,6 +55,12 @@ class Bench:
         self.experiment.worker.write_text(json.dumps({**settings, **worker}))
         drawn = {"trial": self.trial, "seed": self.seed, "hparams": dict(hparams or {})}
         self.paths.hparams.write_text(json.dumps(drawn))
+
+    def beside(self, name: str, **worker: Any) -> Bench:
+        """Return another experiment's folder, prepared."""
+        made = Bench(self.root / name)
+        made.prepare(**worker)
+        return made
 
     def environment(
         self, incarnation: int = 1, rank: int = 0, world_size: int = 1
@@ -179,23 +185,23 @@ class Ended:
     stderr: str = ""
 
 
-class Ranks:
-    """Real processes that run ``body(*arguments)``, as torchrun would. Make it in the main thread: it forks."""
+def run_ranks(
+    body: Callable[..., Any],
+    world_size: int,
+    bench: Bench | None = None,
+    incarnation: int = 1,
+    arguments: tuple[Any, ...] = (),
+) -> list[Ended]:
+    """Run ``body(*arguments)`` in real processes, as torchrun would; return how each ended, by rank.
 
-    def __init__(
-        self,
-        body: Callable[..., Any],
-        world_size: int,
-        bench: Bench | None = None,
-        incarnation: int = 1,
-        arguments: tuple[Any, ...] = (),
-    ) -> None:
-        _import_what_ranks_need()
-        # A port that nobody else is given: it stays bound and not listening, so that the ranks' store may have it.
-        self._port = socket.socket()
-        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._port.bind(("127.0.0.1", 0))
-        self._running = []
+    Called in the main thread: it forks.
+    """
+    _import_what_ranks_need()
+    running = []
+    # A port that nobody else is given: it stays bound and not listening, so that the ranks' store may have it.
+    with socket.socket() as port:
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port.bind(("127.0.0.1", 0))
         for rank in range(world_size):
             environment = {
                 "RANK": str(rank),
@@ -206,15 +212,12 @@ class Ranks:
                 environment = bench.environment(incarnation, rank, world_size)
             environment |= {
                 "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(self._port.getsockname()[1]),
+                "MASTER_PORT": str(port.getsockname()[1]),
+                "GLOO_SOCKET_IFNAME": "lo",
+                "OMP_NUM_THREADS": "1",
             }
-            environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-            self._running.append(_begin(body, arguments, environment))
-
-    def wait(self) -> list[Ended]:
-        """How each ended, by rank."""
-        with self._port:
-            return [_wait(*rank) for rank in self._running]
+            running.append(_begin(body, arguments, environment))
+        return [_wait(*rank) for rank in running]
 
 
 _at_leaving: Callable[[], Any] = type(None)
@@ -226,14 +229,26 @@ def if_it_leaves(value: Callable[[], Any]) -> None:
     _at_leaving = value
 
 
-def run_ranks(
-    body: Callable[..., Any],
-    world_size: int,
-    bench: Bench | None = None,
-    incarnation: int = 1,
-    arguments: tuple[Any, ...] = (),
-) -> list[Ended]:
-    return Ranks(body, world_size, bench, incarnation, arguments).wait()
+def values(ended: list[Ended]) -> list[Any]:
+    """Return what each rank has returned; none may have failed."""
+    for rank in ended:
+        assert not rank.error, rank.error
+    return [rank.value for rank in ended]
+
+
+END = 10**6
+"""A step that no trial comes to: a launch that is to leave there runs to its end."""
+
+
+def through(
+    bench: Bench, body: Callable[..., Any], plan: list[tuple[int, int]], *arguments: Any
+) -> list[list[Any]]:
+    """Return what each launch's ranks return, where a launch is (ranks, step at which it leaves)."""
+    found = []
+    for incarnation, (ranks, until) in enumerate(plan, 1):
+        with daemon(bench, at_step(**{"yield": until})):
+            found.append(values(run_ranks(body, ranks, bench, incarnation, arguments)))
+    return found
 
 
 def _begin(

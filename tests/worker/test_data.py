@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-
 import pytest
 import torch
 from hypothesis import given
@@ -10,64 +7,17 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gpusched.worker.data import (
+    BatchWeight,
     Layout,
-    Share,
     count_batches,
     epoch_order,
     share,
     stretches,
 )
-from gpusched.worker.weights import BatchWeight
 
 
 def layouts(world_size: int, *, exact: bool = False) -> list[Layout]:
     return [Layout(rank, world_size, world_size, exact) for rank in range(world_size)]
-
-
-def shares(length: int, consumed: int, global_batch: int, layout: Layout) -> list[Share]:
-    """Return one rank's shares of what is left of an epoch."""
-    left = stretches(length, consumed, global_batch, layout, drop_last=False)
-    return [share(*each, layout) for each in left]
-
-
-def train_epoch(
-    length: int, worlds: Sequence[tuple[int, int]], batch_size: int, *, exact: bool
-) -> tuple[Counter[int], list[tuple[int, float]]]:
-    """Consume one epoch, changing the number of ranks after so many global batches.
-
-    Returns how often each place of the order was trained on (with a weight above zero), and per global batch the number
-    of distinct places with the sum over the ranks of weight / world size.
-    """
-    seen: Counter[int] = Counter()
-    batches = []
-    consumed = 0
-    for world_size, at_most in worlds:
-        ranks = layouts(world_size, exact=exact)
-        size = ranks[0].global_batch(batch_size)
-        of_ranks = [shares(length, consumed, size, rank) for rank in ranks]
-        assert len({len(of_rank) for of_rank in of_ranks}) == 1, "ranks differ in their batches"
-        for together in list(zip(*of_ranks, strict=True))[:at_most]:
-            assert len({part.end for part in together}) == 1
-            consumed = together[0].end
-            places = [p for part in together if part.weight for p in range(part.begin, part.stop)]
-            seen.update(places)
-            assert all(part.stop > part.begin for part in together), "a rank without a batch"
-            batches.append((len(places), sum(part.weight for part in together) / world_size))
-    return seen, batches
-
-
-WORLDS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 6)), max_size=5)
-
-
-@given(
-    length=st.integers(1, 300), worlds=WORLDS, batch_size=st.integers(1, 40), exact=st.booleans()
-)
-def test_every_sample_once_an_epoch_however_it_is_resized(
-    length: int, worlds: list[tuple[int, int]], batch_size: int, exact: bool
-) -> None:
-    seen, batches = train_epoch(length, [*worlds, (3, 10**6)], batch_size, exact=exact)
-    assert seen == Counter(range(length))
-    assert all(weight == pytest.approx(1.0) for _, weight in batches)
 
 
 @given(begin=st.integers(0, 100), size=st.integers(1, 200), world_size=st.integers(1, 17))

@@ -16,27 +16,7 @@ from tests.rig import wait_until
 from tests.worker.fakes import Bench, run_ranks
 
 
-def test_a_report_on_one_rank_alone_names_the_line(bench: Bench) -> None:
-    def script() -> None:
-        trial = gpusched.init()
-        trial.report(accuracy=0)
-        if trial.rank == 0:
-            trial.report(accuracy=1)  # the line to be named
-        else:
-            trial.mean(1, 1)
-
-    ended = run_ranks(script, 2, bench)
-    for rank in ended:
-        assert (
-            "RanksDisagree: the ranks of this trial make different calls (test_disagreement.py)"
-            in rank.error
-        )
-        assert "rank 0 is in trial.report() at line" in rank.error
-        assert "rank 1 is in trial.mean() at line" in rank.error
-    assert bench.last_word() is None
-
-
-def test_ranks_that_do_not_come_or_have_gone_are_told(bench: Bench) -> None:
+def test_ranks_that_do_not_come_are_told(bench: Bench) -> None:
     def waits() -> None:
         group.PATIENCE_S = 0.3
         trial = gpusched.init()
@@ -45,17 +25,9 @@ def test_ranks_that_do_not_come_or_have_gone_are_told(bench: Bench) -> None:
         else:
             dist.barrier()
 
-    def gone() -> None:
-        trial = gpusched.init()
-        if trial.rank == 0:
-            trial.report(accuracy=1)
-
     first = run_ranks(waits, 2, bench)[0]
     assert "rank 0 has waited 0 s in trial.report() (test_disagreement.py:" in first.error
     assert "move it out of any `if rank == 0`" in first.error
-    first = run_ranks(gone, 2, bench, incarnation=2)[0]
-    assert "rank 0 is in trial.report() at line" in first.error
-    assert "rank 1 has come to its end" in first.error
 
 
 def test_the_best_state_is_saved_where_another_rank_ends_late(bench: Bench) -> None:

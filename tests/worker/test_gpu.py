@@ -20,15 +20,26 @@ on_cpu_torch = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize(("local_rank", "gpus", "taken"), [(0, 1, 0), (1, 2, 1), (1, 1, 0)])
-def test_each_rank_takes_the_gpu_of_its_number(
-    monkeypatch: pytest.MonkeyPatch, local_rank: int, gpus: int, taken: int
-) -> None:
-    current: list[torch.device] = []
+@pytest.fixture
+def current(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
+    """GPUs that became the current one, on a machine of two under a torch that is built for CUDA."""
+    found: list[torch.device] = []
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", found.append)
+    return found
+
+
+@pytest.mark.parametrize(("local_rank", "gpus", "taken"), [(0, 1, 0), (1, 2, 1), (1, 1, 0)])
+def test_each_rank_takes_the_gpu_of_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+    current: list[torch.device],
+    local_rank: int,
+    gpus: int,
+    taken: int,
+) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    monkeypatch.setattr(torch.cuda, "set_device", current.append)
     assert take_gpu(local_rank) == torch.device("cuda", taken)
     assert current == [torch.device("cuda", taken)]
 
@@ -54,13 +65,9 @@ def test_a_gpu_under_a_torch_for_cpus_is_explained(tmp_path: Path, ranks: int) -
 
 @pytest.mark.parametrize(("kind", "built"), [("cuda", True), ("cuda", False), ("cpu", True)])
 def test_a_bare_cuda_is_this_ranks_gpu(
-    monkeypatch: pytest.MonkeyPatch, kind: str, built: bool
+    monkeypatch: pytest.MonkeyPatch, current: list[torch.device], kind: str, built: bool
 ) -> None:
-    selected: list[torch.device] = []
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: built)
-    monkeypatch.setattr(torch.cuda, "init", lambda: None)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_device", selected.append)
     context = replace(read_context([], {}, None), device_kind=kind, local_rank=1)
     select_gpu(Trial(context, Group(0, 1)), context)
-    assert selected == ([torch.device("cuda", 1)] if kind == "cuda" and built else [])
+    assert current == ([torch.device("cuda", 1)] if kind == "cuda" and built else [])

@@ -28,28 +28,58 @@ print(int("torch" in sys.modules), int("numpy" in sys.modules), calls)
 """
 
 
+def python(*words: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run an interpreter that has nothing else of this one's environment."""
+    environment = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT), **variables}
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
 def test_a_script_that_only_reports_never_imports_torch(bench: Bench, tmp_path: Path) -> None:
     """In an interpreter of its own: yields, resumes, finishes; a report costs little."""
     script = tmp_path / "sleeper.py"
     script.write_text(SLEEPER)
     bench.prepare(max_steps=400)
-    command = [sys.executable, "-m", "gpusched.runtime.rank", str(script)]
+    words = ("-m", "gpusched.runtime.rank", script)
     with daemon(bench, at_step(**{"yield": 200})):
-        first = run_script(command, bench, 1)
+        first = python(*words, **bench.environment(1))
         assert bench.last_word(1) == {"why": "yielded", "step": 200, "saved_step": 200}
-        second = run_script(command, bench, 2)
+        second = python(*words, **bench.environment(2))
     assert bench.last_word(2) == {"why": "finished", "step": 400, "saved_step": None}
     assert [line["k"] for line in bench.reports()] == list(range(1, 401))
-    for torch_loaded, numpy_loaded, _ in (first, second):
-        assert (torch_loaded, numpy_loaded) == (0, 0)
-    assert min(first[2], second[2]) < 120, "function calls a report"
+    has_torch, has_numpy, calls = zip(
+        *(each.stdout.split() for each in (first, second)), strict=True
+    )
+    assert {*has_torch, *has_numpy} == {"0"}
+    assert min(map(float, calls)) < 120, "function calls a report"
 
 
-def run_script(command: list[str], bench: Bench, incarnation: int) -> tuple[int, int, float]:
-    environment = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT), **bench.environment(incarnation)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    torch_loaded, numpy_loaded, calls = done.stdout.split()
-    return int(torch_loaded), int(numpy_loaded), float(calls)
+SLOW_IMPORTS = """
+import sys
+from gpusched.worker import usage
+sys.path.insert(0, sys.argv[1])
+__file__ = sys.argv[2]
+print(usage.slow_imports())
+usage.note_present()
+import heavy.part
+print(usage.slow_imports())
+"""
+
+
+@pytest.mark.parametrize("modules", [200, 20])
+def test_a_library_that_is_imported_at_each_launch_is_named(modules: int, tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "heavy"
+    package.mkdir(parents=True)
+    names = [f"m{number}" for number in range(modules)]
+    for name in (*names, "part"):
+        (package / f"{name}.py").touch()
+    (package / "__init__.py").write_text("".join(f"import heavy.{name}\n" for name in names))
+    script = tmp_path / "train.py"
+    script.write_text("import os\nfrom heavy.part import *\nimport torch\n")
+    first, then = python("-c", SLOW_IMPORTS, package.parent, script).stdout.splitlines()
+    assert first == "None", "no warm server has forked this process"
+    expected = "every launch imports heavy.part anew (202 modules): `preload: [heavy.part]`"
+    assert then.startswith(expected if modules == 200 else "None")
 
 
 @pytest.mark.parametrize(
@@ -68,15 +98,13 @@ def test_only_a_good_ending_is_called_finished(
 ) -> None:
     script = tmp_path / "ends.py"
     script.write_text(f"import sys, gpusched\ngpusched.init().report(accuracy=1)\n{ending}\n")
-    environment = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT), **bench.environment()}
-    command = [sys.executable, "-m", "gpusched.runtime.rank", script]
-    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    done = python("-m", "gpusched.runtime.rank", script, **bench.environment())
     assert (done.returncode == 0) == word
     expected = {"why": "finished", "step": 1, "saved_step": 1}
     assert bench.last_word() == (expected if word else None)
     if "kill" not in ending:  # in an interpreter that nobody watches the exit code has the word
         bench.paths.last_word(1).unlink(missing_ok=True)
-        subprocess.run([sys.executable, script], env=environment, capture_output=True, check=False)
+        python(script, **bench.environment())
         assert bench.last_word() is None
 
 
@@ -89,18 +117,13 @@ def test_a_library_that_is_imported_after_the_trial_is_seeded_too(bench: Bench) 
     for seed in (1, 1, 2):
         bench.seed = seed
         bench.prepare()
-        environment = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT), **bench.environment()}
-        command = [sys.executable, "-c", script]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        drawn.add((seed, done.stdout))
+        drawn.add((seed, python("-c", script, **bench.environment()).stdout))
     assert len(drawn) == len({text for _, text in drawn}) == 2
 
 
 def test_a_wrong_command_line_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     script = tmp_path / "alone.py"
     script.write_text("import gpusched\ngpusched.init({'width': 3})\n")
-    environment = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(script), "--widht", "4"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = python(script, "--widht", "4")
     assert done.returncode == 2
     assert done.stderr == "gpusched: --widht: no such hyperparameter; did you mean --width?\n"

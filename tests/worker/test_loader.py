@@ -16,11 +16,10 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from gpusched.worker.data import Layout
+from gpusched.worker.data import BatchWeight, Layout
 from gpusched.worker.loader import ShareTerms, TrainingLoader
 from gpusched.worker.prepare import arguments_of, place_batch
 from gpusched.worker.stream import evaluation_loader
-from gpusched.worker.weights import BatchWeight
 
 CPU = torch.device("cpu")
 
@@ -169,14 +168,6 @@ def test_an_older_iteration_must_not_go_on_beside_a_newer() -> None:
     next(iter(loader))
     with pytest.raises(RuntimeError, match="outlived"):
         next(older)
-
-
-def test_weights_are_set_with_the_batch_and_taken_back() -> None:
-    first, second = loaders(9, 2, batch_size=3, exact=True)
-    weights = [weight_of(second) for _ in second]
-    assert weights == pytest.approx([4 / 3, 4 / 3, 4 / 3])
-    assert [weight_of(first) for _ in first] == pytest.approx([2 / 3, 2 / 3, 2 / 3])
-    assert weight_of(first) == weight_of(second) == 1.0
 
 
 def test_foreign_samplers_and_loaders_are_refused() -> None:

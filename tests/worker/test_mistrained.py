@@ -15,8 +15,7 @@ from torch.utils.data import TensorDataset
 import gpusched
 from gpusched.protocol import Remark
 from gpusched.worker.learning_rate import RateScaler
-from tests.worker.fakes import Bench, at_step, daemon, run_ranks
-from tests.worker.test_ranks import Bench_at, values
+from tests.worker.fakes import END, Bench, at_step, daemon, run_ranks, through, values
 
 
 def train(how: str, steps: int = 3) -> float:
@@ -72,18 +71,16 @@ def test_a_schedule_by_step_that_nothing_counts_is_told_and_refused_after_a_resi
     assert [line["k"] for line in bench.reports()] == [1, 2]
 
 
-def test_a_schedule_by_step_is_right_with_a_global_batch(bench: Bench) -> None:
-    bench.prepare(batch="global")
+@pytest.mark.parametrize(("how", "batch"), [("wrap", "global"), ("epochs", "per_atom")])
+def test_a_schedule_with_a_global_batch_or_by_epoch_needs_nothing(
+    bench: Bench, how: str, batch: str
+) -> None:
+    bench.prepare(batch=batch)
     with daemon(bench, at_step(**{"yield": 2})):
-        (first,) = run_ranks(train, 1, bench, 1, ("wrap",))
+        (first,) = run_ranks(train, 1, bench, 1, (how,))
     assert "trial.schedule" not in first.stderr
-    assert values(run_ranks(train, 2, bench, 2, ("wrap",))) == [12.0, 12.0]
-
-
-def test_a_schedule_by_epoch_needs_nothing(bench: Bench) -> None:
-    with daemon(bench, at_step(**{"yield": 2})):
-        (first,) = run_ranks(train, 1, bench, 1, ("epochs",))
-    assert "trial.schedule" not in first.stderr
+    ranks, expected = (2, 12.0) if how == "wrap" else (1, 3.0)
+    assert values(run_ranks(train, ranks, bench, 2, (how,))) == [expected] * ranks
 
 
 def partial_fit(declares: bool) -> list[float]:
@@ -161,9 +158,8 @@ def test_17_a_loop_that_reports_every_second_epoch_says_so_or_is_told_of(bench: 
         values(run_ranks(every_second_epoch, 1, bench, 1, (True,)))
         assert values(run_ranks(every_second_epoch, 1, bench, 2, (True,))) == [[4, 5]]
         assert not fake.of_kind(Remark)
-    other, right = Bench(bench.root / "other"), Bench(bench.root / "right")
-    for one, arguments, told in ((other, (False,), 1), (right, (False, True), 0)):
-        one.prepare()
+    for name, arguments, told in (("other", (False,), 1), ("right", (False, True), 0)):
+        one = bench.beside(name)
         with daemon(one, at_step(**{"yield": 2})) as fake:
             values(run_ranks(every_second_epoch, 1, one, 1, arguments))
         said = [frame.text for frame in fake.of_kind(Remark)]
@@ -249,12 +245,9 @@ def inside(looping: bool, steps: int = 6) -> tuple[list[list[float]], list[float
 def test_a_loader_made_inside_the_loop_goes_on_through_its_epochs(
     bench: Bench, looping: bool
 ) -> None:
-    whole = Bench_at(bench, "whole")
-    ((epochs, _),) = values(run_ranks(inside, 1, whole, arguments=(looping,)))
+    (((epochs, _),),) = through(bench.beside("whole"), inside, [(1, END)], looping)
     assert len({tuple(epoch) for epoch in epochs}) == 6, "each epoch has an order of its own"
-    with daemon(bench, at_step(**{"yield": 2})):
-        values(run_ranks(inside, 1, bench, 1, (looping,)))
-    ((rest, _),) = values(run_ranks(inside, 1, bench, 2, (looping,)))
+    _, ((rest, _),) = through(bench, inside, [(1, 2), (1, END)], looping)
     assert rest == epochs[2:]
 
 
@@ -349,10 +342,8 @@ def accumulating(every: int) -> tuple[list[list[float]], int]:
 
 
 def test_micro_batches_since_the_last_step_come_again_after_a_resume(bench: Bench) -> None:
-    ((whole, _),) = values(run_ranks(accumulating, 1, Bench_at(bench, "whole"), arguments=(4,)))
-    with daemon(bench, at_step(**{"yield": 1})):
-        values(run_ranks(accumulating, 1, bench, 1, (4,)))
-    ((rest, _),) = values(run_ranks(accumulating, 1, bench, 2, (4,)))
+    (((whole, _),),) = through(bench.beside("whole"), accumulating, [(1, END)], 4)
+    _, ((rest, _),) = through(bench, accumulating, [(1, 1), (1, END)], 4)
     assert rest == whole[1:], "the step that was cut in two is taken whole"
 
 
@@ -379,10 +370,8 @@ def evaluating_first(counts: bool, until: int = 6) -> list[int]:
 def test_a_loop_that_evaluates_before_it_trains_says_its_iteration_and_is_exact(
     bench: Bench,
 ) -> None:
-    with daemon(bench, at_step(**{"yield": 4})):
-        values(run_ranks(evaluating_first, 1, bench, 1, (True,)))
+    assert through(bench, evaluating_first, [(1, 4), (1, END)], True)[1] == [[4, 5]]
     assert [line["k"] for line in bench.reports()] == [2, 4]
-    assert values(run_ranks(evaluating_first, 1, bench, 2, (True,))) == [[4, 5]]
 
 
 def test_a_loop_that_evaluates_before_it_trains_is_told_where_it_does_not(bench: Bench) -> None:

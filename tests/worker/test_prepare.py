@@ -12,26 +12,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gpusched
 from gpusched.protocol import Remark
-from tests.worker.fakes import Bench, at_step, daemon, run_rank, run_ranks
-from tests.worker.test_ranks import values
-
-END = 10**6
+from tests.worker.fakes import END, Bench, at_step, daemon, run_rank, run_ranks, through, values
 
 
 def regression(length: int) -> TensorDataset:
     x = torch.randn(length, 3, generator=torch.Generator().manual_seed(length)).double()
     return TensorDataset(x, x.sum(1, keepdim=True))
-
-
-def through(
-    bench: Bench, body: Any, plan: list[tuple[int, int]], *arguments: Any
-) -> list[list[Any]]:
-    """What each launch's ranks return, where a launch is (ranks, step at which it leaves)."""
-    found = []
-    for incarnation, (ranks, until) in enumerate(plan, 1):
-        with daemon(bench, at_step(**{"yield": until})):
-            found.append(values(run_ranks(body, ranks, bench, incarnation, arguments)))
-    return found
 
 
 def as_with_accelerate(shuffles: bool, epochs: int = 4) -> None:
@@ -63,8 +49,7 @@ def test_1_a_loader_for_evaluation_is_whole_on_every_rank_so_no_loss_halves(
     """One in order, or one that shuffles and is read without gradients, as both of torch's MNIST example on a GPU."""
     seen = []
     for name, plan in (("alone", [(1, END)]), ("resized", [(1, 1), (2, 3), (1, END)])):
-        one = Bench(bench.root / name)
-        one.prepare(batch="global")
+        one = bench.beside(name, batch="global")
         through(one, as_with_accelerate, plan, shuffles)
         seen.append([line["m"]["accuracy"] for line in one.reports()])
     assert len(seen[0]) == 4
@@ -230,12 +215,9 @@ def test_7_8_and_30_a_schedule_has_the_course_of_one_atom_on_any_number(
     bench: Bench, kind: str
 ) -> None:
     """The schedule's length is ``epochs * len(loader)``; batches that make a step are counted; ``prepare`` takes it."""
-    alone, resized = Bench(bench.root / "alone"), Bench(bench.root / "resized")
-    for one in (alone, resized):
-        one.prepare()
-    ((course,),) = through(alone, scheduled, [(1, END)], kind)
+    ((course,),) = through(bench.beside("alone"), scheduled, [(1, END)], kind)
     plan = [(2, 1), (1, 2), (2, 3), (3, END)]
-    found = [launch[0] for launch in through(resized, scheduled, plan, kind)]
+    found = [launch[0] for launch in through(bench.beside("resized"), scheduled, plan, kind)]
     by_epochs = {round(epochs, 6): rate for epochs, rate in course}
     compared = [
         (rate, by_epochs[round(epochs, 6)])

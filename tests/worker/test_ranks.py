@@ -19,13 +19,16 @@ from torch.utils.data import DataLoader, TensorDataset
 import gpusched
 from gpusched.protocol import RankHello, Report
 from gpusched.worker import endings, start
-from tests.worker.fakes import Bench, Ended, at_step, daemon, if_it_leaves, run_ranks
-
-
-def values(ended: list[Ended]) -> list[Any]:
-    for rank in ended:
-        assert not rank.error, rank.error
-    return [rank.value for rank in ended]
+from tests.worker.fakes import (
+    END,
+    Bench,
+    at_step,
+    daemon,
+    if_it_leaves,
+    run_ranks,
+    through,
+    values,
+)
 
 
 def digits(length: int = 23) -> TensorDataset:
@@ -90,9 +93,6 @@ def resized(bench: Bench, plan: list[tuple[int, int]], **options: Any) -> list[f
     return weights[0]
 
 
-END = 10**6
-
-
 @pytest.mark.parametrize(("batch_size", "accumulate"), [(5, 1), (6, 3), (7, 3), (23, 1)])
 def test_global_batch_any_number_of_ranks_gives_the_same_weights(
     bench: Bench, batch_size: int, accumulate: int
@@ -101,8 +101,7 @@ def test_global_batch_any_number_of_ranks_gives_the_same_weights(
     options = {"batch_size": batch_size, "accumulate": accumulate}
     expected: list[float] = []
     for ranks in (1, 2, 3, 4):
-        here = Bench(bench.root / f"ranks-{ranks}")
-        here.prepare(batch="global")
+        here = bench.beside(f"ranks-{ranks}", batch="global")
         weights = resized(here, [(ranks, END)], **options)
         expected = expected or weights
         assert weights == pytest.approx(expected, abs=1e-9, rel=1e-9)
@@ -120,11 +119,9 @@ def test_global_batch_resized_anywhere_gives_the_same_weights(
     bench: Bench, plan: list[tuple[int, int]]
 ) -> None:
     """Five optimizer steps an epoch: the resizes lie in mid-epoch and at its end."""
-    whole, moved = Bench(bench.root / "whole"), Bench(bench.root / "moved")
-    whole.prepare(batch="global")
-    moved.prepare(batch="global")
-    expected = resized(whole, [(1, END)])
-    assert resized(moved, plan) == pytest.approx(expected, abs=1e-9, rel=1e-9)
+    bench.prepare(batch="global")
+    expected = resized(bench.beside("whole", batch="global"), [(1, END)])
+    assert resized(bench, plan) == pytest.approx(expected, abs=1e-9, rel=1e-9)
 
 
 def three_lines(how: str) -> tuple[list[float], Any]:
@@ -148,13 +145,10 @@ def three_lines(how: str) -> tuple[list[float], Any]:
 
 
 def test_prepare_is_wrap_loader_and_scale_lr_in_one_line(bench: Bench) -> None:
-    found = []
-    for how in ("prepare", "by hand"):
-        here = Bench(bench.root / how)
-        here.prepare()
-        with daemon(here, at_step(**{"yield": 2})):
-            run_ranks(three_lines, 2, here, 1, (how,))
-        found.append(values(run_ranks(three_lines, 3, here, 2, (how,))))
+    found = [
+        through(bench.beside(how), three_lines, [(2, 2), (3, END)], how)[1]
+        for how in ("prepare", "by hand")
+    ]
     for (prepared, kind), (by_hand, _) in zip(*found, strict=True):
         assert prepared == pytest.approx(by_hand, abs=1e-9)
         assert issubclass(kind, DistributedDataParallel)
@@ -191,14 +185,8 @@ def test_a_batch_per_atom_is_the_mean_over_its_samples(bench: Bench) -> None:
         both = [*model.parameters(), *average.parameters()]
         return torch.cat([p.detach().flatten() for p in both]).tolist()
 
-    (expected,) = values(run_ranks(by_hand, 1, Bench_at(bench, "hand")))
+    ((expected,),) = through(bench.beside("hand"), by_hand, [(1, END)])
     assert weights == pytest.approx(expected, abs=1e-9, rel=1e-9)
-
-
-def Bench_at(bench: Bench, name: str) -> Bench:
-    made = Bench(bench.root / name)
-    made.prepare()
-    return made
 
 
 def test_the_effective_rate_over_resizes_1_2_4_2(bench: Bench) -> None:
@@ -223,9 +211,7 @@ def test_the_effective_rate_over_resizes_1_2_4_2(bench: Bench) -> None:
         return used
 
     used: list[float] = []
-    for incarnation, (ranks, step) in enumerate([(1, 1), (2, 2), (4, 5), (2, END)], start=1):
-        with daemon(bench, at_step(**{"yield": step})):
-            per_rank = values(run_ranks(script, ranks, bench, incarnation))
+    for per_rank in through(bench, script, [(1, 1), (2, 2), (4, 5), (2, END)]):
         assert all(rates == per_rank[0] for rates in per_rank)
         used.extend(per_rank[0])
     by_hand = [1, 1, 1, 1]  # one atom
@@ -269,14 +255,10 @@ def test_random_numbers_alike_in_set_up_then_each_its_own_and_on_across_a_resize
             trial.report(accuracy=0)
         return [set_up, seen]
 
-    whole = values(run_ranks(script, 2, Bench_at(bench, "whole")))
+    (whole,) = through(bench.beside("whole"), script, [(2, END)])
     assert whole[0][0] == whole[1][0], "the same on all ranks while the script sets itself up"
     assert whole[0][1][0] != whole[1][1][0]
-    with daemon(bench, at_step(**{"yield": 2})):
-        first = values(run_ranks(script, 2, bench, 1))
-    with daemon(bench, at_step(**{"yield": 3})):
-        second = values(run_ranks(script, 3, bench, 2))
-    third = values(run_ranks(script, 2, bench, 3))
+    first, second, third = through(bench, script, [(2, 2), (3, 3), (2, END)])
     for rank in range(2):
         drawn = first[rank][1] + second[rank][1] + third[rank][1]
         assert drawn == whole[rank][1]
@@ -303,8 +285,13 @@ def test_all_ranks_leave_at_the_same_step(bench: Bench, verb: str) -> None:
     assert bench.last_word() == {"why": "yielded", "step": 4, "saved_step": saved}
 
 
-def test_a_disk_that_refuses_keeps_all_ranks_training(bench: Bench) -> None:
-    bench.paths.checkpoints.write_text("in the way")
+@pytest.mark.parametrize("refused", ["checkpoints", "last word"])
+def test_a_disk_that_refuses_keeps_all_ranks_training(bench: Bench, refused: str) -> None:
+    """Rank 1 left where the disk had the checkpoint, and refused the last word."""
+    if refused == "checkpoints":
+        bench.paths.checkpoints.write_text("in the way")
+    else:
+        bench.paths.last_word(1).mkdir(parents=True)
 
     def script() -> list[int]:
         trial = gpusched.init()
@@ -333,18 +320,6 @@ def test_the_default_process_group_is_the_scripts(bench: Bench) -> None:
 
     assert values(run_ranks(script, 2, bench)) == [(False, 77.0, 2.0)] * 2
     assert bench.last_word() == {"why": "finished", "step": 2, "saved_step": None}
-
-
-def test_the_default_process_group_exists_after_init(bench: Bench) -> None:
-    """As scripts ask that shard their data only then: ``DistributedSampler(d) if dist.is_initialized() else None``."""
-
-    def script() -> tuple[bool, int]:
-        gpusched.init()
-        exists = dist.is_initialized()
-        DistributedDataParallel(nn.Linear(2, 1))
-        return exists, dist.get_world_size()
-
-    assert values(run_ranks(script, 2, bench)) == [(True, 2), (True, 2)]
 
 
 def test_12_a_process_group_that_a_script_makes_too_late_is_refused_with_the_fix(
@@ -409,10 +384,10 @@ def test_a_plain_torchrun_script_that_wraps_ddp_itself(bench: Bench, own: str) -
             trial.report(accuracy=0)
         return model.module.weight.flatten().tolist()
 
-    whole = values(run_ranks(script, 2, Bench_at(bench, "whole")))
-    with daemon(bench, at_step(**{"yield": 2})):
-        assert [rank.code for rank in run_ranks(script, 2, bench)] == [0, 0]
-    assert values(run_ranks(script, 2, bench, incarnation=2)) == [pytest.approx(w) for w in whole]
+    (whole,) = through(bench.beside("whole"), script, [(2, END)])
+    left, ended = through(bench, script, [(2, 2), (2, END)])
+    assert left == [None, None]
+    assert ended == [pytest.approx(weights) for weights in whole]
 
 
 def test_under_plain_torchrun_nothing_is_saved_and_rank_0_prints(tmp_path: Any) -> None:

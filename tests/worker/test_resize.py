@@ -12,8 +12,7 @@ from torch.optim import lr_scheduler as schedulers
 
 import gpusched
 from gpusched.worker.learning_rate import AUTO_POWER, Clock, Ramp, RateScaler, power_for
-from tests.worker.fakes import Bench, at_step, daemon, run_ranks
-from tests.worker.test_ranks import values
+from tests.worker.fakes import Bench, at_step, daemon, run_ranks, values
 
 STEPS_PER_EPOCH = 10
 
@@ -79,20 +78,6 @@ def test_the_factor_by_hand(
 ) -> None:
     ramp = Ramp(start, target, steps=steps)
     assert ramp.factor(epochs, 5.0) == pytest.approx(expected)
-
-
-def test_resized_twice_in_the_middle_of_a_ramp() -> None:
-    """1 -> 4; after five steps (factor 2.5) to 2: 10% a step; after three more back to 4, from 2 in an epoch."""
-    first = Rig(target=4.0)
-    assert first.step(5)[-1] == pytest.approx(0.1 * 2.2)
-    second = Rig(target=2.0)
-    second.batches = first.batches
-    second.scaler.load_state_dict(first.scaler.state_dict())
-    assert second.step(3) == pytest.approx([0.25, 0.25 / 1.1, 0.25 / 1.21])
-    third = Rig(target=4.0)
-    third.batches = second.batches
-    third.scaler.load_state_dict(second.scaler.state_dict())
-    assert third.step(11) == pytest.approx([0.2 + 0.02 * min(i, 10) for i in range(11)])
 
 
 OPTIMIZERS = [

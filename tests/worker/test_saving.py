@@ -10,8 +10,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import torch
@@ -82,17 +83,6 @@ def test_the_next_save_waits_for_the_one_before_it(tmp_path: Path) -> None:
     assert found.load("state.pt")["weights"].unique().tolist() == [6]
 
 
-def test_a_disk_that_refuses_is_said_and_nothing_is_called_saved(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("in the way")
-    saver = make(tmp_path / "file" / "checkpoints", torch.ones(1))
-    saver.save_behind((1, 1))
-    assert not saver.settle()
-    assert saver.saved_step is None
-    assert "no checkpoint of step 1" in capfd.readouterr().err
-
-
 def test_snapshots_of_any_size_one_after_another() -> None:
     snapshot = Snapshot()
     for size in (1000, 10, 0, 5000, 5000, 4999):
@@ -152,6 +142,23 @@ def test_what_may_have_left_the_page_cache_is_hashed(
     assert digests == ["state.pt"]
 
 
+def fork(body: Callable[[int], object]) -> tuple[IO[str], Callable[[], None]]:
+    """Run this in a process of its own, with a line to write to; return what is written there, and how to kill it."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        torch.set_num_threads(1)
+        body(theirs)
+        os._exit(1)
+    os.close(theirs)
+
+    def kill() -> None:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+    return os.fdopen(ours), kill
+
+
 def _hold(folder: Path, line: int) -> None:
     """Commit step 1, hold steps 2 and 3 for later, and train on."""
     weights = torch.ones(1000)
@@ -170,16 +177,10 @@ def _hold(folder: Path, line: int) -> None:
 def test_19_the_best_copy_that_is_held_outlives_a_rank_that_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    ours, theirs = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        torch.set_num_threads(1)
-        _hold(tmp_path, theirs)
-    os.close(theirs)
-    with os.fdopen(ours) as told:
+    told, kill = fork(partial(_hold, tmp_path))
+    with told:
         assert told.readline() == "held\n"
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    kill()
     if by == "the daemon":
         commit_left(tmp_path, boot_id())
         assert (tmp_path / "step-00000003").is_dir()
@@ -248,21 +249,14 @@ def test_killed_while_it_yields_nothing_is_lost_that_its_last_word_promises(tmp_
     outcomes = set()
     last = 0
     for step in range(1, 13):
-        ours, theirs = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(ours)
-            torch.set_num_threads(1)
-            _yield(tmp_path, step, theirs)
-        os.close(theirs)
-        with os.fdopen(ours) as told:
+        told, kill = fork(partial(_yield, tmp_path, step))
+        with told:
             told.readline()
             if step % 3 == 0:
                 told.readline()  # it has left: the next incarnation may begin
             else:
                 time.sleep(chance.random() * 0.03)
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            kill()
         promised = (tmp_path / f"{step}" / "last-word.json").exists()
         outcomes.add(promised)
         found = CheckpointStore(tmp_path).newest()
@@ -277,18 +271,11 @@ def test_killed_at_any_moment_what_was_called_saved_is_there_and_whole(tmp_path:
     chance = random.Random(5)
     last = 0
     for _ in range(12):
-        ours, theirs = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(ours)
-            torch.set_num_threads(1)
-            _train(tmp_path, theirs)
-        os.close(theirs)
-        with os.fdopen(ours) as told:
+        told, kill = fork(partial(_train, tmp_path))
+        with told:
             told.readline()  # it is under way
             time.sleep(chance.random() * 0.05)
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            kill()
             said = [int(text) for text in told.read().split()]
         found = CheckpointStore(tmp_path).newest()
         assert found.step >= max([last, *said])

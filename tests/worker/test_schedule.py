@@ -10,12 +10,21 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import gpusched
-from tests.worker.fakes import Bench, at_step, daemon, if_it_leaves, run_rank, run_ranks
-from tests.worker.test_ranks import Bench_at, values
+from tests.worker.fakes import (
+    END,
+    Bench,
+    at_step,
+    daemon,
+    if_it_leaves,
+    run_rank,
+    run_ranks,
+    through,
+    values,
+)
 
 EPOCHS = 6
 STEPS = 11  # of an epoch of 21 samples in batches of 2
@@ -65,9 +74,7 @@ def test_a_schedule_by_step_over_a_loader_of_the_scripts_own_keeps_its_course(
     bench: Bench, kind: str
 ) -> None:
     expected, path = course(kind), bench.root / "seen"
-    for incarnation, (ranks, until) in enumerate([(1, 1), (4, 3), (2, 5), (1, 6)], 1):
-        with daemon(bench, at_step(**{"yield": until})):
-            values(run_ranks(train, ranks, bench, incarnation, (kind, path)))
+    through(bench, train, [(1, 1), (4, 3), (2, 5), (1, 6)], kind, path)
     seen = [line.split() for line in path.read_text().splitlines()]
     assert len(seen) < EPOCHS * STEPS
     assert int(seen[-1][0]) == EPOCHS * STEPS
@@ -93,50 +100,6 @@ def test_a_schedule_is_the_identity_with_a_global_batch(bench: Bench) -> None:
     assert values(run_ranks(script, 2, bench, 2, (False,))) == [3, 3]
 
 
-def refused(how: str) -> None:
-    trial = gpusched.init()
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-    data = TensorDataset(torch.ones(8, 1))
-    if how == "plateau":
-        trial.schedule(ReduceLROnPlateau(optimizer))
-    elif how == "inner":
-        inner = CosineAnnealingLR(optimizer, T_max=9)
-        trial.schedule(inner)
-        trial.track(schedule=inner)
-    elif how == "list":
-        trial.track(numbers=gpusched.pickled([1, 2]))
-    elif how == "local":
-        trial.scale_lr(optimizer)
-        trial.local_batch(2)
-    elif how == "uneven":
-        trial.local_batch(0)
-    elif how == "distributed":
-        sampler = torch.utils.data.DistributedSampler(data, 2, 0)
-        trial.loader(data, 2, sampler=sampler)
-    elif how == "late":
-        trial.report(accuracy=1)
-        trial.state["n"] = 1
-
-
-@pytest.mark.parametrize(
-    ("how", "told"),
-    [
-        ("plateau", "step it once an epoch, as it is"),
-        ("inner", "track what trial.schedule(...) returned"),
-        ("list", "a list has no __dict__"),
-        ("local", "call it before them"),
-        ("uneven", "trial.local_batch(0) does not divide"),
-        ("distributed", "leave sampler out"),
-        ("late", "write state = trial.state beside trial.track(...)"),
-    ],
-)
-def test_what_would_go_wrong_is_refused_with_the_line_to_change(
-    bench: Bench, how: str, told: str
-) -> None:
-    (ended,) = run_ranks(refused, 1, bench, arguments=(how,))
-    assert told in ended.error
-
-
 def weighted(stops: int) -> tuple[list[int], int]:
     trial = gpusched.init()
     data = TensorDataset(torch.arange(6))
@@ -152,7 +115,7 @@ def weighted(stops: int) -> tuple[list[int], int]:
 
 
 def test_indices_of_a_sampler_of_the_scripts_own_are_dealt_exactly(bench: Bench) -> None:
-    (whole,) = values(run_ranks(weighted, 1, Bench_at(bench, "whole"), arguments=(0,)))
+    ((whole,),) = through(bench.beside("whole"), weighted, [(1, END)], 0)
     assert len(whole[0]) == 24
     assert set(whole[0]) <= {0, 3, 5}
     with daemon(bench, at_step(save=1)):

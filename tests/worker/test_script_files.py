@@ -11,12 +11,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 import gpusched
 from gpusched.protocol import RankHello
-from tests.worker.fakes import Bench, at_step, daemon, if_it_leaves, run_rank, run_ranks
-from tests.worker.test_ranks import values
+from tests.worker.fakes import (
+    END,
+    Bench,
+    at_step,
+    daemon,
+    if_it_leaves,
+    run_rank,
+    run_ranks,
+    through,
+    values,
+)
 
 
 def library(asks: str, limit: int = 6) -> tuple[int, list[int]]:
@@ -116,8 +124,7 @@ def test_a_loop_that_is_not_in_charge_leaves_when_its_files_are_saved(bench: Ben
         return seen, trial.step, told
 
     for incarnation, looping in enumerate((True, False), 1):
-        here = Bench(bench.root.parent / f"{incarnation}")
-        here.prepare()
+        here = bench.beside(f"{incarnation}")
         with daemon(here, lambda report: "yield" if report.step == 2 else "continue"):
             (first,) = run_ranks(script, 1, here, arguments=(looping,))
         assert first.code == 0
@@ -149,13 +156,8 @@ def test_clock_and_generators_are_restored_for_a_script_that_saves_files_alone(
                 (folder / "note").touch()
         return seen
 
-    bench.prepare(lr_warmup_epochs=5)
-    here = Bench(bench.root.parent / "whole")
-    here.prepare(lr_warmup_epochs=5)
-    whole = values(run_ranks(script, 2, here))
-    with daemon(bench, lambda report: "yield" if report.step == 3 else "continue"):
-        first = values(run_ranks(script, 2, bench))
-    second = values(run_ranks(script, 2, bench, 2))
+    (whole,) = through(bench.beside("whole"), script, [(2, END)])
+    first, second = through(bench, script, [(2, 3), (2, END)])
     assert [a + b for a, b in zip(first, second, strict=True)] == whole
     assert len({rate for rate, _ in whole[0]}) > 3
 
@@ -165,35 +167,6 @@ def test_a_damaged_file_of_the_script_sets_the_whole_checkpoint_aside(bench: Ben
         values(run_ranks(library, 1, bench, arguments=("save",)))
     (bench.paths.checkpoint(4) / "files" / "state" / "rank-0.json").write_text("5")
     assert values(run_ranks(library, 1, bench, 2, ("save",))) == [(6, [2])]
-
-
-def test_files_before_the_first_report_are_refused(bench: Bench) -> None:
-    def script() -> None:
-        with gpusched.init().checkpoint_dir():
-            pass
-
-    (ended,) = run_ranks(script, 1, bench)
-    assert "report first, then save" in ended.error
-
-
-def test_a_script_in_charge_is_never_ended_by_a_report(bench: Bench) -> None:
-    def script() -> list[float]:
-        trial = gpusched.init(in_charge=True)
-        model = nn.Linear(1, 1)
-        trial.track(model=model)
-        seen = []
-        while not trial.should_yield():
-            with torch.no_grad():
-                model.weight.fill_(trial.step + 1.0)
-            trial.report(accuracy=0)
-            seen.append(model.weight.item())
-        return seen
-
-    with daemon(bench, at_step(**{"yield": 1})):
-        assert run_rank(script, bench).value == [1.0]
-    with daemon(bench, at_step(leave=3)):
-        assert run_rank(script, bench, 2).value == [2.0, 3.0]
-    assert bench.last_word(1) == {"why": "yielded", "step": 1, "saved_step": 1}
 
 
 HELPERS = """

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import gpusched
-from tests.worker.fakes import Bench, at_step, daemon, run_ranks
+from tests.worker.fakes import END, Bench, at_step, daemon, run_ranks, through
 from tests.worker.test_ranks import digits
 
 
@@ -50,9 +50,6 @@ def resized(bench: Bench, plan: list[tuple[int, bool, int]]) -> list[float]:
         assert bench.last_word(incarnation) is not None
     weights: list[float] = ended[0].value
     return weights
-
-
-END = 10**6
 
 
 @pytest.mark.parametrize(
@@ -113,16 +110,9 @@ def averaged(steps: int = 4) -> list[float]:
 
 
 def test_a_model_that_is_sharded_by_hand_and_compiled_is_saved_whole(bench: Bench) -> None:
-    whole = Bench(bench.root / "whole")
-    whole.prepare()
-    (alone,) = run_ranks(averaged, 1, whole)
-    moved = Bench(bench.root / "moved")
-    moved.prepare()
-    for incarnation, (ranks, until) in enumerate([(1, 1), (2, 3), (1, END)], 1):
-        with daemon(moved, at_step(**{"yield": until})):
-            ended = run_ranks(averaged, ranks, moved, incarnation)
-        assert not any(rank.error for rank in ended), "".join(rank.error for rank in ended)
-    assert ended[0].value == pytest.approx(alone.value, abs=1e-9)
+    ((alone,),) = through(bench.beside("whole"), averaged, [(1, END)])
+    *_, (moved,) = through(bench.beside("moved"), averaged, [(1, 1), (2, 3), (1, END)])
+    assert moved == pytest.approx(alone, abs=1e-9)
 
 
 def with_fsdp1() -> None:

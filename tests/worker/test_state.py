@@ -151,17 +151,6 @@ def test_names_do_not_depend_on_wrappers(ddp: Any) -> None:
         assert same(fresh, net)
 
 
-def test_wrappers_deep_inside_an_averaged_model(ddp: Any) -> None:
-    torch.manual_seed(0)
-    net = Net()
-    averaged = torch.optim.swa_utils.AveragedModel(ddp(net))
-    saved = save_object("ema", averaged)
-    assert "module.first.weight" in saved
-    other = torch.optim.swa_utils.AveragedModel(Net())
-    load_object("ema", other, saved, step=1)
-    assert same(other, averaged)
-
-
 @pytest.mark.parametrize("width", [4, 2])
 def test_a_model_of_another_shape_is_told_what_to_change(width: int) -> None:
     saved = save_object("model", Net())
@@ -176,30 +165,6 @@ def test_a_missing_parameter_is_told(ddp: Any) -> None:
     del saved["first.bias"]
     with pytest.raises(RuntimeError, match="Missing key"):
         load_object("model", ddp(Net()), saved, step=9)
-
-
-def test_optimizers_and_schedulers_go_through_disk() -> None:
-    net = Net()
-    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
-    chain = torch.optim.lr_scheduler.SequentialLR(
-        optimizer,
-        [
-            torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4]),
-            torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10),
-        ],
-        [5],
-    )
-    for _ in range(3):
-        net(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-        chain.step()
-    saved = through_disk(
-        {"opt": save_object("opt", optimizer), "sched": save_object("sched", chain)}
-    )
-    load_object("opt", optimizer, saved["opt"], 3)
-    load_object("sched", chain, saved["sched"], 3)
-    assert chain.get_last_lr() == [pytest.approx(0.01)]
-    assert optimizer.state_dict()["state"][0]["step"] == 3
 
 
 class Averages:

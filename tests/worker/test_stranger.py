@@ -16,8 +16,8 @@ from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, ReduceLROnPlat
 
 import gpusched
 from gpusched.protocol import Remark
-from tests.worker.fakes import Bench, Ended, at_step, daemon, run_ranks
-from tests.worker.test_ranks import Bench_at, digits, small_net, values
+from tests.worker.fakes import END, Bench, at_step, daemon, run_ranks, through, values
+from tests.worker.test_ranks import digits, small_net
 
 EPOCHS = 5
 
@@ -112,30 +112,9 @@ def adversarial() -> list[float]:
     return weights(one, two)
 
 
-def run(bench: Bench, body: Any, arguments: tuple[Any, ...], plan: list[int]) -> list[Ended]:
-    """Launch after launch, each of which leaves after two more epochs."""
-    bench.prepare(batch="global")
-    for number, ranks in enumerate(plan, 1):
-        leaves = {"yield": 2 * number} if number < len(plan) else {}
-        with daemon(bench, at_step(**leaves)):
-            ended = run_ranks(body, ranks, bench, number, arguments)
-    return ended
-
-
 HOWS = (
-    *(
-        "clips",
-        "scaler",
-        "autocast",
-        "swa",
-        "plateau",
-        "restarts",
-        "lbfgs",
-        "skips",
-        "validates",
-        "compiled",
-    ),
-    "adversarial",
+    *("clips", "scaler", "autocast", "swa", "plateau", "restarts", "lbfgs", "skips", "validates"),
+    *("compiled", "adversarial"),
 )
 
 
@@ -145,24 +124,23 @@ def test_an_ordinary_loop_ends_as_if_nothing_had_happened(bench: Bench, how: str
         # What compiling imports is imported once: each rank is forked from this process.
         torch.compile(nn.Linear(1, 1), backend="eager")(torch.ones(1))
     body, arguments = (adversarial, ()) if how == "adversarial" else (common, (how,))
-    (expected,) = values(run(Bench_at(bench, "whole"), body, arguments, [1]))
-    assert values(run(Bench_at(bench, "paused"), body, arguments, [1, 1]))[0] == expected
+    whole, paused, resized = (
+        bench.beside(name, batch="global") for name in ("whole", "paused", "resized")
+    )
+    ((expected,),) = through(whole, body, [(1, END)], *arguments)
+    assert through(paused, body, [(1, 2), (1, END)], *arguments)[1] == [expected]
     rounding = (
         3e-3 if how == "autocast" else 1e-8
     )  # bfloat16 has 8 bits, and two ranks sum other numbers
-    for found in values(run(Bench_at(bench, "resized"), body, arguments, [1, 2, 1])):
+    for found in through(resized, body, [(1, 2), (2, 4), (1, END)], *arguments)[2]:
         assert found == pytest.approx(expected, abs=rounding)
 
 
-def normed(how: str) -> list[float]:
-    """Batch norm whose statistics are shared between ranks, wrapped by ``trial`` or by the script."""
+def normed() -> list[float]:
+    """Batch norm whose statistics are shared between ranks."""
     trial = gpusched.init()
     model: Any = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
-    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    if how == "wrap":
-        model = trial.wrap(model)
-    elif trial.world_size > 1:
-        model = nn.parallel.DistributedDataParallel(model)
+    model = trial.wrap(nn.SyncBatchNorm.convert_sync_batchnorm(model))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trial.track(model=model, opt=optimizer)
     for step in trial.steps(limit=4):
@@ -174,20 +152,15 @@ def normed(how: str) -> list[float]:
     return weights(model)
 
 
-@pytest.mark.parametrize(
-    ("how", "told"),
-    [("wrap", "leave SyncBatchNorm.convert_sync_batchnorm out"), ("ddp", "only work with GPU")],
-)
-def test_shared_batch_norm_trains_on_one_cpu_slot_and_is_refused_on_two(
-    bench: Bench, how: str, told: str
-) -> None:
-    expected = values(run_ranks(normed, 1, Bench_at(bench, "whole"), arguments=(how,)))
+def test_shared_batch_norm_trains_on_one_cpu_slot_and_is_refused_on_two(bench: Bench) -> None:
+    """By torch, which shares them between GPUs alone."""
+    (expected,) = through(bench.beside("whole"), normed, [(1, END)])
     with daemon(bench, at_step(**{"yield": 2})):
-        run_ranks(normed, 1, bench, 1, (how,))
-    errors = [rank.error for rank in run_ranks(normed, 2, bench, 2, (how,))]
+        run_ranks(normed, 1, bench)
+    errors = [rank.error for rank in run_ranks(normed, 2, bench, 2)]
     assert all(errors)
-    assert any(told in error for error in errors)
-    assert values(run_ranks(normed, 1, bench, 3, (how,))) == expected
+    assert any("only work with GPU" in error for error in errors)
+    assert values(run_ranks(normed, 1, bench, 3)) == expected
 
 
 class Whole:

@@ -14,8 +14,7 @@ from torch import nn
 from torch.utils.data import IterableDataset, get_worker_info
 
 import gpusched
-from tests.worker.fakes import Bench, at_step, daemon, run_ranks
-from tests.worker.test_ranks import values
+from tests.worker.fakes import Bench, at_step, daemon, run_ranks, values
 
 LENGTH = 45
 
@@ -108,7 +107,7 @@ def consume(kind: str, options: dict[str, Any], epochs: int = 2) -> dict[str, An
         for batch in loader:
             torch.rand(3)  # the training draws too
             optimizer.step()
-            weights.append(trial._weight.value)
+            weights.append(trial._training.weight.value)
             steps.append(batch.tolist() if weights[-1] else [])
             if len(steps) % 2 == 0:
                 try:
@@ -168,8 +167,7 @@ def test_shares_of_the_last_batch_are_weighted(bench: Bench) -> None:
     """45 samples, 8 at a time: 3 and 2 of the last five; 4 at a time with a fixed global batch: one sample for two."""
     one, other = values(run_ranks(consume, 2, bench, arguments=("plain", {}, 1)))
     assert (one["weights"][-1], other["weights"][-1]) == (2 * 3 / 5, 2 * 2 / 5)
-    whole = Bench(bench.root.parent / "global")
-    whole.prepare(batch="global")
+    whole = bench.beside("global", batch="global")
     one, other = values(run_ranks(consume, 2, whole, arguments=("plain", {}, 1)))
     assert (one["weights"][-1], other["weights"][-1]) == (2.0, 0.0)
 

@@ -70,7 +70,7 @@ def test_a_trial_that_nobody_stops(bench: Bench) -> None:
 
 def test_yield_at_the_end_of_an_epoch_saves_what_follows_the_report(bench: Bench) -> None:
     """Paused after 3 steps and resumed: the same curve to the last bit as without; the scheduler's step is in."""
-    whole = run_rank(train, Bench_like(bench, "whole"))
+    whole = run_rank(train, bench.beside("whole"))
     with daemon(bench, at_step(**{"yield": 3})):
         first = run_rank(train, bench, incarnation=1)
     assert first.value[:2] == [[0, 1, 2], 0.1 / 8]
@@ -87,12 +87,6 @@ def test_yield_at_the_end_of_an_epoch_saves_what_follows_the_report(bench: Bench
         (2, 5, 5),
         (2, 6, 6),
     ]
-
-
-def Bench_like(bench: Bench, name: str) -> Bench:
-    other = Bench(bench.root.with_name(name))
-    other.prepare()
-    return other
 
 
 @pytest.mark.parametrize("form", ["steps", "range"])
@@ -200,8 +194,7 @@ def test_a_report_tells_seconds_a_step_and_the_length_of_the_loop_once(bench: Be
     first, second = fake.of_kind(Report)
     assert (first.length, second.length) == (200, None)
     assert 1.0 <= first.step_time_s < 10.0
-    known = Bench_like(bench, "known")
-    known.prepare(max_steps=200)
+    known = bench.beside("known", max_steps=200)
     with daemon(known) as fake:
         run_rank(script, known)
     assert {report.length for report in fake.of_kind(Report)} == {None}
@@ -248,12 +241,6 @@ def test_a_slow_disk_does_not_hold_training_up(bench: Bench) -> None:
         assert fake.saved() == [1, 5]
 
 
-def test_max_steps_of_the_recipe_ends_the_loop(bench: Bench) -> None:
-    bench.prepare(max_steps=3)
-    assert run_rank(train, bench, 1, None).value[0] == [0, 1, 2]
-    assert bench.last_word() == {"why": "finished", "step": 3, "saved_step": 3}
-
-
 def test_a_damaged_checkpoint_costs_steps_not_the_trial(bench: Bench) -> None:
     with daemon(bench, at_step(save=2, **{"yield": 4})):
         run_rank(train, bench)
@@ -262,7 +249,7 @@ def test_a_damaged_checkpoint_costs_steps_not_the_trial(bench: Bench) -> None:
     ended = run_rank(train, bench, incarnation=2)
     assert ended.value[0] == [2, 3, 4, 5]
     assert "step-00000004 is damaged" in ended.stderr
-    whole = run_rank(train, Bench_like(bench, "whole"))
+    whole = run_rank(train, bench.beside("whole"))
     assert ended.value[2] == weights(whole)
 
 
@@ -337,7 +324,7 @@ def often(every: int = 2) -> list[Any]:
 
 
 def test_a_yield_in_mid_epoch_saves_at_once_and_goes_on_with_the_next_sample(bench: Bench) -> None:
-    whole = run_rank(often, Bench_like(bench, "whole")).value
+    whole = run_rank(often, bench.beside("whole")).value
     with daemon(bench, at_step(save=1, **{"yield": 2})):
         first = run_rank(often, bench).value
     assert first == [*whole[:4], "left"]

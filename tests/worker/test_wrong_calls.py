@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
+from torch.utils.data import DistributedSampler, TensorDataset
 
 import gpusched
 from tests.worker.fakes import Bench, at_step, daemon, run_rank, run_ranks
@@ -27,9 +29,6 @@ def fails(how: str) -> None:
         trial.track(model=model)
     elif how == "huge":
         trial.report(accuracy=1, **{f"m{n}": n for n in range(10_000)})
-    elif how == "zero":
-        trial.report(accuracy=1)
-        trial.report(step=0, accuracy=1)
     elif how in ("from 0", "by itself", "untracked"):
         tracked = {} if how == "untracked" else {"model": model, "optimizer": optimizer}
         for epoch in trial.steps(3, **tracked):
@@ -42,6 +41,28 @@ def fails(how: str) -> None:
     elif how == "back":
         trial.report(step=5, accuracy=1)
         trial.report(step=5, accuracy=1)
+    elif how == "plateau":
+        trial.schedule(ReduceLROnPlateau(optimizer))
+    elif how == "inner":
+        inner = CosineAnnealingLR(optimizer, T_max=9)
+        trial.schedule(inner)
+        trial.track(schedule=inner)
+    elif how == "list":
+        trial.track(numbers=gpusched.pickled([1, 2]))
+    elif how == "local":
+        trial.scale_lr(optimizer)
+        trial.local_batch(2)
+    elif how == "uneven":
+        trial.local_batch(0)
+    elif how == "distributed":
+        data = TensorDataset(torch.ones(8, 1))
+        trial.loader(data, 2, sampler=DistributedSampler(data, 2, 0))
+    elif how == "late state":
+        trial.report(accuracy=1)
+        trial.state["n"] = 1
+    elif how == "no files yet":
+        with trial.checkpoint_dir():
+            pass
     elif how == "stateful":
         model.state_dict = lambda: {"fn": print}  # type: ignore[method-assign,assignment]
         trial.track(model=model)
@@ -56,10 +77,21 @@ def fails(how: str) -> None:
         ("twice", "ValueError", "'model' is tracked already"),
         ("late", "RuntimeError", "before the first trial.report"),
         ("huge", "ValueError", "bytes in 10001 metrics"),
-        ("zero", "ValueError", "it counts finished steps, so the first is 1"),
-        ("from 0", "ValueError", "trial.report(step=0) after step 0: it counts finished steps"),
+        (
+            "from 0",
+            "ValueError",
+            "trial.report(step=0) after step 0: it counts finished steps, so the first is 1",
+        ),
         ("by itself", "TypeError", "trial.report(accuracy=...), and trial.report(**metrics)"),
         ("back", "ValueError", "trial.report(step=5) after step 5: it must go up"),
+        ("plateau", "TypeError", "step it once an epoch, as it is"),
+        ("inner", "ValueError", "track what trial.schedule(...) returned"),
+        ("list", "TypeError", "a list has no __dict__"),
+        ("local", "RuntimeError", "call it before them"),
+        ("uneven", "ValueError", "trial.local_batch(0) does not divide"),
+        ("distributed", "TypeError", "leave sampler out"),
+        ("late state", "RuntimeError", "write state = trial.state beside trial.track(...)"),
+        ("no files yet", "RuntimeError", "report first, then save"),
         ("stateful", "TypeError", "a checkpoint cannot hold model['fn'], a builtins."),
     ],
 )
