@@ -84,7 +84,6 @@ def test_while_the_disk_is_full_nothing_is_done_and_nothing_is_lost(tmp_path: Pa
 
 
 def test_with_a_reserve_the_search_ends_on_a_full_disk(tmp_path: Path) -> None:
-    journal, executor = Journal.create(tmp_path / "journal.db", {}), watched(SETUP)
     pages = 1
 
     def give() -> bool:
@@ -93,10 +92,8 @@ def test_with_a_reserve_the_search_ends_on_a_full_disk(tmp_path: Path) -> None:
         _limit_pages(journal, pages)
         return True
 
-    driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal, check=True, spare=give)
+    driver, _, journal = begun(tmp_path / "journal.db", spare=give)
     _limit_pages(journal, pages)
-    devices = tuple(device.id for device in executor.inventory())
-    driver.handle([DevicesJoined(at=0.0, devices=devices)])
     while not driver.experiment.state.finished:
         driver.turn()
         assert driver.stalled is None, driver.stalled
