@@ -1,4 +1,4 @@
-"""A search looked at afterwards, by a person or a program, and cleaned up: ``export``, ``report``, ``gc``."""
+"""What a search has left, or leaves as it runs: ``logs``, ``export``, ``report``, ``gc``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import csv
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -13,15 +14,114 @@ from typing import Any, TextIO
 from msgspec import structs
 
 from gpusched.cli import common
-from gpusched.cli.common import argument
+from gpusched.cli.common import argument, one_of
 from gpusched.daemon import session
+from gpusched.dashboard.model import FINAL, from_json
 from gpusched.errors import InputError
 from gpusched.folder import find
-from gpusched.folder.files import read_json
+from gpusched.folder.files import read_from, read_json
 from gpusched.folder.lock import Lock
+from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.journal import timeline
 from gpusched.journal.timeline import Timeline
-from gpusched.text import count, flat, show_bytes
+from gpusched.text import count, flat, harmless, show_bytes
+
+FINAL_EVERY_S = 2.0
+"""Time after which ``logs -f`` asks again whether its trial is over."""
+
+# ---------------------------------------------------------------- logs
+
+
+@common.command(
+    common.TRIAL,
+    argument("-f, --follow", "show more as the trial prints"),
+    one_of(
+        argument("--rank N", "this rank (default: 0)", type=int), argument("--all", "all ranks")
+    ),
+    argument("--launch N", "this launch (default: the latest)", type=int),
+    lines="line",
+)
+def logs(args: argparse.Namespace) -> int:
+    """Show what a trial printed; -f continues until the trial is over.
+
+    Shown is rank 0 of the latest launch, unless --rank, --all or --launch say otherwise; with --all each line
+    begins with its rank. Of a rank that printed more than 32 MiB the last are shown, and a line says so. Ctrl-C
+    ends only the following.
+    """
+    paths = common.experiment(args)
+    number = session.trial_number(args.trial)
+    trial = paths.trial(number)
+    if not trial.root.is_dir():
+        known = paths.trial_numbers
+        so_far = f"trials {_span(known)} have" if known else "none has"
+        raise InputError(f"trial {number} has not been launched; so far {so_far}")
+    folder = _launch(trial, args.launch)
+    try:
+        _print(paths, number, folder, args)
+    except KeyboardInterrupt:
+        if not args.follow:
+            raise
+    return 0
+
+
+def _launch(trial: TrialPaths, wanted: int | None) -> Path:
+    known = trial.incarnations
+    if not known:
+        raise InputError(f"trial {int(trial.root.name)} has printed nothing yet")
+    if wanted is not None and wanted not in known:
+        raise InputError(f"this trial has no launch {wanted}; there are {_span(known)}")
+    return trial.logs(wanted if wanted is not None else known[-1])
+
+
+def _files(folder: Path, args: argparse.Namespace) -> list[tuple[int, str, Path]]:
+    named = {path.stem.removeprefix("rank-") for path in folder.glob("rank-*.*")}
+    ranks = sorted(int(name) for name in named if name.isdigit())
+    if args.rank is not None and args.rank not in ranks:
+        raise InputError(f"this launch has no rank {args.rank}; ranks: {_span(ranks)}")
+    if not args.all:
+        ranks = [args.rank if args.rank is not None else 0]
+    files = [(rank, s, folder / f"rank-{rank}.{s}") for rank in ranks for s in ("out", "err")]
+    return [entry for entry in files if entry[2].exists()]
+
+
+def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Namespace) -> None:
+    """Print every line so far; with ``-f`` continue until the trial or the daemon has come to an end."""
+    offsets: dict[Path, int] = {}
+    ended, silent = False, True
+    next_look_at = 0.0
+    while True:
+        for rank, stream, path in _files(folder, args):
+            found, offsets[path] = read_from(path, offsets.get(path, 0))
+            parts = [part for line in found for part in line.splitlines() or [""]]
+            # What a terminal would take for a command is not shown as such (reliability F34); tabs stay.
+            lines = ["\t".join(map(harmless, part.split("\t"))) for part in parts]
+            silent = silent and not lines
+            for line in lines:
+                if args.json:
+                    common.print_json({"rank": rank, "stream": stream, "line": line})
+                else:
+                    print(f"[{rank}] {line}" if args.all else line, flush=args.follow)
+        if not args.follow or ended:
+            if silent:
+                common.note(f"trial {number} has printed nothing in launch {folder.name}")
+            return
+        ended = not find.has_daemon(paths)
+        if not ended and time.monotonic() >= next_look_at:
+            next_look_at = time.monotonic() + FINAL_EVERY_S
+            trial = from_json(session.view(paths)).trial(number)
+            ended = trial is not None and trial.state in FINAL
+        time.sleep(0.3)
+        latest = _launch(paths.trial(number), args.launch)
+        if latest != folder:
+            folder = latest
+            common.note(f"-- launch {folder.name} --")
+
+
+def _span(numbers: list[int]) -> str:
+    if len(numbers) < 2:
+        return f"{numbers[0]} alone" if numbers else "none"
+    return f"{numbers[0]} to {numbers[-1]}"
+
 
 # ---------------------------------------------------------------- export
 

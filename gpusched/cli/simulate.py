@@ -150,7 +150,7 @@ def whatif_lines(found: Mapping[str, Any]) -> Iterator[str]:
     now, *changes = answers
     if not found["over"]:
         of = count(now["futures"], "future")
-        yield f"at the deadline: probably {_interval(now['best'], show_metric)} (80% of {of})"
+        yield f"at the deadline: probably {_interval(now['best'])} (80% of {of})"
         if now["without_model"]:
             without = count(now["without_model"], "future")
             yield f"{without} would have no model on disk at the deadline: no checkpoint has been saved yet"
@@ -164,12 +164,10 @@ def _gain(change: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     gain = sign * (change["best"]["median"] - found["answers"][0]["best"]["median"])
     more = "better" if gain >= 0 else "worse"
     by = f"{abs(gain):.2g} {more} than without" if gain else "as without"
-    return f"probably {metric_of(change['best'], found)}, {by}"
+    return f"probably {found['metric']} {_interval(change['best'])}, {by}"
 
 
-def metric_of(best: Mapping[str, float], found: Mapping[str, Any]) -> str:
-    return f"{found['metric']} {_interval(best, show_metric)}"
-
-
-def _interval(best: Mapping[str, float], show: Any) -> str:
-    return f"{show(best['median'])} ({show(best['low'])} to {show(best['high'])})"
+def _interval(best: Mapping[str, float]) -> str:
+    return (
+        f"{show_metric(best['median'])} ({show_metric(best['low'])} to {show_metric(best['high'])})"
+    )

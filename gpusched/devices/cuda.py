@@ -30,18 +30,12 @@ from gpusched.devices.helper import Driver, World
 from gpusched.devices.leases import Leases, lease_folder, lease_holder
 from gpusched.devices.machine import choose, find_machine, islands, place
 from gpusched.devices.nvml import Gpu, Machine
-from gpusched.devices.release import (
-    IDLE_LIMIT_BYTES,
-    UNSEEN_LIMIT_BYTES,
-    Processes,
-    processes_here,
-)
-from gpusched.devices.unit import SHARE, Board, Unit
+from gpusched.devices.release import IDLE_LIMIT_BYTES, UNSEEN_LIMIT_BYTES, Processes
+from gpusched.devices.unit import SHARE, Board, Doing, Unit
 from gpusched.errors import DeviceError
 
 LOOK_EVERY_S = 1.0
-ANSWER_S = 0.02
-RELEASE_TURN_S = 0.01
+ANSWER_S = 0.01
 """Time after which the helper's answer is looked for; the same while a release is waited for."""
 LEASE_RETRY_S = 5.0
 FIRST_READING_TIMEOUT_S = 30.0
@@ -73,7 +67,7 @@ class CudaDevices:
         """
         self._world = world or World()
         self._now = self._world.now
-        self._processes = processes or processes_here(experiment)
+        self._processes = processes or Processes(experiment)
         self._driver = Driver(self._world, self._processes)
         self._is_resumed = known is not None
         if atoms_per_gpu > 1 and not self._processes.visible:
@@ -159,7 +153,9 @@ class CudaDevices:
         verdict = unit.verdict()
         is_a_strangers = {holder.whose for holder in verdict.holders} == {"foreign"}
         if self._is_resumed and usage is not None and not unit.board.gone and not is_a_strangers:
-            unit.be_left()
+            unit.doing = (
+                Doing.HELD
+            )  # a trial of ours may live there, until the executor says otherwise
         unit.learn()
         unit.fault()
         if usage is None and unit.out is None:
@@ -246,10 +242,7 @@ class CudaDevices:
         self._tell_recoveries(units)
         for unit in units:
             unit.learn()
-        if waiting:
-            self._plan(RELEASE_TURN_S)
-        else:
-            self._plan(ANSWER_S if self._driver.is_waiting else LOOK_EVERY_S - ANSWER_S)
+        self._plan(ANSWER_S if waiting or self._driver.is_waiting else LOOK_EVERY_S - ANSWER_S)
 
     def _tell_faults(self, units: Sequence[Unit]) -> None:
         """Tell of devices that went bad."""
@@ -322,7 +315,7 @@ def gpu_states(
 ) -> tuple[list[GpuState], Machine]:
     """Return every GPU of the machine, and the machine. Takes seconds at most; raises DeviceError."""
     world = world or World()
-    processes = processes or processes_here()
+    processes = processes or Processes()
     driver = Driver(world, processes)
     limit_bytes = IDLE_LIMIT_BYTES if processes.visible else UNSEEN_LIMIT_BYTES
     try:

@@ -23,7 +23,6 @@ from typing import Any
 from gpusched.devices.nvml import (
     Gpu,
     GpuUsage,
-    Machine,
     NvmlError,
     NvmlLost,
     ask,
@@ -33,7 +32,7 @@ from gpusched.devices.nvml import (
     read_vitals,
     start,
 )
-from gpusched.devices.release import Processes, in_initial_pid_namespace
+from gpusched.devices.release import Processes
 from gpusched.devices.unit import NEVER, Board, Seen
 from gpusched.errors import DeviceError
 
@@ -49,53 +48,34 @@ LOOK_PACE_S, RELEASE_PACE_S = 0.9, 0.05
 """From one look at a GPU to the next; while a release is waited for."""
 
 
-class Answerer:
-    """The answers of the driver, in the helper: a method a question. Each may block."""
+def answer(processes: Processes, question: str, *given: Any) -> Any:
+    """Return the driver's answer, in the helper; an error is one, too. May block."""
+    try:
+        start()
+        if question == "look":
+            return look(processes, *given)
+        return read_machine() if question == "machine" else int(ask("nvmlDeviceGetCount"))
+    except NvmlError as error:
+        return error
+    except Exception as error:  # the other questions are worth asking all the same
+        return NvmlError(question, 0, f"{type(error).__name__}: {error}")
 
-    def __init__(self, processes: Processes) -> None:
-        self._processes = processes
-        self._handles: dict[str, Any] = {}
 
-    def answer(self, question: str, *given: Any) -> Any:
-        """Return the answer to a question; an error is one, too."""
-        try:
-            start()
-            return getattr(self, question)(*given)
-        except NvmlError as error:
-            return error
-        except Exception as error:  # the other questions are worth asking all the same
-            return NvmlError(question, 0, f"{type(error).__name__}: {error}")
-
-    def count(self) -> int:
-        return int(ask("nvmlDeviceGetCount"))
-
-    def machine(self) -> Machine:
-        return read_machine()
-
-    def find(self, uuid: str) -> Gpu:
-        found = [gpu for gpu in read_machine().gpus if gpu.uuid == uuid]
-        if not found:
-            raise NvmlError("find", 0, "the driver does not show it")
-        return found[0]
-
-    def look(self, gpu: Gpu, at: float) -> Seen:
-        if gpu.uuid not in self._handles:
-            self._handles[gpu.uuid] = handle_of(gpu)
-        handle = self._handles[gpu.uuid]
-        usage = read_usage(handle, at)
-        holders = tuple(self._processes.who(p.pid) for p in usage.processes or ())
-        return Seen(usage, read_vitals(handle), holders)
+def look(processes: Processes, gpu: Gpu, at: float) -> Seen:
+    """Read a GPU, and name the processes on it."""
+    handle = handle_of(gpu)
+    usage = read_usage(handle, at)
+    holders = tuple(processes.who(p.pid) for p in usage.processes or ())
+    return Seen(usage, read_vitals(handle), holders)
 
 
 def main() -> None:
     """Serve the line of descriptor ``argv[1]`` until it is closed; then the owner's pid and the search's folder."""
     descriptor, owner, folder = sys.argv[1:]
-    experiment = Path(folder) if folder else None
-    visible = in_initial_pid_namespace()
-    answerer = Answerer(Processes(experiment, owner=int(owner), visible=visible))
+    processes = Processes(Path(folder) if folder else None, int(owner))
     with contextlib.suppress(EOFError, OSError), Connection(int(descriptor)) as line:
         while True:
-            line.send(answerer.answer(*line.recv()))
+            line.send(answer(processes, *line.recv()))
 
 
 class Helper:
@@ -215,38 +195,33 @@ class Driver:
         if due and self._asked is None:
             self._asked = board = min(due, key=lambda board: board.asked_at)
             board.asked_at = now
-            look, find = ("look", board.gpu, now), ("find", board.gpu.uuid)
-            self._begun().ask(*(look if board.gpu.is_shown else find))
+            self._begun().ask("look", board.gpu, now)
 
     def _is_due(self, board: Board, now: float, pace_s: float) -> bool:
-        if now < board.not_before or now - board.asked_at < pace_s or now <= board.asked_at:
-            return False
-        return board not in self._stuck or self._stuck[board].is_gone()
+        stuck = self._stuck.get(board)
+        is_time = now >= board.not_before and now - board.asked_at >= pace_s
+        return is_time and (stuck is None or stuck.is_gone())
 
     def _take(self, now: float) -> None:
         """Take the answer about the board that was asked about; leave the board alone if none comes."""
         board, helper = self._asked, self._helper
         if board is None or helper is None:
             return
-        has_ended, answer = False, None
         try:
-            answer = helper.take()
+            answer, has_ended = helper.take(), False
         except EOFError:
-            has_ended = True
-        if answer is not None:
-            self._asked, self._hang_max_s, board.waits_since = None, HANG_MAX_S, None
-        elif has_ended or now - board.asked_at > self._hang_max_s:
-            board.not_before, self._stuck[board] = now + RETRY_S, helper
-            self._end_helper()
-        if isinstance(answer, Gpu):
-            board.set_gpu(answer)
-        elif isinstance(answer, NvmlError) and not board.gpu.is_shown:
-            board.not_before = now + RETRY_S
-        elif isinstance(answer, NvmlLost):
-            self.leave(board, f"the GPU is lost: {answer.text}")
+            answer, has_ended = None, True
+        if answer is None:
+            if has_ended or now - board.asked_at > self._hang_max_s:
+                board.not_before, self._stuck[board] = now + RETRY_S, helper
+                self._end_helper()
+            return
+        self._asked, self._hang_max_s, board.waits_since = None, HANG_MAX_S, None
+        if isinstance(answer, NvmlLost):
+            self.leave(board, board.gone or f"the GPU is lost: {answer.text}")
         elif isinstance(answer, NvmlError):
             board.keep(Seen(GpuUsage(board.asked_at, error=str(answer))))
-        elif answer is not None:
+        else:
             board.keep(answer)
 
     def _begun(self) -> Helper:

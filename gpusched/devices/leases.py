@@ -16,7 +16,6 @@ import fcntl
 import json
 import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,10 +52,8 @@ def lease_folder(environ: Mapping[str, str] | None = None) -> Path:
     folder, problem = home / "gpusched/leases", ""
     try:
         found = private_folder(folder).lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            problem = "is not a folder of yours"
-        elif found.st_mode & 0o022:
-            problem = "may be written by others (chmod go-w)"
+        if found.st_uid != os.getuid() or found.st_mode & 0o022:
+            problem = "belongs to somebody else, or others may write there (chmod go-w)"
     except OSError as error:
         problem = f"cannot be made: {error.strerror or error}"
     if problem:

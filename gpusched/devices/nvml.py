@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pynvml
@@ -47,7 +47,6 @@ _KINDS: dict[int, type[NvmlError]] = {
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: NvmlUnsupported,
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: NvmlUnsupported,
     pynvml.NVML_ERROR_DEPRECATED: NvmlUnsupported,
-    pynvml.NVML_ERROR_VGPU_ECC_NOT_SUPPORTED: NvmlUnsupported,
     pynvml.NVML_ERROR_NO_PERMISSION: NvmlUnsupported,
     pynvml.NVML_ERROR_NOT_FOUND: NvmlLost,
     pynvml.NVML_ERROR_GPU_IS_LOST: NvmlLost,
@@ -193,8 +192,10 @@ def read_machine() -> Machine:
 def handle_of(gpu: Gpu) -> Any:
     """Return NVML's handle of a GPU; raises NvmlLost where the GPU, or another one, is not in its place.
 
-    By the bus: NVML attaches to the GPU of that place alone, while it may attach to all when it looks for a UUID.
+    By the bus, where that is known: NVML attaches to the GPU of that place alone, and perhaps to all for a UUID.
     """
+    if not gpu.is_shown:
+        return ask("nvmlDeviceGetHandleByUUID", gpu.uuid)
     handle = ask("nvmlDeviceGetHandleByPciBusId", gpu.pci_bus_id)
     if ask("nvmlDeviceGetUUID", handle) != gpu.uuid:
         code = pynvml.NVML_ERROR_GPU_NOT_FOUND
@@ -228,8 +229,8 @@ class GpuUsage:
     """Processes on a GPU and memory in use, at one moment.
 
     ``at``: a time before which this reading was not begun. ``processes``: None where compute processes are not listed.
-    ``memory_bytes`` leaves out what the driver reserves for itself. ``error``: why the reading is incomplete in a way
-    that a later one may not be.
+    ``memory_bytes`` leaves out what the driver reserves for itself. ``error``: why the reading failed; a later one may
+    not.
     """
 
     at: float
@@ -239,44 +240,34 @@ class GpuUsage:
 
 
 def read_usage(handle: Any, at: float) -> GpuUsage:
-    """Read processes, then memory. Raises NvmlLost alone."""
-    errors: list[str] = []
-    processes = _processes(handle, errors)
-    return GpuUsage(at, processes, _used(handle, errors), "; ".join(errors))
+    """Read processes, then memory. Raises NvmlError where the driver fails at one of them, which a later try may not.
+
+    The memory in use is without the driver's reserve (version 2 of the question: from driver 510 on).
+    """
+    processes = _processes(handle)
+    memory = _ask_of_usage("nvmlDeviceGetMemoryInfo", handle, pynvml.nvmlMemory_v2)
+    return GpuUsage(at, processes, None if memory is None else int(memory.used))
 
 
-def _used(handle: Any, errors: list[str]) -> int | None:
-    """Return the memory in use without the driver's reserve (version 2 of the question: from driver 510 on)."""
-    memory = _try(errors, "nvmlDeviceGetMemoryInfo", handle, pynvml.nvmlMemory_v2)
-    return None if memory is None else int(memory.used)
-
-
-def _processes(handle: Any, errors: list[str]) -> tuple[GpuProcess, ...] | None:
-    """Return every process with a context; None where compute processes are not listed (``errors``: just now)."""
-    compute = _try(errors, "nvmlDeviceGetComputeRunningProcesses_v3", handle)
+def _processes(handle: Any) -> tuple[GpuProcess, ...] | None:
+    """Return every process with a context; None where compute processes are never listed."""
+    compute = _ask_of_usage("nvmlDeviceGetComputeRunningProcesses_v3", handle)
     if compute is None:
         return None
-    drawing = _try(errors, "nvmlDeviceGetGraphicsRunningProcesses_v3", handle) or ()
+    drawing = _ask_of_usage("nvmlDeviceGetGraphicsRunningProcesses_v3", handle) or ()
+    draws = {int(item.pid) for item in drawing}
     found: dict[int, GpuProcess] = {}
-    for item in compute:
-        used = None if item.usedGpuMemory is None else int(item.usedGpuMemory)
-        found[int(item.pid)] = GpuProcess(int(item.pid), used)
-    for item in drawing:
-        used = None if item.usedGpuMemory is None else int(item.usedGpuMemory)
-        known = found.get(int(item.pid), GpuProcess(int(item.pid), used))
-        found[int(item.pid)] = replace(known, draws=True)
+    for item in (*compute, *drawing):
+        pid, used = int(item.pid), item.usedGpuMemory
+        found.setdefault(pid, GpuProcess(pid, None if used is None else int(used), pid in draws))
     return tuple(found.values())
 
 
-def _try(errors: list[str], function: str, *arguments: object) -> Any | None:
+def _ask_of_usage(function: str, *arguments: object) -> Any | None:
+    """Call as ``ask`` does, but return None where driver, GPU or rights never answer; any other error raises."""
     try:
         return ask(function, *arguments)
-    except (NvmlLost, NvmlAbsent):
-        raise
     except NvmlUnsupported:
-        return None
-    except NvmlError as error:
-        errors.append(str(error))
         return None
 
 
@@ -307,18 +298,8 @@ def read_vitals(handle: Any) -> Vitals:
         temperature_c=None if heat is None else float(heat),
         power_w=None if power is None else power / 1000,
         throttle=int(slowed or 0),
-        recovery=_recovery_action(fields[0]) if fields else 0,
+        recovery=int(fields[0].value.uiVal) if fields and not fields[0].nvmlReturn else 0,
     )
-
-
-def _recovery_action(field: Any) -> int:
-    if field.nvmlReturn != pynvml.NVML_SUCCESS:
-        return 0
-    wide = field.valueType in (
-        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG,
-        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG,
-    )
-    return int(field.value.ullVal if wide else field.value.uiVal)
 
 
 RESET = (

@@ -24,7 +24,7 @@ import psutil
 
 from gpusched.devices.nvml import GpuProcess, GpuUsage
 from gpusched.processes.identity import read_each
-from gpusched.text import show_bytes
+from gpusched.text import clean, show_bytes
 
 WAITING = "waiting for the driver's answer"
 MIB = 1 << 20
@@ -41,7 +41,6 @@ Whose = Literal["ours", "foreign", "gone", "unseen"]
 
 PROC = Path("/proc")
 GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-COMMAND_LENGTH_MAX = 60
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the initial pid namespace (``PROC_PID_INIT_INO`` of the kernel)."""
 PID_MAX = 1 << 22
@@ -163,13 +162,13 @@ class Processes:
     """The machine's processes, as far as we may look at them. ``experiment``: the folder whose processes are ours.
 
     ``owner``: the process whose descendants are ours as well (this one if not given). ``visible``: NVML's pids are
-    those of this pid namespace, which holds outside of containers and with ``--pid=host``.
+    those of this pid namespace, which holds outside of containers and with ``--pid=host``; None: find that out.
     """
 
     def __init__(
-        self, experiment: Path | None = None, owner: int | None = None, *, visible: bool = True
+        self, experiment: Path | None = None, owner: int | None = None, visible: bool | None = None
     ) -> None:
-        self.visible = visible
+        self.visible = in_initial_pid_namespace() if visible is None else visible
         self.experiment = None if experiment is None else os.fspath(experiment)
         self.owner = owner or os.getpid()
         #: When each process began, and its name.
@@ -190,14 +189,12 @@ class Processes:
         if has_ended:
             return replace(known[1], whose="gone") if known else Holder(pid, "gone")
         if known is None or known[0] != began:
-            if len(self._known) > 4096:  # years of other people's jobs
-                self._known.clear()
             known = self._known[pid] = (began, self._look_at(pid))
         return known[1]
 
     def _look_at(self, pid: int) -> Holder:
         name = _ask(pid, psutil.Process.name) or ""
-        command = printable(" ".join(_ask(pid, psutil.Process.cmdline) or [name]))
+        command = clean(" ".join(_ask(pid, psutil.Process.cmdline) or [name]), 60)
         user = _ask(pid, psutil.Process.username) or "unknown user"
         user = f"uid {user}" if user.isdecimal() else user
         return Holder(pid, "ours" if self._is_ours(pid) else "foreign", user, command)
@@ -223,17 +220,6 @@ def _ask(pid: int, question: Callable[[psutil.Process], T]) -> T | None:
             return None
 
     return read_each([pid], answer).get(pid)
-
-
-def printable(text: str) -> str:
-    """Make a command line one short printable line."""
-    line = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
-    return line if len(line) <= COMMAND_LENGTH_MAX else line[: COMMAND_LENGTH_MAX - 1] + "…"
-
-
-def processes_here(experiment: Path | None = None) -> Processes:
-    """Return the machine's processes as they can be seen from this pid namespace."""
-    return Processes(experiment, visible=in_initial_pid_namespace())
 
 
 def in_initial_pid_namespace() -> bool:

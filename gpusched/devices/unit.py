@@ -47,7 +47,12 @@ class Board:
     """The newest reading of one GPU. ``gone``: why the GPU is out of reach; empty while it is not."""
 
     def __init__(self, gpu: Gpu) -> None:
-        self.set_gpu(gpu)
+        self.gpu = gpu
+        # Of a GPU that the driver does not show to a search that is resumed, the UUID alone is known.
+        self.gone = "" if gpu.is_shown else "the driver does not show it"
+        if gpu.mig:
+            off = f"`sudo nvidia-smi -i {gpu.index} -mig 0` switches MIG off"
+            self.gone = f"MIG has cut it into slices, which gpusched does not use ({off})"
         #: Memory in use when nobody is on the GPU; None: nobody has seen it so.
         self.idle_bytes: int | None = None
         self.usage: GpuUsage | None = None
@@ -57,14 +62,6 @@ class Board:
         self.asked_at = NEVER
         self.not_before = 0.0
         self._names: dict[int, Holder] = {}
-
-    def set_gpu(self, gpu: Gpu) -> None:
-        """Take what the driver says of the GPU; of one that it does not show the UUID alone is known."""
-        self.gpu = gpu
-        self.gone = "" if gpu.is_shown else "the driver does not show it"
-        if gpu.mig:
-            off = f"`sudo nvidia-smi -i {gpu.index} -mig 0` switches MIG off"
-            self.gone = f"MIG has cut it into slices, which gpusched does not use ({off})"
 
     def who(self, pid: int) -> Holder:
         """Name a process, as the helper found it out."""
@@ -168,10 +165,6 @@ class Unit:
         """Give the device to a trial."""
         self.doing, self.changed_at = Doing.HELD, self._now()
 
-    def be_left(self) -> None:
-        """Take the device for one on which a trial of ours may live, until the executor says otherwise."""
-        self.doing = Doing.HELD
-
     def drain(self) -> Quarantined | None:
         """Note that the trial's process tree is empty: readings begun from now on tell whether the device is free.
 
@@ -184,10 +177,10 @@ class Unit:
         self.doing, self.changed_at = Doing.DRAINING, self._now()
         if is_left and verdict.is_free:
             self._be_free()
-        if not is_left or verdict.is_free or self.out is not None:
-            return None
-        self.take_out(verdict.why)
-        return self._tell()
+        elif is_left and self.out is None:
+            self.take_out(verdict.why)
+            return self._tell()
+        return None
 
     def wait_for_release(self, limit_s: float) -> None:
         """Begin to wait; a wait that has begun continues as it was. A device that is out comes back by that alone."""

@@ -1,5 +1,4 @@
 """Checks before a search.
 
-``machine`` looks at the machine and its GPUs, ``script`` reads a training script,
-``rehearsal`` (with ``findings``) judges how it trained.
+``machine`` looks at the machine and its GPUs, ``rehearsal`` (with ``findings``) judges how a script trained.
 """

@@ -5,7 +5,6 @@ Every check looks and changes nothing; none imports torch. ``doctor_checks`` run
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 import runpy
@@ -19,14 +18,10 @@ from typing import Literal
 from gpusched.devices.cuda import GpuState, gpu_states
 from gpusched.devices.helper import World
 from gpusched.devices.leases import lease_folder
-from gpusched.devices.nvml import Gpu, Machine
+from gpusched.devices.nvml import Gpu, Machine, NvmlAbsent
 from gpusched.devices.release import Processes, in_initial_pid_namespace
 from gpusched.errors import DeviceError
 from gpusched.text import count, show_bytes
-
-PCI_DEVICES = Path("/sys/bus/pci/devices")
-NVIDIA_VENDOR = "0x10de"
-DISPLAY_CLASSES = ("0x0300", "0x0302")
 
 MIB = 1 << 20
 SHM_WANTED_BYTES = 1024 * MIB
@@ -79,7 +74,7 @@ def doctor_checks(
     if has_gpus:
         checks.append(namespace_check(in_initial_pid_namespace()))
     checks.append(shm_check())
-    checks.extend(limit_checks())
+    checks.append(limit_check())
     checks.append(disk_check(folder or Path.cwd()))
     checks.append(lease_check(environ))
     return checks
@@ -97,8 +92,12 @@ def driver_checks(
     """Check driver and NVML and, if they answer, everything about the GPUs."""
     try:
         states, machine = gpu_states(environ, world, processes)
+    except NvmlAbsent as error:
+        told = f"{error}. Trials run on CPU slots"
+        yield warn("driver", told, "nothing to do if CPU slots are meant")
+        return
     except DeviceError as error:
-        yield absent_check(str(error), nvidia_cards())
+        yield fail("driver", str(error), "look at `nvidia-smi` and `dmesg`; reset or reboot")
         return
     yield driver_check(machine, torch_cuda)
     names = ", ".join(gpu.name for gpu in machine.gpus)
@@ -107,23 +106,6 @@ def driver_checks(
         yield warn("NVML", note, "look at `nvidia-smi` and `dmesg`; reset or reboot")
     yield _persistence([gpu for gpu in machine.gpus if not gpu.persistence])
     yield from map(gpu_check, states)
-
-
-def nvidia_cards(folder: Path = PCI_DEVICES) -> int:
-    """Count the NVIDIA GPUs on the bus, with or without a driver."""
-    cards = 0
-    for device in folder.glob("*"):
-        with contextlib.suppress(OSError):
-            is_nvidia = (device / "vendor").read_text().strip() == NVIDIA_VENDOR
-            cards += is_nvidia and (device / "class").read_text().startswith(DISPLAY_CLASSES)
-    return cards
-
-
-def absent_check(why: str, cards: int) -> Check:
-    if cards:
-        there = f"{count(cards, 'NVIDIA card')} on the bus, but {why}"
-        return fail("driver", there, "install or reload the NVIDIA driver")
-    return warn("driver", f"{why}. Trials run on CPU slots", "nothing to do if CPU slots are meant")
 
 
 def driver_check(machine: Machine, torch_cuda: tuple[str, str] | None) -> Check:
@@ -230,16 +212,15 @@ def disk_check(folder: Path) -> Check:
     return ok("disk", detail)
 
 
-def limit_checks(files: tuple[int, int] | None = None) -> Iterator[Check]:
+def limit_check(files: tuple[int, int] | None = None) -> Check:
     """Check the limit (soft, hard) of open files in this shell; None: ask the kernel."""
     soft, hard = files or resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+    now, most = ("unlimited" if n == resource.RLIM_INFINITY else str(n) for n in (soft, hard))
     if soft == resource.RLIM_INFINITY or soft >= FILES_WANTED:
-        yield ok("open files", "unlimited" if soft == resource.RLIM_INFINITY else str(soft))
-        return
-    detail = f"{soft}: data loaders of several trials may need more"
+        return ok("open files", now)
+    detail = f"{now}: data loaders of several trials may need more"
     state: State = "warn" if soft >= FILES_NEEDED else "fail"
-    yield Check("open files", state, detail, f"run `ulimit -n {most}` first")
+    return Check("open files", state, detail, f"run `ulimit -n {most}` first")
 
 
 def lease_check(environ: Mapping[str, str] | None = None) -> Check:

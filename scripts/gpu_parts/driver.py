@@ -21,7 +21,7 @@ from gpu_parts.box import Failed
 from gpusched.devices.helper import Driver, World
 from gpusched.devices.machine import find_machine
 from gpusched.devices.nvml import Gpu
-from gpusched.devices.release import TOLERANCE_BYTES, in_initial_pid_namespace, processes_here
+from gpusched.devices.release import TOLERANCE_BYTES, Processes, in_initial_pid_namespace
 
 CALLS = 20
 SAMPLE_S = 0.001
@@ -82,7 +82,7 @@ _FAULTS = {
 
 def found(device: str) -> Gpu:
     """Return the GPU's facts as the product reads them."""
-    driver = Driver(World(), processes_here())
+    driver = Driver(World(), Processes())
     try:
         gpus = find_machine(driver).gpus
     finally:

@@ -50,7 +50,6 @@ for epoch in range(trial.step, 50):
         trial.report(loss=nn.functional.mse_loss(model(x), y))
 """
 LOADER = "trial.loader(TensorDataset(x, y), batch_size=8)"
-TRACK = "trial.track(model=model, opt=opt, schedule=schedule)"
 
 
 RIGHTS: dict[str, list[tuple[str, str]]] = {
@@ -93,10 +92,6 @@ MISTAKES: dict[str, tuple[list[tuple[str, str]], str]] = {
     "model not tracked": (
         [("model=model, ", "")],
         "Track all that training changes: trial.track(model=model, opt=opt, sched=sched)",
-    ),
-    "scheduler not tracked": (
-        [(", schedule=schedule", "")],
-        "expected 0.0729: give optimizer and scheduler to trial.track(opt=opt, schedule=schedule)",
     ),
     "every rank draws every sample": (
         [(LOADER, "DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)")],
@@ -150,16 +145,6 @@ MISTAKES: dict[str, tuple[list[tuple[str, str]], str]] = {
         ],
         "keep it in trial.state",
     ),
-    "ranks with the same random batches": (
-        [
-            (
-                "for a, b in loader:",
-                "torch.manual_seed(trial.step)\n    for _ in range(8):\n"
-                "        a = x[(i := torch.randint(64, (8,)))]\n        b = y[i]",
-            )
-        ],
-        "all 2 ranks of this trial train on the same samples",
-    ),
     "evaluation before training": (
         [
             (
@@ -184,35 +169,6 @@ runpy.run_path(gpusched.init().hparams.file)
 """
 
 
-REFUSED: dict[str, tuple[list[tuple[str, str]], str]] = {
-    "schedule by step": (
-        [
-            ("    schedule.step()\n", ""),
-            ("opt.step()", "opt.step()\n        schedule.step()"),
-            ("LambdaLR(opt, lambda epoch: 0.9**epoch)", "LinearLR(opt, 1.0, 0.1, 200)"),
-        ],
-        "Write schedule = trial.schedule(schedule)",
-    ),
-    "ranks not wrapped": (
-        [("trial.wrap(nn.Linear(4, 1))", "nn.Linear(4, 1)")],
-        "wrap the model (model = trial.wrap(model)",
-    ),
-    "nothing tracked": (
-        [(TRACK, "trial.step"), ("trial.scale_lr(opt)\n", "")],
-        "add trial.track(model=model, opt=opt) before the loop that reports",
-    ),
-    "no batch left": (
-        [("batch_size=8)", "batch_size=40, drop_last=True)")],
-        "do not fill one global batch",
-    ),
-    "report on one rank": (
-        [("        trial.report", "        if trial.rank == 0: trial.report")],
-        "move it out of any `if rank == 0`",
-    ),
-}
-"""What the trial itself refuses (``tests/worker`` has its tests); one of these is noticed after ten seconds."""
-
-ALL = MISTAKES | REFUSED
 #: Rehearsed in every run of the tests: one script for each way in which a rehearsal finds something out; what it makes
 #: of other rows is asserted without processes (``tests/doctor``).
 LIVE = (
@@ -226,7 +182,7 @@ def rehearse(folder: Path, names: list[str]) -> dict[str, Any]:
     (folder / "play.py").write_text(RUNNER)
     for name in names:
         script = RIGHT
-        for right, wrong in RIGHTS[name] if name in RIGHTS else ALL[name][0]:
+        for right, wrong in RIGHTS[name] if name in RIGHTS else MISTAKES[name][0]:
             assert right in script
             script = script.replace(right, wrong)
         (folder / f"{name}.py").write_text(script)
@@ -249,7 +205,7 @@ def rehearse(folder: Path, names: list[str]) -> dict[str, Any]:
 
 
 def assert_told(mistake: str, seen: dict[str, Any]) -> None:
-    found, says = seen[mistake]["findings"], ALL[mistake][1]
+    found, says = seen[mistake]["findings"], MISTAKES[mistake][1]
     assert any(says in finding["text"] for finding in found if finding["error"]), found
     assert (seen[mistake]["ok"], seen["exit code"]) == (False, 2)
 
@@ -274,7 +230,10 @@ def assert_right(name: str, seen: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "names",
-    [LIVE, pytest.param([n for n in (*RIGHTS, *ALL) if n not in LIVE], marks=pytest.mark.slow)],
+    [
+        LIVE,
+        pytest.param([n for n in (*RIGHTS, *MISTAKES) if n not in LIVE], marks=pytest.mark.slow),
+    ],
 )
 def test_right_scripts_pass_and_mistakes_are_told(names: Sequence[str], tmp_path: Path) -> None:
     """In one test, so that one process makes the search."""

@@ -135,7 +135,7 @@ def test_a_folder_that_others_may_write_is_refused(folder: Path) -> None:
     shared = folder / "gpusched/leases"
     shared.mkdir(parents=True)
     shared.chmod(0o777)
-    with pytest.raises(DeviceError, match="may be written by others"):
+    with pytest.raises(DeviceError, match="others may write there"):
         lease_folder({"XDG_STATE_HOME": str(folder)})
     (folder / "file").touch()
     with pytest.raises(DeviceError, match=r"cannot be made: .*Set XDG_STATE_HOME"):
