@@ -61,8 +61,8 @@ class Mark:
 
     A log cannot tell by itself that its end is missing: SQLite takes a damaged or lost write-ahead log for transactions
     that never were. The mark is written *after* each sync and never synced itself, so it is never ahead of what was
-    synced; a journal that ends before it has lost events. Writing never raises: without a readable mark everything works
-    but this check.
+    synced; a journal that ends before it has lost events. Writing never raises: without a readable mark everything
+    works but this check.
     """
 
     def __init__(self, path: Path) -> None:

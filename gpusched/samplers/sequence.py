@@ -27,9 +27,7 @@ Configuration = dict[str, object]
 class InTurn(ABC):
     """The configurations of a search in order: what a recipe's ``try_first`` names, then what is found in the space."""
 
-    def __init__(
-        self, space: Space, seed: int, first: Sequence[Mapping[str, object]] = ()
-    ) -> None:
+    def __init__(self, space: Space, seed: int, first: Sequence[Mapping[str, object]] = ()) -> None:
         self._space = space
         self._seed = seed
         given = [flat(values, space.leaves) for values in first]
@@ -106,9 +104,7 @@ class Listed(InTurn):
                 self._add(values)
 
 
-def make(
-    name: str, space: Space, seed: int, first: Sequence[Mapping[str, object]] = ()
-) -> InTurn:
+def make(name: str, space: Space, seed: int, first: Sequence[Mapping[str, object]] = ()) -> InTurn:
     """Make what ``sampler: random`` or ``grid`` names, for a space of which ``problems`` yields nothing."""
     return (Random if name == "random" else Listed)(space, seed, first)
 

@@ -1,6 +1,6 @@
 """A full disk: nothing more is carried out, the trials train on, and when there is room again nothing is missing.
 
-The error is SQLite's own, by a limit on the pages of the database. A file system that is full: ``e2e/test_full_disk.py``.
+The error is SQLite's own, by a limit on the pages of the database. A full file system: ``e2e/test_full_disk.py``.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def append(journal: Journal, events: slice) -> None:
 
 
 def play(folder: Path, at: int, error: str, for_good: bool) -> str:
-    """Return the name of the call that failed; empty where there are not so many. Runs where the library is preloaded."""
+    """Return the name of the call that failed; empty where there are not so many. The library must be preloaded."""
     library = ctypes.CDLL(None)
     library.faults_failed.restype = ctypes.c_char_p
     journal = Journal.create(folder / "journal.db", META)
@@ -114,9 +114,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=["", "everything"],
 )
-def test_every_call_of_a_commit_fails(
-    errors: tuple[str, ...], library: Path, folder: Path
-) -> None:
+def test_every_call_of_a_commit_fails(errors: tuple[str, ...], library: Path, folder: Path) -> None:
     program = "import sys; from pathlib import Path; from tests.journal.test_calls import main; "
     done = subprocess.run(
         [sys.executable, "-c", f"{program}main(Path({str(folder)!r}), {list(errors)!r})"],

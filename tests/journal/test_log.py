@@ -177,7 +177,7 @@ def test_an_existing_one_is_not_written_over(path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"x" * 5000, b"SQLite format 3\0" + b"\xff" * 5000])
 def test_garbage_in_its_place(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(DamagedState, match="not a journal of gpusched|the journal is damaged"):
+    with pytest.raises(DamagedState, match=r"not a journal of gpusched|the journal is damaged"):
         read(path)
 
 

@@ -363,7 +363,9 @@ def test_a_failed_trial_counts_as_the_worst_however_far_it_came() -> None:
     question = {"n": 20, "new": [vars_of(trial) for trial in seen]}
     for name, seeds in (("tpe", 8), ("gp", 1)):
         sampler = samplers.load(name)(space)
-        answers = [samplers.answer(sampler, {}, {**question, "seed": seed}) for seed in range(seeds)]
+        answers = [
+            samplers.answer(sampler, {}, {**question, "seed": seed}) for seed in range(seeds)
+        ]
         suggested = [answer["hparams"]["lr"] for answer in answers]
         assert sum(suggested) / seeds < 0.6
 
