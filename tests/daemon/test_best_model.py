@@ -94,24 +94,6 @@ def test_a_model_that_is_replaced_while_it_is_read(
     assert (tries, best.step, best.state["model"]["weight"][0]) == ([1, 2, 3], 3, 3.0)
 
 
-def test_a_model_that_is_replaced_before_it_is_read_at_all(
-    paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keep(paths, 1)
-    read, tries = result._read, []
-
-    def replaced(of: ExperimentPaths, folder: Path) -> result.Description:
-        tries.append(folder)
-        if len(tries) in (1, 3):
-            keep(paths, len(tries) + 1)
-            assert not folder.exists()
-        return read(of, folder)
-
-    monkeypatch.setattr(result, "_read", replaced)
-    assert result.describe(paths).step == 2
-    assert gpusched.load().step == 4
-
-
 def test_what_is_wrong_is_said(paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="no search is called 'other' in runs/"):
         gpusched.load("other")

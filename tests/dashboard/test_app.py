@@ -36,12 +36,7 @@ def shown(view: Standing | None, *keys: str, until: str = "", **options: Any) ->
 
     async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
         nonlocal found
-        await pressing(*keys)(pilot, app)
-        for _ in range(500):
-            await pilot.pause(0.02 if until else None)
-            found = screen_of(app)
-            if until in found:
-                break
+        found = await press_until(pilot, app, until, *keys)
 
     drive(view, steps, **options)
     return found

@@ -39,11 +39,10 @@ from gpusched.devices.helper import RETRY_S
 from gpusched.driver.loop import Driver, replay
 from gpusched.errors import DeviceError
 from gpusched.executors.base import LiveTrial
-from gpusched.executors.local.endings import blame
 from gpusched.executors.local.executor import as_event
 from gpusched.journal.rows import Entry
-from gpusched.sim.machine import Run
-from gpusched.sim.physics import Delays
+from gpusched.processes.outcome import blame
+from gpusched.sim.physics import Delays, Run
 from gpusched.sim.setup import experiment, recipe
 from tests.devices.fake_nvml import GIB, FakeProcesses, installed
 from tests.devices.schedule_world import SICK_S, World
