@@ -30,6 +30,14 @@ def pressing(*keys: str) -> Steps:
     return steps
 
 
+async def press_until(pilot: Pilot[Why], app: Dashboard, word: str, *keys: str) -> str:
+    """Press these keys; return the screen once this word is on it."""
+    await pressing(*keys)(pilot, app)
+    while word not in (screen := screen_of(app)):
+        await pilot.pause(0.02)
+    return screen
+
+
 def shown(view: Standing | None, *keys: str, until: str = "", **options: Any) -> str:
     """Return the screen after these keys, once ``until`` is on it."""
     found = ""
@@ -102,25 +110,19 @@ def test_before_the_first_view_and_without_a_daemon() -> None:
 def test_the_tabs_show_a_trial_its_log_and_the_decisions() -> None:
     sources = {"trial": lambda n: [f"the story of {n}"], "log": lambda n: [f"printed by {n}"]}
     sources["decisions"] = lambda _: ["trial 18 pauses"]
-    seen: dict[str, str] = {}
+    told = {
+        "trial": "the story of 0",
+        "curves": "accuracy over steps",
+        "log": "printed by 0",
+        "decisions": "trial 18 pauses",
+    }
 
     async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
-        for key, tab in zip("1234", ("trial", "curves", "log", "decisions"), strict=True):
-            await pilot.press(key)
+        for key, (tab, words) in zip("1234", told.items(), strict=True):
+            await press_until(pilot, app, words, key)
             assert app.query_one(TabbedContent).active == tab
-            for _ in range(200):
-                await pilot.pause(0.02)
-                seen[tab] = screen_of(app)
-                if any(
-                    w in seen[tab] for w in ("the story", "over steps", "printed by", "18 pauses")
-                ):
-                    break
 
     drive(EXPLORING, steps, sources=sources)
-    assert "the story of 0" in seen["trial"]
-    assert "accuracy over steps" in seen["curves"]
-    assert "printed by 0" in seen["log"]
-    assert "trial 18 pauses" in seen["decisions"]
 
 
 @pytest.mark.parametrize(
@@ -167,15 +169,9 @@ def test_a_log_is_wrapped_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     line = f"{'x' * 150} the-end"
 
     async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
-        async def press(key: str, until: str) -> str:
-            await pressing(key)(pilot, app)
-            while until not in (screen := screen_of(app)):
-                await pilot.pause(0.02)
-            return screen
-
-        await press("o", until="open the log of a trial first")
-        assert "the-end" not in await press("3", until="xxx")
-        await press("w", until="the-end")
+        await press_until(pilot, app, "open the log of a trial first", "o")
+        assert "the-end" not in await press_until(pilot, app, "xxx", "3")
+        await press_until(pilot, app, "the-end", "w")
         await pressing("o")(pilot, app)
 
     drive(EXPLORING, steps, sources={"log": lambda _: [line]}, size=(80, 40))
@@ -186,17 +182,10 @@ def test_a_log_that_grows_is_added_to_and_another_trials_takes_its_place() -> No
     printed = {0: ["one"], 1: ["other"]}
 
     async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
-        async def until(word: str) -> str:
-            while word not in (screen := screen_of(app)):
-                await pilot.pause(0.02)
-            return screen
-
-        await pressing("3")(pilot, app)
-        await until("one")
+        await press_until(pilot, app, "one", "3")
         printed[0].append("two")
-        await until("two")
-        await pressing("down")(pilot, app)
-        assert "two" not in await until("other")
+        await press_until(pilot, app, "two")
+        assert "two" not in await press_until(pilot, app, "other", "down")
 
     drive(EXPLORING, steps, sources={"log": lambda trial: list(printed[trial or 0])})
 

@@ -46,7 +46,6 @@ from gpusched.sim.physics import Delays, Run
 from gpusched.sim.setup import experiment, recipe
 from tests.devices.fake_nvml import GIB, FakeProcesses, installed
 from tests.devices.schedule_world import SICK_S, World
-from tests.events import exited
 from tests.faults import Faults, FaultyExecutor, FaultySetup
 
 WALK = Path(__file__).with_name("walk.py")
@@ -207,7 +206,7 @@ class Executor:
         schedule = self._schedule
         error = event.error if event.error == OF_A_LOST_GPU else schedule.rng.choice(ITS_OWN)
         by_gpu = error == OF_A_LOST_GPU and any(map(schedule.has_lost, names))
-        ending = blame(exited("failed", error=error), 1)
+        ending = blame(error, 1)
         assert ending.outcome == "lost" or not by_gpu, "a lost GPU counts against its trial"
         schedule.counts[f"{ending.outcome} by {'its GPU' if by_gpu else 'itself'}"] += 1
         return msgspec.structs.replace(event, outcome=ending.outcome, error=ending.error)
