@@ -201,8 +201,8 @@ class Mean:
         return f"{self.mean:.4g} ± {width}"
 
 
-def student_t(degrees: int, level: float = 0.95) -> float:
-    """Return the number of standard errors in half of a two-sided interval."""
+def student_t(degrees: int) -> float:
+    """Return the number of standard errors in half of a two-sided 95% interval."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(degrees, 0.5 + level / 2))
+    return float(stdtrit(degrees, 0.975))
