@@ -69,7 +69,7 @@ pictures: $(STAMP) ## Draw the dashboard's pictures in the documentation again, 
 	@$(BIN)/python scripts/export_screen.py --simulate --at 16 --columns 160 --rows 38
 	@$(BIN)/python scripts/export_screen.py --simulate --at 16 --columns 80 --rows 24 --out docs/dashboard-80.svg
 
-torture: $(STAMP) ## Run the long tests: kills, fuzzing, soak (ONLY=sockets: those with this in their name)
+torture: $(STAMP) ## Run the long tests: kills, fuzzing (ONLY=sockets: those with this in their name)
 	@$(BIN)/python -m pytest -q -s -m slow --timeout 3600 $(if $(ONLY),-k "$(ONLY)")
 
 clean: ## Remove the environments, caches and build leftovers; keeps runs/
