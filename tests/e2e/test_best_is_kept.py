@@ -77,7 +77,6 @@ def test_19_a_copy_that_is_put_aside_is_committed_at_the_deadline(sandbox: Sandb
 def test_a_model_trained_after_its_last_report_is_not_taken_for_the_reported_one(
     sandbox: Sandbox,
 ) -> None:
-    # So few steps that the budget for saves allows none but the first.
     best = search(sandbox, spoil=True, step_s=0.01, steps=4, peak=4)
     assert best["step"] < 4
     assert best["best_unsaved"]["step"] == 4

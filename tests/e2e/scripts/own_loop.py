@@ -17,11 +17,23 @@ trial = gpusched.init()
 hp = trial.hparams
 if hp.get("holds"):
     saving.HOLD_S, saving.SAVE_SHARE = 1000.0, 1.0
+
+
+class Slow:
+    """State that takes half a second to save, so that the budget for saves allows none but the first."""
+
+    def state_dict(self) -> dict:
+        time.sleep(0.5)
+        return {}
+
+    def load_state_dict(self, state: dict) -> None: ...
+
+
 model = torch.nn.Linear(1, 1, bias=False)
 model.weight.data.zero_()
 wrapped = trial.wrap(model)
 opt = torch.optim.SGD(model.parameters(), lr=1.0) if hp.get("spoil") else None
-trial.track(model=wrapped, **({"opt": opt} if opt else {}))
+trial.track(model=wrapped, **({"opt": opt, "slow": Slow()} if opt else {}))
 for step in range(trial.step, int(hp.steps)):
     time.sleep(float(hp.step_s))
     with torch.no_grad():
