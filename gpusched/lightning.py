@@ -170,15 +170,12 @@ class Search(Owner, Callback):
             trainer.fit_loop.epoch_loop.min_steps = None
             trainer.should_stop = True
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save the epoch before where that is wanted: only now have its schedulers been stepped."""
-        self._save(trainer)
-
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save the last epoch where that is wanted."""
-        self._save(trainer)
+        self.on_train_epoch_start(trainer, pl_module)
 
-    def _save(self, trainer: Trainer) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save the epoch before where that is wanted: only now have its schedulers been stepped."""
         if self._is_wanted or self._is_leaving:
             with self.trial.checkpoint_dir() as folder:
                 trainer.save_checkpoint(folder / CHECKPOINT)

@@ -30,6 +30,9 @@ from gpusched.worker.onlooker import Onlooker
 from gpusched.worker.saving import FILES_SHARE, Saver
 from gpusched.worker.training import Training
 
+END_PATIENCE_S = 10.0
+"""How long a rank 0 that is done waits for the others to come to their end, before it saves without them."""
+
 
 class Backing:
     """One rank's reports, saves and ways out. ``saver`` is None where there is no folder to save in."""
@@ -316,7 +319,8 @@ class Backing:
         """
         save = self._has_unsaved_state(saver)
         try:
-            save = self._group.end(save=save)
+            self._group.patience_s = min(self._group.patience_s, END_PATIENCE_S)
+            save = bool(self._group.share(Call.END, save)[0])
         except Exception as error:
             if isinstance(error, RanksDisagree) and error.calls:
                 why = f"RanksDisagree: {error}"

@@ -35,9 +35,6 @@ takes: a script may evaluate on rank 0 alone."""
 LOOK_AFTER_S = 10.0
 """When rank 0 looks where the others are: ranks that all wait in a collective of the script's will never come."""
 
-END_PATIENCE_S = 10.0
-"""How long a rank 0 that is done waits for the others to come to their end, before it saves without them."""
-
 _LONG = timedelta(days=30)
 _JOIN_PATIENCE = timedelta(minutes=30)
 _PAYLOAD = 5
@@ -139,16 +136,6 @@ class Group:
     def share(self, call: Call, *values: float) -> tuple[float, ...]:
         """Return rank 0's values, on every rank."""
         return self.exchange(call, *values)[0]
-
-    def end(self, *, save: bool) -> bool:
-        """Meet the other ranks, whose scripts must be over as well; return whether rank 0 wants the last state saved.
-
-        Raises:
-            RanksDisagree: Another rank is in another call, so this one has made fewer; or it does not come.
-            Exception: The script has taken its process groups down.
-        """
-        self.patience_s = min(self.patience_s, END_PATIENCE_S)
-        return bool(self.share(Call.END, save)[0])
 
     def gather_bytes(self, call: Call, data: bytes) -> list[bytes]:
         """Return every rank's bytes, by rank."""

@@ -49,7 +49,9 @@ class Onlooker:
         self._optimizers: dict[int, Any] = {}
         self._draws: list[_Draws] = []
         self._last_drawn: _Draws | None = None
-        self._stands_still = _stands_still(path)
+        #: Whether this launch trains in vain: from a launch on, of the trials that are moved (``cli/rehearse.py``).
+        first = int(os.environ.get("GPUSCHED_REHEARSAL") or 1)
+        self._stands_still = context.trial % 2 == 0 and context.incarnation >= first > 1
         #: Of the calls of models since the last step: how deep they are nested, the last input, and all samples.
         self._depth, self._seen = 0, 0
         self._input: float | None = None
@@ -220,12 +222,6 @@ class Onlooker:
         moved = (each for optimizer in self._optimizers.values() for each in owned(optimizer))
         whole = [each for each in moved if not hasattr(each, "to_local") and each.numel()]
         return [float(value) for value in sampled(whole, SAMPLED).nan_to_num()]
-
-
-def _stands_still(path: Path) -> bool:
-    """Tell whether this launch trains in vain: from a launch on, of the trials that are moved (``cli/rehearse.py``)."""
-    launch, trial = int(path.parent.name), int(path.parents[2].name)
-    return trial % 2 == 0 and launch >= int(os.environ.get("GPUSCHED_REHEARSAL") or 1) > 1
 
 
 def _number(value: Any) -> float | None:

@@ -124,14 +124,6 @@ def test_a_damaged_one_is_said_set_aside_and_the_older_used(
     assert names(store.folder) == ["step-00000008", "step-00000010"]
 
 
-def test_all_damaged_is_like_none(store: CheckpointStore) -> None:
-    commit(store, 8)
-    commit(store, 9)
-    for folder in list(store.folder.iterdir()):
-        damage("truncated", folder)
-    assert store.newest() is None
-
-
 def test_a_format_of_the_future_is_not_set_aside(store: CheckpointStore) -> None:
     store.write(3, {}, {**FACTS, "format": 2})
     with pytest.raises(DamagedState, match="does not know"):

@@ -10,7 +10,6 @@ from gpusched.worker.data import (
     BatchWeight,
     Layout,
     count_batches,
-    epoch_order,
     share,
     stretches,
 )
@@ -59,15 +58,6 @@ def test_stretches(
     found = list(stretches(length, offset, batch, layout, drop_last=drop_last))
     assert found == expected
     assert count_batches(length, offset, batch, layout, drop_last=drop_last) == len(expected)
-
-
-def test_the_order_is_fixed_by_seed_and_epoch() -> None:
-    def order(seed: int, epoch: int) -> list[int]:
-        return epoch_order(50, seed, epoch).tolist()
-
-    assert order(1, 0) == order(1, 0)
-    assert sorted(order(1, 0)) == list(range(50))
-    assert len({tuple(order(seed, epoch)) for seed in range(4) for epoch in range(4)}) == 16
 
 
 # ---------------------------------------------------------------- weights

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 import gpusched
 from gpusched.processes import stacks
-from gpusched.worker import group
+from gpusched.worker import backing, group
 from tests.rig import wait_until
 from tests.worker.fakes import Bench, run_ranks
 
@@ -34,7 +34,7 @@ def test_the_best_state_is_saved_where_another_rank_ends_late(bench: Bench) -> N
     """A best state was dropped without a word."""
 
     def script() -> None:
-        group.END_PATIENCE_S = 0.3
+        backing.END_PATIENCE_S = 0.3
         trial = gpusched.init()
         trial.track(model=torch.nn.Linear(1, 1))
         trial.report(accuracy=1)

@@ -144,10 +144,8 @@ def stepped(make: Callable[[torch.optim.Optimizer], Any], target: float, feed: b
 SCHEDULERS: list[tuple[Callable[[Any], Any], bool]] = [
     (lambda o: schedulers.StepLR(o, 3, 0.5), False),
     (lambda o: schedulers.LambdaLR(o, lambda n: 1 / (1 + n)), False),
-    (lambda o: schedulers.MultiplicativeLR(o, lambda n: 0.9), False),
     (lambda o: schedulers.CosineAnnealingLR(o, 10), False),
     (lambda o: schedulers.OneCycleLR(o, 0.3, total_steps=20, cycle_momentum=False), False),
-    (lambda o: schedulers.CyclicLR(o, 0.01, 0.1, step_size_up=3, cycle_momentum=False), False),
     (lambda o: schedulers.ReduceLROnPlateau(o, patience=1), True),
     (
         lambda o: schedulers.SequentialLR(

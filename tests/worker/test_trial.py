@@ -200,12 +200,6 @@ def test_a_report_tells_seconds_a_step_and_the_length_of_the_loop_once(bench: Be
     assert {report.length for report in fake.of_kind(Report)} == {None}
 
 
-def test_a_loop_of_the_scripts_own_keeps_its_last_step(bench: Bench) -> None:
-    with daemon(bench, at_step(save=1)):
-        assert run_rank(plain, bench).code is None
-    assert bench.checkpoints()[-1] == f"step-{len(bench.reports()):08d}"
-
-
 def test_save_goes_on_and_two_generations_stay(bench: Bench) -> None:
     with daemon(bench, lambda report: "save" if report.step < 5 else "continue") as fake:
         assert run_rank(train, bench).value[0] == [0, 1, 2, 3, 4, 5]
