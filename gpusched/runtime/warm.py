@@ -5,6 +5,8 @@ Speaks with the daemon on the socket pair whose descriptor it is given (frames: 
 * Single-threaded whenever it forks; never touches CUDA (a forked child could not use it any more).
 * It imports torchrun's elastic agent, then, module by module, what DDP and optimizers import lazily and the recipe's
   ``preload:``. Launches wait for all of it, as each of their ranks would pay for those imports itself.
+* Then, while nothing is asked for, its memory moves into huge pages: a fork copies an entry per page, and the end of a
+  process frees them again. With 4 KiB pages four ranks begin after 0.16 to 0.20 s, in place of 0.10 s (two cores).
 * It is a subreaper. A shim that dies before its tree is empty leaves its processes to this server, which kills them
   before it says that the shim is dead.
 * It lives until the daemon's end is closed *and* the last shim is gone; after that end is closed it launches nothing.
@@ -14,6 +16,7 @@ Cold it is the same without torch; shims then run ``torchrun`` as a process of i
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import os
@@ -23,8 +26,9 @@ import sys
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from gpusched import failpoints
 from gpusched.processes.identity import (
@@ -79,6 +83,11 @@ HEAVY = (
 _STRAY_PATIENCE_S = 0.02
 _READ_BYTES = 1 << 20
 
+_MADV_COLLAPSE = 25
+_HUGE_BYTES = 2 << 20
+_PIECE_BYTES = 16 * _HUGE_BYTES
+"""Moved in one turn of the loop, which takes a few milliseconds."""
+
 
 class WarmServer:
     """``imports``: modules that are still to be imported, in this order; those in ``preload`` are the recipe's."""
@@ -96,6 +105,7 @@ class WarmServer:
         self._asked: deque[LaunchSpec] = deque()
         self._shims: dict[int, LaunchSpec] = {}
         self._dead: dict[int, int] = {}
+        self._pieces: Iterator[tuple[int, int]] = iter(())
         self._bell = Bell()
 
     def serve(self) -> None:
@@ -109,7 +119,10 @@ class WarmServer:
             self._reap()
             if self._line is None and not self._shims and not self._dead:
                 return
-            unfinished = self._asked or self._imports
+            piece = None if self._asked or self._imports else next(self._pieces, None)
+            if piece is not None:
+                use_huge_pages(*piece)
+            unfinished = self._asked or self._imports or piece is not None
             self._listen(_STRAY_PATIENCE_S if self._dead else 0.0 if unfinished else None)
             if self._imports:
                 self._import_next()
@@ -179,6 +192,7 @@ class WarmServer:
             self._say(PreloadFailed(module, why, tainted=True))
         elif not self._imports:
             settle()
+            self._pieces = huge_page_pieces()
             self._say(Ready())
 
     # ------------------------------------------------------------------ launching
@@ -266,6 +280,23 @@ def settle() -> None:
         finalizer.atexit = False
     libraries.note_present()  # here: in a fork it would copy every page that has a module's name
     gc.freeze()
+
+
+def huge_page_pieces() -> Iterator[tuple[int, int]]:
+    """Yield start and length, in bytes, of the private memory of this process that fits into huge pages."""
+    for row in Path("/proc/self/maps").read_text().splitlines():
+        addresses, access, _, _, _, *name = row.split(maxsplit=5)
+        if not access.startswith("rw") or (name and name[0] != "[heap]"):
+            continue
+        start, end = (int(word, 16) for word in addresses.split("-"))
+        start, end = -(-start // _HUGE_BYTES) * _HUGE_BYTES, end // _HUGE_BYTES * _HUGE_BYTES
+        for at in range(start, end, _PIECE_BYTES):
+            yield at, min(_PIECE_BYTES, end - at)
+
+
+def use_huge_pages(start: int, length: int) -> None:
+    """Have the kernel move this piece into huge pages now (Linux 6.1); where it cannot, nothing changes."""
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_COLLAPSE)
 
 
 def main(
