@@ -250,12 +250,24 @@ os.kill(os.getpid(), 9)
     wait_until(lambda: start_time(int(done.stdout)) is None)
 
 
-def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("raise ImportError('this torch is broken')")
-    (tmp_path / "worker.json").write_text("{}")
-    lab = Lab(tmp_path, env={"PYTHONPATH": str(tmp_path)})
+@pytest.mark.parametrize(
+    ("module", "text", "said"),
+    [
+        ("torch", "raise ImportError('this torch is broken')", "this torch is broken"),
+        (
+            "taints",
+            "import torch\ntorch.cuda._initialized = True\n",
+            "taints cannot be preloaded: importing it initialises",
+        ),
+    ],
+)
+def test_a_server_that_cannot_serve_says_why(
+    tmp_path: Path, module: str, text: str, said: str
+) -> None:
+    (tmp_path / f"{module}.py").write_text(text)
+    lab = Lab(tmp_path, preload=("taints",), env={"PYTHONPATH": str(tmp_path)})
     try:
-        with pytest.raises(InputError, match="this torch is broken"):
+        with pytest.raises(InputError, match=said):
             wait_until(lambda: lab.executor.poll(lab.executor.now() + 1) is None)
     finally:
         lab.clean()
@@ -278,18 +290,6 @@ def test_a_module_that_cannot_be_preloaded_is_said_and_does_no_harm(tmp_path: Pa
         said = [text for text in lab.said if "CPU slots share" not in text]
         assert said == ["preload: bad is not preloaded: ZeroDivisionError: division by zero"]
         assert (tmp_path / "seen").read_text() == "1"
-    finally:
-        lab.clean()
-
-
-def test_a_preload_that_initialises_cuda_ends_the_search(tmp_path: Path) -> None:
-    (tmp_path / "taints.py").write_text("import torch\ntorch.cuda._initialized = True\n")
-    lab = Lab(tmp_path, preload=("taints",), script=tmp_path / "script.py")
-    try:
-        with pytest.raises(
-            InputError, match="taints cannot be preloaded: importing it initialises"
-        ):
-            wait_until(lambda: lab.executor.poll(lab.executor.now() + 1) is None)
     finally:
         lab.clean()
 

@@ -230,15 +230,14 @@ def test_a_tether_runs_out_and_is_given_back(tmp_path: Path) -> None:
     assert tether.is_over(now_s + 13 + 10 * HARD_FACTOR), "it does not leave: it is ended"
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_a_rank_without_a_daemon_looks_whether_it_is_to_leave(tmp_path: Path, asked: bool) -> None:
-    leave = tmp_path / "leave"
-    channel = Channel(tmp_path, 0, 1, leave)
-    if asked:
+@pytest.mark.parametrize("asked", [False, True, None])
+def test_a_rank_without_a_daemon_looks_whether_it_is_to_leave(
+    tmp_path: Path, asked: bool | None
+) -> None:
+    """None: it has nobody to ask, as it runs alone."""
+    leave = tmp_path / "leave" if asked is not None else None
+    if leave is not None and asked:
         leave.touch()
+    channel = Channel(tmp_path, 0, 1, leave)
     assert channel.report(Report(1, 1, 1)) == ("yield" if asked else "continue")
     channel.close()
-
-
-def test_a_rank_with_nobody_to_ask_goes_on(tmp_path: Path) -> None:
-    assert Channel(tmp_path, 0, 1).report(Report(1, 1, 1)) == "continue"
