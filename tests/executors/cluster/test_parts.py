@@ -29,8 +29,8 @@ NODES = ("a", "b", "c")
 class Line:
     """A node that joins at once, and says what a test has it say."""
 
-    def __init__(self, name: str, paths: ExperimentPaths, world: World) -> None:
-        self.name, self.paths, self.world = name, paths, world
+    def __init__(self, name: str, world: World) -> None:
+        self.name, self.world = name, world
         self.heard: list[Any] = []
         self.has_begun = False
 
@@ -60,9 +60,9 @@ class Cluster:
     devices = "cpu:1"
     host = "127.0.0.1"
 
-    def __init__(self, paths: ExperimentPaths, world: World) -> None:
+    def __init__(self, world: World) -> None:
         self.world = world
-        self.lines = {name: Line(name, paths, world) for name in NODES}
+        self.lines = {name: Line(name, world) for name in NODES}
 
     def nodes(self) -> list[NodeOffer]:
         for line in self.lines.values():
@@ -77,29 +77,19 @@ class Cluster:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Iterator[tuple[ClusterExecutor, Cluster]]:
+def apart(tmp_path: Path) -> Iterator[tuple[ClusterExecutor, Cluster]]:
+    """Trial 0 runs on ``a``."""
     world, paths = World(1), ExperimentPaths(tmp_path)
     private_folder(paths.trials)
-    cluster = Cluster(paths, world)
+    cluster = Cluster(world)
     recipe = Recipe()
     recipe.node_patience_s = 6.0
     setting = Setting(paths=paths, recipe=recipe, hub=world, clock=lambda: world.now)
     executor = ClusterExecutor(setting, cluster, 1.0, AtOnce())
+    executor.inventory()
+    executor.execute(Launch(0, 1, ("a/cpu:0",), {}))
     yield executor, cluster
     executor.close()
-
-
-@pytest.fixture
-def apart(made: tuple[ClusterExecutor, Cluster]) -> tuple[ClusterExecutor, Cluster]:
-    """Trial 0 runs on ``a``."""
-    executor, cluster = made
-    executor.inventory()
-    launch(executor, 0, "a")
-    return executor, cluster
-
-
-def launch(executor: ClusterExecutor, trial: int, node: str) -> None:
-    executor.execute(Launch(trial, 1, (f"{node}/cpu:0",), {}))
 
 
 def passes(executor: ClusterExecutor, seconds: int, *awake: Line) -> list[Event]:
