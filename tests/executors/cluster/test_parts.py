@@ -76,8 +76,11 @@ class Cluster:
     def close(self) -> None: ...
 
 
+Apart = tuple[ClusterExecutor, Cluster]
+
+
 @pytest.fixture
-def apart(tmp_path: Path) -> Iterator[tuple[ClusterExecutor, Cluster]]:
+def apart(tmp_path: Path) -> Iterator[Apart]:
     """Trial 0 runs on ``a``."""
     world, paths = World(1), ExperimentPaths(tmp_path)
     private_folder(paths.trials)
@@ -112,7 +115,7 @@ def kinds(events: list[Event]) -> list[tuple[str, str]]:
 
 
 def test_a_silent_node_gets_nothing_new_and_keeps_its_trials_until_patience_ends(
-    apart: tuple[ClusterExecutor, Cluster],
+    apart: Apart,
 ) -> None:
     """A node's process had stopped for four seconds, and both of its trials began again from step 1."""
     executor, cluster = apart
@@ -125,7 +128,7 @@ def test_a_silent_node_gets_nothing_new_and_keeps_its_trials_until_patience_ends
 
 
 def test_a_node_that_the_cluster_calls_dead_is_lost_at_once_and_told_to_end_its_trials(
-    apart: tuple[ClusterExecutor, Cluster],
+    apart: Apart,
 ) -> None:
     """The node's devices were given to another job while our trials trained there."""
     executor, cluster = apart
@@ -138,9 +141,7 @@ def test_a_node_that_the_cluster_calls_dead_is_lost_at_once_and_told_to_end_its_
     assert executor.members.nodes["a"].state == "lost"
 
 
-def test_a_node_that_came_back_to_the_cluster_with_fewer_devices_is_lost(
-    apart: tuple[ClusterExecutor, Cluster],
-) -> None:
+def test_a_node_that_came_back_to_the_cluster_with_fewer_devices_is_lost(apart: Apart) -> None:
     """The node's raylet was killed and started again, and another job was faster."""
     executor, cluster = apart
     cluster.devices = "cpu:0"
@@ -150,7 +151,7 @@ def test_a_node_that_came_back_to_the_cluster_with_fewer_devices_is_lost(
 
 
 def test_a_node_that_is_back_does_not_replace_a_fence(
-    apart: tuple[ClusterExecutor, Cluster], monkeypatch: pytest.MonkeyPatch
+    apart: Apart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The trial was told of, and launched elsewhere, while nothing kept the lost incarnation from writing."""
     executor, cluster = apart
@@ -172,9 +173,7 @@ def test_a_node_that_is_back_does_not_replace_a_fence(
     assert read_fence(refused[0]) == 1
 
 
-def test_a_daemon_that_was_stopped_loses_no_node(
-    apart: tuple[ClusterExecutor, Cluster],
-) -> None:
+def test_a_daemon_that_was_stopped_loses_no_node(apart: Apart) -> None:
     """No node was heard meanwhile, which says nothing about the nodes."""
     executor, cluster = apart
     cluster.world.now += 60.0
