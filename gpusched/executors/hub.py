@@ -46,7 +46,7 @@ class Peer:
         self._inbox = Inbox(decode_hello)
         self._out = bytearray()
         self._out_limit = _WORKER_BACKLOG_BYTES
-        self._on_frame: Callable[[Any], None] = self._on_hello
+        self._on_frame: Callable[[Any], None] = functools.partial(hub.introduce, self)
         self.fault = ""
         self.on_end: Callable[[], None] | None = None
 
@@ -137,9 +137,6 @@ class Peer:
         on_end, self.on_end = self.on_end, None
         if on_end is not None:
             on_end()
-
-    def _on_hello(self, hello: Any) -> None:
-        self._hub.introduce(self, hello)
 
 
 Taker = Callable[[Any, Peer], bool]

@@ -108,10 +108,7 @@ def _print(text: str) -> None:
 
 def main() -> None:
     """``python -m gpusched.runtime.rank SCRIPT [ARGS..]``, or ``-m MODULE [ARGS..]`` in the place of the script."""
-    module = sys.argv[2] if sys.argv[1:2] == ["-m"] and len(sys.argv) > 2 else ""
-    if len(sys.argv) < 2 or (sys.argv[1] == "-m" and not module):
-        print("usage: python -m gpusched.runtime.rank SCRIPT [ARGS..]", file=sys.stderr)
-        raise SystemExit(2)
+    module = sys.argv[2] if sys.argv[1] == "-m" else ""
     found = importlib.util.find_spec(module) if module else None
     script = found.origin if found is not None and found.origin else sys.argv[1]
     run_file(script, sys.argv[3 if module else 2 :], module=module)

@@ -239,14 +239,6 @@ class Shim:
             self._pass(pause_s)
             pause_s = min(TICK_S, pause_s * 1.5)
 
-    def _clean_up(self) -> None:
-        """Remove what a tree leaves beside processes; no failure here may keep the end from being told."""
-        try:
-            for name in sweep_shared_memory(self._began_s):
-                print(f"removed /dev/shm/{name}, which the trial left behind", flush=True)
-        except Exception:
-            traceback.print_exc()
-
     def abandon(self) -> None:
         """End the tree and tell nothing, as something is wrong with this process itself."""
         self._orders.stop(0.0)
@@ -254,7 +246,9 @@ class Shim:
 
     def finish(self) -> None:
         """Leave ``exit.json`` and tell the daemon that the tree is empty."""
-        self._clean_up()
+        with suppress(OSError):  # the log's disk may be full
+            for name in sweep_shared_memory(self._began_s):
+                print(f"removed /dev/shm/{name}, which the trial left behind", flush=True)
         stopped = self.stop_grace_s is not None
         codes = {rank: code for rank, code in self.codes.items() if rank >= 0}
         bad = {rank: code for rank, code in codes.items() if code}

@@ -26,10 +26,6 @@ TORCHRUN = -1
 """The place of torchrun's own process among the ranks a shim watches."""
 
 
-class TorchrunKilled(Exception):
-    """Not the trial's fault: nothing is said of how it ended, so it is relaunched from its last checkpoint."""
-
-
 def run_torchrun(shim: Shim) -> None:
     """Run the incarnation's ranks under torchrun until none is left."""
     codes = shim.paths.logs(shim.incarnation) / "codes.json"
@@ -42,7 +38,8 @@ def run_torchrun(shim: Shim) -> None:
     process.returncode = shim.codes.get(TORCHRUN, 0)  # the shim has reaped it
     code = shim.codes.get(TORCHRUN, 0)
     if code < 0 and news == "left" and shim.word is None:
-        raise TorchrunKilled(f"torchrun was killed by {outcome.signal_name(-code)}")
+        # Not the trial's fault: nothing is said of how it ended, so it is relaunched from its last checkpoint.
+        raise RuntimeError(f"torchrun was killed by {outcome.signal_name(-code)}")
     _take_codes(shim, codes)
 
 

@@ -6,7 +6,7 @@ Speaks with the daemon on the socket pair whose descriptor it is given (frames: 
 * It imports torchrun's elastic agent, then, module by module, what DDP and optimizers import lazily and the recipe's
   ``preload:``. Launches wait for all of it, as each of their ranks would pay for those imports itself.
 * Then, while nothing is asked for, its memory moves into huge pages: a fork copies an entry per page, and the end of a
-  process frees them again, so 4 KiB pages cost each rank about 5 ms at either end.
+  process frees them again. With 4 KiB pages four ranks begin after 0.16 to 0.20 s, in place of 0.10 s (two cores).
 * It is a subreaper. A shim that dies before its tree is empty leaves its processes to this server, which kills them
   before it says that the shim is dead.
 * It lives until the daemon's end is closed *and* the last shim is gone; after that end is closed it launches nothing.

@@ -80,28 +80,6 @@ def test_without_a_checkpoint_the_old_best_stays(paths: ExperimentPaths) -> None
     assert json.loads((paths.best / "metric.json").read_text())["trial"] == 1
 
 
-def test_a_failure_on_the_way_leaves_the_old_best_whole(
-    paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint(paths, 1, 5, "one")
-    checkpoint(paths, 2, 6, "two")
-    keep(paths, 1, 5)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    for name in ("write_durably", "sync", "_link", "_point_to"):
-        with monkeypatch.context() as patch:
-            patch.setattr(best, name, full)
-            with pytest.raises(OSError, match="No space"):
-                keep(paths, 2, 6)
-        assert (paths.best / "checkpoint" / "state.pt").read_text() == "one"
-        assert json.loads((paths.best / "metric.json").read_text())["trial"] == 1
-    assert keep(paths, 2, 6)
-    assert (paths.best / "checkpoint" / "state.pt").read_text() == "two"
-    assert len(list(paths.bests.iterdir())) == 1
-
-
 def test_leftovers_of_a_crash_are_no_hindrance(paths: ExperimentPaths) -> None:
     checkpoint(paths, 1, 5)
     (paths.bests / ".1.tmp" / "checkpoint").mkdir(parents=True)

@@ -21,7 +21,7 @@ def play(lab: Lab, scenario: str, atoms: int = 1, **hparams: object) -> tuple[in
     return trial, the_exit(rig.run(trial), trial)
 
 
-def test_what_a_rank_sees(lab: Lab) -> None:
+def test_what_a_rank_sees_and_leaves(lab: Lab) -> None:
     trial, ending = play(
         lab, "inspect_rank", atoms=4, names=["GPUSCHED_ATOMS", "OMP_NUM_THREADS", "PET_LOG_DIR"]
     )
@@ -53,15 +53,10 @@ def test_what_a_rank_sees(lab: Lab) -> None:
         assert one["title"] == f"gpusched: trial {trial}.1 rank {rank}"
         sockets = [name for name in one["open"] if name.startswith(("socket", "pipe", "anon"))]
         assert sockets == [], "a rank must not hold what belongs to its shim or the server"
-    assert len({one["random"] for one in seen}) == 4
-
-
-def test_output_of_each_rank_and_files_left_open(lab: Lab) -> None:
-    trial, _ = play(lab, "inspect_rank", atoms=2)
-    for rank in range(2):
         assert (lab.logs(trial) / f"rank-{rank}.out").read_text() == "to stdout\n"
         assert (lab.logs(trial) / f"rank-{rank}.err").read_text() == "to stderr\n"
         assert (lab.trial_folder(trial) / f"unclosed-{rank}").read_text() == "flushed at exit"
+    assert len({one["random"] for one in seen}) == 4
     assert (lab.logs(trial) / "rank-0.out").stat().st_mode & 0o777 == 0o600
 
 

@@ -63,13 +63,6 @@ def test_verdict(
     assert read_exit(paths, 1) == record
 
 
-def test_the_form_of_every_version_is_read(paths: TrialPaths) -> None:
-    error = {"rank": 1, "message": "ValueError: x", "traceback": "", "exitcode": 1}
-    record = {"outcome": "failed", "step": None, "saved_step": None, "codes": {"0": 1}}
-    paths.exit(1).write_text(json.dumps({**record, "error": error}))
-    assert read_exit(paths, 1) == verdict(word=None, asked_to_stop=False, codes={0: 1}, error=ERROR)
-
-
 NO_RECORD = ("", "{", "[]", "{}", '{"step": 4}', "null", "[" * 9000)
 
 

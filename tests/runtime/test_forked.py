@@ -55,18 +55,18 @@ def test_mark_and_title_in_place() -> None:
     assert argv == ["-c", "8:123:7:2", "padding" * 5]
 
 
-def test_without_room_nothing_is_written() -> None:
-    put, mine, others, *_ = probe("8:123:7:2", **{MARK: "short"})
+@pytest.mark.parametrize(
+    ("mark", "room"), [("8:123:7:2", "short"), ("x" * 200, " " * MARK_WIDTH_BYTES)]
+)
+def test_without_room_nothing_is_written(mark: str, room: str) -> None:
+    put, mine, others, *_ = probe(mark, **{MARK: room})
     assert put is False
-    assert mine == [f"{MARK}=short"]
+    assert mine == [f"{MARK}={room}"]
     assert {"AAA=1", "ZZZ=2"} <= set(others)
+
+
+def test_without_a_place_nothing_is_written() -> None:
     assert probe("8:123:7:2")[0] is False
-
-
-def test_a_mark_that_is_too_long_is_not_written() -> None:
-    put, mine, *_ = probe("x" * 200, **{MARK: " " * MARK_WIDTH_BYTES})
-    assert put is False
-    assert mine == [f"{MARK}=" + " " * MARK_WIDTH_BYTES]
 
 
 # ---------------------------------------------------------------- cold ranks

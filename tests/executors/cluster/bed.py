@@ -77,7 +77,6 @@ class Bed:
         self.epoch = 0
         self._crashed: list[ClusterExecutor] = []
         self._began_s = time.monotonic()
-        self._seqs: dict[int, int] = {}
         self.executor = self.build()
         try:
             self.executor.inventory()
@@ -95,17 +94,11 @@ class Bed:
             clock=lambda: time.monotonic() - self._began_s,
             epoch=self.epoch,
             say=self.said.append,
-            seq_of=lambda trial: self._seqs.get(trial, 0),
-            spare=lambda: False,
             devices=devices,
         )
-        self.rig = Rig(
-            made := ClusterExecutor(
-                setting, bootstrap_for(self.recipe, self.paths.root, self.said.append), 0.5
-            ),
-            lambda: next(self.numbers),
-            train,
-        )
+        way = bootstrap_for(self.recipe, self.paths.root, self.said.append)
+        made = ClusterExecutor(setting, way, 0.5)
+        self.rig = Rig(made, lambda: next(self.numbers), train)
         return made
 
     def node(self, name: str) -> JoinedNode:
@@ -116,8 +109,7 @@ class Bed:
 
     def cut(self, name: str) -> None:
         """Break the line of a node, as a network does: neither side has said anything."""
-        peer = self.node(name).peer
-        peer.close()
+        self.node(name).peer.close()
 
     def home(self, node: str) -> Path:
         return home_of(self.paths.root, node)

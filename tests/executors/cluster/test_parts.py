@@ -40,8 +40,8 @@ NODES = ("a", "b", "c")
 class Line:
     """A node that joins at once, and says what a test has it say."""
 
-    def __init__(self, name: str, paths: ExperimentPaths, world: World) -> None:
-        self.name, self.paths, self.world = name, paths, world
+    def __init__(self, name: str, world: World) -> None:
+        self.name, self.world = name, world
         self.heard: list[Any] = []
         self.has_begun = False
 
@@ -80,9 +80,9 @@ class Cluster:
     devices = "cpu:1"
     host = "127.0.0.1"
 
-    def __init__(self, paths: ExperimentPaths, world: World) -> None:
+    def __init__(self, world: World) -> None:
         self.world = world
-        self.lines = {name: Line(name, paths, world) for name in NODES}
+        self.lines = {name: Line(name, world) for name in NODES}
 
     def nodes(self) -> list[NodeOffer]:
         for line in self.lines.values():
@@ -96,30 +96,27 @@ class Cluster:
     def close(self) -> None: ...
 
 
+Apart = tuple[ClusterExecutor, Cluster]
+
+
 @pytest.fixture
-def made(tmp_path: Path) -> Iterator[tuple[ClusterExecutor, Cluster]]:
+def apart(tmp_path: Path) -> Iterator[Apart]:
+    """Trial 0 runs on ``a``."""
     world, paths = World(1), ExperimentPaths(tmp_path)
     private_folder(paths.trials)
-    cluster = Cluster(paths, world)
+    cluster = Cluster(world)
     recipe = Recipe()
     recipe.node_patience_s = 6.0
     setting = Setting(paths=paths, recipe=recipe, hub=world, clock=lambda: world.now)
     executor = ClusterExecutor(setting, cluster, 1.0, AtOnce())
+    executor.inventory()
+    launch(executor, 0, "a")
     yield executor, cluster
     executor.close()
 
 
 LAST_WORD = 7
 """Step of a last word."""
-
-
-@pytest.fixture
-def apart(made: tuple[ClusterExecutor, Cluster]) -> tuple[ClusterExecutor, Cluster]:
-    """Trial 0 runs on ``a``."""
-    executor, cluster = made
-    executor.inventory()
-    launch(executor, 0, "a")
-    return executor, cluster
 
 
 def launch(executor: ClusterExecutor, trial: int, node: str) -> None:
@@ -146,7 +143,7 @@ def kinds(events: list[Event]) -> list[tuple[str, str]]:
 
 
 def test_a_silent_node_gets_nothing_new_and_keeps_its_trials_until_patience_ends(
-    apart: tuple[ClusterExecutor, Cluster],
+    apart: Apart,
 ) -> None:
     """A node's process had stopped for four seconds, and both of its trials began again from step 1."""
     executor, cluster = apart
@@ -159,7 +156,7 @@ def test_a_silent_node_gets_nothing_new_and_keeps_its_trials_until_patience_ends
 
 
 def test_a_node_that_the_cluster_calls_dead_is_lost_at_once_and_told_to_end_its_trials(
-    apart: tuple[ClusterExecutor, Cluster],
+    apart: Apart,
 ) -> None:
     """The node's devices were given to another job while our trials trained there."""
     executor, cluster = apart
@@ -172,9 +169,7 @@ def test_a_node_that_the_cluster_calls_dead_is_lost_at_once_and_told_to_end_its_
     assert executor.members.nodes["a"].state == "lost"
 
 
-def test_a_node_that_came_back_to_the_cluster_with_fewer_devices_is_lost(
-    apart: tuple[ClusterExecutor, Cluster],
-) -> None:
+def test_a_node_that_came_back_to_the_cluster_with_fewer_devices_is_lost(apart: Apart) -> None:
     """The node's raylet was killed and started again, and another job was faster."""
     executor, cluster = apart
     cluster.devices = "cpu:0"
@@ -184,7 +179,7 @@ def test_a_node_that_came_back_to_the_cluster_with_fewer_devices_is_lost(
 
 
 def test_a_node_on_which_every_trial_fails_is_out_of_use_by_name(
-    apart: tuple[ClusterExecutor, Cluster],
+    apart: Apart,
 ) -> None:
     """Such a node ended the search: the first three trials had failed."""
     executor, cluster = apart
@@ -207,7 +202,7 @@ def test_a_node_on_which_every_trial_fails_is_out_of_use_by_name(
 
 
 def test_a_script_that_fails_on_several_nodes_has_failed(
-    apart: tuple[ClusterExecutor, Cluster],
+    apart: Apart,
 ) -> None:
     executor, cluster = apart
     launch(executor, 1, "b")
@@ -218,7 +213,7 @@ def test_a_script_that_fails_on_several_nodes_has_failed(
 
 
 def test_a_node_that_is_about_to_end_has_its_trials_save_and_leave(
-    apart: tuple[ClusterExecutor, Cluster],
+    apart: Apart,
 ) -> None:
     executor, cluster = apart
     a = cluster.lines["a"]
@@ -231,7 +226,7 @@ def test_a_node_that_is_about_to_end_has_its_trials_save_and_leave(
 
 
 def test_a_node_that_is_back_does_not_replace_a_fence(
-    apart: tuple[ClusterExecutor, Cluster], monkeypatch: pytest.MonkeyPatch
+    apart: Apart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The trial was told of, and launched elsewhere, while nothing kept the lost incarnation from writing."""
     executor, cluster = apart
@@ -253,9 +248,7 @@ def test_a_node_that_is_back_does_not_replace_a_fence(
     assert read_fence(refused[0]) == 1
 
 
-def test_a_daemon_that_was_stopped_loses_no_node(
-    apart: tuple[ClusterExecutor, Cluster],
-) -> None:
+def test_a_daemon_that_was_stopped_loses_no_node(apart: Apart) -> None:
     """No node was heard meanwhile, which says nothing about the nodes."""
     executor, cluster = apart
     cluster.world.now += 60.0

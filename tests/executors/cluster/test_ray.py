@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,6 @@ from gpusched.executors.cluster.bootstrap import (
 from gpusched.executors.cluster.node import NodeProcess
 from gpusched.recipe.load import load_recipe
 from gpusched.recipe.recipe import Recipe
-
-
-@pytest.fixture
-def listener() -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("address", ["ray://head:10001", "head", "ssh:box1,box2", "slurm", "local"])
@@ -58,14 +51,12 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "packages" / "ray.py"
 
 
-def test_an_interpreter_without_ray_is_named_in_one_sentence(
-    played: Path, tmp_path: Path, listener: str
-) -> None:
+def test_an_interpreter_without_ray_is_named_in_one_sentence(played: Path, tmp_path: Path) -> None:
     played.write_text("raise ImportError('no ray')")
     with pytest.raises(
         DeviceError, match=r"cannot import Ray .*pip install 'gpusched\[ray\]'"
     ) as no:
-        RayBootstrap(listener, tmp_path)
+        RayBootstrap("auto", tmp_path)
     assert "\n" not in str(no.value)
 
 

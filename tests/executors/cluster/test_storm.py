@@ -332,13 +332,13 @@ class PlayedNode:
         elif kind == "die" and self.is_there:
             self.is_there = False
             self.ranks.clear()
-            self.world.after(self.world.rng.uniform(1.0, 30.0), self.return_)
+            self.world.after(self.world.rng.uniform(1.0, 30.0), self.come_back)
         if kind != "sleep" and self.line is not None:
             line, self.line, self.is_ready = self.line, None, False
             line.close()
             self.start()
 
-    def return_(self) -> None:
+    def come_back(self) -> None:
         self.is_there = True
 
 
