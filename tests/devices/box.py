@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,20 +19,16 @@ from gpusched.devices.base import (
     Released,
 )
 from gpusched.devices.cuda import LOOK_EVERY_S, CudaDevices
-from gpusched.executors.live import Timers
-from tests.devices.fake_driver import FakeDriver, FakeGpu, FakeProcesses
-from tests.devices.fake_nvml import installed
+from tests.devices.fake_nvml import FakeDriver, FakeGpu, FakeProcesses, installed
 from tests.devices.virtual_time import VirtualClock
-from tests.rig import wait_until
 
 LIMIT_S = 60.0
 Told = TypeVar("Told", bound=DeviceEvent)
-T = TypeVar("T")
 
 
 def gpu(index: int, **more: Any) -> FakeGpu:
     """A GPU with a recognisable UUID: ``GPU-0a``, ``GPU-1a``, ..."""
-    given = {"bus_id": f"00000000:{index + 1:02X}:00.0", "minor": index, **more}
+    given = {"bus_id": f"00000000:{index + 1:02X}:00.0", **more}
     return FakeGpu(f"GPU-{index}a00-beef", **given)
 
 
@@ -90,42 +86,6 @@ class Watched:
         return None
 
 
-class Loop:
-    """The host of the devices on the machine's clock."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self.timers = Timers(now)
-        self.wanted: list[Callable[[], None]] = []
-        self.events: list[DeviceEvent] = []
-
-    def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        self.wanted.append(action)
-        self.timers.after(delay_s, action)
-
-    def emit(self, event: DeviceEvent) -> None:
-        self.events.append(event)
-
-    def until(self, wanted: type[DeviceEvent]) -> DeviceEvent:
-        """Run until such an event comes."""
-
-        return self.run_until(lambda: [e for e in self.events if isinstance(e, wanted)])[0]
-
-    def run_until(self, holds: Callable[[], T]) -> T:
-        """Run until this is true; what it then is."""
-
-        def asked() -> T:
-            self.timers.run_due()
-            return holds()
-
-        return wait_until(asked)
-
-    def run(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            time.sleep(0.005)
-            self.timers.run_due()
-
-
 @dataclass
 class Box:
     """A machine: its GPUs, its driver, its time, and the devices made on it."""
@@ -150,23 +110,17 @@ class Box:
 
 @pytest.fixture
 def make_box(tmp_path: Path) -> Iterator[Callable[..., Box]]:
-    boxes: list[tuple[Box, Any]] = []
+    tmp_path.chmod(0o700)
+    with contextlib.ExitStack() as stack:
 
-    def make(*gpus: FakeGpu, pids: str = "same") -> Box:
-        clock = VirtualClock()
-        driver = FakeDriver(list(gpus), clock, pids)
-        tmp_path.chmod(0o700)
-        box = Box(driver, clock, tmp_path, FakeProcesses(driver, visible=pids == "same"))
-        context = installed(driver)
-        context.__enter__()
-        boxes.append((box, context))
-        return box
+        def make(*gpus: FakeGpu, pids: str = "same") -> Box:
+            clock = VirtualClock()
+            driver = stack.enter_context(installed(FakeDriver(list(gpus), clock, pids)))
+            box = Box(driver, clock, tmp_path, FakeProcesses(driver))
+            stack.callback(lambda: [devices.close() for devices in box.made])
+            return box
 
-    yield make
-    for box, context in reversed(boxes):
-        for devices in box.made:
-            devices.close()
-        context.__exit__(None, None, None)
+        yield make
 
 
 @pytest.fixture

@@ -1,62 +1,52 @@
-"""Whole experiments, by the real command line, on a box of scripted GPUs (``gpubox``)."""
+"""Whole experiments, by the real command line, on a box of two scripted GPUs (``gpubox``)."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from gpusched.processes.identity import all_pids, read_file
 from tests.e2e.sandbox import Result, Sandbox
 from tests.rig import end_all, wait_until
 
 BOX = Path(__file__).with_name("gpubox")
+GPUS = ("GPU-0a00-beef", "GPU-1a00-beef")
+FOR_LONG: dict[str, Any] = {"policy": {"name": "fifo", "R": 100000}, "max_trials": 50}
 
 
-def name_of(index: int) -> str:
-    return f"GPU-{index}a00-beef"
+def make_gpus(root: Path) -> dict[str, str]:
+    """Make the box; return the environment in which it is found."""
+    for name in GPUS:
+        (root / "box" / name).mkdir(parents=True)
+    root.chmod(0o700)
+    return {
+        "GPU_BOX": str(root / "box"),
+        "PYTHONPATH": os.pathsep.join([str(BOX), os.environ.get("PYTHONPATH", "")]),
+        "XDG_STATE_HOME": str(root / "state"),
+    }
 
 
 class Boxed(Sandbox):
-    """``gpus``: settings of each GPU, as ``gpu.json`` has them."""
-
-    def __init__(self, root: Path, *gpus: dict[str, Any]) -> None:
+    def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.box = root / "box"
-        for index, settings in enumerate(gpus):
-            folder = self.box / name_of(index)
-            folder.mkdir(parents=True)
-            (folder / "gpu.json").write_text(json.dumps(settings))
-        self.env = {
-            "GPU_BOX": str(self.box),
-            "PYTHONPATH": os.pathsep.join([str(BOX), os.environ.get("PYTHONPATH", "")]),
-            "XDG_STATE_HOME": str(root / "state"),
-            "GPUSCHED_TETHER_S": "2",
-        }
+        self.env = {**make_gpus(root), "GPUSCHED_TETHER_S": "2"}
 
-    def asks(self, *words: str | Path, **more: str) -> Result:
-        return self.gpusched(*words, **{**self.env, **more})
+    def asks(self, *words: str | Path) -> Result:
+        return self.gpusched(*words, **self.env)
 
-    def settings(self, **keys: Any) -> dict[str, Any]:
-        return {"devices": "auto", **keys}
-
-    def runs_to_its_end(self, name: str, environ: dict[str, str] | None = None, **keys: Any) -> Any:
-        """``status --json`` of a whole run."""
-        result = self.runs_it(name, environ, **keys)
-        assert result.code == 0, result.text + self.log()
-        return self.asks("status", name, "--json").json()
-
-    def runs_it(
-        self, name: str, environ: dict[str, str] | None = None, *words: str, **keys: Any
-    ) -> Result:
-        recipe = self.recipe(str(BOX / "train.py"), **self.settings(**keys))
-        named = recipe.rename(self.root / f"{name}.yaml")
-        return self.asks("run", named, *words, **(environ or {}))
+    def search(self, name: str, *words: str, **keys: Any) -> Result:
+        recipe = self.recipe(str(BOX / "train.py"), **{"devices": "auto", **keys})
+        return self.asks("run", recipe.rename(self.root / f"{name}.yaml"), *words)
 
     def begin(self, name: str, **keys: Any) -> dict[str, Any]:
-        result = self.runs_it(name, None, "--detach", "--json", **keys)
+        """Leave a search that goes on for long to its daemon."""
+        result = self.search(name, "--detach", "--json", **{**FOR_LONG, **keys})
         assert result.code == 0, result.text + self.log()
         answer: dict[str, Any] = result.json()
         return answer
@@ -68,13 +58,9 @@ class Boxed(Sandbox):
 
         return wait_until(holds, lambda: f"{name}: {self.asks('status', name).text}\n{self.log()}")
 
-    def ranks(self) -> list[dict[str, Any]]:
-        """What the ranks of all trials so far have found, and forget it."""
-        files = sorted(self.box.glob("rank-*.json"))
-        found = [json.loads(file.read_text()) for file in files]
-        for file in files:
-            file.unlink()
-        return found
+    def shown(self) -> list[Any]:
+        """What ``gpus --json`` prints."""
+        return [json.loads(line) for line in self.asks("gpus", "--json").out.splitlines()]
 
     def end(self) -> None:
         """Kill all that is left."""
@@ -85,6 +71,13 @@ class Boxed(Sandbox):
             return [pid for pid, environ in environs.items() if mark in environ.split(b"\0")]
 
         end_all(left)
+
+
+@pytest.fixture
+def boxed(tmp_path: Path) -> Iterator[Boxed]:
+    made = Boxed(tmp_path)
+    yield made
+    made.end()
 
 
 def running_on(view: Any) -> dict[str, int]:

@@ -32,7 +32,6 @@ typedef struct { unsigned fieldId, scopeId; long long timestamp, latencyUsec; in
 static int started;
 
 int nvmlInitWithFlags(unsigned flags) { started++; return flags ? INVALID_ARGUMENT : OK; }
-int nvmlInit(void) { return nvmlInitWithFlags(0); } /* torch uses the oldest names */
 int nvmlShutdown(void) { return OK; }
 const char *nvmlErrorString(int code) { return code == 4711 ? "Never Heard Of" : "Some Error"; }
 
@@ -48,16 +47,9 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t *device) {
     *device = &cards[index];
     return OK;
 }
-int nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
-int nvmlDeviceGetHandleByIndex(unsigned index, device_t *device) { return nvmlDeviceGetHandleByIndex_v2(index, device); }
 int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, device_t *device) {
     for (int i = 0; i < 2; i++)
         if (!strcmp(bus, cards[i].bus)) { *device = &cards[i]; return OK; }
-    return NOT_FOUND;
-}
-int nvmlDeviceGetHandleByUUID(const char *uuid, device_t *device) {
-    for (int i = 0; i < 2; i++)
-        if (!strcmp(uuid, cards[i].uuid)) { *device = &cards[i]; return OK; }
     return NOT_FOUND;
 }
 int nvmlDeviceGetUUID(device_t device, char *text, unsigned size) {

@@ -4,72 +4,106 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
+import signal
 import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.devices.boxed import Boxed, name_of, running_on, state_of
-
-pytestmark = pytest.mark.slow
-
-MakeBoxed = Callable[..., Boxed]
-FOR_LONG: dict[str, Any] = {"policy": {"name": "fifo", "R": 100000}, "max_trials": 50}
+from tests.devices.boxed import BOX, GPUS, Boxed, running_on, state_of
+from tests.devices.schedules import WALK
 
 
-@pytest.fixture
-def boxed(tmp_path: Path) -> Iterator[MakeBoxed]:
-    made: list[Boxed] = []
-
-    def make(*gpus: dict[str, Any]) -> Boxed:
-        tmp_path.chmod(0o700)
-        made.append(Boxed(tmp_path, *gpus))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.end()
+def test_every_launch_of_a_trial_that_is_resized_comes_after_the_release(boxed: Boxed) -> None:
+    """The first line of each rank looks whether the driver has let go: 1 -> 2 -> 1 -> 2 -> 1 -> 2."""
+    policy = {"name": f"{WALK}:Walk", "R": 12}
+    result = boxed.search("walk", max_trials=1, policy=policy)
+    assert result.code == 0, result.text + boxed.log()
+    launches = [int(file.read_text()) for file in boxed.box.glob("rank-*")]
+    assert [launches.count(number) for number in range(1, 7)] == [1, 2, 1, 2, 1, 2]
+    assert not (boxed.box / "collision").exists()
+    rows = [json.loads(row) for row in boxed.asks("export", "walk", "--json").out.splitlines()]
+    assert [row["atoms"] for row in rows] == [1, 1, 2, 2] * 3
 
 
-def test_a_strangers_gpu_is_shown_left_alone_and_taken_up_again(boxed: MakeBoxed) -> None:
-    box = boxed({}, {})
+@pytest.mark.slow
+def test_a_strangers_gpu_is_shown_left_alone_and_taken_up_again(boxed: Boxed) -> None:
     stranger = subprocess.Popen(["sleep", "600"])
     try:
-        (box.box / name_of(1) / str(stranger.pid)).touch()
-        shown = box.asks("gpus").out
+        (boxed.box / GPUS[1] / str(stranger.pid)).touch()
+        shown = boxed.asks("gpus").out
         assert f"held by pid {stranger.pid} ({getpass.getuser()}: sleep 600, 3.00 GiB)" in shown
-        box.begin("mine", **FOR_LONG)
-        view = box.until("mine", lambda view: name_of(0) in running_on(view))
-        state, reason = state_of(view, name_of(1))
+        boxed.begin("mine")
+        view = boxed.until("mine", lambda view: GPUS[0] in running_on(view))
+        state, reason = state_of(view, GPUS[1])
         assert state == "quarantined"
         assert f"pid {stranger.pid} ({getpass.getuser()}: sleep 600" in reason
         assert stranger.poll() is None, "nobody touched it"
     finally:
         stranger.kill()
         stranger.wait()
-    box.until("mine", lambda view: len(running_on(view)) == 2)
-    assert f"{name_of(1)} is in use again" in box.log()
-    assert not (box.box / "collision").exists()
+    boxed.until("mine", lambda view: len(running_on(view)) == 2)
+    assert f"{GPUS[1]} is in use again" in boxed.log()
+    assert not (boxed.box / "collision").exists()
 
 
-def test_a_lost_gpu_costs_its_trial_a_move_and_comes_back(boxed: MakeBoxed) -> None:
-    box = boxed({}, {})
-    box.begin("search", **{**FOR_LONG, "max_trials": 1})
-    (name,) = running_on(box.until("search", running_on))
-    other = name_of(1) if name == name_of(0) else name_of(0)
-    lost = box.box / name / "lost"
+@pytest.mark.slow
+def test_a_lost_gpu_costs_its_trial_a_move_and_comes_back(boxed: Boxed) -> None:
+    boxed.begin("search", max_trials=1)
+    (name,) = running_on(boxed.until("search", running_on))
+    (other,) = {*GPUS} - {name}
+    lost = boxed.box / name / "lost"
     lost.touch()
-    view = box.until("search", lambda view: other in running_on(view))
+    view = boxed.until("search", lambda view: other in running_on(view))
     (trial,) = view["trials"]
     assert trial["state"] in ("starting", "running")
     assert trial["incarnation"] == 2
     state, reason = state_of(view, name)
     assert state == "quarantined"
     assert "the GPU is lost" in reason
-    assert "its GPU is to blame, not the trial" in box.asks("explain", "0").out
+    assert "its GPU is to blame, not the trial" in boxed.asks("explain", "0").out
     lost.unlink()
-    box.until("search", lambda view: state_of(view, name)[0] != "quarantined")
-    shown = [json.loads(line) for line in box.asks("gpus", "--json").out.splitlines()]
-    assert {row["standing"]["state"] for row in shown} == {"held", "free"}
+    boxed.until("search", lambda view: state_of(view, name)[0] != "quarantined")
+    assert {row["standing"]["state"] for row in boxed.shown()} == {"held", "free"}
+
+
+@pytest.mark.slow
+def test_a_gpu_goes_over_when_its_holder_is_killed_and_it_is_proven_empty(boxed: Boxed) -> None:
+    first = boxed.begin("first", devices="cuda:0")
+    boxed.until("first", lambda view: GPUS[0] in running_on(view))
+    boxed.begin("second", devices="cuda")
+    view = boxed.until("second", lambda view: GPUS[1] in running_on(view))
+    state, reason = state_of(view, GPUS[0])
+    assert state == "quarantined"
+    assert "leased by search" in reason
+    assert first["experiment"] in reason
+
+    os.kill(first["daemon_pid"], signal.SIGKILL)
+    # Its trial trains on for a while without it; the lease is free, the GPU is not.
+    view = boxed.until("second", lambda view: GPUS[0] in running_on(view))
+    assert GPUS[1] in running_on(view), "the trial on the other GPU has nothing to do with it"
+    assert not (boxed.box / "collision").exists()
+    log = (Path(view["folder"]) / "daemon.log").read_text()
+    assert f"{GPUS[0]} is in use again" in log
+    assert boxed.asks("cancel", "second").code == 0
+
+
+@pytest.mark.slow
+def test_an_experiment_without_a_gpu_to_itself_is_told_who_has_them(boxed: Boxed) -> None:
+    first = boxed.begin("first", devices="cuda")
+    recipe = boxed.recipe(str(BOX / "train.py"), devices="auto", max_trials=1)
+    refused = boxed.asks("run", recipe)
+    assert refused.code == 4
+    assert refused.text.count(f"{first['experiment']} (pid {first['daemon_pid']})") == 2
+
+    # Looking takes no lease: `gpus` shows the holders, and afterwards a third is refused in the same way.
+    boxed.until("first", lambda view: len(running_on(view)) == 2)
+    shown = boxed.shown()
+    assert [first["experiment"] in row["leased_by"] for row in shown] == [True, True]
+    assert [row["standing"]["state"] for row in shown] == ["held", "held"]
+    assert {row["standing"]["trial"] for row in shown} == {0, 1}
+    assert "held (trial " in boxed.asks("gpus").out
+    assert boxed.asks("run", recipe).code == 4
+    boxed.asks("cancel", "first")
+    assert boxed.asks("run", recipe).code == 0

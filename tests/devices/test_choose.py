@@ -1,23 +1,15 @@
-"""CPU slots, and which kind of devices a text means."""
+"""CPU slots, and which kind of devices a text means. (``test_contract.py``: what every kind keeps to.)"""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
-from types import ModuleType
 
 import pynvml
 import pytest
 
-from gpusched.devices.base import (
-    Device,
-    DeviceEvent,
-    DeviceRemark,
-    Devices,
-    Readmitted,
-    Released,
-)
+from gpusched.devices import choose, cuda
+from gpusched.devices.base import Device, DeviceEvent, DeviceRemark, Devices
 from gpusched.devices.choose import CpuDevices, gpus_here, parse_devices
 from gpusched.errors import DeviceError, InputError
 from tests.devices.box import Box, gpu
@@ -43,8 +35,7 @@ def opened(devices: Devices) -> tuple[tuple[Device, ...], list[DeviceEvent]]:
 
 def test_one_slot_a_core_of_this_process() -> None:
     cores = sorted(os.sched_getaffinity(0))
-    devices = CpuDevices()
-    listed, told = opened(devices)
+    listed, told = opened(CpuDevices())
     assert [device.id for device in listed] == [f"cpu:{n}" for n in range(len(cores))]
     assert told == []
     assert all(device.usable for device in listed)
@@ -58,11 +49,6 @@ def test_slots_share_cores_where_there_are_more_of_them() -> None:
     assert placement.rank_cpus == ((4,), (6,), (4,))
     assert placement.threads_per_rank == 1
     assert [device.label for device in listed][:2] == ["core 4 (shared)", "core 6 (shared)"]
-
-
-def test_one_core_in_words() -> None:
-    _, told = opened(CpuDevices(3, cores=[0]))
-    assert str(told[0]).startswith("DeviceRemark(text='3 CPU slots share 1 core:")
 
 
 def test_every_rank_has_its_own_environment() -> None:
@@ -90,20 +76,20 @@ def test_a_number_of_slots_that_makes_no_sense(slots: int) -> None:
         CpuDevices(slots)
 
 
-def test_slots_are_free_when_asked_and_never_break() -> None:
-    devices = CpuDevices(2, cores=[0])
-    _, told = opened(devices)
-    told.clear()
-    devices.confirm_release(["cpu:0", "cpu:1"], 60.0)
-    devices.keep_out("cpu:1", "busy when the last daemon ended")
-    assert told == [Released(("cpu:0", "cpu:1")), Readmitted("cpu:1")]
-    assert [reading.device for reading in devices.readings()] == ["cpu:0", "cpu:1"]
-    devices.close()
+# ---------------------------------------------------------------- the kind that a text means
 
 
 @pytest.mark.parametrize(("text", "count"), [("cpu:4", 4), (" cpu:1 ", 1), ("cpu:64", 64)])
 def test_cpu_by_name(text: str, count: int) -> None:
     assert len(opened(parse_devices(text))[0]) == count
+
+
+@pytest.mark.parametrize(
+    "text", ["", "gpu", "cpus", "cpu:", "cpu:-1", "cpu:x", "cpu:1.5", "cpu:1,2", "tpu:0"]
+)
+def test_what_is_not_understood_is_answered_with_what_is(text: str) -> None:
+    with pytest.raises(InputError, match='use "auto", "cpu"'):
+        parse_devices(text)
 
 
 def test_auto_is_cpu_where_the_driver_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,56 +125,37 @@ def test_auto_never_takes_cpu_slots_since_the_driver_is_slow(
         gpus_here(box.clock)
 
 
-def test_gpus_by_name_go_to_the_gpu_side(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What is asked of ``CudaDevices``, which are not made."""
     asked: list[object] = []
-    module = ModuleType("gpusched.devices.cuda")
 
     def made(spec: str, **options: object) -> CpuDevices:
         asked.append((spec, options))
         return CpuDevices(1)
 
-    module.CudaDevices = made
-    monkeypatch.setitem(sys.modules, "gpusched.devices.cuda", module)
-    for text in ("cuda", "cuda:0,2,3", "GPU-aa,GPU-bb", "MIG-1/2/3"):
-        parse_devices(text, atoms_per_gpu=2)
-    options = {"atoms_per_gpu": 2}
-    assert asked == [
-        (text, options) for text in ("cuda", "cuda:0,2,3", "GPU-aa,GPU-bb", "MIG-1/2/3")
-    ]
+    monkeypatch.setattr(cuda, "CudaDevices", made)
+    return asked
+
+
+def test_gpus_by_name_go_to_the_gpu_side(asked: list[object]) -> None:
+    names = ("cuda", "cuda:0,2,3", "GPU-aa,GPU-bb", "MIG-1/2/3")
+    for text in names:
+        parse_devices(text, atoms_per_gpu=2, why_no_gpu=lambda: "who insists gets them")
+    assert asked == [(text, {"atoms_per_gpu": 2}) for text in names]
+
+
+CPU_BUILD = "torch 2.13.0+cpu is built for CPUs only"
 
 
 @pytest.mark.parametrize(
-    "text", ["", "gpu", "cpus", "cpu:", "cpu:-1", "cpu:x", "cpu:1.5", "cpu:1,2", "tpu:0"]
-)
-def test_what_is_not_understood_is_answered_with_what_is(text: str) -> None:
-    with pytest.raises(InputError, match='use "auto", "cpu"'):
-        parse_devices(text)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "why", "kind"),
-    [
-        (True, "", "cuda"),
-        (True, "torch 2.13.0+cpu is built for CPUs only", "cpu"),
-        (False, "?", "cpu"),
-    ],
+    ("gpus", "why", "takes_gpus"),
+    [(True, "", True), (True, CPU_BUILD, False), (False, "?", False)],
 )
 def test_auto_leaves_gpus_alone_that_the_script_cannot_use(
-    monkeypatch: pytest.MonkeyPatch, gpus: bool, why: str, kind: str
+    monkeypatch: pytest.MonkeyPatch, asked: list[object], gpus: bool, why: str, takes_gpus: bool
 ) -> None:
-    from gpusched.devices import choose as devices
-    from gpusched.devices import cuda
-
-    class Made:
-        kind = "cuda"
-
-    monkeypatch.setattr(devices, "gpus_here", lambda: gpus)
-    monkeypatch.setattr(cuda, "CudaDevices", lambda spec, **_: Made())
-    found = parse_devices("auto", why_no_gpu=lambda: why)
-    assert found.kind == kind
-    told = opened(found)[1] if isinstance(found, CpuDevices) else []
-    said = [event.text for event in told if isinstance(event, DeviceRemark)]
-    said = [text for text in said if "no GPU is used" in text]
-    assert bool(said) == (gpus and bool(why))
-    assert all(why in note for note in said)
-    assert parse_devices("cuda", why_no_gpu=lambda: why).kind == "cuda", "who insists gets them"
+    monkeypatch.setattr(choose, "gpus_here", lambda: gpus)
+    _, told = opened(parse_devices("auto", why_no_gpu=lambda: why))
+    assert asked == [("cuda", {})] * takes_gpus
+    assert [why in event.text for event in told] == [True] * (gpus and not takes_gpus)

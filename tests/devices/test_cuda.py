@@ -11,7 +11,7 @@ from gpusched.devices.helper import RETRY_S
 from gpusched.devices.leases import Leases, lease_folder
 from gpusched.errors import DeviceError
 from tests.devices.box import Box, begin, gpu, run_trial
-from tests.devices.fake_driver import GIB, LIST, MEMORY, MIB
+from tests.devices.fake_nvml import GIB, MEMORY, MIB
 
 MakeBox = Callable[..., Box]
 
@@ -56,16 +56,6 @@ def test_a_sick_gpu_is_not_given_back_without_its_lease(box: Box) -> None:
 
 
 # ------------------------------------------------------------ containers and poor drivers
-
-
-def test_a_driver_without_process_lists_is_judged_by_memory(make_box: MakeBox) -> None:
-    box = make_box(gpu(0))
-    box.gpus[0].unsupported.add(LIST)
-    devices, (name,) = begin(box)
-    run_trial(box, devices, name, 11)
-    box.driver.end(11, 0, 3)
-    assert devices.released([name], 2.5) is None
-    assert devices.released([name], 2) is not None
 
 
 def test_without_a_memory_figure_nothing_could_be_confirmed(make_box: MakeBox) -> None:

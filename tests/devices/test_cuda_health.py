@@ -7,12 +7,11 @@ from collections.abc import Callable
 import pynvml
 import pytest
 
-from gpusched.devices.base import Quarantined, Readmitted
 from gpusched.devices.helper import RETRY_S
 from gpusched.devices.nvml import Vitals, illness, slowed_by
 from gpusched.errors import DeviceError
 from tests.devices.box import Box, begin, gpu, run_trial
-from tests.devices.fake_driver import GIB, Context
+from tests.devices.fake_nvml import GIB, Context
 
 MakeBox = Callable[..., Box]
 
@@ -28,6 +27,8 @@ def test_a_lost_gpu_is_a_fault_at_once_and_is_looked_at_again_later(box: Box) ->
     (fault,) = devices.faults()
     assert fault.device == name
     assert "lost" in fault.reason
+    (helper,) = [helper for helper in box.clock.helpers if not helper.killed]
+    assert box.gpus[0].uuid not in helper.opened, "closed at once"
     box.driver.end(11)
     devices.drain([name])
     box.clock.advance(RETRY_S)
@@ -83,16 +84,6 @@ def test_a_gpu_that_waits_for_a_reset_is_closed_and_taken_up_again(box: Box) -> 
     run_trial(box, devices, name, 12)
 
 
-def test_a_gpu_lost_under_its_trial_is_closed_at_once(box: Box) -> None:
-    devices, (name, _) = begin(box)
-    run_trial(box, devices, name, 11)
-    box.gpus[0].lost_from = box.clock.now()
-    box.clock.advance(3)
-    assert devices.told(Quarantined)
-    (helper,) = [helper for helper in box.clock.helpers if not helper.killed]
-    assert box.gpus[0].uuid not in helper.opened
-
-
 def test_a_gpu_to_be_reset_when_empty_may_finish_its_trial(box: Box) -> None:
     devices, (name, _) = begin(box)
     run_trial(box, devices, name, 11)
@@ -102,21 +93,6 @@ def test_a_gpu_to_be_reset_when_empty_may_finish_its_trial(box: Box) -> None:
     box.driver.end(11)
     assert devices.released([name], 3) is None
     assert "reset once the GPU is empty" in devices.faults()[0].reason
-
-
-# ------------------------------------------------------------ told to the executor
-
-
-def test_what_was_out_before_a_restart_is_taken_up_when_it_is_clean(box: Box) -> None:
-    box.driver.start(box.gpus[0], 99, GIB, user="alice", command="python hers.py", ours=False)
-    devices, names = begin(box)
-    for name in names:
-        devices.keep_out(name, "busy when the last daemon ended")
-    box.clock.advance(6.0)
-    assert devices.events == [Readmitted(names[1])], "the other one is still hers"
-    box.driver.end(99)
-    box.clock.advance(8.0)
-    assert devices.events[1:] == [Readmitted(names[0])]
 
 
 # ------------------------------------------------------------ a driver that hangs or fails
@@ -174,13 +150,6 @@ def test_a_gpu_that_cannot_be_found_out_about_is_left_out_and_named(make_box: Ma
     assert any(note.startswith("GPU 1 is left out: NVML: GPU is lost") for note in devices.notes)
 
 
-def test_a_driver_that_never_answers_is_an_error(make_box: MakeBox) -> None:
-    box = make_box(gpu(0))
-    box.driver.init_blocks_until = 500.0
-    with pytest.raises(DeviceError, match="did not answer within 120 s"):
-        box.devices()
-
-
 def test_no_driver_is_an_error_that_says_what_to_do(make_box: MakeBox) -> None:
     box = make_box(gpu(0))
     box.driver.init_code = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
@@ -223,23 +192,13 @@ def test_whatever_a_driver_answers_the_next_question_is_asked(
 # ------------------------------------------------------------ health on plain values
 
 
-def test_the_drivers_recovery_action_in_words() -> None:
+def test_recovery_actions_and_throttling_in_words() -> None:
     assert illness(0, Vitals()) == ""
     for action in range(1, 8):
         assert illness(3, Vitals(recovery=action)).startswith("the driver asks for")
     assert "recovery action 99" in illness(0, Vitals(recovery=99))
-
-
-@pytest.mark.parametrize(
-    ("bits", "note"),
-    [
-        (pynvml.nvmlClocksEventReasonSwThermalSlowdown, "slowed by heat"),
-        (
-            pynvml.nvmlClocksEventReasonHwSlowdown,
-            "slowed by a limit of the hardware, such as its power supply",
-        ),
-        (pynvml.nvmlClocksEventReasonGpuIdle, None),
-    ],
-)
-def test_throttling_in_words(bits: int, note: str | None) -> None:
-    assert slowed_by(Vitals(throttle=bits)) == (note or "")
+    heat = pynvml.nvmlClocksEventReasonSwThermalSlowdown
+    assert slowed_by(Vitals(throttle=heat)) == "slowed by heat"
+    hardware = slowed_by(Vitals(throttle=pynvml.nvmlClocksEventReasonHwSlowdown))
+    assert hardware == "slowed by a limit of the hardware, such as its power supply"
+    assert slowed_by(Vitals(throttle=pynvml.nvmlClocksEventReasonGpuIdle)) == ""

@@ -9,7 +9,7 @@ import pytest
 from gpusched.devices.base import Quarantined, Readmitted, Released
 from gpusched.errors import DeviceError
 from tests.devices.box import LIMIT_S, Box, begin, gpu, run_trial
-from tests.devices.fake_driver import GIB, LIST, MEMORY, MIB
+from tests.devices.fake_nvml import GIB, LIST, MIB
 
 MakeBox = Callable[..., Box]
 
@@ -42,15 +42,6 @@ def test_a_quick_release_is_noticed_within_tens_of_milliseconds(box: Box) -> Non
     devices.confirm_release([name], LIMIT_S)
     box.clock.advance(0.12 + 0.07)
     assert devices.told(Released) == [Released((name,))]
-
-
-def test_memory_that_is_not_given_any_more_is_unknown_not_free(box: Box) -> None:
-    devices, (name, _) = begin(box)
-    run_trial(box, devices, name, 11)
-    box.gpus[0].unsupported.add(MEMORY)
-    box.driver.end(11)
-    assert devices.released([name], 5) is None
-    assert "no memory figure" in devices.waits_for(name)
 
 
 @pytest.mark.parametrize(
@@ -158,15 +149,6 @@ def test_a_release_that_is_given_up_says_once_by_what_it_is_held(
     box.clock.advance(5)
     assert devices.told(Readmitted) == [Readmitted(name)], "by itself"
     run_trial(box, devices, name, 12)
-
-
-def test_processes_of_our_own_at_a_resume_are_an_adopted_trial(box: Box) -> None:
-    box.driver.start(box.gpus[0], 11, GIB)
-    devices, (name, other) = begin(box, known=[board.uuid for board in box.gpus])
-    box.clock.advance(3.0)
-    assert devices.faults() == ()
-    box.driver.end(11, 0.2, 0.4)
-    assert devices.released([name], 2) is not None
 
 
 def test_a_stranger_beside_an_adopted_trial_does_not_take_its_gpu(box: Box) -> None:

@@ -8,62 +8,69 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from gpusched.devices import helper
-from gpusched.devices.base import Released
+from gpusched.devices.base import DeviceEvent, Released
 from gpusched.devices.cuda import CudaDevices
 from gpusched.devices.release import Processes
-from gpusched.processes.identity import children
-from tests.devices.box import Loop
-from tests.devices.boxed import BOX, name_of
-from tests.devices.fake_driver import GIB
+from gpusched.executors.live import Timers
+from gpusched.processes.identity import children, read_file
+from tests.devices.boxed import GPUS, make_gpus
+from tests.devices.fake_nvml import GIB
 from tests.rig import PATIENCE_S, wait_until
 
 BLOCKING_MAX_S = 0.010
 """A few milliseconds; the quickest of several calls is measured, since the machine is shared."""
-GPUS = [name_of(0), name_of(1)]
+T = TypeVar("T")
+
+
+class Loop:
+    """The host of the devices on the machine's clock."""
+
+    def __init__(self) -> None:
+        self.timers = Timers(time.monotonic)
+        self.wanted: list[Callable[[], None]] = []
+        self.events: list[DeviceEvent] = []
+        self.emit = self.events.append
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        self.wanted.append(action)
+        self.timers.after(delay_s, action)
+
+    def run_until(self, holds: Callable[[], T]) -> T:
+        """Run until this is true; what it then is."""
+
+        def asked() -> T:
+            self.timers.run_due()
+            return holds()
+
+        return wait_until(asked)
+
+
 Real = tuple[Path, CudaDevices, Loop]
 
 
 @pytest.fixture
 def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Real]:
-    box = tmp_path / "box"
-    for name in GPUS:
-        (box / name).mkdir(parents=True)
-        (box / name / "gpu.json").write_text("{}")
-    monkeypatch.setenv("GPU_BOX", str(box))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(BOX), *os.sys.path]))
-    tmp_path.chmod(0o700)
-    devices = CudaDevices(environ={"XDG_STATE_HOME": str(tmp_path)})
-    before = helpers_of(devices)
+    environ = make_gpus(tmp_path)
+    monkeypatch.setenv("GPU_BOX", environ["GPU_BOX"])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([environ["PYTHONPATH"], *os.sys.path]))
+    devices = CudaDevices(environ=environ)
+    assert len(helpers()) == 1, "one asks about all GPUs"
     try:
-        yield box, devices, Loop(time.monotonic)
+        yield tmp_path / "box", devices, Loop()
     finally:
         devices.close()
-    wait_until(
-        lambda: all(pid not in children(os.getpid()) or helper_is_gone(pid) for pid in before),
-        "the end of the helpers after close()",
-    )
+    wait_until(lambda: not helpers(), "the end of the helpers after close()")
 
 
-def helpers_of(devices: CudaDevices) -> list[int]:
-    """The pid of the process that asks NVML."""
-    named = [pid for pid in children(os.getpid()) if b"devices.helper" in command(pid)]
-    assert len(named) == 1, "one asks about all GPUs"
-    return named
-
-
-def command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def helper_is_gone(pid: int) -> bool:
-    return b"devices.helper" not in command(pid)
+def helpers() -> list[int]:
+    """The pids of the processes that ask NVML."""
+    mine = children(os.getpid())
+    return [p for p in mine if b"devices.helper" in (read_file(f"/proc/{p}/cmdline") or b"")]
 
 
 def quickest(calls: int, work: Callable[[], object]) -> float:
@@ -83,7 +90,7 @@ def test_a_release_in_real_time(real: Real) -> None:
     name = devices.open(loop)[0].id
     devices.take([name])
     devices.confirm_release([name], PATIENCE_S)
-    assert loop.until(Released) == Released((name,))
+    loop.run_until(lambda: Released((name,)) in loop.events)
 
 
 def test_nothing_blocks_while_a_gpu_hangs(real: Real) -> None:
@@ -124,7 +131,7 @@ def test_a_helper_that_is_killed_is_replaced(real: Real, monkeypatch: pytest.Mon
     monkeypatch.setattr(helper, "RETRY_S", 1.0)
     box, devices, loop = real
     devices.open(loop)
-    for pid in helpers_of(devices):
+    for pid in helpers():
         os.kill(pid, signal.SIGKILL)
     for name in GPUS:
         (box / name / str(os.getpid())).touch()

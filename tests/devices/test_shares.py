@@ -10,7 +10,7 @@ from gpusched.devices.base import Quarantined
 from gpusched.devices.helper import RETRY_S
 from gpusched.errors import DeviceError
 from tests.devices.box import LIMIT_S, Box, Watched, begin, gpu, run_trial
-from tests.devices.fake_driver import GIB
+from tests.devices.fake_nvml import GIB
 
 MakeBox = Callable[..., Box]
 ONE, TWO = "GPU-0a00-beef#1", "GPU-0a00-beef#2"
@@ -49,23 +49,6 @@ def test_memory_that_does_not_come_back_beside_another_trial(box: Box, shared: W
     assert fault.device == ONE
     box.clock.advance(50.0)
     assert shared.recovered() == (ONE,)
-
-
-def test_late_releases_do_not_keep_each_other_awake(make_box: MakeBox) -> None:
-    """Each waits ever more slowly: together they asked every 5 ms, for as long as they were late."""
-    box = make_box(gpu(0), gpu(1), gpu(2))
-    devices, names = begin(box, atoms_per_gpu=2)
-    for pid, name in enumerate(names, 11):
-        run_trial(box, devices, name, pid, GIB)
-    for pid, name in enumerate(names, 11):
-        box.driver.end(pid, 100.0, 100.0)
-        devices.confirm_release([name], LIMIT_S)
-        box.clock.advance(0.003)
-    box.clock.advance(10.0)
-    before = box.driver.calls["nvmlDeviceGetMemoryInfo"]
-    box.clock.advance(10.0)
-    calls = box.driver.calls["nvmlDeviceGetMemoryInfo"] - before
-    assert calls < 3 * 10 * 30, calls
 
 
 def test_a_process_that_has_escaped_is_in_the_way_beside_a_share_never_used(box: Box) -> None:

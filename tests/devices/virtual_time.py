@@ -7,7 +7,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from gpusched.devices.helper import Answerer
+from gpusched.devices.helper import answer
+from gpusched.devices.nvml import Gpu
 from gpusched.devices.release import Processes
 
 
@@ -39,7 +40,9 @@ class VirtualClock:
         heapq.heappush(self._actions, (self._now + delay_s, next(self._count), action))
 
     def advance(self, seconds: float) -> None:
-        until = self._now + seconds
+        self.go_to(self._now + seconds)
+
+    def go_to(self, until: float) -> None:
         while self._actions and self._actions[0][0] <= until:
             due, _, action = heapq.heappop(self._actions)
             self._now = max(self._now, due)
@@ -66,30 +69,28 @@ class VirtualHelper:
     """A helper that asks the fake driver one question after another; a call that hangs ends when the clock says so."""
 
     def __init__(self, clock: VirtualClock, processes: Processes) -> None:
-        self._answerer, self._clock = Answerer(processes), clock
+        self._clock, self._processes = clock, processes
         self._question: tuple[Any, ...] | None = None
         self._answer: Any = None
         self._until = 0.0
         self.killed = False
+        #: The GPUs that it has opened.
+        self.opened: set[str] = set()
 
     def ask(self, *question: Any) -> None:
         assert not self._question, "one question at a time"
         self._question = question
+        self.opened |= {each.uuid for each in question if isinstance(each, Gpu)}
         self._work()
 
     def _work(self) -> None:
         if self._question is None or self.killed or self._clock.now() < self._until:
             return
         try:
-            self._answer = self._answerer.answer(*self._question)
+            self._answer = answer(self._processes, *self._question)
             self._question = None
         except Blocks as blocks:
             self._until = blocks.until
-
-    @property
-    def opened(self) -> set[str]:
-        """The GPUs that it has opened."""
-        return set(self._answerer._handles)
 
     @property
     def has_answer(self) -> bool:
@@ -99,8 +100,8 @@ class VirtualHelper:
     def take(self) -> Any:
         if self.killed:
             raise EOFError
-        answer, self._answer = (self._answer, None) if self.has_answer else (None, None)
-        return answer
+        taken, self._answer = (self._answer, None) if self.has_answer else (None, None)
+        return taken
 
     def kill(self) -> None:
         self.killed = True

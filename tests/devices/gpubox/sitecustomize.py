@@ -4,11 +4,10 @@ Test tool only. ``GPU_BOX`` names a folder with a folder a GPU, named by its UUI
 a file named by its pid in there; the driver lists it while the process lives and ``LAG_S`` longer, and so long its
 memory is taken. Only the daemon's side asks NVML; the processes and whose they are are real.
 
-``driver.json`` in the box sets fields of the driver, ``gpu.json`` in a GPU's folder those of the GPU. A file ``lost``
-in there: the GPU has fallen off the bus; ``hangs``: calls about it do not return (``hung``: one has been made).
+A file ``lost`` in a GPU's folder: the GPU has fallen off the bus; ``hangs``: calls about it do not return (``hung``:
+one has been made).
 """
 
-import json
 import os
 import sys
 import time
@@ -21,8 +20,7 @@ box = os.environ.get("GPU_BOX")
 if box and "GPUSCHED_TRIAL" not in os.environ:
     sys.path.insert(1, str(Path(__file__).resolve().parents[3]))
     from gpusched.doctor import machine as doctor
-    from tests.devices.fake_driver import Context, FakeDriver, FakeGpu, RealTime
-    from tests.devices.fake_nvml import installed
+    from tests.devices.fake_nvml import Context, FakeDriver, FakeGpu, RealTime, installed
 
     died: dict[int, float] = {}
 
@@ -34,12 +32,6 @@ if box and "GPUSCHED_TRIAL" not in os.environ:
         if state not in "ZX":
             return -1.0
         return time.monotonic() - died.setdefault(pid, time.monotonic())
-
-    def settings(path: Path) -> dict:
-        try:
-            return json.loads(path.read_text())
-        except OSError:
-            return {}
 
     class Shared(FakeGpu):
         """A GPU's contexts are the files in its folder."""
@@ -79,16 +71,8 @@ if box and "GPUSCHED_TRIAL" not in os.environ:
         def listed(self, now: float) -> list[Context]:
             return self._now()
 
-    def made(place: int, name: str) -> FakeGpu:
-        given = settings(Path(str(box), name, "gpu.json"))
-        given = {key: set(v) if isinstance(v, list) else v for key, v in given.items()}
-        bus = {"bus_id": f"00000000:{place + 1:02X}:00.0", "minor": place}
-        return Shared(name, **{**bus, **given})
-
     names = sorted(path.name for path in Path(box).iterdir() if path.name.startswith("GPU-"))
-    driver = FakeDriver([made(place, name) for place, name in enumerate(names)], RealTime())
-    for key, value in settings(Path(box, "driver.json")).items():
-        setattr(driver, key, value)
+    gpus = [Shared(name, bus_id=f"00000000:{n + 1:02X}:00.0") for n, name in enumerate(names)]
     doctor.why_no_gpu = lambda: ""  # the trials only pretend to compute there
-    kept = installed(driver)  # collected, it would undo itself
+    kept = installed(FakeDriver(gpus, RealTime()))  # collected, it would undo itself
     kept.__enter__()
