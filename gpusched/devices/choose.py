@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from gpusched.devices.base import (
     Device,
@@ -25,9 +25,6 @@ from gpusched.devices.base import (
     Released,
 )
 from gpusched.errors import DeviceError, InputError
-
-if TYPE_CHECKING:
-    from gpusched.devices.helper import World
 
 _MOST_SLOTS = 4096
 _SYNTAX = 'use "auto", "cpu", "cpu:4", "cuda", "cuda:0,2,3" or GPU UUIDs separated by commas'
@@ -124,18 +121,11 @@ def parse_devices(
     """
     spec = text.strip()
     kind, _, rest = spec.partition(":")
-    note = ""
     if spec == "auto":
-        spec = "cuda" if gpus_here() else "cpu"
-        if spec == "cuda" and (why := why_no_gpu()):
-            spec = "cpu"
-            note = (
-                f"no GPU is used: {why}. Trials run on CPU slots (`devices: cuda` insists on GPUs)"
-            )
-        kind, rest = spec, ""
+        return _gpus_or_slots(why_no_gpu, cuda_options)
+    if spec == "cpu":
+        return CpuDevices()
     if kind == "cpu":
-        if spec == "cpu":
-            return CpuDevices(note=note)
         if re.fullmatch(r"[0-9]{1,6}", rest):
             return CpuDevices(int(rest))
         raise InputError(f"devices: {text!r}: after cpu: comes the number of slots; {_SYNTAX}")
@@ -146,24 +136,22 @@ def parse_devices(
     raise InputError(f"devices: {text!r} is not known; {_SYNTAX}")
 
 
-def gpus_here(world: World | None = None) -> bool:
-    """Tell whether the driver shows a GPU we may use, for ``devices: auto``. Raises DeviceError if it does not answer.
+def _gpus_or_slots(why_no_gpu: Callable[[], str], cuda_options: Mapping[str, Any]) -> Devices:
+    """Return the GPUs that the driver shows, or CPU slots, which say why where there is a driver.
 
-    The driver itself is asked, and waited for: eight GPUs without persistence mode take long, and CPU slots instead of
-    GPUs do not help.
+    The driver is waited for: eight GPUs without persistence mode take long, and CPU slots instead of GPUs do not help.
     """
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "?").strip() in ("", "-1", "NoDevFiles"):
-        return False
-    from gpusched.devices.helper import Driver, World
+    from gpusched.devices.cuda import CudaDevices
     from gpusched.devices.nvml import NvmlAbsent, has_library
-    from gpusched.devices.release import Processes
 
-    if not has_library():
-        return False
-    driver = Driver(world or World(), Processes())
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "?").strip() in ("", "-1", "NoDevFiles")
+    if is_hidden or not has_library():
+        return CpuDevices()
     try:
-        return bool(driver.answer("count"))
-    except NvmlAbsent:
-        return False
-    finally:
-        driver.close()
+        why = why_no_gpu()
+        if not why:
+            return CudaDevices("cuda", **cuda_options)
+    except NvmlAbsent as error:
+        why = str(error)
+    note = f"no GPU is used: {why}. Trials run on CPU slots (`devices: cuda` insists on GPUs)"
+    return CpuDevices(note=note)

@@ -28,7 +28,7 @@ from gpusched.devices.base import (
 )
 from gpusched.devices.helper import Driver, World
 from gpusched.devices.leases import Leases, lease_folder, lease_holder
-from gpusched.devices.machine import choose, find_machine, islands, place
+from gpusched.devices.machine import choose, islands, place
 from gpusched.devices.nvml import Gpu, Machine
 from gpusched.devices.release import IDLE_LIMIT_BYTES, UNSEEN_LIMIT_BYTES, Processes
 from gpusched.devices.unit import SHARE, Board, Doing, Unit
@@ -70,13 +70,13 @@ class CudaDevices:
         self._processes = processes or Processes(experiment)
         self._driver = Driver(self._world, self._processes)
         self._is_resumed = known is not None
-        if atoms_per_gpu > 1 and not self._processes.visible:
-            raise DeviceError(
-                "a GPU cannot be shared in this container: the processes on it cannot be told apart. Start the "
-                "container with --pid=host, or set atoms_per_gpu: 1"
-            )
         try:
-            self._machine = find_machine(self._driver)
+            self._machine = self._driver.machine()
+            if atoms_per_gpu > 1 and not self._processes.visible:
+                raise DeviceError(
+                    "a GPU cannot be shared in this container: the processes on it cannot be told apart. Start the "
+                    "container with --pid=host, or set atoms_per_gpu: 1"
+                )
             self._islands = islands(self._machine.gpus)
             if known is None:
                 gpus = choose(self._machine.gpus, spec, environ.get("CUDA_VISIBLE_DEVICES"))
@@ -319,7 +319,7 @@ def gpu_states(
     driver = Driver(world, processes)
     limit_bytes = IDLE_LIMIT_BYTES if processes.visible else UNSEEN_LIMIT_BYTES
     try:
-        machine = find_machine(driver)
+        machine = driver.machine()
         units = [Unit(Board(gpu), 0, world.now, limit_bytes=limit_bytes) for gpu in machine.gpus]
         driver.boards = [unit.board for unit in units if not unit.board.gone]
         until = world.now() + LEAVING_TIMEOUT_S

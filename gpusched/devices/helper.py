@@ -23,9 +23,10 @@ from typing import Any
 from gpusched.devices.nvml import (
     Gpu,
     GpuUsage,
+    Machine,
+    NvmlAbsent,
     NvmlError,
     NvmlLost,
-    ask,
     handle_of,
     read_machine,
     read_usage,
@@ -48,25 +49,20 @@ LOOK_PACE_S, RELEASE_PACE_S = 0.9, 0.05
 """From one look at a GPU to the next; while a release is waited for."""
 
 
-def answer(processes: Processes, question: str, *given: Any) -> Any:
-    """Return the driver's answer, in the helper; an error is one, too. May block."""
+def answer(processes: Processes, gpu: Gpu | None, at: float) -> Seen | Machine | NvmlError:
+    """Read a GPU and name the processes on it, or look for all GPUs; in the helper, since it may block."""
     try:
         start()
-        if question == "look":
-            return look(processes, *given)
-        return read_machine() if question == "machine" else int(ask("nvmlDeviceGetCount"))
+        if gpu is None:
+            return read_machine()
+        handle = handle_of(gpu)
+        usage = read_usage(handle, at)
+        holders = tuple(processes.who(p.pid) for p in usage.processes or ())
+        return Seen(usage, read_vitals(handle), holders)
     except NvmlError as error:
         return error
-    except Exception as error:  # the other questions are worth asking all the same
-        return NvmlError(question, 0, f"{type(error).__name__}: {error}")
-
-
-def look(processes: Processes, gpu: Gpu, at: float) -> Seen:
-    """Read a GPU, and name the processes on it."""
-    handle = handle_of(gpu)
-    usage = read_usage(handle, at)
-    holders = tuple(processes.who(p.pid) for p in usage.processes or ())
-    return Seen(usage, read_vitals(handle), holders)
+    except Exception as error:  # the other GPUs are worth asking about all the same
+        return NvmlError("look", 0, f"{type(error).__name__}: {error}")
 
 
 def main() -> None:
@@ -93,10 +89,10 @@ class Helper:
                 process_group=0,
             )
 
-    def ask(self, *question: Any) -> None:
+    def ask(self, gpu: Gpu | None, at: float) -> None:
         """Send a question."""
         with contextlib.suppress(OSError):  # the child has ended; ``take`` says so
-            self.line.send(question)
+            self.line.send((gpu, at))
 
     def take(self) -> Any:
         """Return the answer; None while there is none. Raises EOFError where the helper has ended."""
@@ -130,7 +126,7 @@ class World:
 
 
 class Driver:
-    """The questions to one helper at a time, and the boards that they are about. ``answer`` and ``wait`` wait."""
+    """The questions to one helper at a time, and the boards that they are about. ``machine`` and ``wait`` wait."""
 
     def __init__(self, world: World, processes: Processes) -> None:
         self._world = world
@@ -153,22 +149,29 @@ class Driver:
         self._end_helper()
         self.boards = ()
 
-    def answer(self, *question: Any) -> Any:
-        """Ask before anything else is asked, and wait. Raises NvmlError; DeviceError where no answer comes."""
+    def machine(self) -> Machine:
+        """Look for all GPUs before anything else is asked, and wait.
+
+        May take seconds. Raises NvmlAbsent without a driver or a GPU, DeviceError where no answer comes.
+        """
         helper = self._begun()
-        helper.ask(*question)
+        helper.ask(None, 0.0)
         self._world.wait(helper, START_TIMEOUT_S)
         try:
-            answer = helper.take()
+            found: Machine | NvmlError | None = helper.take()
         except EOFError:
             raise DeviceError("the process that asks the NVIDIA driver has ended") from None
-        if answer is None:
+        if found is None:
             raise DeviceError(
                 f"the NVIDIA driver did not answer within {START_TIMEOUT_S:.0f} s; does `nvidia-smi` hang too?"
             )
-        if isinstance(answer, NvmlError):
-            raise answer
-        return answer
+        if isinstance(found, NvmlError):
+            raise found
+        if found.notes and not found.gpus:
+            raise DeviceError(f"no GPU can be used here: {'; '.join(found.notes)}")
+        if not found.gpus:
+            raise NvmlAbsent("nvmlDeviceGetCount", 0, "the driver sees no GPU")
+        return found
 
     def wait(self, timeout_s: float) -> None:
         """Wait until an answer is there, or the time is over."""
@@ -195,7 +198,7 @@ class Driver:
         if due and self._asked is None:
             self._asked = board = min(due, key=lambda board: board.asked_at)
             board.asked_at = now
-            self._begun().ask("look", board.gpu, now)
+            self._begun().ask(board.gpu, now)
 
     def _is_due(self, board: Board, now: float, pace_s: float) -> bool:
         stuck = self._stuck.get(board)

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 import psutil
 
 from gpusched.devices.base import Placement
-from gpusched.devices.helper import Driver
-from gpusched.devices.nvml import Gpu, Machine
+from gpusched.devices.nvml import Gpu
 from gpusched.errors import DeviceError
 
 LOADER_WORKERS_MAX = 16
@@ -33,15 +32,6 @@ COMMON = {
     # torchelastic would set 1, whose abort can itself hang; 3 tears the process down without it.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
 }
-
-
-def find_machine(driver: Driver) -> Machine:
-    """Look for all GPUs. May take seconds; raises DeviceError without a driver, a GPU or an answer."""
-    machine: Machine = driver.answer("machine")
-    if not machine.gpus:
-        why = "; ".join(machine.notes) or "the NVIDIA driver sees no GPU"
-        raise DeviceError(f"no GPU can be used here: {why}")
-    return machine
 
 
 def islands(gpus: Sequence[Gpu]) -> dict[str, int]:

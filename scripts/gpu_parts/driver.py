@@ -19,7 +19,6 @@ import pynvml
 
 from gpu_parts.box import Failed
 from gpusched.devices.helper import Driver, World
-from gpusched.devices.machine import find_machine
 from gpusched.devices.nvml import Gpu
 from gpusched.devices.release import TOLERANCE_BYTES, Processes, in_initial_pid_namespace
 
@@ -84,7 +83,7 @@ def found(device: str) -> Gpu:
     """Return the GPU's facts as the product reads them."""
     driver = Driver(World(), Processes())
     try:
-        gpus = find_machine(driver).gpus
+        gpus = driver.machine().gpus
     finally:
         driver.close()
     for gpu in gpus:

@@ -8,12 +8,11 @@ from collections.abc import Callable
 import pynvml
 import pytest
 
-from gpusched.devices import choose, cuda
+from gpusched.devices import cuda
 from gpusched.devices.base import Device, DeviceEvent, DeviceRemark, Devices
-from gpusched.devices.choose import CpuDevices, gpus_here, parse_devices
+from gpusched.devices.choose import CpuDevices, parse_devices
 from gpusched.errors import DeviceError, InputError
 from tests.devices.box import Box, gpu
-from tests.devices.fake_nvml import forget
 
 
 class Host:
@@ -92,42 +91,7 @@ def test_what_is_not_understood_is_answered_with_what_is(text: str) -> None:
         parse_devices(text)
 
 
-def test_auto_is_cpu_where_the_driver_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert parse_devices("auto").kind == "cpu"
-    assert parse_devices("cpu").kind == "cpu"
-
-
-@pytest.mark.parametrize("shown", [0, 2])
-def test_auto_asks_the_driver(
-    make_box: Callable[..., Box], monkeypatch: pytest.MonkeyPatch, shown: int
-) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    box = make_box(*map(gpu, range(shown)))
-    assert gpus_here(box.clock) is bool(shown)
-    assert all(helper.killed for helper in box.clock.helpers)
-    box.driver.init_code = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
-    forget()
-    assert not gpus_here(box.clock)
-
-
-def test_auto_never_takes_cpu_slots_since_the_driver_is_slow(
-    make_box: Callable[..., Box], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Eight GPUs without persistence mode take longer than 20 s."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    box = make_box(gpu(0))
-    box.driver.init_blocks_until = 45.0
-    assert gpus_here(box.clock)
-    box.driver.init_blocks_until = 1e9
-    forget()
-    with pytest.raises(DeviceError, match="did not answer within 120 s"):
-        gpus_here(box.clock)
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What is asked of ``CudaDevices``, which are not made."""
+def test_gpus_by_name_go_to_the_gpu_side(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
     def made(spec: str, **options: object) -> CpuDevices:
@@ -135,27 +99,66 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         return CpuDevices(1)
 
     monkeypatch.setattr(cuda, "CudaDevices", made)
-    return asked
-
-
-def test_gpus_by_name_go_to_the_gpu_side(asked: list[object]) -> None:
     names = ("cuda", "cuda:0,2,3", "GPU-aa,GPU-bb", "MIG-1/2/3")
     for text in names:
         parse_devices(text, atoms_per_gpu=2, why_no_gpu=lambda: "who insists gets them")
     assert asked == [(text, {"atoms_per_gpu": 2}) for text in names]
 
 
+# ---------------------------------------------------------------- auto
+
+
+def test_auto_is_cpu_where_no_gpu_may_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert parse_devices("auto").kind == "cpu"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr("gpusched.devices.nvml.has_library", lambda: False)
+    assert opened(parse_devices("auto"))[1] == []
+
+
 CPU_BUILD = "torch 2.13.0+cpu is built for CPUs only"
+MISMATCH = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
 
 
 @pytest.mark.parametrize(
-    ("gpus", "why", "takes_gpus"),
-    [(True, "", True), (True, CPU_BUILD, False), (False, "?", False)],
+    ("gpus", "init_code", "blocks_s", "why", "kind", "told"),
+    [
+        (2, 0, 0.0, "", "cuda", ""),
+        (8, 0, 45.0, "", "cuda", ""),  # without persistence mode they take longer than 20 s
+        (0, 0, 0.0, "", "cpu", "the driver sees no GPU"),
+        (2, MISMATCH, 0.0, "", "cpu", "the NVIDIA driver was updated while it was loaded"),
+        (2, 0, 0.0, CPU_BUILD, "cpu", CPU_BUILD),
+    ],
 )
-def test_auto_leaves_gpus_alone_that_the_script_cannot_use(
-    monkeypatch: pytest.MonkeyPatch, asked: list[object], gpus: bool, why: str, takes_gpus: bool
+def test_auto_is_gpus_where_the_driver_shows_any_and_the_script_can_use_them(
+    make_box: Callable[..., Box],
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: int,
+    init_code: int,
+    blocks_s: float,
+    why: str,
+    kind: str,
+    told: str,
 ) -> None:
-    monkeypatch.setattr(choose, "gpus_here", lambda: gpus)
-    _, told = opened(parse_devices("auto", why_no_gpu=lambda: why))
-    assert asked == [("cuda", {})] * takes_gpus
-    assert [why in event.text for event in told] == [True] * (gpus and not takes_gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    box = make_box(*map(gpu, range(gpus)))
+    box.driver.init_code, box.driver.init_blocks_until = init_code, blocks_s
+    options = {"environ": {"XDG_STATE_HOME": str(box.home)}, "processes": box.processes}
+    found = parse_devices("auto", why_no_gpu=lambda: why, world=box.clock, **options)
+    assert found.kind == kind
+    if kind == "cpu":
+        (remark,) = opened(found)[1]
+        assert remark.text.startswith("no GPU is used: ")
+        assert told in remark.text
+        assert all(helper.killed for helper in box.clock.helpers)
+    found.close()
+
+
+def test_auto_never_takes_cpu_slots_since_the_driver_hangs(
+    make_box: Callable[..., Box], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    box = make_box(gpu(0))
+    box.driver.init_blocks_until = 1e9
+    with pytest.raises(DeviceError, match="did not answer within 120 s"):
+        parse_devices("auto", world=box.clock)

@@ -25,8 +25,8 @@ import dataclasses, json
 from gpusched.devices import helper, nvml
 from gpusched.devices.release import Processes
 driver = helper.Driver(helper.World(), Processes())
-found = driver.answer("machine")
-seen = [driver.answer("look", gpu, 0.0) for gpu in found.gpus]
+found = driver.machine()
+seen = [helper.answer(Processes(), gpu, 0.0) for gpu in found.gpus]
 said = {
     "driver": found.version,
     "cuda": found.cuda,

@@ -70,17 +70,17 @@ class VirtualHelper:
 
     def __init__(self, clock: VirtualClock, processes: Processes) -> None:
         self._clock, self._processes = clock, processes
-        self._question: tuple[Any, ...] | None = None
+        self._question: tuple[Gpu | None, float] | None = None
         self._answer: Any = None
         self._until = 0.0
         self.killed = False
         #: The GPUs that it has opened.
         self.opened: set[str] = set()
 
-    def ask(self, *question: Any) -> None:
+    def ask(self, gpu: Gpu | None, at: float) -> None:
         assert not self._question, "one question at a time"
-        self._question = question
-        self.opened |= {each.uuid for each in question if isinstance(each, Gpu)}
+        self._question = (gpu, at)
+        self.opened |= {gpu.uuid} if gpu else set()
         self._work()
 
     def _work(self) -> None:
