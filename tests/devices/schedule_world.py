@@ -37,6 +37,7 @@ class World:
         self.sick_until: dict[str, float] = {}
         self.bad_since: dict[str, float] = {}
         self.was_bad: set[str] = set()
+        self.mended_at: dict[str, float] = {}
 
     # ------------------------------------------------------------ the world
 
@@ -198,6 +199,7 @@ class World:
         gpu.lost_from = gpu.lost_until = NEVER
         gpu.recovery = 0
         self.bad_since.pop(gpu.uuid, None)
+        self.mended_at[gpu.uuid] = self.now
 
     def heal(self) -> None:
         """Put everything right, and send every stranger home."""

@@ -406,9 +406,11 @@ class Schedule(World):
 
     def _check_kill(self, event: QuarantineChanged) -> None:
         gpu = self.gpu_of(event.device)
-        # A stranger, or an error, may come in the very turn in which the device is given out.
+        # A stranger, or an error, may come in the very turn in which the device is given out; somebody may mend the GPU
+        # before it is told that it was ill.
         is_new = self.now == self.launched_at.get(event.device)
-        right = self.ill(gpu) or self.has_stranger(gpu) or (is_new and self.sick(gpu))
+        was_ill = self.now - self.mended_at.get(gpu.uuid, -1e9) < self._slack_s(event.device)
+        right = self.ill(gpu) or was_ill or self.has_stranger(gpu) or (is_new and self.sick(gpu))
         assert right or "lost" in event.reason, f"a trial is killed for: {event.reason}"
 
     def _slack_s(self, name: str) -> float:

@@ -240,4 +240,3 @@ def test_a_rank_without_a_daemon_looks_whether_it_is_to_leave(
         leave.touch()
     channel = Channel(tmp_path, 0, 1, leave)
     assert channel.report(Report(1, 1, 1)) == ("yield" if asked else "continue")
-    channel.close()
