@@ -94,7 +94,7 @@ class Group:
         import torch.distributed as dist
 
         on_gpu = torch.cuda.is_available() if device_kind is None else device_kind == "cuda"
-        if on_gpu:
+        if on_gpu and not dist.is_initialized():
             require_cuda()  # before anything is shared: each rank says it, whichever is first
         incarnation = os.environ.get("GPUSCHED_INCARNATION", "0")
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
