@@ -127,7 +127,10 @@ def portable(value: Any, path: str) -> Any:
             return Counter(items)
         return items
     if isinstance(value, (list, tuple, set, frozenset)):
-        parts = [portable(part, f"{path}[{number}]") for number, part in enumerate(value)]
+        parts = [
+            part if type(part) in _PLAIN else portable(part, f"{path}[{number}]")
+            for number, part in enumerate(value)
+        ]
         return (
             tuple(parts)
             if isinstance(value, tuple)
