@@ -65,7 +65,7 @@ def recipe(folder: Path, **keys: Any) -> Recipe:
 
 
 class Lab:
-    """A folder and the executor on it; ``rebuild`` stands for a daemon that was killed and resumed."""
+    """A folder and the executor on it; ``close`` and ``build`` stand for a daemon that was killed and resumed."""
 
     def __init__(self, folder: Path, devices: CpuDevices | None = None, **settings: Any) -> None:
         self.folder = folder
@@ -99,10 +99,6 @@ class Lab:
     def close(self) -> None:
         self.executor.close()
         self.hub.close()
-
-    def rebuild(self) -> None:
-        self.close()
-        self.executor = self.build()
 
     @property
     def shared(self) -> Shared:

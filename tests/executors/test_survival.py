@@ -136,12 +136,12 @@ def test_a_resumed_daemon_learns_of_a_newer_checkpoint(own_lab: Lab, known: int)
     lab.executor.execute(Save(trial, 1))
     lab.executor.acknowledge(next(e for e in events if isinstance(e, Reported)))
     rig.watch(lambda event: isinstance(event, CheckpointSaved) and event.trial == trial)
-    lab.rebuild()
+    lab.close()
+    lab.executor = lab.build()
     live = replace(alive(lab, trial, last_seq=1), saved_step=known)
     found = [e for e in lab.executor.reconcile([live]) if isinstance(e, CheckpointSaved)]
     assert [event.step for event in found] == ([] if known else [1])
-    rig = lab.rig
-    assert the_exit(rig.stop(trial), trial).outcome == "killed"
+    assert the_exit(lab.rig.stop(trial), trial).outcome == "killed"
 
 
 def test_a_resumed_daemon_finds_a_tree_without_a_shim(own_lab: Lab) -> None:

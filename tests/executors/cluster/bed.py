@@ -26,7 +26,6 @@ from gpusched.executors.hub import Hub
 from gpusched.executors.live import Setting
 from gpusched.folder.files import private_folder
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.processes.claim import read_claim
 from gpusched.recipe.load import load_recipe
 from tests.executors.contract import Rig
 from tests.rig import marked
@@ -104,9 +103,6 @@ class Bed:
     def node(self, name: str) -> JoinedNode:
         return self.executor.members.nodes[name]
 
-    def state(self, name: str) -> str:
-        return self.node(name).state
-
     def cut(self, name: str) -> None:
         """Break the line of a node, as a network does: neither side has said anything."""
         self.node(name).peer.close()
@@ -136,10 +132,6 @@ class Bed:
         """(incarnation, step) of every line of a trial's reports, in the order of the file."""
         text = self.paths.trial(trial).reports.read_text()
         return [(line["i"], line["k"]) for line in map(json.loads, text.splitlines())]
-
-    def shim_is_alive(self, trial: int, incarnation: int = 1) -> bool:
-        claim = read_claim(self.paths.trial(trial).shim(incarnation))
-        return claim is not None and claim.is_alive
 
     def crash(self) -> None:
         """Let go of everything as a killed daemon would: nobody is told."""

@@ -25,6 +25,7 @@ from gpusched.errors import DeviceError
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.cluster import node
 from gpusched.folder.reports import ReportLog
+from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import mark_of
 from gpusched.protocol import Report
 from tests.executors.cluster.bed import Bed, train
@@ -124,7 +125,7 @@ def test_a_node_that_slept_and_was_lost_writes_nothing_after_its_fence(bed: Bed)
     assert {number for number, _ in bed.lines(trial)[lines:]} == {2}
     numbers = [number for number, _ in bed.lines(trial)]
     assert numbers == sorted(numbers), "no line of the first launch after one of the second"
-    assert not bed.shim_is_alive(trial, 1)
+    assert not read_claim(bed.paths.trial(trial).shim(1)).is_alive
     reports = [event for event in bed.rig.seen if _of(event, Reported, trial)]
     assert [event.seq for event in reports] == list(range(1, len(reports) + 1))
     assert {number for number, _ in reports_of(bed, there)} == {1}
@@ -166,7 +167,7 @@ def test_a_daemon_that_takes_over_late_reads_all_reports(bed: Bed) -> None:
     events = bed.resume(live)
     seqs = [event.seq for event in events if _of(event, Reported, trial)]
     assert seqs == list(range(live.last_seq + 1, 1001))
-    assert bed.state("node0") == "up", bed.said
+    assert bed.node("node0").state == "up", bed.said
     assert the_exit(events, trial).outcome == "lost"
 
 
