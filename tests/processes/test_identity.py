@@ -109,14 +109,14 @@ def test_sessions(start: Start) -> None:
 
 def test_a_mark_survives_fork_and_exec_and_new_sessions(start: Start, tmp_path: Path) -> None:
     mark = mark_of(tmp_path, 7, 2)
-    grandchild = f"import os; print(os.getpid(), flush=True); {SLEEP}"
+    grandchild = f"import os; os.write(1, b'%d\\n' % os.getpid()); {SLEEP}"
     code = (
         "import os, sys, time\n"
         "if os.fork() == 0:\n  os.setsid()\n"
         f"  if os.fork() == 0: os.execv(sys.executable, ['x', '-S', '-c', {grandchild!r}])\n"
         "  os._exit(0)\n"
         "os.wait()\n"
-        "print('alone', flush=True)\n"
+        "os.write(1, b'alone\\n')\n"  # in one call: a line of the grandchild's may come between
         "time.sleep(600)"
     )
     process = start(code, env={**os.environ, MARK: mark.ljust(96)}, stdout=subprocess.PIPE)
