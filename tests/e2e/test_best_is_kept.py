@@ -57,7 +57,7 @@ def test_a_loop_of_several_ranks_that_ends_leaves_its_best(sandbox: Sandbox, gro
 
 def test_what_was_never_saved_is_told(sandbox: Sandbox) -> None:
     """Steps of 10 ms, of which the best is neither the first (which is saved) nor the last."""
-    best = search(sandbox, peak=8, step_s=0.01)
+    best = search(sandbox, slow=True, peak=8, step_s=0.01)
     behind = best["best_unsaved"]
     assert best["value"] < 1.0
     assert (behind["trial"], behind["step"], behind["metric"]) == (0, 8, 1.0)
@@ -78,7 +78,7 @@ def test_a_model_trained_after_its_last_report_is_not_taken_for_the_reported_one
     sandbox: Sandbox,
 ) -> None:
     # So few steps, of 10 ms, that the budget for saves of 0.2 s allows none but the first.
-    best = search(sandbox, spoil=True, step_s=0.01, steps=4, peak=4)
+    best = search(sandbox, spoil=True, slow=True, step_s=0.01, steps=4, peak=4)
     assert best["step"] < 4
     assert best["best_unsaved"]["step"] == 4
     assert weight(sandbox) == best["step"]

@@ -1,7 +1,7 @@
 """A loop of the script's own that simply ends: no ``trial.steps()``, no word to gpusched after the last report.
 
 The weight counts steps, so that a checkpoint tells which step it holds. ``peak``: the step with the best score;
-``spoil``: it trains on after the last report, and the first save takes so long that no second one is due;
+``spoil``: it trains on after the last report; ``slow``: the first save takes so long that no second one is due;
 ``groups``: the process groups are taken down before the end;
 ``holds``: a copy of the best model that is put aside is committed at the trial's end alone.
 """
@@ -38,13 +38,14 @@ model = torch.nn.Linear(1, 1, bias=False)
 model.weight.data.zero_()
 wrapped = trial.wrap(model)
 opt = torch.optim.SGD(model.parameters(), lr=1.0) if hp.get("spoil") else None
-trial.track(model=wrapped, **({"opt": opt, "slow": Slow()} if opt else {}))
+slow = {"slow": Slow()} if hp.get("slow") else {}
+trial.track(model=wrapped, **slow, **({"opt": opt} if opt else {}))
 for step in range(trial.step, int(hp.steps)):
     time.sleep(float(hp.step_s))
     with torch.no_grad():
         model.weight += 1
     trial.report(score=1.0 - abs(step + 1 - hp.peak) / hp.steps)
-    while opt and not any(CHECKPOINTS.glob("step-*")):
+    while slow and not any(CHECKPOINTS.glob("step-*")):
         time.sleep(0.01)
 if opt:
     model.weight.grad = torch.ones_like(model.weight)
