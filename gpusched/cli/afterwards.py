@@ -1,4 +1,4 @@
-"""What a search has left, or leaves as it runs: ``logs``, ``export``, ``report``, ``gc``."""
+"""Commands on all that a search leaves, while it runs and after: ``logs``, ``export``, ``report``, ``gc``."""
 
 from __future__ import annotations
 

@@ -153,9 +153,8 @@ class CudaDevices:
         verdict = unit.verdict()
         is_a_strangers = {holder.whose for holder in verdict.holders} == {"foreign"}
         if self._is_resumed and usage is not None and not unit.board.gone and not is_a_strangers:
-            unit.doing = (
-                Doing.HELD
-            )  # a trial of ours may live there, until the executor says otherwise
+            # A trial of ours may live there, until the executor says otherwise.
+            unit.doing = Doing.HELD
         unit.learn()
         unit.fault()
         if usage is None and unit.out is None:

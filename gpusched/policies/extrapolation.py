@@ -87,8 +87,9 @@ class ShapesPredictor:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What an extrapolation says of a target, in steps of the curve (one value a step), to nine decimal places: NumPy's
-    last bits differ between processors, and decisions must not.
+    """Answer of an extrapolation about a target, in steps of the curve (one value a step), to nine decimal places.
+
+    NumPy's last bits differ between processors, and decisions must not.
 
     ``reached_by_end``: p. ``remaining_steps``: x of equation 2. ``reached_at_end``: P(y(horizon) >= target).
     ``mean``: expectation of y at the horizon.

@@ -57,7 +57,7 @@ class Options(base.BoundedOptions):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is expected of a trial: p, the remaining time, and the step at which it was said."""
+    """Expectation for a trial: p, the remaining time, and the step at which it was said."""
 
     p: float
     ert_s: float
