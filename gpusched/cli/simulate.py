@@ -52,7 +52,7 @@ def simulate(args: argparse.Namespace) -> int:
     For a seed, every policy meets the same configurations and noise:
       gpusched simulate --policy asha,hypersched --atoms 4 --deadline 15
       gpusched simulate --set eta=3 --delay 5%
-      gpusched simulate my.py:train --policy asha,pop
+      gpusched simulate my.py:train --policy asha,fifo --set R=100
     """
     from gpusched.sim import setup, study
 
@@ -149,7 +149,7 @@ def whatif_lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"{found['experiment']}: {metric} {show_metric(found['best'])} {when}"
     now, *changes = answers
     if not found["over"]:
-        of = count(now["futures"], "future")
+        of = count(now["futures"] - now["without_model"], "future")
         yield f"at the deadline: probably {_interval(now['best'])} (80% of {of})"
         if now["without_model"]:
             without = count(now["without_model"], "future")
@@ -161,7 +161,8 @@ def whatif_lines(found: Mapping[str, Any]) -> Iterator[str]:
 def _gain(change: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """Word the metric with a change; how much more is the difference of the numbers that are shown."""
     sign = 1.0 if found["mode"] == "max" else -1.0
-    gain = sign * (change["best"]["median"] - found["answers"][0]["best"]["median"])
+    then, now = (one["best"]["median"] for one in (change, found["answers"][0]))
+    gain = sign * (float(show_metric(then)) - float(show_metric(now)))
     more = "better" if gain >= 0 else "worse"
     by = f"{abs(gain):.2g} {more} than without" if gain else "as without"
     return f"probably {found['metric']} {_interval(change['best'])}, {by}"

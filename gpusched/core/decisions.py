@@ -110,7 +110,10 @@ TrialView: TypeAlias = TrialRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options that every policy has. ``R``: steps after which a trial is complete (None: never)."""
+    """Options that every policy has.
+
+    ``R``: steps after which a trial is complete; None: as many as its script's own loop has.
+    """
 
     R: int | None = None
 
@@ -130,7 +133,7 @@ class Policy(ABC):
     #: Name in messages; a policy of a user's own that gives none is called like its class.
     name: ClassVar[str] = ""
     options_type: ClassVar[type[Any]] = Options
-    #: ``R`` becomes the length of the script's own loop where the recipe does not give it.
+    #: Where the recipe does not give ``R``, it becomes the length of the longest loop that a script has told of.
     options: Any
     #: The rungs at which trials are compared, lowest first: for people.
     rungs: Sequence[Rung] = ()

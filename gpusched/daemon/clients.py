@@ -26,7 +26,6 @@ from gpusched.devices.base import Reading
 from gpusched.driver.assemble import Assembled, ExperimentClock
 from gpusched.errors import Fenced, GpuschedError, InputError
 from gpusched.executors.hub import Hub, Peer
-from gpusched.policies.base import note_on_steps
 from gpusched.protocol import Ask, ClientHello, Done, Lines, Refused, Shown, from_client
 from gpusched.text import first_line, no_trial
 
@@ -44,7 +43,7 @@ def standing(
     """Return the standing of the search as JSON; cheap enough for twice a second."""
     state, policy = assembled.experiment.state, assembled.experiment.policy
     try:
-        notes = (*policy.notes(state), *note_on_steps(policy.options, state))
+        notes = tuple(policy.notes(state))
     except Exception as error:
         notes = (f"the policy cannot say its notes: {first_line(str(error))}",)
     built = views.build(

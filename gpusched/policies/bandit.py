@@ -20,14 +20,14 @@ from gpusched.policies import base, fifo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(fifo.Options):
+class Options(base.Options):
     """``b``: steps between two judgements; ``eps``: how far below the best a trial may be."""
 
     b: int = 10
     eps: float = 0.5
 
     def problems(self) -> Iterator[base.BadOption]:
-        yield from fifo.Options.problems(self)
+        yield from base.Options.problems(self)
         if self.b < 1:
             yield "b", f"must be at least 1 step, not {self.b}"
         if not 0 <= self.eps < math.inf:

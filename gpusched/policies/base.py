@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from gpusched.core.decisions import (
     NOTHING,
@@ -13,10 +13,9 @@ from gpusched.core.decisions import (
     Options,
     Policy,
     TrialView,
-    View,
 )
 
-__all__ = ["NOTHING", "BadOption", "HalvingOptions", "Options", "Policy", "TrialView", "View"]
+__all__ = ["NOTHING", "BadOption", "HalvingOptions", "Options", "Policy", "TrialView"]
 
 #: Longer curves are thinned to at most this many values before they are extrapolated.
 MAX_CURVE = 256
@@ -27,7 +26,6 @@ class HalvingOptions(Options):
     """``r`` steps to the first rung, a factor ``eta`` between rungs, ``R`` steps at most."""
 
     r: int = 1
-    R: int | None = 81
     eta: float = 4.0
 
     def problems(self) -> Iterator[BadOption]:
@@ -49,22 +47,6 @@ def complete_at(trial: TrialView, R: int | None) -> Sequence[Decision]:
     if R is not None and trial.step >= R:
         return (Complete(trial.id, f"complete: {trial.step} of {R} steps"),)
     return NOTHING
-
-
-def note_on_steps(options: object, view: View) -> Iterator[str]:
-    """Yield a remark where R was left at its default although the script counts steps of its own, such as iterations.
-
-    ``options``: of a user's policy anything.
-    """
-    if not isinstance(options, Options):
-        return
-    usual = {field.name: field.default for field in fields(options)}.get("R")
-    stride = max((trial.stride for trial in view.trials.values()), default=1)
-    if usual is not None and usual == options.R and stride > 1:
-        yield (
-            f"trials report every {stride} steps, and are complete at step {options.R}: where that is too early, set "
-            "policy.R (and r) in the script's steps"
-        )
 
 
 # ---------------------------------------------------------------- metrics on a scale
@@ -105,7 +87,6 @@ class Scale:
 class BoundedOptions(Options):
     """``R`` steps at most, and the values that the metric can have."""
 
-    R: int | None = 81
     metric_min: float | None = None
     metric_max: float | None = None
 

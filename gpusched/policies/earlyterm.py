@@ -30,12 +30,7 @@ class Options(base.BoundedOptions):
 
     def problems(self) -> Iterator[base.BadOption]:
         yield from base.BoundedOptions.problems(self)
-        if self.R is None:
-            yield (
-                "R",
-                "earlyterm predicts the metric at the last step: give R, the most steps of a trial",
-            )
-        elif 1 <= self.R <= self.b:
+        if self.R is not None and 1 <= self.R <= self.b:
             yield "b", f"a trial would end at R = {self.R} steps before the first look at {self.b}"
         if self.b < 1:
             yield "b", f"must be at least 1 step, not {self.b}"
@@ -62,11 +57,12 @@ class EarlyTerm(fifo.Fifo):
         done = base.complete_at(trial, self.options.R)
         if done:
             return done
-        if not trial.has_passed(self.options.b) or trial.metric is None:
+        R = self.options.R  # None: the script has not said how long its loop is
+        if R is None or not trial.has_passed(self.options.b) or trial.metric is None:
             return base.NOTHING
         scale = self.options.scale(view.rules.sign)
         curve, stride = base.curve_of(trial, scale)
-        ahead = max(1, round(((self.options.R or 0) - trial.step) / stride))
+        ahead = max(1, round((R - trial.step) / stride))
         outlook = extrapolate(
             curve,
             len(curve) + ahead,
@@ -90,6 +86,8 @@ class EarlyTerm(fifo.Fifo):
         )
 
     def notes(self, view: View) -> Sequence[str]:
+        if self.options.R is None:
+            return ("nothing is extrapolated: the last step is not known, give R",)
         if not self._outlooks:
             return ()
         return (f"{len(self._outlooks)} trials were extrapolated to step {self.options.R}",)

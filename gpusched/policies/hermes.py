@@ -32,7 +32,6 @@ _MOST = 1e300
 class Options(base.Options):
     """``R`` most steps of a trial; ``quantum_s`` seconds a turn; ``trials_per_device`` under way."""
 
-    R: int | None = 81
     quantum_s: float = 10.0
     trials_per_device: int = 4
     #: Shares of its first value by which the loss must have fallen for the quantum to double.

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpusched.policies import rehearsal
-from gpusched.policies.base import note_on_steps
 from tests.policies.hand import Hand
 
 
@@ -43,21 +40,3 @@ def test_a_rehearsal_waits_for_atoms_that_are_not_released_yet() -> None:
     assert (hand.launched(0), hand.where(0)) == ([1, 1, 2, 1], "completed")
     hand.train(1, [0.5] * 11)
     assert (hand.launched(1), hand.where(1)) == ([1], "completed")
-
-
-@pytest.mark.parametrize(
-    ("options", "step", "noted"),
-    [
-        ({}, 20, ["trials report every 20 steps, and are complete at step 81"]),
-        ({}, 1, []),
-        ({"R": 400}, 20, []),
-    ],
-    ids=["iterations", "epochs", "R set"],
-)
-def test_a_script_that_counts_iterations_is_told_what_R_means(
-    options: dict[str, int], step: int, noted: list[str]
-) -> None:
-    hand = Hand("fifo", options, atoms=1)
-    hand.report(0, 0.5, step=step)
-    told = note_on_steps(hand.policy.options, hand.state)
-    assert [note.partition(": ")[0] for note in told] == noted

@@ -12,7 +12,6 @@ from gpusched import policies
 from gpusched.cli import main
 from gpusched.core.decisions import Policy
 from gpusched.errors import InputError, RecipeError
-from gpusched.policies.base import note_on_steps
 from gpusched.recipe.load import load_recipe
 from tests.conftest import Install
 from tests.policies.hand import Hand
@@ -149,7 +148,6 @@ def test_a_policy_may_ask_itself_and_keep_options_of_any_kind(tmp_path: Path) ->
     hand = Hand(f"{tmp_path}/mine.py:Mine", atoms=1)
     hand.report(0, 0.5, step=20)
     assert hand.where(0) == "running"
-    assert list(note_on_steps(hand.policy.options, hand.state)) == []
 
 
 def test_what_fails_in_it_is_said_with_its_line(tmp_path: Path, capsys) -> None:

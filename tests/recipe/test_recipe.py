@@ -75,7 +75,7 @@ def test_the_least_recipe_has_every_default(load: Load, folder: Path) -> None:
         hang_limit_s=None,
         target=None,
     )
-    assert recipe.policy_options["R"] == 81
+    assert recipe.policy_options["R"] is None
 
 
 def test_every_key_is_read(load: Load) -> None:
