@@ -5,7 +5,7 @@
   prior is what Table 3 of HyperSched gives (ResNet18 5.40x to ResNet101 6.67x on 8 GPUs: f = 0.03 to 0.07); every
   resize adds the f that its own measured step times imply, and the median of all counts.
 * ``To`` (HyperSched section 4.3) is the median of the measured start and resize overheads, the wait for the release of
-  the devices included: from the decision to the first report, less the time of a usual step.
+  the devices included: from the decision to the first report, less the time of a usual step: one after it.
 * ``Ta`` (Algorithm 3) is the median measured time of a step, converted to one atom by s(a). The first step of a launch,
   which takes up to twice as long, counts only until there is another.
 """
@@ -115,6 +115,8 @@ class Speed:
         self.overhead_s: float | None = None
         #: By trial: (atoms, step time) before a resize, to compare with the second report after it.
         self._before: dict[int, tuple[int, float]] = {}
+        #: By trial: seconds from the decision to the first report of its first launch, and the steps in them.
+        self._unpriced: dict[int, tuple[float, int]] = {}
 
     # ------------------------------------------------------------ answers
 
@@ -148,30 +150,44 @@ class Speed:
             before, before_s = self._before.pop(trial.id)
             self.saw_resize(before, before_s, atoms, step_time_s)
             back = before if before < atoms and step_time_s > SLOWER * before_s else 0
+        if trial.id in self._unpriced:
+            took_s, steps = self._unpriced.pop(trial.id)
+            self._took(took_s - steps * step_time_s)
         self._steps.add(step_time_s * self.s(atoms))
         self.step_on_one_atom_s = self._steps.value
         trial.step_time_s = step_time_s
         return back
 
     def _learn_launch(self, trial: TrialRecord, first_s: float, stride: int, now: float) -> None:
-        """Learn from the first report of a launch, whose steps take longer than the others."""
+        """Learn from the first report of a launch, whose steps take longer than the others.
+
+        What a usual step of a new trial takes is known at its second report; To is the least that can be, until then.
+        """
         atoms = len(trial.devices)
         usual_s = trial.step_time_s
         if (before := self._before.get(trial.id)) is not None:
             usual_s = before[1] * self.s(before[0]) / self.s(atoms)
-        usual_s = first_s if usual_s is None else min(first_s, usual_s)
-        trial.step_time_s = usual_s
-        if trial.decided_at is not None:
-            self._overheads.add(max(0.0, now - trial.decided_at - stride * usual_s))
-            self.overhead_s = self._overheads.value
+        took_s = None if trial.decided_at is None else now - trial.decided_at
+        if took_s is not None and usual_s is not None:
+            self._took(took_s - stride * min(first_s, usual_s))
+        elif took_s is not None:
+            self._unpriced[trial.id] = took_s, stride
+            if self._overheads.value is None:
+                known, least_s = self.overhead_s, max(0.0, took_s - stride * first_s)
+                self.overhead_s = least_s if known is None else min(known, least_s)
+        trial.step_time_s = first_s if usual_s is None else min(first_s, usual_s)
         if self._steps.value is None:  # the shortest first step counts, until there is another step
             known, on_one_s = self.step_on_one_atom_s, first_s * self.s(atoms)
             self.step_on_one_atom_s = on_one_s if known is None else min(known, on_one_s)
 
+    def _took(self, overhead_s: float) -> None:
+        self._overheads.add(max(0.0, overhead_s))
+        self.overhead_s = self._overheads.value
+
     def resizes(self, trial: TrialRecord) -> None:
         """Remember the speed of a trial that leaves to continue at another size."""
-        if trial.atoms and trial.step_time_s is not None:
-            self._before[trial.id] = (trial.atoms, trial.step_time_s)
+        if trial.trained_atoms and trial.step_time_s is not None:
+            self._before[trial.id] = (trial.trained_atoms, trial.step_time_s)
 
     def saw_resize(
         self, atoms_before: int, before_s: float, atoms_after: int, after_s: float

@@ -136,6 +136,11 @@ class State:
         """Whether there is another configuration to start."""
         return self.configurations.has_next(self.rules.max_trials)
 
+    @property
+    def may_draw(self) -> bool:
+        """Whether there is one, or the sampler may answer with one."""
+        return self.can_draw or self.awaits_configuration
+
     def can_draw_up_to(self, max_trials: int | None) -> bool:
         """Tell whether there would be, or may come, another configuration to start with this limit."""
         return self.configurations.may_have_next(max_trials)

@@ -283,7 +283,7 @@ class TrialRecord:
         self.score = NEVER if metric is None else metric * sign
         if self.score > self.best_score:
             self.best_score, self.best_step = self.score, self.step
-        self.trained_atoms = len(self.devices)
+        self.trained_atoms = len(self.devices) or self.trained_atoms  # they may have been lost
         self.steps_since_launch += stride
         self.curve.append((report.step, math.nan if metric is None else metric))
 

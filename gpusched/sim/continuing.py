@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -97,7 +97,11 @@ def measured_delays(told: Timeline) -> Delays:
     for trial in told.trials.values():
         for incarnation in trial.incarnations:
             steps = incarnation.steps
-            if steps and (step_s := steps[0].report.step_time_s) is not None:
+            # The first step of a launch takes longer than the next: the rest of it is of the launch.
+            if (
+                steps
+                and (step_s := _least(one.report.step_time_s for one in steps[:2])) is not None
+            ):
                 launches_s = first_s if incarnation.number == 1 else later_s
                 launches_s.append(steps[0].at - incarnation.launched_at - step_s)
             if steps and incarnation.outcome == "yielded" and incarnation.exited_at is not None:
@@ -114,6 +118,10 @@ def measured_delays(told: Timeline) -> Delays:
 
 def _median(values_s: list[float]) -> float:
     return max(0.0, statistics.median(values_s)) if values_s else 0.0
+
+
+def _least(values_s: Iterable[float | None]) -> float | None:
+    return min((value_s for value_s in values_s if value_s is not None), default=None)
 
 
 def _leaves_for_want_of_time(state: State, entry: Entry) -> bool:

@@ -7,9 +7,17 @@ import pytest
 from gpusched import policies
 from gpusched.core.commands import Command, Launch, Suggest
 from gpusched.core.decisions import Start
-from gpusched.core.events import DevicesJoined, Event, Suggested, UserAsked
+from gpusched.core.events import (
+    DevicesJoined,
+    DevicesReleased,
+    Event,
+    Suggested,
+    TrialExited,
+    UserAsked,
+)
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
+from tests.events import reported
 from tests.helpers import Script
 
 
@@ -43,6 +51,32 @@ def test_every_atom_trains_under_a_sampler_that_learns(policy: str) -> None:
     while search.asked and len(search.launched) < 8:
         search.answer()
     assert [launch.trial for launch in search.launched] == list(range(8))
+
+
+def test_no_loser_is_woken_while_the_sampler_thinks() -> None:
+    """The atom waits for the configuration that is coming."""
+    search = Learning("hypersched", atoms=2, max_atoms=1)
+    search.answer()
+    search.answer()
+    for trial, metric in ((0, 0.9), (0, 0.9), (1, 0.1), (1, 0.1)):
+        known = search.experiment.state.trials[trial]
+        search.feed(
+            reported(
+                at=known.step + 1.0,
+                trial=trial,
+                metric=metric,
+                incarnation=1,
+                seq=known.seq + 1,
+                step=known.step + 1,
+                step_time_s=1.0,
+            )
+        )
+    search.feed(TrialExited(at=3.0, trial=1, incarnation=1, outcome="yielded", saved_step=2))
+    search.feed(DevicesReleased(at=3.0, devices=("d1",)))
+    assert search.asked, "the sampler thinks"
+    assert [launch.trial for launch in search.launched] == [0, 1]
+    search.answer()
+    assert [launch.trial for launch in search.launched] == [0, 1, 2]
 
 
 def test_a_sampler_that_learns_may_be_asked_for_more_once_the_limit_is_raised() -> None:

@@ -17,12 +17,14 @@ def test_the_first_step_of_a_launch_is_no_usual_step() -> None:
     script.wait(3.0).report(0, 0.1, step_time_s=2.0).drop()
     speed = script.state.speed
     assert (speed.step_on_one_atom_s, script.trial(0).step_time_s) == (2.0, 2.0), "all there is"
+    assert speed.overhead_s == 1.0, "no less than that"
     script.wait(1.0).report(0, 0.2, step_time_s=1.0).drop()
     assert (speed.step_on_one_atom_s, script.trial(0).step_time_s) == (1.0, 1.0)
+    assert speed.overhead_s == 2.0, "3 s less a usual step"
     script.asked("pause", 0).drop().report(0, 0.3, step_time_s=1.0).drop().exited(0, saved=3).drop()
     script.released("d0").drop().asked("unpause", 0).drop()
     script.wait(4.0).report(0, 0.3, step_time_s=2.0).drop()
-    assert speed.overhead_s == 1.0, "of the first launch, the lower one of two"
+    assert speed.overhead_s == 2.0, "of the first launch, the lower one of two"
     script.asked("pause", 0).drop().report(0, 0.3, step_time_s=1.0).drop().exited(0, saved=5).drop()
     script.released("d0").drop().asked("unpause", 0).drop()
     script.wait(4.0).report(0, 0.3, step_time_s=2.0).drop()
