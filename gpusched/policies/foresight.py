@@ -2,7 +2,7 @@
 
 forecast   the level of each trial at the deadline, had it all atoms from now on    ``foresight_curves``
 leader     the trial with the best forecast M; it never rests. Its size: what its gain is worth   ``_wanted``
-bids       another trial: E[(X - M)+] for what finding out costs                    ``_bid``
+bids       another trial: E[(X - M)+] for what finding out costs                    ``_bid_of``
            a new configuration: the mean of what the latest trials promise now      ``_bid_of_new``
 rule       at a report a trial keeps its atoms while no bid elsewhere is higher; free atoms go to the highest
 """
@@ -70,8 +70,8 @@ class Foresight(base.Policy):
 
     def _step_s(self, view: View, trial: TrialView | None = None) -> float:
         """Return Ta, of this trial where it is known."""
-        if trial is not None and trial.step_time_s is not None and trial.atoms:
-            return trial.step_time_s * view.speedup(trial.atoms)
+        if trial is not None and trial.step_time_s is not None:
+            return trial.step_time_s * view.speedup(trial.trained_atoms)
         return view.step_on_one_atom_s or 1.0
 
     def _reach(self, view: View, trial: TrialView | None, atoms: int) -> float:
@@ -90,7 +90,8 @@ class Foresight(base.Policy):
 
     def _horizon(self, view: View, trial: TrialView | None = None) -> float:
         """Return the step that a trial, or a new one, comes to on all atoms."""
-        return self._reach(view, trial, view.rules.fit(view.atoms_total))
+        top = view.rules.fit(view.atoms_total)
+        return self._reach(view, trial, top if trial is None else view.fit(trial, top))
 
     def _refresh(self, view: View) -> None:
         """Believe and bid anew where something may have changed."""
@@ -114,12 +115,13 @@ class Foresight(base.Policy):
         return -belief.bid, -belief.mean, trial
 
     def _choose_leader(self, view: View, among: Sequence[int]) -> None:
-        """Take the best forecast, less half its deviation; in doubt a leader that trains stays."""
-        before = self.leader if self.leader in view.live else None
+        """Take the best forecast, less half its deviation where a launch or atoms of the present leader are lost."""
+        held = view.trials[self.leader].atoms if self.leader in view.live else 0
 
         def merit(i: int) -> tuple[float, int]:
-            belief = self.beliefs[i]
-            return belief.mean - (0.0 if i == before else 0.5 * belief.deviation), -i
+            trial, belief = view.trials[i], self.beliefs[i]
+            is_dear = not trial.is_live or trial.atoms < held
+            return belief.mean - (0.5 * belief.deviation if is_dear else 0.0), -i
 
         self.leader = max(among, key=merit, default=None)
         self.to_beat, self._on = self._over, {}
@@ -129,7 +131,7 @@ class Foresight(base.Policy):
 
     def _prospects(self, view: View, trial: TrialView) -> dict[int, tuple[float, float]]:
         """Return what the leader comes to at rest (0), on the atoms it has, and on more."""
-        top = view.rules.fit(view.atoms_total)
+        top = view.fit(trial, view.atoms_total)
         held = trial.atoms if trial.is_live else 0
         allowed = view.rules.sizes or range(1, top)
         sizes = sorted({held, top, *(size for size in allowed if held < size <= top)} - {0})
@@ -144,16 +146,14 @@ class Foresight(base.Policy):
 
     # ------------------------------------------------------------ bids, in levels an atom-second
 
-    def _bid_of(self, view: View, trial: TrialView, belief: Belief) -> float:
-        """Return by how much the trial may beat M, for what finding out costs."""
-        if trial.id == self.leader:
+    def _bid_of(self, view: View, trial: TrialView | None, belief: Belief) -> float:
+        """Return by how much a trial, or one that would begin like it (None), may beat M, for what that costs."""
+        if trial is not None and trial.id == self.leader:
             return math.inf
-        return self._bid(view, belief, 0.0, 0.0 if trial.is_live else view.overhead_s)
-
-    def _bid(self, view: View, belief: Belief, unpaid: float, launch_s: float) -> float:
-        """Return what training on, all of the way, may bring an atom-second."""
+        steps, launch_s = belief.steps, 0.0 if trial and trial.is_live else view.overhead_s
+        steps += belief.step if trial is None else 0.0
         excess = expected_excess(belief.mean, belief.deviation, self.to_beat)
-        return excess / ((unpaid + belief.steps) * self._step_s(view) + launch_s)
+        return excess / (steps * self._step_s(view, trial) + launch_s)
 
     def _first_look(self, view: View) -> int:
         """Return the steps after which a newcomer is judged."""
@@ -162,10 +162,9 @@ class Foresight(base.Policy):
     def _bid_of_new(self, view: View) -> float:
         """Return the mean of what the latest trials promise now, refuted ones too, had they still to be paid for."""
         look_s = self._first_look(view) * self._step_s(view)
-        if not view.can_draw or view.time_left_s <= view.overhead_s + look_s:
+        if not view.may_draw or view.time_left_s <= view.overhead_s + look_s:
             return -1.0
-        latest = self.curves.newcomers(self._horizon(view))
-        bids = [self._bid(view, belief, belief.step, view.overhead_s) for belief in latest]
+        bids = [self._bid_of(view, None, b) for b in self.curves.newcomers(self._horizon(view))]
         return sum(bids) / len(bids) if bids else math.inf
 
     def _wanted(self, view: View, against: float, most: float = math.inf) -> int:
@@ -213,8 +212,8 @@ class Foresight(base.Policy):
         """Rest, or grow into free atoms, as far as that pays."""
         elsewhere = max(self._new, self._waiting(view)[0])
         if not self._wanted(view, elsewhere) and elsewhere > 0:
-            return (Pause(trial.id, "pauses: it has converged, and another could still win"),)
-        if not view.atoms_free or not _may_grow(trial):
+            return (Pause(trial.id, "pauses: its gain is worth less than a look elsewhere"),)
+        if not _may_grow(view, trial):
             return base.NOTHING
         atoms = self._wanted(view, elsewhere, trial.atoms + view.atoms_free)
         if atoms <= trial.atoms:
@@ -252,15 +251,15 @@ class Foresight(base.Policy):
         is_ready = best is not None and _may_resume(view, best.id)
         if best and is_ready and (atoms := self._wanted(view, elsewhere, view.atoms_free)):
             return (Resume(best.id, atoms, "the best forecast continues"),)
-        if best and _may_grow(best) and self._wanted(view, elsewhere) > best.atoms:
+        if best and _may_grow(view, best) and self._wanted(view, elsewhere) > best.atoms:
             return base.NOTHING  # kept for its next report
         # Where one trial fits at a time the best of those that wait would always be ahead of the mean of all.
         is_ahead = waiting > self._new and not _is_alone(view)
-        if who is not None and (is_ahead or not view.can_draw):
+        if who is not None and (is_ahead or not view.may_draw):
             return (Resume(who, 1, "the most promising of those that wait"),)
         if view.can_draw:
             return (Start(1, "a new configuration"),)
-        if best and is_ready:
+        if best and is_ready and not view.may_draw:
             return (Resume(best.id, view.atoms_free, "nothing else is left to do"),)
         return base.NOTHING
 
@@ -287,9 +286,10 @@ def _is_alone(view: View) -> bool:
     return view.atoms_total < 2 * view.rules.smallest
 
 
-def _may_grow(leader: TrialView) -> bool:
+def _may_grow(view: View, leader: TrialView) -> bool:
     is_running = leader.state is TrialState.RUNNING and not leader.is_resizing
-    return is_running and leader.steps_since_launch >= COOLDOWN
+    has_room = view.devices.room(leader.devices) > 0
+    return is_running and has_room and leader.steps_since_launch >= COOLDOWN
 
 
 def _may_resume(view: View, trial: int) -> bool:

@@ -49,7 +49,7 @@ LAUNCH_MOST = 0.03
 class Options(base.HalvingOptions):
     """HyperSched's parameters; the deadline and the atoms are the experiment's."""
 
-    #: On curves of real training 2 and 4 halve the regret of 1 (docs/policies.md); 2 also serves short trainings.
+    #: On curves of real training 2 and 4 halve the regret of 1 (docs/research/decisions.md); 2 serves short ones too.
     r: int = 2
     #: COOLDOWN of Algorithm 3, in steps since the last launch at another size.
     cooldown: int = 5
@@ -111,10 +111,11 @@ class HyperSched(Asha):
             place = f"{ordinal(failed.rank(trial.id))} of {len(failed)} at rung {failed.milestone}"
             bar = f"cut-off {self._cutoff(view, failed)}" if speculates else promoted(failed)
             return (Pause(trial.id, f"pauses: {place}, {bar}"),)
-        if self._too_late(view, trial):
+        grown = self._grow(view, trial)
+        if self._too_late(view, trial, grown):
             why = f"leaves at step {trial.step}: {NO_STEP_FITS}"
             return (Stop(trial.id, why),)
-        return self._grow(view, trial)
+        return grown
 
     def _speculates(self, view: View) -> bool:
         """Tell whether the first to arrive at a rung continues (Algorithm 3), and is judged again at every report."""
@@ -122,7 +123,7 @@ class HyperSched(Asha):
             return True
         # The first launch alone says nothing: what scripts import is loaded in it. Of three the median is another's.
         pays = len(view.trials) < 3 or view.overhead_s <= LAUNCH_MOST * view.rules.deadline_s
-        return not (pays and view.can_draw and self._may_enter(view))
+        return not (pays and view.may_draw and self._may_enter(view))
 
     def _failed_rung(self, trial: TrialView) -> Rung | None:
         """Lines 14 to 20, at every report: the rungs at or below the trial's step, for early birds too."""
@@ -138,23 +139,29 @@ class HyperSched(Asha):
     def _cutoff(self, view: View, rung: Rung) -> str:
         return f"{rung.cutoff() * view.rules.sign:.4g}"
 
-    def _too_late(self, view: View, trial: TrialView) -> bool:
-        step_time_s = trial.step_time_s
-        return step_time_s is not None and step_time_s * trial.stride > view.time_left_s
+    def _too_late(self, view: View, trial: TrialView, grown: Sequence[Resize]) -> bool:
+        """Tell whether no step more fits, also not at the size to which it would grow."""
+        if trial.step_time_s is None:
+            return False
+        needed_s = trial.step_time_s * trial.stride
+        for resize in grown:
+            needed_s *= view.speedup(trial.atoms) / view.speedup(resize.atoms)
+            needed_s += view.overhead_s
+        return needed_s > view.time_left_s
 
     # ------------------------------------------------------------ lines 21 to 25: resize
 
-    def _grow(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        free = view.atoms_free
+    def _grow(self, view: View, trial: TrialView) -> Sequence[Resize]:
+        free = view.devices.room(trial.devices)
         if not free or trial.steps_since_launch <= self.options.cooldown:
-            return base.NOTHING
+            return ()
         held, share = trial.atoms, self._share(view, trial)
         atoms = view.rules.fit(min(share, held + free))
         if atoms <= held or self._waits_for_more(view, trial, share, atoms):
-            return base.NOTHING
+            return ()
         more = self._more_steps(view, held, atoms)
         if more <= 0:
-            return base.NOTHING
+            return ()
         why = f"grows {held} -> {atoms}: {more:.0f} more steps before the deadline"
         return (Resize(trial.id, atoms, why),)
 
@@ -167,14 +174,15 @@ class HyperSched(Asha):
     def _could_grow(self, view: View, trial: TrialView) -> bool:
         """Tell whether free atoms would help a live trial, now or when its cooldown is over."""
         held = trial.atoms
-        atoms = view.fit(trial, min(self._share(view, trial), held + view.atoms_free))
+        room = view.devices.room(trial.devices)  # on its own node
+        atoms = view.fit(trial, min(self._share(view, trial), held + room))
         return 0 < held < atoms and self._more_steps(view, held, atoms) > 0
 
     def _waits_for_more(self, view: View, trial: TrialView, share: int, atoms: int) -> bool:
         """Tell whether to let this one report pass for atoms that are coming: one resize instead of two."""
         if self._waited.get(trial.id) == trial.incarnation:
             return False
-        soon = trial.atoms + view.atoms_free + view.atoms_coming
+        soon = trial.atoms + view.devices.room(trial.devices) + view.atoms_coming
         if view.rules.fit(min(share, soon)) <= atoms:
             return False
         self._waited[trial.id] = trial.incarnation
@@ -204,6 +212,8 @@ class HyperSched(Asha):
                         return (Resume(trial_id, 1, f"promoted from rung {rung.milestone}"),)
             if view.can_draw:
                 return (Start(1, "a new configuration enters"),)
+            if view.awaits_configuration:
+                return (LeaveFree("the sampler has not answered yet"),)
         else:
             declined = "a new trial could not catch up before the deadline"
             if self._entrance_closed_at is None:

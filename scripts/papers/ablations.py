@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpusched.policies import BadOption, Decision, TrialView, View, base, hypersched
+from gpusched.policies import BadOption, Decision, Resize, TrialView, View, base, hypersched
 
 #: The name of the policy, for a ``Setup`` or a recipe.
 NAME = f"{__file__}:Ablated"
@@ -57,8 +57,8 @@ class Ablated(hypersched.HyperSched):
             return super()._may_enter(view)
         return view.now < fraction * view.rules.deadline_s
 
-    def _grow(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        return super()._grow(view, trial) if self.options.resize else base.NOTHING
+    def _grow(self, view: View, trial: TrialView) -> Sequence[Resize]:
+        return super()._grow(view, trial) if self.options.resize else ()
 
     def _more_steps(self, view: View, held: int, atoms: int) -> float:
         s = float if self.options.assume_linear else view.speedup
@@ -72,8 +72,8 @@ class Ablated(hypersched.HyperSched):
         others = max(1, len(view.live)) - 1
         return view.atoms_total - others if view.rank_among_live(trial) == 0 else 1
 
-    def _too_late(self, view: View, trial: TrialView) -> bool:
-        return self.options.last_step_guard and super()._too_late(view, trial)
+    def _too_late(self, view: View, trial: TrialView, grown: Sequence[Resize]) -> bool:
+        return self.options.last_step_guard and super()._too_late(view, trial, grown)
 
     def _too_late_for_anything(self, view: View) -> bool:
         return self.options.last_step_guard and super()._too_late_for_anything(view)

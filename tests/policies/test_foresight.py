@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpusched.core.events import UserAsked
-from gpusched.core.trial import TrialState
+from gpusched.core.trial import Cap, TrialState
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup
 from gpusched.sim.study import simulate
@@ -97,6 +97,47 @@ def test_the_leader_never_rests() -> None:
     assert was_live == 0
     assert experiment.trial(0).step == 249
     assert experiment.count > 10
+
+
+def test_of_two_that_train_the_better_one_leads() -> None:
+    """Half a deviation was held against it, and whichever led first kept half of a machine of two atoms."""
+    experiment = hand(atoms=2, configurations=2, deadline_s=300.0, scaling="none")
+    for step in range(1, 17):
+        for trial, end in ((0, 0.5), (1, 0.7)):
+            if experiment.trial(trial).is_live:
+                experiment.report(trial, end * (1 - math.exp(-step / 20)), at=float(step))
+        if step == 4:
+            assert experiment.policy.leader == 1
+
+
+def test_a_leader_that_may_grow_no_more_leaves_free_atoms_to_others() -> None:
+    """They were kept for it until the deadline."""
+    experiment = hand(atoms=2, deadline_s=100.0)
+    experiment.trial(0).cap = Cap(1, "its steps take longer on 2 atoms")
+    idle = 0
+    for step in range(1, 95):
+        train_all(experiment, step, lambda n, own: (0.1 if n else 0.9) * (1 - math.exp(-own / 40)))
+        idle += sum(trial.atoms for trial in experiment.state.live.values()) < 2
+    assert experiment.policy.leader == 0
+    assert idle < 5
+
+
+def test_a_slow_trial_is_priced_by_its_own_steps_also_while_it_is_paused() -> None:
+    """A step took as long for all, so that a model five times as large looked five times as cheap."""
+    experiment = hand(atoms=3, configurations=3, deadline_s=2000.0)
+    for step in range(1, 9):
+        for trial, took_s, end in ((0, 1.0, 0.9), (1, 1.0, 0.6), (2, 5.0, 0.6)):
+            if experiment.trial(trial).is_live:
+                score = end * (1 - math.exp(-step / 10))
+                experiment.report(trial, score, at=5.0 * step, took_s=took_s)
+    beliefs = experiment.policy.beliefs
+    assert beliefs[2].bid < beliefs[1].bid
+    forecast = beliefs[2].mean
+    experiment.asked("pause", 2)
+    experiment.report(2, 0.6 * (1 - math.exp(-0.9)), at=45.0, took_s=5.0)
+    experiment.policy._is_stale = True
+    experiment.report(0, 0.9 * (1 - math.exp(-0.9)), at=45.0)
+    assert beliefs[2].mean == pytest.approx(forecast, abs=0.02)
 
 
 def test_a_trial_whose_metric_is_not_finite_stops() -> None:

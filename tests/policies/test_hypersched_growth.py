@@ -98,6 +98,38 @@ def test_atoms_that_come_free_one_after_another_are_taken_in_one_resize() -> Non
     assert hand.launched(0) == [1, 4]
 
 
+def test_a_node_is_not_kept_for_a_trial_that_cannot_leave_its_own() -> None:
+    """Trial 0 has all of node 0; its share of both made node 1 wait for it until the deadline."""
+    nodes = {"d0": 0, "d1": 0, "d2": 1, "d3": 1}
+    options = {**PLAIN, "r": 2, "cooldown": 0}
+    hand = Hand(
+        "hypersched",
+        options,
+        atoms=4,
+        configurations=2,
+        islands=nodes,
+        islands_apart=True,
+        deadline_s=100.0,
+    )
+    for trial, metric, at in ((0, 0.9, 1.0), (1, 0.1, 1.0), (0, 0.9, 60.0), (1, 0.1, 60.1)):
+        if hand.trial(trial).is_live:
+            hand.report(trial, metric, at=at)
+    hand.report(0, 0.9, at=61.0)
+    assert (hand.atoms(0), hand.live) == (2, [0, 1])
+
+
+def test_a_step_that_fits_on_more_atoms_is_trained() -> None:
+    """With 8 s left a step of 10 s does not fit on one atom, and fits on two."""
+    options = {**PLAIN, "r": 50, "cooldown": 0, "R": None}
+    hand = Hand("hypersched", options, atoms=2, configurations=2, deadline_s=100.0)
+    for at in range(10, 90, 10):
+        for trial in range(2):
+            hand.report(trial, 0.5, at=float(at), took_s=10.0)
+    hand.exited(1, "failed")
+    hand.report(0, 0.5, at=92.0, took_s=10.0)
+    assert (hand.launched(0), hand.where(0)) == ([1, 2], "running")
+
+
 def test_atoms_that_do_not_come_are_waited_for_one_report_long() -> None:
     hand = one_that_is_left()
     hand.report(0, 0.9)
