@@ -13,7 +13,7 @@ import json
 import os
 import signal
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from gpusched.daemon.clients import Clients
 from gpusched.daemon.provenance import Edits, recorded
 from gpusched.daemon.resuming import settle_policy
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
+from gpusched.devices.base import Device
 from gpusched.driver.assemble import (
     Assembled,
     Beginning,
@@ -194,6 +195,10 @@ class Daemon:
                 storage_low=self.storage.is_low(),
             )
             self._go_on()
+            slots = self.experiment.state.devices.slots
+            others = [device for device in inventory if device.id not in slots]
+            if others and not self.assembled.recipe.cluster:
+                self.driver.handle([self._joined(others)])
             return
         self.storage.require_room()
         if not any(device.usable for device in inventory):
@@ -204,18 +209,20 @@ class Daemon:
         widest = max(islands.values()) if rules.islands_apart else len(inventory)
         self.assembled.recipe.require_atoms(widest)
         self.assembled.require_policy(len(inventory))
-        joined = DevicesJoined(
-            at=self.clock(),
-            devices=tuple(device.id for device in inventory),
-            islands={device.id: device.island for device in inventory},
-            unusable={d.id: d.why_not for d in inventory if not d.usable},
-        )
-        self.driver.handle([joined])
+        self.driver.handle([self._joined(inventory)])
         late_s = self.clock()
         # The time of day that a deadline may be has a fraction of a second, and stays where it is.
         if self.assembled.recipe.cluster and late_s > NODES_S and rules.deadline_s.is_integer():
             moved = LimitsMoved(at=late_s, deadline_s=rules.deadline_s + late_s)
             self.driver.handle([moved])
+
+    def _joined(self, devices: Sequence[Device]) -> DevicesJoined:
+        return DevicesJoined(
+            at=self.clock(),
+            devices=tuple(device.id for device in devices),
+            islands={device.id: device.island for device in devices},
+            unusable={device.id: device.why_not for device in devices if not device.usable},
+        )
 
     def _go_on(self) -> None:
         """Continue after the end, or with other limits, if that is wished; a search that is ending ends first."""

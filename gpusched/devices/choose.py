@@ -141,10 +141,12 @@ def _gpus_or_slots(why_no_gpu: Callable[[], str], cuda_options: Mapping[str, Any
 
     The driver is waited for: eight GPUs without persistence mode take long, and CPU slots instead of GPUs do not help.
     """
-    from gpusched.devices.cuda import CudaDevices
-    from gpusched.devices.nvml import NvmlAbsent, has_library
-
     is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "?").strip() in ("", "-1", "NoDevFiles")
+    try:
+        from gpusched.devices.cuda import CudaDevices
+        from gpusched.devices.nvml import NvmlAbsent, has_library
+    except DeviceError as error:
+        return CpuDevices(note=f"no GPU is used: {error}")
     if is_hidden or not has_library():
         return CpuDevices()
     try:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from gpusched.devices import idle
 from gpusched.devices.base import (
     Device,
     DeviceRemark,
@@ -42,6 +43,11 @@ FIRST_READING_TIMEOUT_S = 30.0
 LEAVING_TIMEOUT_S = 10.0
 """Time to wait for processes that have ended and whose contexts the driver is still taking down."""
 
+_UNSEEN = (
+    "in this container processes on a GPU cannot be told apart, and its memory alone tells whether it is free: start "
+    "the container with --pid=host"
+)
+
 
 class CudaDevices:
     """The GPUs of one search. See ``base.Devices`` for the requests."""
@@ -62,14 +68,19 @@ class CudaDevices:
         """Find the GPUs that ``spec`` (``auto``, ``cuda``, ``cuda:0,2``, UUIDs) names within CUDA_VISIBLE_DEVICES.
 
         ``experiment``: its folder; processes whose GPUSCHED_DIR is that folder are ours. ``known``: the device ids of
-        a search that is resumed, which then replace ``spec``; those that are gone are listed as unusable. May take
-        seconds, and at most some minutes with a driver that hangs. Raises DeviceError.
+        a search that is resumed; those that are gone are listed as unusable, and as many others of ``spec`` after them.
+        May take seconds, and at most some minutes with a driver that hangs. Raises DeviceError.
         """
         self._world = world or World()
         self._now = self._world.now
         self._processes = processes or Processes(experiment)
         self._driver = Driver(self._world, self._processes)
-        self._is_resumed = known is not None
+        #: Devices that a search which is resumed had before, and what is known of their GPUs.
+        self._known = frozenset(known or ())
+        self._folder = experiment
+        self._idle_bytes, self._may_be_left = (
+            ({}, True) if not experiment else idle.kept(experiment)
+        )
         try:
             self._machine = self._driver.machine()
             if atoms_per_gpu > 1 and not self._processes.visible:
@@ -78,12 +89,15 @@ class CudaDevices:
                     "container with --pid=host, or set atoms_per_gpu: 1"
                 )
             self._islands = islands(self._machine.gpus)
-            if known is None:
-                gpus = choose(self._machine.gpus, spec, environ.get("CUDA_VISIBLE_DEVICES"))
-                gpus.sort(key=lambda gpu: (self._islands[gpu.uuid], gpu.pci_bus_id.lower()))
-                units = [u for gpu in gpus for u in self._units_of_gpu(gpu, atoms_per_gpu)]
-            else:
-                units = self._known_units(known)
+            units = self._known_units(known or ())
+            had = {unit.gpu.uuid: unit.gpu.is_shown for unit in units}
+            lost = list(had.values()).count(False)
+            if known is None or lost:  # a machine of the cloud comes back with other GPUs
+                with contextlib.suppress(*[DeviceError] if lost else ()):
+                    gpus = choose(self._machine.gpus, spec, environ.get("CUDA_VISIBLE_DEVICES"))
+                    gpus.sort(key=lambda gpu: (self._islands[gpu.uuid], gpu.pci_bus_id.lower()))
+                    gpus = [gpu for gpu in gpus if gpu.uuid not in had][: lost or None]
+                    units += [u for gpu in gpus for u in self._units_of_gpu(gpu, atoms_per_gpu)]
             self._leases = Leases(lease_folder(environ), str(experiment or f"of pid {os.getpid()}"))
         except DeviceError:
             self._driver.close()
@@ -98,7 +112,9 @@ class CudaDevices:
 
     def _units_of_gpu(self, gpu: Gpu, shares: int) -> list[Unit]:
         given = (Board(gpu), self._islands.get(gpu.uuid, 0), self._now)
-        is_certain = self._processes.visible and not self._is_resumed
+        given[0].idle_bytes = self._idle_bytes.get(gpu.uuid)
+        is_new = gpu.uuid not in {name.partition(SHARE)[0] for name in self._known}
+        is_certain = self._processes.visible and (is_new or not self._may_be_left)
         limit_bytes = IDLE_LIMIT_BYTES if is_certain else UNSEEN_LIMIT_BYTES
         if shares == 1:
             return [Unit(*given, limit_bytes=limit_bytes)]
@@ -125,11 +141,16 @@ class CudaDevices:
         self._host = host
         for note in self._machine.notes:
             host.emit(DeviceRemark(note))
+        if not self._processes.visible:
+            host.emit(DeviceRemark(_UNSEEN))
         units = list(self._units.values())
         self._take_leases(units)
         self._read_first(units)
         for unit in units:
             self._judge_first(unit)
+        if self._folder is not None:
+            found = {unit.gpu.uuid: unit.board.idle_bytes for unit in units}
+            idle.keep(self._folder, {uuid: at for uuid, at in found.items() if at is not None})
         devices = tuple(unit.as_device() for unit in units)
         if not any(device.usable for device in devices):
             reasons = "\n".join(f"  {device.why_not}" for device in devices)
@@ -143,7 +164,7 @@ class CudaDevices:
         while (waited_s := self._now() - began) < FIRST_READING_TIMEOUT_S:
             self._driver.turn()
             unread = any(u.board.usage is None and not u.board.gone for u in units)
-            leaving = not self._is_resumed and waited_s < LEAVING_TIMEOUT_S
+            leaving = not self._known and waited_s < LEAVING_TIMEOUT_S
             if not unread and not (leaving and any(map(_is_leaving, units))):
                 break
             self._driver.wait(ANSWER_S)
@@ -152,7 +173,8 @@ class CudaDevices:
         usage = unit.board.usage
         verdict = unit.verdict()
         is_a_strangers = {holder.whose for holder in verdict.holders} == {"foreign"}
-        if self._is_resumed and usage is not None and not unit.board.gone and not is_a_strangers:
+        may_be_ours = unit.id in self._known and not is_a_strangers
+        if may_be_ours and usage is not None and not unit.board.gone:
             # A trial of ours may live there, until the executor says otherwise.
             unit.doing = Doing.HELD
         unit.learn()

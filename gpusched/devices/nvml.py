@@ -16,6 +16,12 @@ import pynvml
 
 from gpusched.errors import DeviceError
 
+if not hasattr(pynvml, "NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET"):
+    raise DeviceError(
+        f"{pynvml.__file__} is not nvidia-ml-py 12.575 or newer: "
+        "`pip uninstall pynvml nvidia-ml-py`, then `pip install nvidia-ml-py`"
+    )
+
 
 class NvmlError(DeviceError):
     """An NVML call failed. ``code`` is NVML's, ``function`` the call."""

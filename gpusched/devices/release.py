@@ -30,6 +30,9 @@ WAITING = "waiting for the driver's answer"
 MIB = 1 << 20
 TOLERANCE_BYTES = 64 * MIB
 """Variation of the memory of an idle GPU, far less than a bare CUDA context (256 to 616 MiB) that no list may name."""
+SCREEN_TOLERANCE_BYTES = 192 * MIB
+"""The same of a GPU with a screen, for whose windows the driver takes memory that no list names: 300 to 440 MiB in the
+tables of one machine. Less than a bare context."""
 IDLE_LIMIT_BYTES = 1024 * MIB
 """More than this on a GPU without processes is not an idle driver's: a process is there that NVML does not name."""
 UNSEEN_LIMIT_BYTES = 128 * MIB
@@ -89,10 +92,13 @@ def judge(
     idle_bytes: int,
     who: Who,
     *,
+    was_seen: bool = True,
     is_beside_trial: bool = False,
     is_beside_release: bool = False,
 ) -> Verdict:
     """Judge one reading by (b) and (c). ``who`` names a pid (from a cache: it must not block).
+
+    ``was_seen``: ``idle_bytes`` was read when nobody was there; else it is the most that an idle driver takes.
 
     For shares of a GPU: ``is_beside_trial``: another trial of ours has a share. No process of the trial in question is
     left, so those of ours that live are the other's, as is the memory that NVML says they have.
@@ -121,7 +127,7 @@ def judge(
     if any(other.memory_bytes is None for other in others):
         return Verdict(False, "NVML does not say how much memory the other trial on it has")
     excess = own_bytes(usage, who) - idle_bytes - sum(other.memory_bytes or 0 for other in others)
-    if excess > TOLERANCE_BYTES:
+    if excess > (SCREEN_TOLERANCE_BYTES if screen and was_seen else TOLERANCE_BYTES):
         return Verdict(
             False,
             f"{show_bytes(excess)} more memory in use than when nobody was on it, and NVML names no process that "
@@ -147,7 +153,8 @@ def learn(usage: GpuUsage, known: int | None, limit_bytes: int, who: Who) -> int
     The figure falls or stays, so that what leaks from trial to trial adds up and is noticed. Nothing is learnt while
     somebody may be there, or, beyond the first time, from a screen, whose windows come and go between two calls.
     """
-    if not judge(usage, limit_bytes if known is None else known, who).is_free:
+    idle_bytes = limit_bytes if known is None else known
+    if not judge(usage, idle_bytes, who, was_seen=known is not None).is_free:
         return known
     if known is None:
         return own_bytes(usage, who)

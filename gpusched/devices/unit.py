@@ -142,6 +142,7 @@ class Unit:
             usage,
             self._limit_bytes if board.idle_bytes is None else board.idle_bytes,
             board.who,
+            was_seen=board.idle_bytes is not None,
             is_beside_trial=any(unit.doing is Doing.HELD for unit in self.neighbours),
             is_beside_release=self.doing is Doing.FREE
             and any(unit.doing is Doing.DRAINING and not unit.out for unit in self.neighbours),

@@ -27,6 +27,26 @@ def test_every_launch_of_a_trial_that_is_resized_comes_after_the_release(boxed: 
     assert [row["atoms"] for row in rows] == [1, 1, 2, 2] * 3
 
 
+def test_a_machine_of_the_cloud_that_comes_back_with_other_gpus_goes_on(boxed: Boxed) -> None:
+    """``resume`` said that no GPU could be used, beside two that were idle."""
+    began = boxed.begin("search", max_trials=1, max_atoms=1)
+    boxed.until("search", running_on)
+    os.kill(began["daemon_pid"], signal.SIGKILL)
+    boxed.end()
+    for name in GPUS:
+        (boxed.box / name).rename(boxed.box / name.replace("a00", "b00"))
+    resumed = boxed.asks("resume", "search", "--detach")
+    assert resumed.code == 0, resumed.text
+    view = boxed.until("search", running_on)
+    (trial,) = view["trials"]
+    assert (
+        set(running_on(view)) <= {name.replace("a00", "b00") for name in GPUS},
+        trial["incarnation"],
+    ) == (True, 2)
+    assert [state_of(view, name)[0] for name in GPUS] == ["quarantined"] * 2
+    assert boxed.asks("cancel", "search").code == 0
+
+
 @pytest.mark.slow
 def test_a_strangers_gpu_is_shown_left_alone_and_taken_up_again(boxed: Boxed) -> None:
     stranger = subprocess.Popen(["sleep", "600"])

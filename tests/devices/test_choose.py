@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -162,3 +165,20 @@ def test_auto_never_takes_cpu_slots_since_the_driver_hangs(
     box.driver.init_blocks_until = 1e9
     with pytest.raises(DeviceError, match="did not answer within 120 s"):
         parse_devices("auto", world=box.clock)
+
+
+def test_another_package_in_the_place_of_nvidia_ml_py_is_told(tmp_path: Path) -> None:
+    """``pynvml`` 11 hides it, and it lacks names: ``devices: auto`` died of that on machines without a GPU too."""
+    (tmp_path / "pynvml.py").write_text("class NVMLError(Exception): pass\n")
+    code = (
+        "from gpusched.devices.choose import parse_devices\n"
+        "found = parse_devices('auto')\nprint(found.kind, found._note)\n"
+        "parse_devices('cuda')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    why = f"{tmp_path}/pynvml.py is not nvidia-ml-py 12.575 or newer: `pip uninstall pynvml"
+    assert done.stdout.startswith(f"cpu no GPU is used: {why}")
+    assert f"DeviceError: {why}" in done.stderr

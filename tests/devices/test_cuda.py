@@ -72,6 +72,7 @@ def test_in_a_container_memory_alone_tells(make_box: MakeBox, pids: str) -> None
     devices = box.devices()
     first, second = devices.open()
     assert first.usable
+    assert ["--pid=host" in note for note in devices.notes] == [True], "told once"
     assert "NVML names no process that holds it" in second.why_not, "perhaps a stranger's context"
     run_trial(box, devices, first.id, 11)
     holders = ("pid 100011 outside this container, 10.00 GiB",) if pids == "host" else ()
@@ -141,6 +142,19 @@ def test_a_resumed_search_finds_its_devices_again(make_box: MakeBox) -> None:
     again.drain(names)
     box.clock.advance(6.0)
     assert again.recovered() == (second.id,)
+
+
+def test_a_search_that_is_resumed_on_another_machine_takes_its_gpus(make_box: MakeBox) -> None:
+    """A machine of the cloud that was stopped comes back with others: nothing could be used, ever."""
+    box = make_box(gpu(1), gpu(2), gpu(3), gpu(4))
+    devices = box.devices("cuda", known=["GPU-gone", "GPU-too", box.gpus[0].uuid])
+    found = devices.open()
+    assert [device.id for device in found[2:]] == [board.uuid for board in box.gpus[:3]]
+    assert [device.usable for device in found] == [False] * 2 + [True] * 3, "as many as it had"
+    other = box.gpus[1].uuid
+    run_trial(box, devices, other, 11)
+    box.driver.end(11, 0.1, 0.1)
+    assert devices.released([other], 5) is not None
 
 
 def test_an_unknown_device_is_named(box: Box) -> None:

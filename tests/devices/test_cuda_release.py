@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +60,48 @@ def test_the_screen_may_compute_a_little(
     box.gpus[0].contexts[-1].both = True
     box.driver.end(11, 0.1, 0.1)
     assert (devices.released([name], 2) is not None) is free
+
+
+def test_windows_that_open_do_not_hold_a_gpu(make_box: MakeBox) -> None:
+    """The driver takes memory for them that no list names: up to 440 MiB on a machine that began with 300."""
+    box = make_box(gpu(0, idle=300 * MIB))
+    box.driver.start(box.gpus[0], 12, 400 * MIB, command="kwin", ours=False).graphics = True
+    devices, (name,) = begin(box)
+    run_trial(box, devices, name, 11)
+    box.gpus[0].idle = 440 * MIB
+    box.driver.end(11, 0.1, 0.1)
+    assert devices.released([name], 2) is not None
+    box.clock.advance(5.0)
+    assert devices.faults() == ()
+    box.gpus[0].idle = (300 + 256) * MIB
+    box.clock.advance(5.0)
+    assert "more memory in use" in devices.faults()[0].reason, "a bare context is more"
+
+
+@pytest.mark.parametrize(
+    ("boots", "more", "is_free"), [(0, 0, True), (0, 256 * MIB, False), (1, 256 * MIB, True)]
+)
+def test_a_gpu_with_a_screen_is_used_again_by_a_search_that_is_resumed(
+    make_box: MakeBox,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    boots: int,
+    more: int,
+    is_free: bool,
+) -> None:
+    """What it had in use when the search began says whether a trial has left something, unless the machine rebooted."""
+    box = make_box(gpu(0, idle=400 * MIB))
+    box.driver.start(box.gpus[0], 12, 90 * MIB, command="Xorg", ours=False).graphics = True
+    monkeypatch.setattr("gpusched.devices.idle.boot_id", lambda: "0")
+    devices, (name,) = begin(box, experiment=tmp_path)
+    devices.close()
+    monkeypatch.setattr("gpusched.devices.idle.boot_id", lambda: str(boots))
+    box.gpus[0].idle += more
+    devices = box.devices(known=[name], experiment=tmp_path)
+    devices.open()
+    devices.drain([name])
+    box.clock.advance(6.0)
+    assert [fault.device for fault in devices.faults()] == ([] if is_free else [name])
 
 
 # ------------------------------------------------------------ strangers

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from gpusched.devices.nvml import GpuProcess, GpuUsage
 from gpusched.devices.release import (
     IDLE_LIMIT_BYTES,
+    SCREEN_TOLERANCE_BYTES,
     TOLERANCE_BYTES,
     UNSEEN_LIMIT_BYTES,
     Holder,
@@ -66,6 +67,8 @@ def unseen(pid: int) -> Holder:
         (usage(900 * MIB, (GpuProcess(7, 900 * MIB, draws=True),)), True, ""),
         (usage(2 * GIB, (GpuProcess(7, 2 * GIB, draws=True),)), False, "held by pid 7"),
         (usage(processes=(GpuProcess(107, MIB, draws=True),)), False, "held by pid 107"),
+        (usage(490 * MIB, (GpuProcess(7, 300 * MIB, draws=True),)), True, ""),
+        (usage(560 * MIB, (GpuProcess(7, 300 * MIB, draws=True),)), False, "256 MiB more"),
     ],
 )
 def test_the_rule(reading: GpuUsage, is_free: bool, why: str) -> None:
@@ -100,6 +103,7 @@ def test_beside_another_trial_its_memory_is_taken_off() -> None:
 def test_a_bare_context_is_more_than_an_idle_gpu_varies_by() -> None:
     """A context takes 256 MiB and more, and there may be no list that names it."""
     assert TOLERANCE_BYTES + UNSEEN_LIMIT_BYTES <= 256 * MIB
+    assert SCREEN_TOLERANCE_BYTES < 256 * MIB
 
 
 @given(st.lists(st.integers(0, 600 * MIB), min_size=1, max_size=20))
