@@ -25,6 +25,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple, TypeVar
 
+from gpusched.errors import InputError
+
 MARK = "GPUSCHED_MARK"
 """Environment variable that marks every process of an incarnation; see ``mark_of``."""
 
@@ -39,6 +41,8 @@ _silent: dict[int, int | None] = {}  # processes that kept us waiting, with thei
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _GONE = frozenset("ZXx")
+_PIDFD_OPEN, _PIDFD_SEND_SIGNAL = 434, 424  # on every architecture
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Identity(NamedTuple):
@@ -178,10 +182,29 @@ def is_alive(process: Identity) -> bool:
     return start_time(process.pid) == process.start_time
 
 
+def _ask_kernel(call: int, *arguments: int | None) -> int:
+    """Make a system call that this Python may lack: those of uv and conda are built on old kernels. Raises OSError."""
+    answer = int(_LIBC.syscall(call, *arguments))
+    if answer < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return answer
+
+
+def require_pidfds() -> None:
+    """Raise InputError on a kernel without them."""
+    try:
+        os.close(_ask_kernel(_PIDFD_OPEN, os.getpid(), 0))
+    except OSError:
+        raise InputError(
+            f"gpusched needs Linux 5.3 or newer; this kernel is {os.uname().release}"
+        ) from None
+
+
 def open_pidfd(process: Identity) -> int | None:
     """Open a descriptor of exactly this process, readable when it ends; None if it has ended."""
     try:
-        descriptor = os.pidfd_open(process.pid)
+        descriptor = _ask_kernel(_PIDFD_OPEN, process.pid, 0)
     except OSError:
         return None
     if is_alive(process):
@@ -196,7 +219,7 @@ def send_signal(process: Identity, number: int) -> bool:
     if descriptor is None:
         return False
     try:
-        signal.pidfd_send_signal(descriptor, number)
+        _ask_kernel(_PIDFD_SEND_SIGNAL, descriptor, number, None, 0)
     except (ProcessLookupError, PermissionError):
         return False
     finally:

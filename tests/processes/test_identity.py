@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusched.errors import InputError
 from gpusched.processes import identity as processes
 from gpusched.processes.identity import (
     MARK,
@@ -70,6 +72,28 @@ def test_identity_is_pid_and_start_time(start: Start) -> None:
     process.wait()
     assert not is_alive(who)
     assert not send_signal(who, signal.SIGKILL)
+
+
+def test_a_python_without_pidfds_has_the_kernels(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of uv and conda may be built on a kernel that had none: the daemon died at its first launch."""
+    monkeypatch.delattr(os, "pidfd_open")
+    monkeypatch.delattr(signal, "pidfd_send_signal")
+    processes.require_pidfds()
+    process = start()
+    (who,) = identify([process.pid])
+    descriptor = open_pidfd(who)
+    assert send_signal(who, signal.SIGTERM)
+    assert select.select([descriptor], [], [], 20.0)[0] == [descriptor], "it tells the end"
+    os.close(descriptor)
+    assert process.wait() == -signal.SIGTERM
+
+
+def test_a_kernel_without_pidfds_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_PIDFD_OPEN", 9999)
+    with pytest.raises(InputError, match=r"gpusched needs Linux 5\.3 or newer; this kernel is "):
+        processes.require_pidfds()
 
 
 def test_a_zombie_is_not_alive(start: Start) -> None:
