@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import json
 import sys
 import time
@@ -142,8 +143,11 @@ def export(args: argparse.Namespace) -> int:
     """
     paths = common.experiment(args)
     if args.trials:
-        rows = [_of_trial(trial) for trial in session.view(paths)["trials"]]
-        rows.sort(key=lambda row: row["trial"])
+        from gpusched.dashboard.view import every_trial
+        from gpusched.driver.assemble import from_journal
+
+        state = from_journal(paths).experiment.state
+        rows = [_of_trial(dataclasses.asdict(trial)) for trial in every_trial(state)]
     else:
         rows = list(records(timeline.read(paths.journal)))
     if not rows:
@@ -184,7 +188,7 @@ def records(told: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _of_trial(trial: dict[str, Any]) -> dict[str, Any]:
-    """Return a trial of the view as a flat mapping: its number first, then plain values, ``hparams.*`` last."""
+    """Return a trial as a flat mapping: its number first, then plain values, ``hparams.*`` last."""
     plain = {key: value for key, value in trial.items() if not isinstance(value, dict | list)}
     hparams = {f"hparams.{name}": value for name, value in flat(trial["hparams"])}
     return {"trial": plain.pop("id"), **plain, **hparams}

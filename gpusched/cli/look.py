@@ -54,7 +54,7 @@ def explain(args: argparse.Namespace) -> int:
 
 @common.command(
     common.EXPERIMENT,
-    common.argument("--all", "every trial, not only the first 20"),
+    common.argument("--all", "200 trials, not only the first 20"),
 )
 def status(args: argparse.Namespace) -> int:
     """Show where a search stands: its trials, its devices, the best so far."""
@@ -98,10 +98,9 @@ def trials(view: Standing, most: int | None) -> list[str]:
         for trial in shown
     ]
     out = ["", common.table(head, rows, ("trial", "step", view.metric, "atoms", "launches"))]
-    if len(shown) < len(view.trials):
-        out.append(
-            f"... and {len(view.trials) - len(shown)} more ('gpusched status --all' shows them)"
-        )
+    if more := sum(view.trial_counts.values()) - len(shown):
+        where = "status --all' shows" if len(shown) < len(view.trials) else "export --trials' lists"
+        out.append(f"... and {more} more ('gpusched {where} them)")
     return out if shown else []
 
 
@@ -295,4 +294,5 @@ def _no_winner(view: Standing) -> Iterator[str]:
     elif all(trial.metric is None for trial in view.trials):
         yield f"No report of {view.metric} was a finite number: training diverged; try smaller learning rates."
     else:
-        yield "Trials reported, but none saved a checkpoint: the script must hand its model to trial.track()."
+        yield "Trials reported, but none saved a checkpoint: the script must hand its model to trial.track(), or the"
+        yield "disk refused them: 'gpusched logs 0' shows what trial 0 was told."

@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from typing import Any
 import psutil
 
 from gpusched.cli import common
+from gpusched.daemon import session
 from gpusched.daemon import start as launchpad
 from gpusched.doctor.findings import Finding, Judgement, RehearsedLaunch, RehearsedTrial
 from gpusched.doctor.rehearsal import judge
 from gpusched.driver.assemble import Beginning
+from gpusched.errors import GpuschedError
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
@@ -145,7 +148,12 @@ def rehearse(
     recipe = _scripted(replace(recipe, devices=devices), sizes, limit_s, configurations)
     paths = launchpad.make_experiment(folder, recipe, Beginning.now())
     launchpad.start_daemon(paths)
-    common.wait_for_end(paths)
+    try:
+        common.wait_for_end(paths)
+    except KeyboardInterrupt:
+        with suppress(GpuschedError):
+            session.ask(paths, "cancel")
+        raise
     told = timeline.read(paths.journal)
     found = []
     for number in sorted(told.trials)[::2]:

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 @common.command(
     common.EXPERIMENT,
-    argument("--deadline WHEN", "+30m (more), 45m (from now on) or 18:30 (today)"),
+    argument("--deadline WHEN", "+30m (more), 45m (from now on) or 18:30 (the next)"),
     argument("--target X", "metric that is good enough; none: no target"),
     argument("--max-trials N", "most trials in all; none: any number"),
     common.DETACH,

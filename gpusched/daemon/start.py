@@ -28,9 +28,12 @@ from typing import TYPE_CHECKING, Any
 from gpusched.daemon import provenance
 from gpusched.driver.assemble import Beginning, fresh_folder, write_recipe
 from gpusched.errors import Fenced, GpuschedError, InputError
+from gpusched.folder import files
 from gpusched.folder.files import read_json, write_all, write_durably
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.local_disk import Home
+from gpusched.processes.identity import require_pidfds
+from gpusched.processes.outcome import last_line
 from gpusched.recipe.recipe import Recipe
 from gpusched.text import first_line
 
@@ -77,6 +80,7 @@ def start_daemon(
 
     ``say`` is told what the start waits for, and what the policy wants a person to know before the search starts.
     """
+    require_pidfds()
     if resume and (script := (read_json(paths.resolved) or {}).get("script")):
         _require_script(script)
     options = ["--resume"] * resume
@@ -104,7 +108,7 @@ def start_daemon(
         ) from None
     if not {"ok", "error"} & message.keys():
         code = process.wait()
-        raise GpuschedError(f"the daemon ended at once (exit code {code}); see {paths.log}")
+        raise GpuschedError(f"the daemon ended at once (exit code {code}): {last_line(paths.log)}")
     if "error" in message:
         process.wait()
         raise InputError(message["error"], exit_code=message["exit_code"])
@@ -212,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--executor", help="a package beside executors/local")
     args = parser.parse_args(argv)
-    os.umask(0o077)
+    files.be_private()
     write_unfailingly()
 
     def ready(message: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import dataclasses
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -169,6 +169,11 @@ def _reason(slot: DeviceSlot, holders: str) -> str:
 
 
 # ---------------------------------------------------------------- trials
+
+
+def every_trial(state: State) -> Iterator[TrialRow]:
+    """Describe each trial, however many there are, in the order of their numbers."""
+    return (_trial(state, trial, state.now) for trial in state.trials.values())
 
 
 def _relevant(state: State) -> list[TrialRecord]:

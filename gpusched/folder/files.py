@@ -55,6 +55,16 @@ def own_folder(base: Path, shared: Path, name: str) -> Path:
     return own
 
 
+users_umask = -1
+"""The umask of the user's shell, for processes whose files may be for others too: scripts and loggers."""
+
+
+def be_private() -> None:
+    """Have all files that this process makes be its user's alone."""
+    global users_umask
+    users_umask = os.umask(0o077)
+
+
 def write_durably(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data``: temporary file, fsync, rename, fsync of the folder."""
     aside = write_aside(path, data, sync=True)

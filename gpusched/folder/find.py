@@ -53,10 +53,11 @@ def find(experiment: str | None, runs: Path, *, running_first: bool = False) -> 
             raise InputError(
                 f"{runs}/ has no search yet; 'gpusched run RECIPE' starts one, --dir DIR looks elsewhere"
             )
-        return known[-1]
-    matches = [p for p in known if p.root.name == wanted] or [
-        p for p in known if _is_called(p.root.name, wanted)
-    ]
+        matches = known
+    else:
+        matches = [p for p in known if p.root.name == wanted] or [
+            p for p in known if _is_called(p.root.name, wanted)
+        ]
     if not matches and folder.is_dir() and folder.name != wanted:
         if ExperimentPaths(folder).resolved.exists():
             raise DamagedState(

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpusched.folder import files
 from gpusched.folder.files import read_json
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.timeline import IncarnationTimeline, JournalTail, ReportedStep
@@ -164,6 +165,7 @@ class Loggers:
                     stderr=log,
                     cwd=self._folder,
                     start_new_session=True,
+                    umask=files.users_umask,
                 )
         except OSError as error:
             self._complain(name, f"its process cannot be started ({error})")

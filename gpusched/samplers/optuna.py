@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any, ClassVar
 
@@ -100,7 +101,9 @@ class FromOptuna(Sampler):
         for path, value in flat(seen.hparams, self.space.leaves).items():
             leaf, name = self.space.leaves.get(path), ".".join(path)
             if leaf is not None and leaf.form is not None and not isinstance(leaf.form, Const):
-                params[name], distributions[name] = _param(leaf.form, value)
+                # A person may have tried a value outside the space.
+                with suppress(StopIteration, ArithmeticError):
+                    params[name], distributions[name] = _param(leaf.form, value)
         return create_trial(state=state, params=params, distributions=distributions, **about)
 
 

@@ -232,10 +232,10 @@ def answer(
 
     Raises InputError where too little is known, DamagedState.
     """
-    until = time.monotonic() + limit_s
+    until = time.monotonic() + 0.9 * limit_s  # what is left is for the answer itself
     try:
         ask = functools.partial(_answer, paths, more_s, until)
-        found: dict[str, Any] = _forked(ask, limit_s + 1.0)
+        found: dict[str, Any] = _forked(ask, limit_s)
     except Late:
         raise InputError(
             f"{paths.root.name}: {limit_s:g} s were over before its journal was read; give a longer --limit"

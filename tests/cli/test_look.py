@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,7 +127,7 @@ def test_why_it_ended_and_failed_stands_above_a_table_of_twenty() -> None:
     assert atoms == "1 atom: 1 free"
     assert failures.startswith("3 trials failed; the first, trial 3 at step 2: rank 0: ValueError")
     assert head.startswith("trial  state")
-    assert rows[-1] == "... and 17 more ('gpusched status --all' shows them)"
+    assert rows[-1] == "... and 19 more ('gpusched status --all' shows them)"
 
 
 def test_all_of_them_and_a_search_that_runs() -> None:
@@ -143,6 +144,23 @@ def test_all_of_them_and_a_search_that_runs() -> None:
     assert repeated.endswith("lr=0.1")
     assert last.endswith("rank 1: killed by SIGSEGV")
     assert "\n".join(told).count("train.py:4: bad") == 1
+
+
+def test_an_export_has_every_trial_and_a_table_says_how_many_it_leaves_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A view has 200 at most: the rest was missing from the export, without a word."""
+    options = {"r": 1, "R": 2, "eta": 2.0}
+    result, folder = simulate_into(
+        tmp_path, Setup(deadline_s=30.0, atoms=4, policy="asha", options=options)
+    )
+    assert result.trials > 230
+    assert main(["export", str(folder), "--trials", "--json"]) == 0
+    numbers = [json.loads(row)["trial"] for row in capsys.readouterr().out.splitlines()]
+    assert numbers == [*range(result.trials)]
+    assert main(["status", str(folder), "--all"]) == 0
+    more = f"... and {result.trials - 200} more ('gpusched export --trials' lists them)"
+    assert capsys.readouterr().out.splitlines()[-1] == more
 
 
 def test_an_export_of_nothing_says_so(

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import stat
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,6 +46,58 @@ def test_what_is_told_of_a_search_of_two_ranks_a_trial(sandbox: Sandbox) -> None
     story = sandbox.call("explain", "1").out
     assert "complete" in story
     assert "first launch" in story
+
+
+def test_a_trial_is_as_long_as_its_scripts_loop(sandbox: Sandbox) -> None:
+    """The default of the policies, 81, ended ``trial.steps(100)`` early, and nothing said so."""
+    script = sandbox.root / "long.py"
+    script.write_text(
+        "import gpusched\ntrial = gpusched.init()\ntrial.track()\n"
+        "for step in trial.steps(100):\n    trial.report(score=step / 100)\n"
+    )
+    recipe = sandbox.recipe(str(script), policy="hypersched", max_trials=1, devices="cpu:1")
+    assert sandbox.gpusched("run", recipe).code == 0
+    (trial,) = sandbox.view()["trials"]
+    assert (trial["state"], trial["step"]) == ("completed", 100)
+
+
+def test_what_a_script_writes_elsewhere_is_as_open_as_the_user_wants(sandbox: Sandbox) -> None:
+    """A data set in a shared cache, which colleagues could not read."""
+    script = sandbox.root / "cache.py"
+    script.write_text(
+        "import gpusched, pathlib\ntrial = gpusched.init()\ntrial.track()\n"
+        "pathlib.Path(__file__).with_name('cached').touch()\ntrial.report(score=1.0)\n"
+    )
+    recipe = sandbox.recipe(str(script), max_trials=1, devices="cpu:1")
+    before = os.umask(0o027)
+    try:
+        assert sandbox.gpusched("run", recipe).code == 0
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((sandbox.root / "cached").stat().st_mode) == 0o640
+    nobody_else_can_look(sandbox)
+
+
+def test_a_daemon_that_ends_at_once_says_why(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is gone with the folder of a search that never began."""
+    python = sandbox.root / "python"
+    python.write_text("#!/bin/sh\necho No module named gpusched >&2\nexit 1\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    result = sandbox.call("run", sandbox.recipe("good.py"))
+    assert result.code == 1
+    assert "the daemon ended at once (exit code 1): No module named gpusched" in result.err
+
+
+def test_ctrl_c_ends_a_rehearsal_with_its_daemon(sandbox: Sandbox) -> None:
+    """It trained on for ten minutes, and no command showed it."""
+    process = sandbox.start("validate", sandbox.recipe("good.py"), "--rehearse")
+    wait_until(lambda: [*sandbox.runs.glob(".rehearsals/*/*/daemon.sock")], "a daemon")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE_S) == 130
+    wait_until(lambda: not [*sandbox.runs.glob(".rehearsals/*/*/daemon.sock")], "its end")
 
 
 def test_a_search_that_is_over_before_anybody_listens(sandbox: Sandbox) -> None:

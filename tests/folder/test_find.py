@@ -54,6 +54,8 @@ def test_what_runs_comes_before_what_is_newer_for_a_command_that_steers(runs: Pa
     daemon = Lock.take(older.lock)
     assert find("digits", runs).root.name == f"digits-{DAY}-120000-2"
     assert find("digits", runs, running_first=True) == older
+    assert find(None, runs, running_first=True) == older
+    assert find(None, runs).root.name == f"digits-big-{DAY}-140000"
     daemon.release()
     assert find("digits", runs, running_first=True).root.name == f"digits-{DAY}-120000-2"
 

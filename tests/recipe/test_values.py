@@ -120,6 +120,7 @@ def test_refused(told: str, read: values.Reader, written: object) -> None:
     [
         *("MAX_TOKENS=512", "SSH_KEY=~/.ssh/id", "KEY_PATH=keys/a.pem", "SORT_KEY=length"),
         *("DB=postgres://host/db", "AUTH_MODE=basic", "PAD_TOKEN=<pad>", "PIN_MEMORY=always"),
+        *("HF_HOME=/scratch/hf_datasets", "DATA=/mnt/disk-training", "TASK=mask-generation"),
     ],
 )
 def test_what_the_environment_may_hold(pair: str) -> None:

@@ -439,6 +439,18 @@ def test_a_failed_trial_counts_as_the_worst_however_far_it_came() -> None:
 
 @pytest.mark.integrations
 @needs_optuna
+def test_what_a_person_tried_outside_the_space_ends_no_sampler() -> None:
+    """After ``try opt=lion --outside`` every configuration was random."""
+    space = parse_space({"opt": {"choice": ["sgd", "adam"]}, "lr": {"loguniform": [1e-4, 1.0]}})
+    tried = {"opt": "lion", "lr": -1.0}
+    new = [{"trial": 0, "hparams": tried, "state": "completed", "curve": [(1, 0.5)]}]
+    made = samplers.make("tpe", space, {})
+    found = samplers.answer(made, {}, {"n": 1, "seed": 0, "new": new})
+    assert dict(found["hparams"])["opt"] in ("sgd", "adam")
+
+
+@pytest.mark.integrations
+@needs_optuna
 def test_a_sampler_of_optuna_s_takes_its_own_arguments(folder: Path) -> None:
     recipe = load(folder, "{name: TPESampler, n_ei_candidates: 3}")
     assert recipe.sampler_options == {"startup": 10, "n_ei_candidates": 3}

@@ -188,7 +188,7 @@ def test_answers_are_worded():
     }
     assert list(whatif_lines(found)) == [
         "digits: accuracy 0.9000 with 10 min 00 s left",
-        "at the deadline: probably 0.9000 (0.9000 to 0.9000) (80% of 200 futures)",
+        "at the deadline: probably 0.9000 (0.9000 to 0.9000) (80% of 191 futures)",
         "9 futures would have no model on disk at the deadline: no checkpoint has been saved yet",
         "+20 min 00 s: probably accuracy 0.9040 (0.9000 to 0.9090), 0.004 better than without",
     ]

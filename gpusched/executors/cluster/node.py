@@ -13,7 +13,6 @@ daemon is dialled (``cluster.json``), and another executor adopts what is left.
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import sys
@@ -60,6 +59,7 @@ from gpusched.executors.hub import Hub
 from gpusched.executors.live import Setting
 from gpusched.executors.local.executor import TorchrunExecutor
 from gpusched.executors.local.launching import devices_of
+from gpusched.folder import files
 from gpusched.folder.lock import Epoch, Lock, read_fence
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import Hunt
@@ -334,7 +334,7 @@ class Session:
 
 
 def main(shared: str, name: str, devices: str) -> None:
-    os.umask(0o077)
+    files.be_private()
     node = NodeProcess(Path(shared), name, devices)
 
     def leave(_number: int, _frame: object) -> None:

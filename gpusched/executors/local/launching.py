@@ -26,6 +26,7 @@ from gpusched.devices.choose import parse_devices
 from gpusched.errors import InputError
 from gpusched.executors.hub import Peer
 from gpusched.executors.live import Setting
+from gpusched.folder import files
 from gpusched.folder.files import private_folder, write_aside
 from gpusched.folder.reports import last_seq
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
@@ -137,7 +138,7 @@ def devices_of(recipe: Recipe, experiment: Path, known: Sequence[str]) -> Device
     if known and known[0].startswith("cpu:"):
         spec = f"cpu:{len(known)}"  # the machine may have fewer cores now
     elif known:
-        spec, options["known"] = "cuda", known
+        spec, options["known"] = "cuda" if spec == "auto" else spec, known
     else:
         options["why_no_gpu"] = partial(_why_no_gpu, recipe)
     return parse_devices(spec, **options)
@@ -242,6 +243,7 @@ class Server:
                 env=environment,
                 pass_fds=[line.fileno()],
                 start_new_session=True,
+                umask=files.users_umask,
             )
         finally:
             os.close(log)
