@@ -187,7 +187,12 @@ def steps_per_epoch(loader: Any) -> int:
         sampler = loader.batch_sampler if loader.batch_size is None else loader
         if batch := getattr(sampler, "batch_size", None):
             drop_last = bool(getattr(sampler, "drop_last", False))
-            length = base_steps(len(loader.dataset), batch, drop_last=drop_last)
+            drawn = getattr(
+                sampler, "sampler", None
+            )  # a part of the data, or a rank's share of `dataset`
+            drawn = getattr(drawn, "dataset", drawn)
+            whole: Any = drawn if hasattr(drawn, "__len__") else loader.dataset
+            length = base_steps(len(whole), batch, drop_last=drop_last)
     if not length:
         raise TypeError(
             f"trial.steps_per_epoch takes a trial.loader(...) or a DataLoader whose data set has a length, not "

@@ -49,6 +49,19 @@ class OpenDDP(DistributedDataParallel):
                 raise
             return getattr(self.module, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set the model's own attributes on the model, whose ``forward`` reads them."""
+        inner = self.__dict__.get("_modules", {}).get("module")
+        if (
+            inner is None
+            or name in self.__dict__
+            or not hasattr(inner, name)
+            or hasattr(type(self), name)
+        ):
+            super().__setattr__(name, value)
+        else:
+            setattr(inner, name, value)
+
 
 class PlacedLoader:
     """A ``DataLoader`` whose batches are on this rank's device; other attributes are those of the ``DataLoader``.

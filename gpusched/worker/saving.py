@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.folder.lock import Fence
+from gpusched.protocol import Remark
 from gpusched.worker import rng
 from gpusched.worker.channel import Channel
 from gpusched.worker.checkpoint import (
@@ -307,3 +308,5 @@ class Saver:
     def _complain(self, what: str, error: OSError) -> None:
         why = error.strerror or error
         say(f"no checkpoint of {what}: {why} ({self._folder}); training continues")
+        if self._channel is not None:  # without the step, so that the search is told once
+            self._channel.tell(Remark(f"a checkpoint cannot be saved ({why}); training continues"))

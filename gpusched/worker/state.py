@@ -94,7 +94,7 @@ def load_object(
         elif isinstance(value, Optimizer) or not _has_tensors(state):
             value.load_state_dict(state)
         else:
-            value.load_state_dict(_moved(state, value.state_dict()))
+            value.load_state_dict(moved(state, value.state_dict()))
     except (RuntimeError, ValueError, KeyError) as error:
         why = " ".join(str(error).split())
         raise RuntimeError(
@@ -190,7 +190,7 @@ def _has_tensors(state: Any) -> bool:
     return isinstance(state, torch.Tensor)
 
 
-def _moved(state: Any, now: Any) -> Any:
+def moved(state: Any, now: Any) -> Any:
     """``state``, loaded on the CPU, with its tensors on the device where the object has them now.
 
     Models and optimizers see to that themselves; an object of the script's own (averaged weights, say) may not.
@@ -198,9 +198,9 @@ def _moved(state: Any, now: Any) -> Any:
     if isinstance(state, torch.Tensor):
         return _dealt(state, now) if isinstance(now, torch.Tensor) else state
     if type(state) is dict and isinstance(now, Mapping):
-        return {key: _moved(entry, now.get(key)) for key, entry in state.items()}
+        return {key: moved(entry, now.get(key)) for key, entry in state.items()}
     if type(state) in (list, tuple) and isinstance(now, (list, tuple)) and len(now) == len(state):
-        return type(state)(map(_moved, state, now))
+        return type(state)(map(moved, state, now))
     return state
 
 

@@ -144,7 +144,13 @@ class Training:
                     f"(which holds {known}); it starts afresh"
                 )
             self._look_on_at(name, value)
+        for schedule, state_of in zip(self.schedules, self._saved("schedules") or (), strict=False):
+            if state_of is not None and not self._is_tracked(schedule):
+                state.load_object("schedule", schedule, state_of, self.step)
         self.clock.frozen = False
+
+    def _is_tracked(self, value: Any) -> bool:
+        return any(each is value for each in self.tracked.values())
 
     def _look_on_at(self, name: str, value: Any) -> None:
         """Notice what this object does while it trains, if it is an optimizer, a scheduler or a model."""
@@ -239,6 +245,11 @@ class Training:
             },
             "loaders": [loader.state_dict() for loader in self.loaders],
             "scalers": [scaler.state_dict() for scaler in self.scalers],
+            #: Those of ``trial.prepare`` and ``trial.schedule`` that the script forgot to track.
+            "schedules": [
+                None if self._is_tracked(each) else state.save_object("schedule", each)
+                for each in self.schedules
+            ],
             "reports": self.clock.reports,
             "late": [] if self.is_looping else sorted(self.late),
         }
@@ -256,8 +267,17 @@ class PlainState(dict[str, Any]):
     """A dictionary of plain values that is saved with every checkpoint: counters, running means, what was logged last.
 
     Values are numbers, strings, None, lists, tuples, sets, dictionaries, numpy arrays or tensors; anything else raises
-    TypeError when a checkpoint is saved, and the message says which.
+    TypeError when a checkpoint is saved, and the message says which. Tensors come back on the CPU, or by ``setdefault``
+    where those of its default are.
     """
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """Return the value, its tensors on the devices of ``default``'s; set it to ``default`` where it is missing."""
+        from gpusched.worker import state
+
+        if key in self:
+            self[key] = state.moved(self[key], default)
+        return super().setdefault(key, default)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the values as they are now."""

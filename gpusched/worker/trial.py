@@ -144,7 +144,7 @@ class Trial(TrialSetup):
     def plan(self, steps: int) -> None:
         """Say how many steps this trial trains for, where a trainer owns the loop; ``steps(limit)`` says so by itself.
 
-        It is the length of the search's trials, R, unless the recipe says otherwise.
+        It is the length of the search's trials, R, unless the recipe gives one.
         """
         if self._context.settings.max_steps is None and steps > 0:
             self._training.length = int(steps)
@@ -187,7 +187,9 @@ class Trial(TrialSetup):
             return  # a loop that evaluates before it trains begins with the last step of the launch before
         is_counted = step is None and not training.is_looping
         step = self._next_step(step)
-        self._usage.at_report(writes_files=self._backing.writes_files, is_counted=is_counted)
+        self._usage.at_report(
+            metrics, writes_files=self._backing.writes_files, is_counted=is_counted
+        )
         step_time_s /= step - training.step
         self._backing.report(step, round(step_time_s, 6), metrics)
         self._step_began_s = time.monotonic()

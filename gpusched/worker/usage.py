@@ -9,12 +9,14 @@ is called; ``endings.py`` adds the script's line to an error.
 from __future__ import annotations
 
 import ast
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gpusched.worker.channel import clean_metrics
 from gpusched.worker.context import Context
 from gpusched.worker.group import Call, Group, script_line
 from gpusched.worker.learning_rate import Schedule, bare_optimizer, owned
@@ -23,6 +25,8 @@ from gpusched.worker.training import Training
 _SAMPLES = 2048
 _FAR = 1e-6
 """Parameters of ranks that trained together are equal, but for the last bits."""
+_UNLIKE = 1e-3
+"""Share by which a metric of one model on the same data may differ between ranks."""
 _MANY = 150
 """Modules of libraries from which on importing them is worth a word: about half a second."""
 _SAVE = (
@@ -63,7 +67,9 @@ class Usage:
         #: Reports at which it is still to be asked whether each rank trains on samples of its own.
         self._looks_left = 3
 
-    def at_report(self, *, writes_files: bool, is_counted: bool) -> None:
+    def at_report(
+        self, metrics: Mapping[str, Any], *, writes_files: bool, is_counted: bool
+    ) -> None:
         """Check what was set up, at the first report, and how the script has trained since the last one. All ranks.
 
         ``is_counted``: the script has not said which step this is, and its loop is not ``trial.steps()``.
@@ -80,6 +86,7 @@ class Usage:
             self._check_saves_nothing(training.step)
         if looks_again and has_ranks:
             self._refuse_apart()
+            self._compare(metrics)
         if self._reports == 1:
             self._tell_of_set_up()
         if training.schedulers:
@@ -224,10 +231,10 @@ class Usage:
             return
         held = {id(bare_optimizer(value)) for value in values}
         models = [value for value in values if hasattr(value, "named_parameters")]
-        known = {id(each) for model in models for each in model.parameters()}
+        parameters = {id(each) for model in models for each in model.parameters()}
         for optimizer in list(training.at_work):
             name = type(optimizer).__name__
-            moved = [id(each) in known for each in owned(optimizer)]
+            moved = [id(each) in parameters for each in owned(optimizer)]
             if id(optimizer) not in held:
                 about = "optimizer"
                 lost = f"this script steps an optimizer ({name}) that trial.track does not have"
@@ -245,6 +252,16 @@ class Usage:
                 f"changes: trial.track(model=model, opt=opt, sched=sched), by one name each",
                 is_error=is_certain and training.written_by is not None,
             )
+        known = [each for each in values if not hasattr(each, "param_groups")]
+        known += [each.scheduler for each in training.schedules]
+        moved_by = {id(bare_optimizer(getattr(each, "optimizer", None))) for each in known}
+        for optimizer in list(training.at_work):
+            if id(optimizer) in held - moved_by and "initial_lr" in optimizer.param_groups[0]:
+                self._tell(
+                    "scheduler",
+                    "a scheduler has set the learning rates, and trial.track does not have it: it would begin afresh "
+                    "at every launch. Track it beside the others: trial.steps(.., model=model, opt=opt, sched=sched)",
+                )
 
     def _refuse_apart(self) -> None:
         """Compare a few thousand parameters of the tracked models between the ranks. Sharded models are left out.
@@ -267,8 +284,9 @@ class Usage:
         samples = state.sampled(trained, _SAMPLES, 8)
         rows = self._group.gather_bytes(Call.REPORT, samples.numpy().tobytes())
         fix = (
-            "wrap the model (model = trial.wrap(model), or DistributedDataParallel), or let trials have one rank: "
-            "`sizes: [1]` in the recipe"
+            "wrap the model (model = trial.wrap(model), or DistributedDataParallel), and call it, model(x), not a "
+            "method of it, as DDP sums the gradients of its own call alone; or let trials have one rank: `sizes: [1]` "
+            "in the recipe"
         )
         for rank, other in enumerate(rows[1:], 1):
             if len(other) != len(rows[0]):
@@ -285,6 +303,21 @@ class Usage:
                     f"ranks 0 and {rank} have trained apart (their parameters differ by {apart:.2g} of the largest), "
                     f"and the model of rank 0 alone would be ranked: {fix}"
                 )
+
+    def _compare(self, metrics: Mapping[str, Any]) -> None:
+        """Compare the recipe's metric between the ranks: one of a rank's share of the data is no trial's metric."""
+        name = self._context.settings.metric or ""
+        mine = 0.0  # not to be compared
+        with suppress(TypeError, ValueError):
+            mine = float(clean_metrics({name: metrics.get(name, 0.0)}, name)[name])
+        found = [value for (value,) in self._group.exchange(Call.REPORT, mine) if value]
+        if all(map(math.isfinite, found)) and _apart(found) > _UNLIKE:
+            told = " and ".join(f"{value:.4g}" for value in (min(found), max(found)))
+            self._tell(
+                "share",
+                f"the ranks report {name} {told}, of which rank 0's counts. Where each rank has a share of the data, "
+                f"give the metric of all: trial.mean(correct, total)",
+            )
 
     def _refuse_same_work(self) -> None:
         """Look, at the first reports of several ranks, whether each trains on samples of its own.
@@ -344,6 +377,12 @@ def slow_imports() -> str | None:
         f"every launch imports {', '.join(named)} anew ({len(new)} modules): `preload: [{', '.join(named)}]` in the "
         f"recipe imports them once for all trials"
     )
+
+
+def _apart(values: Sequence[float]) -> float:
+    """Return how far values are apart, as a share of the largest."""
+    largest = max(map(abs, values), default=0.0)
+    return (max(values) - min(values)) / largest if largest else 0.0
 
 
 def _is_known(value: Any) -> bool:

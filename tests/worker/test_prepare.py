@@ -56,6 +56,63 @@ def test_1_a_loader_for_evaluation_is_whole_on_every_rank_so_no_loss_halves(
     assert seen[1] == pytest.approx(seen[0], rel=1e-9)
 
 
+def share_alone(how: str) -> None:
+    """A script whose metric is of each rank's share, of all, or of what rank 0 alone knows."""
+    trial = gpusched.init()
+    trial.track()
+    shares = {"share": 0.5 + 0.1 * trial.rank, "whole": 0.5, "rank 0": 0.5 * (trial.rank == 0)}
+    for _ in range(2):
+        trial.report(accuracy=shares[how])
+
+
+@pytest.mark.parametrize(("how", "is_told"), [("share", True), ("whole", False), ("rank 0", False)])
+def test_a_metric_of_a_rank_s_share_is_told_once(bench: Bench, how: str, is_told: bool) -> None:
+    with daemon(bench) as fake:
+        values(run_ranks(share_alone, 2, bench, arguments=(how,)))
+        told = [each.text for each in fake.of_kind(Remark) if "trial.mean(" in each.text]
+    assert [
+        "the ranks report accuracy 0.5 and 0.6, of which rank 0's counts" in t for t in told
+    ] == ([True] * is_told)
+
+
+def schedule_forgotten(how: str, epochs: int = 6) -> list[float]:
+    """A schedule by epoch that ``trial.steps`` is not given; the rates that the epochs had."""
+    trial = gpusched.init()
+    model: Any = nn.Linear(3, 1).double()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule: Any = CosineAnnealingLR(optimizer, T_max=epochs)
+    model, optimizer = trial.prepare(model, optimizer)
+    if how == "prepared":
+        schedule = trial.prepare(schedule)
+    more = {"sched": schedule} if how == "tracked" else {}
+    rates = []
+    for _ in trial.steps(epochs, model=model, opt=optimizer, **more):
+        optimizer.zero_grad()
+        model(torch.ones(1, 3).double()).sum().backward()
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+        trial.report(accuracy=0.0)
+    return rates
+
+
+@pytest.mark.parametrize(
+    ("how", "is_told"), [("prepared", False), ("tracked", False), ("forgotten", True)]
+)
+def test_a_schedule_that_is_not_tracked_goes_on_if_prepared_and_is_told_if_not(
+    bench: Bench, how: str, is_told: bool
+) -> None:
+    ((whole,),) = through(bench.beside("whole"), schedule_forgotten, [(1, END)], how)
+    with daemon(bench, at_step(**{"yield": 3})) as fake:
+        run_ranks(schedule_forgotten, 1, bench, arguments=(how,))
+        told = [each.text for each in fake.of_kind(Remark)]
+    assert ["a scheduler has set the learning rates" in text for text in told] == [True] * is_told
+    with daemon(bench):
+        (rates,) = values(run_ranks(schedule_forgotten, 1, bench, 2, (how,)))
+    if not is_told:
+        assert rates == pytest.approx(whole[3:])
+
+
 def wrongly(how: str) -> None:
     trial = gpusched.init()
     torch.manual_seed(0)

@@ -338,6 +338,38 @@ def test_12_a_process_group_that_a_script_makes_too_late_is_refused_with_the_fix
         assert "if not dist.is_initialized():" in told
 
 
+def test_a_script_that_puts_every_rank_on_the_first_gpu_is_told_the_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    error = RuntimeError("Expected all tensors to be on the same device, cuda:1 and cuda:0!")
+    assert "trial.device" not in endings.headline(error, __file__)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert 'write device = trial.device instead of "cuda:0"' in endings.headline(error, __file__)
+
+
+def test_an_attribute_that_a_script_sets_is_the_models(bench: Bench) -> None:
+    """On several ranks ``model.scale *= 0.5`` set it on the wrapper, and ``forward`` went on as before."""
+
+    class Scaled(nn.Linear):
+        scale = 1.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * self.scale
+
+    def script() -> tuple[float, float, bool]:
+        trial = gpusched.init()
+        model: Any = trial.wrap(Scaled(1, 1))
+        model.note = "the wrapper's"
+        before = model(torch.ones(1)).item()
+        model.scale *= 2
+        ratio = model(torch.ones(1)).item() / before
+        return ratio, model.scale, hasattr(getattr(model, "module", None), "note")
+
+    (alone,) = values(run_ranks(script, 1, bench.beside("alone")))
+    assert alone == (2.0, 2.0, False)
+    assert values(run_ranks(script, 2, bench)) == [alone] * 2
+
+
 def test_a_wrapped_model_keeps_its_own_attributes_and_methods(bench: Bench) -> None:
     class Coder(nn.Linear):
         block_size = 8

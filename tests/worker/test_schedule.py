@@ -11,9 +11,17 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
-from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import gpusched
+from gpusched.worker.learning_rate import steps_per_epoch
 from tests.worker.fakes import (
     END,
     Bench,
@@ -149,3 +157,16 @@ def test_plain_values_and_pickled_objects_are_put_back(bench: Bench) -> None:
     with daemon(bench, at_step(**{"yield": 2})):
         assert run_rank(counted, bench).value == ({}, [0.0, 1.0], 20)
     assert run_rank(counted, bench, 2).value == ({"seen": 20}, [0.0, 1.0, 2.0, 3.0], 40)
+
+
+@pytest.mark.parametrize("batch_sampler", [False, True])
+def test_steps_of_an_epoch_are_those_that_the_sampler_draws(batch_sampler: bool) -> None:
+    """A schedule was made for the whole data set where a sampler draws 30 of 40; of a rank's share it is the whole."""
+    data = TensorDataset(torch.zeros(40, 1))
+    part = SubsetRandomSampler(range(30))
+    share = DistributedSampler(data, num_replicas=2, rank=0)
+    for sampler, steps in ((part, 8), (share, 10)):
+        given: dict[str, Any] = {"sampler": sampler, "batch_size": 4}
+        if batch_sampler:
+            given = {"batch_sampler": BatchSampler(sampler, 4, drop_last=False)}
+        assert steps_per_epoch(DataLoader(data, **given)) == steps

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import gpusched
-from gpusched.protocol import Report, Saved
+from gpusched.protocol import Remark, Report, Saved
 from gpusched.worker import trial as trial_module
 from gpusched.worker.checkpoint import CheckpointStore
 from tests.rig import PATIENCE_S, wait_until
@@ -255,6 +255,8 @@ def test_a_yield_that_cannot_be_saved_is_refused_and_training_goes_on(bench: Ben
     assert ended.value[0] == [0, 1, 2, 3, 4, 5]
     assert "no checkpoint of step 3" in ended.stderr
     assert "training continues" in ended.stderr
+    (told,) = {frame.text for frame in fake.of_kind(Remark)}
+    assert told.startswith("a checkpoint cannot be saved (")
     assert bench.last_word() == {"why": "finished", "step": 6, "saved_step": None}
 
 
