@@ -32,7 +32,7 @@ class OneEpoch(Policy):
     options_type = OneEpochOptions
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        if trial.step == 1 and self._explores(view):
+        if trial.step == 1:
             return [Pause(trial.id, "one step")]
         done = self.options.R is not None and trial.step >= self.options.R
         return [Complete(trial.id, "complete")] if done else base.NOTHING

@@ -29,6 +29,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "seer": {},
     "hermes": {"quantum_s": 1.0},
     "hypersched": {},
+    "foresight": {},
 }
 DIMENSIONS = ("atoms", "deadline", "scaling", "share")
 
