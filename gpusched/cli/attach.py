@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpusched.cli import common, look
@@ -83,15 +83,17 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool, steers: bool = 
     stream = Stream(paths)
     stays = False
     try:
-        try:
-            stays = _stay(stream, paths, as_json, interrupts, steers)
-        except KeyboardInterrupt:  # before the handler of Ctrl-C was set
-            if interrupts is not None:
-                interrupts()
-                stays = _follow(stream, as_json, interrupts)
-    except BrokenPipeError:  # ``gpusched run | head``
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        as_json = False
+        if as_json or not has_screen():
+            stays = _follow(stream, as_json, interrupts)
+        else:
+            act = partial(session.ask, paths) if steers else None
+            sources = tabs(paths)
+            why = show(stream.views, sources=sources, on_interrupt=interrupts, act=act)
+            stays = why not in ("detached", "terminated")
+    except KeyboardInterrupt:  # before the handler of Ctrl-C was set
+        if interrupts is not None:
+            interrupts()
+            stays = _follow(stream, as_json, interrupts)
     if not stays and find.has_daemon(paths):
         if not as_json:
             name = paths.root.name
@@ -102,24 +104,14 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool, steers: bool = 
     return conclude(paths, as_json=as_json, interrupted=bool(interrupts and interrupts.count))
 
 
-def _stay(
-    stream: Stream,
-    paths: ExperimentPaths,
-    as_json: bool,
-    interrupts: Interrupts | None,
-    steers: bool,
-) -> bool:
-    """Stay until the search is over; return False if the person detached before."""
-    if as_json or not has_screen():
-        return _follow(stream, as_json, interrupts)
-    why = show(
-        stream.views,
-        folder=paths.root,
-        on_interrupt=interrupts,
-        sources={"trial": stream.explain},
-        act=stream.act if steers else None,
-    )
-    return why not in ("detached", "terminated")
+def tabs(paths: ExperimentPaths) -> dict[str, Source]:
+    """Return what the tabs of the dashboard show: the trial's story and logs, and the log of the daemon."""
+    told = LogTail(paths.log)
+    return {
+        "trial": lambda trial: [] if trial is None else session.explanation(paths, trial)["lines"],
+        "log": Logs(paths.root),
+        "decisions": lambda _trial: told.lines(),
+    }
 
 
 def has_screen() -> bool:
@@ -137,25 +129,18 @@ def has_screen() -> bool:
 def show(
     frames: Frames,
     *,
-    folder: Path | None = None,
-    on_interrupt: Callable[[], str] | None = None,
-    sources: Mapping[str, Source] | None = None,
+    sources: Mapping[str, Source],
+    on_interrupt: Callable[[], str] | None,
     act: Act | None = None,
 ) -> Why:
     """Show the dashboard until the search is over, its daemon is lost for good, or the person detaches (q).
 
-    ``frames``: gives out views, see ``Frames``. ``folder``: the search's, for the logs of its trials and of its daemon.
-    ``sources``: content of the tab ``trial``, a story. ``act``: asks the daemon for something. ``on_interrupt``: does
-    what Ctrl-C means, and says it; without it Ctrl-C detaches. For the main thread, where ``has_screen``; terminal and
-    signal handlers are afterwards as before. Raises what ``frames`` raises.
+    Arguments are those of ``Dashboard``. For the main thread, where ``has_screen``; terminal and signal handlers are
+    afterwards as before. Raises what ``frames`` raises.
     """
     from gpusched.dashboard.app import Dashboard
 
-    known = dict(sources or {})
-    if folder is not None:
-        told = LogTail(ExperimentPaths(folder).log)
-        known |= {"log": Logs(folder), "decisions": lambda _trial: told.lines()}
-    app = Dashboard(frames, sources=known, on_interrupt=on_interrupt, act=act)
+    app = Dashboard(frames, sources=sources, on_interrupt=on_interrupt, act=act)
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
     numbers += [signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT]
     before = {number: signal.getsignal(number) for number in numbers}
@@ -185,14 +170,6 @@ class Stream:
                 yield frame.view
         is_there = find.has_daemon(self._paths) and not self.over
         yield None if is_there else session.view(self._paths)
-
-    def explain(self, trial: int | None) -> list[str]:
-        """Return a trial's story, line by line."""
-        return [] if trial is None else list(session.explanation(self._paths, trial)["lines"])
-
-    def act(self, verb: str, **arguments: Any) -> Any:
-        """Ask the daemon for a change; return the answer. Raises GpuschedError."""
-        return session.ask(self._paths, verb, **arguments)
 
     def lines(self) -> Iterator[Lines | None]:
         """Yield frames with a line or an event; None now and then, so that the caller can look at pressed keys.

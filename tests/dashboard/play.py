@@ -13,9 +13,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpusched.cli.attach import show, tell_the_end
+from gpusched.cli.attach import show, tabs, tell_the_end
 from gpusched.dashboard.model import Standing, from_json
 from gpusched.errors import DamagedState
+from gpusched.folder.paths import ExperimentPaths
 from tests.dashboard.scene import Scene
 
 SAID = ("stopping: every trial leaves at its next step", "terminating the trials", "killing")
@@ -60,11 +61,11 @@ def main() -> int:
     def explain(trial: int | None) -> list[str]:
         return [f"the story of trial {trial}", "starting -> running: up on 1 atoms"]
 
+    sources = tabs(ExperimentPaths(args.folder)) if args.folder else {}
     why = show(
         frames,
-        folder=args.folder,
+        sources={**sources, "trial": explain},
         on_interrupt=on_interrupt if args.own else None,
-        sources={"trial": explain},
     )
     if why == "over" and last:
         tell_the_end(last[0])
