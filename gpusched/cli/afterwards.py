@@ -129,10 +129,9 @@ def _span(numbers: list[int]) -> str:
 
 @common.command(
     common.EXPERIMENT,
-    argument("--json", "one JSON object a line, not comma-separated values"),
     argument("--trials", "one row a trial, not one a report"),
     argument("-o, --output FILE", "write to FILE instead of standard output"),
-    json=False,
+    lines="row",
 )
 def export(args: argparse.Namespace) -> int:
     """Write the reports of a search as CSV or JSON lines, one row a report.
@@ -225,10 +224,10 @@ def report(args: argparse.Namespace) -> int:
 
 @common.command(
     common.EXPERIMENT,
-    argument("--yes", "remove them unasked; without a terminal nothing is removed otherwise"),
+    argument("--yes", "remove them; otherwise nothing is removed"),
 )
 def gc(args: argparse.Namespace) -> int:
-    """List checkpoints that nothing needs any more, ask, and remove them.
+    """List checkpoints that nothing needs any more; with --yes remove them.
 
     Kept are the best model and, of a search that may continue, the newest checkpoints of every trial that is not
     over. Of a finished search only ``best/`` stays. A running search cleans up by itself when the disk is short.
@@ -247,9 +246,6 @@ def gc(args: argparse.Namespace) -> int:
     size_bytes = sum(map(storage.size_of, victims))
     found = f"{count(len(victims), 'checkpoint')}, {show_bytes(size_bytes)}"
     removes = bool(victims) and args.yes
-    if victims and not removes and not args.json and sys.stdin.isatty():
-        asked = input(f"{paths.root.name}: remove {found} that nothing needs? [y/N] ")
-        removes = asked.lower() in ("y", "yes")
     if removes:
         _, size_bytes = storage.remove(victims)
     lock.release()

@@ -44,18 +44,14 @@ class Command:
 COMMANDS: dict[str, Command] = {}
 
 
-def command(*arguments: Argument, lines: str = "", json: bool = True) -> Callable[[Run], Run]:
-    """Declare a command with the name of its function.
-
-    ``lines``: the noun that each line is about, where --json prints several. ``json``: False where the command
-    declares --json itself.
-    """
+def command(*arguments: Argument, lines: str = "") -> Callable[[Run], Run]:
+    """Declare a command with the name of its function; ``lines``: what each line is about, if --json prints several."""
 
     each = f" for each {lines}, one a line" if lines else ""
-    own = (argument("--json", f"print one JSON object{each}"),) if json else ()
+    json = argument("--json", f"print one JSON object{each}")
 
     def declare(run: Run) -> Run:
-        COMMANDS[run.__name__.rstrip("_")] = Command((*arguments, *own), run)
+        COMMANDS[run.__name__.rstrip("_")] = Command((*arguments, json), run)
         return run
 
     return declare
@@ -75,15 +71,9 @@ def argument(usage: str, meaning: str, **more: Any) -> Argument:
     return lambda parser: parser.add_argument(*(flags or [usage.lower()]), help=meaning, **more)
 
 
-def together(*arguments: Argument, title: str = "") -> Argument:
-    """Declare several arguments as one; with a title they stand below that in the help."""
-
-    def add(parser: Any) -> None:
-        group = parser.add_argument_group(title) if title else parser
-        for add_one in arguments:
-            add_one(group)
-
-    return add
+def together(*arguments: Argument) -> Argument:
+    """Declare several arguments as one."""
+    return lambda parser: [add(parser) for add in arguments]
 
 
 def one_of(*arguments: Argument) -> Argument:

@@ -17,22 +17,16 @@ from gpusched.text import show_memory
 SIGNS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
-@common.command(
-    common.DIR,
-    lines="check",
-)
+@common.command(common.DIR, lines="check")
 def doctor(args: argparse.Namespace) -> int:
     """Check this machine: name each obstacle to a search, now or later, and its remedy. Changes nothing.
 
     Exit code 0 if a search can run, 4 if something must be mended first.
     """
-    folder = find.runs_folder(args.dir).absolute()
-    while not folder.exists():
-        folder = folder.parent
     from gpusched.doctor.machine import doctor_checks
 
     has_failed = False
-    for check in doctor_checks(folder):
+    for check in doctor_checks(find.runs_folder(args.dir).absolute()):
         has_failed |= check.state == "fail"
         if args.json:
             common.print_json(check)

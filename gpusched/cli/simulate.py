@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpusched.cli import common
-from gpusched.cli.common import argument, together
+from gpusched.cli.common import argument
 from gpusched.errors import InputError
 from gpusched.text import count, show_duration, show_metric
 
@@ -15,17 +15,7 @@ if TYPE_CHECKING:
     from gpusched.sim.study import Result
 
 _CURVES = "linear (default), sqrt, none, resnet18, resnet50, resnet101, shufflenet, or 2:1.9,4:3.6"
-_MACHINE = (
-    argument("--atoms N", "atoms of the machine (8)", type=int, default=8),
-    argument("--deadline D", "deadline of each run: 60, 10m, 1h30m (60)", default="60"),
-    argument("--scaling S", f"speed over atoms: {_CURVES}", default="linear"),
-    argument(
-        "--delay D",
-        "duration of a launch or resize: seconds, or a share of the deadline, 5%% (0)",
-        default="0",
-    ),
-    argument("--sampler S", "sampler, as in a recipe (random)", default="random"),
-)
+_DELAY = "duration of a launch or resize: seconds, or a share of the deadline, 5%% (0)"
 
 
 @common.command(
@@ -35,7 +25,11 @@ _MACHINE = (
     argument("--seeds N", "number of seeds (10)", type=int, default=10),
     argument("--seed N", "the first seed (0)", type=int, default=0),
     argument("--target X", "metric that is good enough to end a run", type=float),
-    together(*_MACHINE, title="the simulated machine"),
+    argument("--atoms N", "atoms of the simulated machine (8)", type=int, default=8),
+    argument("--deadline D", "deadline of each run: 60, 10m, 1h30m (60)", default="60"),
+    argument("--scaling S", f"speed over atoms: {_CURVES}", default="linear"),
+    argument("--delay D", _DELAY, default="0"),
+    argument("--sampler S", "sampler, as in a recipe (random)", default="random"),
     argument("--jobs N", "number of processes (default: one a core)", type=int),
     lines="run",
 )

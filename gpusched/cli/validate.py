@@ -31,7 +31,6 @@ _TRAINERS = re.compile(r"gpusched\.(lightning|transformers|accelerate)\b")
     argument(
         "--rehearse",
         "run a configuration through a pause, two ranks and one again, and tell what a search would get wrong",
-        action="store_true",
     ),
     argument("--limit TIME", "the time that a rehearsal may take (10m)", default="10m"),
     argument("--configurations N", "how many to rehearse (1)", type=int, default=1),
@@ -127,8 +126,7 @@ def ask_policy(recipe: Recipe) -> None:
 
     atoms = recipe.atoms_named
     policy = policies.make(recipe.policy_name, recipe.policy_options)
-    known = rules(recipe)
-    problems = list(policy.problems(known, MANY if atoms is None else atoms))
+    problems = list(policy.problems(rules(recipe), MANY if atoms is None else atoms))
     if problems:
         raise RecipeError([f"policy.{option}: {message}" for option, message in problems])
 
@@ -149,8 +147,7 @@ def summary(recipe: Recipe) -> dict[str, Any]:
 
 def lines(recipe: Recipe) -> Iterator[str]:
     """Word the summary for people."""
-    about = summary(recipe)
-    for name, text in _rows(recipe, about):
+    for name, text in _rows(recipe, summary(recipe)):
         yield f"  {name:<9} {printable(text)}".rstrip()
 
 

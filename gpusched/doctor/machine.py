@@ -57,13 +57,13 @@ def fail(name: str, detail: str, advice: str) -> Check:
 
 
 def doctor_checks(
-    folder: Path | None = None,
+    folder: Path,
     *,
     environ: Mapping[str, str] | None = None,
     world: World | None = None,
     processes: Processes | None = None,
 ) -> list[Check]:
-    """Run all checks, in the order in which to read them. ``folder``: where experiments are to be kept (default: here).
+    """Run all checks, in the order in which to read them. ``folder``: where experiments are to be kept.
 
     Takes seconds at most, also with a driver that hangs.
     """
@@ -73,11 +73,7 @@ def doctor_checks(
     checks.append(torch_check(torch_cuda, has_gpus=has_gpus))
     if has_gpus:
         checks.append(namespace_check(in_initial_pid_namespace()))
-    checks.append(shm_check())
-    checks.append(limit_check())
-    checks.append(disk_check(folder or Path.cwd()))
-    checks.append(lease_check(environ))
-    return checks
+    return [*checks, shm_check(), limit_check(), disk_check(folder), lease_check(environ)]
 
 
 # ---------------------------------------------------------------- driver and GPUs
@@ -223,7 +219,7 @@ def limit_check(files: tuple[int, int] | None = None) -> Check:
     return Check("open files", state, detail, f"run `ulimit -n {most}` first")
 
 
-def lease_check(environ: Mapping[str, str] | None = None) -> Check:
+def lease_check(environ: Mapping[str, str] | None) -> Check:
     """Check the folder of the locks that keep two experiments from one GPU."""
     try:
         return ok("GPU leases", f"in {lease_folder(environ)}")

@@ -136,8 +136,8 @@ def test_a_container_is_said() -> None:
 
 def test_on_this_machine_it_ends_and_loads_no_torch() -> None:
     program = (
-        "import sys\nfrom gpusched.doctor.machine import doctor_checks\n"
-        "checks = doctor_checks()\n"
+        "import sys\nfrom pathlib import Path\nfrom gpusched.doctor.machine import doctor_checks\n"
+        "checks = doctor_checks(Path.cwd())\n"
         "assert {'driver', 'torch', '/dev/shm', 'disk'} <= {check.name for check in checks}\n"
         "sys.exit('loaded torch' if 'torch' in sys.modules else 0)\n"
     )
