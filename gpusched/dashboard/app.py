@@ -81,7 +81,6 @@ class Dashboard(App[Why]):
         Binding("f,slash", "filter", "filter", key_display="f"),
         Binding("s", "sort", "sort by the next column", show=False),
         Binding("r", "reverse", "reverse the order", show=False),
-        Binding("w", "wrap", "wrap the log", show=False),
         Binding("o", "save_log", "save the log to a file", show=False),
         *(
             Binding(str(number), f"open('{tab}')", tab, show=False)
@@ -130,7 +129,7 @@ class Dashboard(App[Why]):
                 with TabPane("curves", id="curves"):
                     yield Static(id="chart", markup=False)
                 with TabPane("log", id="log"):
-                    yield RichLog(id="output", max_lines=3 * LINES, auto_scroll=True)
+                    yield RichLog(id="output", wrap=True, max_lines=3 * LINES, auto_scroll=True)
                 with TabPane("decisions", id="decisions"):
                     yield RichLog(id="told", wrap=True, max_lines=3 * LINES, auto_scroll=True)
         hint = "a state, a word, or lr<0.01; Esc: all"
@@ -330,11 +329,6 @@ class Dashboard(App[Why]):
         else:
             self.action_show_help_panel()
         self.call_after_refresh(self._draw)
-
-    def action_wrap(self) -> None:
-        log = self.query_one("#output", RichLog)
-        log.wrap, self._logged = not log.wrap, []
-        self._fill_side()
 
     def action_save_log(self) -> None:
         """Write the log that is shown to a file in the working directory."""

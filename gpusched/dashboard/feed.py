@@ -36,10 +36,10 @@ class Feed(threading.Thread):
     often: a daemon that is restarted is found.
     """
 
-    def __init__(self, frames: Frames, post: Post, is_over: threading.Event | None = None) -> None:
+    def __init__(self, frames: Frames, post: Post) -> None:
         super().__init__(name="gpusched-feed", daemon=True)
         self._frames, self._post = frames, post
-        self._is_over = is_over or threading.Event()
+        self._is_over = threading.Event()
         self.stop = self._is_over.set
 
     def run(self) -> None:

@@ -221,8 +221,6 @@ class YesOrNo(ModalScreen[bool]):
 
 def worded(answer: object) -> str:
     """Word the answer of the daemon to a request."""
-    match answer:
-        case {"time_left_s": float() | int() as left_s}:
-            return f"the deadline is moved: {show_duration(left_s)} left"
-        case _:
-            return str(answer)
+    if isinstance(answer, Mapping):
+        return f"the deadline is moved: {show_duration(answer['time_left_s'])} left"
+    return str(answer)

@@ -74,7 +74,8 @@ def test_a_daemon_that_comes_back_is_found(inbox: Inbox) -> None:
             pauses.append(timeout or 0.0)
             return False
 
-    feed = Feed(frames, inbox, Impatient())
+    feed = Feed(frames, inbox)
+    feed._is_over = Impatient()
     feed.start()
     feed.join(60)
     assert inbox.words == [
