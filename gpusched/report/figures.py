@@ -194,7 +194,7 @@ def scatter(
             hovertemplate="%{text}: %{y}<br>%{x}<extra></extra>",
         )
         found.add_trace(dots, **at)
-        log = _decades(values) if numbers and name in set(logarithmic) else {}
+        log = {"type": "log"} if numbers and name in set(logarithmic) else {}
         found.update_xaxes(title_text=escape(name), **log, **at)
     low, high = sorted((known[len(known) // 4][1], known[-1][1]))
     margin = 0.06 * (high - low) or 1.0
@@ -204,15 +204,6 @@ def scatter(
         height=80 + 240 * rows, showlegend=False, template="plotly_white", margin={"t": 20, "r": 20}
     )
     return found
-
-
-def _decades(values: Sequence[Any]) -> dict[str, Any]:
-    """Return a logarithmic axis: powers of ten are named, and on one of less than two decades 1, 2, 5, 10, .."""
-    low, high = math.log10(min(values)), math.log10(max(values))
-    if high - low >= 2:
-        return {"type": "log", "dtick": 1, "exponentformat": "power"}
-    powers = range(math.floor(low), math.ceil(high) + 1)
-    return {"type": "log", "tickvals": [n * 10.0**power for power in powers for n in (1, 2, 5)]}
 
 
 # ---------------------------------------------------------------- devices and rungs
