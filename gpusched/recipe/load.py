@@ -47,19 +47,12 @@ EMPTY = "is empty; a recipe has at least script, deadline, metric and space"
 
 
 def load_recipe(
-    path: FilePath,
-    overrides: Sequence[str] = (),
-    *,
-    deadline: str | None = None,
-    devices: str | None = None,
-    cluster: str | None = None,
-    policy: str | None = None,
-    seed: int | str | None = None,
+    path: FilePath, overrides: Sequence[str] = (), *, policy: str | None = None, **flags: str | None
 ) -> Recipe:
     """Read and check a recipe file.
 
-    ``overrides`` are ``key.key=value`` with a YAML value; the named arguments are the options of ``gpusched run`` of
-    that name. A policy named by option keeps those options of the recipe's policy that it knows too.
+    ``overrides`` are ``key.key=value`` with a YAML value; ``flags`` are keys that ``gpusched run`` has options for. A
+    policy named by option keeps those options of the recipe's policy that it knows too.
 
     Raises RecipeError with all problems, each ``recipe.yaml:LINE: dotted.key: problem; remedy``, and InputError if
     the file does not exist or is not text.
@@ -71,10 +64,9 @@ def load_recipe(
         _apply_flag(document, "policy", policy)
     for text in overrides:
         _override(document, text)
-    flags = {"deadline": deadline, "devices": devices, "seed": seed, "cluster": cluster}
     for key, value in flags.items():
         if value is not None:
-            _apply_flag(document, key, str(value))
+            _apply_flag(document, key, value)
     _find_module(document, path.absolute().parent)
     findings = _unknown_keys(document.data)
     wrong = {path[0] for path in document.unusable} | {path[0] for path, _ in findings}

@@ -242,7 +242,9 @@ class Recipe:
                 options = dict(found[f"{name}_name"])
                 found[f"{name}_name"] = options.pop("name")
                 found[f"{name}_options"] = _tuples(options)
-            return msgspec.convert(found, cls, str_keys=True, dec_hook=_made)
+            return msgspec.convert(
+                found, cls, str_keys=True, dec_hook=lambda kind, value: kind(value)
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             message = f"the resolved recipe is damaged or of another version: {error!r}"
             raise DamagedState(f"{message}; use the gpusched that wrote it") from None
@@ -332,10 +334,6 @@ def keys() -> dict[str, Key]:
             key = Key(field=item.name, type=types[item.name], default=default, **about)
             found[key.path] = key
     return found
-
-
-def _made(kind: type[Any], value: Any) -> Any:
-    return kind(value)
 
 
 def _tuples(value: Any) -> Any:

@@ -95,20 +95,15 @@ def name(value: object) -> str:
     return text
 
 
-def _listed(value: object, read: Reader) -> tuple[Any, ...]:
-    """Read each item of a list. Raises BadValue with the place of the item that is wrong."""
+def arguments(value: object) -> tuple[str, ...]:
+    """Read arguments of the script. Raises BadValue with the place of the argument that is wrong."""
     found = []
     for place, item in enumerate(typed(value, list)):
         try:
-            found.append(read(item))
+            found.append(_argument(item))
         except ValueError as error:
             raise BadValue(str(error), (place,)) from None
     return tuple(found)
-
-
-def arguments(value: object) -> tuple[str, ...]:
-    """Read arguments of the script."""
-    return _listed(value, _argument)
 
 
 def _argument(value: object) -> str:
@@ -123,19 +118,14 @@ def _argument(value: object) -> str:
 
 def duration(value: object) -> float:
     """Read seconds, from ``90``, ``90s``, ``10m``, ``1h30m`` or ``2d``; more than 0, at most ten years."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"{show(value)} is not a duration; write 90s, 10m, 1h30m or 2d")
-    text = str(value).strip()
+    text = "" if isinstance(value, bool) else str(value).strip()
     found = _DURATION.fullmatch(text)
-    if found and text:
-        parts = found.groupdict("0").items()
+    try:
+        parts = found.groupdict("0").items() if found and text else [("s", text)]
         seconds = sum(float(number) * UNITS_S[unit] for unit, number in parts)
-    else:
-        try:
-            seconds = float(text)
-        except ValueError:
-            why = f"{show(value)} is not a duration; write 90s, 10m, 1h30m or 2d"
-            raise ValueError(why) from None
+    except ValueError:
+        why = f"{show(value)} is not a duration; write 90s, 10m, 1h30m or 2d"
+        raise ValueError(why) from None
     if not seconds > 0:
         raise ValueError(f"must be more than 0 seconds, not {show(value)}")
     if seconds > MAX_DURATION_S:

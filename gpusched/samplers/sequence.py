@@ -92,18 +92,12 @@ class Random(InTurn):
             drawn = self._space.draw(self._seed, str(self._drawn), {})
             self._drawn += 1
             misses = 0 if self._add(drawn) else misses + 1
-            if misses:
-                self._end_after(misses)
-
-    def _end_after(self, misses: int) -> None:
-        """After many misses in a row, add the rest of a space that can be listed; after very many, end."""
-        if misses == _MISSES and self._space.configurations is not None:
-            order = {_digest(self._seed, values): values for values in self._space.configurations}
-            for _, values in sorted(order.items()):
-                self._add(values)
-            self._has_ended = True
-        elif misses == _MISSES_MAX:
-            self._has_ended = True
+            if misses == _MISSES and (known := self._space.configurations) is not None:
+                for values in sorted(known, key=lambda values: _digest(self._seed, values)):
+                    self._add(values)
+                self._has_ended = True
+            elif misses == _MISSES_MAX:
+                self._has_ended = True
 
 
 class Listed(InTurn):
