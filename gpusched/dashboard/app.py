@@ -80,7 +80,6 @@ class Dashboard(App[Why]):
         Binding("escape", "leave_panel", "back to the trials", show=False),
         Binding("f,slash", "filter", "filter", key_display="f"),
         Binding("s", "sort", "sort by the next column", show=False),
-        Binding("r", "reverse", "reverse the order", show=False),
         Binding("o", "save_log", "save the log to a file", show=False),
         *(
             Binding(str(number), f"open('{tab}')", tab, show=False)
@@ -285,9 +284,6 @@ class Dashboard(App[Why]):
 
     def action_sort(self) -> None:
         self._trials.choose_next_column()
-
-    def action_reverse(self) -> None:
-        self._trials.choose(is_reversed=not self._trials.choice.is_reversed)
 
     def action_filter(self) -> None:
         asked = self.query_one("#filter", Input)

@@ -104,12 +104,11 @@ class Logs:
         if trial != self._trial:
             self._trial, self._tails = trial, {}
         found: list[str] = []
-        logs = self._paths.trial(trial).root / "logs"
-        launches = [path for path in logs.glob("*") if path.name.isdigit()]
-        for launch in sorted(launches, key=lambda path: int(path.name)):
-            for path in sorted(launch.glob("rank-*.*")):
+        files = self._paths.trial(trial)
+        for launch in files.incarnations:
+            for path in sorted(files.logs(launch).glob("rank-*.*")):
                 if lines := self._tails.setdefault(path, LogTail(path)).lines():
-                    found += [f"── launch {launch.name}, {path.name}", *lines]
+                    found += [f"── launch {launch}, {path.name}", *lines]
         return newest(found)
 
 

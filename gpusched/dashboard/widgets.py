@@ -40,7 +40,6 @@ class TableChoice:
     """Choices of the person who watches. ``sort``: name of a column; ``wanted``: see ``is_wanted``."""
 
     sort: str = "metric"
-    is_reversed: bool = False
     wanted: str = ""
 
 
@@ -91,7 +90,7 @@ def cells(view: Standing, trial: TrialRow, names: list[str], colour: str | None)
 
 
 def order(view: Standing, choice: TableChoice) -> list[TrialRow]:
-    """Choose and sort the trials; those without a value in the column come last in either direction."""
+    """Choose and sort the trials; those without a value in the column come last."""
     found = [trial for trial in view.trials if is_wanted(view, trial, choice.wanted)]
     known = [trial for trial in found if value(trial, choice.sort) is not None]
     numbers = all(isinstance(value(trial, choice.sort), int | float) for trial in known)
@@ -104,7 +103,7 @@ def order(view: Standing, choice: TableChoice) -> list[TrialRow]:
 
     falls = choice.sort in ("metric", "curve", "step", "atoms", "launches")
     falls = falls and not (choice.sort in ("metric", "curve") and view.mode == "min")
-    known.sort(key=key, reverse=falls != choice.is_reversed)
+    known.sort(key=key, reverse=falls)
     return known + [trial for trial in found if value(trial, choice.sort) is None]
 
 
@@ -150,7 +149,7 @@ class TrialTable(DataTable[Text]):
         """Sort by the next column."""
         names = [str(key.value) for key in self.columns] or ["metric"]
         place = names.index(self.choice.sort) if self.choice.sort in names else 0
-        self.choose(sort=names[(place + 1) % len(names)], is_reversed=False)
+        self.choose(sort=names[(place + 1) % len(names)])
 
     def show(self, view: Standing) -> None:
         """Bring the rows up to date, in order; the cursor stays with the chosen trial, or at the top."""
@@ -184,9 +183,8 @@ class TrialTable(DataTable[Text]):
             self.clear(columns=True)
             for name in names:  # with room for the mark
                 self.add_column(Text(f"{view.metric if name == 'metric' else name} "), key=name)
-        order = "▴" if self.choice.is_reversed else "▾"
         for key, column in self.columns.items():
-            mark = order if key.value == self.choice.sort else " "
+            mark = "▾" if key.value == self.choice.sort else " "
             column.label = Text(column.label.plain[:-1] + mark)
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
@@ -195,8 +193,7 @@ class TrialTable(DataTable[Text]):
             self.chosen = self.under = int(number)
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
-        name, choice = str(event.column_key.value), self.choice
-        self.choose(sort=name, is_reversed=name == choice.sort and not choice.is_reversed)
+        self.choose(sort=str(event.column_key.value))
 
 
 class YesOrNo(ModalScreen[bool]):
