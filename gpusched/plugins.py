@@ -68,13 +68,10 @@ def _from_file(name: str) -> object:
     try:
         return getattr(loaded, attribute)
     except AttributeError:
-        classes = [key for key, value in vars(loaded).items() if _is_own_class(loaded, value)]
+        found = [one for one in vars(loaded).values() if isinstance(one, type)]
+        classes = [one.__name__ for one in found if one.__module__ == loaded.__name__]
         there = f"it has {', '.join(classes)}" if classes else "it has no class"
         raise InputError(f"{path} has no class {attribute}; {there}") from None
-
-
-def _is_own_class(module: ModuleType, value: object) -> bool:
-    return isinstance(value, type) and value.__module__ == module.__name__
 
 
 @cache

@@ -39,7 +39,9 @@ class Follower:
     def __init__(self, paths: ExperimentPaths, make: Callable[[Search], Logger]) -> None:
         self._paths = paths
         self._tail = JournalTail(paths.journal, keeps=False)
-        self._logger = make(search_of(paths))
+        recipe, began = (json.loads(file.read_bytes()) for file in (paths.resolved, paths.began))
+        about = (recipe["name"], paths.root, recipe["metric"], recipe["mode"], began["wall_s"])
+        self._logger = make(Search(*about))
         #: The last step in the tool of each trial whose run is open.
         self._sent: dict[int, int] = {}
         self._best: dict[int, float] = {}
@@ -80,15 +82,6 @@ def _values(incarnation: IncarnationTimeline, step: ReportedStep) -> dict[str, f
     if step.report.step_time_s is not None:
         values["gpusched/step_time_s"] = step.report.step_time_s
     return values
-
-
-def search_of(paths: ExperimentPaths) -> Search:
-    """Return what a logger needs to know of an experiment. Raises OSError, ValueError or KeyError without its files."""
-    recipe = json.loads(paths.resolved.read_bytes())
-    began = json.loads(paths.began.read_bytes())
-    return Search(
-        recipe["name"], paths.root, recipe["metric"], recipe["mode"], float(began["wall_s"])
-    )
 
 
 # ---------------------------------------------------------------- the process

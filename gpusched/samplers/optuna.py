@@ -58,11 +58,9 @@ class FromOptuna(Sampler):
         self._options = {**self.usual, **options}
 
     def suggest(self, n: int, seen: Sequence[Seen], random: Random) -> Mapping[str, object]:
-        seed = random.getrandbits(32)
-        asks = "seed" in inspect.signature(self.kind).parameters
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            sampler = self.kind(**self._options, **({"seed": seed} if asks else {}))
+            sampler = self.kind(**self._options, seed=random.getrandbits(32))
         study = optuna.create_study(sampler=sampler, direction="maximize")
         worst = min((score for trial in seen for _, score in trial.curve), default=None)
         study.add_trials([known for trial in seen if (known := self._known(trial, worst))])
@@ -75,7 +73,8 @@ class FromOptuna(Sampler):
             if isinstance(form, Choice):
                 place: int = asked.suggest_categorical(name, range(len(form.values)))
                 return form.values[place]
-            return _at(form, asked.suggest_float(name, 0.0, 1.0))
+            quantile = asked.suggest_float(name, 0.0, 1.0)
+            return form.draw(min(int(quantile * (1 << BITS)), (1 << BITS) - 1))
 
         return self.space.fill(choose)
 
@@ -114,7 +113,3 @@ def _param(form: Form, value: Any) -> tuple[Any, BaseDistribution]:
         return place, CategoricalDistribution(range(len(form.values)))
     assert isinstance(form, Range | Steps)
     return quantile_of(form, value), _QUANTILE
-
-
-def _at(form: Form, quantile: float) -> object:
-    return form.draw(min(int(quantile * (1 << BITS)), (1 << BITS) - 1))

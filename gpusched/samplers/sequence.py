@@ -93,11 +93,14 @@ class Random(InTurn):
             self._drawn += 1
             misses = 0 if self._add(drawn) else misses + 1
             if misses == _MISSES and (known := self._space.configurations) is not None:
-                for values in sorted(known, key=lambda values: _digest(self._seed, values)):
+                for values in sorted(known, key=self._place):
                     self._add(values)
                 self._has_ended = True
             elif misses == _MISSES_MAX:
                 self._has_ended = True
+
+    def _place(self, values: Configuration) -> str:
+        return hashlib.sha256(f"{self._seed}/rest/{identity(values)}".encode()).hexdigest()
 
 
 class Listed(InTurn):
@@ -125,7 +128,3 @@ def _endless(space: Space) -> str:
         if leaf.form is not None and leaf.form.options(MAX_GRID) is None:
             return f"{'.'.join(path)} is drawn from {leaf.form}; use choice, int or a step q"
     return f"the space has more than {MAX_GRID} of them"
-
-
-def _digest(seed: int, values: Configuration) -> str:
-    return hashlib.sha256(f"{seed}/rest/{identity(values)}".encode()).hexdigest()

@@ -39,10 +39,11 @@ class Reader:
         self.leaves: dict[Path, Leaf] = {}
         self.groups: set[Path] = set()
         self.problems: list[Finding] = []
-        self._complained: set[Path] = set()
 
     def complain(self, path: Path, message: str) -> None:
-        self.problems.append((path, message))
+        """Note a problem once: a group's condition is bound for each of its keys."""
+        if (path, message) not in self.problems:
+            self.problems.append((path, message))
 
     def read(self, raw: object) -> None:
         if not isinstance(raw, Mapping) or not raw:
@@ -149,13 +150,15 @@ class Reader:
         if form is None:
             return
         if not allowed:
-            self._once(where, "no value; the key would never be there")
+            self.complain(where, "no value; the key would never be there")
         for value in allowed:
             possible = form.may_be(value)
             if possible is None:
-                self._once(where, f"{name} is drawn from {form}; a condition needs single values")
+                self.complain(
+                    where, f"{name} is drawn from {form}; a condition needs single values"
+                )
             elif not possible:
-                self._once(where, f"{name} is never {show(value)}; it is {form}")
+                self.complain(where, f"{name} is never {show(value)}; it is {form}")
 
     def _find(self, place: Path, name: str, where: Path) -> Path | None:
         """Return the key that a condition names: beside it, or from the top."""
@@ -164,18 +167,12 @@ class Reader:
             if path in self.leaves:
                 return path
             if path in self.groups:
-                self._once(where, f"{name} is a group of keys; name one of them")
+                self.complain(where, f"{name} is a group of keys; name one of them")
                 return None
         beside = [path[-1] for path in self.leaves if path[:-1] == place[:-1]]
         known = [*beside, *(".".join(path) for path in self.leaves)]
-        self._once(where, f"the space has no key {name}{did_you_mean(name, known)}")
+        self.complain(where, f"the space has no key {name}{did_you_mean(name, known)}")
         return None
-
-    def _once(self, where: Path, message: str) -> None:
-        """Complain once: a group's condition is bound for each of its keys."""
-        if where not in self._complained:
-            self._complained.add(where)
-            self.complain(where, message)
 
 
 # ------------------------------------------------------------ other tools' ways to write a space
