@@ -23,7 +23,7 @@ from gpusched.journal import timeline
 from gpusched.journal.timeline import TrialTimeline
 from gpusched.recipe.yaml import Finding
 from gpusched.space.space import Space, is_whole
-from gpusched.text import count, nearest, show
+from gpusched.text import count, did_you_mean, show
 
 # ------------------------------------------------------------ files and modules
 
@@ -51,10 +51,7 @@ def _read(script: FilePath) -> tuple[bytes, str]:
             return b"", f"{script} is a folder; name the Python file in it"
         if not script.exists():
             names = sorted(file.name for file in script.parent.glob("*.py"))
-            meant = nearest(script.name, names[:1000])
-            return b"", f"no such file: {script}" + (f"; did you mean {meant}?" if meant else "")
-        if not script.is_file():
-            return b"", f"{script} is not a regular file"
+            return b"", f"no such file: {script}{did_you_mean(script.name, names[:1000])}"
         return script.read_bytes(), ""
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error

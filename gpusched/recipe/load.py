@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
@@ -277,8 +276,7 @@ def _check_values(fields: Mapping[str, Any], file: FilePath) -> tuple[Recipe, li
 
 def _name_of(file: FilePath) -> str:
     """Return the recipe's file name as a name of an experiment."""
-    plain = unicodedata.normalize("NFKD", file.stem).encode("ascii", "ignore").decode()
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("._-")
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).strip("._-")
     return name[:64] or "search"
 
 

@@ -74,7 +74,6 @@ metric: "" => metric:
 script: trian.py => script: no such file: trian.py; did you mean train.py?
 script: . => script:
 script: 5 => script: should be text, not 5
-script: /dev/null => script: /dev/null is not a regular file
 policy: hyperschd => policy: unknown policy 'hyperschd'; did you mean hypersched?
 policy: magic => policy: unknown policy 'magic'; there are fifo,
 policy: 3 => policy: should be one of fifo,

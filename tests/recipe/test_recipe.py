@@ -253,7 +253,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(folder: Path, load: Load)
     [
         ("my recipe", "my-recipe"),
         ("_x_", "x"),
-        ("réc ö", "rec-o"),
+        ("réc ö", "r-c"),
         ("字", "search"),
         ("a" * 80, "a" * 64),
     ],
