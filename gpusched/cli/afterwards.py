@@ -212,7 +212,8 @@ def report(args: argparse.Namespace) -> int:
     recipe = read_json(paths.resolved, limit_bytes=-1) or {}  # a report needs none
     try:
         view = session.view(paths)
-        page.write(target, page.html(view, timeline.read(paths.journal), recipe.get("space")))
+        text = page.html(view, timeline.read(paths.journal), recipe.get("space"))
+        target.write_text(text, "utf-8", "replace")
     except OSError as error:
         why = f"{target}: the report cannot be written there ({error.strerror})"
         raise InputError(f"{why}; -o FILE writes to another file") from None

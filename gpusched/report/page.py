@@ -6,10 +6,8 @@ the page (5 MB), since plotly's Python package brings no smaller one.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
@@ -18,7 +16,15 @@ from gpusched.dashboard.model import from_json, idle_shares
 from gpusched.journal.timeline import Timeline
 from gpusched.report import figures
 from gpusched.report.figures import best_over_time, ranked
-from gpusched.text import count, first_line, flat, show_duration, show_hparams, show_metric
+from gpusched.text import (
+    count,
+    first_line,
+    flat,
+    hparam_texts,
+    show_duration,
+    show_hparams,
+    show_metric,
+)
 
 #: Rows of the table; the best come first.
 ROWS = 200
@@ -61,8 +67,16 @@ def html(view: Mapping[str, Any], told: Timeline, space: Mapping[str, Any] | Non
         *((name, plot, "") for name, plot in figures.other_metrics(told, metric).items()),
     ]
     spent = "<br>".join(escape(line) for line in idle_shares(from_json(view)))
-    parts = [_headline(view, told), _best(view), f"<p class='quiet'>{spent}</p>"]
-    return page(view["experiment"], parts, sections, [_trials(view, told, sign)])
+    title = escape(view["experiment"])
+    parts = [
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
+        "<meta name='viewport' content='width=device-width'>",
+        f"<title>{title}</title><style>{_STYLE}</style></head><body><h1>{title}</h1>",
+        _headline(view, told),
+        _best(view),
+        f"<p class='quiet'>{spent}</p>",
+    ]
+    return "".join([*parts, *_drawn(sections), _trials(view, told, sign), "</body></html>\n"])
 
 
 def _logarithmic(space: Mapping[str, Any]) -> set[str]:
@@ -71,15 +85,8 @@ def _logarithmic(space: Mapping[str, Any]) -> set[str]:
     return {name for name, _, form in forms if form in ("loguniform", "logint")}
 
 
-def page(title: str, top: Iterable[str], sections: Iterable[Section], bottom: Iterable[str]) -> str:
-    """Compose a page of HTML, plots under headings with a remark each, and more HTML."""
-    parts = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
-        "<meta name='viewport' content='width=device-width'>",
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>{escape(title)}</h1>",
-        *top,
-    ]
+def _drawn(sections: Iterable[Section]) -> Iterator[str]:
+    """Yield plots under headings, with a remark each; the first plot brings plotly's script."""
     script = True
     for place, (head, plot, words) in enumerate(sections):
         if plot is None:
@@ -92,15 +99,7 @@ def page(title: str, top: Iterable[str], sections: Iterable[Section], bottom: It
             config={"displaylogo": False, "responsive": True},
         )
         script = False
-        parts.append(f"<h2>{escape(head)}</h2>{remark}{drawn}")
-    return "".join([*parts, *bottom, "</body></html>\n"])
-
-
-def write(path: Path, text: str) -> None:
-    """Replace a page in one step. Raises OSError."""
-    aside = path.with_name(f".{path.name}.tmp")
-    aside.write_text(text, "utf-8", "replace")
-    aside.replace(path)
+        yield f"<h2>{escape(head)}</h2>{remark}{drawn}"
 
 
 # ---------------------------------------------------------------- parts
@@ -133,7 +132,7 @@ def _best(view: Mapping[str, Any]) -> str:
 def _trials(view: Mapping[str, Any], told: Timeline, sign: float) -> str:
     states = {trial["id"]: trial for trial in view["trials"]}
     trials = ranked(told, sign)
-    names = list(dict.fromkeys(name for trial in trials for name, _ in flat(trial.hparams)))
+    names = list(dict.fromkeys(name for trial in trials for name, _ in hparam_texts(trial.hparams)))
     best = (view.get("best") or {}).get("trial")
     head = ("trial", "best", "step", "launches", "state", *names)
     out = [f"<h2>Trials</h2><div class='wide'><table><tr>{_cells('th', head, 4)}</tr>"]
@@ -143,11 +142,10 @@ def _trials(view: Mapping[str, Any], told: Timeline, sign: float) -> str:
         state = seen.get("state", "")
         if seen.get("error"):
             state += f": {first_line(seen['error'])}"
-        given = dict(flat(trial.hparams))
+        given = dict(hparam_texts(trial.hparams))
         score = show_metric(trial.best(sign))
         cells = [str(trial.id), score, str(step), str(trial.launches), state]
-        values = (given.get(name) for name in names)
-        cells += [f"{v:.4g}" if isinstance(v, float) else _words(v) for v in values]
+        cells += [given.get(name, "") for name in names]
         mark = " class='best'" if trial.id == best else ""
         out.append(f"<tr{mark}>{_cells('td', cells, 4)}</tr>")
     out.append("</table></div>")
@@ -166,9 +164,3 @@ def _cells(tag: str, texts: Iterable[str], numbers: int) -> str:
         f"<{tag}{' class=n' if place < numbers else ''}>{escape(text)}</{tag}>"
         for place, text in enumerate(texts)
     )
-
-
-def _words(value: object) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
