@@ -28,19 +28,6 @@ from gpusched.policies import rehearsal as policy
 from gpusched.recipe.recipe import DEFAULT_SAMPLER, Recipe
 from gpusched.text import show_duration, show_hparams
 
-
-def _atoms_here(recipe: Recipe) -> tuple[str, int]:
-    """Return the kind of device that the recipe runs on here, and the number of atoms."""
-    from gpusched.devices.base import NoHost
-    from gpusched.executors.local.launching import devices_of
-
-    found = devices_of(recipe, Path.cwd() / "count", ())
-    try:
-        return found.kind, len(found.open(NoHost()))
-    finally:
-        found.close()
-
-
 STILL_FROM = 3
 """From this launch on a trial that is moved trains in vain, its parameters put back (``worker/onlooker.py``)."""
 
@@ -178,7 +165,14 @@ def _own_folder(rehearsals: Path) -> Path:
 
 def _sizes(recipe: Recipe) -> tuple[Any, int, int | None]:
     """Return the devices, and the sizes between which the trial goes; the larger is None where it cannot grow."""
-    kind, total = _atoms_here(recipe)
+    from gpusched.devices.base import NoHost
+    from gpusched.executors.local.launching import devices_of
+
+    found = devices_of(recipe, Path.cwd() / "count", ())
+    try:
+        kind, total = found.kind, len(found.open(NoHost()))
+    finally:
+        found.close()
     small, *larger = recipe.sizes or (1, 2)
     most = recipe.max_atoms or math.inf
     large = larger[0] if larger and larger[0] <= most else None
@@ -217,7 +211,8 @@ def _read(paths: ExperimentPaths, trial: timeline.TrialTimeline | None) -> Rehea
     launches, said = [], dict[str, None]()
     for incarnation in trial.incarnations:
         seen = sorted(files.logs(incarnation.number).glob("seen-*.jsonl"))
-        ranks = [_rows(path) for path in seen]
+        rows = [map(json.loads, path.read_text().splitlines()) for path in seen]
+        ranks = [{row["step"]: row for row in one} for one in rows]
         counted = [step.report.step for step in incarnation.steps]
         reports = [[row[step] for row in ranks if step in row] for step in counted]
         error = None
@@ -230,11 +225,6 @@ def _read(paths: ExperimentPaths, trial: timeline.TrialTimeline | None) -> Rehea
         launches.append(RehearsedLaunch(len(incarnation.devices), found, error))
         said |= dict.fromkeys(common.said(files, incarnation.number))
     return RehearsedTrial(launches, tuple(said))
-
-
-def _rows(path: Path) -> dict[int, Mapping[str, Any]]:
-    rows = (json.loads(line) for line in path.read_text().splitlines())
-    return {row["step"]: row for row in rows}
 
 
 def _unseen(

@@ -32,9 +32,9 @@ from gpusched.dashboard import panels
 from gpusched.dashboard.feed import LINES, Feed, Frames, Source
 from gpusched.dashboard.marks import QUIET, styled
 from gpusched.dashboard.model import Standing
-from gpusched.dashboard.widgets import TrialTable, YesOrNo, worded
+from gpusched.dashboard.widgets import TrialTable, YesOrNo
 from gpusched.errors import GpuschedError
-from gpusched.text import clean
+from gpusched.text import clean, show_duration
 
 #: How watching ends. ``lost``: no daemon runs the experiment any more, and it is not over.
 Why = Literal["over", "detached", "lost", "terminated"]
@@ -180,10 +180,8 @@ class Dashboard(App[Why]):
             self._draw()
             if view.is_over:
                 self.bell()
-        if self._on_interrupt is not None and view.is_over:
-            self.leave("over")
-        elif self._on_interrupt is not None and view.state == "interrupted":
-            self.leave("lost")
+        if self._on_interrupt is not None and view.state in ("finished", "interrupted"):
+            self.leave("over" if view.is_over else "lost")
 
     def _tick(self) -> None:
         """Draw news, at most once a second, and the texts that time alone changes."""
@@ -383,7 +381,10 @@ class Dashboard(App[Why]):
     def _in_thread(self, act: Callable[[], object]) -> None:
         def ask() -> None:
             try:
-                self._post("note", worded(act()))
+                answer = act()
+                if isinstance(answer, Mapping):
+                    answer = f"the deadline is moved: {show_duration(answer['time_left_s'])} left"
+                self._post("note", str(answer))
             except (GpuschedError, OSError) as error:
                 self._post("note", f"the daemon refused: {error}")
 

@@ -227,10 +227,7 @@ def _number(value: float | str) -> float | str:
     """Return a reported metric; a number that is not finite arrives as text and stays so."""
     if isinstance(value, str):
         return clean(value, 20)
-    try:
-        return value if math.isfinite(value) else str(value)
-    except OverflowError:
-        return "huge"
+    return value if math.isfinite(value) else str(value)
 
 
 def _finite(value: float | None) -> float | None:

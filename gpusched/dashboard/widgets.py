@@ -19,7 +19,7 @@ from textual.widgets import DataTable, Label
 
 from gpusched.dashboard import marks
 from gpusched.dashboard.model import STATES, Standing, TrialRow
-from gpusched.text import clean, flat, hparam_texts, show_duration, show_metric
+from gpusched.text import clean, flat, hparam_texts, show_metric
 
 CURVE_WIDTH = 12
 #: Columns before the hyperparameters, and behind them.
@@ -214,10 +214,3 @@ class YesOrNo(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         yield Label(f"{self._question}  y / n", markup=False)
-
-
-def worded(answer: object) -> str:
-    """Word the answer of the daemon to a request."""
-    if isinstance(answer, Mapping):
-        return f"the deadline is moved: {show_duration(answer['time_left_s'])} left"
-    return str(answer)
