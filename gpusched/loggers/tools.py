@@ -15,8 +15,8 @@ from typing import Any
 from gpusched.loggers import Logger, Point, Search
 from gpusched.text import flat
 
-#: MLflow takes no more metrics, or parameters, in one call.
-_METRICS_MAX, _PARAMS_MAX = 1000, 100
+#: MLflow takes no more metrics in one call.
+_METRICS_MAX = 1000
 _MLFLOW_STATUS = {"completed": "FINISHED", "failed": "FAILED"}
 
 
@@ -131,8 +131,7 @@ class Mlflow(Logger):
         )
         run = self._runs[trial] = made.info.run_id
         params = [Param(_mlflow_name(key), str(value)) for key, value in flat(hparams)]
-        for first in range(0, len(params), _PARAMS_MAX):
-            client.log_batch(run, params=params[first : first + _PARAMS_MAX])
+        client.log_batch(run, params=params)
         return -1
 
     def write(self, trial: int, points: Sequence[Point]) -> None:
@@ -146,8 +145,7 @@ class Mlflow(Logger):
                 for point in points[first : first + most]
                 for name, value in point.values.items()
             ]
-            for start in range(0, len(metrics), _METRICS_MAX):
-                self._client.log_batch(self._runs[trial], metrics[start : start + _METRICS_MAX])
+            self._client.log_batch(self._runs[trial], metrics)
 
     def end(self, trial: int, state: str, score: float | None) -> None:
         run = self._runs[trial]

@@ -6,7 +6,6 @@ Each check of the machine yields ``(path, message)``; none raises. Nothing of th
 from __future__ import annotations
 
 import ast
-import contextlib
 import json
 import math
 import os
@@ -110,10 +109,8 @@ PRIVATE = "private"
 
 
 def check_cwd(cwd: FilePath) -> Iterator[Finding]:
-    with contextlib.suppress(OSError, ValueError):
-        if cwd.is_dir():
-            return
-    yield ("cwd",), f"no such folder: {show(str(cwd))}; make it, or leave cwd out"
+    if not cwd.is_dir():
+        yield ("cwd",), f"no such folder: {show(str(cwd))}; make it, or leave cwd out"
 
 
 # ------------------------------------------------------------ trials of an earlier search

@@ -76,8 +76,9 @@ def load_recipe(
     for where, message in (*findings, *found, *more):
         if where not in told:
             document.complain(where, message)
-    if document.problems:
-        raise RecipeError(_lines(document.problems))
+    if document.problems:  # in the order of the file, the command line's last
+        ordered = sorted(document.problems, key=lambda problem: problem.place.line or 1 << 30)
+        raise RecipeError(list(dict.fromkeys(map(str, ordered))))
     return recipe
 
 
@@ -108,12 +109,6 @@ def _read(path: FilePath) -> Document:
     if not isinstance(document.data, dict):
         raise RecipeError([f"{origin}:1: should be a map of keys, not {show(document.data)}"])
     return document
-
-
-def _lines(problems: list[Problem]) -> list[str]:
-    """Return problems in the order of the file, the command line's last."""
-    ordered = sorted(problems, key=lambda problem: problem.place.line or 1 << 30)
-    return list(dict.fromkeys(map(str, ordered)))
 
 
 # ------------------------------------------------------------ overrides

@@ -40,9 +40,9 @@ class InTurn(ABC):
         self._space = space
         self._seed = seed
         given = [flat(values, space.leaves) for values in first]
-        self._first = [space.draw(seed, f"first {n}", values) for n, values in enumerate(given)]
-        self._found: list[Configuration] = []
-        self._before = {*map(identity, self._first), *map(identity, tried)}
+        self._found = [space.draw(seed, f"first {n}", values) for n, values in enumerate(given)]
+        self._asked = len(self._found)
+        self._before = {*map(identity, self._found), *map(identity, tried)}
         self._seen = set(self._before)
 
     @property
@@ -51,13 +51,10 @@ class InTurn(ABC):
         everything = self._space.configurations
         if everything is None:
             return None
-        return len(self._first) + len({identity(values) for values in everything} - self._before)
+        return self._asked + len({identity(values) for values in everything} - self._before)
 
     def sample(self, n: int) -> Configuration | None:
         """Return the n-th configuration, counting from 0, for the caller to keep; None behind the last."""
-        if n < len(self._first):
-            return copy.deepcopy(self._first[n])
-        n -= len(self._first)
         self._find(n + 1)
         return copy.deepcopy(self._found[n]) if n < len(self._found) else None
 
@@ -107,7 +104,7 @@ class Listed(InTurn):
     """Lists every configuration of a finite space, in order of the keys' names, the last one fastest."""
 
     def _find(self, count: int) -> None:
-        if not self._found:
+        if len(self._found) == self._asked:
             for values in self._space.configurations or ():
                 self._add(values)
 

@@ -3,11 +3,9 @@
 A draw depends on the seed and the configuration's name alone: not on the order of the keys, not on what was drawn
 before, not on the platform. Each key is drawn from a hash of ``seed/name/dotted.key``.
 
-For scripts that read their options themselves (argparse, hydra, a shell script) ``${lr}`` in the recipe's ``args``
-stands for the trial's value. ``${net.width}`` is a nested one, ``${hparams}`` as an argument of its own stands for all,
-``--lr=0.1 --net.width=32``, ``${trial.id}`` and ``${trial.folder}`` for the trial's number and its own folder, and
-``$${`` for ``${`` itself. An argument with a hyperparameter that this configuration has not (its ``when`` does not
-hold) is left out.
+In the recipe's ``args`` ``${net.width}`` stands for the trial's value, ``${hparams}`` as an argument of its own for
+all, ``--lr=0.1 --net.width=32``, and ``$${`` for ``${`` itself. An argument with a hyperparameter that this
+configuration has not (its ``when`` does not hold) is left out.
 """
 
 from __future__ import annotations
