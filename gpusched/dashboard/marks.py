@@ -7,7 +7,6 @@ colour alone (``NO_COLOR``). Every glyph is one cell wide.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 
@@ -112,18 +111,11 @@ def beside(left: Text, right: Text, width: int) -> Text:
 
 # ---------------------------------------------------------------- curves, eight dots to a cell
 
+#: y is None where the metric was not a number.
 Points = tuple[tuple[float, float | None], ...]
 
 #: Dots of a braille cell by (row, column), as in Unicode.
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnCurve:
-    """One line of a chart; y is None where the metric was not a number. Later curves lie above earlier ones."""
-
-    points: Points
-    style: str
 
 
 def middle(values: Sequence[float]) -> tuple[float, float]:
@@ -138,9 +130,12 @@ def middle(values: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-def chart(curves: Sequence[DrawnCurve], width: int, height: int) -> list[Text]:
-    """Draw at most ``height`` lines: the range at the left, the first and the last step below."""
-    known = [(x, y) for curve in curves for x, y in curve.points if y is not None]
+def chart(curves: Sequence[tuple[Points, str]], width: int, height: int) -> list[Text]:
+    """Draw at most ``height`` lines: the range at the left, the first and the last step below.
+
+    A curve is points and a style. Later curves lie above earlier ones.
+    """
+    known = [(x, y) for points, _ in curves for x, y in points if y is not None]
     if not known or height < 2:
         return [styled("no metric has been reported yet", QUIET)][:height]
     low, high = middle([y for _, y in known])
@@ -151,10 +146,10 @@ def chart(curves: Sequence[DrawnCurve], width: int, height: int) -> list[Text]:
     window = (first, last, low, high)
     bits: dict[int, int] = {}
     styles: dict[int, str] = {}
-    for curve in curves:
-        for cell, dots in _dots(curve.points, window, across, down):
+    for points, style in curves:
+        for cell, dots in _dots(points, window, across, down):
             bits[cell] = bits.get(cell, 0) | dots
-            styles[cell] = curve.style
+            styles[cell] = style
     lines = []
     for row in range(down):
         mark = top if row == 0 else bottom if row == down - 1 else ""

@@ -9,7 +9,7 @@ from itertools import groupby
 from rich.text import Text
 
 from gpusched.dashboard import marks
-from gpusched.dashboard.marks import QUIET, DrawnCurve, Points, chart, fit, styled
+from gpusched.dashboard.marks import QUIET, Points, chart, fit, styled
 from gpusched.dashboard.model import LIVE, DeviceRow, Standing, TrialRow, idle_atoms
 from gpusched.text import (
     clean,
@@ -112,7 +112,7 @@ def curves(view: Standing, selected: int | None, width: int, rows: int) -> Text:
     drawn = []
     for trial in sorted(view.trials, key=lambda trial: (trial is on_top, trial.is_live)):
         style = "bold yellow" if trial is on_top else marks.CURVE if trial.is_live else marks.LINE
-        drawn.append(DrawnCurve(_by_step(trial), style))
+        drawn.append((_by_step(trial), style))
     title = styled(f"{view.metric} over steps", QUIET)
     return Text("\n").join([fit(title, width), *chart(drawn, width, rows - 1)])
 

@@ -45,13 +45,12 @@ PADDED = 0.03
 """Share of a metric up to which samples that count twice, where shares are filled up, may be the cause."""
 
 
-def judge(moved: RehearsedTrial, alone: RehearsedTrial | None) -> Judgement:
-    """Return the mistakes that a search would make, and what was compared; ``alone``: None where that did not begin."""
+def judge(moved: RehearsedTrial, alone: RehearsedTrial) -> Judgement:
+    """Return the mistakes that a search would make, and what was compared."""
     found, launches = Judgement(), moved.launches
     named = [(_when(launches, place), launch) for place, launch in enumerate(launches)]
     failed: dict[str, str] = {}
-    left_alone = [("left alone", one) for one in (alone.launches if alone else ())]
-    for when, launch in (*named, *left_alone):
+    for when, launch in (*named, *(("left alone", one) for one in alone.launches)):
         if launch.error is not None and failed.setdefault(launch.error, when) == when:
             text = f"{when} the script fails: {launch.error}".strip()
             found.findings.append(Finding("fails", text))
@@ -63,7 +62,7 @@ def judge(moved: RehearsedTrial, alone: RehearsedTrial | None) -> Judgement:
             f'them on: args: ["--{unread[0]}=${{{unread[0]}}}"]'
         )
         found.findings.append(Finding("unread", text))
-    if alone is None or not launches:
+    if not launches:
         return found
     expected, first = alone.by_step, launches[0]
     repeats = not any(differs(rows, expected) for rows in first.reports)

@@ -42,7 +42,6 @@ from gpusched.text import nearest, show
 _MEANT = re.compile(r"unknown key; (?:did you mean|here it is) (\w+)")
 #: In the place of needed keys that are wrong, so that the others can be checked.
 _STAND_INS: Mapping[str, Any] = {"script": "-", "deadline_s": 1.0, "metric": "-", "space": {}}
-EMPTY = "is empty; a recipe has at least script, deadline, metric and space"
 
 
 def load_recipe(
@@ -105,7 +104,8 @@ def _read(path: FilePath) -> Document:
     except Unreadable as error:
         raise RecipeError([f"{origin}:{error.line}: {error}"]) from None
     if document.data is None:
-        raise RecipeError([f"{origin}:1: {EMPTY}"])
+        why = "is empty; a recipe has at least script, deadline, metric and space"
+        raise RecipeError([f"{origin}:1: {why}"])
     if not isinstance(document.data, dict):
         raise RecipeError([f"{origin}:1: should be a map of keys, not {show(document.data)}"])
     return document

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from gpusched.dashboard import marks
-from gpusched.dashboard.marks import DrawnCurve, chart
+from gpusched.dashboard.marks import chart
 from gpusched.dashboard.model import (
     STATES,
     AtomCounts,
@@ -43,15 +43,13 @@ def test_a_long_curve_keeps_its_ends() -> None:
 @example([0.0, 5e-324], 40, 6)
 def test_any_curve_can_be_drawn(curve: list[float | None], width: int, height: int) -> None:
     assert cell_len(marks.sparkline(curve, width)) == min(width, len(curve))
-    lines = chart([DrawnCurve(tuple(enumerate(curve)), "")], width, height)
+    lines = chart([(tuple(enumerate(curve)), "")], width, height)
     assert len(lines) <= height
     assert all(line.cell_len <= max(width, 32) for line in lines)
 
 
 def test_a_chart_rises_from_the_lower_left_to_the_upper_right() -> None:
-    lines = [
-        line.plain for line in chart([DrawnCurve(tuple((x, x) for x in range(40)), "")], 20, 6)
-    ]
+    lines = [line.plain for line in chart([(tuple((x, x) for x in range(40)), "")], 20, 6)]
     assert lines[0].startswith("39.000 │ ")
     assert lines[0][-1] not in " ⠀"
     assert lines[-2].startswith(" 0.0000 │"[1:])
@@ -61,8 +59,8 @@ def test_a_chart_rises_from_the_lower_left_to_the_upper_right() -> None:
 
 
 def test_the_last_curve_is_on_top_and_one_that_runs_away_hides_nothing() -> None:
-    quiet = DrawnCurve(tuple((x, x % 7 / 7) for x in range(40)), "dim")
-    loud = DrawnCurve(((0, 0.5), (20, 1e30), (39, 0.5)), "bold")
+    quiet = (tuple((x, x % 7 / 7) for x in range(40)), "dim")
+    loud = (((0, 0.5), (20, 1e30), (39, 0.5)), "bold")
     lines = chart([quiet, loud], 30, 6)
     assert lines[0].plain.startswith("0.8571 │")
     assert any(span.style == "bold" for line in lines for span in line.spans)

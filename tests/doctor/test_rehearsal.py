@@ -211,7 +211,7 @@ def test_what_is_right_in_another_way_is_left_alone(
 def test_a_failure_says_when(place: int, says: str) -> None:
     launches = [RehearsedLaunch(atoms, []) for atoms, _ in WAY[:place]]
     launches.append(RehearsedLaunch(WAY[place][0], [], "no"))
-    (found,) = judge(RehearsedTrial(launches), None).findings
+    (found,) = judge(RehearsedTrial(launches), RehearsedTrial(())).findings
     assert (found.text, found.to_json()["error"]) == (says, True)
 
 
@@ -277,5 +277,5 @@ def test_26_a_repeated_order_is_not_blamed_on_the_optimizer() -> None:
 
 def test_a_hyperparameter_that_nothing_reads_is_wrong() -> None:
     report = [row(1) | {"unread": ["lr"]}]
-    (found,) = judge(RehearsedTrial([RehearsedLaunch(1, [report])]), None).errors
+    (found,) = judge(RehearsedTrial([RehearsedLaunch(1, [report])]), RehearsedTrial(())).errors
     assert 'args: ["--lr=${lr}"]' in found.text
