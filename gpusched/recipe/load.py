@@ -68,11 +68,15 @@ def load_recipe(
     _find_module(document, path.absolute().parent)
     findings = _unknown_keys(document.data)
     wrong = {path[0] for path in document.unusable} | {path[0] for path, _ in findings}
-    good = {key: value for key, value in document.data.items() if key not in wrong}
-    fields, found = _read_keys(good)
+    fields: dict[str, Any] = {}
+    for name in [name for name in document.data if name not in wrong]:
+        try:
+            fields[keys()[name].field] = keys()[name].read(document.data[name])
+        except ValueError as error:
+            findings.append(((name, *getattr(error, "path", ())), str(error)))
     recipe, more = _check_values(fields, path.absolute())
     told = {problem.path for problem in document.problems}
-    for where, message in (*findings, *found, *more):
+    for where, message in (*findings, *more):
         if where not in told:
             document.complain(where, message)
     if document.problems:  # in the order of the file, the command line's last
@@ -205,18 +209,6 @@ def _misplaced(key: str, data: Mapping[str, Any]) -> str:
         return f"unknown key; here it is {ELSEWHERE[key.lower()]}"
     known = any(key in option_names(name) for name in policies.names())
     return f"is an option of the policy; write it as policy: {{{key}: ...}}" if known else ""
-
-
-def _read_keys(good: Mapping[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
-    """Return the fields of a recipe whose values are right, and the problems of the others."""
-    findings: list[Finding] = []
-    fields: dict[str, Any] = {}
-    for name, value in good.items():
-        try:
-            fields[keys()[name].field] = keys()[name].read(value)
-        except ValueError as error:
-            findings.append(((name, *getattr(error, "path", ())), str(error)))
-    return fields, findings
 
 
 def _check_values(fields: Mapping[str, Any], file: FilePath) -> tuple[Recipe, list[Finding]]:
