@@ -84,8 +84,7 @@ class TrialExited(Event, kw_only=True):
     """End of an incarnation: no process of it is left.
 
     ``lost`` is the infrastructure's fault (a killed shim, a vanished device): it is relaunched and not counted
-    against the trial. ``saved_step`` is the step of the checkpoint it committed when it left, if it did. ``barred``:
-    it failed because its configuration cannot work here (out of memory), so that one is not tried again.
+    against the trial. ``saved_step`` is the step of the checkpoint it committed when it left, if it did.
     """
 
     trial: int
@@ -94,7 +93,6 @@ class TrialExited(Event, kw_only=True):
     step: int | None = None
     saved_step: int | None = None
     error: str | None = None
-    barred: bool = False
     #: Whether the launch was asked for and had not begun when the daemon ended: not counted as a fault.
     unbegun: bool = False
 

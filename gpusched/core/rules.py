@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 Hparams = Mapping[str, object]
 #: The n-th configuration of the sequence; None after the last.
 Draw = Callable[[int], Hparams | None]
-#: A sampler that draws from a few values may draw barred ones for ever: after so many in a row it has no more.
-_PASSED_OVER_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +88,8 @@ class Configurations:
         self.suggested: dict[int, Hparams | None] = {}
         self.asked_for: int | None = None
         self._next: Hparams | None = None
-        #: Places in the sequence: of the latest trial, and of the latest configuration drawn.
-        self._used = self._drawn = 0
-        #: Configurations that are not tried again.
-        self._barred: list[Hparams] = []
+        #: Configurations drawn so far.
+        self._drawn = 0
 
     def _left(self, max_trials: int | None) -> float:
         return math.inf if max_trials is None else max_trials - self._started
@@ -106,7 +102,9 @@ class Configurations:
         if self._left(max_trials) <= 0:
             return False
         if self._next is None:
-            self._next = self._next_that_may_work()
+            draw = self.suggested.get if self._draw is None else self._draw
+            self._next = draw(self._drawn)
+            self._drawn += self._next is not None
         return self._next is not None
 
     def may_have_next(self, max_trials: int | None) -> bool:
@@ -130,25 +128,6 @@ class Configurations:
         if self.given:
             return self.given.popleft()
         assert self._next is not None
-        hparams, self._next, self._used = self._next, None, self._drawn
+        hparams, self._next = self._next, None
         self._started += 1
         return hparams, None
-
-    def bar(self, hparams: Hparams) -> None:
-        """Bar a configuration from being tried again."""
-        if hparams not in self._barred:
-            self._barred.append(hparams)
-        if self._next == hparams:
-            self._next = None
-
-    def _next_that_may_work(self) -> Hparams | None:
-        """Return the next that is not barred; None at the end, or where only barred ones seem to be left."""
-        draw = self.suggested.get if self._draw is None else self._draw
-        while self._drawn - self._used < _PASSED_OVER_MAX:
-            hparams = draw(self._drawn)
-            if hparams is None:
-                return None
-            self._drawn += 1
-            if hparams not in self._barred:
-                return hparams
-        return None

@@ -302,9 +302,6 @@ class Transitions:
             trial.cut_atoms = None  # the script came to an end of its own
         if after.state is S.FAILED:
             state.failures += 1
-            if event.barred:
-                state.configurations.bar(trial.hparams)
-                trial.tell(state.now, "this configuration is not tried again")
         if after != told:
             trial.tell(state.now, after.reason)
         state.move(trial, after.state, after.reason)

@@ -5,9 +5,9 @@ abort while the interpreter tears gloo down). Without a last word, asked to stop
 ``failed``, a good one ``finished``. ``exit.json`` has the form of ``docs/contracts.md``. A failure may be the trial's,
 a GPU's, or the machine's:
 
-* A trial out of memory failed because of its configuration: the same one would fail again at the same size, so it is
-  barred there. Where a stranger was on the GPU the memory may have been theirs: the trial is lost, and continues. The
-  machine's own memory is another matter than a GPU's, with other cures: all trials that run at a time share it.
+* A trial out of memory failed because of its configuration: the same one would fail again at the same size. Where a
+  stranger was on the GPU the memory may have been theirs: the trial is lost, and continues. The machine's own memory is
+  another matter than a GPU's, with other cures: all trials that run at a time share it.
 * A trial whose error names the hardware itself (``uncorrectable ECC error``) is lost, which is the infrastructure's
   fault: it continues elsewhere from its checkpoint, and nothing is counted against it.
 
@@ -163,11 +163,10 @@ def verdict(
 
 
 class Blamed(NamedTuple):
-    """A failure with whose fault it is. ``barred``: its configuration cannot work at this size."""
+    """A failure with whose fault it is."""
 
     outcome: Literal["failed", "lost"]
     error: str
-    barred: bool = False
 
 
 def blame(error: str, atoms: int, strangers: Sequence[str] = ()) -> Blamed:
@@ -186,7 +185,7 @@ def blame(error: str, atoms: int, strangers: Sequence[str] = ()) -> Blamed:
             "host": f"out of the machine's memory on {size}. Trials that run at a time share it: "
             f"smaller data, fewer loader workers or fewer atoms avoid it",
         }[kind]
-        return Blamed("failed", f"{said}\n{error}", barred=True)
+        return Blamed("failed", f"{said}\n{error}")
     if (hardware := _OF_THE_HARDWARE.search(_told(error))) is None:
         return Blamed("failed", error)
     first = error.partition("\n")[0]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
-from gpusched.core.commands import ConfirmRelease, KeepBest, Kill, Launch, Yield
+from gpusched.core.commands import ConfirmRelease, KeepBest, Kill, Yield
 from gpusched.core.decisions import Resize, Start
 from gpusched.core.events import Outcome
 from gpusched.core.trial import TrialState
@@ -152,49 +150,6 @@ def test_a_failure_frees_its_atoms_for_others() -> None:
     script.wants(Start(1)).released("d0").expect(launch(2, 1, "d0"))
 
 
-def few(n: int) -> Mapping[str, object] | None:
-    """Two configurations by turns, twelve in all."""
-    return {"batch": (512, 64)[n % 2]} if n < 12 else None
-
-
-def test_a_barred_configuration_is_passed_over() -> None:
-    script = Script(devices=1, draw=few).wants(Start(1)).start().drop().report(0, 0.1).drop()
-    script.exited(0, "failed", error="out of GPU memory", barred=True).drop()
-    for trial in range(1, 7):
-        script.wants(Start(1)).released("d0").drop()
-        assert script.trial(trial).hparams == {"batch": 64}
-        script.report(trial, 0.5).drop().exited(trial, "finished").drop()
-    script.wants(Start(1)).released("d0").expect(Finish("nothing left to run"))
-
-
-def test_a_configuration_that_is_next_when_it_is_barred_is_passed_over() -> None:
-    same = Script(devices=2, draw=lambda n: {"batch": 512} if n < 2 else {"batch": n})
-    script = same.wants(Start(1)).start().drop()
-    assert script.state.can_draw  # the second 512 is known
-    script.exited(0, "failed", barred=True).drop().wants(Start(1)).released("d0").drop()
-    assert script.trial(1).hparams == {"batch": 2}
-
-
-def test_a_sampler_that_draws_barred_ones_alone_has_come_to_its_end() -> None:
-    asked: list[int] = []
-
-    def draw(n: int) -> Mapping[str, object]:
-        asked.append(n)
-        return {"batch": 512}
-
-    script = Script(devices=1, draw=draw).wants(Start(1)).start().drop().report(0, 0.1).drop()
-    script.exited(0, "failed", barred=True).drop()
-    script.released("d0").expect(Finish("nothing left to run"))
-    assert not script.state.can_draw
-    assert len(asked) < 1100
-
-
-def test_another_failure_bars_nothing() -> None:
-    script = Script(devices=1, draw=lambda n: {"batch": 512}).wants(Start(1)).start().drop()
-    script.report(0, 0.1).drop().exited(0, "failed", error="unlucky").drop()
-    script.wants(Start(1)).released("d0").expect(Launch(1, 1, ("d0",), {"batch": 512}))
-
-
 def test_the_first_failures_before_any_report_end_the_experiment() -> None:
     script = Script(devices=1, max_failures=2).wants(Start(1), Start(1), Start(1)).start().drop()
     script.exited(0, "failed", error="no such file").expect(ConfirmRelease(("d0",)))
@@ -235,11 +190,10 @@ def test_an_exit_without_a_checkpoint_keeps_the_older_one() -> None:
     assert (script.trial(0).step, script.trial(0).saved_step) == (2, 1)
 
 
-@pytest.mark.parametrize("is_memory", [False, True])
-def test_a_trial_that_fails_on_more_atoms_goes_back_and_grows_no_more(is_memory: bool) -> None:
+def test_a_trial_that_fails_on_more_atoms_goes_back_and_grows_no_more() -> None:
     """The trial has trained a step on d0, and fails on d0 and d1 before it reports."""
     script = stages.waiting().released("d0").drop().up(0)
-    script.exited(0, "failed", error="ValueError: not wrapped", barred=is_memory)
+    script.exited(0, "failed", error="ValueError: not wrapped")
     script.drop().released("d0").expect(launch(0, 3, "d0"))
     assert script.trial(0).error is None
     assert "goes back to 1 and grows no more: ValueError: not wrapped" in str(script.trial(0).story)

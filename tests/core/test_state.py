@@ -60,15 +60,6 @@ def test_the_configurations_left_are_counted(
             state.draw()
 
 
-def test_a_barred_configuration_is_not_left() -> None:
-    """Two configurations, each tried twice; the first is barred when it has been tried once."""
-    state = State(Rules(deadline_s=1.0), lambda n: {"n": n % 2} if n < 4 else None)
-    state.configurations.bar(state.draw().hparams)
-    state.draw()
-    state.draw()
-    assert state.draws_left == 0
-
-
 def test_asking_twice_draws_once() -> None:
     asked: list[int] = []
 

@@ -107,21 +107,12 @@ class Machine(FragileExecutor):
     told: list[Event]
 
     def poll(self, until: float) -> Sequence[Event]:
-        events = [_with_memory(event) for event in super().poll(until)]
+        events = list(super().poll(until))
         self.told += [event for event in events if isinstance(event, TWICE)]
         if events and self.told and self.rng.random() < 0.1:
             again = self.rng.choice(self.told[-20:])
             events.append(msgspec.structs.replace(again, at=self.now()))
         return events
-
-    def reconcile(self, live: Any) -> Sequence[Event]:
-        return [_with_memory(event) for event in super().reconcile(live)]
-
-
-def _with_memory(event: Event) -> Event:
-    if isinstance(event, TrialExited) and event.outcome == "failed":
-        event.barred = event.trial % 2 == 0
-    return event
 
 
 class Search(Daemons):

@@ -35,7 +35,6 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "n": numbers,
     "by": text,
     "why": text,
-    "barred": st.booleans(),
     "curve": st.lists(floats, max_size=5).map(tuple),
     "device": text,
     "devices": names,

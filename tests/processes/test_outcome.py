@@ -227,9 +227,9 @@ def test_whose_memory_an_error_is_about(text: str, kind: str | None) -> None:
     assert memory_fault(text) == kind
 
 
-def test_a_failure_for_want_of_memory_bars_its_configuration() -> None:
+def test_a_failure_for_want_of_memory_says_what_avoids_it() -> None:
     blamed = blame(f"rank 0: {TORCH}\ntrace", 2)
-    assert (blamed.outcome, blamed.barred) == ("failed", True)
+    assert blamed.outcome == "failed"
     head, _, rest = blamed.error.partition("\n")
     assert head == (
         "out of GPU memory on 2 atoms. Smaller batches or models in the search space avoid it"
@@ -239,15 +239,15 @@ def test_a_failure_for_want_of_memory_bars_its_configuration() -> None:
 
 def test_with_strangers_on_its_gpus_it_is_lost_as_the_memory_may_have_been_theirs() -> None:
     blamed = blame(TORCH, 2, ["pid 9 (bob: x)"])
-    assert (blamed.outcome, blamed.barred) == ("lost", False)
+    assert blamed.outcome == "lost"
     assert blamed.error.endswith("others were on its GPUs: pid 9 (bob: x)")
-    assert blame(KILLED, 1, ["pid 9 (bob: x)"]).barred, (
+    assert blame(KILLED, 1, ["pid 9 (bob: x)"]).outcome == "failed", (
         "a stranger on the GPU takes nothing of the machine's memory"
     )
 
 
 def test_an_error_of_the_hardware_is_not_the_trials() -> None:
     blamed = blame("CUDA error: uncorrectable ECC error encountered", 1)
-    assert (blamed.outcome, blamed.barred) == ("lost", False)
+    assert blamed.outcome == "lost"
     assert blamed.error.startswith("its GPU is to blame, not the trial")
-    assert blame("ValueError: x", 2) == ("failed", "ValueError: x", False)
+    assert blame("ValueError: x", 2) == ("failed", "ValueError: x")

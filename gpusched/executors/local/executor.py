@@ -207,8 +207,7 @@ class TorchrunExecutor(LiveExecutor):
         if ending.outcome == "failed" and ending.error is not None:
             seen = [one for one in self._devices.readings() if one.device in names]
             strangers = [who for one in seen for who in one.strangers]
-            blamed = outcome.blame(ending.error, len(names), strangers)
-            ending.outcome, ending.error, ending.barred = blamed
+            ending.outcome, ending.error = outcome.blame(ending.error, len(names), strangers)
         if incarnation.rank_peer is not None:
             incarnation.rank_peer.drain()
         commit_left(incarnation.paths.checkpoints, boot_id())
