@@ -19,8 +19,6 @@ from gpusched.folder.files import own_folder, sync, write_durably
 
 VARIABLE = "GPUSCHED_JOURNALS"
 """Folder for homes; where it is set, the journal of every search on a cluster has one."""
-_OF = "journal-of"
-"""File of a home that names the link by which its experiment finds the journal."""
 _OWN_TOO = {"tmpfs", "ramfs", "overlay"}
 """File systems of one machine that have no disk of their own."""
 
@@ -33,23 +31,11 @@ class Home:
         self._is_wanted = is_wanted and (VARIABLE in os.environ or not is_on_own_disk(link.parent))
 
     def move_in(self) -> None:
-        """Have the journal in a home from here on, if one is wanted.
-
-        Raises InputError where another machine has the home, or another search, of which this one is a copy.
-        """
-        home = _home_of(self._link)
-        if home is None:
-            if self._is_wanted:
-                self._settle()
-            return
-        require_journal(self._link)
-        first = Path((home / _OF).read_text())
-        if first != self._link and _home_of(first) == home:
-            raise InputError(
-                f"{self._link.parent} is a copy of {first.parent}, and both would write into one journal: "
-                "continue that one"
-            )
-        (home / _OF).write_text(str(self._link))
+        """Have the journal in a home from here on, if one is wanted. Raises InputError where another machine has it."""
+        if _home_of(self._link) is not None:
+            require_journal(self._link)
+        elif self._is_wanted:
+            self._settle()
 
     def _settle(self) -> None:
         """Make a home with what the journal has so far; have the link lead there. Raises GpuschedError."""
@@ -63,7 +49,6 @@ class Home:
                 raise InputError(f"{error}; {remedy}") from None
             for left in folder.iterdir():
                 left.unlink()
-            (folder / _OF).write_text(str(self._link))
             if self._link.exists():
                 _backup(self._link, folder / self._link.name)
             aside.unlink(missing_ok=True)

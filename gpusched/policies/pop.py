@@ -161,12 +161,6 @@ class Pop(base.Policy):
 
     # ------------------------------------------------------------ the target
 
-    def on_wake(self, view: View) -> Sequence[Decision]:
-        self._target = None
-        if self._best > NEVER:
-            self._aim(view)
-        return base.NOTHING
-
     def _note_metric(self, view: View, trial: TrialView) -> None:
         is_best = trial.metric is not None and trial.score > self._best
         if is_best:

@@ -295,7 +295,9 @@ class Seer(base.Policy):
         winner = max(self._bracket_of, key=lambda trial: (view.trials[trial].score, -trial))
         others = [trial for trial in self._bracket_of if trial != winner]
         atoms = self._atoms_of(view, winner)
-        rest_s = min(60.0 * (self._budget(view) - plan.used_budget) / atoms, view.time_left_s)
+        rest_s = view.time_left_s
+        if self.options.B is not None:
+            rest_s = min(60.0 * (self.options.B - plan.used_budget) / atoms, rest_s)
         out = [Stop(trial, "the last stage is over: another trial is the best") for trial in others]
         if self._winner is None and rest_s > 1e-6:
             self._winner = winner
@@ -304,9 +306,6 @@ class Seer(base.Policy):
             return (*out, Say(f"trial {winner} has won and trains on"), WakeAt(view.now + rest_s))
         self._bracket_of.clear()
         return (*out, Complete(winner, "the best trial of the last stage"))
-
-    def _budget(self, view: View) -> float:
-        return self.options.B if self.options.B is not None else float("inf")
 
     def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
         self._meet(view)
@@ -336,5 +335,4 @@ class Seer(base.Policy):
         place = self._bracket_of.get(trial.id)
         if place is None or self.plan is None:
             return ()
-        atoms = self.plan.brackets[place].atoms
-        return (f"bracket {place + 1} of stage {self._stage}: {atoms} atoms",)
+        return (self._why(trial.id, self.plan.brackets[place].atoms),)

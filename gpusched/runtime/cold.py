@@ -3,8 +3,8 @@
     python -m gpusched.runtime.cold OPTIONS    torchrun, with a store that listens on loopback only
     python -I cold.py SCRIPT [ARGS..]          a rank before it becomes ``python SCRIPT``
 
-* ``torchrun`` registers our rendezvous and asks for it; where this torch is too old to have one registered, its own is
-  used, and it is said. The exit codes of ranks that failed are left in the file ``GPUSCHED_CODES`` names, for the shim.
+* ``torchrun`` registers our rendezvous and asks for it. The exit codes of ranks that failed are left in the file
+  ``GPUSCHED_CODES`` names, for the shim.
 * ``rank``, by any Python 3, gives its process its streams, its cores and its own variables (from ``GPUSCHED_RANKS``),
   then runs the script with the same interpreter (``gpusched.runtime.rank``), or executes it if it is another kind of
   program (executable, no ``.py``).
@@ -22,8 +22,11 @@ def torchrun() -> int:
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+    from gpusched.runtime import rendezvous
+
+    rendezvous.register()
     try:
-        run.main(["--rdzv-backend", _backend(), *sys.argv[1:]])
+        run.main(["--rdzv-backend", rendezvous.NAME, *sys.argv[1:]])
     except ChildFailedError as failed:
         codes = {rank: failure.exitcode for rank, failure in failed.failures.items()}
         with open(os.environ["GPUSCHED_CODES"], "w") as file:  # noqa: PTH123
@@ -31,17 +34,6 @@ def torchrun() -> int:
         print(failed, file=sys.stderr)
         return 1
     return 0
-
-
-def _backend() -> str:
-    try:
-        from gpusched.runtime import rendezvous
-
-        rendezvous.register()
-    except (ImportError, AttributeError, TypeError) as problem:
-        print(f"gpusched: this torch's own rendezvous is used: {problem}", file=sys.stderr)
-        return "c10d"
-    return rendezvous.NAME
 
 
 def rank() -> None:

@@ -64,19 +64,6 @@ def test_at_the_end_the_journal_is_a_file_of_its_folder_until_the_search_goes_on
     assert read(link) == entries
 
 
-def test_a_copy_of_a_search_that_runs_is_refused(link: Path) -> None:
-    """Two daemons had one journal, and the first to end took it away from the other."""
-    home = moved_in(link)
-    entries = write(link, 20)
-    other = shutil.copytree(link.parent, link.parent.with_name("other"), symlinks=True) / link.name
-    with pytest.raises(InputError, match=rf"is a copy of {link.parent}, and both would write"):
-        moved_in(other)
-    assert read(other) == entries
-    moved_in(link)
-    home.move_out()
-    assert read(link) == entries
-
-
 def test_a_moved_search_keeps_its_journal(link: Path, disk: Path) -> None:
     moved_in(link)
     entries = write(link, 20)
