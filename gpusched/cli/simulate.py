@@ -14,7 +14,7 @@ from gpusched.text import count, show_duration, show_metric
 if TYPE_CHECKING:
     from gpusched.sim.study import Result
 
-_CURVES = "linear (default), sqrt, none, resnet18, resnet50, resnet101, shufflenet, or 2:1.9,4:3.6"
+_CURVES = "linear (default), sqrt, none, resnet18, resnet50, resnet101 or shufflenet"
 _DELAY = "duration of a launch or resize: seconds, or a share of the deadline, 5%% (0)"
 
 

@@ -5,7 +5,6 @@ Times in (virtual) seconds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -78,34 +77,17 @@ class Workload(Protocol):
         ...
 
 
-def parse_scaling(text: str) -> tuple[str | dict[int, float], Scaling]:
+def parse_scaling(text: str) -> tuple[str | Mapping[int, float], Scaling]:
     """Read how training scales: as a recipe says it, and as a function.
 
-    ``linear``, ``sqrt``, ``none``, a model of HyperSched's Table 3 (``resnet50``), or a table (``2:1.9,4:3.6``).
-    Raises InputError.
+    ``linear``, ``sqrt``, ``none``, or a model of HyperSched's Table 3 (``resnet50``). Raises InputError.
     """
     if text in speed.NAMED:
         return text, speed.NAMED[text]
-    points = dict(TABLE_3[text]) if text in TABLE_3 else _table(text)
-    return points, speed.table(points)
-
-
-def _table(text: str) -> dict[int, float]:
-    points = {}
-    for part in text.split(","):
-        atoms, colon, throughput = part.partition(":")
-        try:
-            number, value = int(atoms), float(throughput)
-        except ValueError:
-            known = ", ".join([*speed.NAMED, *TABLE_3])
-            what = f"'{part}' is not atoms:throughput" if colon else "unknown"
-            raise InputError(
-                f"scaling {text}: {what}; one of {known}, or a table such as 2:1.9,4:3.6"
-            ) from None
-        if number < 1 or not (math.isfinite(value) and value > 0):
-            raise InputError(f"scaling {text}: '{part}' must be above 0 on at least 1 atom")
-        points[number] = value
-    return points
+    if text not in TABLE_3:
+        known = ", ".join([*speed.NAMED, *TABLE_3])
+        raise InputError(f"scaling {text}: unknown; one of {known}")
+    return TABLE_3[text], speed.table(TABLE_3[text])
 
 
 # ---------------------------------------------------------------- trials and devices

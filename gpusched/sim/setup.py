@@ -69,6 +69,9 @@ def recipe(setup: Setup) -> Recipe:
     """Return the recipe that a live search of this kind would have."""
     workload = setup.load()
     assumed = setup.assumed or setup.scaling
+    kind, wanted = policies.options_type(setup.policy), {**workload.defaults, **setup.options}
+    known = {item.name for item in dataclasses.fields(kind)} & wanted.keys()
+    options = dataclasses.asdict(kind(**{key: wanted[key] for key in known}))
     return Recipe(
         name=f"sim-{policies.label(setup.policy)}",
         script=Path(f"simulated:{setup.workload}"),
@@ -78,7 +81,7 @@ def recipe(setup: Setup) -> Recipe:
         mode=workload.mode,
         space=workload.space(setup.seed),
         policy_name=setup.policy,
-        policy_options=complete_options(setup.policy, {**workload.defaults, **setup.options}),
+        policy_options=options,
         devices=f"cpu:{setup.atoms}",
         max_atoms=setup.max_atoms,
         sizes=setup.sizes,
@@ -90,13 +93,6 @@ def recipe(setup: Setup) -> Recipe:
         max_failures=setup.max_failures,
         target=setup.target,
     )
-
-
-def complete_options(policy: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Every option of the policy: those wanted that it has, the defaults of the others."""
-    kind = policies.options_type(policy)
-    known = {item.name for item in dataclasses.fields(kind)}
-    return dataclasses.asdict(kind(**{key: wanted[key] for key in wanted if key in known}))
 
 
 def quiet(setup: Setup) -> dict[str, Any]:

@@ -5,14 +5,13 @@ Results come back in the order of the setups, whichever was done first.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import math
 import os
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -89,27 +88,15 @@ def run(
     search, executor = experiment(setup, of), setup.machine()
     suggester = make_suggester(of, search, is_virtual=True)
     driver = Driver(search, executor, journal, suggester=suggester, observer=observer, check=check)
+    gc.disable()  # a simulation makes no cyclic garbage, and keeps ever more that would be looked at
     try:
-        with without_collector():
-            start(driver, executor)
-            driver.run()
+        start(driver, executor)
+        driver.run()
     finally:
+        gc.enable()
         if suggester is not None:
             suggester.close()
     return search, result(setup, search, executor, time.perf_counter() - began)
-
-
-@contextlib.contextmanager
-def without_collector() -> Iterator[None]:
-    """Run without looking for cyclic garbage: a simulation makes none, and all that it keeps would be looked at again
-    and again, the more the longer it is."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def result(setup: Setup, search: Experiment, executor: SimExecutor, wall_s: float) -> Result:
@@ -190,7 +177,9 @@ class Mean:
         if len(found) < 2:
             return cls(mean, math.nan, len(found))
         spread = statistics.stdev(found) / math.sqrt(len(found))
-        return cls(mean, student_t(len(found) - 1) * spread, len(found))
+        from scipy.special import stdtrit  # dear to import
+
+        return cls(mean, float(stdtrit(len(found) - 1, 0.975)) * spread, len(found))
 
     def __str__(self) -> str:
         if self.count == 0:
@@ -199,10 +188,3 @@ class Mean:
             return f"{self.mean:.4g}"
         width = f"{self.half_width:.0f}" if self.half_width >= 10 else f"{self.half_width:.2g}"
         return f"{self.mean:.4g} ± {width}"
-
-
-def student_t(degrees: int) -> float:
-    """Return the number of standard errors in half of a two-sided 95% interval."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(degrees, 0.975))

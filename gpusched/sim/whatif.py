@@ -196,7 +196,8 @@ def _seen(state: State) -> Iterator[SeenTrial]:
     """Yield the curves so far, and the trials that failed without a report."""
     sign, usual_s = state.rules.sign, state.speed.step_on_one_atom_s or 1.0
     for trial in state.trials.values():
-        ending = _ending(state, trial.id)
+        is_own = trial.state.value == "completed" and "finished at step" in trial.last_reason
+        ending: Any = "failed" if trial.state.value == "failed" else "finished" if is_own else None
         curve = dict(trial.curve)
         if not curve and ending is None:
             continue
@@ -205,18 +206,6 @@ def _seen(state: State) -> Iterator[SeenTrial]:
             step_s = trial.step_time_s * state.speed.s(trial.trained_atoms or trial.atoms or 1)
         scores = {step: curve[step] * sign for step in sorted(curve)}
         yield SeenTrial(trial.id, scores, step_s, ending)
-
-
-def _ending(state: State, number: int) -> Any:
-    trial = state.trials[number]
-    if trial.state.value == "failed":
-        return "failed"
-    is_own = (
-        trial.state.value == "completed"
-        and trial.story
-        and "finished at step" in trial.story[-1][1]
-    )
-    return "finished" if is_own else None
 
 
 # ---------------------------------------------------------------- one command's worth

@@ -55,7 +55,7 @@ def test_the_best_model_on_disk_is_the_best_one_reported(policy, save_s):
 
 def test_scaling_divides_the_step_time(steady):
     # One step more where it ends before the last call, 1.5 s after the deadline.
-    for scaling, steps in (("linear", 201), ("sqrt", 101), ("none", 50), ("4:3.2", 161)):
+    for scaling, steps in (("linear", 201), ("sqrt", 101), ("none", 50), ("resnet18", 172)):
         setup = Setup(
             policy="fifo",
             options={"R": 1000},
