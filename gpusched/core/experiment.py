@@ -124,7 +124,6 @@ class Experiment:
         trial = self._current(event.trial, event.incarnation)
         if trial is not None and trial.decided_at is not None:
             trial.decided_at += event.waited_s
-            self.idle.waited_for_imports(trial, event.waited_s)
         if trial is not None and trial.state is S.STARTING:
             self._set_up(trial)
 

@@ -11,20 +11,10 @@ from typing import Any
 
 from gpusched.core.decisions import Policy
 from gpusched.core.state import State
-from gpusched.core.trial import NEVER, TrialRecord, TrialState
+from gpusched.core.trial import TrialRecord, TrialState
 from gpusched.text import count, show_duration
 
 S = TrialState
-
-
-@dataclass(frozen=True, slots=True)
-class RungRank:
-    """The trial's place at one rung: ``rank`` 1 is the best of ``of``; None: its metric was not finite there."""
-
-    milestone: int
-    rank: int
-    of: int
-    metric: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +29,8 @@ class Moment:
 class Explanation:
     """Reasons for a trial's state, and what would change it.
 
-    ``why``: the present state in a sentence; ``moves_when``: what would change it (empty: nothing will); ``standings``:
-    its ranks in rungs, lowest first; ``policy``: the policy's sentences; ``saved_step``, ``saved_age_s``: its newest
-    checkpoint, None without one.
+    ``why``: the present state in a sentence; ``moves_when``: what would change it (empty: nothing will); ``policy``:
+    the policy's sentences; ``saved_step``, ``saved_age_s``: its newest checkpoint, None without one.
     """
 
     trial: int
@@ -50,7 +39,6 @@ class Explanation:
     metric: float | None
     why: str
     moves_when: str
-    standings: tuple[RungRank, ...]
     policy: tuple[str, ...]
     story: tuple[Moment, ...]
     hparams: Mapping[str, Any]
@@ -93,7 +81,6 @@ def explain(state: State, policy: Policy, trial_id: int, now: float | None = Non
         metric=trial.metric,
         why=_why(state, trial),
         moves_when=_moves_when(state, trial),
-        standings=tuple(_standings(state, policy, trial)),
         policy=tuple(policy.explain(state, state.trials[trial_id])),
         story=tuple(_without_echoes(trial.story)),
         hparams=trial.hparams,
@@ -101,14 +88,6 @@ def explain(state: State, policy: Policy, trial_id: int, now: float | None = Non
         saved_step=trial.saved_step or None,
         saved_age_s=trial.saved_age_s(state.now if now is None else now),
     )
-
-
-def _standings(state: State, policy: Policy, trial: TrialRecord) -> Iterator[RungRank]:
-    for rung in policy.rungs:
-        if trial.id in rung:
-            score = rung.score(trial.id)
-            metric = score * state.rules.sign if score > NEVER else None
-            yield RungRank(rung.milestone, rung.rank(trial.id) + 1, len(rung), metric)
 
 
 def _without_echoes(story: Sequence[tuple[float, str]]) -> Iterator[Moment]:

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 from gpusched.core.allocation import DeviceSlot, DeviceState
 from gpusched.core.state import State
-from gpusched.core.trial import TrialRecord, TrialState
+from gpusched.core.trial import TrialState
 from gpusched.text import count
 
 STARTING = "a trial is starting"
-IMPORTING = "the script's libraries are imported, once for all trials"
 RELEASING = "the release is being confirmed"
 QUARANTINED = "quarantined"
 RESERVED = "reserved for a trial that grows at its next report"
@@ -47,13 +46,6 @@ class IdleTime:
         self.since = {reason: self.since.get(reason, began) for reason in atoms}
         for reason, number in atoms.items():
             self.by_reason[reason] = self.by_reason.get(reason, 0.0) + number * (at - began)
-
-    def waited_for_imports(self, trial: TrialRecord, waited_s: float) -> None:
-        """Count the part of a launch in which it waited for the warm server for what it was."""
-        idle_s = min(trial.atoms * waited_s, self.by_reason.get(STARTING, 0.0))
-        if idle_s > 0.0:
-            self.by_reason[STARTING] -= idle_s
-            self.by_reason[IMPORTING] = self.by_reason.get(IMPORTING, 0.0) + idle_s
 
 
 def _counts(state: State) -> dict[str, int]:

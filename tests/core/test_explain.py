@@ -9,7 +9,7 @@ import pytest
 
 from gpusched import policies
 from gpusched.core.decisions import Start
-from gpusched.core.explain import RungRank, explain
+from gpusched.core.explain import explain
 from tests.core import stages
 from tests.helpers import Script, snapshot
 
@@ -72,21 +72,12 @@ def test_a_person_holds_it() -> None:
     assert told.moves_when == "a person unpauses the trial"
 
 
-def test_standings_are_ranks_and_metrics_in_rungs() -> None:
+def test_ranks_in_rungs_are_the_policys_sentences() -> None:
     policy = policies.make("asha", {"r": 1, "R": 16, "eta": 2.0})
     script = Script(devices=3, policy=policy, max_trials=3, mode="min").start().drop()
     for trial, loss in ((0, 0.5), (1, 0.3), (2, None)):
         script.report(trial, loss).drop()
-    found = [explain(script.state, policy, trial).standings for trial in range(3)]
-    assert found == [
-        (RungRank(1, 2, 3, 0.5),),
-        (RungRank(1, 1, 3, 0.3),),
-        (RungRank(1, 3, 3, None),),
-    ]
-    told = explain(script.state, policy, 0)
-    assert "rung 1: 2nd of 3" in told.policy[0]
-    data = asdict(told)
-    assert data["standings"] == ({"milestone": 1, "rank": 2, "of": 3, "metric": 0.5},)
+    assert "rung 1: 2nd of 3" in explain(script.state, policy, 0).policy[0]
 
 
 def test_nobody_knows_it() -> None:

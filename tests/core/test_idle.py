@@ -62,12 +62,11 @@ def test_facts_about_the_search_come_before_the_policy() -> None:
     assert [row[2] for row in told(script)] in ([], ["the search is ending"])
 
 
-def test_every_atom_second_is_counted_once_and_imports_apart() -> None:
+def test_every_atom_second_is_counted_once() -> None:
     script = Script(devices=2).wants(Start(1)).start().drop().wait(10.0)
-    script.feed(TrialUp(at=10.0, trial=0, incarnation=1, waited_s=6.0)).drop()
+    script.feed(TrialUp(at=10.0, trial=0, incarnation=1)).drop()
     spent = script.experiment.idle.by_reason
-    assert spent[idle.STARTING] == pytest.approx(4.0)
-    assert spent[idle.IMPORTING] == pytest.approx(6.0)
+    assert spent[idle.STARTING] == pytest.approx(10.0)
     assert sum(spent.values()) == pytest.approx(20.0)  # the other atom was free for as long
     script.wait(5.0).report(0).drop()
     assert sum(spent.values()) == pytest.approx(25.0)
