@@ -97,7 +97,7 @@ def _name(setup: Setup) -> str:
 
 def _meta(setup: Setup, began: Beginning) -> dict[str, object]:
     return {
-        "began": began.to_json(),
+        "began": dataclasses.asdict(began),
         "epoch": 1,
         "simulated": dataclasses.asdict(setup),
         "rules": quiet(setup),

@@ -85,7 +85,7 @@ class Daemon:
             self._foreword += settle_policy(paths, recipe)
         self.assembled: Assembled = assemble(recipe, paths)
         self.experiment = self.assembled.experiment
-        self._began = Beginning.from_json(json.loads(paths.began.read_bytes()))
+        self._began = Beginning(**json.loads(paths.began.read_bytes()))
         self._home = Home(paths.journal, is_wanted=recipe.cluster is not None)
         if resuming:
             with self._left_whole():
@@ -180,7 +180,7 @@ class Daemon:
 
     def _note_beginning(self, event: Event, _commands: object) -> None:
         if type(event) is LimitsMoved and event.began:
-            self._began = Beginning.from_json(event.began)
+            self._began = Beginning(**event.began)  # type: ignore[arg-type]
 
     def _start(self) -> None:
         inventory = self.executor.inventory()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from gpusched.core.events import LimitsMoved
@@ -104,7 +105,7 @@ def reopened(assembled: Assembled, wish: Wish, began: Beginning) -> LimitsMoved:
     if best is not None and state.trials[best.trial].cut_atoms is not None:
         give_back(paths, best.trial, best.step)
     checkpoints = {str(trial.id): step for trial, step in _checkpoints(assembled) if step}
-    return LimitsMoved(at=state.now, checkpoints=checkpoints, began=began.to_json(), **limits)
+    return LimitsMoved(at=state.now, checkpoints=checkpoints, began=asdict(began), **limits)
 
 
 def require_reopenable(assembled: Assembled, wish: Wish) -> None:

@@ -165,7 +165,7 @@ def write_recipe(paths: ExperimentPaths, recipe: Recipe, began: Beginning) -> No
     if (own := policy_file(recipe)) is not None:
         write_durably(paths.policy, own.read_bytes())
     write_durably(paths.worker, json.dumps(recipe.worker_settings()).encode())
-    write_durably(paths.began, json.dumps(began.to_json()).encode())
+    write_durably(paths.began, json.dumps(asdict(began)).encode())
     resolved = json.dumps(recipe.resolved(), ensure_ascii=False, indent=1)
     write_durably(paths.resolved, resolved.encode())
 
@@ -193,13 +193,6 @@ class Beginning:
         """Return the instant so many seconds before now."""
         now = cls.now()
         return cls(now.wall_s - seconds, now.boottime_s - seconds, now.boot_id)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Beginning:
-        return cls(float(value["wall_s"]), float(value["boottime_s"]), str(value["boot_id"]))
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class ExperimentClock:

@@ -121,15 +121,13 @@ class Hunt:
             sweep_shared_memory(self._made_s)
         return len(self._left)
 
-    def end(self, limit_s: float) -> tuple[int, str]:
-        """Kill until nothing is left, at most for ``limit_s``; return the number of processes, and what is left."""
-        killed = 0
-        while left := self.round():
-            killed = max(killed, left)
+    def end(self, limit_s: float) -> str:
+        """Kill until nothing is left, at most for ``limit_s``; name what is left."""
+        while self.round():
             if self.since_s > limit_s:
-                return killed, self.describe()
+                return self.describe()
             time.sleep(_ROUND_S)
-        return killed, ""
+        return ""
 
     def describe(self) -> str:
         """Name the processes that are left."""

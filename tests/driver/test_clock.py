@@ -38,7 +38,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def resumed(beginning: Beginning, at_least_s: float = 0.0) -> ExperimentClock:
     """As the next daemon makes it, from what is on the disk."""
     return ExperimentClock(
-        Beginning.from_json(json.loads(json.dumps(beginning.to_json()))), at_least_s=at_least_s
+        Beginning(**json.loads(json.dumps(dataclasses.asdict(beginning)))), at_least_s=at_least_s
     )
 
 

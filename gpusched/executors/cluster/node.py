@@ -134,7 +134,7 @@ class NodeProcess:
     def end_trials(self, but: Collection[tuple[int, int]] = ()) -> None:
         """Kill all incarnations but these; what cannot be killed keeps its devices from being proven clean."""
         for trial, incarnation in incarnations_left(self.paths.root) - {*but}:
-            _, left = Hunt(self.paths, trial, incarnation).end(HUNT_S)
+            left = Hunt(self.paths, trial, incarnation).end(HUNT_S)
             told = f"{left} cannot be killed" if left else "what was left is ended"
             print(f"trial {trial}, launch {incarnation}: {told}", flush=True)
 

@@ -262,6 +262,6 @@ def test_a_process_that_cannot_be_killed_does_not_keep_its_whole_node_out(
     """The process's own devices are: the release rule sees what it holds."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(node, "incarnations_left", lambda _root: {(3, 1)})
-    monkeypatch.setattr(node.Hunt, "end", lambda *_: (0, "process 99 (python)"))
+    monkeypatch.setattr(node.Hunt, "end", lambda *_: "process 99 (python)")
     node.NodeProcess(tmp_path, "node0", "cpu:4").end_trials()
     assert "trial 3, launch 1: process 99 (python) cannot be killed" in capsys.readouterr().out
