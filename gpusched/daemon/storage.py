@@ -187,9 +187,7 @@ def unneeded(paths: ExperimentPaths, needs: Needs, only_final: bool = False) -> 
     return found
 
 
-def remove(
-    folders: Iterable[Path], delete: Callable[[Path], None] = shutil.rmtree
-) -> tuple[int, int]:
+def remove(folders: Iterable[Path]) -> tuple[int, int]:
     """Remove these and return their number and the bytes that gives; what cannot be removed stays."""
     count = size_bytes = 0
     for folder in folders:
@@ -201,7 +199,7 @@ def remove(
             if trash != folder:
                 shutil.rmtree(trash, ignore_errors=True)
                 folder.rename(trash)
-            delete(trash)
+            shutil.rmtree(trash)
             count, size_bytes = count + 1, size_bytes + size
     return count, size_bytes
 

@@ -126,9 +126,7 @@ _WANTED = frozenset(kind.__name__ for kind in _KINDS)
 
 def read(path: Path) -> Timeline:
     """Read a journal that a daemon may be writing. Raises DamagedState."""
-    tail = JournalTail(path)
-    tail.read()
-    return tail.finish()
+    return timeline(rows.read(path, _WANTED))
 
 
 def timeline(entries: Iterable[Entry]) -> Timeline:

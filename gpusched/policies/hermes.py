@@ -24,8 +24,6 @@ from gpusched.policies import base
 
 #: Factor of a quantum at each milestone.
 GROWTH = 2.0
-#: Keeps C finite, whatever a script reports.
-_MOST = 1e300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +102,7 @@ class Job:
             before = self._last
             self._last = 0.5 * self._high + 0.5 * self._low  # loss_j(i)
             fall = self._high - self._low if before is None else before - self._last
-            self.speed = max(-_MOST, min(_MOST, fall)) / self._count
+            self.speed = fall / self._count
         self._count, self._low, self._high = 0, math.inf, -math.inf
         self.quanta += 1
         self.began_s = now_s
