@@ -89,19 +89,11 @@ def _link_folder(source: Path, target: Path) -> None:
     """Give the files of a folder names in another folder, too."""
     private_folder(target)
     for entry in source.iterdir():
-        (_link_folder if entry.is_dir() else _link)(entry, target / entry.name)
+        if entry.is_dir():
+            _link_folder(entry, target / entry.name)
+        else:
+            (target / entry.name).hardlink_to(entry)
     sync(target)
-
-
-def _link(source: Path, target: Path) -> None:
-    """Make a hard link, or a copy where the file system has no links."""
-    try:
-        target.hardlink_to(source)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        shutil.copyfile(source, target)
-        sync(target)
 
 
 def _point_to(link: Path, folder: Path) -> None:

@@ -89,20 +89,6 @@ def test_leftovers_of_a_crash_are_no_hindrance(paths: ExperimentPaths) -> None:
     assert [entry.name for entry in paths.bests.iterdir()] == ["1"]
 
 
-def test_a_file_system_without_links_gets_a_copy(
-    paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = checkpoint(paths, 1, 5)
-
-    def no_links(*_: object) -> None:
-        raise OSError(1, "Operation not permitted")
-
-    monkeypatch.setattr(Path, "hardlink_to", no_links)
-    assert keep(paths, 1, 5)
-    assert (folder / "state.pt").stat().st_nlink == 1
-    assert (paths.best / "checkpoint" / "state.pt").read_text() == "state"
-
-
 class Keeper(LiveExecutor):
     keep_out: Any = None
     readings: Any = None
