@@ -108,7 +108,8 @@ def start_daemon(
         ) from None
     if not {"ok", "error"} & message.keys():
         code = process.wait()
-        raise GpuschedError(f"the daemon ended at once (exit code {code}): {last_line(paths.log)}")
+        why = last_line(paths.log) or "it said nothing"
+        raise GpuschedError(f"the daemon ended at once (exit code {code}): {why}")
     if "error" in message:
         process.wait()
         raise InputError(message["error"], exit_code=message["exit_code"])

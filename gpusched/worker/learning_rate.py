@@ -187,9 +187,8 @@ def steps_per_epoch(loader: Any) -> int:
         sampler = loader.batch_sampler if loader.batch_size is None else loader
         if batch := getattr(sampler, "batch_size", None):
             drop_last = bool(getattr(sampler, "drop_last", False))
-            drawn = getattr(
-                sampler, "sampler", None
-            )  # a part of the data, or a rank's share of `dataset`
+            # A sampler may draw a part of the data; of one that deals out shares, the whole is its data set.
+            drawn: Any = getattr(sampler, "sampler", None)
             drawn = getattr(drawn, "dataset", drawn)
             whole: Any = drawn if hasattr(drawn, "__len__") else loader.dataset
             length = base_steps(len(whole), batch, drop_last=drop_last)

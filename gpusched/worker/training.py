@@ -245,7 +245,7 @@ class Training:
             },
             "loaders": [loader.state_dict() for loader in self.loaders],
             "scalers": [scaler.state_dict() for scaler in self.scalers],
-            #: Those of ``trial.prepare`` and ``trial.schedule`` that the script forgot to track.
+            # Those of trial.prepare and trial.schedule that the script forgot to track.
             "schedules": [
                 None if self._is_tracked(each) else state.save_object("schedule", each)
                 for each in self.schedules
@@ -271,11 +271,15 @@ class PlainState(dict[str, Any]):
     where those of its default are.
     """
 
+    #: Names that a checkpoint had, and the script has not asked for since.
+    _restored: frozenset[str] = frozenset()
+
     def setdefault(self, key: str, default: Any = None) -> Any:
         """Return the value, its tensors on the devices of ``default``'s; set it to ``default`` where it is missing."""
         from gpusched.worker import state
 
-        if key in self:
+        if key in self._restored:
+            self._restored -= {key}
             self[key] = state.moved(self[key], default)
         return super().setdefault(key, default)
 
@@ -286,6 +290,7 @@ class PlainState(dict[str, Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take saved values over; names that the script has set before and the checkpoint lacks stay."""
         self.update(state)
+        self._restored = frozenset(state)
 
 
 class Pickled:

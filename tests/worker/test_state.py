@@ -56,6 +56,7 @@ def test_a_default_says_on_which_device_tensors_come_back() -> None:
     found = state.setdefault("ema", {"w": torch.zeros(2, device="meta"), "n": 0})
     assert (found["w"].device.type, found["n"]) == ("meta", 3)
     assert state["ema"] is found
+    assert state.setdefault("ema", {"w": torch.zeros(2), "n": 0}) is found, "asked again"
     assert state.setdefault("seen", 7) == 7
 
 
