@@ -68,7 +68,7 @@ class CudaDevices:
         """Find the GPUs that ``spec`` (``auto``, ``cuda``, ``cuda:0,2``, UUIDs) names within CUDA_VISIBLE_DEVICES.
 
         ``experiment``: its folder; processes whose GPUSCHED_DIR is that folder are ours. ``known``: the device ids of
-        a search that is resumed; those that are gone are listed as unusable, and as many others of ``spec`` after them.
+        a search that is resumed; those that are gone are listed as unusable, and where all are, as many of ``spec``.
         May take seconds, and at most some minutes with a driver that hangs. Raises DeviceError.
         """
         self._world = world or World()
@@ -90,13 +90,14 @@ class CudaDevices:
                 )
             self._islands = islands(self._machine.gpus)
             units = self._known_units(known or ())
-            had = {unit.gpu.uuid: unit.gpu.is_shown for unit in units}
-            lost = list(had.values()).count(False)
-            if known is None or lost:  # a machine of the cloud comes back with other GPUs
-                with contextlib.suppress(*[DeviceError] if lost else ()):
+            # A machine of the cloud that was stopped comes back with other GPUs. Where some of its own are there,
+            # numbers in `spec` may mean others than the search was given.
+            is_elsewhere = bool(units) and not any(unit.gpu.is_shown for unit in units)
+            if known is None or is_elsewhere:
+                with contextlib.suppress(*[DeviceError] if is_elsewhere else ()):
                     gpus = choose(self._machine.gpus, spec, environ.get("CUDA_VISIBLE_DEVICES"))
                     gpus.sort(key=lambda gpu: (self._islands[gpu.uuid], gpu.pci_bus_id.lower()))
-                    gpus = [gpu for gpu in gpus if gpu.uuid not in had][: lost or None]
+                    gpus = gpus[: len({unit.gpu.uuid for unit in units}) or None]
                     units += [u for gpu in gpus for u in self._units_of_gpu(gpu, atoms_per_gpu)]
             self._leases = Leases(lease_folder(environ), str(experiment or f"of pid {os.getpid()}"))
         except DeviceError:
