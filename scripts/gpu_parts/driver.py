@@ -128,9 +128,11 @@ def nvml(*, device: str) -> Iterator[dict[str, Any]]:
         "device_files_open": [name for name in opened if "nvidia" in name],
         "calls": answers,
     }
-    warm = subprocess.run(
-        [sys.executable, "-c", _WARM], capture_output=True, text=True, check=False
-    )
+    alone = {
+        **os.environ,
+        "OPENBLAS_NUM_THREADS": "1",
+    }  # as the warm server sets it before it imports
+    warm = subprocess.run([sys.executable, "-c", _WARM], capture_output=True, text=True, env=alone)
     yield {"part": "nvml", "warm_imports": warm.stdout.strip() or warm.stderr[-300:]}
     idle = used(handle)
     process = begin(_CONTEXT, device)
