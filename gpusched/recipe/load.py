@@ -257,6 +257,8 @@ def _check_values(fields: Mapping[str, Any], file: FilePath) -> tuple[Recipe, li
         findings += wrong
     found["log_to"], wrong = check_log_to(draft.log_to or [], folder)
     findings += wrong
+    if draft.atoms_per_gpu > 1 and draft.max_atoms is None:
+        found["max_atoms"] = 1  # nccl takes one rank a GPU
     recipe = Recipe(**found)
     return recipe, [*findings, *_check_together(recipe)]
 
@@ -294,15 +296,18 @@ def _check_arguments(args: Sequence[str], space: Space) -> Iterator[Finding]:
 
 def _check_together(recipe: Recipe) -> Iterator[Finding]:
     """Yield problems of keys that are right alone and wrong together."""
+    on_cpu = isinstance(recipe.devices, str) and recipe.devices.startswith("cpu")
+    if recipe.atoms_per_gpu > 1:
+        if on_cpu:
+            yield ("atoms_per_gpu",), "an atom on the CPU is one slot; leave atoms_per_gpu out"
+        elif recipe.max_atoms != 1 or max(recipe.sizes, default=1) > 1:
+            wrong = "sizes" if recipe.max_atoms == 1 else "max_atoms"
+            yield (wrong,), f"a trial on a share of a GPU has one atom; leave {wrong} out"
+        return
     if recipe.max_atoms is not None and recipe.sizes and min(recipe.sizes) > recipe.max_atoms:
         below = f"{recipe.max_atoms} is below the smallest of sizes, {min(recipe.sizes)}"
         yield ("max_atoms",), f"{below}; raise max_atoms or add a smaller size"
-    on_cpu = isinstance(recipe.devices, str) and recipe.devices.startswith("cpu")
-    if on_cpu and recipe.atoms_per_gpu > 1:
-        yield ("atoms_per_gpu",), "an atom on the CPU is one slot; leave atoms_per_gpu out"
-    elif recipe.atoms_per_gpu > 1 and recipe.max_atoms != 1 and max(recipe.sizes, default=2) > 1:
-        yield ("max_atoms",), "a share of a GPU serves a trial of one atom; write max_atoms: 1"
-    elif recipe.atoms_named is not None:
+    if recipe.atoms_named is not None:
         try:
             recipe.require_atoms(recipe.atoms_named)
         except InputError as error:

@@ -158,6 +158,16 @@ WHOLE = [
         "devices: cpu\natoms_per_gpu: 2\n",
         "6: atoms_per_gpu: an atom on the CPU is one slot",
     ),
+    more(
+        "share and size",
+        "atoms_per_gpu: 2\nsizes: [1, 2]\n",
+        "6: sizes: a trial on a share of a GPU has one atom; leave sizes out",
+    ),
+    more(
+        "share and most",
+        "atoms_per_gpu: 2\nmax_atoms: 2\n",
+        "6: max_atoms: a trial on a share of a GPU has one atom; leave max_atoms out",
+    ),
     more("smallest", "devices: cpu:2\nsizes: [4, 8]\n", "6: sizes: the smallest trial has 4 atoms"),
     more("no atom a GPU", "atoms_per_gpu: 0\n", "5: atoms_per_gpu: must be"),
     more("bundle", "gpus_per_atom: 4\n", "5: gpus_per_atom: unknown key; here it is sizes"),

@@ -45,6 +45,10 @@ target: 0.98
 """
 
 
+def test_a_trial_on_a_share_of_a_gpu_has_one_atom(load: Load) -> None:
+    assert load("atoms_per_gpu: 4\n").max_atoms == 1
+
+
 def test_the_least_recipe_has_every_default(load: Load, folder: Path) -> None:
     recipe = load()
     assert recipe == Recipe(
