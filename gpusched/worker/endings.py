@@ -74,11 +74,12 @@ def headline(error: BaseException, script: str) -> str:
             f"{text} gpusched.init() has made one: write `if not dist.is_initialized():` before this line, or move it "
             f"above gpusched.init()"
         )
-    if (
-        "on the same device" in text
-        and "cuda:0" in text
-        and os.environ.get("LOCAL_RANK", "0") != "0"
-    ):
+    if "on the same device" in text and " cpu" in text:
+        text = (
+            f"{text} A DataLoader from trial.prepare gives batches on trial.device: move the other tensor there, or "
+            f"compare both on the CPU, y.cpu()"
+        )
+    elif "on the same device" in text and os.environ.get("LOCAL_RANK", "0") != "0":
         text = f'{text} Each rank has a GPU of its own: write device = trial.device instead of "cuda:0"'
     if not where or where in text or isinstance(error, SyntaxError):
         return text

@@ -347,6 +347,14 @@ def test_a_script_that_puts_every_rank_on_the_first_gpu_is_told_the_line(
     assert 'write device = trial.device instead of "cuda:0"' in endings.headline(error, __file__)
 
 
+def test_a_script_that_compares_a_prepared_batch_on_the_cpu_is_told_where_batches_are() -> None:
+    """The words of torch 2.11 on a GPU: ``(model(x).cpu() == y)``."""
+    error = RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+    )
+    assert "trial.prepare gives batches on trial.device" in endings.headline(error, __file__)
+
+
 def test_an_attribute_that_a_script_sets_is_the_models(bench: Bench) -> None:
     """On several ranks ``model.scale *= 0.5`` set it on the wrapper, and ``forward`` went on as before."""
 
