@@ -43,7 +43,7 @@ def standing(
     """Return the standing of the search as JSON; cheap enough for twice a second."""
     state, policy = assembled.experiment.state, assembled.experiment.policy
     try:
-        notes = tuple(policy.notes(state))
+        notes = () if state.finished else tuple(policy.notes(state))
     except Exception as error:
         notes = (f"the policy cannot say its notes: {first_line(str(error))}",)
     built = views.build(

@@ -36,6 +36,15 @@ def test_a_policy_that_cannot_say_its_notes_is_shown_without(
     assert "the policy cannot say its notes: mine.py:5: no such note" in view["notes"]
 
 
+def test_what_the_policy_is_doing_is_not_told_of_a_search_that_is_over(
+    assembled: Assembled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assembled.experiment.policy, "notes", lambda state: ("exploring",))
+    assert list(standing(assembled)["notes"]) == ["exploring"]
+    monkeypatch.setattr(assembled.experiment.state, "finished", True)
+    assert not standing(assembled)["notes"]
+
+
 def test_what_cannot_be_shown_is_said_once(
     assembled: Assembled, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
