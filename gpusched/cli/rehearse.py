@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -13,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from rich.console import Console
+from rich.text import Text
 
 from gpusched.cli import common
 from gpusched.daemon import session
 from gpusched.daemon import start as launchpad
+from gpusched.dashboard.feed import LogTail
 from gpusched.doctor.findings import Finding, Judgement, RehearsedLaunch, RehearsedTrial
 from gpusched.doctor.rehearsal import judge
 from gpusched.driver.assemble import Beginning
@@ -136,7 +140,7 @@ def rehearse(
     paths = launchpad.make_experiment(folder, recipe, Beginning.now())
     launchpad.start_daemon(paths)
     try:
-        common.wait_for_end(paths)
+        _show_until_end(paths)
     except KeyboardInterrupt:
         with suppress(GpuschedError):
             session.ask(paths, "cancel")
@@ -152,6 +156,16 @@ def rehearse(
     if not any(rehearsal.findings for rehearsal in found):
         shutil.rmtree(folder, ignore_errors=True)
     return found
+
+
+def _show_until_end(paths: ExperimentPaths) -> None:
+    """Show the newest line of the search's log on a terminal until its daemon is gone: a rehearsal may take minutes."""
+    told = LogTail(paths.log)
+    with Console(stderr=True).status("rehearsing") as status:
+        while find.has_daemon(paths):
+            line = "  ".join(["rehearsing", *map(str.strip, told.lines()[-1:])])
+            status.update(Text(line, no_wrap=True, overflow="ellipsis"))
+            time.sleep(0.1)
 
 
 def _own_folder(rehearsals: Path) -> Path:

@@ -15,6 +15,7 @@ import pytest
 
 from gpusched.folder.paths import ExperimentPaths
 from tests.dashboard.tmux import PROMPT, Terminal
+from tests.rig import wait_until
 
 pytestmark = pytest.mark.skipif(
     shutil.which("tmux") is None, reason="tmux is not installed: no terminal to test in"
@@ -167,3 +168,23 @@ def test_a_terminal_without_unicode_gets_plain_lines(terminal: Open) -> None:
         f"{sys.executable} -c 'from gpusched.cli import attach; print(attach.has_screen())'"
     )
     screen.wait("False")
+
+
+def test_a_rehearsal_shows_where_it_is_and_ctrl_c_ends_its_daemon(
+    terminal: Open, tmp_path: Path
+) -> None:
+    """It was silent for up to ten minutes; once its daemon trained on after Ctrl-C, and no command showed it."""
+    (tmp_path / "slow.py").write_text(
+        "import time, gpusched\ngpusched.init().track()\ntime.sleep(600)\n"
+    )
+    recipe = tmp_path / "slow.yaml"
+    recipe.write_text(
+        "script: slow.py\ndeadline: 1h\nmetric: accuracy\nspace: {lr: 1}\ndevices: cpu:2\n"
+    )
+    screen = terminal(100, 30)
+    screen.type(f"{sys.executable} -m gpusched validate {recipe} --rehearse --dir {tmp_path}")
+    screen.wait("rehearsing .* trial 0 starts on 1 atom")
+    screen.keys("C-c")
+    screen.wait(rf"{PROMPT}\s*$")
+    assert_restored(screen)
+    wait_until(lambda: not [*tmp_path.glob(".rehearsals/*/*/daemon.sock")], "its end")

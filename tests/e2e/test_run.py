@@ -91,17 +91,6 @@ def test_a_daemon_that_ends_at_once_says_why(
     assert "the daemon ended at once (exit code 1): No module named gpusched" in result.err
 
 
-def test_ctrl_c_ends_a_rehearsal_with_its_daemon(sandbox: Sandbox) -> None:
-    """It trained on for ten minutes, and no command showed it."""
-    script = sandbox.root / "slow.py"
-    script.write_text("import time, gpusched\ngpusched.init().track()\ntime.sleep(600)\n")
-    process = sandbox.start("validate", sandbox.recipe(str(script)), "--rehearse")
-    wait_until(lambda: [*sandbox.runs.glob(".rehearsals/*/*/trials/*/logs/1/rank-0.out")], "a rank")
-    process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE_S) == 130
-    wait_until(lambda: not [*sandbox.runs.glob(".rehearsals/*/*/daemon.sock")], "its end")
-
-
 def test_a_search_that_is_over_before_anybody_listens(sandbox: Sandbox) -> None:
     result = sandbox.gpusched("run", sandbox.recipe("good.py", deadline=0.001))
     assert result.code == 3
