@@ -49,8 +49,6 @@ LAUNCH_MOST = 0.03
 class Options(base.HalvingOptions):
     """HyperSched's parameters; the deadline and the atoms are the experiment's."""
 
-    #: On curves of real training 2 and 4 halve the regret of 1 (docs/research/decisions.md); 2 serves short ones too.
-    r: int = 2
     #: COOLDOWN of Algorithm 3, in steps since the last launch at another size.
     cooldown: int = 5
 

@@ -20,7 +20,7 @@ def test_milestones_are_r_times_powers_of_eta_below_R() -> None:
 
 def test_the_first_to_arrive_is_paused() -> None:
     """3.3.1: ASHA "will pause trials if they are within the first eta trials to reach a rung"; lines 10 to 12."""
-    hand = Hand("asha", {"eta": 4.0}, atoms=1)
+    hand = Hand("asha", {"r": 1, "eta": 4.0}, atoms=1)
     hand.report(0, 0.9)
     assert hand.where(0) == "paused"
     assert hand.live == [1]
@@ -29,7 +29,7 @@ def test_the_first_to_arrive_is_paused() -> None:
 
 def test_one_of_eta_is_promoted_and_goes_on_without_a_pause() -> None:
     """Lines 10 and 11: the eta-th arrival continues if it is among the best floor(n/eta) = 1."""
-    hand = Hand("asha", {"eta": 4.0}, atoms=1)
+    hand = Hand("asha", {"r": 1, "eta": 4.0}, atoms=1)
     for trial in range(3):
         hand.report(trial, 0.1 * trial)
     hand.report(3, 0.9)
@@ -39,7 +39,7 @@ def test_one_of_eta_is_promoted_and_goes_on_without_a_pause() -> None:
 
 def test_a_paused_trial_is_promoted_when_it_comes_to_be_among_the_best() -> None:
     """Figure 2 and get_job(): the best of four resumes once the fourth, a worse one, has arrived."""
-    hand = Hand("asha", {"eta": 4.0}, atoms=1)
+    hand = Hand("asha", {"r": 1, "eta": 4.0}, atoms=1)
     for trial, metric in enumerate([0.2, 0.9, 0.1, 0.3]):
         hand.report(trial, metric)
     assert hand.live == [1]
@@ -64,7 +64,7 @@ def test_a_trial_is_judged_once_for_each_rung() -> None:
 
 def test_the_furthest_trained_promotable_trial_comes_first() -> None:
     """get_job(): "let theta_k be the furthest trained promotable configuration"; Algorithm 1, line 19."""
-    hand = Hand("asha", {"eta": 2.0, "R": 100}, atoms=1)
+    hand = Hand("asha", {"r": 1, "eta": 2.0, "R": 100}, atoms=1)
     for trial, metric in enumerate([0.6, 0.5]):  # the second arrival: floor(2/2) = 1, 0 is promoted
         hand.report(trial, metric)
     hand.report(0, 0.6)  # rung 2: first of 1, floor(1/2) = 0: pauses; nobody is promotable
@@ -93,7 +93,7 @@ def test_R_completes_and_may_be_left_out() -> None:
 
 
 def test_non_finite_metrics_rank_worst() -> None:
-    hand = Hand("asha", {"eta": 2.0}, atoms=1)
+    hand = Hand("asha", {"r": 1, "eta": 2.0}, atoms=1)
     hand.report(0, None)
     hand.report(1, -1e300)
     assert hand.where(1) == "running"
