@@ -45,16 +45,16 @@ class Peer:
 
 
 def setups(quick: bool) -> list[Setup]:
+    suite = decisions.SUITES[0]
     return [
         Setup(
             seed=seed,
-            atoms=decisions.ATOMS,
             deadline_s=deadline_s,
             label=f"{task}/{name}",
-            **decisions.situation(task),
+            **suite.situation(task, launch_s),
         )
-        for task in (decisions.TASKS[:1] if quick else decisions.TASKS)
-        for deadline_s in (decisions.DEADLINES[:1] if quick else decisions.DEADLINES)
+        for task in real.TASKS[: 1 if quick else None]
+        for deadline_s, launch_s in suite.schedules[: 1 if quick else None]
         for name in NAMES
         for seed in range(2 if quick else decisions.SEEDS)
     ]
@@ -116,7 +116,7 @@ def work(setup: Setup) -> Peer:
     task, _, name = setup.label.partition("/")
     sampler, rungs, start = name.removeprefix("optuna ").split(", ")
     search = Search(setup, task, sampler, RUNGS[rungs])
-    start_s = decisions.LAUNCH_S + (COLD_S if start.startswith("cold") else 0.0)
+    start_s = setup.delays.launch_s + (COLD_S if start.startswith("cold") else 0.0)
     best = math.inf
     #: When a report comes, by slot; its trial, configuration and step.
     coming: list[tuple[float, int, Any, int, int]] = []
@@ -155,7 +155,7 @@ def draw(results: Sequence[Peer], folder: Path) -> list[str]:
         for one in results:
             task, _, of = one.label.partition("/")
             if of == name:
-                regret = decisions.regret(one)  # type: ignore[arg-type]
+                regret = decisions.regret(decisions.SUITES[0], one)  # type: ignore[arg-type]
                 cells.setdefault(f"{task} {one.deadline:g} s", []).append(regret)
         mean = Mean.of(sum(each) / len(each) for each in zip(*cells.values(), strict=True))
         means = {cell: sum(values) / len(values) for cell, values in cells.items()}

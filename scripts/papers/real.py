@@ -82,18 +82,20 @@ def charlm(hp: Mapping[str, int], step: int) -> tuple[float, float]:
 # ---------------------------------------------------------------- recording
 
 
-def _log(random: Random, low: float, high: float) -> float:
+def log_uniform(random: Random, low: float, high: float) -> float:
     return math.exp(random.uniform(math.log(low), math.log(high)))
 
 
-def _optimizer(net: Any, random: Random) -> Any:
+def optimizer_of(net: Any, random: Random) -> Any:
     import torch
 
-    name, decay = random.choice(["sgd", "momentum", "adam"]), _log(random, 1e-6, 1e-1)
+    name, decay = random.choice(["sgd", "momentum", "adam"]), log_uniform(random, 1e-6, 1e-1)
     if name == "adam":
-        return torch.optim.AdamW(net.parameters(), _log(random, 1e-5, 1e-1), weight_decay=decay)
+        return torch.optim.AdamW(
+            net.parameters(), log_uniform(random, 1e-5, 1e-1), weight_decay=decay
+        )
     momentum = 0.9 if name == "momentum" else 0.0
-    rate = _log(random, 1e-4, 1e0) * (0.3 if momentum else 1.0)
+    rate = log_uniform(random, 1e-4, 1e0) * (0.3 if momentum else 1.0)
     return torch.optim.SGD(net.parameters(), rate, momentum=momentum, weight_decay=decay)
 
 
@@ -119,7 +121,7 @@ def _network(
     net = layers(
         sizes, random.choice([0.0, 0.1, 0.3]), random.choice([nn.ReLU, nn.Tanh, nn.Sigmoid])
     )
-    optimizer, batch = _optimizer(net, random), random.choice([16, 32, 64, 128])
+    optimizer, batch = optimizer_of(net, random), random.choice([16, 32, 64, 128])
     while True:
         net.train()
         for _ in range(updates):
@@ -180,7 +182,7 @@ def _train_autoencoder(random: Random) -> Iterator[float]:
     width, activation = random.choice([32, 64, 128]), random.choice([nn.ReLU, nn.Tanh, nn.GELU])
     sizes = [64, *[width] * random.choice([1, 2]), 6]
     net = nn.Sequential(layers(sizes, 0.0, activation), layers(sizes[::-1], 0.0, activation))
-    optimizer, batch = _optimizer(net, random), random.choice([16, 32, 64, 128])
+    optimizer, batch = optimizer_of(net, random), random.choice([16, 32, 64, 128])
     while True:
         for _ in range(15):
             some = x[torch.randint(len(x), (batch,))]
@@ -199,7 +201,7 @@ def _train_boosting(random: Random) -> Iterator[float]:
     y = y.copy()
     y[:600:5] = (y[:600:5] + 3) % 8
     model = GradientBoostingClassifier(
-        learning_rate=_log(random, 3e-3, 1.5),
+        learning_rate=log_uniform(random, 3e-3, 1.5),
         n_estimators=STEPS,
         max_depth=random.choice([1, 2, 3, 4]),
         subsample=random.choice([0.3, 0.6, 1.0]),
@@ -229,7 +231,7 @@ def _train_adding(random: Random) -> Iterator[float]:
     kind = random.choice([nn.GRU, nn.LSTM, nn.RNN])
     net, head = kind(2, width, batch_first=True), nn.Linear(width, 1)
     both = nn.ModuleList([net, head])
-    optimizer = torch.optim.Adam(both.parameters(), _log(random, 3e-4, 1e-1))
+    optimizer = torch.optim.Adam(both.parameters(), log_uniform(random, 3e-4, 1e-1))
     batch = random.choice([16, 32, 64])
     while True:
         for _ in range(8):
@@ -255,7 +257,11 @@ def _train_charlm(random: Random) -> Iterator[float]:
     recipe = recipe_of("charlm")
     hp = SimpleNamespace(context=32, dropout=0.1, heads=4, text="stdlib")
     hp.width, hp.depth = random.choice([16, 32, 48]), random.choice([1, 2])
-    rate, decay, batch = _log(random, 1e-4, 1e-1), _log(random, 1e-3, 1.0), random.choice([8, 16])
+    rate, decay, batch = (
+        log_uniform(random, 1e-4, 1e-1),
+        log_uniform(random, 1e-3, 1.0),
+        random.choice([8, 16]),
+    )
     text = recipe.read_text(hp, "cpu")
     kept = int(len(text) * (1 - recipe.HELD_BACK))
     training, held_back = (recipe.Windows(part, hp.context) for part in (text[:kept], text[kept:]))

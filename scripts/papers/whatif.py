@@ -24,18 +24,18 @@ from gpusched.sim.physics import SimulatedCurve
 from gpusched.sim.setup import Setup
 from gpusched.sim.study import Mean
 from gpusched.sim.whatif import AskedSearch
-from papers import decisions, study
+from papers import decisions, real, study
 from papers.study import Study
 
 CUTS = (0.25, 0.5, 0.75)
-SEEDS = 2
+SEEDS = 10
 POLICIES = ("hypersched", "asha")
 
 
 def setups(quick: bool) -> list[Setup]:
     return [
         _setup(name, seed)
-        for name in ("synthetic", *(decisions.TASKS[:1] if quick else decisions.TASKS))
+        for name in ("synthetic", *real.TASKS[: 1 if quick else None])
         for seed in range(2 if quick else SEEDS)
     ]
 
@@ -44,7 +44,8 @@ def _setup(name: str, seed: int) -> Setup:
     policy = POLICIES[seed % len(POLICIES)]
     more = {"atoms": 4, "deadline_s": 15.0}
     if name != "synthetic":
-        more = {"atoms": 8, "deadline_s": 60.0, **decisions.situation(name)}
+        (deadline_s, launch_s), *_ = decisions.SUITES[0].schedules
+        more = {"deadline_s": deadline_s, **decisions.SUITES[0].situation(name, launch_s)}
     return Setup(policy=policy, seed=seed, label=name, **more)
 
 
