@@ -257,17 +257,13 @@ class ClientHello(Frame, tag="client"):
 
 
 class Ask(Frame, tag="ask"):
-    """A request. ``in_s``, ``add_s``: seconds from now, or more than there were, of a deadline that is moved.
-
-    ``hparams`` to try, and the ``seed`` of their training.
-    """
+    """A request. ``in_s``, ``add_s``: seconds from now, or more than there were, of a deadline; ``hparams`` to try."""
 
     verb: str
     trial: Count | None = None
     in_s: float | None = None
     add_s: float | None = None
     hparams: dict[str, Any] | None = None
-    seed: Count | None = None
 
 
 class Done(Frame, tag="done"):

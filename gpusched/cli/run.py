@@ -200,7 +200,6 @@ _VALUES = "a hyperparameter's value; a word without '=' names the search"
 @common.command(
     argument("values", _VALUES, metavar="KEY=VALUE", nargs="*"),
     argument("--outside", "allow values outside the space"),
-    argument("--seed N", "seed of training", type=int),
     common.EXPERIMENT_OPTION,
     lines="configuration",
 )
@@ -226,7 +225,7 @@ def try_(args: argparse.Namespace) -> int:
         is_outside = "outside the space" in str(error)
         hint = "\n'--outside' allows values outside the space" if is_outside else ""
         raise InputError(f"{error}{hint}") from None
-    answer = session.ask(paths, "try", hparams=whole, seed=args.seed)
+    answer = session.ask(paths, "try", hparams=whole)
     others = count(answer["before"], "configuration")
     before = f", behind {others} asked for before" if answer["before"] else ""
     text = f"{show_hparams(whole)} starts as soon as an atom is free{before}"

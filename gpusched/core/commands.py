@@ -12,13 +12,12 @@ from msgspec import Struct
 
 
 class Launch(Struct, frozen=True, omit_defaults=True):
-    """Start this incarnation on these devices. They are confirmed free. ``seed`` of training; None: the search's."""
+    """Start this incarnation on these devices. They are confirmed free."""
 
     trial: int
     incarnation: int
     devices: tuple[str, ...]
     hparams: Mapping[str, object]
-    seed: int | None = None
 
 
 class Yield(Struct, frozen=True):

@@ -148,15 +148,11 @@ class DaemonResumed(Event, kw_only=True):
 
 
 class UserAsked(Event, kw_only=True):
-    """A person asked for this at the command line.
-
-    ``hparams``: the configuration to ``try`` next; ``seed`` of its training, None: the search's.
-    """
+    """A person asked for this at the command line. ``hparams``: the configuration to ``try`` next."""
 
     verb: Verb
     trial: int | None = None
     hparams: Mapping[str, object] = field(default_factory=dict)
-    seed: int | None = None
 
 
 class LimitsMoved(Event, kw_only=True):

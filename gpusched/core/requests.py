@@ -38,7 +38,7 @@ def asked(state: State, do: Transitions, event: UserAsked) -> None:
         case "stop_trial" if trial is not None and not trial.is_final:
             do.leave(trial.id, After(S.STOPPED, "stopped by the user"))
         case "try" if state.stopping is None:
-            state.configurations.given.append((event.hparams, event.seed))
+            state.configurations.given.append(event.hparams)
             state.said.append(f"asked to try {show_hparams(event.hparams)}")
         case _:
             pass

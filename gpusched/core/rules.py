@@ -82,8 +82,8 @@ class Configurations:
         self.learns = draw is None
         #: Trials that have started from the sequence.
         self._started = 0
-        #: Configurations that a person asked for, each with the seed of its training.
-        self.given: deque[tuple[Hparams, int | None]] = deque()
+        #: Configurations that a person asked for.
+        self.given: deque[Hparams] = deque()
         #: The answers of a sampler with a memory by their number, and the number it has been asked for.
         self.suggested: dict[int, Hparams | None] = {}
         self.asked_for: int | None = None
@@ -123,11 +123,11 @@ class Configurations:
         is_due = self._left(max_trials) > 0 and self._drawn not in self.suggested
         return self._drawn if is_due else None
 
-    def take(self) -> tuple[Hparams, int | None]:
-        """Take the next, with the seed that a person gave. The caller has asked ``has_next``."""
+    def take(self) -> Hparams:
+        """Take the next. The caller has asked ``has_next``."""
         if self.given:
             return self.given.popleft()
         assert self._next is not None
         hparams, self._next = self._next, None
         self._started += 1
-        return hparams, None
+        return hparams

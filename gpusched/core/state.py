@@ -191,8 +191,7 @@ class State:
         """Make the next trial. The caller has asked ``can_draw``."""
         if not self.can_draw:
             raise AssertionError("no configuration left to draw")
-        hparams, seed = self.configurations.take()
-        trial = TrialRecord(len(self.trials), hparams, tag, seed)
+        trial = TrialRecord(len(self.trials), self.configurations.take(), tag)
         self.trials[trial.id] = trial
         return trial
 

@@ -108,9 +108,7 @@ class Transitions:
         trial.incarnation += 1
         trial.steps_since_launch = 0
         trial.heard_at = self._state.now
-        self.commands.append(
-            Launch(trial.id, trial.incarnation, trial.devices, trial.hparams, trial.seed)
-        )
+        self.commands.append(Launch(trial.id, trial.incarnation, trial.devices, trial.hparams))
 
     def launch_if_ready(self, trial: TrialRecord) -> None:
         """Launch a STARTING trial once all of its devices are clean; pause one that has lost them all."""

@@ -132,8 +132,6 @@ class TrialRecord:
     hparams: Mapping[str, object]
     #: Value that the policy gave ``Start(tag=..)``; comes back with the trial.
     tag: Any = None
-    #: Seed of its training that a person gave; None: one that follows from the search's seed and its number.
-    seed: int | None = None
     state: TrialState = S.PENDING
     after: After | None = None
 

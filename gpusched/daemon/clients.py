@@ -189,7 +189,7 @@ class Clients:
         if not request.hparams:
             raise InputError("which configuration? give its values")
         asked = sum(isinstance(event, UserAsked) and event.verb == "try" for event in self._asked)
-        tried = UserAsked(at=self._clock(), verb="try", hparams=request.hparams, seed=request.seed)
+        tried = UserAsked(at=self._clock(), verb="try", hparams=request.hparams)
         self._asked.append(tried)
         return {"hparams": request.hparams, "before": len(state.configurations.given) + asked}
 

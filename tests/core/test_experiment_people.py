@@ -283,13 +283,13 @@ def test_the_deadline_of_what_is_ending_stays() -> None:
 # ---------------------------------------------------------------- configurations that a person asks for
 
 
-def tried(script: Script, *, seed: int | None = None, **hparams: object) -> Script:
-    return script.feed(UserAsked(verb="try", at=script.now, hparams=hparams, seed=seed))
+def tried(script: Script, **hparams: object) -> Script:
+    return script.feed(UserAsked(verb="try", at=script.now, hparams=hparams))
 
 
-def test_it_starts_at_once_on_a_free_atom_with_its_seed() -> None:
+def test_it_starts_at_once_on_a_free_atom() -> None:
     script = Script(devices=2).wants(Start(1)).start().drop()
-    tried(script, lr=0.1, seed=7).expect(Launch(1, 1, ("d1",), {"lr": 0.1}, 7))
+    tried(script, lr=0.1).expect(Launch(1, 1, ("d1",), {"lr": 0.1}))
 
 
 def test_it_waits_for_an_atom_and_is_next_before_the_sequence() -> None:
@@ -318,12 +318,6 @@ def test_a_search_that_is_ending_takes_none_and_one_that_goes_on_starts_those_it
     script.exited(0, "finished").drop().released("d0")
     script.expect(Launch(1, 1, ("d0",), {"lr": 0.1}))
     assert not script.state.configurations.given
-
-
-def test_a_relaunch_has_the_same_seed() -> None:
-    script = tried(Script(devices=2).wants(Start(1)).start().drop(), lr=0.1, seed=7).drop()
-    script.exited(1, "lost").drop().released("d1").expect(Launch(1, 2, ("d1",), {"lr": 0.1}, 7))
-    assert launch(0, 1, "d0").seed is None
 
 
 def test_a_timer_that_was_moved_and_fires_all_the_same_is_not_heard() -> None:

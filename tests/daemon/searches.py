@@ -241,7 +241,7 @@ class Search(Daemons):
             self.rng.choice(
                 [
                     *(asked, asked, asked),
-                    UserAsked(verb="try", at=now, hparams=dict(self.workload_hparams()), seed=7),
+                    UserAsked(verb="try", at=now, hparams=dict(self.workload_hparams())),
                     LimitsMoved(at=now, deadline_s=state.rules.deadline_s + by_s),
                     *([UserAsked(at=now, verb=ends)] * (now > 0.8)),
                 ]

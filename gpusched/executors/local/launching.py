@@ -74,8 +74,8 @@ def prepare(setting: Setting, command: Launch, devices: Devices) -> tuple[Launch
     placement = devices.place(command.devices)
     private_folder(paths.logs(command.incarnation))
     own = private_folder(paths.own)
-    seed = seed_of(recipe.seed, command.trial) if command.seed is None else command.seed
-    content: dict[str, Any] = {"trial": command.trial, "seed": seed}
+    content: dict[str, Any] = {"trial": command.trial}
+    content["seed"] = seed_of(recipe.seed, command.trial)
     content["hparams"] = dict(command.hparams)
     # All that is there was told before the incarnation before this one ended.
     seq, known_seq = last_seq(paths.reports), setting.seq_of(command.trial)
