@@ -25,8 +25,6 @@ Named = tuple[str, dict[str, Any], list[Finding]]
 
 #: Endings of names of classes in other tools: TPESampler, ASHAScheduler, HyperbandPruner.
 _ELSEWHERE = re.compile(r"(sampler|scheduler|pruner|optimizer)$")
-#: Relatives of ``asha`` in other tools.
-_HALVING = ("hyperband", "asynchyperband", "successivehalving", "sha", "bohb", "hyperbandforbohb")
 
 
 def _named(
@@ -51,9 +49,7 @@ def _loaded(what: str, name: str, load: Callable[[str], Any], known: Collection[
     except KeyError:
         there = f"; there are {', '.join(known)}; one of your own is written FILE.py:CLASS"
         elsewhere = _ELSEWHERE.sub("", name.lower())
-        is_halving = "asha" in known and elsewhere in _HALVING
-        hint = "; here it is asha" if is_halving else did_you_mean(name, known)
-        hint = hint or did_you_mean(elsewhere, known) or there
+        hint = did_you_mean(name, known) or did_you_mean(elsewhere, known) or there
         raise BadValue(f"unknown {what} {show(name)}{hint}") from None
     except InputError as error:
         raise BadValue(str(error)) from None

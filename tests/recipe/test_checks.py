@@ -93,7 +93,6 @@ def test_a_home_folder_is_understood(
         ("policy: {reduction_factor: 4}\n", "unknown option of hypersched; here it is eta"),
         ("method: bayes\n", "method: unknown key; here it is sampler or policy"),
         ("policy: ASHAScheduler\n", "unknown policy 'ASHAScheduler'; did you mean asha?"),
-        ("policy: HyperbandPruner\n", "unknown policy 'HyperbandPruner'; here it is asha"),
         ("args: ['${lrr}']\n", "args[0]: ${lrr}: the space has no such key; did you mean lr?"),
         ("args: ['x${hparams}']\n", "args[0]: ${hparams}: the space has no such key"),
         ("args: [${lr}]\n", "put what has ${..} in quotes"),
