@@ -89,7 +89,7 @@ class Search(Owner, Callback):
 
     def __init__(self, trial: Trial | None = None) -> None:
         super().__init__(trial)
-        self._is_wanted = self._has_made = False
+        self._is_wanted = self._has_made = self._has_validated = False
 
     def steps_of_an_epoch(self, trainer: Trainer) -> int | None:
         """Return the steps of an epoch on one atom; None where the training loader does not tell."""
@@ -157,8 +157,15 @@ class Search(Owner, Callback):
                 steps = self.steps_of_an_epoch(trainer)
                 config.scheduler = trial.schedule(config.scheduler, steps_per_epoch=steps)
 
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note that an epoch has metrics: there may be several epochs to a validation."""
+        self._has_validated = True
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report the epoch that has ended, with every metric that was logged."""
+        """Report the epoch that has ended, with every metric that was logged; not one that was not validated."""
+        if trainer.enable_validation and not self._has_validated:
+            return
+        self._has_validated = False
         metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
         # "step" may be logged too, as an axis for plots.
         metrics["step"] = trainer.current_epoch + 1
@@ -176,7 +183,7 @@ class Search(Owner, Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save the epoch before where that is wanted: only now have its schedulers been stepped."""
-        if self._is_wanted or self._is_leaving:
+        if self._is_wanted:
             with self.trial.checkpoint_dir() as folder:
                 trainer.save_checkpoint(folder / CHECKPOINT)
         self._is_wanted = False

@@ -73,7 +73,8 @@ class Search(Owner, TrainerCallback):
             )
         options.output_dir = str(trial.folder / "trainer")
         options.save_strategy = SaveStrategy.NO
-        options.average_tokens_across_devices = False
+        options.average_tokens_across_devices = options.save_only_model = False
+        options.restore_callback_states_from_checkpoint = True
         batch = options.per_device_train_batch_size
         options.per_device_train_batch_size = trial.local_batch(batch)
         self._options = options
@@ -139,16 +140,18 @@ class Search(Owner, TrainerCallback):
         self.trial.report(**{**short, **metrics})
         control.should_save = self.trial.should_save()
         self._is_leaving = self.trial.should_yield()
+        control.should_training_stop |= (
+            self._is_leaving
+        )  # what is to be saved is saved before that is looked at
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Move the trainer's checkpoint into the trial's, and stop training where the trial leaves."""
+        """Move the trainer's checkpoint into the trial's."""
         written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         with self.trial.checkpoint_dir() as folder:  # every rank has written its files
             if self.trial.rank == 0:
                 shutil.move(written, folder / CHECKPOINT)
-        control.should_training_stop |= self._is_leaving
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

@@ -150,8 +150,10 @@ class Trial(TrialSetup):
             self._training.length = int(steps)
 
     def compare(self, model: Any) -> None:
-        """Have a trainer's own model compared between the ranks at reports: they must not train apart."""
+        """Have a trainer's own model compared between the ranks at reports, and their samples at the first."""
         self._usage.compared.append(model)
+        if self.world_size > 1:
+            self._training.weight.watch(model)
 
     def remark(self, text: str) -> None:
         """Tell whoever looks at the trial's log, and whoever looks at the search."""

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from gpusched.protocol import Remark
-from tests.worker.fakes import END, Bench, at_step, daemon, if_it_leaves, run_ranks, through
+from tests.worker.fakes import END, Bench, at_step, daemon, if_it_leaves, run_ranks, through, values
 
 pytestmark = [
     pytest.mark.integrations,
@@ -73,6 +73,7 @@ def with_transformers(kind: str, epochs: int = 4) -> list[float]:
         use_cpu=True,
         report_to=[],
         disable_tqdm=True,
+        save_only_model=kind == "model only",
     )
     arguments = search.arguments(options)
     trainer = hf.Trainer(
@@ -80,6 +81,8 @@ def with_transformers(kind: str, epochs: int = 4) -> list[float]:
     )
     if kind == "evaluated":
         trainer.evaluate()
+    if kind == "leaves":
+        if_it_leaves(lambda: trainer.state.global_step)
     trainer.train(resume_from_checkpoint=search.checkpoint)
     trainer.evaluate()
     return [row["grad_norm"] for row in trainer.state.log_history if "grad_norm" in row]
@@ -111,6 +114,23 @@ def test_transformers_that_evaluates_first_and_then_trains_ranks_apart_is_refuse
     assert not alone.error
     assert any(text.startswith("trainer.evaluate() before trainer.train()") for text in told)
     assert all("have trained apart" in rank.error for rank in apart)
+
+
+def test_transformers_leaves_at_once_where_nothing_is_to_be_saved(bench: Bench) -> None:
+    """It trained on until it was killed, and held its GPU for as long."""
+    bench.prepare(metric="eval_loss", mode="min")
+    with daemon(bench, at_step(leave=1)):
+        trained = values(run_ranks(with_transformers, 1, bench, 1, ("leaves",)))
+    assert trained == [4], "of 16 steps"
+
+
+def test_transformers_that_saves_only_models_keeps_its_optimizer_over_a_pause(bench: Bench) -> None:
+    seen = []
+    for name, plan in (("steady", [(1, END)]), ("paused", [(1, 2), (1, END)])):
+        one = bench.beside(name, metric="eval_loss", mode="min")
+        *_, (norms,) = through(one, with_transformers, plan, "model only")
+        seen.append(norms[-4:])
+    assert seen[1] == pytest.approx(seen[0], rel=1e-3)
 
 
 # ---------------------------------------------------------------- lightning
@@ -193,6 +213,44 @@ def test_6_7_and_28_lightning_by_itself_keeps_order_schedule_and_a_test_at_the_e
     assert bench.last_word(3)["why"] == "finished"  # type: ignore[index]
     assert [line["k"] for line in bench.reports()] == [1, 2, 3, 4]
     assert (bench.paths.own / "tests").read_text() == "one ", "once, when training is over"
+
+
+def with_lightning_otherwise(kind: str) -> None:
+    """Validation every other epoch; or a stream, which Lightning gives to every rank whole."""
+    warnings.simplefilter("ignore")
+    from gpusched.lightning import Search
+
+    search = Search()
+    torch.manual_seed(0)
+    data: Any = TensorDataset(x := torch.rand(36, 4), x.sum(1, keepdim=True))
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = search.trainer(max_epochs=4, check_val_every_n_epoch=2, **quiet)
+    train: Any = DataLoader(data, batch_size=4, shuffle=True)
+    if kind == "stream":
+        train = DataLoader(Stream(data), batch_size=4)
+    model = lightning_module("plain", [], 4)
+    trainer.fit(model, train, DataLoader(data, batch_size=4), ckpt_path=search.ckpt_path)
+
+
+class Stream(IterableDataset[Any]):
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __iter__(self) -> Any:
+        return iter(self.data)
+
+
+def test_lightning_reports_the_epochs_that_are_validated(bench: Bench) -> None:
+    """The first epoch had no metric, and every trial failed."""
+    bench.prepare(metric="val_loss", mode="min")
+    through(bench, with_lightning_otherwise, [(1, 2), (1, END)], "seldom")
+    assert [line["k"] for line in bench.reports()] == [2, 4]
+
+
+def test_lightning_with_a_stream_that_every_rank_reads_whole_is_refused(bench: Bench) -> None:
+    bench.prepare(metric="val_loss", mode="min")
+    for rank in run_ranks(with_lightning_otherwise, 2, bench, 1, ("stream",)):
+        assert "train on the same samples" in rank.error
 
 
 def by_command_line() -> list[Any]:
