@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gpusched
 from gpusched.protocol import Remark
+from gpusched.worker.data import BatchWeight
 from tests.worker.fakes import END, Bench, at_step, daemon, run_rank, run_ranks, through, values
 
 
@@ -161,6 +162,16 @@ def test_1_and_4_ranks_that_read_the_same_samples_are_refused_at_the_first_repor
         assert told in rank.error
     if "own" not in how:
         run_rank(wrongly, bench, 2, how)  # right on one rank
+
+
+def test_gradients_that_overflow_are_not_taken_for_those_of_the_same_samples() -> None:
+    """The first steps of a GradScaler: NaN on every rank, bit for bit the same."""
+    weight, model = BatchWeight(), nn.Linear(3, 1)
+    weight.watch(model)
+    (model(torch.rand(2, 3)).sum() * float("inf")).backward()
+    assert weight.first_gradients() == b""
+    model(torch.rand(2, 3)).sum().backward()
+    assert weight.first_gradients()
 
 
 def divided(kind: str) -> list[float]:
