@@ -174,8 +174,10 @@ def base_steps(length: int, batch: int, *, drop_last: bool) -> int:
     return length // batch if drop_last else math.ceil(length / batch)
 
 
-def steps_per_epoch(loader: Any) -> int:
+def steps_per_epoch(loader: Any, *, has_shares: bool = False) -> int:
     """Count the steps of one epoch on one atom, for a ``trial.loader`` or a ``DataLoader`` of the script's own.
+
+    ``has_shares``: its batch is a rank's share of the global one, where its sampler deals out shares.
 
     Raises:
         TypeError: The loader does not know its length or its batch size.
@@ -189,6 +191,7 @@ def steps_per_epoch(loader: Any) -> int:
             drop_last = bool(getattr(sampler, "drop_last", False))
             # A sampler may draw a part of the data; of one that deals out shares, the whole is its data set.
             drawn: Any = getattr(sampler, "sampler", None)
+            batch *= getattr(drawn, "num_replicas", 1) if has_shares else 1
             drawn = getattr(drawn, "dataset", drawn)
             whole: Any = drawn if hasattr(drawn, "__len__") else loader.dataset
             length = base_steps(len(whole), batch, drop_last=drop_last)

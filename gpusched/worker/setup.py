@@ -215,7 +215,7 @@ class TrialSetup:
         Raises:
             TypeError: The loader has no length.
         """
-        return steps_per_epoch(loader)
+        return steps_per_epoch(loader, has_shares=self._training.keeps_global_batch)
 
     def schedule(self, scheduler: Any, *, steps_per_epoch: int | None = None) -> Schedule:
         """Count a scheduler by step in the steps of one atom, so that a resize leaves its course as it is.

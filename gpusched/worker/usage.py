@@ -216,7 +216,8 @@ class Usage:
                 f"trial.track({name}=...): this {type(value).__name__} is stepped {steps} times between two reports, "
                 f"once for each step of the optimizer, and an epoch has other numbers of steps on other numbers of "
                 f"atoms: its rates would be wrong after a resize. Write {name} = trial.schedule({name}) before "
-                f"trial.track, or `batch: global` in the recipe, or one size (`sizes: [1]`)",
+                f"trial.track; where the loop counts iterations, `batch: global` in the recipe, or one size, "
+                f"`sizes: [1]`",
                 is_error=training.written_by not in (None, self._group.world_size),
             )
 

@@ -170,3 +170,5 @@ def test_steps_of_an_epoch_are_those_that_the_sampler_draws(batch_sampler: bool)
         if batch_sampler:
             given = {"batch_sampler": BatchSampler(sampler, 4, drop_last=False)}
         assert steps_per_epoch(DataLoader(data, **given)) == steps
+        shared = steps_per_epoch(DataLoader(data, **given), has_shares=True)
+        assert shared == (5 if sampler is share else steps)
