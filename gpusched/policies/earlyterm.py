@@ -88,9 +88,7 @@ class EarlyTerm(fifo.Fifo):
     def notes(self, view: View) -> Sequence[str]:
         if self.options.R is None:
             return ("nothing is extrapolated: the last step is not known, give R",)
-        if not self._outlooks:
-            return ()
-        return (f"{len(self._outlooks)} trials were extrapolated to step {self.options.R}",)
+        return ()
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         return (self._in_words(view, trial),) if trial.id in self._outlooks else ()

@@ -202,9 +202,6 @@ class Hermes(base.Policy):
 
     # ------------------------------------------------------------ for people
 
-    def notes(self, view: View) -> Sequence[str]:
-        return (f"{self._under_way(view)} trials share {view.atoms_total} devices",)
-
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         job = self._jobs.get(trial.id)
         if job is None or not job.quanta:

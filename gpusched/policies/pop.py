@@ -266,18 +266,10 @@ class Pop(base.Policy):
             yield option, f"the target {why}"
 
     def notes(self, view: View) -> Sequence[str]:
-        lines = []
-        if self._target is not None:
-            target = self.options.scale(view.rules.sign).metric(self._target)
-            lines.append(
-                f"target {target:.4g}" + (" (rising)" if view.rules.target is None else "")
-            )
-        if self.confidence.known:
-            lines.append(
-                f"{len(self.confidence.promising)} of {len(self.confidence.known)} extrapolated trials are promising "
-                f"(p of {self.confidence.threshold:.2f} and more)"
-            )
-        return lines
+        if self._target is None:
+            return ()
+        target = self.options.scale(view.rules.sign).metric(self._target)
+        return (f"target {target:.4g}" + (" (rising)" if view.rules.target is None else ""),)
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         known = self.confidence.known.get(trial.id)

@@ -320,17 +320,6 @@ class Seer(base.Policy):
 
     # ------------------------------------------------------------ for people
 
-    def notes(self, view: View) -> Sequence[str]:
-        if self.plan is None:
-            return ()
-        if self._winner is not None:
-            return (f"the plan is over; trial {self._winner} trains on",)
-        left_s = max(0.0, self._stage_end_s - view.now)
-        return (
-            f"stage {self._stage} of {self.plan.stages}, {left_s:.0f} s left; "
-            f"{len(self._bracket_of)} trials",
-        )
-
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         place = self._bracket_of.get(trial.id)
         if place is None or self.plan is None:
