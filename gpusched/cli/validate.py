@@ -159,8 +159,9 @@ def _rows(recipe: Recipe, about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "policy", f"{recipe.policy_name}  {_options(recipe)}"
     devices = recipe.devices
     yield "devices", devices if isinstance(devices, str) else ", ".join(devices)
-    most = f", at most {recipe.max_atoms}" if recipe.max_atoms else ""
-    yield "atoms", f"{', '.join(map(str, recipe.sizes)) or 'any number'} for a trial{most}"
+    sizes = ", ".join(map(str, recipe.sizes)) or ("1" if recipe.max_atoms == 1 else "any number")
+    most = f", at most {recipe.max_atoms}" if recipe.max_atoms and sizes != "1" else ""
+    yield "atoms", f"{sizes} for a trial{most}"
     yield "rate", power_in_words(recipe.lr_power, recipe.batch)
     width = max(map(len, about["space"]))
     for place, (name, text) in enumerate(about["space"].items()):
@@ -168,8 +169,8 @@ def _rows(recipe: Recipe, about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if recipe.has_memory:
         own = " ".join(f"{name}={value}" for name, value in recipe.sampler_options.items())
         yield "sampler", f"{recipe.sampler_name}  {own}"
-    sizes = (about["configurations"], recipe.max_trials)
-    limits = [limit for limit in sizes if limit is not None]
+    both = (about["configurations"], recipe.max_trials)
+    limits = [limit for limit in both if limit is not None]
     yield "trials", count(min(limits), "configuration") if limits else "any number"
     for place, sample in enumerate(about["first"]):
         yield "" if place else "such as", show_hparams(sample)
