@@ -145,7 +145,10 @@ class Backing:
             return
         script_saves = self.writes_files or (self.in_charge and not self._training.tracked)
         is_for_script = script_saves and go in ("save", "yield")
-        at_boundary = self._training.is_looping and not self._training.mid_epoch
+        training = self._training
+        # An endless loader is in the middle of an epoch even where the loop ends.
+        is_last = training.step == training.length == training.iteration + 1
+        at_boundary = training.is_looping and (is_last or not training.mid_epoch)
         if is_for_script or at_boundary or (self.in_charge and not is_save):
             self._asked = go
         elif self._carry_out(go):

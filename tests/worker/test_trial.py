@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,24 @@ def test_what_follows_the_loop_runs_once_when_training_is_over(bench: Bench, for
             run_rank(script, bench, incarnation)
     assert (bench.root / "tail").read_text() == "4\n"
     assert bench.last_word(4) == {"why": "finished", "step": 4, "saved_step": 4}
+
+
+def test_what_follows_the_loop_runs_where_a_loader_outlives_it(bench: Bench) -> None:
+    """An endless loader is in the middle of an epoch at the last step, where the search says "leave"."""
+
+    def script() -> None:
+        trial = gpusched.init()
+        loader = trial.loader(range(8), batch_size=2)
+        trial.track(model=nn.Linear(1, 1))
+        batches = (batch for _ in count() for batch in loader)
+        for _ in trial.steps(3):
+            next(batches)
+            trial.report(accuracy=1)
+        (bench.root / "tail").write_text(f"{trial.step}")
+
+    with daemon(bench, at_step(leave=3)):
+        run_rank(script, bench)
+    assert (bench.root / "tail").read_text() == "3"
 
 
 def test_a_best_model_that_may_not_be_saved_yet_is_held_and_committed(
