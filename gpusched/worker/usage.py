@@ -214,10 +214,9 @@ class Usage:
             self._tell(
                 "schedule",
                 f"trial.track({name}=...): this {type(value).__name__} is stepped {steps} times between two reports, "
-                f"once for each step of the optimizer, and an epoch has other numbers of steps on other numbers of "
-                f"atoms: its rates would be wrong after a resize. Write {name} = trial.schedule({name}) before "
-                f"trial.track; where the loop counts iterations, `batch: global` in the recipe, or one size, "
-                f"`sizes: [1]`",
+                f"once for each step of the optimizer, of which an epoch has fewer on more atoms: its rates would be "
+                f"wrong after a resize. Write {name} = trial.schedule({name}) before trial.track; for a loop of "
+                f"iterations write `batch: global` in the recipe, or one size, `sizes: [1]`",
                 is_error=training.written_by not in (None, self._group.world_size),
             )
 
