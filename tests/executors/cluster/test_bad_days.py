@@ -26,7 +26,7 @@ from gpusched.executors.base import LiveTrial
 from gpusched.executors.cluster import node
 from gpusched.folder.reports import ReportLog
 from gpusched.processes.claim import read_claim
-from gpusched.processes.identity import mark_of
+from gpusched.processes.identity import incarnations_left, mark_of
 from gpusched.protocol import Report
 from tests.executors.cluster.bed import Bed, train
 from tests.executors.contract import exit_of, report_of, steps_of, the_exit
@@ -207,6 +207,8 @@ def test_a_node_leaves_no_folder_behind_a_shim_that_is_about_to_leave(
     member = node.NodeProcess(tmp_path / "shared", "node0", "cpu:1")
     marked = {"GPUSCHED_MARK": mark_of(member.paths.root, 0, 1)}
     with subprocess.Popen(["sleep", str(lives_s)], env={**os.environ, **marked}) as shim:
+        # The kernel closes the pipe that Popen waits for before it has put the environment in its place.
+        wait_until(lambda: lives_s < 1 or incarnations_left(member.paths.root), "its mark")
         member.is_over = True
         member.run()
         assert member.paths.root.exists() == (lives_s > 1)
