@@ -10,7 +10,6 @@ The daemon is a session of its own with nothing of the terminal: closing it ends
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import shutil
@@ -29,11 +28,10 @@ from gpusched.daemon import provenance
 from gpusched.driver.assemble import Beginning, fresh_folder, write_recipe
 from gpusched.errors import Fenced, GpuschedError, InputError
 from gpusched.folder import files
-from gpusched.folder.files import read_json, write_all, write_durably
+from gpusched.folder.files import last_line, read_json, write_durably, write_unfailingly
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.local_disk import Home
 from gpusched.processes.identity import require_pidfds
-from gpusched.processes.outcome import last_line
 from gpusched.recipe.recipe import Recipe
 from gpusched.text import first_line
 
@@ -125,9 +123,15 @@ def _spawn(paths: ExperimentPaths, options: Sequence[str]) -> tuple[subprocess.P
     command = [sys.executable, "-m", "gpusched.daemon.start", str(paths.root), *options]
     command += ["--ready-fd", str(writing)]
     log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    environment = dict(os.environ)
+    if modules := environment.get(
+        "PYTHONPATH"
+    ):  # relative to the user's folder, which is not the daemon's
+        environment["PYTHONPATH"] = files.absolute_each(modules, Path.cwd())
     try:
         process = subprocess.Popen(
             command,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -182,28 +186,6 @@ def discard(paths: ExperimentPaths) -> None:
 
 
 # ---------------------------------------------------------------- the daemon's process
-
-
-class _Unfailing(io.FileIO):
-    """Standard output on a disk that may refuse: drops what cannot be written, as the journal has all that matters."""
-
-    def write(self, data: Any) -> int:
-        with suppress(OSError):
-            write_all(self.fileno(), data)
-        return len(data)
-
-
-def write_unfailingly() -> None:
-    """Keep ``print`` from ever raising: a disk that refuses a line ends no search."""
-    sys.stdout, sys.stderr = (
-        io.TextIOWrapper(
-            io.BufferedWriter(_Unfailing(descriptor, "wb", closefd=False)),
-            "utf-8",
-            errors="backslashreplace",
-            line_buffering=True,
-        )
-        for descriptor in (1, 2)
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

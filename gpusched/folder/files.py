@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import os
+import sys
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,7 +32,13 @@ T = TypeVar("T")
 _FILE_LIMIT_BYTES = 4 << 20
 READ_BYTES = 32 << 20
 """Most of a log that is read at once: as lines it takes several times as much memory."""
+_LINE_BYTES = 16_000
 _SEAL_BYTES = len(',"crc":"01234567"}')
+
+
+def absolute_each(paths: str, folder: Path) -> str:
+    """Return a list of paths, as ``PYTHONPATH`` has it, with what is relative in it below ``folder``."""
+    return os.pathsep.join(os.path.abspath(folder / one) for one in paths.split(os.pathsep))  # noqa: PTH100
 
 
 def private_folder(path: Path) -> Path:
@@ -242,6 +250,17 @@ def is_full(folder: Path) -> bool:
     return False
 
 
+def last_line(path: Path) -> str:
+    """Read the last line of a log that is not blank; empty if missing."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _LINE_BYTES))
+            lines = file.read(_LINE_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
 def read_from(path: Path, offset: int, *, is_growing: bool = False) -> tuple[list[str], int]:
     """Return the lines behind ``offset``, and the offset behind them.
 
@@ -265,3 +284,28 @@ def read_from(path: Path, offset: int, *, is_growing: bool = False) -> tuple[lis
     if left_out:
         lines.insert(0, f"[gpusched: {show_bytes(left_out)} before this are in {path}]")
     return lines, end
+
+
+# ---------------------------------------------------------------- standard output
+
+
+class _Unfailing(io.FileIO):
+    """Standard output on a disk that may refuse: drops what cannot be written; nothing that matters is there alone."""
+
+    def write(self, data: Any) -> int:
+        with suppress(OSError):
+            write_all(self.fileno(), data)
+        return len(data)
+
+
+def write_unfailingly() -> None:
+    """Keep ``print`` from ever raising: a disk that refuses a line ends no search, and no trial."""
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(
+            io.BufferedWriter(_Unfailing(descriptor, "wb", closefd=False)),
+            "utf-8",
+            errors="backslashreplace",
+            line_buffering=True,
+        )
+        for descriptor in (1, 2)
+    )

@@ -8,8 +8,8 @@ a GPU's, or the machine's:
 * A trial out of memory failed because of its configuration: the same one would fail again at the same size. Where a
   stranger was on the GPU the memory may have been theirs: the trial is lost, and continues. The machine's own memory is
   another matter than a GPU's, with other cures: all trials that run at a time share it.
-* A trial whose error names the hardware itself (``uncorrectable ECC error``) is lost, which is the infrastructure's
-  fault: it continues elsewhere from its checkpoint, and nothing is counted against it.
+* A trial whose error names the hardware itself (``uncorrectable ECC error``), or a full disk, is lost, which is the
+  infrastructure's fault: it continues elsewhere from its checkpoint, and nothing is counted against it.
 
 Everything read here was written by a trial: sizes are bounded, and nothing that is not as it should be raises.
 """
@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from gpusched.folder.files import read_json, read_record
+from gpusched.folder.files import last_line, read_json, read_record
 from gpusched.folder.paths import TrialPaths
 from gpusched.protocol import Exit, RankError, Word, exit_from, word_from
 
@@ -33,6 +33,7 @@ _SUDDEN = tuple(
     -number
     for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 )
+_AN_EXCEPTION = re.compile(r"[\w.]+(Error|Exception): ")
 _OF_THE_HARDWARE = re.compile(
     r"""
       uncorrectable\ (ECC|NVLink)\ error        # cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable
@@ -42,6 +43,8 @@ _OF_THE_HARDWARE = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+_OF_A_FULL_DISK = re.compile(r"No space left on device|Disk quota exceeded")
+_OF_CUDA = re.compile(r"CUDA|NCCL|cuDNN|CUBLAS", re.IGNORECASE)
 _GPU_MEMORY = re.compile(
     r"CUDA.*out of memory|OutOfMemoryError|CU\w+_ALLOC(ATION)?_FAILED|_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
 )
@@ -65,17 +68,6 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def last_line(path: Path) -> str:
-    """Read the last line of a log that is not blank; empty if missing."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _TEXT_LIMIT))
-            lines = file.read(_TEXT_LIMIT).decode("utf-8", "replace").splitlines()
-    except OSError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _refused_arguments(path: Path) -> str | None:
@@ -138,6 +130,9 @@ def first_error(
     code = bad_codes.get(rank)
     if code == _USAGE_CODE:
         said = _refused_arguments(paths.log(incarnation, rank, "err")) or said
+    elif not said and code is not None and code > 0:  # it died before it could write an error file
+        last = last_line(paths.log(incarnation, rank, "err"))
+        said = last if _AN_EXCEPTION.match(last) else ""
     return RankError(said or _in_words(code or 0, killed_by_kernel), rank, trace, code)
 
 
@@ -186,11 +181,20 @@ def blame(error: str, atoms: int, strangers: Sequence[str] = ()) -> Blamed:
             f"smaller data, fewer loader workers or fewer atoms avoid it",
         }[kind]
         return Blamed("failed", f"{said}\n{error}")
-    if (hardware := _OF_THE_HARDWARE.search(_told(error))) is None:
-        return Blamed("failed", error)
     first = error.partition("\n")[0]
-    why = f"its GPU is to blame, not the trial: the error names {hardware[0]} ({first})"
-    return Blamed("lost", why)
+    if (disk := _OF_A_FULL_DISK.search(_told(error))) is not None:
+        return Blamed("lost", f"a disk is to blame, not the trial: {disk[0]} ({first})")
+    if (hardware := _OF_THE_HARDWARE.search(_told(error))) is not None:
+        why = f"its GPU is to blame, not the trial: the error names {hardware[0]} ({first})"
+        return Blamed("lost", why)
+    return Blamed("failed", error)
+
+
+def may_be_a_lost_gpus(error: str) -> bool:
+    """Tell whether an error may be that of a GPU that is gone: it names CUDA, and no memory and nothing else."""
+    told = _told(error)
+    is_known = memory_fault(error) or _OF_A_FULL_DISK.search(told) or _OF_THE_HARDWARE.search(told)
+    return not is_known and _OF_CUDA.search(told) is not None
 
 
 def memory_fault(error_text: str) -> Literal["gpu", "host"] | None:

@@ -19,6 +19,13 @@ import sys
 
 def torchrun() -> int:
     """Run torchrun; return the exit status."""
+    if sys.version_info < (3, 11):  # noqa: UP036 - of the recipe, not ours
+        version = ".".join(map(str, sys.version_info[:2]))
+        print(
+            f"`python` of the recipe is Python {version}: gpusched needs 3.11 or newer there",
+            file=sys.stderr,
+        )
+        return 1
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 

@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gpusched.folder.files import write_unfailingly
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES, mark_of, read_file
 from gpusched.protocol import Begin, LaunchSpec, encode, to_forked
 from gpusched.runtime.rank import run_file
@@ -106,9 +107,7 @@ def _enter(begin: Begin) -> None:
     os.close(null)
     redirect(begin.out, 1)
     redirect(begin.err, 2)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True)
+    write_unfailingly()
 
 
 def redirect(path: Path | str, *descriptors: int) -> None:

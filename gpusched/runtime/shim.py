@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpusched import failpoints
-from gpusched.folder.files import sync, write_aside
+from gpusched.folder.files import sync, write_aside, write_unfailingly
 from gpusched.folder.lock import Fence, read_epoch
 from gpusched.folder.paths import TrialPaths
 from gpusched.processes import outcome, stacks
@@ -290,6 +290,7 @@ def _oom_kills() -> int:
 
 def run_shim(spec: LaunchSpec, run: Callable[[Shim], None], forked: Sequence[ForkedRank]) -> int:
     """Be the shim of ``spec`` until no process is left; return the exit status. ``run`` starts the ranks."""
+    write_unfailingly()
     shim = Shim(spec, forked)
     try:
         if not shim.prepare():

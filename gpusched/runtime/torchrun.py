@@ -109,5 +109,5 @@ def _take_codes(shim: Shim, path: Path) -> None:
     if code == 0:
         shim.codes.update({rank: 0 for rank in range(shim.size) if rank not in shim.codes})
     elif not shim.codes:
-        last = outcome.last_line(shim.paths.shim_log(shim.incarnation))
+        last = files.last_line(shim.paths.shim_log(shim.incarnation))
         shim.launch_error = f"torchrun ended with code {code}: {last or 'it said nothing'}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 PRINTS = """
 import sys, traceback
-from gpusched.daemon.start import write_unfailingly
+from gpusched.folder.files import write_unfailingly
 write_unfailingly()
 for number in range(3):
     print("line", number, "\\ud800", flush=True)

@@ -29,6 +29,7 @@ ON_A_SMALL_DISK = """
     try:
         recipe = sandbox.recipe(
             "counted.py",
+            space={"x": {"uniform": [0, 1]}, "says": "x" * 2000},
             policy={"name": "fifo", "R": 100000},
             max_trials=3,
             devices="cpu:1" if cluster else "cpu:2",

@@ -61,6 +61,22 @@ def test_a_trial_is_as_long_as_its_scripts_loop(sandbox: Sandbox) -> None:
     assert (trial["state"], trial["step"]) == ("completed", 100)
 
 
+@pytest.mark.parametrize("given", ["shell", "recipe"])
+def test_a_relative_pythonpath_begins_at_the_users_folder(sandbox: Sandbox, given: str) -> None:
+    """The daemon and the warm server have working directories of their own."""
+    (sandbox.root / "shared.py").write_text("score = 1.0\n")
+    script = sandbox.root / "sub" / "train.py"
+    script.parent.mkdir()
+    script.write_text(
+        "import gpusched, shared\nfrom gpusched import trial\ntrial.track()\ntrial.report(score=shared.score)\n"
+    )
+    keys = {"env": {"PYTHONPATH": "."}} if given == "recipe" else {}
+    recipe = sandbox.recipe(str(script), cwd=str(sandbox.root), max_trials=1, **keys)
+    paths = {"PYTHONPATH": "."} if given == "shell" else {}
+    result = sandbox.gpusched("run", recipe, **paths)
+    assert result.code == 0, result.text + sandbox.log()
+
+
 def test_what_a_script_writes_elsewhere_is_as_open_as_the_user_wants(sandbox: Sandbox) -> None:
     """A data set in a shared cache, which colleagues could not read."""
     script = sandbox.root / "cache.py"

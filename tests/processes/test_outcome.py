@@ -14,6 +14,7 @@ from gpusched.processes.outcome import (
     blame,
     first_error,
     last_word,
+    may_be_a_lost_gpus,
     memory_fault,
     read_exit,
     verdict,
@@ -115,6 +116,18 @@ def test_within_one_second_the_exact_time_decides(paths: TrialPaths) -> None:
 
 def test_without_an_error_file_the_first_bad_exit_is_the_cause(paths: TrialPaths) -> None:
     assert first_error(paths, 1, 4, {2: 3, 0: 5}) == RankError("exit code 3", 2, "", 3)
+
+
+def test_an_exception_without_an_error_file_is_the_last_line_of_the_log(paths: TrialPaths) -> None:
+    """As where the recipe's interpreter lacks a package."""
+    log = paths.log(1, 0, "err")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("Traceback:\n  File x\nImportError: gpusched needs msgspec in the interpreter\n")
+    assert first_error(paths, 1, 1, {0: 1}).message.startswith(
+        "ImportError: gpusched needs msgspec"
+    )
+    log.write_text("bye\n")
+    assert first_error(paths, 1, 1, {0: 1}).message == "exit code 1"
 
 
 @pytest.mark.parametrize(
@@ -244,6 +257,20 @@ def test_with_strangers_on_its_gpus_it_is_lost_as_the_memory_may_have_been_their
     assert blame(KILLED, 1, ["pid 9 (bob: x)"]).outcome == "failed", (
         "a stranger on the GPU takes nothing of the machine's memory"
     )
+
+
+def test_a_full_disk_is_not_the_trials_fault() -> None:
+    blamed = blame("OSError: [Errno 28] No space left on device: 'x'\n  trace", 1)
+    assert blamed.outcome == "lost"
+    assert blamed.error.startswith("a disk is to blame, not the trial: No space left on device (OS")
+    assert blame("ValueError\n    raise OSError('No space left on device')", 1).outcome == "failed"
+
+
+def test_which_errors_a_lost_gpu_may_have_caused() -> None:
+    assert may_be_a_lost_gpus("RuntimeError: CUDA error: unspecified launch failure")
+    assert may_be_a_lost_gpus("DistBackendError: NCCL error: unhandled system error")
+    assert not may_be_a_lost_gpus(TORCH), "out of memory"
+    assert not may_be_a_lost_gpus("ValueError: x")
 
 
 def test_an_error_of_the_hardware_is_not_the_trials() -> None:

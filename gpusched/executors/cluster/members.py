@@ -41,7 +41,7 @@ from gpusched.executors.cluster.line import (
 from gpusched.executors.cluster.nodes import JoinedNode, node_of
 from gpusched.executors.hub import Peer
 from gpusched.executors.live import Setting, Timers
-from gpusched.processes.outcome import last_line
+from gpusched.folder.files import last_line
 
 BEAT_S = 1.0
 SILENT_S = 3.0

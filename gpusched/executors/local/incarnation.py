@@ -30,6 +30,7 @@ from gpusched.core.events import CheckpointSaved, Event, Outcome, Reported, Tria
 from gpusched.executors.hub import Peer
 from gpusched.executors.live import Setting, Timers
 from gpusched.executors.local.launching import Server
+from gpusched.folder import files
 from gpusched.folder.paths import TrialPaths
 from gpusched.folder.reports import reports_after
 from gpusched.processes import outcome
@@ -88,6 +89,8 @@ class Incarnation:
     launched_by: int | None = None
     #: Wait status of a shim that is known to have died.
     shim_status: int | None = None
+    #: It has failed, perhaps because a GPU is lost: told once the driver would have said so.
+    is_waited_for: bool = False
 
     def ending(self, record: Exit | None = None) -> TrialExited:
         """Judge its end from the shim's word, else ``exit.json``, else a last word; else killed if asked for."""
@@ -106,7 +109,7 @@ class Incarnation:
         if self.shim_status is not None:
             code = os.waitstatus_to_exitcode(self.shim_status)
             died += f" ({outcome.signal_name(-code) if code < 0 else f'exit code {code}'})"
-        last = outcome.last_line(paths.shim_log(number))
+        last = files.last_line(paths.shim_log(number))
         return self.exited("lost", f"{died}: {last}" if last else died)
 
     def exited(self, how: Outcome, error: str | None = None, **more: Any) -> TrialExited:

@@ -30,7 +30,6 @@ from gpusched.folder import files
 from gpusched.folder.files import private_folder, write_aside
 from gpusched.folder.reports import last_seq
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
-from gpusched.processes.outcome import last_line
 from gpusched.protocol import (
     FromServer,
     Launched,
@@ -162,7 +161,12 @@ def given_env(recipe: Recipe) -> dict[str, str]:
 def environment_for_trials(recipe: Recipe) -> dict[str, str]:
     """Ours without what would confuse a trial, with what the recipe sets."""
     ours = {name: value for name, value in os.environ.items() if not _FOREIGN.fullmatch(name)}
-    return {**ours, **given_env(recipe)}
+    given = given_env(recipe)
+    if (
+        given.get("PYTHONPATH") and recipe.cwd.is_absolute()
+    ):  # the warm server runs elsewhere than the script
+        given["PYTHONPATH"] = files.absolute_each(given["PYTHONPATH"], recipe.cwd)
+    return {**ours, **given}
 
 
 # ---------------------------------------------------------------- the warm server
@@ -207,7 +211,7 @@ class Server:
         self._old = [process for process in self._old if process.poll() is None]
         if self._false_starts >= MOST_FALSE_STARTS:
             raise InputError(
-                f"{sys.executable}: trials cannot be started: {last_line(self._log) or 'it said nothing'}\n"
+                f"{sys.executable}: trials cannot be started: {files.last_line(self._log) or 'it said nothing'}\n"
                 f"  Check that this interpreter can `import torch` (`gpusched doctor`); all of it is in {self._log}"
             )
         ours, theirs = socket.socketpair()
@@ -225,7 +229,7 @@ class Server:
         root = str(Path(gpusched.__file__).parent.parent)
         given = {
             "line": line.fileno(),
-            "path": str(script.parent),
+            "path": str(script.parents[(recipe.module or "").count(".")]),
             "preload": recipe.preload,
             "is_cold": recipe.launch == "cold",
         }

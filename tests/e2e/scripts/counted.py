@@ -19,4 +19,5 @@ for step in trial.steps():
         model.weight += 1
     count = int(model.weight.item())
     assert count == trial.step + 1 == step + 1, (count, trial.step, step)
+    print(trial.hparams.get("says", ""), flush=True)
     trial.report(score=trial.hparams.x + count * trial.hparams.get("sign", 1))
