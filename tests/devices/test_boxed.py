@@ -69,12 +69,22 @@ def test_a_strangers_gpu_is_shown_left_alone_and_taken_up_again(boxed: Boxed) ->
 
 
 @pytest.mark.slow
-def test_a_lost_gpu_costs_its_trial_a_move_and_comes_back(boxed: Boxed) -> None:
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("uncorrectable ECC error encountered", "its GPU is to blame, not the trial"),
+        ("unspecified launch failure", "was lost: "),
+    ],
+)
+def test_a_lost_gpu_costs_its_trial_a_move_and_comes_back(
+    boxed: Boxed, error: str, told: str
+) -> None:
+    """Also where the script dies of it before the driver says that it is gone."""
     boxed.begin("search", max_trials=1)
     (name,) = running_on(boxed.until("search", running_on))
     (other,) = {*GPUS} - {name}
     lost = boxed.box / name / "lost"
-    lost.touch()
+    lost.write_text(f"CUDA error: {error}")
     view = boxed.until("search", lambda view: other in running_on(view))
     (trial,) = view["trials"]
     assert trial["state"] in ("starting", "running")
@@ -82,7 +92,7 @@ def test_a_lost_gpu_costs_its_trial_a_move_and_comes_back(boxed: Boxed) -> None:
     state, reason = state_of(view, name)
     assert state == "quarantined"
     assert "the GPU is lost" in reason
-    assert "its GPU is to blame, not the trial" in boxed.asks("explain", "0").out
+    assert told in boxed.asks("explain", "0").out
     lost.unlink()
     boxed.until("search", lambda view: state_of(view, name)[0] != "quarantined")
     assert {row["standing"]["state"] for row in boxed.shown()} == {"held", "free"}

@@ -58,6 +58,8 @@ from gpusched.protocol import (
 
 _UNBEGUN = "it had not begun when the daemon ended"
 RELEASE_LIMIT_S = 60.0
+#: Within this time the driver says of a GPU that it is lost: then its trial has not failed.
+LOST_WITHIN_S = 2.5
 
 
 class TorchrunExecutor(LiveExecutor):
@@ -198,13 +200,21 @@ class TorchrunExecutor(LiveExecutor):
             )
         self._end(incarnation, incarnation.ending(frame.record))
 
-    def _end(self, incarnation: Incarnation, ending: TrialExited | None = None) -> None:
+    def _end(
+        self, incarnation: Incarnation, ending: TrialExited | None = None, *, waited: bool = False
+    ) -> None:
         """Tell all that an incarnation has said, then its end: the one place where it ends."""
         if not incarnation.is_current:
             return
         ending = ending or incarnation.ending()
         names = incarnation.devices
         if ending.outcome == "failed" and ending.error is not None:
+            may_be_lost = self._devices.kind == "cuda" and outcome.may_be_a_lost_gpus(ending.error)
+            if may_be_lost and not waited:
+                if not incarnation.is_waited_for:
+                    incarnation.is_waited_for = True
+                    self.after(LOST_WITHIN_S, partial(self._end, incarnation, ending, waited=True))
+                return
             seen = [one for one in self._devices.readings() if one.device in names]
             strangers = [who for one in seen for who in one.strangers]
             ending.outcome, ending.error = outcome.blame(ending.error, len(names), strangers)

@@ -32,5 +32,5 @@ trial.track(model=torch.nn.Linear(1, 1))
 for step in trial.steps():
     time.sleep(0.05)
     if (seat / "lost").exists():
-        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+        raise RuntimeError((seat / "lost").read_text())
     trial.report(score=float(step))
