@@ -144,6 +144,9 @@ class Hunt:
 
 SHARED = Path("/dev/shm")  # where shared memory lives, not a place for temporary files
 _MADE_UP = re.compile(r"torch_(\d+)_\d+_\d+|psm_[0-9a-f]{8}|nccl-[A-Za-z0-9]{6}")
+NAMESPACES = Path("/proc/self/ns")
+_FIRST = {"ipc": 0xEFFFFFFF, "pid": 0xEFFFFFFC}
+"""Inodes of the namespaces that a machine begins with (``PROC_IPC_INIT_INO``, ``PROC_PID_INIT_INO`` of the kernel)."""
 _MAPS_BYTES = 16 << 20
 _SLACK_S = 1.0
 
@@ -154,8 +157,11 @@ def sweep_shared_memory(began_s: float) -> list[str]:
     A process that is killed cannot remove its segments, and no one else does: pause by pause the memory fills up, and
     the next trial dies of it (reliability F18). A segment goes that was made since by our user, has a name that
     libraries make up (torch, Python's ``shared_memory``, NCCL), whose maker is dead where the name tells its pid, and
-    that no living process has mapped or open. Raises no OSError.
+    that no living process has mapped or open. In a container with the machine's shared memory and pids of its own
+    nobody can tell, and nothing goes. Raises no OSError.
     """
+    if _has_hidden_sharers():
+        return []
     left: set[str] = set()
     with suppress(OSError), os.scandir(SHARED) as entries:
         for entry in entries:
@@ -175,6 +181,13 @@ def sweep_shared_memory(began_s: float) -> list[str]:
         with suppress(OSError):
             (SHARED / name).unlink()
     return sorted(left)
+
+
+def _has_hidden_sharers() -> bool:
+    with suppress(OSError):
+        own = {kind: (NAMESPACES / kind).stat().st_ino for kind in ("ipc", "pid")}
+        return own["ipc"] == _FIRST["ipc"] and own["pid"] != _FIRST["pid"]
+    return False
 
 
 def _files_mapped(pid: int) -> Iterator[bytes]:

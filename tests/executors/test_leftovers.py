@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.folder.files import read_from
+from gpusched.processes import claim as claims
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import Identity, send_signal, start_time
 from tests.executors.conftest import Lab, wait_for
@@ -42,6 +44,26 @@ def somebody_elses() -> Iterator[list[Path]]:
         for file in files:
             with suppress(FileNotFoundError):
                 file.unlink()
+
+
+@pytest.mark.skipif(not os.access(SHARED, os.W_OK), reason="/dev/shm cannot be written here")
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_shared_memory_of_other_containers_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    """``--ipc=host`` shows the segments of all containers, and none of their processes."""
+    for kind in ("ipc", "pid"):
+        (tmp_path / kind).touch()
+    first = {"ipc": (tmp_path / "ipc").stat().st_ino if is_shared else 1, "pid": 1}
+    monkeypatch.setattr(claims, "NAMESPACES", tmp_path)
+    monkeypatch.setattr(claims, "_FIRST", first)
+    made = SHARED / f"psm_{os.urandom(4).hex()}"
+    made.write_bytes(b"x")
+    try:
+        assert (made.name in claims.sweep_shared_memory(time.time())) is not is_shared
+        assert made.exists() is is_shared
+    finally:
+        made.unlink(missing_ok=True)
 
 
 @pytest.mark.skipif(not os.access(SHARED, os.W_OK), reason="/dev/shm cannot be written here")
