@@ -36,6 +36,7 @@ States of a trial
                   │                loss                  │
                   └── killed while starting ─▶ YIELDING  └─▶ STOPPED
 
+* A trial that is lost while the disk has no room is PAUSED at once.
 * What follows a yield is the explicit field ``TrialRecord.after``, never inferred from the past.
 * An *incarnation* is one launch. Its number only grows. ``TrialRecord.gone`` is the newest of which nothing is left:
   events of it or of an older one change nothing, so news may come late or twice.

@@ -41,19 +41,23 @@ def after_exit(state: State, trial: TrialRecord, event: TrialExited) -> After:
 
 
 def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | None:
-    """Return a trial that failed on more atoms than it has trained on, before a report from there, to those.
+    """Return a trial that failed or hung on more atoms than it has trained on, before a report from there, to those.
 
     Out of memory too: where it ran on fewer atoms, those are enough.
     """
     fewer = trial.trained_atoms
     told = trial.after
     is_told_to_end = state.stopping or (told is not None and not told.is_resize)
-    failed = event.outcome == "failed" and not trial.doom
-    if not failed or is_told_to_end:
+    error = ""
+    if trial.doom is None and event.outcome == "failed":
+        error = event.error or "failed"
+    elif trial.doom is not None and trial.doom.hung:
+        error = trial.doom.why
+    if not error or is_told_to_end:
         return None
     if trial.steps_since_launch or not 0 < fewer < trial.atoms:
         return None
-    why = f"failed on {trial.size_in_words}, goes back to {fewer} and grows no more: {event.error}"
+    why = f"failed on {trial.size_in_words}, goes back to {fewer} and grows no more: {error}"
     trial.cap, trial.decided_at = Cap(fewer, why), state.now
     return After(S.STARTING, why, fewer)
 
@@ -88,6 +92,9 @@ def _relaunch(state: State, trial: TrialRecord, event: TrialExited) -> After:
     if (faults := trial.infrastructure_faults) > state.rules.max_infrastructure_faults:
         reason = f"{cause}; {faults} times without progress"
         return After(S.FAILED, reason)
+    if state.storage_low:
+        state.want(trial)
+        return After(S.PAUSED, f"{cause}; continues when there is room on the disk")
     trial.decided_at = state.now
     atoms = trial.after.atoms if trial.after is not None else trial.atoms
     return After(S.STARTING, f"{cause}; continues from step {trial.saved_step}", atoms)
@@ -157,7 +164,9 @@ def why_hopeless(state: State) -> str:
         if trial.curve and trial.state is not TrialState.FAILED
     )
     failed = state.failures + reported
-    if failed < state.rules.max_failures:
+    # Several GPUs begin with as many configurations, of which some may be too large: the others may yet report.
+    hopes = (t.up_at is not None and len(t.curve) < SENSELESS_REPORTS for t in state.live.values())
+    if failed < max(state.rules.max_failures, sum(hopes)):
         return ""
     if reported:
         return f"no finite metric after {failed} trials: NaN or infinite in every report"

@@ -184,6 +184,7 @@ class Experiment:
     def _checkpoint_saved(self, event: events.CheckpointSaved) -> None:
         if (trial := self._current(event.trial, event.incarnation)) is not None:
             self._do.saves.committed(trial, event.step, event.save_s)
+            self.state.largest_save_bytes = max(self.state.largest_save_bytes, event.size_bytes)
 
     def _exited(self, event: events.TrialExited) -> None:
         if (trial := self._current(event.trial, event.incarnation)) is not None:
@@ -237,8 +238,7 @@ class Experiment:
         if event.timer == DEADLINE:
             self._do.end("deadline")
         elif event.timer == LAST_CALL and state.stopping is not None:
-            for trial in list(state.live.values()):
-                self._do.kill(trial)
+            self._do.last_call()
         elif event.timer == WAKE and state.stopping is None:
             self._enact(self.policy.on_wake(state))
         elif event.timer == WATCH and state.stopping is None:
@@ -299,7 +299,7 @@ class Experiment:
             atoms = min(atoms, max(1, state.atoms_free))
             self._enact([Resume(wanted, atoms, "continues as planned")])
         while state.configurations.given and state.devices.free:
-            if not self._enact([Start(state.rules.smallest, "a person asked for it")]):
+            if not self._enact([Start(state.rules.smallest, "the user asked for it")]):
                 break
         state.declined = ""
         while state.devices.free and self._enact(self.policy.on_capacity(state)):

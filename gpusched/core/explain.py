@@ -117,7 +117,7 @@ def _why(state: State, trial: TrialRecord) -> str:
                 else ""
             )
         case S.PAUSED if trial.held_by_user:
-            return f"paused by a person; 'gpusched unpause {trial.id}' lets it continue"
+            return f"paused by the user; 'gpusched unpause {trial.id}' lets it continue"
         case S.PAUSED | S.COMPLETED | S.STOPPED:
             return trial.last_reason
         case S.FAILED:
@@ -145,7 +145,7 @@ def _moves_when(state: State, trial: TrialRecord) -> str:
         case S.YIELDING:
             return "its processes have left"
         case S.PAUSED if trial.held_by_user:
-            return "a person unpauses the trial"
+            return "the user unpauses the trial"
         case S.PAUSED if trial.id in state.wanted:
             needed, free = state.rules.smallest, len(state.devices.free)
             return f"{needed} atoms are free (now {free})" if needed > 1 else "an atom is free"

@@ -47,7 +47,7 @@ def asked(state: State, do: Transitions, event: UserAsked) -> None:
 def move_limits(state: State, do: Transitions, event: LimitsMoved) -> bool:
     """Set other limits, or continue a search that is over; tell whether it was. A search that is ending ends first.
 
-    Trials that only the end stopped are paused again.
+    Trials that only the end stopped are paused again; so are those that left as no step more would have ended in time.
     """
     was_over = state.finished
     if state.stopping is not None and not was_over:
@@ -61,6 +61,8 @@ def move_limits(state: State, do: Transitions, event: LimitsMoved) -> bool:
     )
     state.timers[DEADLINE] = to_s
     if not was_over:
+        if to_s > rules.deadline_s:
+            _call_back(state)
         return False
     state.stopping, state.finished = None, False
     state.watched_since, state.failures = state.now, 0
@@ -77,6 +79,21 @@ def move_limits(state: State, do: Transitions, event: LimitsMoved) -> bool:
         if trial.id in untold:
             state.rested.append(trial)
     return True
+
+
+def _call_back(state: State) -> None:
+    """Have trials continue that left, or leave, only for want of time."""
+    for trial in list(state.trials.values()):
+        if trial.cut_atoms is None or trial.state is S.PAUSED:
+            continue
+        if (after := trial.after) is None:
+            _pause_again(state, trial, trial.saved_step)
+        elif after.state is S.STOPPED:
+            trial.after = replace(after, state=S.PAUSED, reason="there is more time", is_cut=False)
+            if trial.cut_atoms and not trial.held_by_user:
+                state.want(trial)
+            else:
+                trial.cut_atoms = None
 
 
 def _pause_again(state: State, trial: TrialRecord, step: int) -> None:

@@ -49,8 +49,10 @@ class State:
         self.save_asked_at: dict[int, float] = {}
         #: Trial that was last asked to hold a copy of the best model, and its score.
         self.held_by, self.held_score = -1, NEVER
-        #: The longest that a checkpoint of any trial took.
-        self.longest_save_s = 0.0
+        #: The longest that a checkpoint of any trial took, and the largest one.
+        self.longest_save_s, self.largest_save_bytes = 0.0, 0
+        #: Trials that were saving the best model so far when the search came to its end.
+        self.last_savers: set[int] = set()
         self.failures = 0
         #: Whether any trial has reported a finite metric.
         self.has_finite = False

@@ -34,6 +34,15 @@ S = TrialState
 #: Period at which the watchdog looks for trials that have been silent for too long (reliability F13).
 WATCH_EVERY_S = 10.0
 
+#: So many of the longest times between two reports may pass in silence, and at least this share of the deadline within
+#: these bounds: a rare evaluation is no hang, and a short search has no time for one.
+STEPS_SILENT = 5
+SILENT_SHARE, LEAST_SILENT_S, MOST_SILENT_S = 1 / 20, 60.0, 600.0
+#: The share of the deadline for a first report while nobody knows what a step takes, and the most.
+UNKNOWN_SHARE, UNKNOWN_MOST_S = 1 / 8, 3600.0
+#: Once the search is over: for a save that was under way, of the best model so far.
+LAST_SAVE_S = 60.0
+
 #: Reason for the end of a search that a person stopped: it waits for the trials.
 STOPPED_BY_USER = "stopped by the user"
 
@@ -182,10 +191,25 @@ class Transitions:
         if state.stopping is not None:
             return
         state.stopping = reason
+        state.last_savers = {
+            trial.id
+            for trial in state.live.values()
+            if trial.after is not None and trial.after.save and state.is_new_best(trial)
+        }
         for trial in list(state.live.values()):
             self.cut(trial, S.STOPPED, reason)
         if state.live:
             state.timers[LAST_CALL] = state.now + self._last_call_s()
+
+    def last_call(self) -> None:
+        """Kill the trials that have not left; those that were saving the best model before the end have longer."""
+        state = self._state
+        savers, state.last_savers = state.last_savers & state.live.keys(), set()
+        for trial in list(state.live.values()):
+            if trial.id not in savers:
+                self.kill(trial)
+        if savers:
+            state.timers[LAST_CALL] = state.now + max(LAST_SAVE_S, 2 * state.longest_save_s)
 
     def _last_call_s(self) -> float:
         """Return the time from the search's end to its last call.
@@ -199,7 +223,7 @@ class Transitions:
             return last_call_s
         until_saved_s = max(
             (
-                2 * trial.report_s + (trial.save_s or state.longest_save_s)
+                2 * trial.report_s + max(trial.save_s, state.longest_save_s)
                 for trial in state.live.values()
                 if trial.doom is None
             ),
@@ -291,7 +315,7 @@ class Transitions:
             state.held_score = NEVER  # the copy that the trial held is committed, or lost
         after = exits.after_exit(state, trial, event)
         trial.gone, trial.doom = trial.incarnation, None
-        if after.is_resize:
+        if after.is_resize or after.state is S.PAUSED:  # it may come back on others
             state.speed.resizes(trial)
         if used := exits.drain(state, trial, after.atoms if after.is_resize else 0):
             self.commands.append(ConfirmRelease(used))
@@ -321,10 +345,33 @@ class Transitions:
 
 def _silence(state: State, trial: TrialRecord) -> str:
     """Say how long a trial has been silent, where that is too long; else return nothing."""
-    rules = state.rules
-    if trial.steps_since_launch == 0:
-        limit_s = rules.startup_limit_s
-    else:
-        limit_s = rules.hang_limit_s or max(60.0, 5 * trial.report_s)
+    limit_s = _startup_limit_s(state, trial)
+    if trial.steps_since_launch:
+        limit_s = state.rules.hang_limit_s or _hang_limit_s(state, trial)
     silent_s = state.now - max(trial.heard_at, state.watched_since)
-    return f"no report for {silent_s:.0f} s (limit {limit_s:.0f} s)" if silent_s > limit_s else ""
+    if silent_s <= limit_s:
+        return ""
+    return f"no report for {silent_s:.0f} s (limit {limit_s:.0f} s; hang_limit in the recipe allows more)"
+
+
+def _startup_limit_s(state: State, trial: TrialRecord) -> float:
+    """Return how long a launch may take to its first report: a step may be an epoch of hours."""
+    rules, step_s = state.rules, state.step_on_one_atom_s
+    if trial.step_time_s is not None:
+        step_s = trial.step_time_s * state.speedup(max(1, trial.trained_atoms))
+    if step_s is not None:
+        first_s = STEPS_SILENT * trial.stride * step_s / state.speedup(max(1, trial.atoms))
+    else:
+        first_s = (
+            min(UNKNOWN_MOST_S, UNKNOWN_SHARE * rules.deadline_s)
+            if rules.hang_limit_s is None
+            else 0.0
+        )
+    return max(rules.startup_limit_s, first_s)
+
+
+def _hang_limit_s(state: State, trial: TrialRecord) -> float:
+    """Return how long a trial may be silent that has reported: now and then it evaluates, or saves, for longer."""
+    least_s = min(MOST_SILENT_S, max(LEAST_SILENT_S, state.rules.deadline_s * SILENT_SHARE))
+    usual_s = max((trial.report_s, *trial.intervals_s))
+    return max(least_s, STEPS_SILENT * usual_s) + 2 * max(trial.save_s, state.longest_save_s)

@@ -6,7 +6,7 @@ import pytest
 
 from gpusched.core.commands import ConfirmRelease, KeepBest, Kill, Yield
 from gpusched.core.decisions import Resize, Start
-from gpusched.core.events import Outcome
+from gpusched.core.events import Outcome, StorageChanged
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Finish, Script, SetTimer, launch
@@ -97,6 +97,13 @@ def test_events_of_trials_and_incarnations_that_never_were_change_nothing() -> N
 # ---------------------------------------------------------------- lost: relaunched, within a budget
 
 
+def test_on_a_full_disk_it_waits_for_room() -> None:
+    script = stages.running().feed(StorageChanged(at=0.0, low=True, what="full")).expect_nothing()
+    script.exited(0, "lost", error="its shim died").drop().released("d0").expect_nothing()
+    assert "continues when there is room on the disk" in script.trial(0).story[-1][1]
+    script.feed(StorageChanged(at=script.now, low=False, what="room")).expect(launch(0, 2, "d0"))
+
+
 def test_what_was_lost_goes_on_from_its_checkpoint() -> None:
     script = stages.running().report(0, 0.4).expect_nothing()
     script.wait(1.0).exited(0, "lost", error="the shim was killed").expect(ConfirmRelease(("d0",)))
@@ -166,6 +173,17 @@ def test_giving_up_stops_those_that_start() -> None:
     script.expect(ConfirmRelease(("d0",)), kill, SetTimer("last call", 1.5))
     script.exited(1, "killed")
     script.expect(ConfirmRelease(("d1",)), Finish("the first 1 trials failed"))
+
+
+def test_failures_do_not_end_it_while_more_trials_train() -> None:
+    script = Script(devices=8).wants(*[Start(1)] * 8).start().drop()
+    for trial in range(8):
+        script.up(trial).drop()
+    for trial in range(3):
+        script.exited(trial, "failed", error="out of GPU memory").drop()
+    assert script.state.stopping is None, "five may yet report"
+    script.exited(3, "failed").drop()
+    assert script.state.stopping == "the first 4 trials failed"
 
 
 def test_after_a_report_failures_do_not_end_it() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
-from gpusched.core.decisions import Pause, Resume, Start
+from gpusched.core.decisions import NO_STEP_FITS, Pause, Resume, Start, Stop
 from gpusched.core.events import LimitsMoved, TimerFired, UserAsked, Verb
 from gpusched.core.trial import TrialState
 from tests.core import stages
@@ -232,6 +232,21 @@ def test_the_last_call_kills_what_has_not_left() -> None:
     script = stages.running().asked("stop").drop()
     script.wait(1.5).timer("last call").expect(KILL)
     script.exited(0, "killed").expect(ConfirmRelease(("d0",)), Finish("stopped by the user"))
+
+
+@pytest.mark.parametrize("end", ["deadline", "target"])
+def test_a_save_of_the_best_model_that_has_begun_may_end(end: str) -> None:
+    script = (
+        Script(devices=2, target=0.9, deadline_s=100.0).wants(Start(1), Start(1)).start().drop()
+    )
+    script.report(0, 0.5).drop().saved(0, 1, save_s=4.0).drop().report(1, 0.4).drop().wait(9.0)
+    if end == "deadline":
+        script.decides(Stop(0, NO_STEP_FITS)).report(0, 0.7).drop().timer("deadline").drop()
+    else:
+        script.report(0, 0.95).drop()
+    script.timer("last call").expect(Kill(1, 1, 5.0), SetTimer("last call", script.now + 60.0))
+    script.exited(1, "killed").drop()
+    script.timer("last call").expect(KILL)
 
 
 def test_asking_twice_to_stop_does_not_put_the_last_call_off() -> None:

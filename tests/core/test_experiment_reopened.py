@@ -52,6 +52,37 @@ def test_a_trial_that_the_end_stopped_goes_on_from_its_checkpoint(end: str) -> N
     assert script.policy.exits[-1] == (0, S.PAUSED)
 
 
+@pytest.mark.parametrize("has_left", [True, False])
+def test_more_time_in_time_brings_back_who_left_for_want_of_it(has_left: bool) -> None:
+    script = Script(devices=2).wants(Start(1), Start(1)).start().drop()
+    script.report(0, 0.5).drop().saved(0, 1).drop().report(1, 0.4).drop()
+    script.decides(Stop(0, f"leaves: {NO_STEP_FITS}")).report(0, 0.6).drop()
+    if has_left:
+        script.exited(0, saved=2).drop().released("d0").drop()
+        assert script.trial(0).state is S.STOPPED
+    script.feed(LimitsMoved(at=script.now, deadline_s=900.0)).drop()
+    assert script.trial(0).is_live is not has_left, "less time brings nobody back"
+    script.feed(LimitsMoved(at=script.now, deadline_s=5000.0))
+    if not has_left:
+        script.drop().exited(0, saved=2).drop().released("d0")
+        script.expect(launch(0, 2, "d0"))
+    else:
+        script.expect(SetTimer("deadline", 5000.0), launch(0, 2, "d0"))
+    assert (script.trial(0).state, script.trial(0).saved_step) == (S.STARTING, 2)
+
+
+def test_more_time_twice_while_no_atom_is_free_is_as_good_as_once() -> None:
+    script = Script(devices=2).wants(Start(1), Start(1)).start().drop()
+    script.report(0, 0.5).drop().saved(0, 1).drop().report(1, 0.4).drop()
+    script.decides(Stop(0, f"leaves: {NO_STEP_FITS}")).report(0, 0.6).drop().exited(
+        0, saved=2
+    ).drop()
+    for deadline_s in (5000.0, 6000.0):  # d0 is not released yet
+        script.feed(LimitsMoved(at=script.now, deadline_s=deadline_s)).drop()
+        assert script.trial(0).state is S.PAUSED
+    script.released("d0").expect(launch(0, 2, "d0"))
+
+
 def test_it_comes_back_on_as_many_atoms_as_it_had() -> None:
     script = Script(devices=4).wants(Start(3)).start().drop().report(0).drop()
     over(script.timer("deadline").drop()).reopened()

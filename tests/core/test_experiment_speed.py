@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpusched.core.commands import Yield
-from gpusched.core.decisions import Resize, Start
+from gpusched.core.decisions import Pause, Resize, Resume, Start
 from gpusched.core.events import TrialUp
 from gpusched.core.trial import TrialState
 from tests.helpers import Script
@@ -47,6 +47,18 @@ def test_a_report_of_several_steps_is_not_several_times_as_slow_a_step() -> None
     trial = script.trial(0)
     assert (trial.step_time_s, trial.stride, trial.report_s) == (1.0, 10, 10.0)
     assert script.state.speed.step_on_one_atom_s == 1.0
+
+
+def test_a_trial_that_was_paused_and_is_slower_on_more_atoms_goes_back() -> None:
+    script = Script(devices=4).wants(Start(1)).start().drop()
+    for _ in range(2):
+        script.wait(1.0).report(0, 0.1, step_time_s=1.0).drop()
+    script.decides(Pause(0)).wait(1.0).report(0, 0.1, step_time_s=1.0).drop()
+    script.exited(0, saved=3).drop().wants(Resume(0, 4)).released("d0").drop()
+    assert script.trial(0).atoms == 4
+    for _ in range(2):
+        script.wait(2.0).report(0, 0.1, step_time_s=2.0).drop()
+    assert script.trial(0).cap.atoms == 1
 
 
 @pytest.mark.parametrize(("on_two_s", "is_taken_back"), [(0.6, False), (1.05, False), (1.3, True)])

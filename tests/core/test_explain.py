@@ -68,8 +68,8 @@ def test_a_lost_device_and_what_follows() -> None:
 def test_a_person_holds_it() -> None:
     script = stages.pausing().asked("pause", 0).drop().wants(Start(1)).exited(0, saved=2).drop()
     told = explain(script.state, script.policy, 0)
-    assert "paused by a person" in told.why
-    assert told.moves_when == "a person unpauses the trial"
+    assert "paused by the user" in told.why
+    assert told.moves_when == "the user unpauses the trial"
 
 
 def test_ranks_in_rungs_are_the_policys_sentences() -> None:

@@ -24,6 +24,7 @@ LEGAL = {
     (S.STARTING, S.FAILED),
     (S.RUNNING, S.STARTING),  # lost
     (S.RUNNING, S.YIELDING),
+    (S.RUNNING, S.PAUSED),  # lost, and the disk has no room for it to continue
     (S.RUNNING, S.COMPLETED),
     (S.RUNNING, S.FAILED),
     (S.YIELDING, S.STARTING),  # resize

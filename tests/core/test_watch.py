@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from gpusched.core.commands import Command, ConfirmRelease, Kill
-from gpusched.core.decisions import Start
+from gpusched.core.decisions import Resize, Start
 from gpusched.core.events import DaemonResumed
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Script, launch
 
 S = TrialState
-WATCHED = {"watch": True, "startup_limit_s": 100.0}
+WATCHED = {"watch": True, "startup_limit_s": 100.0, "deadline_s": 800.0}
 KILL_HUNG = Kill(0, 1, 5.0, stacks=True)
 
 
@@ -39,7 +39,8 @@ def test_who_does_not_come_up_is_killed_and_launched_again() -> None:
     assert silent_for(script, 40.0) == [KILL_HUNG], "once is enough"
     script.exited(0, "killed").expect(ConfirmRelease(("d0",)))
     story = script.trial(0).story[-1][1]
-    assert "no report for 110 s (limit 100 s); continues from step 0" in story
+    assert "no report for 110 s (limit 100 s; hang_limit in the recipe allows more);" in story
+    assert story.endswith("continues from step 0")
     script.released("d0").expect(launch(0, 2, "d0"))
     assert silent_for(script, 90.0) == []
 
@@ -56,14 +57,46 @@ def test_who_is_silent_for_too_long_is_killed(
     assert silent_for(script, limit_s) == []
     assert silent_for(script, 10.0) == [KILL_HUNG]
     doom = script.trial(0).doom
-    assert f"no report for {limit_s + 10:.0f} s (limit {limit_s:.0f} s)" in doom.why
+    assert f"no report for {limit_s + 10:.0f} s (limit {limit_s:.0f} s;" in doom.why
 
 
-def test_the_limit_is_five_median_intervals_for_slow_ones() -> None:
+def test_the_limit_is_five_of_the_longest_intervals_for_slow_ones() -> None:
     script = with_intervals(30.0, 50.0, 30.0, 28.0, 32.0)
     assert script.trial(0).report_s == 30.0
-    assert silent_for(script, 149.0) == []
+    assert silent_for(script, 249.0) == []
     assert silent_for(script, 21.0) == [KILL_HUNG]
+
+
+def test_a_rare_evaluation_and_a_long_save_are_no_hang_in_a_long_search() -> None:
+    script = with_intervals(*[2.0] * 9, deadline_s=4000.0)
+    assert silent_for(script, 195.0) == []
+    assert silent_for(script, 20.0) == [KILL_HUNG]
+    script = with_intervals(*[2.0] * 9)
+    script.saved(0, 9, save_s=100.0).drop()
+    assert silent_for(script, 255.0) == []
+
+
+def test_a_first_step_may_take_long_where_nobody_knows_and_where_all_steps_do() -> None:
+    script = stages.starting(**{**WATCHED, "deadline_s": 8000.0})
+    assert silent_for(script, 1000.0) == []
+    assert silent_for(script, 20.0) == [KILL_HUNG]
+    script = Script(devices=4, **WATCHED).wants(Start(4)).start().drop()
+    for step in (1, 2):
+        script.wait(50.0).report(0, 0.5, step=step, step_time_s=50.0).drop()
+    script.saved(0, 2).drop().decides(Resize(0, 1)).report(0, 0.5, step_time_s=50.0).drop()
+    script.exited(0, saved=3).drop().released("d0", "d1", "d2", "d3").drop()
+    assert (script.trial(0).atoms, script.trial(0).state) == (1, S.STARTING)
+    assert silent_for(script, 990.0) == [], "five steps of 200 s"
+    assert silent_for(script, 20.0) == [Kill(0, 2, 5.0, stacks=True)]
+
+
+def test_who_hangs_on_more_atoms_goes_back_to_fewer() -> None:
+    script = stages.waiting(**WATCHED).released("d0").drop()
+    assert script.trial(0).atoms == 2
+    assert silent_for(script, 130.0) == [Kill(0, 2, 5.0, stacks=True)]
+    script.exited(0, "killed", error="rank 1 is stuck").drop().released("d0", "d1")
+    script.expect(launch(0, 3, "d0"))
+    assert "goes back to 1 and grows no more: no report for" in script.trial(0).cap.why
 
 
 def test_intervals_do_not_span_two_incarnations() -> None:
