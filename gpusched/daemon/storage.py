@@ -1,7 +1,8 @@
 """Room on the disk: the low mark, the reserve, and checkpoints that nothing needs any more.
 
-Needed are: of a trial that may continue, its two newest committed checkpoints; all of a trial whose processes still
-live, daemon or not; and as long as ``best/`` does not hold the best model, the checkpoints of the trial that does. A
+Needed are: of a trial that may continue, its two newest committed checkpoints (one where the disk is low); all of a
+trial whose processes still live, daemon or not; and as long as ``best/`` does not hold the best model, the checkpoints
+of the trial that does. Low is a disk without room for another checkpoint as large as the largest so far. A
 folder is renamed before it is removed, so that a crash leaves nothing half-deleted under its old name (reliability
 F26).
 """
@@ -13,7 +14,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,7 @@ class Storage:
         self._beside = beside
         self._is_looking = False
         self._seen: Room | None = None
+        self._largest_save_bytes = 0
 
     def require_room(self) -> None:
         """Raise InputError where a new search could not save its trials."""
@@ -110,6 +112,7 @@ class Storage:
             return None
         self.next_at = now + LOOK_EVERY_S
         change = self._change(now, state)
+        self._largest_save_bytes = state.largest_save_bytes
         if not self._is_looking:
             self._is_looking, needs = True, Needs.of(state)
             self._beside(lambda: self._look(now, needs))
@@ -131,7 +134,8 @@ class Storage:
 
     def _measure(self) -> None:
         with suppress(OSError):
-            self._seen = self._room(self._paths.root)
+            room = self._room(self._paths.root)
+            self._seen = replace(room, low_mark=max(room.low_mark, self._largest_save_bytes))
 
     def _look(self, now: float, needs: Needs) -> None:
         """Beside the loop: read the room, and make some where it is low."""
@@ -140,7 +144,7 @@ class Storage:
             room = self._seen
             if room is not None and room.is_low and now >= self._make_room_at:
                 self._make_room_at = now + MAKE_ROOM_EVERY_S
-                remove(unneeded(self._paths, needs, only_final=True))
+                remove(unneeded(self._paths, needs, is_low=True))
             elif room is not None and room.is_clear:
                 with suppress(OSError):
                     self.reserve.fill()
@@ -165,15 +169,13 @@ class Storage:
 # ---------------------------------------------------------------- checkpoints
 
 
-def unneeded(paths: ExperimentPaths, needs: Needs, only_final: bool = False) -> list[Path]:
-    """List checkpoint folders that neither the best model nor a resume needs; ``only_final``: of ended trials alone."""
+def unneeded(paths: ExperimentPaths, needs: Needs, is_low: bool = False) -> list[Path]:
+    """List checkpoint folders that neither the best model nor a resume needs; ``is_low``: the disk has little room."""
     found: list[Path] = []
     for number in paths.trial_numbers:
         is_final = needs.is_final.get(number)
         if is_final is None:
             continue  # the journal knows nothing of it
-        if only_final and not is_final:
-            continue
         of_trial = paths.trial(number)
         try:
             there = sorted(entry for entry in of_trial.checkpoints.iterdir() if entry.is_dir())
@@ -181,8 +183,9 @@ def unneeded(paths: ExperimentPaths, needs: Needs, only_final: bool = False) -> 
             continue
         if _is_alive(paths, number):
             continue
-        needed = not is_final or _holds_the_best(paths, needs, number)
-        keep = of_trial.committed_checkpoints()[-KEEP:] if needed else ()
+        kept = 0 if is_final else 1 if is_low else KEEP
+        kept = KEEP if _holds_the_best(paths, needs, number) else kept
+        keep = of_trial.committed_checkpoints()[-kept:] if kept else ()
         found += [entry for entry in there if entry not in keep]
     return found
 

@@ -66,9 +66,10 @@ def test_a_paused_trial_keeps_its_newest_two(paths: ExperimentPaths) -> None:
         "0000/step-00000001",
         *("0001/step-00000001", "0001/step-00000002", "0001/step-00000099"),
     ]
-    assert names(storage.unneeded(paths, Needs.of(state), only_final=True)) == [
-        "0000/step-00000001"
-    ]
+    assert names(storage.unneeded(paths, Needs.of(state), is_low=True)) == [
+        "0000/step-00000001",
+        *(f"0001/step-000000{step}" for step in ("01", "02", "03", "99")),
+    ], "one where the disk is low"
 
 
 def test_the_best_models_checkpoint_stays_until_best_holds_it(paths: ExperimentPaths) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from gpusched.core.commands import Launch
 from gpusched.core.decisions import Start
-from gpusched.core.events import StorageChanged
+from gpusched.core.events import CheckpointSaved, StorageChanged
 from gpusched.daemon.storage import LOOK_EVERY_S, Storage
 from gpusched.errors import InputError
 from gpusched.folder import files
@@ -104,6 +104,22 @@ def test_a_look_tells_each_change_once_and_what_a_daemon_before_had_not_seen(
     assert storage.reserve.slices == SLICES, "it was filled again"
     storage.release()
     assert not (tmp_path / "reserve").exists()
+
+
+def test_a_disk_without_room_for_another_checkpoint_is_low(tmp_path: Path) -> None:
+    """With checkpoints of gigabytes the disk settles above the mark while every save fails."""
+    script = stages.running()
+    storage = Storage(
+        ExperimentPaths(tmp_path), room=lambda _folder: room(2 << 30), beside=lambda work: work()
+    )
+    assert [storage.look(at, script.state) for at in (0.0, 10.0)] == [None, None]
+    script.feed(
+        CheckpointSaved(at=0.0, trial=0, incarnation=1, step=1, save_s=9.0, size_bytes=3 << 30)
+    ).drop()
+    assert storage.look(20.0, script.state) is None
+    low = storage.look(30.0, script.state)
+    assert low is not None
+    assert "2048 MiB free on the disk, fewer than 3072" in low.what
 
 
 # ---------------------------------------------------------------- what the search does
