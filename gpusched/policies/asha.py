@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from gpusched.core.decisions import Decision, Pause, Resume, Start, TrialView, View
 from gpusched.core.rung import Ladder, Rung
+from gpusched.core.trial import TrialState
 from gpusched.policies import base
 from gpusched.text import ordinal
 
@@ -68,7 +69,14 @@ class Asha(base.Policy):
                 if not view.trials[trial_id].held_by_user:
                     return (Resume(trial_id, 1, f"promoted from rung {rung.milestone}"),)
         # .. else a new configuration in the bottom rung (Algorithm 2's trivial entrance policy).
-        return (Start(1, "a new configuration"),) if view.can_draw else base.NOTHING
+        if view.can_draw:
+            return (Start(1, "a new configuration"),)
+        # Ours: where none will come any more, floor(n/eta) may keep all that are left waiting for good.
+        best = next((t for t in view.paused_by_score() if not t.held_by_user), None)
+        is_one_complete = any(t.state is TrialState.COMPLETED for t in view.trials.values())
+        if best is None or view.may_draw or is_one_complete:
+            return base.NOTHING
+        return (Resume(best.id, 1, "the best that waits continues: no configuration is left"),)
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         return explain_rungs(self.ladder.rungs, trial)

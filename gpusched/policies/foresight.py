@@ -196,8 +196,10 @@ class Foresight(base.Policy):
         if looked:
             found = self.curves.believe({trial.id: self._horizon(view, trial)})
             if not found:
-                why = "its metric is not finite"
-                return (Stop(trial.id, why),) if trial.score == NEVER else base.NOTHING
+                is_lost = all(
+                    metric != metric for _, metric in trial.curve[-2:]
+                )  # once may be chance
+                return (Stop(trial.id, "its metric is not finite"),) if is_lost else base.NOTHING
             belief = self.beliefs[trial.id] = found[trial.id]
             self._is_stale |= trial.id == self.leader or belief.mean > self.to_beat
             belief.bid = self._bid_of(view, trial, belief)
@@ -251,8 +253,10 @@ class Foresight(base.Policy):
         is_ready = best is not None and _may_resume(view, best.id)
         if best and is_ready and (atoms := self._wanted(view, elsewhere, view.atoms_free)):
             return (Resume(best.id, atoms, "the best forecast continues"),)
-        if best and _may_grow(view, best) and self._wanted(view, elsewhere) > best.atoms:
-            return base.NOTHING  # kept for its next report
+        if best and _may_grow(view, best):
+            most = best.atoms + view.devices.room(best.devices) + view.atoms_coming
+            if self._wanted(view, elsewhere, most) > best.atoms:
+                return base.NOTHING  # kept for its next report
         # Where one trial fits at a time the best of those that wait would always be ahead of the mean of all.
         is_ahead = waiting > self._new and not _is_alone(view)
         if who is not None and (is_ahead or not view.may_draw):

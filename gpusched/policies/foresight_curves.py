@@ -174,7 +174,7 @@ class Curves:
         """Add the mean of the reports since the last look to the trial's sums, and fit all shapes."""
         low, seen.step = seen.step, step
         values = [_bounded(value) for value in window if value == value]
-        if not values or window[-1] != window[-1]:
+        if not values or all(value != value for value in window[-2:]):
             seen.level = NEVER
             return
         for (a, b), (_, c) in pairwise(pairwise(values[-6:])):

@@ -43,18 +43,21 @@ from gpusched.text import count, ordinal, show_clock
 #: To, as a share of the deadline, up to which a comparison on one atom pays: each arrival costs a launch. Simulated on
 #: Score(k) for 400 steps, without speculation is 0.05 ahead of Algorithm 3 at 2%, and 0.08 behind at 5% (20, 10 seeds).
 LAUNCH_MOST = 0.03
+#: The paper's cooldown, in steps; and the time trained, in launches, that is enough in its place.
+COOLDOWN, WORTH = 5, 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(base.HalvingOptions):
     """HyperSched's parameters; the deadline and the atoms are the experiment's."""
 
-    #: COOLDOWN of Algorithm 3, in steps since the last launch at another size.
-    cooldown: int = 5
+    #: COOLDOWN of Algorithm 3, in steps since the last launch; None: 5, or fewer where a step takes far longer than a
+    #: launch, which it keeps from costing more than it brings.
+    cooldown: int | None = None
 
     def problems(self) -> Iterator[base.BadOption]:
         yield from base.HalvingOptions.problems(self)
-        if self.cooldown < 0:
+        if self.cooldown is not None and self.cooldown < 0:
             yield "cooldown", f"must be 0 or more steps, not {self.cooldown}"
 
 
@@ -151,7 +154,7 @@ class HyperSched(Asha):
 
     def _grow(self, view: View, trial: TrialView) -> Sequence[Resize]:
         free = view.devices.room(trial.devices)
-        if not free or trial.steps_since_launch <= self.options.cooldown:
+        if not free or self._cooldown_s(view, trial) > 0:
             return ()
         held, share = trial.atoms, self._share(view, trial)
         atoms = view.rules.fit(min(share, held + free))
@@ -163,9 +166,21 @@ class HyperSched(Asha):
         why = f"grows {held} -> {atoms}: {more:.0f} more steps before the deadline"
         return (Resize(trial.id, atoms, why),)
 
-    def _more_steps(self, view: View, held: int, atoms: int) -> float:
-        """Return how many steps more a growth brings before the deadline."""
-        left_s = view.time_left_s
+    def _cooldown_s(self, view: View, trial: TrialView) -> float:
+        """Return the time until a trial may grow: the COOLDOWN's; ours is that ten times a launch's is enough."""
+        cooldown, since, step_s = (
+            self.options.cooldown,
+            trial.steps_since_launch,
+            trial.step_time_s or 1.0,
+        )
+        needed_s = ((COOLDOWN if cooldown is None else cooldown) + 1) * step_s
+        if cooldown is None and view.overhead_s > 0:
+            needed_s = min(needed_s, max((trial.stride + 1) * step_s, WORTH * view.overhead_s))
+        return max(0.0, needed_s - since * step_s)
+
+    def _more_steps(self, view: View, held: int, atoms: int, in_s: float = 0.0) -> float:
+        """Return how many steps more a growth ``in_s`` seconds from now brings before the deadline."""
+        left_s = view.time_left_s - in_s
         grown_s = (left_s - view.overhead_s) * view.speedup(atoms)
         return (grown_s - left_s * view.speedup(held)) / (view.step_on_one_atom_s or 1.0)
 
@@ -174,7 +189,8 @@ class HyperSched(Asha):
         held = trial.atoms
         room = view.devices.room(trial.devices)  # on its own node
         atoms = view.fit(trial, min(self._share(view, trial), held + room))
-        return 0 < held < atoms and self._more_steps(view, held, atoms) > 0
+        in_s = self._cooldown_s(view, trial)
+        return 0 < held < atoms and self._more_steps(view, held, atoms, in_s) > 0
 
     def _waits_for_more(self, view: View, trial: TrialView, share: int, atoms: int) -> bool:
         """Tell whether to let this one report pass for atoms that are coming: one resize instead of two."""
@@ -243,11 +259,11 @@ class HyperSched(Asha):
             can_start = view.can_draw and not view.live
             return (Start(1, "nothing else to run"),) if can_start else base.NOTHING
         self._woken_at[best.id] = best.step
-        atoms, why = view.atoms_free, "the best that waits continues: nothing else runs"
+        why = "the best that waits continues: nothing else runs"
         if view.live:
             why = "continues: no better trial can use the free atoms"
-            atoms = atoms if self._more_steps(view, 1, view.rules.fit(atoms)) > 0 else 1
-        return (Resume(best.id, atoms, why),)
+        is_faster = view.speedup(view.rules.fit(view.atoms_free)) > view.speedup(1)
+        return (Resume(best.id, view.atoms_free if is_faster else 1, why),)
 
     def _too_late_for_anything(self, view: View) -> bool:
         step_s = view.step_on_one_atom_s

@@ -47,6 +47,18 @@ def test_a_paused_trial_is_promoted_when_it_comes_to_be_among_the_best() -> None
     assert "promoted from rung 1" in hand.said
 
 
+def test_where_no_configuration_is_left_the_best_that_wait_continue() -> None:
+    """Of three floor(3/4) = 0 were promoted, and the search was over with hours left."""
+    hand = Hand("asha", {"r": 1, "R": 100}, atoms=2, configurations=3)
+    hand.report(0, 0.2)
+    hand.report(1, 0.9)
+    hand.report(2, 0.1)
+    assert hand.finished is None
+    assert hand.live == [0, 1]
+    hand.train(1, [0.9, 0.9, 0.95])
+    assert hand.finished is None
+
+
 def test_a_trial_is_judged_once_for_each_rung() -> None:
     """Line 8 asks for equality: a later, better metric changes nothing, and neither does a repeated step."""
     hand = Hand("asha", {"r": 2, "eta": 4.0, "R": 100}, atoms=1)

@@ -141,8 +141,10 @@ def test_a_slow_trial_is_priced_by_its_own_steps_also_while_it_is_paused() -> No
 
 
 def test_a_trial_whose_metric_is_not_finite_stops() -> None:
-    experiment = hand(atoms=1)
+    experiment = hand(atoms=2)
     experiment.report(0, 0.3)
+    experiment.report(0, None)
+    assert experiment.trial(0).state is TrialState.RUNNING, "once may be chance"
     experiment.report(0, None)
     assert experiment.trial(0).state is TrialState.STOPPED
 

@@ -118,7 +118,7 @@ def test_the_inverted_prose_of_section_4_2_is_not_followed() -> None:
     hand.report(0, 0.9, at=0.5, took_s=0.5)
     hand.report(1, 0.1, at=0.6, took_s=0.5)
     assert hand.live == [0, 2]  # min(R*Ta, eta*tf) = min(50, 2.4) < 99.4
-    late = Hand("hypersched", {**PLAIN, "r": 2}, atoms=2, deadline_s=100.0)
+    late = Hand("hypersched", {**PLAIN, "r": 2, "cooldown": 5}, atoms=2, deadline_s=100.0)
     late.report(0, 0.9, at=1.0)
     late.report(1, 0.1, at=1.0)
     late.report(0, 0.9, at=60.0)
@@ -192,7 +192,8 @@ def test_a_search_whose_next_step_would_be_too_long_ends_and_says_so(
 
 def idle() -> Hand:
     """Trial 1, the only one that ran, has ended; trial 0 is paused, and the entrance is closed."""
-    hand = Hand("hypersched", {**PLAIN, "R": None}, atoms=3, configurations=2, deadline_s=100.0)
+    options = {**PLAIN, "R": None, "cooldown": 5}
+    hand = Hand("hypersched", options, atoms=3, configurations=2, deadline_s=100.0)
     hand.report(1, 0.6, at=1.0)
     hand.report(0, 0.5, at=60.0)
     hand.exited(1, "failed")
@@ -211,7 +212,8 @@ def test_never_idle_resumes_the_best_whatever_the_entrance_rule_says() -> None:
 def test_atoms_that_no_live_trial_can_use_go_to_the_best_that_waits(
     rules: dict[str, Any], live: list[int]
 ) -> None:
-    hand = Hand("hypersched", {**PLAIN, "r": 2}, atoms=2, deadline_s=100.0, **rules)
+    options = {**PLAIN, "r": 2, "cooldown": 5}
+    hand = Hand("hypersched", options, atoms=2, deadline_s=100.0, **rules)
     for trial, metric, at in ((0, 0.9, 1.0), (1, 0.1, 1.0), (0, 0.9, 60.0), (1, 0.1, 60.1)):
         hand.report(trial, metric, at=at)
     assert hand.live == live  # trial 0 may grow when its cooldown is over, or not
@@ -230,3 +232,12 @@ def test_explanation_says_why_a_trial_is_paused() -> None:
     hand.report(1, 0.1)
     text = "\n".join(hand.explain(1))
     assert "worse than the cut-off 0.9 of rung 1" in text
+
+
+def test_where_a_step_takes_an_hour_a_trial_grows_as_soon_as_its_speed_is_known() -> None:
+    """Five steps of cooldown kept six of eight GPUs idle for hours."""
+    hand = Hand("hypersched", {}, atoms=4, configurations=1, deadline_s=36_000.0)
+    hand.report(0, 0.5, at=3610.0, took_s=3600.0)
+    assert hand.launched(0) == [1]
+    hand.report(0, 0.6, at=7210.0, took_s=3600.0)
+    assert hand.launched(0) == [1, 4]
