@@ -133,7 +133,7 @@ class ChildSuggester:
         answer, why = self._process.answer(), f"{self._name} failed"
         if answer is None and time.monotonic() > self._asked_at_s + self._limit_s:
             why = f"{self._name} was too late"
-            answer = self._process.died(f"did not answer in {self._limit_s:g} s")
+            answer = self._process.is_late(f"did not answer in {self._limit_s:g} s")
         if answer is None:
             return
         self.asked_for = None
@@ -178,7 +178,7 @@ class Process:
         self._about = about
         self._process: subprocess.Popen[bytes] | None = None
         self._unsent = self._read = b""
-        #: Deaths since the last answer.
+        #: Deaths, and answers that were late, since the last one in time.
         self.deaths = 0
         #: Questions so far: each has a number, which its answer repeats.
         self._asked = 0
@@ -191,7 +191,7 @@ class Process:
     def ask(self, question: Mapping[str, object]) -> None:
         """Send a question; never waits."""
         self._asked += 1
-        self._unsent = json.dumps([self._asked, question]).encode() + b"\n"
+        self._unsent += json.dumps([self._asked, question]).encode() + b"\n"
 
     def answer(self) -> Answer | None:
         """Return the answer to the last question, ``{"failed": why}`` without one; None: there is none yet."""
@@ -218,6 +218,13 @@ class Process:
         if answer is not None and "failed" not in answer:
             self.deaths = 0
         return answer
+
+    def is_late(self, how: str) -> Answer:
+        """Leave it its time, as imports may take long on a busy machine: a late answer is passed over."""
+        if self.deaths + 1 >= MAX_DEATHS:
+            return self.died(how)
+        self.deaths += 1
+        return {"failed": f"the process {how}"}
 
     def died(self, how: str) -> Answer:
         """End the process, which is of no more use; return the answer that says so."""
