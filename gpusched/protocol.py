@@ -63,7 +63,7 @@ class RankHello(Frame, tag="rank"):
 
 class Report(Frame, tag="report"):
     """One report of a trial. ``seq`` counts the trial's reports; ``step_time_s``: training time of one step, in
-    seconds; ``length``: steps of the script's own loop, in the first report of a launch.
+    seconds; ``length``: steps of the script's own loop, where they are more than was told before in this launch.
     """
 
     incarnation: Count = field(name="i")

@@ -30,6 +30,9 @@ from gpusched.worker.onlooker import Onlooker
 from gpusched.worker.saving import FILES_SHARE, Saver
 from gpusched.worker.training import Training
 
+REPORTS_WAITED = 2
+"""After so many reports it is said what keeps a trial from doing what it was asked for."""
+
 END_PATIENCE_S = 10.0
 """How long a rank 0 that is done waits for the others to come to their end, before it saves without them."""
 
@@ -50,6 +53,9 @@ class Backing:
         self.has_left = False
         self._at_exit: Why = "finished"
         self._asked: Go = "continue"
+        #: Reports since then, and what was remarked.
+        self._waited = 0
+        self._remarked: set[str] = set()
         #: The best score of this launch, and whether the last report had it.
         self._best, self._is_best = float("-inf"), False
         #: The script asks ``should_yield`` and leaves by itself.
@@ -78,7 +84,10 @@ class Backing:
         atexit.register(self._end)
 
     def remark(self, text: str) -> None:
-        """Tell whoever looks at the trial's log, and whoever looks at the search. Rank 0 speaks."""
+        """Tell whoever looks at the trial's log, and whoever looks at the search, once. Rank 0 speaks."""
+        if text in self._remarked:
+            return
+        self._remarked.add(text)
         if self._group.rank == 0:
             say(text)
         if self.channel is not None:
@@ -99,13 +108,16 @@ class Backing:
         clean: dict[str, Metric] = {}
         if self._context.rank == 0:
             clean = clean_metrics(metrics, self._context.settings.metric)
-            length = None if self._training.has_reported else self._training.length
+            length = self._training.whole_length(step)
             report = Report(0, 0, step, step_time_s, clean, length)  # numbered by the trial's file
             go = self._send(report)
         if self._context.world_size > 1:
             code, step = map(int, self._group.share(Call.REPORT, GO.index(go), step))
             go = GO[code]
         self._training.reported(step)
+        self._waited = self._waited + 1 if self._asked in ("save", "yield") else 0
+        if self._waited == REPORTS_WAITED and (why := self._why_it_waits()):
+            self.remark(why)
         value = clean.get(self._context.settings.metric or "")
         score = float("-inf")
         if isinstance(value, int | float):
@@ -138,6 +150,20 @@ class Backing:
 
     # ------------------------------------------------------------------ leaving
 
+    def _why_it_waits(self) -> str:
+        """Say what keeps the trial from what it was asked for some reports ago; empty: nothing that it should not."""
+        if self.writes_files:
+            is_to_leave = self._asked == "yield"
+            how = "once trial.checkpoint_dir() has saved a step: ask trial.should_save() after each trial.report(..)"
+            return f"this trial is to leave, and does {how}" if is_to_leave else ""
+        if self.in_charge:
+            return "this trial is to leave, and is not told: ask trial.should_yield() after each trial.report(..)"
+        return (
+            "what the search has asked for (to save or to leave) waits for the end of the body of trial.steps(), which "
+            "reports several times: give the body one report, or its data to trial.loader or trial.prepare, with which "
+            "it may leave before the end of an epoch"
+        )
+
     def _act(self, go: Go) -> None:
         """Do what the scheduler says, now or (inside ``steps()``) at the end of the body. May raise SystemExit."""
         is_save = go in ("hold", "save")
@@ -147,7 +173,9 @@ class Backing:
         is_for_script = script_saves and go in ("save", "yield")
         training = self._training
         # An endless loader is in the middle of an epoch even where the loop ends.
+        most = self._context.settings.max_steps
         is_last = training.step == training.length == training.iteration + 1
+        is_last |= most is not None and training.step >= most
         at_boundary = training.is_looping and (is_last or not training.mid_epoch)
         if is_for_script or at_boundary or (self.in_charge and not is_save):
             self._asked = go
@@ -165,6 +193,7 @@ class Backing:
             self._say_goodbye()
             return True
         if go == "yield" and saver is not None:
+            self._mind_the_signal()
             where = self._training.where
             if (saver.save(where) or saver.save(where)) and self._say_goodbye():
                 return True
@@ -183,6 +212,11 @@ class Backing:
             asked, self._asked = self._asked, "continue"
             if is_over or (self.writes_files and asked == "save"):
                 return False
+            if asked in ("hold", "save", "yield") and self._training.has_changed:
+                self.remark(
+                    "the model is trained on after trial.report(..) in the body of trial.steps(): what is saved is the "
+                    "model at the body's end, and another than the one that was scored. Report after training"
+                )
             is_of_files = self.writes_files and asked == "yield"
             if not (self._leave_with_files() if is_of_files else self._carry_out(asked)):
                 return False
@@ -229,6 +263,7 @@ class Backing:
         self._group.exchange(Call.FILES)  # every rank has written its files
         self._files_at_s = time.monotonic()
         self._files_s = self._files_at_s - began_s
+        self._mind_the_signal()
         step, iteration = self._training.where
         where = step, iteration + (self._training.is_looping and not self._training.mid_epoch)
         if self._asked != "yield":
@@ -257,12 +292,16 @@ class Backing:
     def _save_behind(self, saver: Saver, go: Go) -> None:
         save = saver.hold if go == "hold" else saver.save_behind
         save(self._training.where)
+        self._mind_the_signal()
+
+    def _mind_the_signal(self) -> None:
+        """From the first save on end by SIGTERM only when what is to be saved is; a handler of the script's stays."""
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._stop)
 
     def _stop(self, number: int, frame: object) -> None:
-        """Commit what is held or on its way to the disk, then end by the signal (SIGTERM) after all."""
+        """Commit what is held or on its way to the disk, then end by the signal (SIGTERM)."""
         signal.signal(number, signal.SIG_DFL)
 
         def finish() -> None:

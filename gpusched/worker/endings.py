@@ -59,6 +59,18 @@ def _is_ours(file: str) -> bool:
     return file.startswith(PACKAGE)
 
 
+_ADVICE = {
+    "finished reduction in the prior iteration": (
+        " Write model = trial.wrap(model, find_unused_parameters=True), and leave model out of trial.prepare"
+    ),
+    "mark a variable ready only once": (
+        " Write model = trial.wrap(model, static_graph=True), and leave model out of trial.prepare"
+    ),
+    "cannot pin": " Write pin_memory=False: these data are on the GPU already",
+}
+"""What to do about errors of torch, by words in them."""
+
+
 def headline(error: BaseException, script: str) -> str:
     """Return the error in a line; a SyntaxError with file, line and caret.
 
@@ -81,6 +93,8 @@ def headline(error: BaseException, script: str) -> str:
         )
     elif "on the same device" in text and os.environ.get("LOCAL_RANK", "0") != "0":
         text = f'{text} Each rank has a GPU of its own: write device = trial.device instead of "cuda:0"'
+    for sign, advice in _ADVICE.items():
+        text += advice if sign in text else ""
     if not where or where in text or isinstance(error, SyntaxError):
         return text
     kind, colon, message = text.partition(": ")

@@ -112,7 +112,9 @@ class Group:
         self._names = store
         store.set(f"pid/{self.rank}", str(os.getpid()))
         if not dist.is_initialized():
-            dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+            # A search notices a hang itself, and continues the trial: NCCL's own watchdog would fail it.
+            limit = _LONG if "GPUSCHED_INCARNATION" in os.environ else None
+            dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=limit)
 
     def exchange(self, call: Call, *values: float) -> list[tuple[float, ...]]:
         """Return every rank's values, by rank; all ranks must be in the same call.

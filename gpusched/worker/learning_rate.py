@@ -252,6 +252,8 @@ class Schedule:
             self.scheduler.step(*metrics)
             return
         target = self._target()
+        if self._atoms > 1 and (most := getattr(self.scheduler, "total_steps", None)):
+            target = min(target, most)  # several batches a step may round up in every epoch
         for _ in range(target - self.base_steps):
             self.scheduler.step()
         self.base_steps = target

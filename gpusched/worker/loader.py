@@ -77,8 +77,8 @@ class BaseLoader(ABC):
         self.is_running = False
         #: Batches that this launch has handed out.
         self.batches_handed_out = 0
-        #: Passes of this launch in which an optimizer has stepped.
-        self.passes_trained = 0
+        #: Passes of this launch in which an optimizer has stepped, and in which none has.
+        self.passes_trained = self.passes_untrained = 0
         #: Lines of the script that have asked for the length outside of a loop, where one atom has another: for that of
         #: one atom; and, after ``trial.track`` or a first batch, for that of this launch.
         self.length_read_at: str | None = None
@@ -239,7 +239,10 @@ class BaseLoader(ABC):
         """End the epoch that was begun there, which has come to its end or was left by a ``break``."""
         if self._position.epoch != began.epoch:
             return
-        self.passes_trained += self._counts_steps and self._stepped != began
+        if self._counts_steps and self._stepped != began:
+            self.passes_trained += 1
+        else:
+            self.passes_untrained += self._counts_steps and self._is_last
         self._position = Position(began.epoch + 1)
         self.is_running = False
         self._weight.end(self)

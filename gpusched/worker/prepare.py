@@ -20,7 +20,7 @@ from gpusched.worker.rng import OwnGenerators
 
 _KEPT = (
     *("batch_size", "drop_last", "num_workers", "collate_fn", "timeout", "worker_init_fn"),
-    *("multiprocessing_context", "prefetch_factor", "persistent_workers"),
+    *("multiprocessing_context", "prefetch_factor", "persistent_workers", "pin_memory"),
 )
 _DRAWN_AT_ONCE = 1 << 16
 """Indices of a script's sampler that are drawn together: an epoch may have 1e10 of them."""
@@ -141,8 +141,6 @@ def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
             "it with batch_size, or keep it and give each rank its share (trial.rank, trial.world_size)"
         )
     arguments: dict[str, Any] = {name: getattr(loader, name) for name in _KEPT}
-    if loader.pin_memory:
-        arguments["pin_memory"] = True
     sampler: Any = loader.sampler
     if isinstance(loader.dataset, IterableDataset):
         return {**arguments, "shuffle": False}

@@ -148,11 +148,15 @@ class Saver:
         Raises:
             TypeError: A tracked object holds something that a checkpoint cannot hold.
         """
-        draft = self._draft(where, script_folder)
-        is_committed = bool(self._group.share(Call.SAVE, self._commit(draft))[0])
-        if is_committed:
-            self.saved_step = draft.step
-        return is_committed
+        self.finish()
+        with (
+            self._lock
+        ):  # so that ``finish``, where a signal ends this process meanwhile, waits for it
+            draft = self._draft(where, script_folder)
+            is_committed = bool(self._group.share(Call.SAVE, self._commit(draft))[0])
+            if is_committed:
+                self.saved_step = draft.step
+            return is_committed
 
     def open_folder(self) -> Path | None:
         """Return an empty folder for files of the script's own, the same on every rank; None if the disk refuses."""
@@ -172,6 +176,7 @@ class Saver:
         Raises:
             TypeError: A tracked object holds something that a checkpoint cannot hold.
         """
+        self.finish()
         draft = self._draft(where, script_folder)
         if self._store is not None:
             self._begin(partial(self._commit, draft))
@@ -183,6 +188,7 @@ class Saver:
         step; where this process is killed, the daemon or the next launch does.
         """
         self._held = None
+        self.finish()
         draft = self._draft(where, None)
         if self._store is None:
             return
@@ -248,8 +254,7 @@ class Saver:
             rng.diverge(self._seed, self._group.rank, checkpoint.step)
 
     def _draft(self, where: Where, script_folder: Path | None) -> _Draft:
-        """Collect what is to be written, on rank 0."""
-        self.finish()
+        """Collect what is to be written, on rank 0. The caller has called ``finish``."""
         step, iteration = where
         self.begun_step = step
         self._began_s = time.monotonic()

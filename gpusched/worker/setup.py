@@ -52,6 +52,11 @@ class TrialSetup:
         return self._context.trial
 
     @property
+    def metric(self) -> str | None:
+        """Name of the recipe's metric; None without a recipe."""
+        return self._context.settings.metric
+
+    @property
     def rank(self) -> int:
         """Number of this process among the trial's, from 0."""
         return self._context.rank
@@ -116,6 +121,8 @@ class TrialSetup:
         from gpusched.worker.prepare import OpenDDP
         from gpusched.worker.state import shard as shard_model
 
+        if self.world_size > 1 and type(model).__name__ == "DataParallel":
+            model = model.module  # threads over all GPUs of the trial, which are its ranks'
         model = model.to(self.device)
         if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
             return model

@@ -217,7 +217,7 @@ def _wrappers(model: nn.Module) -> list[tuple[str, str]]:
     found = []
     for name, module in model.named_modules(remove_duplicate=False):
         before = f"{name}." if name else ""
-        if isinstance(module, DistributedDataParallel):
+        if isinstance(module, DistributedDataParallel | nn.DataParallel):
             found.append((f"{before}module.", before))
         elif compiled and isinstance(module, compiled):
             found.append((f"{before}_orig_mod.", before))

@@ -7,6 +7,7 @@ A loader made anew in every iteration of the loop takes the place of its forerun
 
 from __future__ import annotations
 
+import math
 import pickle
 import sys
 import weakref
@@ -21,7 +22,6 @@ from gpusched.worker.group import script_line
 from gpusched.worker.learning_rate import (
     Clock,
     RateScaler,
-    Schedule,
     bare_optimizer,
     counts_atoms,
 )
@@ -41,6 +41,7 @@ class Training:
         self.has_reported = False
         #: Steps of the script's own loop, where it says so and the recipe says nothing.
         self.length: int | None = None
+        self._told_length = 0
         self._checkpoint: Checkpoint | None = None
         self._loaded: dict[str, Any] | None = None
         self.layout = Layout(
@@ -80,7 +81,22 @@ class Training:
         #: checkpoint.
         self.late: set[str] = set()
         self.was_late: set[str] = set()
+        #: By the name of a model: which of its parameters were trained when the checkpoint was saved.
+        self.was_trained: dict[str, list[bool]] = {}
         self.watch_optimizers()
+
+    def whole_length(self, step: int) -> int | None:
+        """Return the steps of the script's loop, as far as it is known at this step; None: as was told before.
+
+        A body of ``trial.steps()`` may report several times: then the loop is so many times as long.
+        """
+        if self.length is None:
+            return None
+        each = math.ceil(step / (self.iteration + 1)) if self.is_looping else 1
+        if each * self.length <= self._told_length:
+            return None
+        self._told_length = each * self.length
+        return self._told_length
 
     @property
     def where(self) -> tuple[int, int]:
@@ -106,6 +122,7 @@ class Training:
         self.written_by = checkpoint.facts["world_size"]
         self.clock.reports = self._saved("reports") or 0
         self.was_late = set(self._saved("late") or ())
+        self.was_trained = self._saved("trained") or {}
 
     def track(self, objects: dict[str, Any]) -> None:
         """Remember these, and put them back to where the checkpoint has them.
@@ -159,7 +176,7 @@ class Training:
             for loader in self.loaders:
                 loader.count_steps()
         elif hasattr(value, "last_epoch") and hasattr(value, "optimizer"):
-            if not isinstance(value, Schedule) and not counts_atoms(value):  # these are right
+            if not counts_atoms(value):  # these are right
                 self.schedulers[name], self.positions[name] = value, value.last_epoch
         elif self.layout.world_size > 1:
             import torch
@@ -252,6 +269,7 @@ class Training:
             ],
             "reports": self.clock.reports,
             "late": [] if self.is_looping else sorted(self.late),
+            "trained": {name: trained(value) for name, value in self.tracked.items()},
         }
 
     def _saved(self, part: str) -> Any:
@@ -263,25 +281,19 @@ class Training:
         return self._loaded.get(part)
 
 
+def trained(value: Any) -> list[bool]:
+    """Tell of each parameter of a model whether it is trained; empty for other objects."""
+    torch = sys.modules.get("torch")
+    is_model = torch is not None and isinstance(value, torch.nn.Module)
+    return [each.requires_grad for each in value.parameters()] if is_model else []
+
+
 class PlainState(dict[str, Any]):
     """A dictionary of plain values that is saved with every checkpoint: counters, running means, what was logged last.
 
     Values are numbers, strings, None, lists, tuples, sets, dictionaries, numpy arrays or tensors; anything else raises
-    TypeError when a checkpoint is saved, and the message says which. Tensors come back on the CPU, or by ``setdefault``
-    where those of its default are.
+    TypeError when a checkpoint is saved, and the message says which. Tensors come back on the CPU.
     """
-
-    #: Names that a checkpoint had, and the script has not asked for since.
-    _restored: frozenset[str] = frozenset()
-
-    def setdefault(self, key: str, default: Any = None) -> Any:
-        """Return the value, its tensors on the devices of ``default``'s; set it to ``default`` where it is missing."""
-        from gpusched.worker import state
-
-        if key in self._restored:
-            self._restored -= {key}
-            self[key] = state.moved(self[key], default)
-        return super().setdefault(key, default)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the values as they are now."""
@@ -290,7 +302,6 @@ class PlainState(dict[str, Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take saved values over; names that the script has set before and the checkpoint lacks stay."""
         self.update(state)
-        self._restored = frozenset(state)
 
 
 class Pickled:

@@ -198,6 +198,7 @@ class Trial(TrialSetup):
 
     def mean(self, correct: Any, total: Any) -> float:
         """``correct / total``, both summed over the ranks; with ``eval_loader`` each sample counts once."""
+        self._usage.has_mean = True
         rows = self._group.exchange(Call.MEAN, float(correct), float(total))
         count = sum(row[1] for row in rows)
         return sum(row[0] for row in rows) / count if count else float("nan")

@@ -20,7 +20,7 @@ from gpusched.worker.channel import clean_metrics
 from gpusched.worker.context import Context
 from gpusched.worker.group import Call, Group, script_line
 from gpusched.worker.learning_rate import Schedule, bare_optimizer, owned
-from gpusched.worker.training import Training
+from gpusched.worker.training import Training, trained
 
 _SAMPLES = 2048
 _FAR = 1e-6
@@ -61,6 +61,8 @@ class Usage:
         self._told: set[str] = set()
         #: ``trial.track`` was called, perhaps with nothing to save.
         self.tracks = False
+        #: ``trial.mean`` was called: the script knows that ranks have shares.
+        self.has_mean = False
         self._reports = self._passes = 0
         #: Models that a trainer owns and nothing here tracks.
         self.compared: list[Any] = []
@@ -89,11 +91,13 @@ class Usage:
             self._compare(metrics)
         if self._reports == 1:
             self._tell_of_set_up()
+            self._check_frozen()
         if training.schedulers:
             self._check_late()
             self._check_steps()
         if looks_again and self._is_scheduled and not writes_files:
             self._check_lost()
+        self._check_evaluation()
         if is_counted:
             self._check_untrained()
             self._check_epochs()
@@ -129,6 +133,19 @@ class Usage:
                 f"it inside the loop",
             )
 
+    def _check_frozen(self) -> None:
+        """Find parameters that were trained when the checkpoint was saved, and are frozen in this launch."""
+        for name, was_trained in self._training.was_trained.items():
+            now = trained(self._training.tracked.get(name))
+            if len(now) == len(was_trained) and any(
+                w > n for w, n in zip(was_trained, now, strict=True)
+            ):
+                self._tell(
+                    "frozen",
+                    f"parameters of {name} that were trained before this launch are frozen now: what unfreezes them at "
+                    f"an epoch must do so at every launch after it, `if epoch >= 5:` at the top of the loop",
+                )
+
     def _check_untrained(self) -> None:
         """Find a loop that evaluates before it trains, and whose evaluation counts as a step."""
         training = self._training
@@ -159,6 +176,27 @@ class Usage:
                 "reports: a loop over epochs would repeat some after a pause. Say how many are done: "
                 "trial.report(step=epoch + 1, ...)",
             )
+
+    def _check_evaluation(self) -> None:
+        """Find a loader that shuffles or samples, of which each rank has a share, and on which a model is evaluated.
+
+        It is read whole where no gradients are recorded, if that is said before the loop over it.
+        """
+        values = self._training.tracked.values()
+        modes = [
+            value.training for value in values if isinstance(getattr(value, "training", 0), bool)
+        ]
+        if any(modes) or not modes:
+            return
+        for loader, place in self._training.prepared:
+            if loader.passes_untrained and not loader.passes_trained and not self.has_mean:
+                self._tell(
+                    "evaluation",
+                    f"{place}: trial.prepare(...) was given a DataLoader that shuffles or samples, of which each rank "
+                    f"has a share, and the script evaluates on it: the metric would be one of a share. Write `with "
+                    f"torch.no_grad():` around the loop over it, or shuffle=False",
+                    is_error=self._group.world_size > 1,
+                )
 
     def _check_saves_nothing(self, step: int) -> None:
         """Refuse a script that trains and tracks nothing; tell of one of which nothing is known.
@@ -196,7 +234,7 @@ class Usage:
         for name in sorted(lagging or (set() if training.is_looping else training.late)):
             self._tell(
                 "late",
-                f"trial.track({name}=...): this {type(training.schedulers[name]).__name__} is stepped after "
+                f"trial.track({name}=...): this {_kind(training.schedulers[name])} is stepped after "
                 f"trial.report and before the next training; at the end of the loop's body each launch loses a step of "
                 f"it: step it before trial.report, or loop over trial.steps()",
                 is_error=bool(lagging),
@@ -208,14 +246,21 @@ class Usage:
         if training.keeps_global_batch:
             return
         for name, value in training.schedulers.items():
+            if isinstance(value, Schedule) and not value.is_by_epoch:
+                continue  # it counts the steps of one atom
             steps = value.last_epoch - training.positions[name]
             if steps < 2 or 2 * steps < training.taken[id(bare_optimizer(value.optimizer))]:
                 continue
+            call = f"trial.schedule({name})"
+            if isinstance(
+                value, Schedule
+            ):  # of trial.prepare, which knows none of the script's loaders
+                call = f"trial.schedule({name}, steps_per_epoch=trial.steps_per_epoch(loader))"
             self._tell(
                 "schedule",
-                f"trial.track({name}=...): this {type(value).__name__} is stepped {steps} times between two reports, "
+                f"trial.track({name}=...): this {_kind(value)} is stepped {steps} times between two reports, "
                 f"once for each step of the optimizer, of which an epoch has fewer on more atoms: its rates would be "
-                f"wrong after a resize. Write {name} = trial.schedule({name}) before trial.track; for a loop of "
+                f"wrong after a resize. Write {name} = {call} before trial.track; for a loop of "
                 f"iterations write `batch: global` in the recipe, or one size, `sizes: [1]`",
                 is_error=training.written_by not in (None, self._group.world_size),
             )
@@ -274,6 +319,17 @@ class Usage:
             return
         from gpusched.worker import state
 
+        rates = [
+            float(group.get("lr") or 0.0)
+            for value in self._training.tracked.values()
+            for group in getattr(bare_optimizer(value), "param_groups", ())
+        ]
+        told = self._group.gather_bytes(Call.REPORT, repr(rates).encode())
+        if len(set(told)) > 1:
+            raise RuntimeError(
+                f"the ranks have other learning rates ({' and '.join(sorted({t.decode() for t in told}))}), and train "
+                f"apart: where a schedule goes by a metric, give it one of all ranks: trial.mean(loss, number)"
+            )
         models = (*self._training.tracked.values(), *self.compared)
         whole = [
             model
@@ -377,6 +433,11 @@ def slow_imports() -> str | None:
         f"every launch imports {', '.join(named)} anew ({len(new)} modules): `preload: [{', '.join(named)}]` in the "
         f"recipe imports them once for all trials"
     )
+
+
+def _kind(scheduler: Any) -> str:
+    """Return the name of a scheduler's class, without what is around it."""
+    return type(getattr(scheduler, "scheduler", scheduler)).__name__
 
 
 def _apart(values: Sequence[float]) -> float:

@@ -27,6 +27,8 @@ def train(how: str, steps: int = 3) -> float:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     scheduler: Any = OneCycleLR(optimizer, 0.1, total_steps=99)
+    if how == "prepared":
+        model, scheduler = trial.wrap(model), trial.prepare(scheduler)
     if how == "epochs":
         scheduler = StepLR(optimizer, 1)
     trial.track(model=model, opt=optimizer, **({} if how == "apart" else {"sched": scheduler}))
@@ -58,14 +60,15 @@ def test_ranks_that_do_not_train_together_are_refused(bench: Bench, how: str, to
     assert bench.reports() == []
 
 
-@pytest.mark.parametrize("how", ["wrap", "ddp"])
+@pytest.mark.parametrize("how", ["wrap", "ddp", "prepared"])
 def test_a_schedule_by_step_that_nothing_counts_is_told_and_refused_after_a_resize(
     bench: Bench, how: str
 ) -> None:
     with daemon(bench, at_step(**{"yield": 2})):
         (first,) = run_ranks(train, 1, bench, 1, (how,))
     assert first.code == 0
-    assert first.stderr.count("sched = trial.schedule(sched)") == 1
+    call = "sched, steps_per_epoch=trial.steps_per_epoch(loader)" if how == "prepared" else "sched"
+    assert first.stderr.count(f"sched = trial.schedule({call})") == 1
     for rank in run_ranks(train, 2, bench, 2, (how,)):
         assert "this OneCycleLR is stepped 4 times between two reports" in rank.error
     assert [line["k"] for line in bench.reports()] == [1, 2]
@@ -168,12 +171,56 @@ def test_17_a_loop_that_reports_every_second_epoch_says_so_or_is_told_of(bench: 
         assert not second.error, "two passes for a report may be right"
 
 
+def unfreezing(how: str) -> None:
+    trial = gpusched.init()
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in trial.steps(4, model=model, opt=optimizer):
+        if epoch == 1 or (how == "right" and epoch > 1):
+            model[0].requires_grad_()
+        model(torch.ones(1, 1)).sum().backward()
+        optimizer.step()
+        trial.report(accuracy=1)
+
+
+@pytest.mark.parametrize("how", ["right", "once"])
+def test_parameters_that_are_frozen_again_after_a_pause_are_told(bench: Bench, how: str) -> None:
+    with daemon(bench, at_step(**{"yield": 2})) as fake:
+        for incarnation in (1, 2):
+            values(run_ranks(unfreezing, 1, bench, incarnation, (how,)))
+        said = [frame.text for frame in fake.of_kind(Remark)]
+    assert ["are frozen now" in text for text in said] == [True] * (how == "once"), said
+
+
+def by_a_metric(how: str) -> None:
+    trial = gpusched.init()
+    model = trial.wrap(nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    for _ in trial.steps(6, model=model, opt=optimizer, plateau=plateau):
+        optimizer.zero_grad()
+        model(torch.randn(1, 1)).sum().backward()
+        optimizer.step()
+        loss = float(trial.step if trial.rank else -trial.step)
+        plateau.step(loss if how == "each its own" else trial.mean(loss, 1))
+        trial.report(accuracy=1)
+
+
+@pytest.mark.parametrize("how", ["each its own", "one for all"])
+def test_ranks_whose_rates_go_by_metrics_of_their_own_are_refused(bench: Bench, how: str) -> None:
+    for rank in run_ranks(by_a_metric, 2, bench, arguments=(how,)):
+        assert ("the ranks have other learning rates" in rank.error) == (how == "each its own")
+
+
 def stepping(where: str, epochs: int = 6) -> None:
     """A schedule by epoch that is stepped before the report, after it, or at the top of the loop."""
     trial = gpusched.init()
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    schedule = StepLR(optimizer, 1)
+    schedule: Any = StepLR(optimizer, 1)
+    if where == "prepared, after":
+        schedule = trial.prepare(schedule)
     for epoch in range(trial.track(model=model, opt=optimizer, sched=schedule), epochs):
         if where == "top" and epoch:
             schedule.step()
@@ -182,11 +229,11 @@ def stepping(where: str, epochs: int = 6) -> None:
         if where == "before":
             schedule.step()
         trial.report(accuracy=1)
-        if where == "after":
+        if where.endswith("after"):
             schedule.step()
 
 
-@pytest.mark.parametrize("where", ["before", "after", "top"])
+@pytest.mark.parametrize("where", ["before", "after", "prepared, after", "top"])
 def test_a_schedule_that_loses_a_step_a_launch_is_told_and_refused_at_the_resume(
     bench: Bench, where: str
 ) -> None:
@@ -196,7 +243,46 @@ def test_a_schedule_that_loses_a_step_a_launch_is_told_and_refused_at_the_resume
     assert not first.error
     assert [told in frame.text for frame in fake.of_kind(Remark)] == [True] * (where != "before")
     (second,) = run_ranks(stepping, 1, bench, 2, (where,))
-    assert (told in second.error) == (where == "after"), second.error
+    assert (told in second.error) == where.endswith("after"), second.error
+
+
+def reporting(how: str) -> None:
+    trial = gpusched.init()
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        model(torch.ones(1, 1)).sum().backward()
+        optimizer.step()
+
+    for _ in trial.steps(4, model=model, opt=optimizer):
+        for _ in range(4 if how == "within" else 1):
+            if how != "first":
+                step()
+            trial.report(accuracy=1)
+            if how == "own best" and trial.step == 1:
+                with trial.checkpoint_dir() as folder:
+                    (folder / "model").touch()
+        if how == "first":
+            step()
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("right", ""),
+        ("within", "waits for the end of the body of trial.steps()"),
+        ("first", "another than the one that was scored. Report after training"),
+        ("own best", "once trial.checkpoint_dir() has saved a step: ask trial.should_save()"),
+    ],
+)
+def test_a_loop_that_keeps_a_trial_from_saving_what_it_reported_is_told(
+    bench: Bench, how: str, told: str
+) -> None:
+    with daemon(bench, at_step(**{"save": 1, "yield": 2})) as fake:
+        values(run_ranks(reporting, 1, bench, 1, (how,)))
+    said = [frame.text for frame in fake.of_kind(Remark)]
+    assert [told in text for text in said] == ([True] if told else []), said
 
 
 def deaf(reads: bool) -> None:

@@ -21,6 +21,43 @@ def regression(length: int) -> TensorDataset:
     return TensorDataset(x, x.sum(1, keepdim=True))
 
 
+def as_the_tutorial(how: str) -> None:
+    """One loop for both phases, as in torch's tutorial on transfer learning: it says in the loop what it records."""
+    trial = gpusched.init()
+    model: Any = nn.Linear(3, 1).double()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    loaders = [DataLoader(regression(n), batch_size=4, shuffle=True) for n in (24, 12)]
+    model, optimizer, *loaders = trial.prepare(model, optimizer, *loaders)
+    for _ in trial.steps(4, model=model, opt=optimizer):
+        for phase, loader in zip(("train", "val"), loaders, strict=True):
+            model.train(phase == "train" or how == "measures")
+            total = 0.0
+            with torch.set_grad_enabled(phase == "train" or how != "says so before"):
+                for x, y in loader:
+                    with torch.set_grad_enabled(phase == "train"):
+                        loss = nn.functional.mse_loss(model(x), y)
+                    if phase == "train":
+                        optimizer.zero_grad()
+                        loss.backward()
+                        optimizer.step()
+                    total += loss.item()
+        trial.report(accuracy=total)
+
+
+@pytest.mark.parametrize("how", ["tutorial", "says so before", "measures"])
+def test_a_loader_that_shuffles_and_is_evaluated_on_is_told_and_refused_on_several_ranks(
+    bench: Bench, how: str
+) -> None:
+    """Of a share of the samples a loss is a share: a trial that grew would have won."""
+    told = "which each rank has a share, and the script evaluates on it"
+    with daemon(bench, at_step(**{"yield": 2})) as fake:
+        values(run_ranks(as_the_tutorial, 1, bench, 1, (how,)))
+        said = [each.text for each in fake.of_kind(Remark)]
+    assert [told in text for text in said] == [True] * (how == "tutorial"), said
+    for rank in run_ranks(as_the_tutorial, 2, bench, 2, (how,)):
+        assert (told in rank.error) == (how == "tutorial"), rank.error
+
+
 def as_with_accelerate(shuffles: bool, epochs: int = 4) -> None:
     """A script for one rank, with the line that fits it to any number; a loss divided by all samples."""
     trial = gpusched.init()

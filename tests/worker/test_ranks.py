@@ -347,6 +347,30 @@ def test_a_script_that_puts_every_rank_on_the_first_gpu_is_told_the_line(
     assert 'write device = trial.device instead of "cuda:0"' in endings.headline(error, __file__)
 
 
+def test_a_model_with_parameters_that_a_step_leaves_out_is_told_how_it_is_wrapped(
+    bench: Bench,
+) -> None:
+    def script() -> str:
+        class Half(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.used, self.unused = nn.Linear(1, 1), nn.Linear(1, 1)
+
+            def forward(self, x: torch.Tensor) -> Any:
+                return self.used(x)
+
+        model = gpusched.init().prepare(Half())
+        try:
+            for _ in range(2):
+                model(torch.ones(1, 1)).sum().backward()
+        except RuntimeError as error:
+            return endings.headline(error, __file__)
+        return "made"
+
+    for told in values(run_ranks(script, 2, bench)):
+        assert "Write model = trial.wrap(model, find_unused_parameters=True)" in told
+
+
 def test_a_script_that_compares_a_prepared_batch_on_the_cpu_is_told_where_batches_are() -> None:
     """The words of torch 2.11 on a GPU: ``(model(x).cpu() == y)``."""
     error = RuntimeError(

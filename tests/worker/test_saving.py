@@ -69,6 +69,31 @@ def test_a_save_behind_holds_the_state_of_its_step_and_waits_for_no_disk(
     assert torch.equal(found.load("state.pt")["weights"], torch.full((1000,), 1.0))
 
 
+def test_who_ends_the_process_waits_for_a_save_that_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, is_at_it, sync = threading.Event(), threading.Event(), os.fsync
+
+    def slow(descriptor: int) -> None:
+        is_at_it.set()
+        assert disk.wait(PATIENCE_S)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    saver = make(tmp_path, torch.ones(10))
+    saving = threading.Thread(target=saver.save, args=((1, 1),))
+    saving.start()
+    assert is_at_it.wait(PATIENCE_S)
+    ending = threading.Thread(target=saver.finish)
+    ending.start()
+    ending.join(0.1)
+    assert ending.is_alive()
+    disk.set()
+    ending.join(PATIENCE_S)
+    assert saver.saved_step == 1
+    saving.join(PATIENCE_S)
+
+
 def test_the_next_save_waits_for_the_one_before_it(tmp_path: Path) -> None:
     told: list[int] = []
     weights = torch.zeros(100_000)

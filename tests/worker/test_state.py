@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gpusched.worker.state import load_object, portable, refuse_stateless, save_object, unportable
-from gpusched.worker.training import PlainState
 
 
 def through_disk(value: Any) -> Any:
@@ -47,17 +46,6 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_plain_values_come_back_as_they_were(value: Any) -> None:
     assert through_disk(value) == value
-
-
-def test_a_default_says_on_which_device_tensors_come_back() -> None:
-    """They are loaded on the CPU, where an average of a model's weights could not go on."""
-    saved, state = {"ema": {"w": torch.ones(2), "n": 3}}, PlainState()
-    state.load_state_dict(saved)
-    found = state.setdefault("ema", {"w": torch.zeros(2, device="meta"), "n": 0})
-    assert (found["w"].device.type, found["n"]) == ("meta", 3)
-    assert state["ema"] is found
-    assert state.setdefault("ema", {"w": torch.zeros(2), "n": 0}) is found, "asked again"
-    assert state.setdefault("seen", 7) == 7
 
 
 class Colour(enum.StrEnum):
@@ -154,6 +142,7 @@ def test_names_do_not_depend_on_wrappers(ddp: Any) -> None:
         assert set(save_object("model", wrapped)) == set(plain)
     for wrap in (
         ddp,
+        nn.DataParallel,
         torch.compile,
         lambda m: ddp(torch.compile(m)),
         lambda m: torch.compile(ddp(m)),

@@ -110,15 +110,19 @@ def test_what_follows_the_loop_runs_once_when_training_is_over(bench: Bench, for
     assert bench.last_word(4) == {"why": "finished", "step": 4, "saved_step": 4}
 
 
-def test_what_follows_the_loop_runs_where_a_loader_outlives_it(bench: Bench) -> None:
+@pytest.mark.parametrize("most", [None, 3], ids=["the loop's length", "the recipe's R"])
+def test_what_follows_the_loop_runs_where_a_loader_outlives_it(
+    bench: Bench, most: int | None
+) -> None:
     """An endless loader is in the middle of an epoch at the last step, where the search says "leave"."""
+    bench.prepare(max_steps=most)
 
     def script() -> None:
         trial = gpusched.init()
         loader = trial.loader(range(8), batch_size=2)
         trial.track(model=nn.Linear(1, 1))
         batches = (batch for _ in count() for batch in loader)
-        for _ in trial.steps(3):
+        for _ in trial.steps(60 if most else 3):
             next(batches)
             trial.report(accuracy=1)
         (bench.root / "tail").write_text(f"{trial.step}")
@@ -198,6 +202,30 @@ def test_19_a_trial_that_is_killed_or_fails_commits_the_best_model_that_it_holds
     assert bench.checkpoints() == ["step-00000002", "step-00000004"]
 
 
+def test_a_trial_that_is_killed_while_it_saves_ends_when_it_has(bench: Bench) -> None:
+    """The search's last call came while the model that it had ended for was on its way to the disk."""
+
+    def script() -> None:
+        sync = os.fsync
+
+        def slow(descriptor: int) -> None:
+            if os.fsync is slow:
+                os.fsync = sync
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.5)
+            sync(descriptor)
+
+        trial = gpusched.init()
+        trial.track(model=nn.Linear(1, 1))
+        os.fsync = slow
+        trial.report(accuracy=1)
+
+    with daemon(bench, at_step(**{"yield": 1})) as fake:
+        (ended,) = run_ranks(script, 1, bench)
+        assert fake.saved() == [1]
+    assert bench.checkpoints() == ["step-00000001"], ended.error
+
+
 def test_a_report_tells_seconds_a_step_and_the_length_of_the_loop_once(bench: Bench) -> None:
     def script() -> None:
         trial = gpusched.init()
@@ -211,12 +239,27 @@ def test_a_report_tells_seconds_a_step_and_the_length_of_the_loop_once(bench: Be
     with daemon(bench) as fake:
         run_rank(script, bench)
     first, second = fake.of_kind(Report)
-    assert (first.length, second.length) == (200, None)
+    assert (first.length, second.length) == (6000, None)
     assert 1.0 <= first.step_time_s < 10.0
     known = bench.beside("known", max_steps=200)
     with daemon(known) as fake:
         run_rank(script, known)
     assert {report.length for report in fake.of_kind(Report)} == {None}
+
+
+def test_a_loop_whose_body_reports_several_times_is_so_many_times_as_long(bench: Bench) -> None:
+    """It was over after as many reports as it has bodies."""
+
+    def script() -> None:
+        trial = gpusched.init()
+        trial.track()
+        for _ in trial.steps(2):
+            for _ in range(3):
+                trial.report(accuracy=1)
+
+    with daemon(bench) as fake:
+        run_rank(script, bench)
+    assert [report.length for report in fake.of_kind(Report)] == [2, 4, 6, None, None, None]
 
 
 def test_save_goes_on_and_two_generations_stay(bench: Bench) -> None:
