@@ -43,6 +43,10 @@ class Search(Owner, TrainerCallback):
         #: Steps of the optimizer at which this launch began; None while nothing is trained.
         self._began_at: int | None = None
         self._has_trained = False
+        #: Step of the newest evaluation, and its numbers that are not reported yet: one data set comes after another.
+        self._evaluated_at = -1
+        self._unreported: dict[str, Any] = {}
+        self._has_reported = False
 
     @property
     def checkpoint(self) -> str | None:
@@ -127,7 +131,8 @@ class Search(Owner, TrainerCallback):
     ) -> None:
         """Report an evaluation, under its names and without the prefix ``eval_`` (``eval_loss`` and ``loss``).
 
-        An evaluation before or after ``train``, or by ``eval_on_start``, is of no new step.
+        An evaluation before or after ``train``, or by ``eval_on_start``, is of no new step. Of several data sets the
+        report waits for the one with the recipe's metric. Only numbers are reported.
         """
         if self._began_at is None and not self._has_trained:
             self.trial.remark(
@@ -136,13 +141,30 @@ class Search(Owner, TrainerCallback):
             )
         if self._began_at in (None, state.global_step):
             return
+        if self._evaluated_at != state.global_step:
+            self._refuse_unreported()
+        elif not self._unreported:
+            return
+        self._evaluated_at = state.global_step
         short: dict[str, Any] = {key.removeprefix("eval_"): each for key, each in metrics.items()}
-        self.trial.report(**{**short, **metrics})
+        told = {**short, **metrics}.items()
+        self._unreported |= {key: each for key, each in told if isinstance(each, int | float)}
+        wanted = self.trial.metric
+        if wanted is not None and wanted not in self._unreported:
+            return
+        self.trial.report(**self._unreported)
+        self._unreported, self._has_reported = {}, True
         control.should_save = self.trial.should_save()
         self._is_leaving = self.trial.should_yield()
         control.should_training_stop |= (
             self._is_leaving
         )  # what is to be saved is saved before that is looked at
+
+    def _refuse_unreported(self) -> None:
+        """Report numbers that lack the metric, which raises ValueError, unless an evaluation has had it."""
+        told, self._unreported = self._unreported, {}
+        if told and not self._has_reported:
+            self.trial.report(**told)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -157,5 +179,6 @@ class Search(Owner, TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """End the script where the trial leaves: what follows ``train`` is for training that is over."""
+        self._refuse_unreported()
         self._began_at, self._has_trained = None, True
         self.end_if_leaving()

@@ -76,8 +76,14 @@ def with_transformers(kind: str, epochs: int = 4) -> list[float]:
         save_only_model=kind == "model only",
     )
     arguments = search.arguments(options)
+    several: dict[str, Any] = {"held": rows, "seen": rows}
     trainer = hf.Trainer(
-        model, arguments, train_dataset=rows, eval_dataset=rows, callbacks=[search]
+        model,
+        arguments,
+        train_dataset=rows,
+        eval_dataset=several if kind == "several" else rows,
+        compute_metrics=(lambda _: {"one": 1.0, "table": [[1, 2]]}) if kind == "several" else None,
+        callbacks=[search],
     )
     if kind == "evaluated":
         trainer.evaluate()
@@ -100,6 +106,23 @@ def test_2_transformers_evaluates_and_trains_alike_on_two_ranks(bench: Bench, ki
     assert len(seen[0][0]) == 4
     assert seen[1][0] == pytest.approx(seen[0][0], rel=1e-3)
     assert seen[1][1] == pytest.approx(seen[0][1], rel=1e-3)
+
+
+@pytest.mark.parametrize("metric", ["eval_seen_loss", "eval_nothing"])
+def test_of_several_data_sets_the_one_with_the_metric_is_reported(
+    bench: Bench, metric: str
+) -> None:
+    """Each was a report of its own, the first without the metric; and tables were no metrics."""
+    one = bench.beside("several", metric=metric, mode="min")
+    (rank,) = run_ranks(with_transformers, 1, one, 1, ("several",))
+    told = [line["m"] for line in one.reports()]
+    if metric == "eval_nothing":
+        assert "eval_nothing" in rank.error
+        assert told == []
+        return
+    assert not rank.error, rank.error
+    assert len(told) == 4
+    assert {"eval_held_loss", "eval_seen_loss", "seen_one"} <= set(told[0])
 
 
 def test_transformers_that_evaluates_first_and_then_trains_ranks_apart_is_refused(
