@@ -171,7 +171,7 @@ def first_line(text: str) -> str:
 def log_line(text: str) -> str:
     """Return a line of a log as a terminal would leave it: of a progress bar only its last state."""
     text = text.rstrip("\r\n").rpartition("\r")[2]
-    return clean(_ESCAPES.sub("", text).expandtabs(8), 1000)
+    return harmless(_ESCAPES.sub("", text).expandtabs(8)).rstrip()
 
 
 def no_trial(number: int, known: int) -> str:

@@ -94,6 +94,7 @@ def test_first_line() -> None:
 def test_log_line_is_what_a_terminal_would_be_left_with() -> None:
     assert log_line(" 10%|#  |\r 50%|## |\r100%|###|\r\n") == "100%|###|"
     assert log_line("\x1b[32mINFO\x1b[0m\tdone") == "INFO    done"
+    assert log_line("    return x\x07\n") == "    return x\ufffd"
 
 
 def test_hparams_are_flat() -> None:

@@ -149,7 +149,8 @@ def _dispatch(arguments: list[str]) -> int:
     for add_argument in found.arguments:
         add_argument(parser)
     parser.given = arguments[1:]
-    return found.run(parser.parse_args(arguments[1:]))
+    # The search's name may stand behind an option: ``logs 3 -f NAME``.
+    return found.run(parser.parse_intermixed_args(arguments[1:]))
 
 
 class _Parser(argparse.ArgumentParser):

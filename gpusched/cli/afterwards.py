@@ -25,7 +25,7 @@ from gpusched.folder.lock import Lock
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.journal import timeline
 from gpusched.journal.timeline import Timeline
-from gpusched.text import count, flat, harmless, show_bytes
+from gpusched.text import count, flat, log_line, show_bytes
 
 FINAL_EVERY_S = 2.0
 """Time after which ``logs -f`` asks again whether its trial is over."""
@@ -54,11 +54,13 @@ def logs(args: argparse.Namespace) -> int:
     trial = paths.trial(number)
     if not trial.root.is_dir():
         known = paths.trial_numbers
-        so_far = f"trials {_span(known)} have" if known else "none has"
-        raise InputError(f"trial {number} has not been launched; so far {so_far}")
-    folder = _launch(trial, args.launch)
+        so_far = _span("trial", known) if known else "none"
+        raise InputError(f"trial {number} has not been launched; so far: {so_far}")
+    ranks = _ranks(_launch(trial, args.launch))
+    if ranks and args.rank is not None and args.rank not in ranks:
+        raise InputError(f"this launch has no rank {args.rank}; it has {_span('rank', ranks)}")
     try:
-        _print(paths, number, folder, args)
+        _print(paths, number, args)
     except KeyboardInterrupt:
         if not args.follow:
             raise
@@ -70,38 +72,41 @@ def _launch(trial: TrialPaths, wanted: int | None) -> Path:
     if not known:
         raise InputError(f"trial {int(trial.root.name)} has printed nothing yet")
     if wanted is not None and wanted not in known:
-        raise InputError(f"this trial has no launch {wanted}; there are {_span(known)}")
+        raise InputError(f"this trial has no launch {wanted}; it has {_span('launch', known)}")
     return trial.logs(wanted if wanted is not None else known[-1])
 
 
-def _files(folder: Path, args: argparse.Namespace) -> list[tuple[int, str, Path]]:
+def _ranks(folder: Path) -> list[int]:
     named = {path.stem.removeprefix("rank-") for path in folder.glob("rank-*.*")}
-    ranks = sorted(int(name) for name in named if name.isdigit())
-    if args.rank is not None and args.rank not in ranks:
-        raise InputError(f"this launch has no rank {args.rank}; ranks: {_span(ranks)}")
-    if not args.all:
-        ranks = [args.rank if args.rank is not None else 0]
+    return sorted(int(name) for name in named if name.isdigit())
+
+
+def _files(folder: Path, args: argparse.Namespace) -> list[tuple[int, str, Path]]:
+    ranks = _ranks(folder) if args.all else [args.rank or 0]
     files = [(rank, s, folder / f"rank-{rank}.{s}") for rank in ranks for s in ("out", "err")]
     return [entry for entry in files if entry[2].exists()]
 
 
-def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Namespace) -> None:
+def _print(paths: ExperimentPaths, number: int, args: argparse.Namespace) -> None:
     """Print every line so far; with ``-f`` continue until the trial or the daemon has come to an end."""
     offsets: dict[Path, int] = {}
+    folder = _launch(paths.trial(number), args.launch)
     ended, silent = False, True
     next_look_at = 0.0
     while True:
+        latest = _launch(paths.trial(number), args.launch)  # the one before it has ended by now
         for rank, stream, path in _files(folder, args):
             found, offsets[path] = read_from(path, offsets.get(path, 0))
-            parts = [part for line in found for part in line.splitlines() or [""]]
-            # What a terminal would take for a command is not shown as such (reliability F34); tabs stay.
-            lines = ["\t".join(map(harmless, part.split("\t"))) for part in parts]
-            silent = silent and not lines
-            for line in lines:
+            silent = silent and not found
+            for line in map(log_line, found):
                 if args.json:
                     common.print_json({"rank": rank, "stream": stream, "line": line})
                 else:
                     print(f"[{rank}] {line}" if args.all else line, flush=args.follow)
+        if args.follow and latest != folder:
+            folder = latest
+            common.note(f"-- launch {folder.name} --")
+            continue
         if not args.follow or ended:
             if silent:
                 common.note(f"trial {number} has printed nothing in launch {folder.name}")
@@ -112,16 +117,12 @@ def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Nam
             trial = from_json(session.view(paths)).trial(number)
             ended = trial is not None and trial.state in FINAL
         time.sleep(0.3)
-        latest = _launch(paths.trial(number), args.launch)
-        if latest != folder:
-            folder = latest
-            common.note(f"-- launch {folder.name} --")
 
 
-def _span(numbers: list[int]) -> str:
-    if len(numbers) < 2:
-        return f"{numbers[0]} alone" if numbers else "none"
-    return f"{numbers[0]} to {numbers[-1]}"
+def _span(noun: str, numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"{noun} {numbers[0]} alone"
+    return f"{noun}{'es' if noun[-1] == 'h' else 's'} {numbers[0]} to {numbers[-1]}"
 
 
 # ---------------------------------------------------------------- export
@@ -188,9 +189,10 @@ def records(told: Timeline) -> Iterator[dict[str, Any]]:
 
 def _of_trial(trial: dict[str, Any]) -> dict[str, Any]:
     """Return a trial as a flat mapping: its number first, then plain values, ``hparams.*`` last."""
-    plain = {key: value for key, value in trial.items() if not isinstance(value, dict | list)}
+    kinds = (dict, list, tuple)
+    plain = {key: value for key, value in trial.items() if not isinstance(value, kinds)}
     hparams = {f"hparams.{name}": value for name, value in flat(trial["hparams"])}
-    return {"trial": plain.pop("id"), **plain, **hparams}
+    return {"trial": plain.pop("id"), **plain, **trial["metrics"], **hparams}
 
 
 # ---------------------------------------------------------------- report

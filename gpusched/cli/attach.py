@@ -101,7 +101,7 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool, steers: bool = 
                 f"detached; {name} continues. 'gpusched watch' shows it, 'gpusched stop' ends it"
             )
         return 0
-    return conclude(paths, as_json=as_json, interrupted=bool(interrupts and interrupts.count))
+    return conclude(paths, as_json=as_json, interrupts=interrupts)
 
 
 def tabs(paths: ExperimentPaths) -> dict[str, Source]:
@@ -247,14 +247,22 @@ def tell_the_end(view: Standing) -> None:
         print(common.paragraph(line))
 
 
-def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False) -> int:
+def conclude(paths: ExperimentPaths, *, as_json: bool, interrupts: Interrupts | None = None) -> int:
     """Say how the search ended; 0 if there is a model, 3 if no trial succeeded, 130 if interrupted without one.
 
     Raises why the daemon failed, if that is how it ended.
     """
+    interrupted = interrupts is not None and interrupts.count > 0
+
+    def pressed(*_: object) -> None:
+        if interrupts is not None:  # the daemon may wait for room on its disk
+            with contextlib.suppress(GpuschedError):
+                interrupts()
+
     # A Ctrl-C too many must not cut the summary off.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, pressed)
     common.wait_for_end(paths)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     view = session.view(paths)
     if as_json:
         common.print_json({"over": True, "view": view, "folder": str(paths.root)})

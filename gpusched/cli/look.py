@@ -21,7 +21,7 @@ from gpusched.dashboard.model import (
     idle_atoms,
     idle_shares,
 )
-from gpusched.errors import GpuschedError
+from gpusched.errors import GpuschedError, InputError
 from gpusched.folder import find
 from gpusched.folder.files import read_json
 from gpusched.folder.paths import ExperimentPaths
@@ -35,18 +35,25 @@ from gpusched.text import count, flat, hparam_texts, show_duration, show_hparams
 )
 def explain(args: argparse.Namespace) -> int:
     """Explain the state of a trial, and what would change it; without a trial, why atoms are idle."""
+    number = None
+    try:
+        number = args.trial and session.trial_number(args.trial)
+    except InputError:
+        if args.exp is not None:
+            raise
+        args.exp = args.trial  # the search alone
     paths = common.experiment(args)
-    if args.trial is None:
+    if number is None:
         view = from_json(session.view(paths))
         told = [*idle_atoms(view), *idle_shares(view)] or ["no atom is idle, and hardly any was"]
         data = {"idle": view.idle, "idle_atom_s": view.idle_atom_s}
         return common.tell(args, data, "\n".join(told))
-    answer = session.explanation(paths, session.trial_number(args.trial))
+    answer = session.explanation(paths, number)
     settings = json.loads(paths.worker.read_text()) if paths.worker.exists() else {}
     rate = power_in_words(settings.get("lr_power", 0.0), settings.get("batch", ""))
     told = [*answer["lines"][:1], f"  learning rate: {rate}", *answer["lines"][1:]]
     words = (common.paragraph(line, rest=" " * 15) for line in told)
-    return common.tell(args, answer["data"], "\n".join(words))
+    return common.tell(args, {**answer["data"], "learning_rate": rate}, "\n".join(words))
 
 
 # ---------------------------------------------------------------- status
@@ -58,8 +65,13 @@ def explain(args: argparse.Namespace) -> int:
 )
 def status(args: argparse.Namespace) -> int:
     """Show where a search stands: its trials, its devices, the best so far."""
-    view = session.view(common.experiment(args))
+    paths = common.experiment(args)
+    view = session.view(paths)
     words = lines(from_json(view), everything=args.all)
+    is_interrupted = view["state"] == "interrupted"
+    view["failure"] = str(session.failure(paths)) if is_interrupted else None
+    if is_interrupted:
+        words[1:1] = view["failure"].splitlines()
     return common.tell(args, view, "\n".join(words))
 
 
@@ -294,5 +306,5 @@ def _no_winner(view: Standing) -> Iterator[str]:
     elif all(trial.metric is None for trial in view.trials):
         yield f"No report of {view.metric} was a finite number: training diverged; try smaller learning rates."
     else:
-        yield "Trials reported, but none saved a checkpoint: the script must hand its model to trial.track(), or the"
-        yield "disk refused them: 'gpusched logs 0' shows what trial 0 was told."
+        yield "Trials reported, but none saved a checkpoint: the script must name its model, as in trial.steps(..,"
+        yield "model=model), or the disk refused them: 'gpusched logs 0' shows what trial 0 was told."

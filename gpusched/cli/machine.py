@@ -54,6 +54,8 @@ def gpus(args: argparse.Namespace) -> int:
     rows = [state.to_json() for state in states]
     for row in rows:
         row["standing"] = _standing(row)
+    for note in machine.notes:
+        common.note(note)
     if args.json:
         for row in rows:
             common.print_json(row)
@@ -66,8 +68,6 @@ def gpus(args: argparse.Namespace) -> int:
         print(line)
         for detail in _details(row):
             print(common.paragraph(detail, " " * 5, " " * 7))
-    for note in machine.notes:
-        common.note(note)
     return 0
 
 

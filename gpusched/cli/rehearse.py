@@ -24,13 +24,13 @@ from gpusched.dashboard.feed import LogTail
 from gpusched.doctor.findings import Finding, Judgement, RehearsedLaunch, RehearsedTrial
 from gpusched.doctor.rehearsal import judge
 from gpusched.driver.assemble import Beginning
-from gpusched.errors import GpuschedError
+from gpusched.errors import DeviceError, GpuschedError
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.policies import rehearsal as policy
 from gpusched.recipe.recipe import DEFAULT_SAMPLER, Recipe
-from gpusched.text import show_duration, show_hparams
+from gpusched.text import count, show_duration, show_hparams
 
 STILL_FROM = 3
 """From this launch on a trial that is moved trains in vain, its parameters put back (``worker/onlooker.py``)."""
@@ -134,7 +134,7 @@ def rehearse(
 ) -> list[Rehearsed]:
     """Run the first configurations of a recipe as a search would, and look on. Raises InputError, DeviceError."""
     folder = _own_folder(runs / ".rehearsals")
-    devices, small, large = _sizes(recipe)
+    devices, small, large, few = _sizes(recipe)
     sizes = (small, small) if large is None else (small, small, large, small)
     recipe = _scripted(replace(recipe, devices=devices), sizes, limit_s, configurations)
     paths = launchpad.make_experiment(folder, recipe, Beginning.now())
@@ -150,9 +150,14 @@ def rehearse(
     for number in sorted(told.trials)[::2]:
         moved, alone = (_read(paths, told.trials.get(each)) for each in (number, number + 1))
         judgement = judge(moved, alone)
+        judgement.findings += few
         judgement.findings += _unseen(moved, alone, sizes, limit_s)
         about = (told.trials[number].hparams, judgement, moved, alone)
         found.append(Rehearsed(*about, recipe.metric, paths.root))
+    if not found:
+        raise GpuschedError(
+            f"nothing was rehearsed, no trial has begun: {paths.log} has the details"
+        )
     if not any(rehearsal.findings for rehearsal in found):
         shutil.rmtree(folder, ignore_errors=True)
     return found
@@ -177,23 +182,35 @@ def _own_folder(rehearsals: Path) -> Path:
     return rehearsals / str(os.getpid())
 
 
-def _sizes(recipe: Recipe) -> tuple[Any, int, int | None]:
-    """Return the devices, and the sizes between which the trial goes; the larger is None where it cannot grow."""
+def _sizes(recipe: Recipe) -> tuple[Any, int, int | None, list[Finding]]:
+    """Return the devices, the sizes between which the trial goes, and what few free GPUs leave out.
+
+    The larger size is None where the trial cannot grow. Raises DeviceError.
+    """
     from gpusched.devices.base import NoHost
     from gpusched.executors.local.launching import devices_of
 
     found = devices_of(recipe, Path.cwd() / "count", ())
     try:
-        kind, total = found.kind, len(found.open(NoHost()))
+        kind, devices = found.kind, found.open(NoHost())
     finally:
         found.close()
     small, *larger = recipe.sizes or (1, 2)
     most = recipe.max_atoms or math.inf
     large = larger[0] if larger and larger[0] <= most else None
-    wanted = large or small
-    if total >= wanted:
-        return recipe.devices, small, large
-    return (f"cpu:{wanted}", small, large) if kind == "cpu" else (recipe.devices, small, None)
+    wanted, free = large or small, sum(device.usable for device in devices)
+    if free >= wanted:
+        return recipe.devices, small, large, []
+    if kind == "cpu":
+        return f"cpu:{wanted}", small, large, []
+    why = f"{free} of {count(len(devices), 'GPU')} can be used now"
+    if free < small:
+        raise DeviceError(
+            f"a trial needs {small}, but {why} ('gpusched gpus' shows who holds them)"
+        )
+    text = f"{why}, so a trial on {wanted} was not rehearsed ('gpusched gpus' shows who holds them)"
+    few = [Finding("not rehearsed", text, is_error=False)] if len(devices) >= wanted else []
+    return recipe.devices, small, None, few
 
 
 def _scripted(

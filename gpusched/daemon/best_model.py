@@ -125,7 +125,7 @@ def _read(paths: ExperimentPaths, folder: Path) -> Description:
             atoms=metric.get("atoms"),
             seed=configuration.get("seed"),
             hparams=configuration.get("hparams", {}),
-            checkpoint=str(folder / "checkpoint"),
+            checkpoint=str(paths.best / "checkpoint"),
         )
     except FileNotFoundError:
         raise NoTrialSucceeded(f"{paths.root.name}: {_why_none(paths)}") from None

@@ -115,6 +115,8 @@ class Dashboard(App[Why]):
         self._heard_at = time.monotonic()
         #: By tab: the trial, and its content.
         self._fetched: dict[str, tuple[int | None, Any]] = {}
+        #: By tab: the trial whose content was asked for once the search was over.
+        self._final: dict[str, int | None] = {}
         self._logged: list[str] = []
 
     def compose(self) -> ComposeResult:
@@ -256,13 +258,16 @@ class Dashboard(App[Why]):
     def _fetch(self) -> None:
         """Ask for what the open tab shows of the trial, unless an answer is awaited."""
         tab, number = self._tabs.active, self._trials.under
-        if self._is_fetching or (source := self._sources.get(tab)) is None:
+        is_over = self.view is not None and self.view.is_over
+        is_final = is_over and self._final.get(tab, -1) == number  # nothing changes any more
+        if self._is_fetching or is_final or (source := self._sources.get(tab)) is None:
             return
 
         def ask() -> None:
             found = None
             with contextlib.suppress(Exception):  # the tab shows the view's part
                 found = source(number)
+                self._final |= {tab: number} if is_over else {}
             self._post(tab, (number, found))
 
         self._is_fetching = True

@@ -86,8 +86,12 @@ class LogTail:
             last, _ = read_from(self._path, self._offset)
         except OSError:
             return self._lines
-        self._lines = newest([*self._lines, *map(log_line, more)])
-        return [*self._lines, *map(log_line, last)]
+        self._lines = newest([*self._lines, *map(_shown, more)])
+        return [*self._lines, *map(_shown, last)]
+
+
+def _shown(line: str) -> str:
+    return log_line(line)[:1000]
 
 
 class Logs:

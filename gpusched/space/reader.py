@@ -80,7 +80,7 @@ class Reader:
         elif isinstance(value, list | tuple):
             meant = nearest(path[-1], forms.NAMES) or _CALLS.get(path[-1].lower())
             hint = f"did you mean the form {meant}? " if meant else ""
-            choices = "{choice: [..]} to draw one item or {const: [..]} to pass the list on"
+            choices = "{uniform: [..]} for a range, {choice: [..]} to draw one item, {const: [..]} to pass the list on"
             self.complain(path, f"a list is not a value; {hint}write {choices}")
         elif meant := _call(value):
             self.complain(path, meant)

@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
-from gpusched.cli.rehearse import Rehearsed, _own_folder, _read
+from gpusched.cli.rehearse import Rehearsed, _own_folder, _read, _sizes
 from gpusched.doctor.findings import RehearsedLaunch, RehearsedTrial
 from gpusched.doctor.rehearsal import Judgement
+from gpusched.errors import DeviceError
+from gpusched.executors.local import launching
 from gpusched.folder.paths import ExperimentPaths
 
 RIGHT = """\
@@ -270,6 +272,44 @@ def test_a_launch_that_the_end_of_a_rehearsal_kills_has_not_failed(
     )
     trial: Any = SimpleNamespace(id=0, incarnations=[launch], steps=list)
     assert _read(paths, trial).launches[0].error == error
+
+
+@pytest.mark.parametrize(
+    ("sizes", "usable", "goes", "told"),
+    [
+        ((), [True, True], (1, 2), ""),
+        ((), [True], (1, None), ""),
+        ((), [True, False, False], (1, None), "1 of 3 GPUs can be used now, so a trial on 2 was"),
+        ((2, 4), [True, True, True], (2, None), ""),
+    ],
+)
+def test_gpus_that_others_hold_are_not_the_scripts_fault(
+    sizes: tuple[int, ...],
+    usable: list[bool],
+    goes: tuple[int, int | None],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _has_gpus(monkeypatch, usable)
+    recipe: Any = SimpleNamespace(devices="auto", sizes=sizes, max_atoms=None)
+    devices, small, large, few = _sizes(recipe)
+    assert (devices, (small, large)) == ("auto", goes)
+    assert [finding.text[: len(told)] for finding in few] == ([told] if told else [])
+
+
+def test_a_rehearsal_for_which_no_gpu_is_free_does_not_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _has_gpus(monkeypatch, [True, False, False, False])
+    recipe: Any = SimpleNamespace(devices="auto", sizes=(2, 4), max_atoms=None)
+    with pytest.raises(DeviceError, match="a trial needs 2, but 1 of 4 GPUs can be used now"):
+        _sizes(recipe)
+
+
+def _has_gpus(monkeypatch: pytest.MonkeyPatch, usable: list[bool]) -> None:
+    devices = [SimpleNamespace(usable=one) for one in usable]
+    found = SimpleNamespace(kind="cuda", open=lambda host: devices, close=lambda: None)
+    monkeypatch.setattr(launching, "devices_of", lambda *_: found)
 
 
 def test_a_metric_that_stands_still_is_said_to_be_held_and_no_report_makes_no_table() -> None:

@@ -142,7 +142,7 @@ def test_a_file_written_anew_is_read_anew(tmp_path: Path) -> None:
 
 def test_bytes_that_are_no_text_are_harmless(tmp_path: Path) -> None:
     write(tmp_path, 1, "rank-0.out", b"\xff\xfe\x1b[2J\x1b]0;title\x07ok\x00\n 1%\r 2%\r\n")
-    assert Logs(tmp_path)(7)[1:] == ["\ufffd\ufffdok\ufffd", "2%"]
+    assert Logs(tmp_path)(7)[1:] == ["\ufffd\ufffdok\ufffd", " 2%"]
 
 
 def test_of_a_long_log_the_newest_lines_are_kept_and_the_first_one_shown_changes_seldom(

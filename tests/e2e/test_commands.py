@@ -78,8 +78,8 @@ def test_help_lists_every_command_and_each_has_its_own(finished: Sandbox) -> Non
         (["export", "-o", "/nowhere/x.csv"], "/nowhere/x.csv: cannot be written (No such"),
         (["logs", "seven"], "'seven' is not the number of a trial"),
         (["logs", "7"], "trial 7"),
-        (["logs", "0", "--rank", "3"], "no rank 3"),
-        (["logs", "0", "--launch", "9"], "no launch 9"),
+        (["logs", "0", "--rank", "3"], "no rank 3; it has rank 0 alone"),
+        (["logs", "0", "--launch", "9"], "no launch 9; it has launch 1 alone"),
         (["explain", "99"], "trial 99 does not exist; so far: trials 0 to 1"),
         (["pause", "0"], "is over; 'gpusched best"),
         (["stop"], "is over; 'gpusched best"),
@@ -94,6 +94,42 @@ def test_mistakes_get_one_message_and_code_2(
     assert result.code == 2, result.text
     assert said in result.err
     assert len(result.err.splitlines()) <= 3
+
+
+def test_a_search_may_be_named_behind_an_option_and_alone(finished: Sandbox) -> None:
+    name = finished.experiment.name
+    for words in (["explain", "0", "--json"], ["logs", "0", "-f"], ["status", "--json"]):
+        assert finished.call(*words, name).code == 0, words
+    assert "one argument too many: more" in finished.call("status", name, "more").err
+    assert finished.call("explain", name).out == finished.call("explain").out
+    told = finished.call("explain", "0", "--json").json()
+    assert told["learning_rate"] in finished.call("explain", "0").out
+
+
+def test_export_of_trials_has_a_row_a_trial_with_its_metrics(finished: Sandbox) -> None:
+    rows = list(csv.DictReader(io.StringIO(finished.call("export", "--trials").out)))
+    assert [row["trial"] for row in rows] == ["0", "1"]
+    assert [row["score"] for row in rows] == [row["metric"] for row in rows]
+    assert "curve" not in rows[0]
+
+
+def test_logs_show_what_a_terminal_would_be_left_with(finished: Sandbox) -> None:
+    trial = finished.experiment / "trials" / "0001"
+    log = trial / "logs" / "1" / "rank-0.err"
+    log.write_text(" 10%|\r100%|##|\n\x1b[32mINFO\x1b[0m\n  File x\n")
+    assert finished.call("logs", "1").out.splitlines()[-3:] == ["100%|##|", "INFO", "  File x"]
+    lines = [json.loads(line) for line in finished.call("logs", "1", "--json").out.splitlines()]
+    assert lines[-2] == {"rank": 0, "stream": "err", "line": "INFO"}
+
+
+def test_logs_of_a_rank_go_on_where_a_launch_has_not_printed_yet(finished: Sandbox) -> None:
+    logs = finished.experiment / "trials" / "0001" / "logs"
+    (logs / "2").mkdir()
+    try:
+        for words in (["--rank", "0"], ["--rank", "0", "-f"], ["--launch", "2", "-f"]):
+            assert finished.call("logs", "1", *words).code == 0, words
+    finally:
+        (logs / "2").rmdir()
 
 
 def test_export_has_a_row_a_report(finished: Sandbox) -> None:

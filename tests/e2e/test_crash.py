@@ -60,6 +60,10 @@ def test_trials_go_on_without_a_daemon_and_are_adopted(sandbox: Sandbox) -> None
     steps = len(sandbox.lines(0))
     wait_until(lambda: len(sandbox.lines(0)) > steps + 5, "more reports")
     assert "interrupted" in sandbox.call("ls").out
+    told = sandbox.call("status").out.splitlines()
+    assert told[1].startswith(f"{name}: the daemon ended without a word")
+    assert f"'gpusched resume {name}' continues" in told[2]
+    assert sandbox.call("status", "--json").json()["failure"].splitlines() == told[1:3]
     assert sandbox.gpusched("resume", "--detach").code == 0
     view = sandbox.wait_for(lambda view: all(t["step"] > steps + 30 for t in view["trials"]))
     assert {t["id"]: t["incarnation"] for t in view["trials"]} == before
