@@ -71,26 +71,32 @@ def _syntax(script: FilePath, source: bytes) -> str:
 
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
+#: An assignment, or a call that assigns; one that hides all GPUs chooses none.
+_CHOICE = re.compile(
+    rf"(?:\w+\.)*(environ\['{_VARIABLE}'\] = (?!['\"](-1)?['\"]$)|(environ\.update|putenv)\(.*{_VARIABLE})"
+)
 
 
 def _choice_of_gpus(script: FilePath, source: bytes) -> str:
     """Say where a script chooses its GPUs itself: on those of another trial, at best."""
     if _VARIABLE.encode() not in source:
         return ""
-    for node in ast.walk(ast.parse(source)):
-        target = node.targets[0] if isinstance(node, ast.Assign) else None
-        is_call = isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
-            ("environ.setdefault", "environ.update", "putenv")
-        )
-        if (is_call and _VARIABLE in ast.unparse(node)) or (
-            isinstance(target, ast.Subscript)
-            and ast.unparse(target).endswith(f"environ['{_VARIABLE}']")
-        ):
+    for node in _unconditional(ast.parse(source)):
+        words = ast.unparse(node) if isinstance(node, ast.Assign | ast.Call) else ""
+        if _CHOICE.match(words):
             return (
                 f"{script}:{node.lineno} sets {_VARIABLE}, which gpusched sets for each rank: the trial would train "  # type: ignore[attr-defined]
                 f"on another trial's GPU. Remove that line; the recipe's key devices chooses GPUs"
             )
     return ""
+
+
+def _unconditional(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and those in it that no condition keeps from running, but that the script is the main module."""
+    yield node
+    if not isinstance(node, ast.If | ast.IfExp) or "__name__" in ast.unparse(node.test):
+        for inner in ast.iter_child_nodes(node):
+            yield from _unconditional(inner)
 
 
 def find_python(written: str, folder: FilePath, launch: str) -> FilePath:

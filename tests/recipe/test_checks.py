@@ -157,9 +157,9 @@ def test_a_module_names_its_file_as_the_script(
     "line",
     [
         'os.environ["CUDA_VISIBLE_DEVICES"] = "0"',
-        'os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")',
         'os.environ.update({"CUDA_VISIBLE_DEVICES": "0"})',
         'os.putenv("CUDA_VISIBLE_DEVICES", "0")',
+        'if __name__ == "__main__": os.environ["CUDA_VISIBLE_DEVICES"] = args.gpu',
     ],
 )
 def test_a_script_that_chooses_its_gpus_is_refused(
@@ -170,6 +170,17 @@ def test_a_script_that_chooses_its_gpus_is_refused(
     assert "train.py:2 sets CUDA_VISIBLE_DEVICES, which gpusched sets for each rank" in found
 
 
-def test_a_script_may_read_which_gpus_it_has(folder: Path, load: Load) -> None:
-    (folder / "train.py").write_text('import os\nprint(os.environ["CUDA_VISIBLE_DEVICES"])\n')
+@pytest.mark.parametrize(
+    "line",
+    [
+        'print(os.environ["CUDA_VISIBLE_DEVICES"])',
+        'os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")',
+        'if args.gpu is not None: os.environ["CUDA_VISIBLE_DEVICES"] = args.gpu',
+        'os.environ["CUDA_VISIBLE_DEVICES"] = "-1"',
+    ],
+)
+def test_a_script_that_takes_the_gpus_it_is_given_is_right(
+    line: str, folder: Path, load: Load
+) -> None:
+    (folder / "train.py").write_text(f"import os\n{line}\n")
     load()
