@@ -308,10 +308,13 @@ class Daemon:
         self.hub.close()
         self.journal.close()
         self._loggers.finish()
+        if complaints := [*self._loggers.complaints]:
+            print(*complaints, sep="\n", flush=True)
+            view["warnings"] = [*view.get("warnings", ()), *complaints]
+            with contextlib.suppress(OSError):
+                self.storage.write(self.paths.final_view, json.dumps(view).encode())
         with self.clients.unharmed("the journal's place in the folder"):
             self._home.move_out()
-        for complaint in self._loggers.complaints:
-            print(complaint, flush=True)
 
     # ------------------------------------------------------------ signals
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import zlib
 from contextlib import suppress
@@ -14,6 +15,8 @@ from gpusched.folder.files import read_json, write_durably
 from gpusched.folder.paths import ExperimentPaths
 
 GIT_LIMIT_S = 5.0
+#: So many modules beside the script are watched.
+MOST_WATCHED = 50
 #: Packages that change what a model becomes.
 PACKAGES = ("torch", "torchvision", "numpy", "transformers", "lightning", "accelerate")
 
@@ -51,29 +54,39 @@ def in_words(known: dict[str, Any]) -> str:
 
 
 class Edits:
-    """Edits of the script since the search began: each launch reads the file anew."""
+    """Edits of the script, since the search began, and of modules beside it that it names: launches read them anew."""
 
     def __init__(self, paths: ExperimentPaths, script: str | Path) -> None:
         self._script = Path(script)
-        self._changed_ns = -1
-        self._crc32 = recorded(paths).get("script_crc32")
+        text = ""
+        with suppress(OSError):
+            text = self._script.read_text(errors="replace")
+        names = frozenset(re.findall(r"\w+", text))
+        beside = [file for file in sorted(self._script.parent.glob("*.py")) if file.stem in names]
+        beside = beside[:MOST_WATCHED]
+        #: When each file was changed, and the sum of its content.
+        self._known: dict[Path, tuple[int, int | None]] = dict.fromkeys(beside, (-1, None))
+        for file in beside:
+            self._is_edited(file)
+        self._known[self._script] = (-1, recorded(paths).get("script_crc32"))
 
     def look(self) -> str | None:
-        """Return a remark where the script is another than at the last look, or than at the start."""
-        try:
-            changed_ns = self._script.stat().st_mtime_ns
-            if changed_ns == self._changed_ns:
-                return None
-            before, self._crc32 = self._crc32, zlib.crc32(self._script.read_bytes())
-        except OSError:  # an editor may put another file in its place
-            return None
-        self._changed_ns = changed_ns
-        if before in (None, self._crc32):
+        """Return a remark where a file is another than at the last look, or the script another than at the start."""
+        edited = [str(file) for file in self._known if self._is_edited(file)]
+        if not edited:
             return None
         return (
-            f"{self._script} was edited: trials that start or continue now train the new code, and are ranked with "
-            "those of the old; 'gpusched run' again compares trials of the new code alone"
+            f"{', '.join(edited)} was edited: trials that start or continue now train the new code, and are ranked "
+            "with those of the old; 'gpusched run' again compares trials of the new code alone"
         )
+
+    def _is_edited(self, file: Path) -> bool:
+        changed_ns, crc32 = self._known[file]
+        with suppress(OSError):  # an editor may put another file in its place
+            if (now_ns := file.stat().st_mtime_ns) != changed_ns:
+                self._known[file] = now_ns, zlib.crc32(file.read_bytes())
+                return crc32 not in (None, self._known[file][1])
+        return False
 
 
 def _git(folder: Path, *words: str) -> str:

@@ -6,31 +6,37 @@ journal is read every second, and once more when the standard input ends, as the
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gpusched.folder import files
-from gpusched.folder.files import read_json
+from gpusched.folder.files import last_line, read_json
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.timeline import IncarnationTimeline, JournalTail, ReportedStep
 from gpusched.loggers import Logger, Point, Search, load
+from gpusched.text import first_line
 
 EVERY_S = 1.0
 #: A tool that fails is tried again after 1, 2, 4, .. seconds, at most this.
 RETRY_MAX_S = 60.0
 #: Once the search is over, a tool that fails is tried again so often.
 LAST_TRIES = 3
-#: The daemon that is over waits so long until a tool has everything.
-LAST_WORDS_S = 15.0
+#: The daemon that is over waits so long until a tool has everything; the process may take as long as the second.
+LAST_WORDS_S, HANDING_OVER_S = 15.0, 600
+#: The last line of the log of a tool that fails again and again begins so.
+FAILS = "gpusched: it fails, and is tried again: "
 
 
 class Follower:
@@ -93,10 +99,22 @@ def _is_over(wait_s: float) -> bool:
     return bool(readable) and not os.read(0, 1)
 
 
+def _await_the_one_before() -> None:
+    """Wait for a process that still hands over what it has: both have the log as their output."""
+    until_s = time.monotonic() + HANDING_OVER_S
+    with suppress(OSError):
+        while time.monotonic() < until_s:
+            with suppress(BlockingIOError):
+                fcntl.flock(1, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(EVERY_S)
+
+
 def main(folder: str, name: str, options: str) -> int:
     """Follow until the daemon is over; return 1 if the tool did not get everything."""
     paths, is_over, failures = ExperimentPaths(Path(folder)), False, 0
     about: dict[str, Any] = json.loads(options)
+    _await_the_one_before()
     while True:
         try:
             follower = Follower(paths, lambda search: load(name)(search, **about))
@@ -104,10 +122,13 @@ def main(folder: str, name: str, options: str) -> int:
                 follower.send_news()
                 failures = 0
                 is_over = _is_over(EVERY_S)
+            signal.alarm(HANDING_OVER_S)
             follower.finish()
-        except Exception:
+        except Exception as error:
             traceback.print_exc()
             failures += 1
+            if failures > 1:
+                print(f"{FAILS}{type(error).__name__}: {first_line(str(error))}", flush=True)
             if is_over and failures >= LAST_TRIES:
                 return 1
             wait_s = min(2.0 ** (failures - 1), RETRY_MAX_S)
@@ -135,22 +156,28 @@ class Loggers:
         self._paths = paths
         self._waiting = dict(log_to)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._failing: set[str] = set()
+        self._log_bytes: dict[str, int] = {}
         #: Problems, for the daemon's log.
         self.complaints: deque[str] = deque(maxlen=20)
 
     def look(self) -> None:
-        """Start what has not been started, and note what has ended; never waits."""
+        """Start what has not been started, and note what has ended or keeps failing; never waits."""
         while self._waiting:
             self._start(*self._waiting.popitem())
         for name, process in list(self._running.items()):
             if (status := process.poll()) is not None:
                 del self._running[name]
                 self._complain(name, f"its process ended (status {status}); the search continues")
+            elif name not in self._failing and (why := self._why_it_fails(name)):
+                self._failing.add(name)
+                self._complain(name, f"it fails, and is tried again: {why}")
 
     def _start(self, name: str, options: Mapping[str, Any]) -> None:
         command = [sys.executable, "-m", "gpusched.loggers.follow", str(self._paths.root)]
         try:
             with self._paths.logger_log(name).open("ab") as log:
+                self._log_bytes[name] = log.tell()
                 self._running[name] = subprocess.Popen(
                     [*command, name, json.dumps(dict(options))],
                     stdin=subprocess.PIPE,
@@ -163,11 +190,16 @@ class Loggers:
         except OSError as error:
             self._complain(name, f"its process cannot be started ({error})")
 
+    def _why_it_fails(self, name: str) -> str:
+        log = self._paths.logger_log(name)
+        last = last_line(log) if log.stat().st_size > self._log_bytes[name] else ""
+        return last.removeprefix(FAILS) if last.startswith(FAILS) else ""
+
     def _complain(self, name: str, why: str) -> None:
         self.complaints.append(f"log_to {name}: {why}; see {self._paths.logger_log(name).name}")
 
     def finish(self, limit_s: float = LAST_WORDS_S) -> None:
-        """Have every tool get the rest; a process that takes longer than ``limit_s`` is ended."""
+        """Have every tool get the rest; a process that takes longer than ``limit_s`` goes on by itself."""
         for process in self._running.values():
             assert process.stdin is not None
             process.stdin.close()
@@ -176,8 +208,9 @@ class Loggers:
             try:
                 status = process.wait(max(0.0, until_s - time.monotonic()))
             except subprocess.TimeoutExpired:
-                process.kill()
-                status = process.wait()
+                self._complain(name, "it is still being handed what is left")
+                process.returncode = 0  # it may outlive this process
+                continue
             if status:
                 self._complain(name, "not everything was handed over")
         self._running.clear()

@@ -22,7 +22,7 @@ from gpusched.text import flat, show_hparams
 
 Point = tuple[float, float | None]
 
-#: Trials with a line of their own; the others are one quiet line with gaps. Points of a line.
+#: The best trials, whose lines have colours; the others' are quiet. Points of a line.
 LINES, POINTS = 24, 120
 #: Plots of hyperparameters side by side.
 ABREAST = 3
@@ -130,10 +130,10 @@ def _buttons(x: float, choices: Mapping[str, tuple[dict[str, Any], dict[str, Any
     return {"type": "buttons", "direction": "right", "buttons": buttons, **place}
 
 
-def other_metrics(told: Timeline, metric: str) -> dict[str, go.Figure]:
-    """Draw each further number that scripts reported, over steps; at most six, in order of appearance."""
+def other_metrics(told: Timeline, sign: float, metric: str) -> dict[str, go.Figure]:
+    """Draw each further number that the best trials reported, over steps; at most six, in order of appearance."""
     names: dict[str, dict[int, list[Point]]] = {}
-    for trial in told.trials.values():
+    for trial in ranked(told, sign)[:LINES]:
         for _, step in trial.steps():
             for name, value in step.report.metrics.items():
                 if name != metric and isinstance(value, int | float) and math.isfinite(value):
@@ -143,7 +143,7 @@ def other_metrics(told: Timeline, metric: str) -> dict[str, go.Figure]:
     for name, found in list(names.items())[:6]:
         lines = [
             _line(thinned(points, POINTS), name=f"trial {trial}", line={"color": colour(trial)})
-            for trial, points in list(found.items())[:LINES]
+            for trial, points in found.items()
         ]
         drawn[name] = _figure(lines, "step", name, height=300)
     return drawn

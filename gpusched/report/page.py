@@ -49,6 +49,7 @@ def html(view: Mapping[str, Any], told: Timeline, space: Mapping[str, Any] | Non
     metric = view["metric"]
     best = best_over_time(told, sign)
     milestones = view.get("rungs") or ()
+    of_best = f"The best {figures.LINES} trials." if len(told.trials) > figures.LINES else ""
     sections: list[Section] = [
         ("Learning curves", figures.curves(told, sign, metric), ""),
         ("The best so far", figures.progress(best, metric) if best else None, ""),
@@ -64,7 +65,10 @@ def html(view: Mapping[str, Any], told: Timeline, space: Mapping[str, Any] | Non
             "Pale: the release is being confirmed; grey: in quarantine.",
         ),
         ("Rungs", figures.rungs(told, milestones) if milestones else None, ""),
-        *((name, plot, "") for name, plot in figures.other_metrics(told, metric).items()),
+        *(
+            (name, plot, of_best)
+            for name, plot in figures.other_metrics(told, sign, metric).items()
+        ),
     ]
     spent = "<br>".join(escape(line) for line in idle_shares(from_json(view)))
     title = escape(view["experiment"])

@@ -78,5 +78,17 @@ def test_an_edit_during_the_search_is_told_once(paths: ExperimentPaths, script: 
         f"{script} was edited: trials that start or continue now"
     )
     assert edits.look() is None
+    beside = script.with_name("model.py")
+    beside.write_text("width = 1\n")
+    os.utime(beside, ns=(1, 1))
+    script.with_name("another.py").write_text("")
+    script.write_text("import model\n")
+    edits = provenance.Edits(paths, script)
+    assert str(script) in (edits.look() or "")
+    script.with_name("another.py").write_text("import os\n")
+    assert edits.look() is None, "the script does not name it"
+    beside.write_text("width = 20\n")
+    assert (edits.look() or "").startswith(f"{beside} was edited: trials that start")
+    assert edits.look() is None
     told_again = provenance.Edits(paths, script).look()
     assert told_again is not None, "a daemon that resumes the search tells it as well"

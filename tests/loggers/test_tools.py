@@ -28,7 +28,7 @@ from gpusched.recipe.classes import check_log_to
 from gpusched.sim.setup import Setup
 from scripts.kept import simulate_into
 from tests.helpers import children_of
-from tests.rig import PATIENCE_S
+from tests.rig import PATIENCE_S, wait_until
 
 # MLflow's own use of SQLAlchemy and protobuf warns; that is not ours to mend.
 pytestmark = pytest.mark.filterwarnings("default")
@@ -250,11 +250,28 @@ def test_a_process_that_keeps_failing_is_given_up_and_said_so(
     search: ExperimentPaths, own: str, tmp_path: Path
 ) -> None:
     loggers = Loggers(search, {own: {"file": "/proc/none/lines.jsonl"}}, tmp_path)
+    wait_until(lambda: loggers.look() or loggers.complaints, "a complaint while the search runs")
     loggers.look()
-    loggers.finish(limit_s=0.5)
-    (complaint,) = loggers.complaints
-    assert complaint.startswith(f"log_to {own}: not everything was handed over")
+    loggers.finish(limit_s=PATIENCE_S)
+    while_it_runs, at_the_end = loggers.complaints
+    assert while_it_runs.startswith(
+        f"log_to {own}: it fails, and is tried again: FileNotFoundError"
+    )
+    assert at_the_end.startswith(f"log_to {own}: not everything was handed over")
     assert not children_of("gpusched.loggers.follow")
+
+
+def test_a_tool_that_takes_long_has_the_time_and_the_daemon_does_not_wait(
+    search: ExperimentPaths, own: str, tmp_path: Path
+) -> None:
+    loggers = Loggers(search, {own: {"file": "told.jsonl"}}, tmp_path)
+    loggers.look()
+    loggers.finish(limit_s=0.0)
+    (complaint,) = loggers.complaints
+    assert complaint.startswith(f"log_to {own}: it is still being handed what is left")
+    wait_until(lambda: not children_of("gpusched.loggers.follow"), "the end of the tool's process")
+    lines = map(json.loads, (search.root / "told.jsonl").read_text().splitlines())
+    assert any(not step for _, step, *_ in lines), "the states of the trials, at the end"
 
 
 def test_a_tool_that_is_not_installed_is_named(tmp_path: Path) -> None:
