@@ -161,6 +161,22 @@ def test_a_resumed_daemon_finds_a_tree_without_a_shim(own_lab: Lab) -> None:
     wait_until(lambda: lab.left_of(trial) == [])
 
 
+def test_a_trial_that_a_restart_of_the_machine_ended_says_so(own_lab: Lab) -> None:
+    lab = own_lab
+    trial = begin(lab, "stubborn")
+    wait_for(lab.trial_folder(trial) / "ready-0")
+    shim, server = lab.paths.trial(trial).shim(1), lab.executor.server.pid
+    claim = read_claim(shim)
+    lab.close()
+    for pid in (server, claim.shim.pid):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: start_time(claim.shim.pid) is None)
+    shim.write_text(shim.read_text().replace(claim.boot_id, "of another boot"))
+    lab.executor = lab.build()
+    events = list(lab.executor.reconcile([alive(lab, trial)])) or lab.rig.run(trial)
+    assert the_exit(events, trial).error.startswith("the machine was restarted")
+
+
 def test_a_launch_that_never_happened_is_lost_and_cannot_happen_later(own_lab: Lab) -> None:
     lab = own_lab
     rig = lab.rig

@@ -35,7 +35,7 @@ from gpusched.folder.paths import TrialPaths
 from gpusched.folder.reports import reports_after
 from gpusched.processes import outcome
 from gpusched.processes.claim import Claim, Hunt, make_claim, read_claim
-from gpusched.processes.identity import Identity, open_pidfd, send_signal
+from gpusched.processes.identity import Identity, boot_id, open_pidfd, send_signal
 from gpusched.protocol import (
     Answer,
     Exit,
@@ -105,8 +105,10 @@ class Incarnation:
             )
         if self.stop_grace_s is not None:
             return self.exited("killed")
-        died = "its shim died"
-        if self.shim_status is not None:
+        died, claim = "its shim died", self.claim()
+        if claim is not None and claim.boot_id != boot_id():
+            died = "the machine was restarted"
+        elif self.shim_status is not None:
             code = os.waitstatus_to_exitcode(self.shim_status)
             died += f" ({outcome.signal_name(-code) if code < 0 else f'exit code {code}'})"
         last = files.last_line(paths.shim_log(number))
