@@ -121,6 +121,14 @@ def test_what_would_confuse_a_trial_is_left_out(monkeypatch: pytest.MonkeyPatch)
     assert (environment["LR_NOTE"], environment["RANKING"]) == ("x", "2")
 
 
+def test_the_order_of_a_set_is_the_same_in_every_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vocabulary from a set of words was another one after a resume, and the restored embedding with it."""
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    assert environment_for_trials(recipe(Path(), seed=7))["PYTHONHASHSEED"] == "7"
+    monkeypatch.setenv("PYTHONHASHSEED", "3")
+    assert environment_for_trials(recipe(Path(), seed=7))["PYTHONHASHSEED"] == "3"
+
+
 def test_seeds_depend_on_experiment_and_trial_alone() -> None:
     seeds = [seed_of(experiment, trial) for experiment in range(20) for trial in range(20)]
     assert len(set(seeds)) == 400

@@ -166,7 +166,8 @@ def environment_for_trials(recipe: Recipe) -> dict[str, str]:
         given.get("PYTHONPATH") and recipe.cwd.is_absolute()
     ):  # the warm server runs elsewhere than the script
         given["PYTHONPATH"] = files.absolute_each(given["PYTHONPATH"], recipe.cwd)
-    return {**ours, **given}
+    # The order of a set of names, a vocabulary say, is the same in every launch.
+    return {"PYTHONHASHSEED": str(recipe.seed % 2**32), **ours, **given}
 
 
 # ---------------------------------------------------------------- the warm server
