@@ -230,6 +230,7 @@ def _scripted(
         max_failures=2 * len(first),
         deadline_s=limit_s,
         target=None,
+        log_to={},
         env={**recipe.env, "GPUSCHED_REHEARSAL": str(STILL_FROM)},
     )
 
@@ -273,6 +274,14 @@ def _unseen(
         why = (
             f"the script had {len(went)} of {len(sizes)} launches within {show_duration(limit_s)}: it ends too "
             f"early, or a step takes too long; the rest was not rehearsed (--limit TIME gives it longer)"
+        )
+        found.append(Finding("not rehearsed", why, is_error=False))
+    elif not any(errors) and (step := max(alone.by_step, default=0)) < max(
+        moved.by_step, default=0
+    ):
+        why = (
+            f"the time ({show_duration(limit_s)}) was over when the trial left alone had step {step}, so little was "
+            f"compared (--limit TIME gives it longer)"
         )
         found.append(Finding("not rehearsed", why, is_error=False))
     return found

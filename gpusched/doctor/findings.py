@@ -60,6 +60,8 @@ class Judgement:
 
     findings: list[Finding] = field(default_factory=list)
     verdicts: dict[tuple[str, str], tuple[Outcome, str]] = field(default_factory=dict)
+    #: Metrics that differ between two runs of the same parameters.
+    unsteady: set[str] = field(default_factory=set)
 
     def wrong(self, when: str, aspect: str, text: str, kind: str = "") -> None:
         """Add a mistake, unless one of this launch and aspect is there: it follows from that."""
@@ -91,15 +93,21 @@ def differs(rows: Sequence[Row], expected: Mapping[int, Sequence[Row]]) -> bool:
     if then is None:
         return False
     row, other = rows[0], then[0]
-    return (
-        apart(row["end"], other["end"], other) > APART
-        or row["inputs"][:1] != other["inputs"][:1]
-        or any(
-            not math.isclose(value, other["metrics"].get(name, value), rel_tol=1e-3, abs_tol=1e-6)
-            for name, value in row["metrics"].items()
-            if not is_time(name)
-        )
-    )
+    is_apart = apart(row["end"], other["end"], other) > APART
+    return is_apart or row["inputs"][:1] != other["inputs"][:1]
+
+
+def unsteady(rows: Sequence[Row], expected: Mapping[int, Sequence[Row]]) -> set[str]:
+    """Return the metrics that differ although parameters and inputs do not: times, speeds, or drawn without a seed."""
+    then = expected.get(rows[0]["step"])
+    if then is None or differs(rows, expected):
+        return set()
+    known = then[0]["metrics"]
+    return {
+        name
+        for name, value in rows[0]["metrics"].items()
+        if not math.isclose(value, known.get(name, value), rel_tol=1e-3, abs_tol=1e-6)
+    }
 
 
 def is_time(name: str) -> bool:
@@ -158,7 +166,8 @@ def not_restored(row: Row, untrained: Any) -> str:
 
 def keeps_global_batch(row: Row, then: Row) -> bool | None:
     """Tell whether the ranks together train on as many samples a step as one did; None where that is not known."""
-    mine, theirs = row["batch"], then["batch"]
+    # Of values where they are known: a batch may be the second dimension.
+    mine, theirs = row.get("values") or row["batch"], then.get("values") or then["batch"]
     ranks = row["ranks"] / then["ranks"]
     if not mine or not theirs or ranks == 1:
         return None

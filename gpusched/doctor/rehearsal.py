@@ -35,6 +35,7 @@ from gpusched.doctor.findings import (
     is_time,
     keeps_global_batch,
     not_restored,
+    unsteady,
 )
 from gpusched.text import count
 
@@ -66,6 +67,13 @@ def judge(moved: RehearsedTrial, alone: RehearsedTrial) -> Judgement:
         return found
     expected, first = alone.by_step, launches[0]
     repeats = not any(differs(rows, expected) for rows in first.reports)
+    found.unsteady |= {name for rows in first.reports for name in unsteady(rows, expected)}
+    if strange := [name for name in found.unsteady if not is_time(name)]:
+        text = (
+            f"{', '.join(sorted(strange))} of two runs of the same configuration differ and the parameters do not: a "
+            f"time or a speed, or drawn without a seed; not compared"
+        )
+        found.findings.append(Finding("not repeatable", text, is_error=False))
     if not repeats:
         text = (
             "two runs of the same configuration differ from the first report on: something draws random numbers "
@@ -171,7 +179,15 @@ class _Pause:
         elif found.outcome(self.when, SAMPLES) != "WRONG":
             fix = "use trial.loader, or seed the order by trial.step (sampler.set_epoch(epoch))"
             found.verdicts[self.when, SAMPLES] = ("same", "in another order")
-            if not then[0]["drawn"]:
+            order = [[one["samples"] for one in each[0]["drawn"]] for each in (rows, then)]
+            if order[0] and order[0] == order[1]:
+                fix = (
+                    "the samples come in the same order, and other values reach the model: noise or augmentation draws "
+                    "from a generator of its own (default_rng, torch.Generator); use the global one, or seed it by "
+                    "trial.step"
+                )
+                found.verdicts[self.when, SAMPLES] = ("not compared", "their values differ")
+            elif not then[0]["drawn"]:
                 fix = (
                     "no data loader drew it, so a replay buffer or an environment is lost, or a batch is drawn before "
                     "the loop: keep it in trial.state, or track gpusched.pickled(buffer)"
@@ -238,7 +254,12 @@ class _Pause:
         is_wrong = self.found.outcome(self.when, PARAMETERS) == "WRONG"
         if is_wrong or apart(row["end"], then["end"], then) > APART:
             return self.found.skip(self.when, METRICS, "the parameters differ")
-        names = [name for name in row["metrics"] if name in then["metrics"] and not is_time(name)]
+        left_out = self.found.unsteady
+        names = [
+            name
+            for name in row["metrics"]
+            if name in then["metrics"] and not is_time(name) and name not in left_out
+        ]
         for name in names:
             mine, theirs = row["metrics"][name], then["metrics"][name]
             if not math.isclose(mine, theirs, rel_tol=1e-3, abs_tol=1e-6):
@@ -311,7 +332,8 @@ def _shares(when: str, rows: Sequence[Row], then: Sequence[Row], found: Judgemen
         if twice > length / 2:
             text = (
                 f"each rank draws every sample, so an epoch has {mine.total()} instead of {length}: use "
-                f"trial.loader(data_set, batch_size), or DataLoader(sampler=DistributedSampler(data_set))"
+                f"trial.loader(data_set, batch_size), or DataLoader(data_set, sampler=DistributedSampler(data_set, "
+                f"trial.world_size, trial.rank))"
             )
             found.wrong(when, SAMPLES, text)
         elif missing > length / 4:
@@ -375,6 +397,7 @@ def _metrics_by_size(
     if len(told) < 2 or not all(told):
         return found.skip(when, METRICS, "no report of the same model on both sizes")
     names = [name for name in told[0][0] if not is_time(name) and name in told[1][0]]
+    names = [name for name in names if name not in found.unsteady]
     for name in names:
         both = [[metrics[name] for metrics in values if name in metrics] for values in told]
         noise = max(max(values) - min(values) for values in both)
@@ -383,7 +406,14 @@ def _metrics_by_size(
         repeats_exactly = noise <= SAME * size and min(map(len, both)) > 1
         slack = EXACT * size if repeats_exactly else max(NOISY * size, 4 * noise)
         difference = abs(mine - theirs)
-        if slack + SAME < difference <= PADDED * size:
+        by_rank = [
+            [row["metrics"][name] for row in rows if name in row["metrics"]]
+            for rows in large.reports
+            if rows[0]["held"]
+        ]
+        # What is filled up and reduced is the same on all ranks; a share is not.
+        is_share = any(max(one) - min(one) > EXACT * size for one in by_rank if one)
+        if slack + SAME < difference <= PADDED * size and not is_share:
             why = (
                 f"{name} differs by {difference / size:.2g} of itself: so it does where the shares of the ranks are "
                 f"filled up to the same length, as torch's and Lightning's samplers do, and some samples count twice"

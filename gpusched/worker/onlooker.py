@@ -52,8 +52,8 @@ class Onlooker:
         #: Whether this launch trains in vain: from a launch on, of the trials that are moved (``cli/rehearse.py``).
         first = int(os.environ.get("GPUSCHED_REHEARSAL") or 1)
         self._stands_still = context.trial % 2 == 0 and context.incarnation >= first > 1
-        #: Of the calls of models since the last step: how deep they are nested, the last input, and all samples.
-        self._depth, self._seen = 0, 0
+        #: Of the calls of models since the last step: how deep they are nested, the last input, all samples and values.
+        self._depth, self._seen, self._values = 0, 0, 0
         self._input: float | None = None
         self._kept: dict[int, list[Any]] = {}
         self._attached = False
@@ -111,6 +111,7 @@ class Onlooker:
             "fixed": self._training.keeps_global_batch,
             "inputs": self._inputs,
             "batch": median(self._batches) if self._batches else 0,
+            "values": median(self._sizes) if self._sizes else 0,
             "held": self._stands_still and self._updates > 0,
             "drawn": list(self._drawn_by_data_set()),
             "start": self._start,
@@ -127,6 +128,7 @@ class Onlooker:
         self._rates: list[float] = []
         self._inputs: list[float] = []
         self._batches: list[int] = []
+        self._sizes: list[int] = []
         self._draws = []
         self._start: list[float] | None = None
         #: Where the first step led, if it was undone.
@@ -143,7 +145,8 @@ class Onlooker:
         if self._input is not None:
             self._inputs.append(self._input)
             self._batches.append(self._seen)
-        self._input, self._seen = None, 0
+            self._sizes.append(self._values)
+        self._input, self._seen, self._values = None, 0, 0
         if self._last_drawn is not None:
             self._last_drawn.trains = True
 
@@ -182,6 +185,7 @@ class Onlooker:
         for value in arguments:
             if self._wants_input and isinstance(value, torch.Tensor):
                 self._seen += len(value) if value.dim() else 1
+                self._values += value.numel()
                 flat = value.detach().reshape(-1)[:_LARGEST_INPUT].to("cpu", torch.float64)
                 places = torch.arange(1, flat.numel() + 1, dtype=torch.float64)
                 total = float((flat * places.sqrt()).sum())

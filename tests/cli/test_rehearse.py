@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
-from gpusched.cli.rehearse import Rehearsed, _own_folder, _read, _sizes
+from gpusched.cli.rehearse import Rehearsed, _own_folder, _read, _scripted, _sizes, _unseen
 from gpusched.doctor.findings import RehearsedLaunch, RehearsedTrial
 from gpusched.doctor.rehearsal import Judgement
 from gpusched.errors import DeviceError
 from gpusched.executors.local import launching
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.recipe.load import load_recipe
 
 RIGHT = """\
 import torch
@@ -272,6 +273,31 @@ def test_a_launch_that_the_end_of_a_rehearsal_kills_has_not_failed(
     )
     trial: Any = SimpleNamespace(id=0, incarnations=[launch], steps=list)
     assert _read(paths, trial).launches[0].error == error
+
+
+def test_a_rehearsal_leaves_nothing_in_other_tools(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    recipe = tmp_path / "r.yaml"
+    told = (
+        "script: train.py\ndeadline: 60\nmetric: accuracy\nspace: {lr: 1}\nlog_to: mine.py:Mine\n"
+    )
+    recipe.write_text(told)
+    (tmp_path / "mine.py").write_text(
+        "from gpusched.loggers import Logger\nclass Mine(Logger):\n"
+        "    def begin(self, *_): return -1\n    def write(self, *_): pass\n    def end(self, *_): pass\n"
+    )
+    assert load_recipe(recipe, []).log_to
+    assert _scripted(load_recipe(recipe, []), (1, 1), 60.0, 1).log_to == {}
+
+
+@pytest.mark.parametrize(("had", "is_told"), [(2, True), (8, False)])
+def test_a_trial_left_alone_for_which_there_was_no_time_is_told(had: int, is_told: bool) -> None:
+    moved, alone = (
+        RehearsedTrial([RehearsedLaunch(1, [[{"step": step}] for step in range(1, most + 1)])] * n)
+        for most, n in ((8, 4), (had, 1))
+    )
+    found = _unseen(moved, alone, (1, 1, 2, 1), 35.0)
+    assert ["left alone had step 2" in finding.text for finding in found] == [True] * is_told
 
 
 @pytest.mark.parametrize(

@@ -279,3 +279,49 @@ def test_a_hyperparameter_that_nothing_reads_is_wrong() -> None:
     report = [row(1) | {"unread": ["lr"]}]
     (found,) = judge(RehearsedTrial([RehearsedLaunch(1, [report])]), RehearsedTrial(())).errors
     assert 'args: ["--lr=${lr}"]' in found.text
+
+
+def test_a_speed_under_another_name_is_not_compared_and_hides_nothing() -> None:
+    def fps(rows: list[list[Rows]]) -> None:
+        for launch in rows:
+            for report in launch:
+                for one in report:
+                    one["metrics"]["fps"] = 1000.0 * one["ranks"] + one["step"]
+
+    alone = [[row(step) | {"metrics": {"loss": 1.0 / step, "fps": 7.0}}] for step in range(1, 9)]
+    for wrong in (False, True):
+        rows = moved()
+        fps(rows)
+        if wrong:
+            each(1, end=lambda step: [step + 0.5, 0.0])(rows)
+        launches = [RehearsedLaunch(n, reports) for (n, _), reports in zip(WAY, rows, strict=True)]
+        found = judge(RehearsedTrial(launches), RehearsedTrial([RehearsedLaunch(1, alone)]))
+        assert "fps of two runs of the same configuration differ" in found.findings[0].text
+        assert [one.kind for one in found.findings[1:]] == ["state not tracked"] * wrong
+
+
+def test_a_metric_of_a_share_is_wrong_however_near_the_shares_are() -> None:
+    def shares(rows: list[list[Rows]], apart: float) -> None:
+        for report in rows[2]:
+            for rank, one in enumerate(report):
+                one["metrics"] = {"loss": 0.255 + apart * rank}
+
+    for apart, is_error in ((0.0, False), (0.002, True)):
+        found = judgement(lambda rows, apart=apart: shares(rows, apart))
+        assert [one.is_error for one in found.findings if one.kind == "metric"] == [is_error]
+
+
+def test_a_batch_that_is_the_second_dimension_is_seen_by_its_values() -> None:
+    def sequences(rows: list[list[Rows]]) -> None:
+        for launch in rows:
+            for report in launch:
+                for one in report:
+                    one |= {"batch": 12, "values": 96 // one["ranks"], "fixed": True}
+                    one |= {"target": [1.0], "rates": one["base"]}
+
+    rows = moved()
+    sequences(rows)
+    launches = [RehearsedLaunch(n, reports) for (n, _), reports in zip(WAY, rows, strict=True)]
+    alone = [[row(step) | {"batch": 12, "values": 96, "fixed": True}] for step in range(1, 9)]
+    found = judge(RehearsedTrial(launches), RehearsedTrial([RehearsedLaunch(1, alone)]))
+    assert not [one.text for one in found.findings if one.is_error]
