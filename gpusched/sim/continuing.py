@@ -13,6 +13,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -146,6 +147,15 @@ class SeenTrial:
         return max(self.curve, default=0)
 
     @property
+    def stride(self) -> int:
+        """Steps that a report usually stands for."""
+        return (
+            int(statistics.median(b - a for a, b in pairwise((0, *self.curve))))
+            if self.curve
+            else 1
+        )
+
+    @property
     def diverged(self) -> bool:
         """Whether the last metric was not finite."""
         return not math.isfinite(self.curve.get(self.last_step, math.nan))
@@ -199,10 +209,13 @@ class Future:
         """Return the donor's curve, moved by ``shift``, and how it continues."""
         ending = donor.ending or "finished"
         length = donor.last_step if donor.ending else None
-        if donor.trial not in self.curves.fits:
-            return SimulatedCurve(lambda step: math.nan, lambda step: donor.step_s, length, ending)
-        path = _Path(self.curves, donor, shift, random)
-        return SimulatedCurve(path.score, lambda step: donor.step_s, length, ending)
+        has_fit = donor.trial in self.curves.fits
+        score = _Path(self.curves, donor, shift, random).score if has_fit else _nowhere
+        return SimulatedCurve(score, lambda step: donor.step_s, length, ending, donor.stride)
+
+
+def _nowhere(step: int) -> float:
+    return math.nan
 
 
 class _Path:

@@ -218,13 +218,13 @@ class SimExecutor:
             self._leave(run, curve.ending, since)
             return
         run.step_time_s = curve.step_time_s(run.step + 1) / run.speedup
-        self._push(since + run.step_time_s, "report", run)
+        self._push(since + curve.stride_at(run.step) * run.step_time_s, "report", run)
 
     def _step_ended(self, run: Run) -> Reported | None:
         """Return the report of a step, unless something happened instead."""
         if run.leaving:
             return None
-        run.step = step = run.step + 1
+        run.step = step = run.step + run.story.curve.stride_at(run.step)
         story, now = run.story, self._now
         story.seq += 1
         story.log.append((run.incarnation, step, run.step_time_s))

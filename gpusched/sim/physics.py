@@ -51,13 +51,19 @@ class Delays:
 class SimulatedCurve:
     """A configuration's learning curve. ``step_time_s`` is on one atom.
 
-    ``length``: steps after which its script ends by itself (None: it never does), with what ``ending``.
+    ``length``: steps after which its script ends by itself (None: it never does), with what ``ending``. A report stands
+    for ``stride`` steps.
     """
 
     metric: Callable[[int], float]
     step_time_s: Callable[[int], float]
     length: int | None = None
     ending: Literal["finished", "failed"] = "finished"
+    stride: int = 1
+
+    def stride_at(self, step: int) -> int:
+        """Return the steps from this one to the next report."""
+        return self.stride if self.length is None else min(self.stride, self.length - step)
 
 
 class Workload(Protocol):

@@ -103,8 +103,8 @@ class AskedSearch:
         longest = max(len(one.curve) for one in fine)
         if len(fine) < LEAST_CURVES or longest < LEAST_STEPS:
             raise InputError(
-                f"{name}: {len(fine)} trials have reported, {longest} steps at most; a forecast needs {LEAST_CURVES} "
-                f"trials and a curve of {LEAST_STEPS} steps; ask again later"
+                f"{name}: {count(len(fine), 'trial')} with finite reports, {longest} at most; a forecast needs "
+                f"{LEAST_CURVES} trials and one with {LEAST_STEPS} reports; ask again later"
             )
         options, sign = self.recipe.policy_options, self.state.rules.sign
         best = options.get("metric_max" if sign > 0 else "metric_min")
@@ -156,7 +156,7 @@ class AskedSearch:
         gain = np.maximum(0.0, raw[:, None] * sign - now) / range_
         rise = np.exp(np.minimum(MOST, SCATTER * drawn)) * (gain + LEAST) - LEAST
         score: Array = np.minimum(self.curves.model.bound, now + range_ * np.maximum(0.0, rise))
-        return score * sign
+        return score * sign + 0.0  # not -0
 
     def _raw(self, asked: Sequence[float], most: int, until: float) -> list[list[float]]:
         """Return the best metric with each of these times more, future by future, until the time is over."""

@@ -51,6 +51,15 @@ def test_gone_on_with_on_its_own_curves_a_search_ends_as_it_did(tmp_path, policy
     assert search(folder, share).under(Synthetic()) == result.best
 
 
+def test_reports_of_many_steps_are_continued_as_such():
+    """Each step was a report of its own, and an hour of iterations took minutes."""
+    curve = {step: 1.0 - 1.0 / step for step in range(50, 501, 50)}
+    seen = [SeenTrial(n, curve, 0.01) for n in range(3)]
+    made = Future(TrialCurves(seen, None), [0]).curve(0)
+    assert (made.stride, made.stride_at(500)) == (50, 50)
+    assert math.isfinite(made.metric(550))
+
+
 def test_a_search_goes_on_from_the_middle_of_a_save(tmp_path):
     """The checkpoint with which a trial leaves may be the best model."""
     delays = Delays(launch_s=0.1, resize_s=0.2, save_s=0.4, exit_s=0.03, release_s=0.02)
