@@ -111,7 +111,8 @@ def trials(view: Standing, most: int | None) -> list[str]:
     ]
     out = ["", common.table(head, rows, ("trial", "step", view.metric, "atoms", "launches"))]
     if more := sum(view.trial_counts.values()) - len(shown):
-        where = "status --all' shows" if len(shown) < len(view.trials) else "export --trials' lists"
+        are_all_there = len(shown) < len(view.trials) == sum(view.trial_counts.values())
+        where = "status --all' shows" if are_all_there else "export --trials' lists"
         out.append(f"... and {more} more ('gpusched {where} them)")
     return out if shown else []
 

@@ -110,12 +110,10 @@ def _why(state: State, trial: TrialRecord) -> str:
         case S.RUNNING:
             return f"trains on {trial.size_in_words} ({', '.join(trial.devices)})"
         case S.YIELDING:
-            after = trial.after
-            return (
-                f"leaves at its next report, {_where_to(after.state)}: {after.reason}"
-                if after
-                else ""
-            )
+            if (after := trial.after) is None:
+                return ""
+            how = "saves and leaves" if after.save else "leaves"
+            return f"{how}, {_where_to(after.state)}: {after.reason.removeprefix('pauses: ')}"
         case S.PAUSED if trial.held_by_user:
             return f"paused by the user; 'gpusched unpause {trial.id}' lets it continue"
         case S.PAUSED | S.COMPLETED | S.STOPPED:

@@ -90,7 +90,10 @@ def idle_now(idle: IdleTime, state: State) -> Iterator[Idle]:
         if (why := _why(state, slot)) is not None:
             groups.setdefault(why, []).append(slot.id)
     for (reason, detail), devices in groups.items():
-        yield Idle(tuple(devices), idle.since.get(reason, state.now), reason, detail)
+        since = idle.since.get(reason, state.now)
+        if reason == STARTING and (number := state.devices.slots[devices[0]].trial) is not None:
+            since = max(since, state.trials[number].heard_at)  # its launch
+        yield Idle(tuple(devices), since, reason, detail)
 
 
 def _why(state: State, slot: DeviceSlot) -> tuple[str, str] | None:

@@ -109,7 +109,9 @@ class Dashboard(App[Why]):
         self._sources = sources or {}
         self._is_fetching = False
         self.failure: BaseException | None = None
+        #: The newest standing, and the one that is on the screen.
         self.view: Standing | None = None
+        self._drawn: Standing | None = None
         self._trials, self._tabs = TrialTable(), TabbedContent(id="side")
         self._is_stale = False
         self._heard_at = time.monotonic()
@@ -219,6 +221,7 @@ class Dashboard(App[Why]):
         rows = max(2, self.size.height // 4)
         self.query_one("#atoms", Static).update(panels.strip(view, width, rows))
         self.query_one("#remarks", Static).update(panels.remarks(view))
+        self._drawn = view
         self._trials.show(view)
         self._fill_side()
 
@@ -233,7 +236,7 @@ class Dashboard(App[Why]):
 
     def _fill_side(self) -> None:
         """Show the open tab, and ask for its content if another trial's is there."""
-        if (view := self.view) is None or not self.is_running:
+        if (view := self._drawn) is None or not self.is_running:
             return
         tab, number = self._tabs.active, self._trials.under
         about, found = self._fetched.get(tab, (-1, None))

@@ -85,7 +85,7 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRow:
-    """One trial. ``curve``: at most 40 of its metrics, evenly spaced, the first and the last among them.
+    """One trial. ``curve``: at most 40 of its metrics, evenly spaced, the first (at ``first_step``) and the last.
 
     ``error``: first line of the failure.
     """
@@ -103,6 +103,7 @@ class TrialRow:
     held_by_user: bool = False
     hparams: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    first_step: int = 1
     curve: tuple[float | None, ...] = ()
     error: str | None = None
 

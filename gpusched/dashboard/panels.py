@@ -120,7 +120,7 @@ def curves(view: Standing, selected: int | None, width: int, rows: int) -> Text:
 def _by_step(trial: TrialRow) -> Points:
     """Return (step, metric); a view's curve is evenly spaced over the reports."""
     last = max(1, len(trial.curve) - 1)
-    first = 1 if len(trial.curve) > 1 else trial.step
+    first = trial.first_step if len(trial.curve) > 1 else trial.step
     return tuple(
         (first + (trial.step - first) * place / last, value)
         for place, value in enumerate(trial.curve)

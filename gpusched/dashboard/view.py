@@ -177,15 +177,15 @@ def every_trial(state: State) -> Iterator[TrialRow]:
 
 
 def _relevant(state: State) -> list[TrialRecord]:
-    """Choose at most LIMIT trials, the best first: live ones, the best, the last failures, good others."""
+    """Choose at most LIMIT trials, the best first: live ones, the best, the first and last failures, good others."""
     trials = state.trials
     if len(trials) <= LIMIT:
         return sorted(trials.values(), key=_place)
     chosen = dict(list(state.live.items())[:LIMIT])
     if state.best is not None:
         chosen.setdefault(state.best.trial, trials[state.best.trial])
-    failed = (trial for trial in reversed(trials.values()) if trial.state is TrialState.FAILED)
-    chosen |= {trial.id: trial for trial in islice(failed, FAILURES)}
+    failed = [trial for trial in trials.values() if trial.state is TrialState.FAILED]
+    chosen |= {trial.id: trial for trial in (*failed[:1], *failed[-FAILURES:])}
     room = LIMIT - len(chosen)
     # Paused trials are kept in order; a sort of all trials twice a second would be dear.
     paused = (trial for trial in state.paused_by_score() if trial.id not in chosen)
@@ -218,6 +218,7 @@ def _trial(state: State, trial: TrialRecord, now_s: float) -> TrialRow:
             clean(name, 60): _number(value)
             for name, value in islice(trial.metrics.items(), METRICS)
         },
+        first_step=trial.curve[0][0] if trial.curve else 0,
         curve=tuple(_finite(value) for _, value in thinned(trial.curve, CURVE_POINTS)),
         error=first_line(trial.error) if trial.error else None,
     )

@@ -237,10 +237,12 @@ def devices(told: Timeline) -> go.Figure:
 
 def rungs(told: Timeline, milestones: Sequence[int]) -> go.Figure:
     """Draw how many trials reached each rung, and how many of them trained beyond it."""
-    furthest = [max(step for _, step, _ in t.curve) for t in told.trials.values() if t.curve]
+    steps = [{step for _, step, _ in t.curve} for t in told.trials.values() if t.curve]
     names = [f"step {milestone}" for milestone in milestones]
-    reached = [sum(step >= milestone for step in furthest) for milestone in milestones]
-    beyond = [sum(step > milestone for step in furthest) for milestone in milestones]
+    # A report may pass a rung without standing on it: the first one from there on has come to it.
+    past = [[sum(step >= milestone for step in own) for own in steps] for milestone in milestones]
+    reached = [sum(number > 0 for number in row) for row in past]
+    beyond = [sum(number > 1 for number in row) for row in past]
     stayed = [all_of - on for all_of, on in zip(reached, beyond, strict=True)]
     bars = [
         go.Bar(x=names, y=beyond, name="trained beyond it", marker={"color": "#009e73"}),

@@ -127,7 +127,7 @@ def test_why_it_ended_and_failed_stands_above_a_table_of_twenty() -> None:
     assert atoms == "1 atom: 1 free"
     assert failures.startswith("3 trials failed; the first, trial 3 at step 2: rank 0: ValueError")
     assert head.startswith("trial  state")
-    assert rows[-1] == "... and 19 more ('gpusched status --all' shows them)"
+    assert rows[-1] == "... and 19 more ('gpusched export --trials' lists them)"
 
 
 def test_all_of_them_and_a_search_that_runs() -> None:

@@ -32,6 +32,14 @@ def test_a_free_atom_has_the_policy_s_reason_and_the_time_since_it_holds() -> No
     assert told(script) == [(("d1",), 0.0, "no trial could catch up", detail)]
 
 
+def test_a_trial_that_starts_has_kept_its_atom_waiting_since_its_own_launch() -> None:
+    """With launches that overlap the time counted up for hours."""
+    script = Script(devices=2).wants(Start(1)).start().drop()
+    script.wait(4.0).wants(Start(1)).asked("unpause", 7).drop()
+    script.wait(1.0).up(0).drop().wait(1.0)
+    assert told(script) == [(("d1",), 4.0, idle.STARTING, "trial 1")]
+
+
 def test_the_trial_that_failed_on_more_atoms_is_named_with_its_error() -> None:
     script = Script(devices=2).wants(Start(1)).start().drop().up(0).drop()
     script.decides(Resize(0, 2)).report(0).drop().exited(0, saved=1).drop().released("d0").drop()

@@ -125,6 +125,15 @@ def test_rungs_count_who_trained_beyond() -> None:
     assert (beyond.y, stayed.y) == ((1, 0), (1, 1))
 
 
+def test_rungs_between_two_reports_are_reached_by_the_next() -> None:
+    given = told([0.1], [0.1], [0.1] * 3)
+    for trial in given.trials.values():
+        for _, step in trial.steps():
+            step.report.step *= 50
+    beyond, stayed = figures.rungs(given, [32, 128]).data
+    assert (beyond.y, stayed.y) == ((1, 0), (2, 1))
+
+
 def test_other_numbers_of_a_report_have_curves_too() -> None:
     given = told([0.1, 0.2])
     for _, step in given.trials[0].steps():
