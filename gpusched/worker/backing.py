@@ -27,7 +27,7 @@ from gpusched.worker.context import Context
 from gpusched.worker.endings import Why, leave_word, say, write_error_file
 from gpusched.worker.group import Call, Group, RanksDisagree
 from gpusched.worker.onlooker import Onlooker
-from gpusched.worker.saving import FILES_SHARE, Saver
+from gpusched.worker.saving import FILES_SHARE, Saver, Where
 from gpusched.worker.training import Training
 
 REPORTS_WAITED = 2
@@ -182,8 +182,11 @@ class Backing:
         elif self._carry_out(go):
             raise SystemExit(0)
 
-    def _carry_out(self, go: Go) -> bool:
-        """Do what was asked for; return whether the trial leaves. One whose checkpoint the disk refuses trains on."""
+    def _carry_out(self, go: Go, where: Where | None = None) -> bool:
+        """Do what was asked for; return whether the trial leaves. One whose checkpoint the disk refuses trains on.
+
+        ``where``: the step and the iteration that the checkpoint goes on with; without it those of the training.
+        """
         saver = self.saver
         if go in ("hold", "save"):
             if saver is not None:
@@ -194,7 +197,7 @@ class Backing:
             return True
         if go == "yield" and saver is not None:
             self._mind_the_signal()
-            where = self._training.where
+            where = where or self._training.where
             if (saver.save(where) or saver.save(where)) and self._say_goodbye():
                 return True
         self._asked = "continue"
@@ -245,7 +248,14 @@ class Backing:
                 self._is_promised = True
                 self._at_exit = "yielded"
             return self._is_promised
-        return self._asked in ("leave", "yield") and self._carry_out(self._asked)
+        return self._asked in ("leave", "yield") and self._carry_out(
+            self._asked, self._where_in_body()
+        )
+
+    def _where_in_body(self) -> Where:
+        """Return where a checkpoint goes on that is made in the body of ``trial.steps`` after its report."""
+        step, iteration = self._training.where
+        return step, iteration + (self._training.is_looping and not self._training.mid_epoch)
 
     @contextmanager
     def files(self) -> Iterator[Path]:
@@ -264,8 +274,8 @@ class Backing:
         self._files_at_s = time.monotonic()
         self._files_s = self._files_at_s - began_s
         self._mind_the_signal()
-        step, iteration = self._training.where
-        where = step, iteration + (self._training.is_looping and not self._training.mid_epoch)
+        where = self._where_in_body()
+        step = where[0]
         if self._asked != "yield":
             saver.save_behind(where, folder)
             self._files_step = step

@@ -421,6 +421,26 @@ def test_a_script_in_charge_leaves_by_itself_and_after_saving(bench: Bench) -> N
     assert run_rank(in_charge, bench, incarnation=2).value[0] == 33.0
 
 
+def in_charge_of_steps() -> list[int]:
+    trial = gpusched.init(in_charge=True)
+    seen = []
+    for epoch in trial.steps(4, model=nn.Linear(1, 1)):
+        seen.append(epoch)
+        trial.report(accuracy=epoch)
+        if trial.should_yield():
+            break
+    return seen
+
+
+def test_a_script_in_charge_goes_on_with_the_epoch_after_the_one_it_left_in(bench: Bench) -> None:
+    with daemon(bench, at_step(**{"yield": 2})):
+        assert run_rank(in_charge_of_steps, bench).value == [0, 1]
+    with daemon(bench, at_step(**{"yield": 4})):
+        assert run_rank(in_charge_of_steps, bench, incarnation=2).value == [2, 3]
+    assert run_rank(in_charge_of_steps, bench, incarnation=3).value == []
+    assert [line["k"] for line in bench.reports()] == [1, 2, 3, 4]
+
+
 def test_a_script_in_charge_is_not_ended_by_report(bench: Bench) -> None:
     with daemon(bench, at_step(leave=2)):
         assert run_rank(in_charge, bench, 1, False).value == [11.0, 22.0, 33.0, 44.0, 55.0, 66.0]
