@@ -7,6 +7,8 @@ killed, whatever it says with its last breath: a script may catch SIGTERM and ex
 
 from __future__ import annotations
 
+from itertools import islice
+
 from gpusched.core.allocation import DeviceState
 from gpusched.core.decisions import NO_STEP_FITS
 from gpusched.core.events import TrialExited
@@ -155,9 +157,9 @@ def settle_for_less(state: State, trial: TrialRecord) -> None:
 
 
 def why_hopeless(state: State) -> str:
-    """Return why a search is given up of which no trial has reported a finite metric; empty while it may yet."""
+    """Return why a search is given up of which no trial has trained beyond a report; empty while one may yet."""
     if state.has_finite:
-        return ""
+        return _alike(state)
     reported = sum(
         len(trial.curve) >= SENSELESS_REPORTS or not trial.is_live
         for trial in state.trials.values()
@@ -171,6 +173,18 @@ def why_hopeless(state: State) -> str:
     if reported:
         return f"no finite metric after {failed} trials: NaN or infinite in every report"
     return f"the first {failed} trials failed"
+
+
+def _alike(state: State) -> str:
+    """Return why a script is given up that fails after its first report, as one does that reports above its loop."""
+    first = max(state.rules.max_failures, state.devices.total)
+    if state.failures < first or any(len(trial.curve) > 1 for trial in state.trials.values()):
+        return ""
+    oldest = list(islice(state.trials.values(), first))
+    have_failed = all(trial.curve and trial.state is TrialState.FAILED for trial in oldest)
+    if not have_failed or len({trial.error for trial in oldest}) > 1:
+        return ""
+    return f"the first {first} trials failed alike after one report"
 
 
 def why_over(state: State) -> str:

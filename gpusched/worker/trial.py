@@ -95,7 +95,10 @@ class Trial(TrialSetup):
             RuntimeError: An object does not fit what was saved; or training has begun.
         """
         if self._training.has_reported:
-            raise RuntimeError("trial.track(...) must be called before the first trial.report(...)")
+            raise RuntimeError(
+                "trial.report(...) comes before trial.steps(...) or trial.track(...), so it counts as a step of "
+                "training: move it into the loop, or give it step=0, which is passed over"
+            )
         self._usage.tracks = True
         if self._backing.onlooker is not None:
             self._backing.onlooker.attach()

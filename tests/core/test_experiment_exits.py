@@ -193,6 +193,23 @@ def test_after_a_report_failures_do_not_end_it() -> None:
     assert script.state.stopping is None
 
 
+def test_a_script_that_fails_after_its_first_report_in_every_trial_ends_it() -> None:
+    script = Script(devices=2, max_failures=1).wants(*[Start(1)] * 4).start().drop()
+    script.report(0, 0.1).drop().exited(0, "failed", error="a report above the loop").drop()
+    assert script.state.stopping is None, "the other may yet train"
+    script.report(1, 0.1).drop().exited(1, "failed", error="a report above the loop").drop()
+    assert script.state.stopping == "the first 2 trials failed alike after one report"
+
+
+def test_failures_after_a_report_do_not_end_it_while_the_first_trials_train() -> None:
+    script = Script(devices=2, max_failures=1).wants(*[Start(1)] * 4).start().drop()
+    script.report(0, 0.1).drop()
+    for trial in (1, 2):
+        script.report(trial, 0.1).drop().exited(trial, "failed", error="out of memory").drop()
+        script.released("d1").drop()
+    assert script.state.stopping is None
+
+
 # ---------------------------------------------------------------- the last checkpoint
 
 

@@ -75,7 +75,7 @@ def fails(how: str) -> None:
         ("stepped", "RuntimeError", "trains a model (it steps SGD)"),
         ("untracked", "RuntimeError", "write trial.steps(.., model=model, opt=opt) for the loop"),
         ("twice", "ValueError", "'model' is tracked already"),
-        ("late", "RuntimeError", "before the first trial.report"),
+        ("late", "RuntimeError", "move it into the loop, or give it step=0"),
         ("huge", "ValueError", "bytes in 10001 metrics"),
         (
             "from 0",
