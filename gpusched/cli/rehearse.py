@@ -151,7 +151,13 @@ def rehearse(
         moved, alone = (_read(paths, told.trials.get(each)) for each in (number, number + 1))
         judgement = judge(moved, alone)
         judgement.findings += few
-        judgement.findings += _unseen(moved, alone, sizes, limit_s)
+        last = told.trials[number].incarnations[-1:]
+        has_ended = any(one.outcome == "finished" for one in last)
+        senseless = _senseless(recipe.metric, moved, alone)
+        unseen = _unseen(moved, alone, sizes, limit_s, has_ended=has_ended)
+        # The search is given up after as many reports without a number, so what it left out is no news.
+        judgement.findings += senseless
+        judgement.findings += [one for one in unseen if one.kind == "told" or not senseless]
         about = (told.trials[number].hparams, judgement, moved, alone)
         found.append(Rehearsed(*about, recipe.metric, paths.root))
     if not found:
@@ -259,8 +265,25 @@ def _read(paths: ExperimentPaths, trial: timeline.TrialTimeline | None) -> Rehea
     return RehearsedTrial(launches, tuple(said))
 
 
+def _senseless(metric: str, *trials: RehearsedTrial) -> list[Finding]:
+    """Say that no report of the metric was a finite number."""
+    reports = [rows[0] for trial in trials for launch in trial.launches for rows in launch.reports]
+    if not reports or any(math.isfinite(row["metrics"].get(metric, math.nan)) for row in reports):
+        return []
+    text = (
+        f"every report of {metric} is NaN or infinite: print what it is computed from (an empty loader? a division "
+        f"by 0?), or lower the learning rate"
+    )
+    return [Finding("no metric", text)]
+
+
 def _unseen(
-    moved: RehearsedTrial, alone: RehearsedTrial, sizes: tuple[int, ...], limit_s: float
+    moved: RehearsedTrial,
+    alone: RehearsedTrial,
+    sizes: tuple[int, ...],
+    limit_s: float,
+    *,
+    has_ended: bool,
 ) -> list[Finding]:
     """Return what gpusched told the script, and what could not be rehearsed."""
     errors = {launch.error for launch in moved.launches}
@@ -272,8 +295,11 @@ def _unseen(
     went = [launch.atoms for launch in moved.launches if launch.reports]
     if not any(errors) and len(went) < len(sizes):
         why = (
-            f"the script had {len(went)} of {len(sizes)} launches within {show_duration(limit_s)}: it ends too "
-            f"early, or a step takes too long; the rest was not rehearsed (--limit TIME gives it longer)"
+            f"the script ended at step {max(moved.by_step, default=0)}, in launch {len(went)} of {len(sizes)}, so the "
+            f"rest was not rehearsed: give it more steps to see that too"
+            if has_ended
+            else f"the script had {len(went)} of {len(sizes)} launches within {show_duration(limit_s)}, so the rest "
+            f"was not rehearsed (--limit TIME gives it longer)"
         )
         found.append(Finding("not rehearsed", why, is_error=False))
     elif not any(errors) and (step := max(alone.by_step, default=0)) < max(

@@ -92,7 +92,7 @@ class Onlooker:
         optimizers, lr_power = list(self._optimizers.values()), self._context.settings.lr_power
         row = {
             "step": step,
-            "unread": self._context.unread,
+            "unread": self._context.unread if self._context.reads_nothing else [],
             "ranks": self._context.world_size,
             "metrics": {
                 name: number

@@ -29,6 +29,7 @@ _UNLIKE = 1e-3
 """Share by which a metric of one model on the same data may differ between ranks."""
 _MANY = 150
 """Modules of libraries from which on importing them is worth a word: about half a second."""
+_WHEN = "; one that only some trials need gets a 'when' in the space"
 _SAVE = (
     "track what it learns (trial.track(model=model); gpusched.pickled(clf) for an object without state_dict; "
     "trial.state for plain values; trial.checkpoint_dir() for files), or say with trial.track() that the step is all "
@@ -119,7 +120,8 @@ class Usage:
                 "unread",
                 f"the script has not read {', '.join(names)} by its first report, so trials that differ in nothing "
                 f"else train the same: read trial.hparams, or pass it to the script: args: "
-                f'["--{names[0]}=${{{names[0]}}}"] in the recipe',
+                f'["--{names[0]}=${{{names[0]}}}"] in the recipe'
+                f"{'' if self._context.reads_nothing else _WHEN}",
             )
         if (self._context.trial, self._context.incarnation) == (0, 1) and (slow := slow_imports()):
             self._tell("imports", slow)

@@ -6,6 +6,7 @@ All scripts are rehearsed in one experiment, as configurations of one that runs 
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -16,7 +17,15 @@ from typing import Any
 
 import pytest
 
-from gpusched.cli.rehearse import Rehearsed, _own_folder, _read, _scripted, _sizes, _unseen
+from gpusched.cli.rehearse import (
+    Rehearsed,
+    _own_folder,
+    _read,
+    _scripted,
+    _senseless,
+    _sizes,
+    _unseen,
+)
 from gpusched.doctor.findings import RehearsedLaunch, RehearsedTrial
 from gpusched.doctor.rehearsal import Judgement
 from gpusched.errors import DeviceError
@@ -296,8 +305,25 @@ def test_a_trial_left_alone_for_which_there_was_no_time_is_told(had: int, is_tol
         RehearsedTrial([RehearsedLaunch(1, [[{"step": step}] for step in range(1, most + 1)])] * n)
         for most, n in ((8, 4), (had, 1))
     )
-    found = _unseen(moved, alone, (1, 1, 2, 1), 35.0)
+    found = _unseen(moved, alone, (1, 1, 2, 1), 35.0, has_ended=False)
     assert ["left alone had step 2" in finding.text for finding in found] == [True] * is_told
+
+
+def test_a_trial_that_ends_before_the_rehearsal_does_is_not_told_of_the_time() -> None:
+    moved = RehearsedTrial(
+        [RehearsedLaunch(1, [[{"step": 4}]]), RehearsedLaunch(1, [[{"step": 5}]])]
+    )
+    (found,) = _unseen(moved, moved, (1, 1, 2, 1), 600.0, has_ended=True)
+    assert "ended at step 5, in launch 2 of 4" in found.text
+    assert "--limit" not in found.text
+    assert not found.is_error
+
+
+@pytest.mark.parametrize(("loss", "is_told"), [(None, True), (math.inf, True), (0.5, False)])
+def test_a_metric_that_is_never_a_number_is_wrong(loss: float | None, is_told: bool) -> None:
+    metrics = {"loss": loss} if loss is not None else {}
+    trial = RehearsedTrial([RehearsedLaunch(1, [[{"step": 1, "metrics": metrics}]])])
+    assert [finding.is_error for finding in _senseless("loss", trial)] == [True] * is_told
 
 
 @pytest.mark.parametrize(
