@@ -305,7 +305,8 @@ def _no_winner(view: Standing) -> Iterator[str]:
         yield "No trial reported a step before the end. The script must call trial.report(..) after each step; if a"
         yield "step takes longer, give a longer --deadline. 'gpusched logs 0' shows how far the first trial came."
     elif all(trial.metric is None for trial in view.trials):
-        yield f"No report of {view.metric} was a finite number: training diverged; try smaller learning rates."
+        yield f"No report of {view.metric} was a finite number: training diverged (try smaller learning rates),"
+        yield "or the script computes it wrongly."
     else:
         yield "Trials reported, but none saved a checkpoint: the script must name its model, as in trial.steps(..,"
         yield "model=model), or the disk refused them: 'gpusched logs 0' shows what trial 0 was told."

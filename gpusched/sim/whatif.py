@@ -120,12 +120,14 @@ class AskedSearch:
         ``until``: of the monotonic clock. Raises InputError where there is time for too few.
         """
         asked = [0.0, *filter(None, more_s)]
+        began_s = time.monotonic()
         found = self._raw(asked, futures, until)
         if len(found) < min(futures, LEAST_FUTURES):
-            name, of = self.recorded.paths.root.name, count(len(asked), "question")
+            spent_s = time.monotonic() - began_s
+            need_s = math.ceil(1.5 * LEAST_FUTURES * spent_s / max(1, len(found)))
             raise InputError(
-                f"{name}: the limit is enough for {len(found)} futures of {of}, and an answer needs "
-                f"{LEAST_FUTURES}; ask for less, or give a longer --limit"
+                f"{self.recorded.paths.root.name}: a forecast needs {LEAST_FUTURES} futures, and the limit was "
+                f"enough for {len(found)}; give about --limit {need_s}s, or ask for less time with --add"
             )
         values = [self._scattered(np.array(raw)) for raw in zip(*found, strict=True)]
         return [

@@ -213,6 +213,10 @@ def _first_problems(
             meant = inside or nearest(name, known)
             hint = f"; did you mean {meant}?" if meant else f"; there are {', '.join(known[:20])}"
             yield path, f"is not a key of the space{hint}"
+        elif isinstance(leaf.form, Range | Steps) and (
+            isinstance(value, bool) or not isinstance(value, int | float)
+        ):
+            yield path, f"{show(value)} is not a number; the space has {leaf.form}"
         elif leaf.form is not None and not may_be_outside and not _lies_in(leaf.form, value):
             yield path, f"{show(value)} is outside the space ({leaf.form})"
 

@@ -284,7 +284,8 @@ def test_what_is_tried_first_comes_first_and_moves_nothing() -> None:
     [
         ({"lrr": 0.1}, (0, "lrr"), "not a key of the space; did you mean lr?"),
         ({"lr": 2}, (0, "lr"), "2 is outside the space"),
-        ({"lr": True}, (0, "lr"), "true is outside the space"),
+        ({"lr": True}, (0, "lr"), "true is not a number"),
+        ({"lr": "1e-"}, (0, "lr"), "is not a number; the space has"),
         ({"net": {"width": 3.5}}, (0, "net", "width"), "outside"),
         ({"net": 3}, (0, "net"), "did you mean net.width?"),
         ({"opt": "adam", "momentum": 0.5}, (0, "momentum"), "its 'when' does not hold"),
