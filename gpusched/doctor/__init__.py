@@ -1,4 +1,5 @@
 """Checks before a search.
 
-``machine`` looks at the machine and its GPUs, ``rehearsal`` (with ``findings``) judges how a script trained.
+``machine`` looks at the machine and its GPUs, ``rehearsal`` judges how a script trained, with ``findings`` and, for
+other sizes, ``resized``.
 """
