@@ -178,11 +178,13 @@ def why_hopeless(state: State) -> str:
 def _alike(state: State) -> str:
     """Return why a script is given up that fails after its first report, as one does that reports above its loop."""
     first = max(state.rules.max_failures, state.devices.total)
-    if state.failures < first or any(len(trial.curve) > 1 for trial in state.trials.values()):
+    if state.failures < first:
         return ""
     oldest = list(islice(state.trials.values(), first))
     have_failed = all(trial.curve and trial.state is TrialState.FAILED for trial in oldest)
     if not have_failed or len({trial.error for trial in oldest}) > 1:
+        return ""
+    if any(len(trial.curve) > 1 for trial in state.trials.values()):
         return ""
     return f"the first {first} trials failed alike after one report"
 

@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from typing import Any
 
 from gpusched import text
 from gpusched.errors import InputError
@@ -221,15 +222,14 @@ def _first_problems(
             yield path, f"{show(value)} is outside the space ({leaf.form})"
 
 
-def _lies_in(form: Form, value: object) -> bool:
-    """Tell whether the value could be drawn; of a quantised range any number within the bounds will do."""
+def _lies_in(form: Form, value: Any) -> bool:
+    """Tell whether the value could be drawn; of a range it is a number, and any within quantised bounds will do."""
     if not isinstance(form, Range | Steps):
         return form.may_be(value) is True
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
+    number: float = value
     if isinstance(form, Range):
-        return form.low <= value <= form.high
-    exact = Decimal(repr(value))
+        return form.low <= number <= form.high
+    exact = Decimal(repr(number))
     fits = form.first * form.step <= exact <= form.last * form.step
     return fits and (not form.whole or exact == exact.to_integral_value())
 
