@@ -173,7 +173,7 @@ def test_a_terminal_without_unicode_gets_plain_lines(terminal: Open) -> None:
 def test_a_rehearsal_shows_where_it_is_and_ctrl_c_ends_its_daemon(
     terminal: Open, tmp_path: Path
 ) -> None:
-    """It was silent for up to ten minutes; once its daemon trained on after Ctrl-C, and no command showed it."""
+    """A rehearsal was silent for up to ten minutes; its daemon trained on after Ctrl-C, and nothing showed it."""
     (tmp_path / "slow.py").write_text(
         "import time, gpusched\ngpusched.init().track()\ntime.sleep(600)\n"
     )

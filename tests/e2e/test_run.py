@@ -97,7 +97,7 @@ def test_what_a_script_writes_elsewhere_is_as_open_as_the_user_wants(sandbox: Sa
 def test_a_daemon_that_ends_at_once_says_why(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its log is gone with the folder of a search that never began."""
+    """The log is gone with the folder of a search that never began."""
     python = sandbox.root / "python"
     python.write_text("#!/bin/sh\necho No module named gpusched >&2\nexit 1\n")
     python.chmod(0o700)

@@ -140,7 +140,7 @@ def test_transformers_that_evaluates_first_and_then_trains_ranks_apart_is_refuse
 
 
 def test_transformers_leaves_at_once_where_nothing_is_to_be_saved(bench: Bench) -> None:
-    """It trained on until it was killed, and held its GPU for as long."""
+    """The trainer trained on until it was killed, and held its GPU for as long."""
     bench.prepare(metric="eval_loss", mode="min")
     with daemon(bench, at_step(leave=1)):
         trained = values(run_ranks(with_transformers, 1, bench, 1, ("leaves",)))

@@ -111,7 +111,7 @@ def test_of_two_that_train_the_better_one_leads() -> None:
 
 
 def test_a_leader_that_may_grow_no_more_leaves_free_atoms_to_others() -> None:
-    """They were kept for it until the deadline."""
+    """Free atoms were kept for it until the deadline."""
     experiment = hand(atoms=2, deadline_s=100.0)
     experiment.trial(0).cap = Cap(1, "its steps take longer on 2 atoms")
     idle = 0

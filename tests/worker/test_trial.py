@@ -248,7 +248,7 @@ def test_a_report_tells_seconds_a_step_and_the_length_of_the_loop_once(bench: Be
 
 
 def test_a_loop_whose_body_reports_several_times_is_so_many_times_as_long(bench: Bench) -> None:
-    """It was over after as many reports as it has bodies."""
+    """Such a loop was over after as many reports as it has bodies."""
 
     def script() -> None:
         trial = gpusched.init()

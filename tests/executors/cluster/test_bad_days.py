@@ -101,7 +101,7 @@ def test_a_node_that_is_told_to_end_saves_its_trials_and_leaves(bed: Bed) -> Non
 
 
 def test_a_node_that_slept_and_was_lost_writes_nothing_after_its_fence(bed: Bed) -> None:
-    """Its trial continues elsewhere, who is on the other node never notices, and its devices are used again."""
+    """The trial continues elsewhere, who is on the other node never notices, and its devices are used again."""
     trial, there = start(bed, "node0/cpu:0", "node1/cpu:1")
     asleep = bed.all_pids("node0")
     bed.signal(asleep, signal.SIGSTOP)
