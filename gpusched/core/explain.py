@@ -66,8 +66,6 @@ class Explanation:
             first, *more = moment.what.splitlines() or [""]
             out.append(f"  {moment.at:9.1f} s  {first}")
             out += [f"  {'':9}    {line}" for line in more]
-        if self.error and "\n" in self.error:
-            out += ["", "error:", *(f"  {line}" for line in self.error.splitlines())]
         return out
 
 
