@@ -213,7 +213,7 @@ def report(args: argparse.Namespace) -> int:
     target: Path = args.output or paths.report
     recipe = read_json(paths.resolved, limit_bytes=-1) or {}  # a report needs none
     try:
-        view = session.view(paths)
+        view = from_json(session.view(paths))
         text = page.html(view, timeline.read(paths.journal), recipe.get("space"))
         target.write_text(text, "utf-8", "replace")
     except OSError as error:

@@ -61,10 +61,6 @@ class TrialTimeline:
     incarnations: list[IncarnationTimeline] = field(default_factory=list)
 
     @property
-    def launches(self) -> int:
-        return len(self.incarnations)
-
-    @property
     def curve(self) -> list[tuple[float, int, float | None]]:
         """Time, step and metric of each report; the metric None where it was not finite."""
         return [(step.at, step.report.step, step.metric) for _, step in self.steps()]

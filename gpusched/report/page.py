@@ -12,22 +12,18 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from gpusched.dashboard.model import from_json, idle_shares
+from gpusched.dashboard.model import Standing, idle_shares
 from gpusched.journal.timeline import Timeline
 from gpusched.report import figures
-from gpusched.report.figures import best_over_time, ranked
+from gpusched.report.figures import best_over_time
 from gpusched.text import (
     count,
-    first_line,
     flat,
     hparam_texts,
     show_duration,
     show_hparams,
     show_metric,
 )
-
-#: Rows of the table; the best come first.
-ROWS = 200
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #1c2430; background: #fff; max-width: 1100px;
@@ -43,12 +39,11 @@ td.n, th.n { text-align: right; } tr.best td { font-weight: 600; } code { font-s
 Section = tuple[str, go.Figure | None, str]
 
 
-def html(view: Mapping[str, Any], told: Timeline, space: Mapping[str, Any] | None = None) -> str:
-    """Compose the report of one search. ``view``: as ``status --json`` has it; ``space``: the recipe's."""
-    sign = 1.0 if view["mode"] == "max" else -1.0
-    metric = view["metric"]
+def html(view: Standing, told: Timeline, space: Mapping[str, Any] | None = None) -> str:
+    """Compose the report of one search. ``space``: the recipe's."""
+    sign = 1.0 if view.mode == "max" else -1.0
+    metric = view.metric
     best = best_over_time(told, sign)
-    milestones = view.get("rungs") or ()
     of_best = f"The best {figures.LINES} trials." if len(told.trials) > figures.LINES else ""
     sections: list[Section] = [
         ("Learning curves", figures.curves(told, sign, metric), ""),
@@ -64,14 +59,14 @@ def html(view: Mapping[str, Any], told: Timeline, space: Mapping[str, Any] | Non
             figures.devices(told) if told.spans else None,
             "Pale: the release is being confirmed; grey: in quarantine.",
         ),
-        ("Rungs", figures.rungs(told, milestones) if milestones else None, ""),
+        ("Rungs", figures.rungs(told, view.rungs) if view.rungs else None, ""),
         *(
             (name, plot, of_best)
             for name, plot in figures.other_metrics(told, sign, metric).items()
         ),
     ]
-    spent = "<br>".join(escape(line) for line in idle_shares(from_json(view)))
-    title = escape(view["experiment"])
+    spent = "<br>".join(escape(line) for line in idle_shares(view))
+    title = escape(view.experiment)
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width'>",
@@ -80,7 +75,7 @@ def html(view: Mapping[str, Any], told: Timeline, space: Mapping[str, Any] | Non
         _best(view),
         f"<p class='quiet'>{spent}</p>",
     ]
-    return "".join([*parts, *_drawn(sections), _trials(view, told, sign), "</body></html>\n"])
+    return "".join([*parts, *_drawn(sections), _trials(view, sign), "</body></html>\n"])
 
 
 def _logarithmic(space: Mapping[str, Any]) -> set[str]:
@@ -109,52 +104,46 @@ def _drawn(sections: Iterable[Section]) -> Iterator[str]:
 # ---------------------------------------------------------------- parts
 
 
-def _headline(view: Mapping[str, Any], told: Timeline) -> str:
-    state = view["state"] + (f" ({view['ending']})" if view.get("ending") else "")
-    counts = ", ".join(f"{count} {state}" for state, count in view["trial_counts"].items())
+def _headline(view: Standing, told: Timeline) -> str:
+    counts = ", ".join(f"{number} {state}" for state, number in view.trial_counts.items())
     facts = (
-        state,
-        f"policy {view['policy']}",
-        count(view["atoms"]["total"], "atom"),
-        f"deadline {show_duration(view['deadline_s'])}, so far {show_duration(told.until)}",
+        view.state + (f" ({view.ending})" if view.ending else ""),
+        f"policy {view.policy}",
+        count(view.atoms.total, "atom"),
+        f"deadline {show_duration(view.deadline_s)}, so far {show_duration(told.until)}",
         f"{count(len(told.trials), 'trial')}: {counts}" if counts else "no trial yet",
     )
     return f"<p class='quiet'>{escape(' · '.join(facts))}</p>"
 
 
-def _best(view: Mapping[str, Any]) -> str:
-    best = view.get("best")
-    if not best:
+def _best(view: Standing) -> str:
+    if (best := view.best) is None:
         return "<p>No model is saved yet.</p>"
-    hparams = escape(show_hparams(best["hparams"]))
+    hparams = escape(show_hparams(best.hparams))
     return (
-        f"<p>Best: <b>{escape(view['metric'])} {show_metric(best['metric'])}</b>, trial {best['trial']} at step "
-        f"{best['step']}, found after {show_duration(best['at_s'])}. <code>{hparams}</code></p>"
+        f"<p>Best: <b>{escape(view.metric)} {show_metric(best.metric)}</b>, trial {best.trial} at step {best.step}, "
+        f"found after {show_duration(best.at_s)}. <code>{hparams}</code></p>"
     )
 
 
-def _trials(view: Mapping[str, Any], told: Timeline, sign: float) -> str:
-    states = {trial["id"]: trial for trial in view["trials"]}
-    trials = ranked(told, sign)
+def _trials(view: Standing, sign: float) -> str:
+    """Make the table of the trials in the view, the best first."""
+    trials = sorted(
+        view.trials, key=lambda t: (t.best_metric is None, -(t.best_metric or 0.0) * sign)
+    )
     names = list(dict.fromkeys(name for trial in trials for name, _ in hparam_texts(trial.hparams)))
-    best = (view.get("best") or {}).get("trial")
     head = ("trial", "best", "step", "launches", "state", *names)
     out = [f"<h2>Trials</h2><div class='wide'><table><tr>{_cells('th', head, 4)}</tr>"]
-    for trial in trials[:ROWS]:
-        seen = states.get(trial.id, {})
-        step = trial.curve[-1][1] if trial.curve else 0
-        state = seen.get("state", "")
-        if seen.get("error"):
-            state += f": {first_line(seen['error'])}"
-        given = dict(hparam_texts(trial.hparams))
-        score = show_metric(trial.best(sign))
-        cells = [str(trial.id), score, str(step), str(trial.launches), state]
+    for trial in trials:
+        state = f"{trial.state}: {trial.error}" if trial.error else trial.state
+        score, given = show_metric(trial.best_metric), dict(hparam_texts(trial.hparams))
+        cells = [str(trial.id), score, str(trial.step), str(trial.incarnation), state]
         cells += [given.get(name, "") for name in names]
-        mark = " class='best'" if trial.id == best else ""
+        mark = " class='best'" if view.best and trial.id == view.best.trial else ""
         out.append(f"<tr{mark}>{_cells('td', cells, 4)}</tr>")
     out.append("</table></div>")
-    if len(trials) > ROWS:
-        more = f"the best {ROWS} of {len(trials)}; 'gpusched export' has all"
+    if view.trials_total > len(trials):
+        more = f"{len(trials)} of {view.trials_total}; 'gpusched export --trials' has all"
         out.append(f"<p class='quiet'>{more}</p>")
     return "".join(out)
 

@@ -14,6 +14,7 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from gpusched import cli
+from gpusched.dashboard.model import from_json
 from gpusched.journal.timeline import (
     IncarnationTimeline,
     ReportedStep,
@@ -39,7 +40,7 @@ VIEW: dict[str, Any] = {
     "trial_counts": {"stopped": 1, "failed": 1},
     "best": {"trial": 0, "step": 2, "metric": 0.75, "at_s": 3.0, "hparams": {"act": EVIL}},
     "rungs": [2],
-    "trials": [{"id": 1, "state": "failed", "error": f"ValueError: {EVIL}\ntrace"}],
+    "trials": [{"id": 1, "state": "failed", "error": f"ValueError: {EVIL}"}],
 }
 
 
@@ -185,18 +186,19 @@ def checked(text: str) -> str:
 
 def test_the_page_is_whole_and_harmless(tmp_path: Path) -> None:
     data = read(story(tmp_path / "journal.db"))
-    text = page.html(VIEW, data)
+    text = page.html(from_json(VIEW), data)
     assert text.count(get_plotlyjs()) == 1
     text = checked(text)
     assert "quarantined: Xid 79" in text
     assert EVIL not in text
     assert "digits-1 &amp; co" in text
     assert "failed: ValueError: &lt;/title&gt;" in text
+    assert "1 of 2; 'gpusched export --trials' has all" in text, "a view has 200 at most"
 
 
 def test_an_experiment_that_has_only_begun() -> None:
     view = {**VIEW, "best": None, "rungs": [], "trials": [], "trial_counts": {}}
-    text = page.html(view, Timeline())
+    text = page.html(from_json(view), Timeline())
     checked(text)
     assert "No model is saved yet." in text
 
