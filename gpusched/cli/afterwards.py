@@ -102,7 +102,8 @@ def _print(paths: ExperimentPaths, number: int, args: argparse.Namespace) -> Non
                 if args.json:
                     common.print_json({"rank": rank, "stream": stream, "line": line})
                 else:
-                    print(f"[{rank}] {line}" if args.all else line, flush=args.follow)
+                    print(f"[{rank}] {line}" if args.all else line)
+        sys.stdout.flush()
         if args.follow and latest != folder:
             folder = latest
             common.note(f"-- launch {folder.name} --")
@@ -114,8 +115,7 @@ def _print(paths: ExperimentPaths, number: int, args: argparse.Namespace) -> Non
         ended = not find.has_daemon(paths)
         if not ended and time.monotonic() >= next_look_at:
             next_look_at = time.monotonic() + FINAL_EVERY_S
-            trial = from_json(session.view(paths)).trial(number)
-            ended = trial is not None and trial.state in FINAL
+            ended = session.explanation(paths, number)["data"]["state"] in FINAL
         time.sleep(0.3)
 
 

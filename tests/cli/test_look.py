@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from gpusched.cli import main
 from gpusched.cli.look import lines, summary
 from gpusched.core.events import UserAsked
+from gpusched.daemon import session
 from gpusched.dashboard.model import AtomCounts, Standing, TrialRow
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.sim.setup import Setup
@@ -146,21 +149,40 @@ def test_all_of_them_and_a_search_that_runs() -> None:
     assert "\n".join(told).count("train.py:4: bad") == 1
 
 
-def test_an_export_has_every_trial_and_a_table_says_how_many_it_leaves_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A view has 200 at most: the rest was missing from the export, without a word."""
-    options = {"r": 1, "R": 2, "eta": 2.0}
-    result, folder = simulate_into(
-        tmp_path, Setup(deadline_s=30.0, atoms=4, policy="asha", options=options)
-    )
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> ExperimentPaths:
+    """A search of more trials than the 200 that a view has."""
+    setup = Setup(deadline_s=30.0, atoms=4, policy="asha", options={"r": 1, "R": 2, "eta": 2.0})
+    result, folder = simulate_into(tmp_path_factory.mktemp("crowd"), setup)
     assert result.trials > 230
+    return ExperimentPaths(folder)
+
+
+def test_an_export_has_every_trial_and_a_table_says_how_many_it_leaves_out(
+    crowd: ExperimentPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rest was missing from the export, without a word."""
+    folder, trials = crowd.root, sum(session.view(crowd)["trial_counts"].values())
     assert main(["export", str(folder), "--trials", "--json"]) == 0
     numbers = [json.loads(row)["trial"] for row in capsys.readouterr().out.splitlines()]
-    assert numbers == [*range(result.trials)]
+    assert numbers == [*range(trials)]
     assert main(["status", str(folder), "--all"]) == 0
-    more = f"... and {result.trials - 200} more ('gpusched export --trials' lists them)"
+    more = f"... and {trials - 200} more ('gpusched export --trials' lists them)"
     assert capsys.readouterr().out.splitlines()[-1] == more
+
+
+def test_following_logs_ends_with_a_trial_that_no_view_has_and_a_pipe_has_its_lines(
+    crowd: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = {trial["id"] for trial in session.view(crowd)["trials"]}
+    number = next(n for n in crowd.trial_numbers if n not in seen)
+    log = crowd.trial(number).log(1, 0, "out")
+    log.parent.mkdir(parents=True)
+    log.write_text("hello\n")
+    monkeypatch.setattr("gpusched.folder.find.has_daemon", lambda _paths: True)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe := io.BytesIO()))
+    assert main(["logs", str(number), str(crowd.root), "-f", "--json"]) == 0
+    assert json.loads(pipe.getvalue())["line"] == "hello"
 
 
 def test_an_export_of_nothing_says_so(
