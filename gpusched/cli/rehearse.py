@@ -286,7 +286,7 @@ def _unseen(
     has_ended: bool,
 ) -> list[Finding]:
     """Return what gpusched told the script, and what could not be rehearsed."""
-    errors = {launch.error for launch in moved.launches}
+    errors = {launch.error for trial in (moved, alone) for launch in trial.launches}
     found = [
         Finding("told", text, is_error=False)
         for text in dict.fromkeys((*moved.said, *alone.said))

@@ -299,11 +299,18 @@ def test_a_rehearsal_leaves_nothing_in_other_tools(tmp_path: Path) -> None:
     assert _scripted(load_recipe(recipe, []), (1, 1), 60.0, 1).log_to == {}
 
 
-@pytest.mark.parametrize(("had", "is_told"), [(2, True), (8, False)])
-def test_a_trial_left_alone_for_which_there_was_no_time_is_told(had: int, is_told: bool) -> None:
+@pytest.mark.parametrize(
+    ("had", "error", "is_told"), [(2, None, True), (8, None, False), (2, "ValueError: bad", False)]
+)
+def test_a_trial_left_alone_for_which_there_was_no_time_is_told(
+    had: int, error: str | None, is_told: bool
+) -> None:
+    """One that failed was said to have had too little time."""
     moved, alone = (
-        RehearsedTrial([RehearsedLaunch(1, [[{"step": step}] for step in range(1, most + 1)])] * n)
-        for most, n in ((8, 4), (had, 1))
+        RehearsedTrial(
+            [RehearsedLaunch(1, [[{"step": n + 1}] for n in range(most)], why)] * launches
+        )
+        for most, why, launches in ((8, None, 4), (had, error, 1))
     )
     found = _unseen(moved, alone, (1, 1, 2, 1), 35.0, has_ended=False)
     assert ["left alone had step 2" in finding.text for finding in found] == [True] * is_told
