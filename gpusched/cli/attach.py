@@ -247,7 +247,7 @@ def tell_the_end(view: Standing) -> None:
         print(common.paragraph(line))
 
 
-def conclude(paths: ExperimentPaths, *, as_json: bool, interrupts: Interrupts | None = None) -> int:
+def conclude(paths: ExperimentPaths, *, as_json: bool, interrupts: Interrupts | None) -> int:
     """Say how the search ended; 0 if there is a model, 3 if no trial succeeded, 130 if interrupted without one.
 
     Raises why the daemon failed, if that is how it ended.

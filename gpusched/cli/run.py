@@ -109,10 +109,7 @@ def watch(args: argparse.Namespace) -> int:
 
     Ctrl-C or q detaches and ends nothing. The dashboard changes nothing unless --steer is given.
     """
-    paths = common.experiment(args)
-    if not find.has_daemon(paths) and (args.json or not attach.has_screen()):
-        return attach.conclude(paths, as_json=args.json)
-    return attach.attach(paths, as_json=args.json, owns=False, steers=args.steer)
+    return attach.attach(common.experiment(args), as_json=args.json, owns=False, steers=args.steer)
 
 
 # ---------------------------------------------------------------- changes to a search that runs
