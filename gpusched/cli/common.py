@@ -90,12 +90,8 @@ def settable(what: str) -> Argument:
 DIR = argument("--dir DIR", f"folder of the searches (default: ${find.RUNS_VARIABLE} or runs)")
 DETACH = argument("--detach", "do not stay to watch")
 
-_EXPERIMENT = "the search: a folder, a name, or 'last' (the default)"
-EXPERIMENT_OPTION = together(argument("--exp EXP", _EXPERIMENT), DIR)
 EXPERIMENT = together(
-    argument("--exp EXP", argparse.SUPPRESS),
-    argument("EXP", _EXPERIMENT, nargs="?", default=argparse.SUPPRESS),
-    DIR,
+    argument("EXP", "the search: a folder, a name, or 'last' (the default)", nargs="?"), DIR
 )
 TRIAL = together(argument("TRIAL", "number of the trial, as in 'status'"), EXPERIMENT)
 

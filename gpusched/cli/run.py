@@ -197,7 +197,7 @@ _VALUES = "a hyperparameter's value; a word without '=' names the search"
 @common.command(
     argument("values", _VALUES, metavar="KEY=VALUE", nargs="*"),
     argument("--outside", "allow values outside the space"),
-    common.EXPERIMENT_OPTION,
+    common.DIR,
     lines="configuration",
 )
 def try_(args: argparse.Namespace) -> int:
@@ -207,10 +207,10 @@ def try_(args: argparse.Namespace) -> int:
     outside the search space need --outside.
     """
     given = [text for text in args.values if "=" in text]
-    if words := [text for text in args.values if "=" not in text]:
-        if len(words) > 1 or args.exp is not None:
-            raise InputError(f"'{words[-1]}': write KEY=VALUE, as in lr=0.1")
-        args.exp = words[0]
+    words = [text for text in args.values if "=" not in text]
+    if len(words) > 1:
+        raise InputError(f"'{words[-1]}': write KEY=VALUE, as in lr=0.1")
+    args.exp = words[0] if words else None
     paths = common.experiment(args, running_first=True)
     if not given:
         raise InputError("no configuration is given; write KEY=VALUE, as in 'gpusched try lr=0.1'")
