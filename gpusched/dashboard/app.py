@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from rich.text import Text
@@ -80,7 +79,6 @@ class Dashboard(App[Why]):
         Binding("escape", "leave_panel", "back to the trials", show=False),
         Binding("f,slash", "filter", "filter", key_display="f"),
         Binding("s", "sort", "sort by the next column", show=False),
-        Binding("o", "save_log", "save the log to a file", show=False),
         *(
             Binding(str(number), f"open('{tab}')", tab, show=False)
             for number, tab in enumerate(("trial", "curves", "log", "decisions"), 1)
@@ -331,19 +329,6 @@ class Dashboard(App[Why]):
         else:
             self.action_show_help_panel()
         self.call_after_refresh(self._draw)
-
-    def action_save_log(self) -> None:
-        """Write the log that is shown to a file in the working directory."""
-        number, lines = self._fetched.get("log", (None, None))
-        if self._tabs.active != "log" or not lines:
-            self.notify("open the log of a trial first (3)")
-            return
-        path = Path(f"trial-{number}.log")
-        try:
-            path.write_text("\n".join(lines) + "\n")
-            self.notify(f"written to {path.absolute()}", markup=False)
-        except OSError as error:
-            self.notify(f"{path.absolute()}: {error.strerror}", markup=False, severity="error")
 
     # ------------------------------------------------------------ asking the daemon
 
