@@ -133,7 +133,7 @@ class Dashboard(App[Why]):
                     yield RichLog(id="output", wrap=True, max_lines=3 * LINES, auto_scroll=True)
                 with TabPane("decisions", id="decisions"):
                     yield RichLog(id="told", wrap=True, max_lines=3 * LINES, auto_scroll=True)
-        hint = "a state, a word, or lr<0.01; Esc: all"
+        hint = "live, a state, or a part of a configuration; Esc: all"
         yield Input(id="filter", placeholder=hint, compact=True)
         yield Static(id="remarks", markup=False)
         yield Footer()

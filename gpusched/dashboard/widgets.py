@@ -5,9 +5,6 @@ Hyperparameters stand before curve and launches; what has no room is reached by 
 
 from __future__ import annotations
 
-import operator
-import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -19,20 +16,11 @@ from textual.widgets import DataTable, Label
 
 from gpusched.dashboard import marks
 from gpusched.dashboard.model import STATES, Standing, TrialRow
-from gpusched.text import clean, flat, hparam_texts, show_metric
+from gpusched.text import clean, flat, hparam_texts, show_hparams, show_metric
 
 CURVE_WIDTH = 12
 #: Columns before the hyperparameters, and behind them.
 FIRST, LAST = ("trial", "state", "step", "metric", "atoms"), ("curve", "launches")
-
-_COMPARISON = re.compile(r"([^<>=\s]+)(<=|>=|<|>|=)(\S+)")
-_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "=": operator.eq,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +79,7 @@ def cells(view: Standing, trial: TrialRow, names: list[str], colour: str | None)
 
 def order(view: Standing, choice: TableChoice) -> list[TrialRow]:
     """Choose and sort the trials; those without a value in the column come last."""
-    found = [trial for trial in view.trials if is_wanted(view, trial, choice.wanted)]
+    found = [trial for trial in view.trials if is_wanted(trial, choice.wanted)]
     known = [trial for trial in found if value(trial, choice.sort) is not None]
     numbers = all(isinstance(value(trial, choice.sort), int | float) for trial in known)
 
@@ -107,25 +95,17 @@ def order(view: Standing, choice: TableChoice) -> list[TrialRow]:
     return known + [trial for trial in found if value(trial, choice.sort) is None]
 
 
-def is_wanted(view: Standing, trial: TrialRow, wanted: str) -> bool:
-    """Tell whether a trial has every word: a state, ``live``, ``lr<0.01``, a part of its hyperparameters or error."""
-    return all(_has(view, trial, word) for word in wanted.split())
+def is_wanted(trial: TrialRow, wanted: str) -> bool:
+    """Tell whether a trial has every word: a state, ``live``, or a part of its number, hyperparameters or error."""
+    return all(_has(trial, word) for word in wanted.lower().split())
 
 
-def _has(view: Standing, trial: TrialRow, word: str) -> bool:
+def _has(trial: TrialRow, word: str) -> bool:
     if word == "live":
         return trial.is_live
     if word in STATES:
         return trial.state == word
-    if (compared := _COMPARISON.fullmatch(word)) is not None:
-        name, sign, text = compared.groups()
-        have = value(trial, "metric" if name == view.metric else name)
-        try:
-            return have is not None and _COMPARE[sign](float(have), float(text))
-        except (TypeError, ValueError):
-            return sign == "=" and str(have) == text
-    hparams = " ".join(f"{name}={shown}" for name, shown in hparam_texts(trial.hparams))
-    return word.lower() in f"{trial.id} {hparams} {trial.error or ''}".lower()
+    return word in f"{trial.id} {show_hparams(trial.hparams)} {trial.error or ''}".lower()
 
 
 class TrialTable(DataTable[Text]):

@@ -214,13 +214,11 @@ def test_the_cursor_stays_on_the_chosen_trial_whatever_the_order() -> None:
         ("running", 4),
         ("live", 4),
         ("paused adam", 12),
-        ("lr<0.001 paused", 6),
-        ("accuracy>=0.9", 3),
-        ("optimizer.name=sgd step>3", 2),
+        ("name=SGD paused", 9),
         ("zzz", 0),
     ],
 )
-def test_a_filter_of_states_words_and_comparisons(wanted: str, count: int) -> None:
+def test_a_filter_of_states_and_words(wanted: str, count: int) -> None:
     found = widgets.order(EXPLORING, TableChoice(wanted=wanted))
     assert len(found) == count
 
