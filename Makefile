@@ -59,7 +59,7 @@ test-wheel: $(CHECK)/.installed ## Build what a release uploads (dist/), install
 
 test-integrations: $(LIBRARIES)/.installed ## Run searches with Lightning, transformers, Optuna, MLflow, Ray and others (minutes)
 	@$(LIBRARIES)/bin/python -m pytest -q $(BESIDE) -m "integrations and not slow" \
-		tests/integrations tests/samplers tests/loggers tests/executors/cluster tests/cli/test_completion.py
+		tests/integrations tests/samplers tests/loggers tests/executors/cluster
 
 bench: $(STAMP) ## Measure launch time and the cost of reports
 	@$(BIN)/python scripts/bench_launch.py
@@ -106,5 +106,5 @@ $(LIBRARIES)/.installed: $(STAMP)
 	@echo "[libraries] Lightning, transformers, Optuna, MLflow, TensorBoard, W&B, gymnasium and Ray in $(LIBRARIES)"
 	@$(call ON_TOP,$(LIBRARIES))
 	@$(LIBRARIES)/bin/python $(PIP) lightning "jsonargparse[signatures]" "transformers[torch]" optuna mlflow-skinny sqlalchemy alembic \
-		tensorboard wandb argcomplete "gymnasium[box2d]" ray cryptography
+		tensorboard wandb "gymnasium[box2d]" ray cryptography
 	@touch $@

@@ -71,8 +71,6 @@ def command(name: str) -> Command:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. Every expected error is one message on stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if "_ARGCOMPLETE" in os.environ:
-        _complete()
     debug = "--debug" in arguments
     if debug:
         arguments.remove("--debug")
@@ -101,30 +99,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-
-
-def _complete() -> None:
-    """Print what may follow the words before the cursor, as argcomplete asks for it, and exit."""
-    import argcomplete
-
-    from gpusched.cli import common
-
-    line, cursor = os.environ["COMP_LINE"], int(os.environ["COMP_POINT"])
-    parser = argparse.ArgumentParser(prog="gpusched")
-    _, name, *_ = (*line[:cursor].split(), "", "")
-    if name in COMMANDS and not line[:cursor].endswith(name):
-        # A command has a parser of its own, which does not know its name.
-        start = line.index(name, line.index(" "))
-        os.environ["COMP_LINE"] = line[:start] + line[start + len(name) :]
-        os.environ["COMP_POINT"] = str(cursor - len(name))
-        for add_argument in command(name).arguments:
-            add_argument(parser)
-    else:
-        parser.add_argument("command", choices=[*COMMANDS])
-    for action in parser._actions:
-        if action.metavar in ("EXP", "TRIAL", "KEY=VALUE"):
-            action.completer = common.completions  # type: ignore[attr-defined]
-    argcomplete.autocomplete(parser)
 
 
 def _dispatch(arguments: list[str]) -> int:

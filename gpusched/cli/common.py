@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from gpusched.errors import GpuschedError, InputError
+from gpusched.errors import InputError
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
 
@@ -155,25 +155,6 @@ def wait_for_end(paths: ExperimentPaths) -> None:
     """Wait until the search's daemon is gone."""
     while find.has_daemon(paths):
         time.sleep(0.05)
-
-
-def completions(action: argparse.Action, parsed_args: argparse.Namespace, **_: object) -> list[str]:
-    """Return searches, trials or hyperparameters, by the word that stands for the argument in the help."""
-    runs = find.runs_folder(parsed_args.dir)
-    if action.metavar == "EXP":
-        return [paths.root.name for paths in find.experiments(runs)]
-    if action.dest == "overrides":
-        from gpusched.recipe.recipe import keys
-
-        return [f"{name}=" for name in keys()]
-    try:
-        paths = find.find(getattr(parsed_args, "exp", None), runs)
-        if action.metavar == "TRIAL":
-            return [*map(str, paths.trial_numbers)]
-        space = json.loads(paths.resolved.read_bytes())["space"]
-        return [f"{name}=" for name in space]
-    except (GpuschedError, OSError, ValueError):
-        return []
 
 
 # ---------------------------------------------------------------- output
