@@ -21,7 +21,7 @@ from gpusched.dashboard.model import (
     idle_atoms,
     idle_shares,
 )
-from gpusched.errors import GpuschedError, InputError
+from gpusched.errors import GpuschedError
 from gpusched.folder import find
 from gpusched.folder.files import read_json
 from gpusched.folder.paths import ExperimentPaths
@@ -29,26 +29,11 @@ from gpusched.recipe.values import power_in_words
 from gpusched.text import count, flat, hparam_texts, show_duration, show_hparams, show_metric
 
 
-@common.command(
-    common.argument("TRIAL", "number of the trial; none: why atoms are idle", nargs="?"),
-    common.EXPERIMENT,
-)
+@common.command(common.TRIAL)
 def explain(args: argparse.Namespace) -> int:
-    """Explain the state of a trial, and what would change it; without a trial, why atoms are idle."""
-    number = None
-    try:
-        number = args.trial and session.trial_number(args.trial)
-    except InputError:
-        if args.exp is not None:
-            raise
-        args.exp = args.trial  # the search alone
+    """Explain the state of a trial, and what would change it."""
     paths = common.experiment(args)
-    if number is None:
-        view = from_json(session.view(paths))
-        told = [*idle_atoms(view), *idle_shares(view)] or ["no atom is idle, and hardly any was"]
-        data = {"idle": view.idle, "idle_atom_s": view.idle_atom_s}
-        return common.tell(args, data, "\n".join(told))
-    answer = session.explanation(paths, number)
+    answer = session.explanation(paths, session.trial_number(args.trial))
     settings = json.loads(paths.worker.read_text()) if paths.worker.exists() else {}
     rate = power_in_words(settings.get("lr_power", 0.0), settings.get("batch", ""))
     told = [*answer["lines"][:1], f"  learning rate: {rate}", *answer["lines"][1:]]
@@ -64,7 +49,7 @@ def explain(args: argparse.Namespace) -> int:
     common.argument("--all", "200 trials, not only the first 20"),
 )
 def status(args: argparse.Namespace) -> int:
-    """Show where a search stands: its trials, its devices, the best so far."""
+    """Show where a search stands: its trials, its devices and why they are idle, the best so far."""
     paths = common.experiment(args)
     view = session.view(paths)
     words = lines(from_json(view), everything=args.all)
@@ -81,7 +66,7 @@ def lines(view: Standing, *, everything: bool = False) -> list[str]:
     total = count(by_state.pop("total"), "atom")
     counts = ", ".join(f"{number} {state}" for state, number in by_state.items() if number)
     out = [_headline(view), f"{total}: {counts or 'none in use'}"]
-    out += [f"  {line}" for line in idle_atoms(view)]
+    out += [f"  {line}" for line in (*idle_atoms(view), *idle_shares(view))]
     if (best := view.best) is not None:
         score = f"{view.metric} {show_metric(best.metric)}"
         out.append(f"best: {score}, trial {best.trial} at step {best.step}")

@@ -139,9 +139,10 @@ def test_all_of_them_and_a_search_that_runs() -> None:
     other = replace(FAILED, id=41, error="rank 1: killed by SIGSEGV", hparams={"lr": 0.2})
     running = replace(VIEW, state="running", ending=None, time_left_s=75.0, daemon_pid=7)
     running = replace(running, trials=(*VIEW.trials, again, other), warnings=("a full disk",))
+    running = replace(running, now_s=100.0, idle_atom_s={"no step fits": 25.0})
     told = lines(replace(running, notes=("R is 81",)), everything=True)
     assert told[0] == "digits-1: running, policy asha, 1 min 15 s left, daemon 7"
-    assert told[2:4] == ["note: R is 81", "note: a full disk"]
+    assert told[3:6] == ["     25%  no step fits", "note: R is 81", "note: a full disk"]
     assert "more (--all" not in told[-1]
     *_, repeated, last = told[-1].splitlines()
     assert repeated.endswith("lr=0.1")
