@@ -209,18 +209,19 @@ def scatter(
 # ---------------------------------------------------------------- devices and rungs
 
 
-def devices(told: Timeline) -> go.Figure:
+def devices(told: Timeline, names: Mapping[str, str]) -> go.Figure:
     """Draw what each device was doing: held by a trial, draining (pale), in quarantine (grey)."""
+    rows = {device: escape(names.get(device, device)) for device in told.devices}
     bars = []
     said = {"held": "trial {0.trial}", "draining": "trial {0.trial} has left"}
     for state, opacity in (("held", 1.0), ("draining", 0.4), ("quarantined", 0.8)):
-        spans = [span for span in told.spans if span.state == state and span.device in told.devices]
+        spans = [span for span in told.spans if span.state == state and span.device in rows]
         words = said.get(state, "quarantined: {0.why}")
         paints = ["#777" if span.trial is None else colour(span.trial) for span in spans]
         bars.append(
             go.Bar(
                 x=[span.end - span.begin for span in spans],
-                y=[escape(span.device) for span in spans],
+                y=[rows[span.device] for span in spans],
                 base=[span.begin for span in spans],
                 orientation="h",
                 text=[escape(words.format(span)) for span in spans],
@@ -229,9 +230,8 @@ def devices(told: Timeline) -> go.Figure:
                 hovertemplate="%{y}: %{text}, %{x:.1f} s<extra></extra>",
             )
         )
-    rows = [escape(device) for device in told.devices]
     found = _figure(bars, SECONDS, "", height=120 + 26 * len(rows), barmode="overlay")
-    found.update_yaxes(categoryarray=rows, autorange="reversed", type="category")
+    found.update_yaxes(categoryarray=list(rows.values()), autorange="reversed", type="category")
     return found
 
 

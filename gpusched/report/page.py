@@ -56,7 +56,9 @@ def html(view: Standing, told: Timeline, space: Mapping[str, Any] | None = None)
         ),
         (
             "Devices",
-            figures.devices(told) if told.spans else None,
+            figures.devices(told, {one.id: one.name for one in view.devices})
+            if told.spans
+            else None,
             "Pale: the release is being confirmed; grey: in quarantine.",
         ),
         ("Rungs", figures.rungs(told, view.rungs) if view.rungs else None, ""),

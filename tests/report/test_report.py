@@ -39,6 +39,7 @@ VIEW: dict[str, Any] = {
     "atoms": {"total": 2},
     "trial_counts": {"stopped": 1, "failed": 1},
     "best": {"trial": 0, "step": 2, "metric": 0.75, "at_s": 3.0, "hparams": {"act": EVIL}},
+    "devices": [{"id": "d1", "label": "GPU 1 H100"}],
     "rungs": [2],
     "trials": [{"id": 1, "state": "failed", "error": f"ValueError: {EVIL}"}],
 }
@@ -190,6 +191,7 @@ def test_the_page_is_whole_and_harmless(tmp_path: Path) -> None:
     assert text.count(get_plotlyjs()) == 1
     text = checked(text)
     assert "quarantined: Xid 79" in text
+    assert "GPU 1" in text, "devices have the names that people know"
     assert EVIL not in text
     assert "digits-1 &amp; co" in text
     assert "failed: ValueError: &lt;/title&gt;" in text
