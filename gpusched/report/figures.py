@@ -88,11 +88,10 @@ def curves(told: Timeline, sign: float, metric: str) -> go.Figure:
     away hides nothing.
     """
     drawn = [trial for trial in ranked(told, sign) if trial.best(sign) is not None]
-    traces, times, errors = [], [], []
+    traces, times = [], []
     for place, trial in reversed(list(enumerate(drawn))):
         points = thinned([(step, value) for _, step, value in trial.curve], POINTS)
         times.append([at for at, _ in thinned([(at, None) for at, *_ in trial.curve], POINTS)])
-        errors.append([None if value is None else 1.0 - value for _, value in points])
         named = place < LINES
         style = {"color": colour(trial.id) if named else OTHERS, "width": 3.5 if place == 0 else 1}
         hover = "%{y}<br>%{fullData.name}<extra></extra>"
@@ -105,17 +104,12 @@ def curves(told: Timeline, sign: float, metric: str) -> go.Figure:
     margin = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
     span = [low - margin, high + margin]
     found.update_yaxes(range=span)
-    steps, metrics = [trace.x for trace in traces], [trace.y for trace in traces]
-    plain = {"yaxis.type": "linear", "yaxis.range": span, "yaxis.title.text": escape(metric)}
+    steps = [trace.x for trace in traces]
     menus = [_buttons(0.0, {"by step": ({"x": steps}, {"xaxis.title.text": "step"}),
                             "by time": ({"x": times}, {"xaxis.title.text": SECONDS})})]  # fmt: skip
-    log: dict[str, Any] = {"yaxis.type": "log", "yaxis.autorange": True}
-    if sign > 0 and max(values) <= 1.0:
-        # Where all end near 1 the error tells them apart.
-        log["yaxis.title.text"] = f"1 - {escape(metric)}"
-        menus.append(_buttons(0.25, {"metric": ({"y": metrics}, plain),
-                                     "error, logarithmic": ({"y": errors}, log)}))  # fmt: skip
-    elif min(values) > 0:
+    if min(values) > 0:
+        plain: dict[str, Any] = {"yaxis.type": "linear", "yaxis.range": span}
+        log = {"yaxis.type": "log", "yaxis.autorange": True}
         menus.append(_buttons(0.25, {"linear": ({}, plain), "logarithmic": ({}, log)}))
     found.update_layout(updatemenus=menus)
     return found
