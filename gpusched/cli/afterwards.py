@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from msgspec import structs
 
@@ -131,11 +130,10 @@ def _span(noun: str, numbers: list[int]) -> str:
 @common.command(
     common.EXPERIMENT,
     argument("--trials", "one row a trial, not one a report"),
-    argument("-o, --output FILE", "write to FILE instead of standard output"),
     lines="row",
 )
 def export(args: argparse.Namespace) -> int:
-    """Write the reports of a search as CSV or JSON lines, one row a report.
+    """Print the reports of a search as CSV or JSON lines, one row a report: gpusched export > reports.csv.
 
     With --trials there is one row a trial: state, steps, metrics and hyperparameters.
 
@@ -152,28 +150,15 @@ def export(args: argparse.Namespace) -> int:
         rows = list(records(timeline.read(paths.journal)))
     if not rows:
         common.note(f"{paths.root.name}: nothing was reported")
-    elif not args.output:
-        _write(rows, sys.stdout, as_json=args.json)
-    else:
-        try:
-            with Path(args.output).open("w", newline="") as out:
-                _write(rows, out, as_json=args.json)
-        except OSError as error:
-            raise InputError(f"{args.output}: cannot be written ({error.strerror})") from None
-        how = f"json({args.output!r}, lines=True)" if args.json else f"csv({args.output!r})"
-        common.note(f"{count(len(rows), 'row')} in {args.output}; in Python: pandas.read_{how}")
-    return 0
-
-
-def _write(rows: list[dict[str, Any]], out: TextIO, *, as_json: bool) -> None:
-    if as_json:
+    elif args.json:
         for row in rows:
-            print(json.dumps(row, ensure_ascii=False), file=out)
+            common.print_json(row)
     else:
         columns = dict.fromkeys(key for row in rows for key in row)
-        writer = csv.DictWriter(out, list(columns), restval="")
+        writer = csv.DictWriter(sys.stdout, list(columns), restval="")
         writer.writeheader()
         writer.writerows(rows)
+    return 0
 
 
 def records(told: Timeline) -> Iterator[dict[str, Any]]:

@@ -74,7 +74,6 @@ def test_help_lists_every_command_and_each_has_its_own(finished: Sandbox) -> Non
         (["explain"], "TRIAL is missing"),
         (["logs", "0", "--rank"], "--rank needs a value"),
         (["logs", "0", "--rank", "one"], "--rank: 'one' is not a whole number"),
-        (["export", "-o", "/nowhere/x.csv"], "/nowhere/x.csv: cannot be written (No such"),
         (["logs", "seven"], "'seven' is not the number of a trial"),
         (["logs", "7"], "trial 7"),
         (["logs", "0", "--rank", "3"], "no rank 3; it has rank 0 alone"),
@@ -135,8 +134,6 @@ def test_export_has_a_row_a_report(finished: Sandbox) -> None:
     assert len(rows) == 6
     assert {row["trial"] for row in rows} == {"0", "1"}
     assert {row["hparams.net.width"] for row in rows} == {"8"}
-    written = finished.call("export", "-o", "rows.csv").err
-    assert written == "6 rows in rows.csv; in Python: pandas.read_csv('rows.csv')\n"
     lines = finished.call("export", "--json").out.splitlines()
     assert [json.loads(line)["step"] for line in lines] == [int(row["step"]) for row in rows]
 
