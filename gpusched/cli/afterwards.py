@@ -187,7 +187,7 @@ def _of_trial(trial: dict[str, Any]) -> dict[str, Any]:
     common.EXPERIMENT, argument("-o, --output FILE", "write the report to FILE", type=Path)
 )
 def report(args: argparse.Namespace) -> int:
-    """Write an HTML report of a search: curves, devices, rungs, hyperparameters.
+    """Write an HTML report of a search: curves, devices, hyperparameters.
 
     One file with interactive plots and without outside resources (5 MB: plotly's script is in it): report.html in
     the search's folder unless --output says otherwise. To compare searches: log_to mlflow or wandb.

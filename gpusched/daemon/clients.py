@@ -54,7 +54,6 @@ def standing(
         folder=str(assembled.paths.root),
         daemon_pid=daemon_pid,
         now=now,
-        rungs=[rung.milestone for rung in policy.rungs],
         idle=assembled.experiment.idle,
         notes=notes,
         **more,

@@ -128,7 +128,7 @@ class Standing:
 
     ``state``: starting, running, stopping, finished, or interrupted (not finished, and no daemon lives). ``ending``:
     why it stops or stopped. ``trials``: the most relevant ones, the best first; ``trial_counts`` counts all of them.
-    ``notes`` come from the policy, ``warnings`` from the daemon (a full disk, ..). ``rungs``: the milestones.
+    ``notes`` come from the policy, ``warnings`` from the daemon (a full disk, ..).
     """
 
     experiment: str
@@ -148,7 +148,6 @@ class Standing:
     devices: tuple[DeviceRow, ...] = ()
     trials: tuple[TrialRow, ...] = ()
     trial_counts: Mapping[str, int] = field(default_factory=dict)
-    rungs: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     #: Atoms that train nobody now, and the atom-seconds that each reason has cost so far.

@@ -200,7 +200,7 @@ def scatter(
     return found
 
 
-# ---------------------------------------------------------------- devices and rungs
+# ---------------------------------------------------------------- devices
 
 
 def devices(told: Timeline, names: Mapping[str, str]) -> go.Figure:
@@ -227,19 +227,3 @@ def devices(told: Timeline, names: Mapping[str, str]) -> go.Figure:
     found = _figure(bars, SECONDS, "", height=120 + 26 * len(rows), barmode="overlay")
     found.update_yaxes(categoryarray=list(rows.values()), autorange="reversed", type="category")
     return found
-
-
-def rungs(told: Timeline, milestones: Sequence[int]) -> go.Figure:
-    """Draw how many trials reached each rung, and how many of them trained beyond it."""
-    steps = [{step for _, step, _ in t.curve} for t in told.trials.values() if t.curve]
-    names = [f"step {milestone}" for milestone in milestones]
-    # A report may pass a rung without standing on it: the first one from there on has come to it.
-    past = [[sum(step >= milestone for step in own) for own in steps] for milestone in milestones]
-    reached = [sum(number > 0 for number in row) for row in past]
-    beyond = [sum(number > 1 for number in row) for row in past]
-    stayed = [all_of - on for all_of, on in zip(reached, beyond, strict=True)]
-    bars = [
-        go.Bar(x=names, y=beyond, name="trained beyond it", marker={"color": "#009e73"}),
-        go.Bar(x=names, y=stayed, name="ended there", marker={"color": "#56b4e9"}),
-    ]
-    return _figure(bars, "rung", "trials", barmode="stack", showlegend=True, height=300)

@@ -61,7 +61,6 @@ def html(view: Standing, told: Timeline, space: Mapping[str, Any] | None = None)
             else None,
             "Pale: the release is being confirmed; grey: in quarantine.",
         ),
-        ("Rungs", figures.rungs(told, view.rungs) if view.rungs else None, ""),
         *(
             (name, plot, of_best)
             for name, plot in figures.other_metrics(told, sign, metric).items()

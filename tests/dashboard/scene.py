@@ -141,7 +141,6 @@ class Scene:
             metric=self.metric,
             folder="/data/runs/digits-0714-1532",
             now=now,
-            rungs=[rung.milestone for rung in policy.rungs],
             idle=self.experiment.idle,
             notes=policy.notes(state),
             **more,

@@ -68,7 +68,6 @@ views = made(
     devices=several(devices, 20) | several(devices, 70, min_size=70),
     trials=several(trials, 12, unique_by=lambda trial: trial.id),
     trial_counts=st.dictionaries(st.sampled_from(model.STATES), counts),
-    rungs=st.just(()),
     idle=several(made(model.IdleRow), 6),
     idle_atom_s=st.dictionaries(words, st.floats(0, 1e9), max_size=6),
 )

@@ -40,7 +40,6 @@ VIEW: dict[str, Any] = {
     "trial_counts": {"stopped": 1, "failed": 1},
     "best": {"trial": 0, "step": 2, "metric": 0.75, "at_s": 3.0, "hparams": {"act": EVIL}},
     "devices": [{"id": "d1", "label": "GPU 1 H100"}],
-    "rungs": [2],
     "trials": [{"id": 1, "state": "failed", "error": f"ValueError: {EVIL}"}],
 }
 
@@ -119,20 +118,6 @@ def test_bad_trials_do_not_press_the_good_ones_together() -> None:
     assert low < 0.4 < high < 1.0
 
 
-def test_rungs_count_who_trained_beyond() -> None:
-    beyond, stayed = figures.rungs(told([0.1] * 4, [0.1] * 2, [0.1]), [2, 4]).data
-    assert (beyond.y, stayed.y) == ((1, 0), (1, 1))
-
-
-def test_rungs_between_two_reports_are_reached_by_the_next() -> None:
-    given = told([0.1], [0.1], [0.1] * 3)
-    for trial in given.trials.values():
-        for _, step in trial.steps():
-            step.report.step *= 50
-    beyond, stayed = figures.rungs(given, [32, 128]).data
-    assert (beyond.y, stayed.y) == ((1, 0), (2, 1))
-
-
 def test_other_numbers_of_a_report_have_curves_too() -> None:
     given = told([0.1, 0.2])
     for _, step in given.trials[0].steps():
@@ -196,7 +181,7 @@ def test_the_page_is_whole_and_harmless(tmp_path: Path) -> None:
 
 
 def test_an_experiment_that_has_only_begun() -> None:
-    view = {**VIEW, "best": None, "rungs": [], "trials": [], "trial_counts": {}}
+    view = {**VIEW, "best": None, "trials": [], "trial_counts": {}}
     text = page.html(from_json(view), Timeline())
     checked(text)
     assert "No model is saved yet." in text
@@ -230,5 +215,5 @@ def test_a_browser_draws_every_plot_without_an_error(tmp_path: Path) -> None:
         line for line in done.stderr.splitlines() if "CONSOLE" in line and "GL Driver" not in line
     ]
     assert said == []
-    assert done.stdout.count('class="plotly-graph-div js-plotly-plot"') == plots >= 5
+    assert done.stdout.count('class="plotly-graph-div js-plotly-plot"') == plots >= 4
     assert picture.read_bytes().startswith(b"\x89PNG")
