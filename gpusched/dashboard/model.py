@@ -5,7 +5,6 @@ tree is made from the journal. Rules:
 
 * A number that is not finite is None. Texts are one line and harmless to a terminal.
 * Times are seconds since the experiment began, unless the name says otherwise.
-* ``from_json`` ignores keys it does not know and fills in what is missing, so that a watcher of another version works.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 
 from gpusched.core.events import QuarantineChanged, TrialExited, UserAsked
 from gpusched.dashboard import view as views
-from gpusched.dashboard.model import BestRow, Standing, from_json, thinned, to_json
+from gpusched.dashboard.model import from_json, thinned, to_json
 from gpusched.devices.base import Reading
 from tests.counting import calls_of
 from tests.dashboard.scene import VIEWS, Scene
@@ -40,19 +40,6 @@ def test_json_there_and_back_is_the_same_view() -> None:
     view = Scene(kind="gpu", fails=(2,), broken=(1,)).play(20).view()
     text = json.dumps(to_json(view), allow_nan=False)
     assert from_json(json.loads(text)) == view
-
-
-def test_a_view_of_another_version_can_be_read() -> None:
-    known = from_json(
-        {
-            "experiment": "x",
-            "surprise": {"a": 1},
-            "best": {"trial": 1, "step": 2, "metric": 0.5, "z": 0},
-        }
-    )
-    assert known == Standing(experiment="x", best=BestRow(trial=1, step=2, metric=0.5))
-    with pytest.raises(ValueError, match="missing required field"):
-        from_json({"state": "running"})
 
 
 def test_what_is_not_finite_is_none() -> None:
