@@ -152,9 +152,7 @@ class _Parser(argparse.ArgumentParser):
         if found := re.fullmatch(r"argument (\S+?): invalid (\w+) value: (.*)", message):
             kind = {"int": "a whole number", "float": "a number"}.get(found[2], found[2])
             return f"{found[1]}: {found[3]} is not {kind}"
-        return message.removeprefix("argument ").replace(
-            "not allowed with argument", "cannot go with"
-        )
+        return message.removeprefix("argument ")
 
 
 def _help() -> str:

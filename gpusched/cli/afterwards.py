@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import structs
 
 from gpusched.cli import common
-from gpusched.cli.common import argument, one_of
+from gpusched.cli.common import argument
 from gpusched.daemon import session
 from gpusched.dashboard.model import FINAL, from_json
 from gpusched.errors import InputError
@@ -35,9 +35,8 @@ FINAL_EVERY_S = 2.0
 @common.command(
     common.TRIAL,
     argument("-f, --follow", "show more as the trial prints"),
-    one_of(
-        argument("--rank N", "this rank (default: 0)", type=int), argument("--all", "all ranks")
-    ),
+    argument("--rank N", "this rank (default: 0)", type=int),
+    argument("--all", "all ranks"),
     argument("--launch N", "this launch (default: the latest)", type=int),
     lines="line",
 )

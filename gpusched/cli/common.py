@@ -27,7 +27,7 @@ _SAID = "gpusched: "
 # ---------------------------------------------------------------- commands
 
 T = TypeVar("T")
-#: Adds one argument, or several, to a parser or to a group of its arguments.
+#: Adds one argument, or several, to a parser.
 Argument = Callable[[Any], object]
 Run = Callable[[argparse.Namespace], int]
 
@@ -74,11 +74,6 @@ def argument(usage: str, meaning: str, **more: Any) -> Argument:
 def together(*arguments: Argument) -> Argument:
     """Declare several arguments as one."""
     return lambda parser: [add(parser) for add in arguments]
-
-
-def one_of(*arguments: Argument) -> Argument:
-    """Declare options of which at most one may be given."""
-    return lambda parser: together(*arguments)(parser.add_mutually_exclusive_group())
 
 
 def settable(what: str) -> Argument:
