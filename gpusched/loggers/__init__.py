@@ -65,10 +65,7 @@ class Logger(ABC):
 
     @abstractmethod
     def write(self, trial: int, points: Sequence[Point]) -> None:
-        """Add points to the run of a trial; their steps rise."""
-
-    def flush(self) -> None:  # noqa: B027 - most tools have a point at once
-        """Hand over to the tool what was written."""
+        """Hand points over to the run of a trial; their steps rise."""
 
     @abstractmethod
     def end(self, trial: int, state: str, score: float | None) -> None:

@@ -69,8 +69,6 @@ class Follower:
                 found.setdefault(trial.id, []).append(point)
         for number, points in found.items():
             self._logger.write(number, points)
-        if found:
-            self._logger.flush()
 
     def finish(self) -> None:
         """Hand on the rest, tell the state of each trial if the search is over, and let go of the tool."""
@@ -78,7 +76,6 @@ class Follower:
         for trial in (read_json(self._paths.final_view, limit_bytes=-1) or {}).get("trials", ()):
             if trial["id"] in self._sent:
                 self._logger.end(trial["id"], trial["state"], self._best.get(trial["id"]))
-        self._logger.flush()
         self._logger.close()
 
 

@@ -55,15 +55,12 @@ class TensorBoard(Logger):
                 Summary.Value(tag=name, simple_value=value) for name, value in point.values.items()
             ]
             self._add(trial, Summary(value=values), point.step, point.at_s)
+        self._writers[trial].flush()
 
     def _add(self, trial: int, summary: Any, step: int, at_s: float) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
 
         self._writers[trial].add_event(Event(summary=summary, step=step, wall_time=at_s))
-
-    def flush(self) -> None:
-        for writer in self._writers.values():
-            writer.flush()
 
     def end(self, trial: int, state: str, score: float | None) -> None:
         from tensorboard.plugins.hparams import api_pb2

@@ -140,10 +140,9 @@ class Lines(Logger):
         for point in points:
             for name, value in point.values.items():
                 print(json.dumps([trial, point.step, name, value]), file=self.file)
-    def flush(self):
         self.file.flush()
     def end(self, trial, state, score):
-        print(json.dumps([trial, 0, f"gpusched/{state}", score]), file=self.file)
+        print(json.dumps([trial, 0, f"gpusched/{state}", score]), file=self.file, flush=True)
 """
 READERS: dict[str, Callable[[Path], Iterator[tuple[int, int, float]]]] = {
     "lines": in_lines,
