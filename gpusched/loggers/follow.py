@@ -37,6 +37,7 @@ LAST_TRIES = 3
 LAST_WORDS_S, HANDING_OVER_S = 15.0, 600
 #: The last line of the log of a tool that fails again and again begins so.
 FAILS = "gpusched: it fails, and is tried again: "
+_ENDED: Mapping[str | None, str] = {"finished": "completed", "failed": "failed"}
 
 
 class Follower:
@@ -73,9 +74,13 @@ class Follower:
     def finish(self) -> None:
         """Hand on the rest, tell the state of each trial if the search is over, and let go of the tool."""
         self.send_news()
-        for trial in (read_json(self._paths.final_view, limit_bytes=-1) or {}).get("trials", ()):
-            if trial["id"] in self._sent:
-                self._logger.end(trial["id"], trial["state"], self._best.get(trial["id"]))
+        view = read_json(self._paths.final_view, limit_bytes=-1) or {}
+        if "trials" in view:  # 200 at most: the others are told by the outcome of their last launch
+            states = {trial["id"]: trial["state"] for trial in view["trials"]}
+            for number, trial in self._tail.finish().trials.items():
+                if number in self._sent:
+                    state = states.get(number) or _ENDED.get(trial.outcome, "stopped")
+                    self._logger.end(number, state, self._best.get(number))
         self._logger.close()
 
 

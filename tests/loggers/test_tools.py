@@ -307,9 +307,10 @@ def test_a_wrong_log_to_is_refused(log_to: Any, why: str, own: str, tmp_path: Pa
     assert why in findings[0][1]
 
 
-def test_a_logger_of_ones_own_is_told_how_trials_ended(
-    search: ExperimentPaths, own: str, tmp_path: Path
-) -> None:
+def test_a_logger_of_ones_own_is_told_how_trials_ended(own: str, tmp_path: Path) -> None:
+    """The last view has 200 trials: of others MLflow had runs that never ended."""
+    setup = Setup(deadline_s=30, atoms=4, policy="asha", options={"r": 1, "R": 2, "eta": 2.0})
+    search = ExperimentPaths(simulate_into(tmp_path, setup)[1])
     log_to, findings = check_log_to({own: {"file": "told.jsonl"}}, tmp_path)
     assert not findings
     loggers = Loggers(search, log_to, tmp_path)
@@ -318,4 +319,5 @@ def test_a_logger_of_ones_own_is_told_how_trials_ended(
     lines = map(json.loads, (search.root / "told.jsonl").read_text().splitlines())
     ended = {trial: score for trial, step, _, score in lines if not step}
     told = timeline.read(search.journal)
-    assert ended == {trial.id: trial.best(1.0) for trial in told.trials.values()}
+    assert len(ended) > 200
+    assert ended == {t.id: t.best(1.0) for t in told.trials.values() if any(t.steps())}
