@@ -80,8 +80,6 @@ class LogTail:
     def lines(self) -> list[str]:
         """Return the newest lines, harmless to a terminal."""
         try:
-            if self._path.stat().st_size < self._offset:  # written anew
-                self._offset, self._lines = 0, []
             more, self._offset = read_from(self._path, self._offset, is_growing=True)
             last, _ = read_from(self._path, self._offset)
         except OSError:

@@ -131,15 +131,6 @@ def test_logs_of_all_launches_from_the_first_line(tmp_path: Path) -> None:
     assert logs(7) == [*first, "two, no newline yet", "three", *last]
 
 
-def test_a_file_written_anew_is_read_anew(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_bytes(b"first\nlast\n")
-    tail = LogTail(path)
-    assert tail.lines() == ["first", "last"]
-    path.write_bytes(b"anew\n")
-    assert tail.lines() == ["anew"]
-
-
 def test_bytes_that_are_no_text_are_harmless(tmp_path: Path) -> None:
     write(tmp_path, 1, "rank-0.out", b"\xff\xfe\x1b[2J\x1b]0;title\x07ok\x00\n 1%\r 2%\r\n")
     assert Logs(tmp_path)(7)[1:] == ["\ufffd\ufffdok\ufffd", " 2%"]
