@@ -249,7 +249,9 @@ def _read(paths: ExperimentPaths, trial: timeline.TrialTimeline | None) -> Rehea
     launches, said = [], dict[str, None]()
     for incarnation in trial.incarnations:
         seen = sorted(files.logs(incarnation.number).glob("seen-*.jsonl"))
-        rows = [map(json.loads, path.read_text().splitlines()) for path in seen]
+        # A rank that was killed may have left half a line.
+        whole = [path.read_text().rpartition("\n")[0] for path in seen]
+        rows = [map(json.loads, text.splitlines()) for text in whole]
         ranks = [{row["step"]: row for row in one} for one in rows]
         counted = [step.report.step for step in incarnation.steps]
         reports = [[row[step] for row in ranks if step in row] for step in counted]

@@ -202,7 +202,7 @@ def test_a_launch_that_the_end_of_a_rehearsal_kills_has_not_failed(
     paths = ExperimentPaths(tmp_path)
     logs = paths.trial(0).logs(1)
     logs.mkdir(parents=True)
-    (logs / "seen-0.jsonl").write_text('{"step": 1}\n' * reported)
+    (logs / "seen-0.jsonl").write_text('{"step": 1}\n' * reported + '{"st')
     step = SimpleNamespace(report=SimpleNamespace(step=1, step_time_s=1.0))
     launch = SimpleNamespace(
         number=1, steps=[step] * reported, outcome="killed", error=None, devices=(0,)
