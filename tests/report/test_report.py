@@ -1,19 +1,14 @@
-"""``report.html``: plots of a journal, a page that needs nothing from outside, and a browser."""
+"""``report.html``: plots of a journal, and a page that needs nothing from outside."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import pytest
 from plotly.offline import get_plotlyjs
 
-from gpusched import cli
 from gpusched.dashboard.model import from_json
 from gpusched.journal.timeline import (
     IncarnationTimeline,
@@ -24,8 +19,6 @@ from gpusched.journal.timeline import (
 )
 from gpusched.protocol import Report
 from gpusched.report import figures, page
-from gpusched.sim.setup import Setup
-from scripts.kept import simulate_into
 from tests.journal_samples import EVIL, story
 
 VIEW: dict[str, Any] = {
@@ -185,35 +178,3 @@ def test_an_experiment_that_has_only_begun() -> None:
     text = page.html(from_json(view), Timeline())
     checked(text)
     assert "No model is saved yet." in text
-
-
-# ---------------------------------------------------------------- a browser
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed to look at a page with")
-def test_a_browser_draws_every_plot_without_an_error(tmp_path: Path) -> None:
-    """A picture of the page is kept in the folder ``$ARTEFACTS``, where that is set."""
-    setup = Setup(policy="hypersched", atoms=4, deadline_s=30.0, scaling="sqrt")
-    simulate_into(tmp_path, setup)
-    target = tmp_path / "report.html"
-    assert cli.main(["report", "--dir", str(tmp_path), "-o", str(target)]) == 0
-    plots = target.read_text().count('class="plotly-graph-div"')
-    picture = Path(os.environ.get("ARTEFACTS", tmp_path)).resolve() / "report.png"
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-unsafe-swiftshader"]
-    options += ["--enable-logging=stderr", "--virtual-time-budget=20000", "--dump-dom"]
-    options += [f"--screenshot={picture}", "--window-size=1200,4200", "--hide-scrollbars"]
-    done = subprocess.run(
-        [str(CHROMIUM), *options, f"--user-data-dir={tmp_path}/profile", target.as_uri()],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    said = [
-        line for line in done.stderr.splitlines() if "CONSOLE" in line and "GL Driver" not in line
-    ]
-    assert said == []
-    assert done.stdout.count('class="plotly-graph-div js-plotly-plot"') == plots >= 4
-    assert picture.read_bytes().startswith(b"\x89PNG")
