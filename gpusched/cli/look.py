@@ -17,6 +17,7 @@ from gpusched.dashboard.model import (
     Standing,
     TrialRow,
     UnsavedRow,
+    device_notes,
     from_json,
     idle_atoms,
     idle_shares,
@@ -70,7 +71,7 @@ def lines(view: Standing, *, everything: bool = False) -> list[str]:
     if (best := view.best) is not None:
         score = f"{view.metric} {show_metric(best.metric)}"
         out.append(f"best: {score}, trial {best.trial} at step {best.step}")
-    out += [f"note: {text}" for text in (*view.notes, *view.warnings)]
+    out += [f"note: {text}" for text in (*view.notes, *view.warnings, *device_notes(view))]
     out += failures(view)
     return out + trials(view, None if everything else 20)
 

@@ -191,6 +191,15 @@ def from_json(value: Mapping[str, Any]) -> Standing:
     return msgspec.convert(value, Standing, str_keys=True)
 
 
+def device_notes(view: Standing) -> Iterator[str]:
+    """Word what disturbs the devices that train: ``GPU 0, GPU 3: slowed by heat``."""
+    by_note: dict[str, list[str]] = {}
+    for device in view.devices:
+        for note in device.notes if device.state == "held" else ():
+            by_note.setdefault(note, []).append(device.name)
+    return (f"{', '.join(names)}: {note}" for note, names in by_note.items())
+
+
 #: Names of idle atoms, and reasons, that are written out.
 IDLE_MOST = 4
 

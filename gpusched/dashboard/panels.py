@@ -10,7 +10,7 @@ from rich.text import Text
 
 from gpusched.dashboard import marks
 from gpusched.dashboard.marks import QUIET, Points, chart, fit, styled
-from gpusched.dashboard.model import LIVE, DeviceRow, Standing, TrialRow, idle_atoms
+from gpusched.dashboard.model import LIVE, DeviceRow, Standing, TrialRow, device_notes, idle_atoms
 from gpusched.text import (
     clean,
     count,
@@ -74,7 +74,7 @@ def _counts(view: Standing) -> Text:
 
 def remarks(view: Standing) -> Text:
     """Word what the policy notes and what is wrong, a line each; empty where there is nothing."""
-    told = list(view.warnings)
+    told = [*view.warnings, *device_notes(view)]
     if view.state == "interrupted":
         told.append("no daemon runs this search; 'gpusched resume' continues it")
     lines = [Text(note, "cyan") for note in view.notes]

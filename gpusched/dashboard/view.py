@@ -143,6 +143,7 @@ def _device(slot: DeviceSlot, reading: Reading | None) -> DeviceRow:
     holders = ", ".join(read.pop("holders", ()))
     for told in ("device", "strangers"):  # by ``id``, and among the notes
         read.pop(told, None)
+    read["notes"] = tuple(map(clean, read.get("notes", ())))
     return DeviceRow(
         id=slot.id,
         state=slot.state.value,

@@ -14,7 +14,7 @@ from gpusched.cli import main
 from gpusched.cli.look import lines, summary
 from gpusched.core.events import UserAsked
 from gpusched.daemon import session
-from gpusched.dashboard.model import AtomCounts, Standing, TrialRow
+from gpusched.dashboard.model import AtomCounts, DeviceRow, Standing, TrialRow
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.sim.setup import Setup
 from scripts.kept import simulate_into
@@ -140,9 +140,11 @@ def test_all_of_them_and_a_search_that_runs() -> None:
     running = replace(VIEW, state="running", ending=None, time_left_s=75.0, daemon_pid=7)
     running = replace(running, trials=(*VIEW.trials, again, other), warnings=("a full disk",))
     running = replace(running, now_s=100.0, idle_atom_s={"no step fits": 25.0})
-    told = lines(replace(running, notes=("R is 81",)), everything=True)
+    hot = DeviceRow(id="GPU-1", label="GPU 0 H100", state="held", notes=("slowed by heat",))
+    told = lines(replace(running, notes=("R is 81",), devices=(hot,)), everything=True)
     assert told[0] == "digits-1: running, policy asha, 1 min 15 s left, daemon 7"
-    assert told[3:6] == ["     25%  no step fits", "note: R is 81", "note: a full disk"]
+    assert told[3:5] == ["     25%  no step fits", "note: R is 81"]
+    assert told[5:7] == ["note: a full disk", "note: GPU 0: slowed by heat"]
     assert "more (--all" not in told[-1]
     *_, repeated, last = told[-1].splitlines()
     assert repeated.endswith("lr=0.1")

@@ -94,7 +94,9 @@ def test_each_gpu_has_its_figures_and_what_is_wrong_with_it() -> None:
     idle = IdleRow(
         devices=("GPU-1",), idle_s=7.0, reason="quarantined", detail="GPU 0: held by pid 7"
     )
-    screen = shown(replace(EXPLORING, devices=(busy,), idle=(idle,)))
+    hot = DeviceRow(id="GPU-2", label="GPU 1 H100", state="held", notes=("slowed by heat",))
+    screen = shown(replace(EXPLORING, devices=(busy, hot), idle=(idle,)))
+    assert "! GPU 1: slowed by heat" in screen
     assert "GPU 0 idle for 7 s: quarantined (held by pid 7)" in screen
 
 
