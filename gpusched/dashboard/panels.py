@@ -168,7 +168,7 @@ def _side_by_side(lines: Sequence[Text], down: int, width: int) -> list[Text]:
 
 def _figures(device: DeviceRow, colours: dict[int, str]) -> Text:
     """Word one device: its trial or state, load, memory, temperature and power."""
-    line = styled(f"{device.name[:12]:<8} ", "bold")
+    line = styled(f"{device.name[-12:]:<8} ", "bold")
     if device.state == "held" and device.trial is not None:
         line.append("▪ ", colours[device.trial]).append(f"trial {device.trial:<4} ")
     else:

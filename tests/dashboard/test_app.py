@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 from textual.widgets import DataTable, TabbedContent
 
-from gpusched.dashboard import widgets
+from gpusched.dashboard import panels, widgets
 from gpusched.dashboard.app import Dashboard, Why
 from gpusched.dashboard.model import DeviceRow, IdleRow, Standing
 from gpusched.dashboard.widgets import TableChoice, TrialTable
@@ -98,6 +98,8 @@ def test_each_gpu_has_its_figures_and_what_is_wrong_with_it() -> None:
     screen = shown(replace(EXPLORING, devices=(busy, hot), idle=(idle,)))
     assert "! GPU 1: slowed by heat" in screen
     assert "GPU 0 idle for 7 s: quarantined (held by pid 7)" in screen
+    far = DeviceRow(id="GPU-3", label="workstation-12/GPU 3 H100", utilisation=0.5)
+    assert "GPU 3" in panels.strip(replace(EXPLORING, devices=(far,)), 80, 4).plain
 
 
 def test_before_the_first_view_and_without_a_daemon() -> None:
