@@ -167,10 +167,12 @@ def tell(args: argparse.Namespace, data: object, text: str) -> int:
 def said(files: TrialPaths, incarnation: int) -> list[str]:
     """Return what gpusched has told a script in this launch, as its log has it."""
     try:
-        lines = files.log(incarnation, 0, "err").read_text(errors="replace").splitlines()
+        # Line by line: progress bars make a log long.
+        with files.log(incarnation, 0, "err").open(errors="replace") as log:
+            told = (line.rstrip("\n") for line in log)
+            return [line.removeprefix(_SAID) for line in told if line.startswith(_SAID)]
     except OSError:
         return []
-    return [line.removeprefix(_SAID) for line in lines if line.startswith(_SAID)]
 
 
 def print_json(value: object) -> None:
