@@ -20,7 +20,7 @@ _DELAY = "duration of a launch or resize: seconds, or a share of the deadline, 5
 
 @common.command(
     argument("WORKLOAD", "default: synthetic", nargs="?", default="synthetic"),
-    argument("--policy P", "policies, separated by commas (hypersched)", action="append"),
+    argument("--policy P", "policies, separated by commas (hypersched)", default="hypersched"),
     common.settable("an option of every policy that has it; POLICY.KEY=VALUE: of one policy"),
     argument("--seeds N", "number of seeds (10)", type=int, default=10),
     argument("--seed N", "the first seed (0)", type=int, default=0),
@@ -65,7 +65,7 @@ def simulate(args: argparse.Namespace) -> int:
 def _request(args: argparse.Namespace) -> Any:
     from gpusched.sim.setup import Request
 
-    names = [name.strip() for text in args.policy or ["hypersched"] for name in text.split(",")]
+    names = [name.strip() for name in args.policy.split(",")]
     return Request(
         workload=args.workload,
         policies=list(dict.fromkeys(names)),

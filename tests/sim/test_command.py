@@ -33,7 +33,7 @@ def test_json_has_one_line_a_run(capsys):
 
 
 def test_the_table_compares_on_the_same_seeds(capsys):
-    code, out, err = simulate(capsys, "--policy", "asha", "--policy", "hypersched", *SHORT)
+    code, out, err = simulate(capsys, "--policy", "asha,hypersched", *SHORT)
     assert code == 0
     head, asha, hypersched = out.splitlines()
     assert head.split()[:4] == ["policy", "seeds", "best", "score"]
