@@ -65,8 +65,13 @@ class Place:
         self.lines: list[socket.socket] = []
 
     def connect(self, hello: Frame | bytes = b"") -> socket.socket:
-        line = connect(self.path)
+        """Connect by way of the folder: a path may be longer than an address."""
+        line = socket.socket(socket.AF_UNIX)
         self.lines.append(line)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        line.connect(f"/proc/self/fd/{folder}/{self.path.name}")
+        os.close(folder)
+        line.settimeout(60)
         line.sendall(hello if isinstance(hello, bytes) else encode(hello))
         return line
 
@@ -75,32 +80,17 @@ class Place:
             self.hub.turn(0.0)
 
     def is_closed(self, line: socket.socket) -> bool:
-        return is_closed(self.hub, line)
-
-
-def connect(path: Path) -> socket.socket:
-    """A connection to a hub's socket, whose path may be longer than an address."""
-    line = socket.socket(socket.AF_UNIX)
-    folder = os.open(path.parent, os.O_RDONLY)
-    line.connect(f"/proc/self/fd/{folder}/{path.name}")
-    os.close(folder)
-    line.settimeout(60)
-    return line
-
-
-def is_closed(hub: Hub, line: socket.socket) -> bool:
-    """Whether the hub has closed this connection, or does so in its next turns; what it sent is dropped."""
-    for _ in range(5):
-        hub.turn(0.0)
-    line.setblocking(False)
-    try:
-        while line.recv(1 << 20):
+        """Whether the hub has closed this connection, or does so in its next turns; what it sent is dropped."""
+        self.turns()
+        line.setblocking(False)
+        try:
+            while line.recv(1 << 20):
+                pass
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
             pass
-    except BlockingIOError:
-        return False
-    except ConnectionResetError:
-        pass
-    return True
+        return True
 
 
 @pytest.fixture
