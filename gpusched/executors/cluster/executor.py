@@ -5,8 +5,6 @@
 
 * Devices are called ``node/device``, and a node is an island: a trial is on one node.
 * A node that is about to end has its trials save and leave; they continue elsewhere.
-* A node on which nothing ever reported and whose trials fail is taken out of use by its name: the failures are not the
-  script's, unless other nodes that have not reported fail as well.
 * The trials of a node that is given up (``members.py``) are lost. A fence is raised for each of them first, so that no
   process of theirs writes any more (``folder/lock.py``); while that fails, the trial is not told of, as it would be
   launched beside one that may still write.
@@ -31,9 +29,6 @@ from gpusched.executors.live import LiveExecutor, Setting
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import write_fence
 from gpusched.folder.reports import reports_after
-
-BAD_AFTER = 2
-"""Failures of trials on a node without a report after which the node is out of use."""
 
 
 class ClusterExecutor(LiveExecutor):
@@ -157,9 +152,8 @@ class ClusterExecutor(LiveExecutor):
             case Happened() if node.state != "lost":
                 for event in node.take(frame, self.now()):
                     if isinstance(event, TrialExited):
-                        self._ended(node, event)
-                    else:
-                        self._events.append(event)
+                        del node.trials[event.trial]
+                    self._events.append(event)
                 if node.barred:
                     self.members.give_nothing_new(node, node.barred)
                     self._let_leave(node)
@@ -170,31 +164,6 @@ class ClusterExecutor(LiveExecutor):
                 self._let_leave(node)
             case _:
                 pass
-
-    def _ended(self, node: JoinedNode, event: TrialExited) -> None:
-        del node.trials[event.trial]
-        is_bad = event.outcome == "failed" and self._is_nodes_fault(node)
-        if is_bad:
-            event.outcome = "lost"
-            event.error = f"failed on node {node.name}, where no trial has reported: {event.error}"
-        self._events.append(event)
-        if is_bad and node.failures >= BAD_AFTER:
-            first = (event.error or "").partition("\n")[0]
-            self.members.bar(node, f"{node.failures} trials {first}")
-
-    def _is_nodes_fault(self, node: JoinedNode) -> bool:
-        """Whether a failure is to be laid on a node: other nodes do better, or none has been seen to do worse."""
-        if node.has_reported:
-            return False
-        node.failures += 1
-        others = [
-            other
-            for other in self.members.nodes.values()
-            if other is not node and other.state == "up"
-        ]
-        if any(other.has_reported for other in others):
-            return True
-        return bool(others) and not any(other.failures for other in others)
 
     def _let_leave(self, node: JoinedNode) -> None:
         """Have the process of a node that is about to end do so, once no trial is on it."""

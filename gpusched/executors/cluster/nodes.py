@@ -51,10 +51,6 @@ class JoinedNode:
     barred: str = ""
     #: Whether its machine is about to end.
     is_leaving: bool = False
-    #: Whether a trial has reported here; until then a failure may be the node's.
-    has_reported: bool = False
-    #: Trials that failed before that.
-    failures: int = 0
     devices: tuple[Device, ...] = ()
     #: Those that the search knows, by name; of a node that joins later, none until it has.
     known: set[str] = field(default_factory=set)
@@ -132,7 +128,6 @@ class JoinedNode:
             return False
         match event:
             case Reported():
-                self.has_reported = True
                 if event.seq <= trial.live.last_seq:
                     return False
                 trial.live = replace(trial.live, last_seq=event.seq)

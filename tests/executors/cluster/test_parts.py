@@ -31,7 +31,6 @@ from gpusched.executors.live import Setting
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import read_fence
 from gpusched.folder.paths import ExperimentPaths
-from tests.events import reported
 from tests.executors.cluster.test_storm import AtOnce, Recipe, World
 
 NODES = ("a", "b", "c")
@@ -176,40 +175,6 @@ def test_a_node_that_came_back_to_the_cluster_with_fewer_devices_is_lost(apart: 
     events = passes(executor, 2, *cluster.lines.values())
     assert ("TrialExited", "0") in kinds(events)
     assert [frame.ends_trials for frame in cluster.lines["a"].told(Bye)] == [True]
-
-
-def test_a_node_on_which_every_trial_fails_is_out_of_use_by_name(
-    apart: Apart,
-) -> None:
-    """Such a node ended the search: the first three trials had failed."""
-    executor, cluster = apart
-    a, b, c = (cluster.lines[name] for name in NODES)
-    launch(executor, 1, "b")
-    a.ends("failed")
-    (first,) = executor.poll(0.0)
-    assert isinstance(first, TrialExited)
-    assert first.outcome == "lost"
-    launch(executor, 2, "a")
-    b.happened(reported(at=0.0, trial=1, incarnation=1, seq=1, step=1, metric=0.5))
-    a.ends("failed", trial=2)
-    *_, second, out = executor.poll(0.0)
-    assert (second.outcome, out.device) == ("lost", "a/cpu:0")
-    assert out.reason.startswith("node a gets no trial: 2 trials failed on node a, where no trial")
-    assert not passes(executor, 2, a, b, c), "a sign of life changes nothing"
-    b.ends("failed", trial=1)
-    (third,) = executor.poll(0.0)
-    assert third.outcome == "failed", "trials have reported there"
-
-
-def test_a_script_that_fails_on_several_nodes_has_failed(
-    apart: Apart,
-) -> None:
-    executor, cluster = apart
-    launch(executor, 1, "b")
-    cluster.lines["a"].ends("failed")
-    cluster.lines["b"].ends("failed", trial=1)
-    told = [event.outcome for event in executor.poll(0.0) if isinstance(event, TrialExited)]
-    assert told == ["lost", "failed"]
 
 
 def test_a_node_that_is_about_to_end_has_its_trials_save_and_leave(
