@@ -4,7 +4,6 @@
     events  ◀── restamped with this daemon's clock ◀── the same line
 
 * Devices are called ``node/device``, and a node is an island: a trial is on one node.
-* A node that is about to end has its trials save and leave; they continue elsewhere.
 * The trials of a node that is given up (``members.py``) are lost. A fence is raised for each of them first, so that no
   process of theirs writes any more (``folder/lock.py``); while that fails, the trial is not told of, as it would be
   launched beside one that may still write.
@@ -15,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor as Helper
 from contextlib import suppress
-from typing import Any
 
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited
 from gpusched.devices.base import Device, Reading
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.cluster.bootstrap import Bootstrap, bootstrap_for
-from gpusched.executors.cluster.line import Ack, Bye, Happened, Leaving
+from gpusched.executors.cluster.line import Ack, Happened
 from gpusched.executors.cluster.members import BEAT_S, LOOK_EVERY_S, Members
 from gpusched.executors.cluster.nodes import JoinedNode, NodeTrial, node_of
 from gpusched.executors.live import LiveExecutor, Setting
@@ -147,28 +145,13 @@ class ClusterExecutor(LiveExecutor):
 
     # ------------------------------------------------------------------ nodes
 
-    def _heard(self, node: JoinedNode, frame: Any) -> None:
-        match frame:
-            case Happened() if node.state != "lost":
-                for event in node.take(frame, self.now()):
-                    if isinstance(event, TrialExited):
-                        del node.trials[event.trial]
-                    self._events.append(event)
-                if node.barred:
-                    self.members.give_nothing_new(node, node.barred)
-                    self._let_leave(node)
-            case Leaving():
-                node.is_leaving = True
-                for live in [trial.live for trial in node.trials.values()]:
-                    node.ask(Yield(live.trial, live.incarnation, save=True))
-                self._let_leave(node)
-            case _:
-                pass
-
-    def _let_leave(self, node: JoinedNode) -> None:
-        """Have the process of a node that is about to end do so, once no trial is on it."""
-        if node.is_leaving and not node.trials and node.peer is not None:
-            node.peer.send(Bye())
+    def _heard(self, node: JoinedNode, frame: Happened) -> None:
+        if node.state == "lost":
+            return
+        for event in node.take(frame, self.now()):
+            if isinstance(event, TrialExited):
+                del node.trials[event.trial]
+            self._events.append(event)
 
     def _lost(self, node: JoinedNode) -> None:
         """Give up the trials of a node."""

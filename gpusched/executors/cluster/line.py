@@ -134,10 +134,6 @@ class Ack(Frame, tag="ack"):
     seq: Count
 
 
-class Leaving(Frame, tag="leaving"):
-    """The machine is about to end; its trials are to save and leave."""
-
-
 class Bye(Frame, tag="bye"):
     """End of the node's process: the search is over, or (``ends_trials``) the node is the search's no more."""
 
@@ -145,7 +141,7 @@ class Bye(Frame, tag="bye"):
 
 
 from_stranger = decoder(NodeHello)
-from_node = decoder(Joined | Cannot | Reconciled | Happened | Said | Beat | Leaving)
+from_node = decoder(Joined | Cannot | Reconciled | Happened | Said | Beat)
 to_node = decoder(Welcome | Reconcile | Do | Ack | Beat | Bye)
 
 

@@ -25,9 +25,9 @@ from gpusched.executors.cluster.line import (
     Beat,
     Bye,
     Cannot,
+    Happened,
     Joined,
     Keys,
-    Leaving,
     Listener,
     NodeHello,
     Reconcile,
@@ -57,7 +57,7 @@ Wait = Callable[[float, Callable[[], bool]], None]
 class Members:
     """Nodes by name, lost ones among them. ``emit`` takes events about devices.
 
-    ``heard`` gets what a node says about trials and devices; ``lost`` a node given up.
+    ``heard`` gets a node's events; ``lost`` a node given up.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Members:
         timers: Timers,
         *,
         emit: Callable[[Event], None],
-        heard: Callable[[JoinedNode, Any], None],
+        heard: Callable[[JoinedNode, Happened], None],
         lost: Callable[[JoinedNode], None],
         look_every_s: float,
         helper: Helper | None,
@@ -230,7 +230,7 @@ class Members:
         peer.be_client()
         node.peer = peer
         node.state, node.heard_at = "joining", self._now()
-        node.devices, node.barred, node.is_leaving = (), "", False
+        node.devices, node.barred = (), ""
         peer.hear(from_node, partial(self._said, node))
         peer.on_end = partial(self._hung_up, node)
         peer.send(Welcome(self._setting.recipe.resolved()))
@@ -253,12 +253,10 @@ class Members:
                 if node.peer is not None:
                     node.peer.close()
                 self._lose(node, why)
-            case Leaving():
-                self._setting.say(f"node {node.name} is about to end: its trials save and leave")
-                self.bar(node, "it is about to end")
+            case Happened():
                 self._heard(node, frame)
             case _:
-                self._heard(node, frame)
+                pass
 
     def _joined(self, node: JoinedNode, frame: Joined) -> None:
         node.devices = tuple(frame.devices)
@@ -321,11 +319,6 @@ class Members:
                 self.give_nothing_new(node, "it is silent")
         self._timers.after(BEAT_S, self._beat)
 
-    def bar(self, node: JoinedNode, why: str) -> None:
-        """Give a node nothing new until its next process joins."""
-        node.barred = why
-        self.give_nothing_new(node, why)
-
     def give_nothing_new(self, node: JoinedNode, why: str) -> None:
         """Take the devices of a node out of use on which no trial is; those in use stay their trials'."""
         busy = {name for trial in node.trials.values() for name in trial.live.devices}
@@ -337,7 +330,7 @@ class Members:
 
     def _use_again(self, node: JoinedNode) -> None:
         """Use the devices of a silent node again, now that it is heard."""
-        if node.state == "up" and not node.barred:
+        if node.state == "up":
             for name in sorted(node.resting):
                 self._emit(QuarantineChanged(at=self._now(), device=name))
             node.resting.clear()

@@ -14,7 +14,6 @@ daemon is dialled (``cluster.json``), and another executor adopts what is left.
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 import time
 import zlib
@@ -44,7 +43,6 @@ from gpusched.executors.cluster.line import (
     Happened,
     Joined,
     Keys,
-    Leaving,
     NodeHello,
     Reconcile,
     Reconciled,
@@ -94,8 +92,6 @@ class NodeProcess:
         self.keys = Keys(shared)
         self.paths = ExperimentPaths(home_of(shared, name))
         self.is_over = False
-        #: Told to end: by a cluster that takes the machine back, or by a person.
-        self.is_leaving = False
         self._lock: Lock | None = None
 
     def run(self) -> None:
@@ -104,14 +100,14 @@ class NodeProcess:
             try:
                 self._lock = Lock.take(self.paths.lock)
             except InputError:  # the process before this one has not ended yet
-                if is_over(self.keys) or self.is_leaving:
+                if is_over(self.keys):
                     return
                 time.sleep(PAUSE_S)
         for link in LINKS:
             with suppress(FileExistsError):
                 (self.paths.root / link).symlink_to(self.shared.root / link)
         heard_s = time.monotonic()
-        while not self.is_over and not self.is_leaving:
+        while not self.is_over:
             if time.monotonic() - heard_s > LEAVE_AFTER_S and not incarnations_left(
                 self.paths.root
             ):
@@ -174,7 +170,6 @@ class Session:
         self._seqs: dict[int, int] = {}
         self._heard_s = self._looked_s = self._beat_s = 0.0
         self._patience_s = WELCOME_S
-        self._has_told_leaving = False
         #: Why this node can run no trial; empty where it can.
         self.why_not = ""
 
@@ -212,9 +207,6 @@ class Session:
         self._tell(events)
         if self.now() >= self._beat_s + BEAT_S:
             self._beat_s = self.now()
-            if self._node.is_leaving and not self._has_told_leaving:
-                self._has_told_leaving = True
-                self._peer.send(Leaving())
             shown = [
                 replace(one, device=self._shown(one.device), label=self._shown(one.label))
                 for one in self._executor.readings()
@@ -335,14 +327,7 @@ class Session:
 
 def main(shared: str, name: str, devices: str) -> None:
     files.be_private()
-    node = NodeProcess(Path(shared), name, devices)
-
-    def leave(_number: int, _frame: object) -> None:
-        node.is_leaving = True
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, leave)
-    node.run()
+    NodeProcess(Path(shared), name, devices).run()
 
 
 if __name__ == "__main__":

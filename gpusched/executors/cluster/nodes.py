@@ -47,10 +47,8 @@ class JoinedNode:
     state: NodeState = "absent"
     peer: Peer | None = None
     heard_at: float = 0.0
-    #: Why it gets no trial though it is heard, or can run none; empty: it may have some.
+    #: Why it can run no trial; empty where it can.
     barred: str = ""
-    #: Whether its machine is about to end.
-    is_leaving: bool = False
     devices: tuple[Device, ...] = ()
     #: Those that the search knows, by name; of a node that joins later, none until it has.
     known: set[str] = field(default_factory=set)

@@ -86,20 +86,6 @@ def test_a_node_s_process_is_killed_and_its_trials_are_adopted(bed: Bed) -> None
         assert the_exit(bed.rig.stop(trial), trial).outcome == "killed"
 
 
-def test_a_node_that_is_told_to_end_saves_its_trials_and_leaves(bed: Bed) -> None:
-    """Spot instances and Slurm say so beforehand; what was trained since the last checkpoint was lost."""
-    (trial,) = start(bed, "node0/cpu:0")
-    bed.signal(bed.node_pids("node0"), signal.SIGTERM)
-    ending = the_exit(bed.rig.watch(exit_of(trial)), trial)
-    assert ending.outcome == "yielded"
-    assert ending.saved_step == ending.step is not None
-    assert any(getattr(event, "device", "") == "node0/cpu:0" for event in bed.rig.seen)
-    wait_until(lambda: bed.executor.poll(bed.executor.now()) or not bed.node_pids("node0"))
-    wait_until(lambda: not bed.node_pids("node0"))
-    (there,) = start(bed, "node1/cpu:0")
-    assert the_exit(bed.rig.stop(there), there).outcome == "killed"
-
-
 def test_a_node_that_slept_and_was_lost_writes_nothing_after_its_fence(bed: Bed) -> None:
     """The trial continues elsewhere, who is on the other node never notices, and its devices are used again."""
     trial, there = start(bed, "node0/cpu:0", "node1/cpu:1")

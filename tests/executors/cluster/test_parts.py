@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.core.commands import Launch, Yield
+from gpusched.core.commands import Launch
 from gpusched.core.events import Event, TrialExited
 from gpusched.devices.base import Device
 from gpusched.executors.cluster import node
@@ -20,10 +20,7 @@ from gpusched.executors.cluster.line import (
     Beat,
     Bye,
     Cannot,
-    Do,
-    Happened,
     Joined,
-    Leaving,
     NodeHello,
     Reconciled,
 )
@@ -61,16 +58,7 @@ class Line:
     def close(self) -> None: ...
 
     def told(self, kind: type) -> list[Any]:
-        commands = [frame.read() for frame in self.heard if isinstance(frame, Do)]
-        return [found for found in (*self.heard, *commands) if isinstance(found, kind)]
-
-    def happened(self, *events: Event) -> None:
-        for frame in Happened.of(events):
-            self.say(frame)
-
-    def ends(self, outcome: Any, step: int | None = None, trial: int = 0) -> None:
-        end = TrialExited(at=0.0, trial=trial, incarnation=1, outcome=outcome, step=step)
-        self.happened(end)
+        return [frame for frame in self.heard if isinstance(frame, kind)]
 
 
 class Cluster:
@@ -109,17 +97,9 @@ def apart(tmp_path: Path) -> Iterator[Apart]:
     setting = Setting(paths=paths, recipe=recipe, hub=world, clock=lambda: world.now)
     executor = ClusterExecutor(setting, cluster, 1.0, AtOnce())
     executor.inventory()
-    launch(executor, 0, "a")
+    executor.execute(Launch(0, 1, ("a/cpu:0",), {}))
     yield executor, cluster
     executor.close()
-
-
-LAST_WORD = 7
-"""Step of a last word."""
-
-
-def launch(executor: ClusterExecutor, trial: int, node: str) -> None:
-    executor.execute(Launch(trial, 1, (f"{node}/cpu:0",), {}))
 
 
 def passes(executor: ClusterExecutor, seconds: int, *awake: Line) -> list[Event]:
@@ -175,19 +155,6 @@ def test_a_node_that_came_back_to_the_cluster_with_fewer_devices_is_lost(apart: 
     events = passes(executor, 2, *cluster.lines.values())
     assert ("TrialExited", "0") in kinds(events)
     assert [frame.ends_trials for frame in cluster.lines["a"].told(Bye)] == [True]
-
-
-def test_a_node_that_is_about_to_end_has_its_trials_save_and_leave(
-    apart: Apart,
-) -> None:
-    executor, cluster = apart
-    a = cluster.lines["a"]
-    a.say(Leaving())
-    assert a.told(Yield) == [Yield(0, 1, save=True)]
-    assert not a.told(Bye)
-    a.ends("yielded", LAST_WORD)
-    assert kinds([*executor.poll(0.0)]) == [("TrialExited", "0"), ("QuarantineChanged", "a/cpu:0")]
-    assert a.told(Bye)
 
 
 def test_a_node_that_is_back_does_not_replace_a_fence(
