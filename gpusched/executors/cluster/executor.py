@@ -56,7 +56,7 @@ class ClusterExecutor(LiveExecutor):
         #: Of each trial, the node that it was last launched on.
         self._homes: dict[int, JoinedNode] = {}
         #: Incarnations of nodes that were given up whose fence could not be raised yet.
-        self._unfenced: list[tuple[JoinedNode, LiveTrial]] = []
+        self._unfenced: list[tuple[JoinedNode, NodeTrial]] = []
 
     def inventory(self) -> tuple[Device, ...]:
         if self._listed is None:
@@ -156,7 +156,7 @@ class ClusterExecutor(LiveExecutor):
     def _lost(self, node: JoinedNode) -> None:
         """Give up the trials of a node."""
         is_trying = bool(self._unfenced)
-        self._unfenced += [(node, trial.live) for trial in node.trials.values()]
+        self._unfenced += [(node, trial) for trial in node.trials.values()]
         node.trials = {}
         if not is_trying:
             self._fence()
@@ -166,7 +166,8 @@ class ClusterExecutor(LiveExecutor):
 
         A node that is back does not replace a fence: a line that comes late could still be acted on.
         """
-        for node, live in self._unfenced[:]:
+        for node, trial in self._unfenced[:]:
+            live, is_unbegun = trial.live, trial.unsent is not None
             fence, why = self._paths.trial(live.trial).fence, f"node {node.name} was lost"
             try:
                 write_fence(fence, live.incarnation)
@@ -176,9 +177,9 @@ class ClusterExecutor(LiveExecutor):
                     f"({error.strerror}); trying again"
                 )
                 continue
-            self._unfenced.remove((node, live))
+            self._unfenced.remove((node, trial))
             self._events += self._last_words(live)
-            self._events.append(self._lost_end(live.trial, live.incarnation, why, False))
+            self._events.append(self._lost_end(live.trial, live.incarnation, why, is_unbegun))
         if self._unfenced:
             self._timers.after(BEAT_S, self._fence)
 

@@ -1,7 +1,6 @@
 """The nodes of a search: how they join, fall silent, and come back.
 
-* A node that is silent for ``SILENT_S`` gets nothing new: its free devices are out of use until it is heard again. Its
-  trials may be well, so nothing else happens until it is given up: after the recipe's ``node_patience``, or at once
+* A silent node may be well, and so may its trials: it is given up after the recipe's ``node_patience``, or at once
   where the cluster says that the node is gone.
 * A node that comes back ends what it finds of trials that are not its own any more, and has its devices proven clean,
   before any is used. One that the cluster calls gone is told to end its trials and to leave: its devices may be another
@@ -44,8 +43,6 @@ from gpusched.executors.live import Setting, Timers
 from gpusched.folder.files import last_line
 
 BEAT_S = 1.0
-SILENT_S = 3.0
-"""Silence after which a node gets nothing new."""
 JOIN_LIMIT_S = 60.0
 """Time that nodes have to join at the beginning, and one that said hello to open its devices."""
 LOOK_EVERY_S = 5.0
@@ -241,7 +238,6 @@ class Members:
         match frame:
             case Beat(readings=readings):
                 node.readings = tuple(readings)
-                self._use_again(node)
             case Joined():
                 self._joined(node, frame)
             case Reconciled():
@@ -275,7 +271,6 @@ class Members:
 
     def _reconciled(self, node: JoinedNode) -> None:
         node.state = "up"
-        self._use_again(node)
         new = [device for device in node.devices if device.id not in node.known]
         if new and self._is_open:
             self._take_up(node, new)
@@ -315,25 +310,7 @@ class Members:
             silent_s = now - node.heard_at
             if silent_s > (JOIN_LIMIT_S if node.state == "joining" else self._patience_s):
                 self._lose(node, f"it has been silent for {silent_s:.0f} s")
-            elif silent_s > SILENT_S and node.state in ("up", "away"):
-                self.give_nothing_new(node, "it is silent")
         self._timers.after(BEAT_S, self._beat)
-
-    def give_nothing_new(self, node: JoinedNode, why: str) -> None:
-        """Take the devices of a node out of use on which no trial is; those in use stay their trials'."""
-        busy = {name for trial in node.trials.values() for name in trial.live.devices}
-        busy |= node.releasing | node.resting | node.kept_out.keys()
-        for name in sorted(node.known):
-            if name not in busy:
-                node.resting.add(name)
-                self._quarantine(name, f"node {node.name} gets no trial: {why}")
-
-    def _use_again(self, node: JoinedNode) -> None:
-        """Use the devices of a silent node again, now that it is heard."""
-        if node.state == "up":
-            for name in sorted(node.resting):
-                self._emit(QuarantineChanged(at=self._now(), device=name))
-            node.resting.clear()
 
     def _lose(self, node: JoinedNode, why: str) -> None:
         """Give a node up: its devices are out of use, and its trials are lost."""
@@ -344,7 +321,6 @@ class Members:
         if self._is_open:
             self._setting.say(f"node {node.name} is given up: {why}")
         node.releasing.clear()
-        node.resting.clear()
         reason = f"node {node.name} was lost: {why}"
         for device in sorted(node.known):
             node.kept_out.setdefault(device, reason)

@@ -55,8 +55,6 @@ class JoinedNode:
     readings: tuple[Reading, ...] = ()
     trials: dict[int, NodeTrial] = field(default_factory=dict)
     releasing: set[str] = field(default_factory=set)
-    #: Devices that get nothing new while the node is silent.
-    resting: set[str] = field(default_factory=set)
     #: Devices in quarantine for a reason that may pass, and the reason.
     kept_out: dict[str, str] = field(default_factory=dict)
 
@@ -112,7 +110,6 @@ class JoinedNode:
                     self.kept_out.pop(device, None)
                 case QuarantineChanged(device=device):
                     self.releasing.discard(device)
-                    self.resting.discard(device)
                     self.kept_out[device] = event.reason
                 case _:
                     if not self._follow(event):
