@@ -51,8 +51,6 @@ from gpusched.recipe.recipe import Recipe
 
 #: How often it is looked whether another daemon has taken over.
 FENCE_EVERY_S = 1.0
-NODES_S = 5.0
-"""Time that the nodes of a cluster may take to join before the deadline waits for them."""
 #: The newest remarks of the executor and the devices that the dashboard shows.
 NOTES_SHOWN = 3
 #: How long a daemon that is over waits until the last devices are confirmed to be free.
@@ -210,11 +208,6 @@ class Daemon:
         self.assembled.recipe.require_atoms(widest)
         self.assembled.require_policy(len(inventory))
         self.driver.handle([self._joined(inventory)])
-        late_s = self.clock()
-        # The time of day that a deadline may be has a fraction of a second, and stays where it is.
-        if self.assembled.recipe.cluster and late_s > NODES_S and rules.deadline_s.is_integer():
-            moved = LimitsMoved(at=late_s, deadline_s=rules.deadline_s + late_s)
-            self.driver.handle([moved])
 
     def _joined(self, devices: Sequence[Device]) -> DevicesJoined:
         return DevicesJoined(

@@ -35,27 +35,6 @@ def test_more_atoms_than_the_largest_node_has_are_refused_and_the_nodes_let_go(
     assert not [p.pid for p in psutil.process_iter(["cmdline"]) if ours in str(p.info["cmdline"])]
 
 
-LATE = """
-import sys, time
-if "gpusched.executors.cluster.node" in sys.orig_argv:
-    time.sleep(6)
-"""
-
-
-@pytest.mark.slow
-def test_the_deadline_begins_when_the_first_node_is_in(sandbox: Sandbox) -> None:
-    """A start of 82 s printed nothing, and left nothing of a short deadline."""
-    (disk := sandbox.root / "tmp").mkdir()
-    (disk / "sitecustomize.py").write_text(LATE)
-    recipe = sandbox.recipe("good.py", devices="auto", max_trials=1)
-    places = {"TMPDIR": str(disk), "PYTHONPATH": str(disk)}
-    begun = sandbox.gpusched("run", recipe, "--cluster", "local:1x1", "--detach", **places)
-    assert begun.code == 0, begun.text
-    assert "joining the cluster local:1x1" in begun.text
-    assert "the cluster gives the nodes node0" in begun.text
-    wait_until(lambda: "the deadline is moved: 16 min 40 s from now" in sandbox.log())  # all of it
-
-
 def test_a_resume_without_a_node_begins_its_trials_elsewhere(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
