@@ -1,15 +1,12 @@
-"""What a cluster costs, beside one machine in the same run: reports, launches, a node's death, and a large cluster.
+"""What a cluster costs, beside one machine in the same run: reports, launches and a node's death.
 
 One JSON line a figure. Nodes are processes of this machine (``local:2x16`` and so on), so they share its cores.
 
     python scripts/bench_cluster.py reports launches deaths
-    python scripts/bench_cluster.py simulated --nodes 256 --interval-s 60
 
 ``reports``: 32 trials that report ten times a second: what ``trial.report`` takes, and the CPU of daemon and nodes.
 ``launches``: trials of three reports one after the other, on one slot a node: from a trial's last report to the next
 one's first. ``deaths``: every process of a node is killed, or stopped: until its trials' first new step.
-``simulated``: nodes of eight devices, played by one process, whose trials wait for the answer to each report; the
-daemon is the real one.
 """
 
 from __future__ import annotations
@@ -32,8 +29,6 @@ from typing import Any
 import psutil
 from bench_reports import reports_of, watch_daemon
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
 TRAIN = """\
 import array, os, time
 import gpusched
@@ -229,55 +224,6 @@ def wait(is_over: Any, limit_s: float = 60.0) -> None:
         time.sleep(0.01)
 
 
-def simulated(policy: str, nodes: int, interval_s: float, seconds: float = 60.0) -> None:
-    """A trial on each of eight devices of a node."""
-    from gpusched.daemon.start import make_experiment
-    from gpusched.driver.assemble import Beginning
-    from gpusched.recipe.load import load_recipe
-
-    given = {"nodes": nodes, "devices": 8, "interval_s": interval_s}
-    with scratch() as folder:
-        (folder / "train.py").write_text(TRAIN)
-        recipe = {"script": "train.py", "metric": "score", "deadline": f"{seconds}s"}
-        recipe.update(space={"lr": {"uniform": [0, 1]}}, policy={"name": policy, "R": 1000})
-        (folder / "search.yaml").write_text(json.dumps({**recipe, "cluster": f"local:{nodes}"}))
-        loaded = load_recipe(folder / "search.yaml")
-        paths = make_experiment(folder / "runs", loaded, Beginning.now())
-        words = ["--executor", "scripts.simulated_nodes"]
-        daemon = subprocess.Popen(
-            [sys.executable, "-m", "gpusched.daemon.start", str(paths.root), *words],
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT),
-                "SIMULATED_NODES": json.dumps(given),
-            },
-            stdout=subprocess.DEVNULL,
-        )
-        daemon_s, rss = watch_daemon(daemon, folder / "runs")
-        if daemon.returncode != 0:
-            sys.exit(f"the daemon ended with {daemon.returncode}")
-        times = reports_of(paths.root)
-        turns = array.array("d", (paths.root / "turns").read_bytes())
-    began_s, end_s = turns[0], turns[-2]
-    steady, first_and_last = [], []
-    for at_s, took_s in zip(turns[::2], turns[1::2], strict=True):
-        share = (at_s - began_s) / (end_s - began_s)
-        (steady if 0.3 < share < 0.8 else first_and_last).append(took_s)
-    steady.sort()
-    span = sorted(at for trial in times.values() for at in trial)
-    say(
-        "simulated",
-        f"{nodes}x8 {policy}",
-        trials=len(times),
-        reports_a_second=len(span) / (max(span) - min(span)),
-        turn_ms={"p50": 1e3 * quantile(steady, 0.5), "p99": 1e3 * quantile(steady, 0.99)},
-        longest_turn_ms=1e3 * steady[-1],
-        longest_at_begin_or_end_ms=1e3 * max(first_and_last),
-        daemon_cpu=daemon_s / seconds,
-        daemon_rss_mb=rss / 2**20,
-    )
-
-
 PLACES = {
     "reports": ("cpu:32", "local:2x16", "local:4x8"),
     "launches": ("cpu:2", "local:2x1"),
@@ -289,18 +235,12 @@ def main(argv: Iterable[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("figures", nargs="*", default=[*PLACES, "simulated"])
-    parser.add_argument("--nodes", type=int, default=64, help="of simulated")
-    parser.add_argument("--interval-s", type=float, default=1.0, help="between two reports of one")
+    parser.add_argument("figures", nargs="*", default=[*PLACES])
     args = parser.parse_args(argv)
     measure = {"reports": reports, "launches": launches, "deaths": deaths}
     for figure in args.figures:
-        if figure == "simulated":
-            simulated("fifo", args.nodes, args.interval_s)
-            simulated("hypersched", args.nodes, args.interval_s)
-        else:
-            for place in PLACES[figure]:
-                measure[figure](place)
+        for place in PLACES[figure]:
+            measure[figure](place)
 
 
 if __name__ == "__main__":

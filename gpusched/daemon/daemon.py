@@ -66,7 +66,6 @@ class Daemon:
         *,
         resuming: bool,
         wish: resuming.Wish | None = None,
-        executor: str | None = None,
     ) -> None:
         self.paths = paths
         self._wish = wish or {}
@@ -103,7 +102,7 @@ class Daemon:
             readings=lambda: self.executor.readings(),
             warnings=self._warnings,
         )
-        kind = executor or ("cluster" if recipe.cluster is not None else "local")
+        kind = "cluster" if recipe.cluster is not None else "local"
         with self._left_whole():
             self.executor = executors.make(kind, self._setting(recipe))
         # The warm server imports torch by now: what syncs to disk comes after it.

@@ -197,7 +197,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--wish", type=json.loads, help="limits to continue with (daemon/resuming.py)"
     )
-    parser.add_argument("--executor", help="a package beside executors/local")
     args = parser.parse_args(argv)
     files.be_private()
     write_unfailingly()
@@ -225,12 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from gpusched.daemon.daemon import Daemon  # the daemon's process alone needs it
 
-        daemon = Daemon(
-            paths,
-            resuming=args.resume,
-            wish=args.wish,
-            executor=args.executor,
-        )
+        daemon = Daemon(paths, resuming=args.resume, wish=args.wish)
         daemon.run(ready)
     except Fenced as error:
         # Not even its socket is ours any more. Descriptors end with the process; nothing is closed in good order.

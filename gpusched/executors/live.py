@@ -54,9 +54,9 @@ class Setting:
 
 
 def make(name: str, setting: Setting) -> LiveExecutor:
-    """Make the executor of a package: one beside ``local/`` by its name, one elsewhere by its dotted name."""
-    package = name if "." in name else f"gpusched.executors.{name}"
-    made: LiveExecutor = importlib.import_module(f"{package}.executor").make(setting)
+    """Make the executor of a package beside ``local/``: no other is imported."""
+    package = importlib.import_module(f"gpusched.executors.{name}.executor")
+    made: LiveExecutor = package.make(setting)
     return made
 
 

@@ -1,1 +1,0 @@
-"""A cluster executor whose nodes are played by one process, for ``bench_cluster.py``: everything else is real."""
