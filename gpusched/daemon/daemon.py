@@ -13,7 +13,7 @@ import json
 import os
 import signal
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ from gpusched.driver.assemble import (
 from gpusched.driver.loop import Driver, replay
 from gpusched.errors import (
     DeviceError,
-    Fenced,
     GpuschedError,
     InputError,
 )
@@ -85,8 +84,7 @@ class Daemon:
         self._began = Beginning(**json.loads(paths.began.read_bytes()))
         self._home = Home(paths.journal, is_wanted=recipe.cluster is not None)
         if resuming:
-            with self._left_whole():
-                journal: Journal | None = self._replay()
+            journal: Journal | None = self._replay()
         else:
             journal, self.epoch = None, Epoch(paths.root, 0)
         if self.experiment.state.finished:  # the time since its end does not count
@@ -103,8 +101,7 @@ class Daemon:
             warnings=self._warnings,
         )
         kind = "cluster" if recipe.cluster is not None else "local"
-        with self._left_whole():
-            self.executor = executors.make(kind, self._setting(recipe))
+        self.executor = executors.make(kind, self._setting(recipe))
         # The warm server imports torch by now: what syncs to disk comes after it.
         self.journal = journal or self._begin()
         self._edits = Edits(paths, recipe.script)
@@ -160,20 +157,9 @@ class Daemon:
                 resuming.require_reopenable(self.assembled, self._wish)
             except InputError:
                 journal.close()
+                self._home.move_out()
                 raise
         return journal
-
-    @contextlib.contextmanager
-    def _left_whole(self) -> Iterator[None]:
-        """Leave a search that is over, and does not continue, whole in its folder for every machine."""
-        try:
-            yield
-        except Fenced:
-            raise
-        except GpuschedError:
-            if self.paths.final_view.is_file():
-                self._home.move_out()
-            raise
 
     def _note_beginning(self, event: Event, _commands: object) -> None:
         if type(event) is LimitsMoved and event.began:
@@ -241,10 +227,7 @@ class Daemon:
         signal.set_wakeup_fd(self.hub.wake_descriptor, warn_on_full_buffer=False)
         self._starts = ready
         try:
-            with self._left_whole():
-                self._start()
-        except Fenced:
-            raise
+            self._start()
         except GpuschedError:
             if not self.experiment.state.devices.total:  # refused: nobody comes back to its nodes
                 self.executor.close()
