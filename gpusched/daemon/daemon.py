@@ -34,11 +34,7 @@ from gpusched.driver.assemble import (
     read_recipe,
 )
 from gpusched.driver.loop import Driver, replay
-from gpusched.errors import (
-    DeviceError,
-    GpuschedError,
-    InputError,
-)
+from gpusched.errors import DeviceError, GpuschedError, InputError
 from gpusched.executors import live as executors
 from gpusched.executors.hub import Hub
 from gpusched.folder.lock import Epoch, Lock

@@ -222,14 +222,10 @@ class _Reader:
 
 
 class JournalTail:
-    """A journal that is read on from where it was left, beside the daemon that writes it.
+    """A journal that is read on from where it was left, beside the daemon that writes it; no step is kept."""
 
-    ``keeps``: False where steps are wanted as news alone, not in the timeline.
-    """
-
-    def __init__(self, path: Path, *, keeps: bool = True) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._keeps = keeps
         self._cursor = Cursor()
         self._reader = _Reader()
 
@@ -238,11 +234,6 @@ class JournalTail:
         for entry in rows.read(self._path, _WANTED, self._cursor):
             self._reader.take(entry)
         news, self._reader.news = self._reader.news, []
-        if not self._keeps:
-            for _, incarnation, _ in news:
-                incarnation.steps.clear()
+        for _, incarnation, _ in news:
+            incarnation.steps.clear()
         return news
-
-    def finish(self) -> Timeline:
-        """Return the timeline of all that was read; nothing is read after it."""
-        return self._reader.finish()

@@ -45,7 +45,7 @@ class Follower:
 
     def __init__(self, paths: ExperimentPaths, make: Callable[[Search], Logger]) -> None:
         self._paths = paths
-        self._tail = JournalTail(paths.journal, keeps=False)
+        self._tail = JournalTail(paths.journal)
         recipe, began = (json.loads(file.read_bytes()) for file in (paths.resolved, paths.began))
         about = (recipe["name"], paths.root, recipe["metric"], recipe["mode"], began["wall_s"])
         self._logger = make(Search(*about))
