@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,15 +21,10 @@ from gpusched import __version__
 from gpusched.core.commands import Launch
 from gpusched.executors.cluster.line import (
     Keys,
-    Listener,
     NodeHello,
     dial,
     from_node,
-    from_stranger,
-    say_over,
 )
-from gpusched.executors.cluster.node import NodeProcess
-from gpusched.executors.hub import Hub
 from gpusched.folder.files import read_json
 from gpusched.protocol import BadFrame, encode
 from tests.executors.cluster.bed import Bed, train
@@ -151,28 +145,6 @@ def test_a_node_of_another_version_is_hung_up_on(bed: Bed) -> None:
         line.sendall(other.replace(__version__.encode(), b"0.0.1"))
         assert is_hung_up_on(bed, line)
     assert bed.node("node0").peer is first
-
-
-def test_a_node_that_is_always_hung_up_on_dials_in_peace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "disk").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "disk"))
-    keys, dialled, hub = Keys(tmp_path), [], Hub(tmp_path / "daemon.sock")
-    keys.make()
-    hub.register(NodeHello, lambda hello, _peer: dialled.append(hello))
-    listener = Listener(keys, "127.0.0.1", hub, from_stranger)
-    node = threading.Thread(target=NodeProcess(tmp_path, "node0", "cpu:1").run)
-    node.start()
-    until_s = time.monotonic() + 1.2
-    while time.monotonic() < until_s:
-        hub.turn(0.01)
-    say_over(keys)
-    while node.is_alive():
-        hub.turn(0.01)
-    listener.close()
-    hub.close()
-    assert 1 <= len(dialled) <= 4
 
 
 def dial_while(bed: Bed) -> ssl.SSLSocket:

@@ -268,16 +268,6 @@ def unguarded() -> Iterator[RayCluster]:
     made.end()
 
 
-def test_another_version_of_ray_is_named(
-    unguarded: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lie = "import ray\nray.__version__ = '2.53.0'\n"
-    (tmp_path / "sitecustomize.py").write_text(lie)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    with pytest.raises(DeviceError, match=r"Ray 2.53.0: .*Version mismatch"):
-        RayBootstrap(unguarded.address, tmp_path)
-
-
 @pytest.mark.usefixtures("_notice_losses_soon")
 def test_nodes_join_and_are_lost_while_their_processes_live(
     unguarded: RayCluster, tmp_path: Path
