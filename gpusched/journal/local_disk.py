@@ -1,4 +1,4 @@
-"""The home of a journal on a disk of the daemon's machine, where its experiment lies on a network file system.
+"""The home of a journal on a disk of the daemon's machine, where several machines use the experiment's folder.
 
 SQLite's write-ahead log needs locks and shared memory that a network file system does not give. So ``journal.db`` is a
 link into the home while the search runs, and takes the place of the link at the end: a search that is over is
@@ -18,9 +18,7 @@ from gpusched.errors import DamagedState, GpuschedError, InputError
 from gpusched.folder.files import own_folder, sync, write_durably
 
 VARIABLE = "GPUSCHED_JOURNALS"
-"""Folder for homes; where it is set, the journal of every search on a cluster has one."""
-_OWN_TOO = {"tmpfs", "ramfs", "overlay"}
-"""File systems of one machine that have no disk of their own."""
+"""Folder for homes."""
 
 
 class Home:
@@ -28,7 +26,7 @@ class Home:
 
     def __init__(self, link: Path, *, is_wanted: bool) -> None:
         self._link = link
-        self._is_wanted = is_wanted and (VARIABLE in os.environ or not is_on_own_disk(link.parent))
+        self._is_wanted = is_wanted
 
     def move_in(self) -> None:
         """Have the journal in a home from here on, if one is wanted. Raises InputError where another machine has it."""
@@ -93,17 +91,6 @@ def require_journal(path: Path) -> None:
         f"{name}: its journal is on a disk of {host} ({home}): run this command there. "
         "If that disk is lost, so is the search"
     )
-
-
-def is_on_own_disk(folder: Path) -> bool:
-    """Whether a folder is on a disk of this machine, or in its memory; a file system that is not known is not."""
-    import psutil  # dear to import, and only clusters ask
-
-    kinds = {mount.mountpoint: mount.fstype for mount in psutil.disk_partitions(all=True)}
-    own = {mount.fstype for mount in psutil.disk_partitions(all=False)} | _OWN_TOO
-    place = folder.resolve()
-    found = (kinds[str(path)] for path in (place, *place.parents) if str(path) in kinds)
-    return next(found, "") in own
 
 
 def _homes() -> Path:

@@ -22,7 +22,8 @@ def test_more_atoms_than_the_largest_node_has_are_refused_and_the_nodes_let_go(
     """The nodes' processes used to wait for a quarter of an hour, and kept what was reserved."""
     (disk := sandbox.root / "tmp").mkdir()
     recipe = sandbox.recipe("good.py", devices="auto", sizes=[3])
-    refused = sandbox.gpusched("run", recipe, "--cluster", "local:2x2", TMPDIR=str(disk))
+    places = {"TMPDIR": str(disk), "GPUSCHED_JOURNALS": str(disk)}
+    refused = sandbox.gpusched("run", recipe, "--cluster", "local:2x2", **places)
     assert refused.code == 2
     assert refused.err.endswith(
         "gpusched: sizes: the smallest trial has 3 atoms; a trial runs on one node, and the largest has 2: "

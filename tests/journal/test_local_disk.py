@@ -6,13 +6,11 @@ import os
 import shutil
 import socket
 from pathlib import Path
-from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from gpusched.errors import InputError
-from gpusched.journal.local_disk import Home, is_on_own_disk
+from gpusched.journal.local_disk import Home
 from gpusched.journal.log import Journal
 from tests.journal_samples import META, read, write
 
@@ -97,38 +95,18 @@ def test_a_removed_experiment_leaves_no_home(link: Path, disk: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["its own folder", "a link of the user's own"])
-def test_a_folder_of_this_machine_keeps_its_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    monkeypatch.delenv("GPUSCHED_JOURNALS", raising=False)
+def test_a_search_on_one_machine_keeps_its_journal(tmp_path: Path, place: str) -> None:
     path = tmp_path / "journal.db"
     if place != "its own folder":
         (tmp_path / "elsewhere").mkdir()
         path.symlink_to(tmp_path / "elsewhere" / "journal.db")
-    home = moved_in(path)
+    home = Home(path, is_wanted=False)
+    home.move_in()
     entries = write(path, 5)
     home.move_out()
     home.remove()
     assert path.is_symlink() == (place != "its own folder")
     assert read(path) == entries
-
-
-@pytest.mark.parametrize(
-    ("folder", "is_own"),
-    [("/data/x", True), ("/mnt/nfs/x/y", False), ("/mnt/odd", False), ("/run/x", True)],
-)
-def test_a_file_system_that_is_not_known_to_be_of_this_machine_is_not(
-    monkeypatch: pytest.MonkeyPatch, folder: str, is_own: bool
-) -> None:
-    disks = {"/": "ext4", "/data": "xfs"}
-    others = {"/mnt/nfs": "nfs4", "/mnt/odd": "fuse.odd", "/run": "tmpfs"}
-
-    def partitions(*, all: bool) -> list[SimpleNamespace]:
-        known = {**disks, **others} if all else disks
-        return [SimpleNamespace(mountpoint=place, fstype=kind) for place, kind in known.items()]
-
-    monkeypatch.setattr(psutil, "disk_partitions", partitions)
-    assert is_on_own_disk(Path(folder)) == is_own
 
 
 def test_another_machine_is_told_which_one_has_the_journal(

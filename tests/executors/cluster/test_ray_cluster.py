@@ -309,9 +309,13 @@ def search(folder: Path, address: str, steps: int, trials: int) -> subprocess.Po
     recipe["space"] = {"x": {"uniform": [0, 1]}}
     (folder / "search.yaml").write_text(json.dumps(recipe))
     words = ["run", "search.yaml", "--cluster", address, "--dir", "runs"]
+    places = {
+        "PYTHONPATH": str(Path(__file__).resolve().parents[3]),
+        "GPUSCHED_JOURNALS": str(folder),
+    }
     return subprocess.Popen(
         [sys.executable, "-m", "gpusched", *words],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
+        env={**os.environ, **places},
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
