@@ -170,27 +170,33 @@ def explanation(paths: ExperimentPaths, trial: int) -> dict[str, Any]:
     return explain(from_journal(paths), trial)
 
 
-def _from_daemon(paths: ExperimentPaths, verb: str, **arguments: Any) -> dict[str, Any] | None:
-    """Return the daemon's answer; None if no daemon lives, or if the daemon ends while being asked."""
+def _connect(paths: ExperimentPaths) -> Client | None:
+    """Connect to the daemon of a search, once that listens; None if none lives.
+
+    A daemon holds the lock before it listens, and for a moment after it has stopped.
+    """
     until = time.monotonic() + PATIENCE_S
-    while has_daemon(paths):
-        client = Client.connect(paths.socket)
-        if client is not None:
-            with client, contextlib.suppress(DaemonGone):
-                answer: dict[str, Any] = client.ask(verb, **arguments)
-                return answer
-        # A daemon holds the lock before it listens, and for a moment after it has stopped.
+    while (client := Client.connect(paths.socket)) is None and has_daemon(paths):
         if time.monotonic() > until:
             raise GpuschedError(
                 f"{paths.root.name}: its daemon holds the lock but does not answer; see {paths.log}"
             )
         time.sleep(0.02)
+    return client
+
+
+def _from_daemon(paths: ExperimentPaths, verb: str, **arguments: Any) -> dict[str, Any] | None:
+    """Return the daemon's answer; None if no daemon lives, or if the daemon ends while being asked."""
+    while has_daemon(paths) and (client := _connect(paths)) is not None:
+        with client, contextlib.suppress(DaemonGone):
+            answer: dict[str, Any] = client.ask(verb, **arguments)
+            return answer
     return None
 
 
 def ask(paths: ExperimentPaths, verb: str, **arguments: Any) -> Any:
     """Ask the daemon of a search. Raises InputError if none lives."""
-    client = Client.connect(paths.socket)
+    client = _connect(paths)
     if client is None and paths.final_view.exists():
         name = paths.root.name
         shows = f"'gpusched best {name}' shows its model"
