@@ -54,8 +54,9 @@ class Lock:
         text = json.dumps(
             {"pid": os.getpid(), "since": time.strftime("%F %T"), "host": socket.gethostname()}
         )
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, text.encode(), 0)
+        with suppress(OSError):  # a full disk, of which whoever takes over speaks in its own words
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, text.encode(), 0)
         return cls(descriptor)
 
     def release(self) -> None:

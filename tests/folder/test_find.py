@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 import threading
@@ -159,4 +160,18 @@ def test_a_second_daemon_is_refused_soon_and_told_of_the_first(paths: Experiment
     lock = Lock.take(paths.lock)
     with pytest.raises(InputError, match=f"has a daemon already .pid {os.getpid()} on "):
         Lock.take(paths.lock)
+    lock.release()
+
+
+def test_a_full_disk_keeps_nobody_from_the_lock(
+    paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resume failed with a traceback, before it could say that there is no room."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.pwrite", full)
+    lock = Lock.take(paths.lock)
+    assert has_daemon(paths)
     lock.release()
