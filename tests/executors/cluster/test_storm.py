@@ -181,7 +181,6 @@ class PlayedNode:
         self.is_ready = False
         self.silent_until = 0.0
         self.ranks: dict[int, Ranks] = {}
-        self.stopped_by_fence = 0
         self.beat()
 
     # -------------------------------------------------------------- the process
@@ -296,7 +295,6 @@ class PlayedNode:
             return
         paths = self.paths.trial(ranks.trial)
         if ranks.number <= read_fence(paths.fence):  # rank 0 looks before it writes
-            self.stopped_by_fence += 1
             self.ended(ranks, "killed")
             return
         ranks.step, ranks.seq = ranks.step + 1, ranks.seq + 1
@@ -436,5 +434,4 @@ def test_two_hundred_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, see
             assert numbers == sorted(numbers), (
                 f"trial {number} was written by two launches at a time"
             )
-    assert seed != 12 or sum(node.stopped_by_fence for node in nodes.values()) > 1
     assert len(refused) > 10
