@@ -13,18 +13,17 @@ import json
 import os
 import signal
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from gpusched import failpoints
-from gpusched.core.events import DevicesJoined, Event, LimitsMoved
+from gpusched.core.events import Event, LimitsMoved
 from gpusched.daemon import resuming
 from gpusched.daemon.clients import Clients
 from gpusched.daemon.provenance import Edits, recorded
 from gpusched.daemon.resuming import settle_policy
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
-from gpusched.devices.base import Device
 from gpusched.driver.assemble import (
     Assembled,
     Beginning,
@@ -177,7 +176,7 @@ class Daemon:
             slots = self.experiment.state.devices.slots
             others = [device for device in inventory if device.id not in slots]
             if others and not self.assembled.recipe.cluster:
-                self.driver.handle([self._joined(others)])
+                self.driver.handle([executors.joined(others, self.clock())])
             return
         self.storage.require_room()
         if not any(device.usable for device in inventory):
@@ -188,15 +187,7 @@ class Daemon:
         widest = max(islands.values()) if rules.islands_apart else len(inventory)
         self.assembled.recipe.require_atoms(widest)
         self.assembled.require_policy(len(inventory))
-        self.driver.handle([self._joined(inventory)])
-
-    def _joined(self, devices: Sequence[Device]) -> DevicesJoined:
-        return DevicesJoined(
-            at=self.clock(),
-            devices=tuple(device.id for device in devices),
-            islands={device.id: device.island for device in devices},
-            unusable={device.id: device.why_not for device in devices if not device.usable},
-        )
+        self.driver.handle([executors.joined(inventory, self.clock())])
 
     def _go_on(self) -> None:
         """Continue after the end, or with other limits, if that is wished; a search that is ending ends first."""

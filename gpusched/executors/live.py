@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpusched.core.commands import KeepBest
-from gpusched.core.events import Event
-from gpusched.devices.base import Reading
+from gpusched.core.events import DevicesJoined, Event
+from gpusched.devices.base import Device, Reading
 from gpusched.executors.base import Executor
 from gpusched.executors.best import keep_best
 from gpusched.executors.hub import Hub
@@ -58,6 +58,16 @@ def make(name: str, setting: Setting) -> LiveExecutor:
     package = importlib.import_module(f"gpusched.executors.{name}.executor")
     made: LiveExecutor = package.make(setting)
     return made
+
+
+def joined(devices: Sequence[Device], at: float) -> DevicesJoined:
+    """Return the event with which devices become the search's."""
+    return DevicesJoined(
+        at=at,
+        devices=tuple(device.id for device in devices),
+        islands={device.id: device.island for device in devices},
+        unusable={device.id: device.why_not for device in devices if not device.usable},
+    )
 
 
 class Timers:

@@ -10,13 +10,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor as Helper
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from gpusched.core.events import DevicesJoined, Event, QuarantineChanged
+from gpusched.core.events import Event, QuarantineChanged
 from gpusched.devices.base import Device
 from gpusched.errors import DeviceError
 from gpusched.executors.cluster.bootstrap import Bootstrap, NodeOffer
@@ -39,7 +39,7 @@ from gpusched.executors.cluster.line import (
 )
 from gpusched.executors.cluster.nodes import JoinedNode, node_of
 from gpusched.executors.hub import Peer
-from gpusched.executors.live import Setting, Timers
+from gpusched.executors.live import Setting, Timers, joined
 from gpusched.folder.files import last_line
 
 BEAT_S = 1.0
@@ -273,18 +273,10 @@ class Members:
         node.state = "up"
         new = [device for device in node.devices if device.id not in node.known]
         if new and self._is_open:
-            self._take_up(node, new)
+            node.known.update(device.id for device in new)
+            self._emit(joined(new, self._now()))
         for frame in node.outstanding():
             node.send(frame)
-
-    def _take_up(self, node: JoinedNode, new: Sequence[Device]) -> None:
-        """Have the search use devices of a node that has joined it."""
-        islands = {device.id: device.island for device in new}
-        node.known.update(islands)
-        self._emit(DevicesJoined(at=self._now(), devices=tuple(islands), islands=islands))
-        for device in new:
-            if not device.usable:
-                self._quarantine(device.id, device.why_not)
 
     def _hung_up(self, node: JoinedNode) -> None:
         """Wait for the node to dial again, or for its next process."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpusched.core.commands import Launch
-from gpusched.core.events import Event, TrialExited
+from gpusched.core.events import DevicesJoined, Event, TrialExited
 from gpusched.devices.base import Device
 from gpusched.executors.cluster import node
 from gpusched.executors.cluster.bootstrap import NodeOffer
@@ -38,12 +38,13 @@ class Line:
 
     def __init__(self, name: str, world: World) -> None:
         self.name, self.world = name, world
+        self.device = Device(f"{name}/cpu:0", "")
         self.heard: list[Any] = []
         self.has_begun = False
 
     def join(self) -> None:
         self.world.take(NodeHello(self.name), self)
-        self.say(Joined([Device(f"{self.name}/cpu:0", "", 0)]))
+        self.say(Joined([self.device]))
         self.say(Reconciled())
 
     def hear(self, decode: Any, say: Any) -> None:
@@ -162,6 +163,22 @@ def test_a_node_that_came_back_to_the_cluster_with_fewer_devices_is_lost(apart: 
     events = passes(executor, 2, *cluster.lines.values())
     assert ("TrialExited", "0") in kinds(events)
     assert [frame.ends_trials for frame in cluster.lines["a"].told(Bye)] == [True]
+
+
+def test_a_device_of_a_late_node_that_cannot_be_used_begins_in_quarantine(apart: Apart) -> None:
+    """A trial was launched on it, and lost it at once."""
+    executor, cluster = apart
+    cluster.lines["d"] = late = Line("d", cluster.world)
+    late.device = Device("d/cpu:0", "", usable=False, why_not="a stranger is on it")
+    late.has_begun = True
+    cluster.world.after(2.5, late.join)
+    (event,) = passes(executor, 4, *(cluster.lines[name] for name in NODES))
+    assert event == DevicesJoined(
+        at=event.at,
+        devices=("d/cpu:0",),
+        islands={"d/cpu:0": 0},
+        unusable={"d/cpu:0": "a stranger is on it"},
+    )
 
 
 def test_a_node_that_is_back_does_not_replace_a_fence(
