@@ -22,9 +22,6 @@ from gpusched.core.events import (
 from gpusched.executors.base import Executor
 from tests.rig import PATIENCE_S
 
-LONG = 1_000_000
-"""Steps of a trial that is still at it when a busy machine has set up the next launch."""
-
 Until = Callable[[Event], bool]
 
 

@@ -45,7 +45,7 @@ def train() -> None:
             net(torch.randn(8, 4)).pow(2).mean().backward()
             optimizer.step()
         if step + 1 == HPARAMS.get("fails_at") and HPARAMS.get("fails_on", 0) == RANK:
-            raise ValueError(HPARAMS.get("error", f"wrong on rank {RANK} at step {step + 1}"))
+            raise ValueError(f"wrong on rank {RANK} at step {step + 1}")
         time.sleep(HPARAMS.get("pause_s", 0))
         trial.report(accuracy=0.1 * step)
 
@@ -267,8 +267,6 @@ def flood() -> None:
     for number in range(HPARAMS["mib"]):
         line = f"block {number:6d} ".encode()
         os.write(1, line * (block // len(line) - 1) + b"end of the block\n")
-        for pause_s in HPARAMS.get("pauses_s", ()):
-            time.sleep(pause_s)
     note("flooded", HPARAMS["mib"])
 
 
