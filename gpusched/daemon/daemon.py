@@ -170,7 +170,7 @@ class Daemon:
             self.driver.resume(
                 self.epoch.number,
                 unusable=resuming.unusable(self.experiment.state, inventory),
-                storage_low=self.storage.is_low(),
+                storage_low=self.storage.is_low(self.experiment.state),
             )
             self._go_on()
             slots = self.experiment.state.devices.slots

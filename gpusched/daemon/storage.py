@@ -100,8 +100,9 @@ class Storage:
                     f"{self._paths.root.parent}: {room}; make room, or choose another disk with --dir"
                 )
 
-    def is_low(self) -> bool | None:
+    def is_low(self, state: State) -> bool | None:
         """Tell at once whether there is too little room; None where it is neither little nor enough, or not known."""
+        self._largest_save_bytes = state.largest_save_bytes
         self._measure()
         room = self._seen
         return None if room is None or not (room.is_low or room.is_clear) else room.is_low

@@ -181,7 +181,7 @@ class Search(Daemons):
                 self.machine._broken.discard(name)
         there = [one for one in self.machine.inventory() if one.id not in self.missing]
         unusable = resuming.unusable(state, there)
-        driver.resume(self.epoch, unusable=unusable, storage_low=storage.is_low())
+        driver.resume(self.epoch, unusable=unusable, storage_low=storage.is_low(state))
         wish = self.rng.choice([{}, {}, {"add_s": 0.5}, {"max_trials": None, "add_s": 0.5}])
         if state.finished:
             self.reopened += 1
