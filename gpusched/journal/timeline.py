@@ -138,13 +138,13 @@ class _Reader:
 
     def __init__(self) -> None:
         self.news: list[News] = []
-        self._told = Timeline()
+        self.told = Timeline()
         #: Of each device that is not free: state, since when, trial, reason.
         self._since: dict[str, tuple[str, float, int | None, str]] = {}
 
     def take(self, entry: Entry) -> None:
         event = entry.event
-        self._told.until = max(self._told.until, event.at)
+        self.told.until = max(self.told.until, event.at)
         self._see(event)
         for command in entry.commands:
             if isinstance(command, Launch):
@@ -152,20 +152,20 @@ class _Reader:
 
     def _running(self, of: Reported | CheckpointSaved | TrialExited) -> IncarnationTimeline | None:
         """Return the trial's present incarnation, if that is meant: a late word of one before says nothing."""
-        trial = self._told.trials.get(of.trial)
+        trial = self.told.trials.get(of.trial)
         present = trial.incarnations[-1] if trial is not None else None
         return present if present is not None and present.number == of.incarnation else None
 
     def _see(self, event: Event) -> None:
         match event:
             case DevicesJoined():
-                self._told.devices = tuple(dict.fromkeys((*self._told.devices, *event.devices)))
+                self.told.devices = tuple(dict.fromkeys((*self.told.devices, *event.devices)))
                 for device, why in event.unusable.items():
                     self._enter(device, "quarantined", event.at, why=why)
             case Reported():
                 self._reported(event)
             case CheckpointSaved():
-                self._told.saves_s.append(event.save_s)
+                self.told.saves_s.append(event.save_s)
                 if (running := self._running(event)) is not None:
                     running.saved_since_report_s += event.save_s
             case TrialExited():
@@ -178,7 +178,7 @@ class _Reader:
             case DevicesReleased():
                 for device in event.devices:
                     if self._since.get(device, ("",))[0] == "draining":
-                        self._told.releases_s.append(event.at - self._since[device][1])
+                        self.told.releases_s.append(event.at - self._since[device][1])
                     self._leave(device, event.at)
             case QuarantineChanged(reason=""):
                 self._leave(event.device, event.at)
@@ -188,7 +188,7 @@ class _Reader:
                 pass
 
     def _launch(self, command: Launch, at: float) -> None:
-        trial = self._told.trials.setdefault(
+        trial = self.told.trials.setdefault(
             command.trial, TrialTimeline(command.trial, command.hparams)
         )
         trial.incarnations.append(IncarnationTimeline(command.incarnation, command.devices, at))
@@ -202,7 +202,7 @@ class _Reader:
         running.saved_since_report_s = 0.0
         step = ReportedStep(event.at, event.report, event.metric)
         running.steps.append(step)
-        self.news.append((self._told.trials[event.trial], running, step))
+        self.news.append((self.told.trials[event.trial], running, step))
 
     def _enter(
         self, device: str, state: str, at: float, trial: int | None = None, why: str = ""
@@ -213,12 +213,12 @@ class _Reader:
     def _leave(self, device: str, at: float) -> None:
         if (known := self._since.pop(device, None)) is not None:
             state, begin, trial, why = known
-            self._told.spans.append(DeviceSpan(device, state, begin, at, trial, why))
+            self.told.spans.append(DeviceSpan(device, state, begin, at, trial, why))
 
     def finish(self) -> Timeline:
         for device in list(self._since):
-            self._leave(device, self._told.until)
-        return self._told
+            self._leave(device, self.told.until)
+        return self.told
 
 
 class JournalTail:
@@ -237,3 +237,8 @@ class JournalTail:
         for _, incarnation, _ in news:
             incarnation.steps.clear()
         return news
+
+    @property
+    def trials(self) -> Mapping[int, TrialTimeline]:
+        """The trials that were read so far, by number, without their steps."""
+        return self._reader.told.trials

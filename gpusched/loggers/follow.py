@@ -77,7 +77,7 @@ class Follower:
         view = read_json(self._paths.final_view, limit_bytes=-1) or {}
         if "trials" in view:  # 200 at most: the others are told by the outcome of their last launch
             states = {trial["id"]: trial["state"] for trial in view["trials"]}
-            for number, trial in self._tail.finish().trials.items():
+            for number, trial in self._tail.trials.items():
                 if number in self._sent:
                     state = states.get(number) or _ENDED.get(trial.outcome, "stopped")
                     self._logger.end(number, state, self._best.get(number))
