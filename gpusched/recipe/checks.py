@@ -71,9 +71,10 @@ def _syntax(script: FilePath, source: bytes) -> str:
 
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
-#: An assignment, or a call that assigns; one that hides all GPUs chooses none.
+#: An assignment, or a call that assigns; one that hides all GPUs, or takes of those that are given, chooses none.
 _CHOICE = re.compile(
-    rf"(?:\w+\.)*(environ\['{_VARIABLE}'\] = (?!['\"](-1)?['\"]$)|(environ\.update|putenv)\(.*{_VARIABLE})"
+    rf"(?:\w+\.)*(environ\['{_VARIABLE}'\] = (?!['\"](-1)?['\"]$|.*{_VARIABLE})"
+    rf"|(environ\.update|putenv)\(.*{_VARIABLE})"
 )
 
 

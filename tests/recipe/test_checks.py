@@ -175,6 +175,7 @@ def test_a_script_that_chooses_its_gpus_is_refused(
     [
         'print(os.environ["CUDA_VISIBLE_DEVICES"])',
         'os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")',
+        'os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0")',
         'if args.gpu is not None: os.environ["CUDA_VISIBLE_DEVICES"] = args.gpu',
         'os.environ["CUDA_VISIBLE_DEVICES"] = "-1"',
     ],
