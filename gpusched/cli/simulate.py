@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpusched.cli import common
@@ -21,7 +22,7 @@ _DELAY = "duration of a launch or resize: seconds, or a share of the deadline, 5
 @common.command(
     argument("WORKLOAD", "default: synthetic", nargs="?", default="synthetic"),
     argument("--policy P", "policies, separated by commas (hypersched)", default="hypersched"),
-    common.settable("an option of every policy that has it; POLICY.KEY=VALUE: of one policy"),
+    common.settable("an option of every policy that has it"),
     argument("--seeds N", "number of seeds (10)", type=int, default=10),
     argument("--seed N", "the first seed (0)", type=int, default=0),
     argument("--target X", "metric that is good enough to end a run", type=float),
@@ -48,11 +49,25 @@ def simulate(args: argparse.Namespace) -> int:
       gpusched simulate --set eta=3 --delay 5%
       gpusched simulate my.py:train --policy asha,fifo --set R=100
     """
+    from gpusched.recipe.values import duration
     from gpusched.sim import setup, study
 
     if args.jobs is not None and args.jobs < 1:
         raise InputError(f"--jobs must be at least 1, not {args.jobs}")
-    setups = setup.plan(_request(args))
+    deadline_s = common.read_option("--deadline", args.deadline, duration)
+    base = setup.Setup(
+        workload=args.workload,
+        atoms=args.atoms,
+        deadline_s=deadline_s,
+        seed=args.seed,
+        scaling=args.scaling,
+        delays=common.read_option("--delay", args.delay, partial(setup.read_delays, deadline_s)),
+        sampler=args.sampler,
+        target=args.target,
+    )
+    named = [name.strip() for name in args.policy.split(",")]
+    overrides = common.assignments(args.overrides)
+    setups = setup.plan(base, list(dict.fromkeys(named)), overrides, args.seeds)
     results = study.run_all(setups, study.simulate, jobs=args.jobs)
     if args.json:
         for result in results:
@@ -60,25 +75,6 @@ def simulate(args: argparse.Namespace) -> int:
     else:
         _print_table(results, setups[0].load().metric, args.target)
     return 0 if any(result.best is not None for result in results) else 3
-
-
-def _request(args: argparse.Namespace) -> Any:
-    from gpusched.sim.setup import Request
-
-    names = [name.strip() for name in args.policy.split(",")]
-    return Request(
-        workload=args.workload,
-        policies=list(dict.fromkeys(names)),
-        overrides=args.overrides,
-        atoms=args.atoms,
-        deadline=args.deadline,
-        scaling=args.scaling,
-        delay=args.delay,
-        seeds=args.seeds,
-        first_seed=args.seed,
-        sampler=args.sampler,
-        more={"target": args.target},
-    )
 
 
 def _print_table(results: Sequence[Result], metric: str, target: float | None) -> None:

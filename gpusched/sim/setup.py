@@ -6,26 +6,23 @@ The search is assembled from a recipe like a live one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gpusched import plugins, policies
 from gpusched.core.experiment import Experiment
-from gpusched.core.rules import Rules
 from gpusched.driver.assemble import make_experiment, rules
 from gpusched.errors import InputError
 from gpusched.recipe.classes import check_policy, check_sampler, option_names
-from gpusched.recipe.recipe import DEFAULT_SAMPLER, Recipe
-from gpusched.recipe.values import duration
-from gpusched.recipe.yaml import Unreadable, read_yaml
+from gpusched.recipe.recipe import Recipe
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.physics import Delays, Workload, parse_scaling
 from gpusched.sim.workload import load_workload
+from gpusched.space.space import parse_space
 
 MAX_ATOMS = 65_536
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,76 +100,38 @@ def quiet(setup: Setup) -> dict[str, Any]:
     return {"watch": setup.watch, "best_every_s": 0.0, "save_every_s": None}
 
 
-def rules_of(setup: Setup, of: Recipe) -> Rules:
-    return dataclasses.replace(rules(of), **quiet(setup))
-
-
 def experiment(setup: Setup, of: Recipe) -> Experiment:
-    return make_experiment(of, rules_of(setup, of))
+    return make_experiment(of, dataclasses.replace(rules(of), **quiet(setup)))
 
 
 # ---------------------------------------------------------------- a command line
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A command line, as typed."""
+def plan(
+    base: Setup, names: Sequence[str], overrides: Mapping[str, object], seeds: int
+) -> list[Setup]:
+    """Return the runs of a command line: ``base`` under each of these policies, on so many seeds from its own on.
 
-    workload: str = "synthetic"
-    policies: Sequence[str] = ("hypersched",)
-    overrides: Sequence[str] = ()
-    atoms: int = 8
-    deadline: str = "60"
-    scaling: str = "linear"
-    delay: str = "0"
-    seeds: int = 10
-    first_seed: int = 0
-    sampler: str = DEFAULT_SAMPLER
-    more: Mapping[str, Any] = field(default_factory=dict)
-
-
-def plan(request: Request) -> list[Setup]:
-    """Return all runs: every policy on every seed. Raises InputError with all problems."""
-    workload = load_workload(request.workload)
-    options, wrong = choose_options(request.policies, request.overrides, workload)
-
-    def checked(what: str, read: Callable[[str], T], text: str) -> T | None:
-        try:
-            return read(text)
-        except ValueError as error:
-            wrong.append(f"{what}: {error}")
-        except InputError as error:
-            wrong.append(str(error))
-        return None
-
-    deadline_s = checked("--deadline", duration, request.deadline) or 1.0
-    checked("--scaling", parse_scaling, request.scaling)
-    delays = checked("--delay", lambda text: _delays(text, deadline_s), request.delay)
-    if not 1 <= request.atoms <= MAX_ATOMS:
-        wrong.append(f"--atoms must be from 1 to {MAX_ATOMS}, not {request.atoms}")
-    if request.seeds < 1:
-        wrong.append(f"--seeds must be at least 1, not {request.seeds}")
-    sampler, sampler_options, found = check_sampler(request.sampler, Path.cwd(), None)
+    ``overrides``: options, each for every policy that has it. Raises InputError with all problems.
+    """
+    workload = base.load()
+    parse_scaling(base.scaling)
+    options, wrong = choose_options(names, overrides, workload)
+    if not 1 <= base.atoms <= MAX_ATOMS:
+        wrong.append(f"--atoms must be from 1 to {MAX_ATOMS}, not {base.atoms}")
+    if seeds < 1:
+        wrong.append(f"--seeds must be at least 1, not {seeds}")
+    space = parse_space(workload.space(base.seed))
+    sampler, sampler_options, found = check_sampler(base.sampler, Path.cwd(), space)
     wrong += [f"--sampler: {message}" for _, message in found]
     _refuse(wrong)
+    base = dataclasses.replace(base, sampler=sampler, sampler_options=sampler_options)
     setups = [
-        Setup(
-            policy=policy,
-            options=chosen,
-            workload=request.workload,
-            atoms=request.atoms,
-            deadline_s=deadline_s,
-            seed=request.first_seed + seed,
-            scaling=request.scaling,
-            delays=delays or Delays(),
-            sampler=sampler,
-            sampler_options=sampler_options,
-            **request.more,
-        )
+        dataclasses.replace(base, policy=policy, options=chosen, seed=base.seed + number)
         for policy, chosen in options.items()
-        for seed in range(request.seeds)
+        for number in range(seeds)
     ]
-    for setup in setups[:: request.seeds]:
+    for setup in setups[::seeds]:
         wrong += _problems(setup)
     _refuse(wrong)
     return setups
@@ -186,18 +145,17 @@ def _refuse(problems: Sequence[str]) -> None:
 def _problems(setup: Setup) -> Iterator[str]:
     of = recipe(setup)
     of.require_atoms(setup.atoms)
-    policy = policies.make(of.policy_name, of.policy_options)
-    for option, message in policy.problems(rules_of(setup, of), setup.atoms):
+    search = experiment(setup, of)
+    for option, message in search.policy.problems(search.state.rules, setup.atoms):
         yield f"{setup.policy}.{option}: {message}"
 
 
 def choose_options(
-    names: Sequence[str], overrides: Sequence[str], workload: Workload
+    names: Sequence[str], overrides: Mapping[str, object], workload: Workload
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return the complete options of each policy, and all problems.
 
-    They are its own defaults, then the workload's, then ``--set``: ``key=value`` goes to every chosen policy that has
-    the option, ``policy.key=value`` to that one.
+    They are its own defaults, then the workload's, then ``overrides``: each goes to every policy that has the option.
     """
     problems: list[str] = []
     names = [plugins.absolute(name, Path.cwd()) for name in names]
@@ -209,8 +167,11 @@ def choose_options(
         name: {k: v for k, v in workload.defaults.items() if k in option_names(name)}
         for name in known
     }
-    for text in overrides:
-        problems += [f"--set {text}: {message}" for message in _override(text, wanted)]
+    for option, value in overrides.items():
+        takers = [name for name in wanted if option in option_names(name)]
+        # An option that no policy knows is refused by the first.
+        for name in takers or list(wanted)[:1]:
+            wanted[name][option] = value
     chosen = {}
     for name, given in wanted.items():
         _, chosen[name], found = check_policy({"name": name, **given})
@@ -218,28 +179,7 @@ def choose_options(
     return chosen, problems
 
 
-def _override(text: str, wanted: Mapping[str, dict[str, Any]]) -> Iterator[str]:
-    """Put one ``--set`` into the options wanted; yield what is wrong with it."""
-    key, equals, value_text = text.partition("=")
-    policy, dot, option = key.strip().rpartition(".")
-    if not equals or not option:
-        yield "write key=value or policy.key=value, as in --set eta=3"
-        return
-    try:
-        document = read_yaml(value_text, "--set")
-    except Unreadable as error:
-        yield str(error)
-        return
-    yield from (problem.message for problem in document.problems)
-    if dot and policy not in wanted:
-        yield f"policy {policy} is not simulated here ({', '.join(wanted) or 'none'})"
-        return
-    names = [policy] if dot else [name for name in wanted if option in option_names(name)]
-    for name in names or list(wanted)[:1]:  # an option that no policy knows is refused by the first
-        wanted[name][option] = document.data
-
-
-def _delays(text: str, deadline_s: float) -> Delays:
+def read_delays(deadline_s: float, text: str) -> Delays:
     """Read a delay of launches and resizes: seconds, or a share of the deadline. Raises ValueError."""
     try:
         value = float(text.removesuffix("%"))

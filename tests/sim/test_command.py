@@ -49,6 +49,10 @@ def test_the_table_compares_on_the_same_seeds(capsys):
         (["--polcy", "asha"], "--polcy; did you mean --policy?"),
         (["--nothing-like-it"], "unknown option --nothing-like-it\n"),
         (["--jobs", "0"], "--jobs must be at least 1"),
+        (["--deadline", "soon"], "--deadline: 'soon' is not a duration"),
+        (["--delay", "fast"], "--delay: 'fast' is not a delay"),
+        (["--delay=-1"], "must be 0 or more"),
+        (["--set", "eta"], "write KEY=VALUE"),
         (["--seeds", "many"], "is not a whole number"),
     ],
 )
