@@ -115,23 +115,26 @@ class AskedSearch:
     def ask(
         self, more_s: Sequence[float], *, futures: int = FUTURES, until: float = math.inf
     ) -> list[WhatifAnswer]:
-        """Answer for the search as it is and for so many seconds more, by the same futures each, as far as time allows.
+        """Answer for the search as it is, then for so many seconds more each, by the same futures.
 
-        ``until``: of the monotonic clock. Raises InputError where there is time for too few.
+        As many futures as there is time for; questions that have too few are left out, the last ones first.
+        ``until``: of the monotonic clock. Raises InputError where none has enough.
         """
-        asked = [0.0, *filter(None, more_s)]
+        asked, least = [0.0, *more_s], min(futures, LEAST_FUTURES)
         began_s = time.monotonic()
         found = self._raw(asked, futures, until)
-        if len(found) < min(futures, LEAST_FUTURES):
-            spent_s = time.monotonic() - began_s
-            need_s = math.ceil(1.5 * LEAST_FUTURES * spent_s / max(1, len(found)))
+        enough = [raw for raw in found if len(raw) >= least]
+        if not enough:
+            spent_s = (time.monotonic() - began_s) * len(asked)
+            need_s = math.ceil(1.5 * LEAST_FUTURES * spent_s / max(1, len(found[0])))
             raise InputError(
                 f"{self.recorded.paths.root.name}: a forecast needs {LEAST_FUTURES} futures, and the limit was "
-                f"enough for {len(found)}; give about --limit {need_s}s, or ask for less time with --add"
+                f"enough for {len(found[0])}; give about --limit {need_s}s"
             )
-        values = [self._scattered(np.array(raw)) for raw in zip(*found, strict=True)]
+        shared = min(map(len, enough))
+        values = [self._scattered(np.array(raw[:shared])) for raw in enough]
         return [
-            self._answer(add_s, one, values[0]) for add_s, one in zip(asked, values, strict=True)
+            self._answer(add_s, one, values[0]) for add_s, one in zip(asked, values, strict=False)
         ]
 
     def _answer(self, add_s: float, values: Array, unchanged: Array) -> WhatifAnswer:
@@ -161,17 +164,20 @@ class AskedSearch:
         return score * sign + 0.0  # not -0
 
     def _raw(self, asked: Sequence[float], most: int, until: float) -> list[list[float]]:
-        """Return the best metric with each of these times more, future by future, until the time is over."""
+        """Return the best metric of the same futures with each of these times more, until the time is over.
+
+        The least that one question needs comes before those of the next.
+        """
+        least = range(min(most, LEAST_FUTURES))
+        order = [(place, number) for place in range(len(asked)) for number in least]
+        order += [(place, n) for n in range(len(least), most) for place in range(len(asked))]
         gc.collect()
         gc.freeze()
-        found: list[list[float]] = []
+        found: list[list[float]] = [[] for _ in asked]
         try:
-            while len(found) < most:
-                row = []
-                for add_s in asked:
-                    future = functools.partial(self._future, add_s, len(found))
-                    row.append(float(_forked(future, until - time.monotonic())))
-                found.append(row)
+            for place, number in order:
+                future = functools.partial(self._future, asked[place], number)
+                found[place].append(float(_forked(future, until - time.monotonic())))
         except Late:
             pass
         finally:
@@ -253,6 +259,7 @@ def _answer(paths: ExperimentPaths, more_s: Sequence[float], until: float) -> di
         "over": recorded.is_over,
         "best": None if recorded.best is None else recorded.best.metric,
         "answers": [dataclasses.asdict(one) for one in asked],
+        "unanswered_s": more_s[len(asked) - 1 :],
     }
 
 

@@ -116,6 +116,23 @@ def test_the_limit_is_kept(recorded, monkeypatch, capsys):
     assert "0.1 s were over before its journal was read; give" in capsys.readouterr().err
 
 
+def test_what_there_is_time_for_is_answered_though_the_last_question_takes_too_long(
+    recorded, monkeypatch
+):
+    """Three questions at once got no answer where the limit was enough for two."""
+
+    def forked(work, patience_s):
+        if work.args[0] > 9.0:
+            raise whatif.Late("too late")
+        return one(work, patience_s)
+
+    one = whatif._forked
+    monkeypatch.setattr(whatif, "_forked", forked)
+    now, later = search(recorded[1]).ask([1.0, 10.0], futures=4)
+    assert (now.add_s, later.add_s) == (0.0, 1.0)
+    assert now.futures == later.futures == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -194,12 +211,14 @@ def test_answers_are_worded():
         **{"experiment": "digits", "metric": "accuracy", "mode": "max", "best": 0.9},
         **{"at_s": 600.0, "deadline_s": 1200.0, "over": False},
         "answers": [answered(0.0, 0.0, 0.0, 0.0), answered(1200.0, 0.004, 0.0, 0.009)],
+        "unanswered_s": [36000.0],
     }
     assert list(whatif_lines(found)) == [
         "digits: accuracy 0.9000 with 10 min 00 s left",
         "at the deadline: probably 0.9000 (0.9000 to 0.9000) (80% of 191 futures)",
         "9 futures would have no model on disk at the deadline: no checkpoint has been saved yet",
         "+20 min 00 s: probably accuracy 0.9040 (0.9000 to 0.9090), 0.004 better than without",
+        "+10 h 00 min: the time was not enough for a forecast; give a longer --limit",
     ]
 
 
