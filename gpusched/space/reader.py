@@ -78,12 +78,10 @@ class Reader:
         if value is None:
             self.complain(path, "no value; write {const: null} if null is meant")
         elif isinstance(value, list | tuple):
-            meant = nearest(path[-1], forms.NAMES) or _CALLS.get(path[-1].lower())
+            meant = nearest(path[-1], forms.NAMES) or _ELSEWHERE.get(path[-1].lower())
             hint = f"did you mean the form {meant}? " if meant else ""
             choices = "{uniform: [..]} for a range, {choice: [..]} to draw one item, {const: [..]} to pass the list on"
             self.complain(path, f"a list is not a value; {hint}write {choices}")
-        elif meant := _call(value):
-            self.complain(path, meant)
         else:
             self._add(path, "const", value, whens)
 
@@ -178,27 +176,15 @@ class Reader:
 # ------------------------------------------------------------ other tools' ways to write a space
 # Taken literally they would be constants, and search nothing.
 
-_CALL = re.compile(r"\s*(?:[A-Za-z_]+\.)*(?:suggest_|q|)([A-Za-z_]+)\s*\(")
-_CALLS = {
-    **{name: name for name in forms.NAMES},
-    **{"qlog": "loguniform", "log_uniform": "loguniform", "float": "uniform"},
-    **{"randint": "int", "lograndint": "logint", "categorical": "choice", "grid_search": "choice"},
+_ELSEWHERE = {
+    **{"log_uniform": "loguniform", "float": "uniform", "randint": "int", "lograndint": "logint"},
+    **{"categorical": "choice", "grid_search": "choice"},
 }
 _BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"), ("minval", "maxval"))
 _LISTS = ("values", "categories", "choices", "vals", "_value", "grid", "grid_search")
 _BESIDE = {"distribution", "type", "_type", "log", "scale", "q", "step", "name", "count", "base"}
 _WORDS = {"value", *_BESIDE, *_LISTS, *(name for pair in _BOUNDS for name in pair)}
 _WRITE = "write {uniform: [1, 10]} or {choice: [1, 10]}, or {const: ..} if"
-
-
-def _call(value: object) -> str:
-    """Return what to write instead of ``tune.loguniform(1e-4, 1)``; empty for other values."""
-    found = _CALL.match(value) if isinstance(value, str) else None
-    form = _CALLS.get(found[1].lower()) if found else None
-    if form is None:
-        return ""
-    example = f"{{{form}: [1, 10]}}"
-    return f"{show(value)} is text here, not a range; write {example}, or {{const: ..}} if text is meant"
 
 
 def _foreign(value: Mapping[str, object]) -> str:
