@@ -29,10 +29,10 @@ from gpusched.driver.assemble import (
     Beginning,
     ExperimentClock,
     assemble,
-    make_suggester,
     read_recipe,
 )
 from gpusched.driver.loop import Driver, replay
+from gpusched.driver.suggester import ChildSuggester
 from gpusched.errors import DeviceError, GpuschedError, InputError
 from gpusched.executors import live as executors
 from gpusched.executors.hub import Hub
@@ -100,7 +100,8 @@ class Daemon:
         # The warm server imports torch by now: what syncs to disk comes after it.
         self.journal = journal or self._begin()
         self._edits = Edits(paths, recipe.script)
-        self._suggester = make_suggester(recipe, self.experiment)
+        trials = self.experiment.state.trials
+        self._suggester = ChildSuggester(recipe, trials) if recipe.has_memory else None
         source = recorded(paths).get("recipe")
         folder = Path(source).parent if source is not None else paths.root
         self._loggers = Loggers(paths, recipe.log_to, folder)

@@ -20,7 +20,6 @@ from gpusched import plugins, policies
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.driver.loop import replay
-from gpusched.driver.suggester import ChildSuggester
 from gpusched.errors import DamagedState, InputError
 from gpusched.folder.files import private_folder, write_durably
 from gpusched.folder.paths import ExperimentPaths
@@ -110,15 +109,6 @@ def policy_file(recipe: Recipe) -> Path | None:
     """Return the file of a policy of the user's own; None for one of ours, or of a package."""
     name = recipe.policy_name
     return Path(name.rpartition(":")[0]) if plugins.is_file(name) else None
-
-
-def make_suggester(
-    recipe: Recipe, search: Experiment, *, is_virtual: bool = False
-) -> ChildSuggester | None:
-    """Return what carries out ``Suggest``, for a sampler with a memory. ``is_virtual``: time stands still meanwhile."""
-    if not recipe.has_memory:
-        return None
-    return ChildSuggester(recipe, search.state.trials, is_patient=is_virtual)
 
 
 def assemble(

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from gpusched import policies
 from gpusched.core.events import DevicesJoined
 from gpusched.core.experiment import Experiment
-from gpusched.driver.assemble import make_suggester
 from gpusched.driver.loop import Driver, Observer
+from gpusched.driver.suggester import ChildSuggester
 from gpusched.journal.log import Journal
 from gpusched.recipe.recipe import Recipe
 from gpusched.sim.executor import SimExecutor
@@ -86,7 +86,8 @@ def run(
     """Run the search of this recipe to its end."""
     began = time.perf_counter()
     search, executor = experiment(setup, of), setup.machine()
-    suggester = make_suggester(of, search, is_virtual=True)
+    trials = search.state.trials
+    suggester = ChildSuggester(of, trials, is_patient=True) if of.has_memory else None
     driver = Driver(search, executor, journal, suggester=suggester, observer=observer, check=check)
     gc.disable()  # a simulation makes no cyclic garbage, and keeps ever more that would be looked at
     try:
