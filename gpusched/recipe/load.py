@@ -67,7 +67,8 @@ def load_recipe(
             _apply_flag(document, key, value)
     _find_module(document, path.absolute().parent)
     findings = _unknown_keys(document.data)
-    wrong = {path[0] for path in document.unusable} | {path[0] for path, _ in findings}
+    told = {problem.path for problem in document.problems}
+    wrong = {path[0] for path in told if path} | {path[0] for path, _ in findings}
     fields: dict[str, Any] = {}
     for name in [name for name in document.data if name not in wrong]:
         try:
@@ -75,7 +76,6 @@ def load_recipe(
         except ValueError as error:
             findings.append(((name, *getattr(error, "path", ())), str(error)))
     recipe, more = _check_values(fields, path.absolute())
-    told = {problem.path for problem in document.problems}
     for where, message in (*findings, *more):
         if where not in told:
             document.complain(where, message)
@@ -155,7 +155,6 @@ def _set(document: Document, path: Path, text: str, place: SourcePlace) -> None:
         return
     for problem in value.problems:
         document.problems.append(Problem(place, (*path, *problem.path), problem.message))
-    document.unusable |= {(*path, *below) for below in value.unusable}
     branch: dict[str, Any] = document.data
     for depth, name in enumerate(path[:-1], 1):
         inner = branch.setdefault(str(name), {})

@@ -57,8 +57,6 @@ class Document:
     data: Any
     places: dict[Path, SourcePlace]
     problems: list[Problem] = field(default_factory=list)
-    #: Keys whose value could not be taken; a placeholder stands there.
-    unusable: set[Path] = field(default_factory=set)
 
     def place(self, path: Path) -> SourcePlace:
         """Return the place of a key: an override of it or inside it, its line, or the nearest map around it."""
@@ -177,7 +175,7 @@ class _Builder:
             return None
         self.document.places.setdefault(path, self._place(node))
         if not str(node.tag).startswith(_TAGS):
-            self._complain(node, path, f"a tag ({str(node.tag)[:40]}); leave it out")
+            self.document.complain(path, f"a tag ({str(node.tag)[:40]}); leave it out")
         if node.id == "sequence":
             return [self.value(item, (*path, place)) for place, item in enumerate(node.value)]
         if node.id == "mapping":
@@ -185,7 +183,8 @@ class _Builder:
         try:
             return whole(node.value) if node.style else plain(str(node.tag), node.value)
         except ValueError as error:
-            return self._complain(node, path, str(error))
+            self.document.complain(path, str(error))
+            return None
 
     def _mapping(self, node: Any, path: Path) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -207,10 +206,6 @@ class _Builder:
             self.document.places[here] = self._place(key_node)
             found[key] = self.value(value_node, here)
         return found
-
-    def _complain(self, node: Any, path: Path, message: str) -> None:
-        self.document.problems.append(Problem(self._place(node), path, message))
-        self.document.unusable.add(path)
 
     def _place(self, node: Any) -> SourcePlace:
         return SourcePlace(self._origin, node.start_mark.line + 1)
