@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -99,12 +99,10 @@ def measured_delays(told: Timeline) -> Delays:
         for incarnation in trial.incarnations:
             steps = incarnation.steps
             # The first step of a launch takes longer than the next: the rest of it is of the launch.
-            if (
-                steps
-                and (step_s := _least(one.report.step_time_s for one in steps[:2])) is not None
-            ):
+            steps_s = [s for one in steps[:2] if (s := one.report.step_time_s) is not None]
+            if steps_s:
                 launches_s = first_s if incarnation.number == 1 else later_s
-                launches_s.append(steps[0].at - incarnation.launched_at - step_s)
+                launches_s.append(steps[0].at - incarnation.launched_at - min(steps_s))
             if steps and incarnation.outcome == "yielded" and incarnation.exited_at is not None:
                 waited_s = incarnation.exited_at - steps[-1].at
                 exits_s.append(waited_s - incarnation.saved_since_report_s)
@@ -119,10 +117,6 @@ def measured_delays(told: Timeline) -> Delays:
 
 def _median(values_s: list[float]) -> float:
     return max(0.0, statistics.median(values_s)) if values_s else 0.0
-
-
-def _least(values_s: Iterable[float | None]) -> float | None:
-    return min((value_s for value_s in values_s if value_s is not None), default=None)
 
 
 def _leaves_for_want_of_time(state: State, entry: Entry) -> bool:
@@ -149,11 +143,8 @@ class SeenTrial:
     @property
     def stride(self) -> int:
         """Steps that a report usually stands for."""
-        return (
-            int(statistics.median(b - a for a, b in pairwise((0, *self.curve))))
-            if self.curve
-            else 1
-        )
+        strides = [b - a for a, b in pairwise((0, *self.curve))]
+        return int(statistics.median(strides or [1]))
 
     @property
     def diverged(self) -> bool:
@@ -209,13 +200,9 @@ class Future:
         """Return the donor's curve, moved by ``shift``, and how it continues."""
         ending = donor.ending or "finished"
         length = donor.last_step if donor.ending else None
-        has_fit = donor.trial in self.curves.fits
-        score = _Path(self.curves, donor, shift, random).score if has_fit else _nowhere
+        path = _Path(self.curves, donor, shift, random)
+        score = path.score if donor.trial in self.curves.fits else lambda step: math.nan
         return SimulatedCurve(score, lambda step: donor.step_s, length, ending, donor.stride)
-
-
-def _nowhere(step: int) -> float:
-    return math.nan
 
 
 class _Path:
