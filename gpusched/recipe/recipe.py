@@ -194,7 +194,6 @@ class Recipe:
         "Other tools that show each trial as a run, live: names, or maps of name and options.",
         {},
         reader=values.anything,
-        example="[tensorboard, {mlflow: {uri: sqlite:///mlflow.db}}]",
     )
     max_trials: Count | None = key("Most configurations to draw; by default no limit.", None)
     max_failures: Count = key("Failed trials, before any reported, that end the search.", 3)

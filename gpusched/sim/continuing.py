@@ -264,7 +264,6 @@ class _Path:
 class Resampled:
     """A workload of one future. Scores are turned back into metrics."""
 
-    name = "resampled"
     defaults: Mapping[str, Any] = {}
 
     def __init__(self, metric: str, mode: Literal["max", "min"], future: Future) -> None:

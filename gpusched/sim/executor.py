@@ -310,8 +310,6 @@ class SimExecutor:
                 yield self._exited(*what)
             case "release":
                 yield from self._released(what)
-            case _:
-                raise AssertionError(f"nothing is called {kind}")
 
     def _saved(self, run: Run, step: int) -> Iterator[Event]:
         """Commit a checkpoint, unless its writer was cut off."""

@@ -69,7 +69,6 @@ class SimulatedCurve:
 class Workload(Protocol):
     """A kind of training. ``defaults``: options that suit it, for policies that have them."""
 
-    name: str
     metric: str
     mode: Literal["max", "min"]
     defaults: Mapping[str, Any]

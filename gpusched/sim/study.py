@@ -49,7 +49,6 @@ class Result:
     steps: int
     workload: str
     label: str
-    top_trial: int | None
     top_steps: int
     launches: int
     device_s: float
@@ -120,7 +119,6 @@ def result(setup: Setup, search: Experiment, executor: SimExecutor, wall_s: floa
         steps=executor.reports,
         workload=setup.workload,
         label=setup.label,
-        top_trial=best.trial if best is not None else None,
         top_steps=best.step if best is not None else 0,
         launches=executor.launches,
         device_s=executor.device_s,

@@ -42,7 +42,6 @@ class Synthetic:
 
     def __init__(self, step_time_s: float = 0.1) -> None:
         self.step_time_s = step_time_s
-        self.name = "synthetic" if step_time_s == 0.1 else f"synthetic:{step_time_s:g}"
 
     def space(self, seed: int) -> Mapping[str, Any]:
         unit = {"uniform": [0.0, 1.0]}

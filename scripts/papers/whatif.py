@@ -54,7 +54,7 @@ class Known:
 
     def __init__(self, setup: Setup) -> None:
         self._of, self._setup = setup.load(), setup
-        self.name, self.metric, self.mode = self._of.name, self._of.metric, self._of.mode
+        self.metric, self.mode = self._of.metric, self._of.mode
         self.defaults = self._of.defaults
 
     def space(self, seed: int) -> Mapping[str, Any]:

@@ -38,7 +38,6 @@ def recorded(name: str) -> Standing:
 class Training:
     """A workload. ``fails``: trials that raise at their second step; ``broken``: trials that report NaN."""
 
-    name = "scene"
     defaults: Mapping[str, Any] = {}
 
     def __init__(self, mode: str, step_s: float, fails: Sequence[int], broken: Sequence[int]):

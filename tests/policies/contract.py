@@ -168,7 +168,6 @@ class RandomWorkload:
 
     seed: int
     mode: Any
-    name: str = "random"
     metric: str = "score"
     defaults: Mapping[str, Any] = field(default_factory=dict)
 

@@ -18,7 +18,7 @@ from tests.faults import FaultyExecutor, Incident
 class Flat:
     """A second a step on one atom; the metric is the step."""
 
-    name, metric, mode, defaults = "flat", "score", "max", {}
+    metric, mode, defaults = "score", "max", {}
 
     def space(self, seed):
         return {"x": 1}
@@ -161,7 +161,7 @@ def test_reconcile_tells_of_every_report_that_was_not_journaled():
 class Scripted:
     """Does what its hyperparameters say: ``steps`` steps of 0.1 s, and fails in step ``fails_at``."""
 
-    name, metric, mode, defaults = "scripted", "accuracy", "max", {}
+    metric, mode, defaults = "accuracy", "max", {}
 
     def space(self, seed):
         return {}
