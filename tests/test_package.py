@@ -12,7 +12,6 @@ import pytest
 
 import gpusched
 from gpusched.cli import main
-from gpusched.protocol import CLIENT_FRAME_BYTES, WORKER_FRAME_BYTES
 from tests.test_layering import PACKAGE, imports_of, nodes_of
 
 ANNOTATED = """
@@ -107,8 +106,3 @@ def test_no_shell() -> None:
         where = f"{source}:{node.lineno}"
         assert called not in ("os.system", "os.popen", "eval", "subprocess.getoutput"), where
         assert not any(word.arg == "shell" for word in node.keywords), where
-
-
-def test_frames_have_a_limit() -> None:
-    assert WORKER_FRAME_BYTES == 64 << 10
-    assert CLIENT_FRAME_BYTES == 1 << 20

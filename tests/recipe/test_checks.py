@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.errors import InputError
 from gpusched.recipe import checks
 from gpusched.recipe.load import load_recipe
 from tests.recipe.conftest import GOOD, Load, Problems
@@ -125,11 +124,6 @@ def test_a_loss_is_not_searched_for_its_most_unasked(load: Load, problems: Probl
 )
 def test_what_a_metrics_name_says(metric: str, better: str | None) -> None:
     assert checks.better_mode(metric) == better
-
-
-def test_a_script_is_no_recipe(folder: Path) -> None:
-    with pytest.raises(InputError, match=r"is a Python script; give the recipe"):
-        load_recipe(folder / "train.py")
 
 
 def test_a_recipe_from_standard_input(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

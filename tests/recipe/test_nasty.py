@@ -20,11 +20,6 @@ def more(name: str, text: str, *problems: str) -> Nasty:
     return Nasty(name, GOOD + text, problems)
 
 
-def space(name: str, text: str, *problems: str) -> Nasty:
-    """A good recipe whose space, from line 4 on, is this one."""
-    return Nasty(name, GOOD.replace("{lr: {loguniform: [1e-4, 1]}}", text), problems)
-
-
 #: A line of a recipe (in the place of the good one with this key, else behind the good ones) and its problem.
 LINES = """
 target: .nan => target: .nan: a number in a recipe must be finite
@@ -139,13 +134,6 @@ WHOLE = [
         ),
     ),
     more("odd key", '"a\\nb\\u202e": 1\n', "5: 'a\\nb\\u202e': unknown key"),
-    more(
-        "several at once",
-        "sede: 1\nmode: best\nmax_atoms: 0\n",
-        "5: sede: unknown key; did you mean seed?",
-        "6: mode: should be max or min, not 'best'",
-        "7: max_atoms: must be at least 1, not 0",
-    ),
     more("name newline", 'name: "a\\n"\n', "5: name: 'a\\n' is not a name"),
     more("python missing", "launch: cold\npython: ./no/python\n", "6: python: "),
     more(
@@ -170,7 +158,6 @@ WHOLE = [
     ),
     more("smallest", "devices: cpu:2\nsizes: [4, 8]\n", "6: sizes: the smallest trial has 4 atoms"),
     more("no atom a GPU", "atoms_per_gpu: 0\n", "5: atoms_per_gpu: must be"),
-    more("bundle", "gpus_per_atom: 4\n", "5: gpus_per_atom: unknown key; here it is sizes"),
     more(
         "max below sizes",
         "sizes: [2, 4]\nmax_atoms: 1\n",
@@ -191,16 +178,6 @@ WHOLE = [
         "6: policy.r: the first rung",
         "8: policy.eta: must be more than 1",
         "9: policy.quantum_s: unknown option of hypersched",
-    ),
-    space(
-        "misspelt form",
-        "\n  n:\n    chioce: [1]",
-        "6: space.n.chioce: a list is not a value; did you mean the form choice?",
-    ),
-    space(
-        "circle",
-        "\n  a: {const: 1, when: {b: 1}}\n  b: {const: 1, when: {a: 1}}",
-        "5: space.a.when: the conditions go in a circle",
     ),
 ]
 NASTY = [*WHOLE, *map(of_line, LINES.strip().splitlines())]

@@ -11,9 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from gpusched import policies
-from gpusched.driver.assemble import rules
 from gpusched.recipe.classes import check_policy
-from tests.recipe.conftest import Load
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +110,3 @@ def test_every_registered_policy_has_valid_defaults(name: str) -> None:
     found, options, findings = check_policy({"name": name, **bounds})
     assert (found, findings) == (name, [])
     assert policies.make(name, options) is not None
-
-
-def test_pop_aims_at_the_target_of_the_recipe(load: Load) -> None:
-    pop = "policy: {name: pop, metric_min: 0, metric_max: 1}\n"
-    recipe = load(pop + "target: 0.9\n")
-    assert rules(recipe).target == 0.9

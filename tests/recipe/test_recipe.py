@@ -54,30 +54,11 @@ def test_the_least_recipe_has_every_default(load: Load, folder: Path) -> None:
     assert recipe == Recipe(
         name="digits",
         script=folder / "train.py",
-        args=(),
         cwd=folder,
         deadline_s=600.0,
         metric="accuracy",
-        mode="max",
         space={"lr": {"loguniform": [1e-4, 1]}},
-        policy_name="hypersched",
         policy_options=recipe.policy_options,
-        devices="auto",
-        max_atoms=None,
-        sizes=(),
-        batch="per_atom",
-        lr_power=-1.0,
-        scaling="auto",
-        launch="warm",
-        python=None,
-        preload=None,
-        env={},
-        seed=0,
-        max_trials=None,
-        max_failures=3,
-        save_every_s=300.0,
-        hang_limit_s=None,
-        target=None,
     )
     assert recipe.policy_options["R"] is None
 
@@ -232,6 +213,7 @@ def test_a_recipe_by_relative_path_resolves_to_absolute_paths(
     ("name", "message"),
     [
         ("digit.yaml", "no such file; did you mean"),
+        ("train.py", "is a Python script; give the recipe"),
         ("nowhere/x.yaml", "no such file"),
         (".", "is a folder; name the recipe inside it"),
         ("latin1.yaml", ":2: not UTF-8 text (byte 6)"),
