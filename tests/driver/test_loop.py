@@ -74,12 +74,6 @@ def test_reports_are_committed_soon_and_synced_now_and_then(path: Path, journal:
         driver.turn()
 
 
-def test_an_answer_that_is_a_decision_comes_after_the_decision(journal: Journal) -> None:
-    executor = Notebook([[report()]])
-    Driver(stages.running().decides(Pause(0)).experiment, executor, journal).turn()
-    assert executor.told == [Yield(0, 1, save=True), ("go on", 0, 2)]
-
-
 def test_what_happened_at_once_is_synced_at_once(path: Path, journal: Journal) -> None:
     script = Script(devices=2).wants(Start(1), Start(1)).start().drop()
     script.report(0, 0.5).drop().saved(0, 1).drop().report(1, 0.4).drop()
@@ -88,19 +82,6 @@ def test_what_happened_at_once_is_synced_at_once(path: Path, journal: Journal) -
     Driver(script.experiment, executor, journal).turn()
     assert executor.told == [("go on", 1, 2), Yield(0, 1, save=True), ("go on", 0, 2)]
     assert [kind for kind, _ in on_disk(path)] == ["Reported", "Reported"]
-
-
-@pytest.mark.parametrize("since", [0.0, 0.1, 0.7, 12.3, 1e6 + 0.1])
-def test_the_time_to_sync_comes_in_virtual_time_too(
-    path: Path, journal: Journal, since: float
-) -> None:
-    executor = Notebook([[report(at=since)]], clock=since)
-    driver = Driver(
-        stages.running(save_every_s=None, deadline_s=FOR_EVER).experiment, executor, journal
-    )
-    driver.turn()
-    driver.turn()
-    assert len(on_disk(path)) == 1
 
 
 def test_without_a_journal_nothing_waits() -> None:

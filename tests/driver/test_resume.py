@@ -10,12 +10,9 @@ import pytest
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Save, Yield
 from gpusched.core.decisions import Start, WakeAt
 from gpusched.core.events import (
-    DaemonResumed,
     Event,
     QuarantineChanged,
-    TimerFired,
     TrialExited,
-    TrialUp,
     UserAsked,
 )
 from gpusched.core.experiment import Experiment
@@ -27,7 +24,7 @@ from gpusched.journal.rows import Entry
 from tests.core import stages
 from tests.events import reported
 from tests.helpers import Script, launch, snapshot
-from tests.notebook import Notebook, on_disk, report
+from tests.notebook import Notebook, on_disk
 
 # ---------------------------------------------------------------- what the state implies
 
@@ -202,24 +199,3 @@ def test_replay_of_what_cannot_have_happened_is_a_divergence_and_no_crash() -> N
     stubborn = Stubborn(script.rules, script.policy, lambda n: {"n": n})
     with pytest.raises(ReplayDiverged, match="cannot have happened: a rule of another version"):
         replay(stubborn, iter(entries))
-
-
-def test_the_kinds_of_news_that_resume_may_bring_are_journaled(
-    path: Path, journal: Journal
-) -> None:
-    script = stages.starting()
-    found: list[Event] = [TrialUp(at=4.0, trial=0, incarnation=1), report(seq=1, at=4.0)]
-    Driver(script.experiment, Notebook(found=found, clock=4.0), journal).resume(epoch=3)
-    journal.commit()
-    other = Journal.open(path)
-    events = [entry.event for entry in other.entries()]
-    other.close()
-    assert events == [DaemonResumed(at=4.0, epoch=3), *found]
-
-
-def test_a_timer_that_fired_is_journaled(path: Path, journal: Journal) -> None:
-    driver = Driver(stages.running().experiment, Notebook(), journal)
-    driver.experiment.state.timers["wake"] = 5.0
-    driver.turn()
-    driver.turn()
-    assert [kind for kind, _ in on_disk(path)] == [TimerFired.__name__]
