@@ -96,16 +96,19 @@ def measured_delays(told: Timeline) -> Delays:
     """Return the medians of what launches, saves and releases took; 0 for what never happened."""
     first_s, later_s, exits_s = list[float](), list[float](), list[float]()
     for trial in told.trials.values():
+        before = 0
         for incarnation in trial.incarnations:
             steps = incarnation.steps
             # The first step of a launch takes longer than the next: the rest of it is of the launch.
             steps_s = [s for one in steps[:2] if (s := one.report.step_time_s) is not None]
             if steps_s:
                 launches_s = first_s if incarnation.number == 1 else later_s
-                launches_s.append(steps[0].at - incarnation.launched_at - min(steps_s))
+                stride = max(1, steps[0].report.step - before)
+                launches_s.append(steps[0].at - incarnation.launched_at - stride * min(steps_s))
             if steps and incarnation.outcome == "yielded" and incarnation.exited_at is not None:
                 waited_s = incarnation.exited_at - steps[-1].at
                 exits_s.append(waited_s - incarnation.saved_since_report_s)
+            before = steps[-1].report.step if steps else before
     return Delays(
         launch_s=_median(first_s),
         resize_s=_median(later_s or first_s),
@@ -281,7 +284,7 @@ class Resampled:
 
 
 class Midway(SimExecutor):
-    """The machine that the state describes. A trial that trains is as far into its next step as time has passed."""
+    """The machine that the state describes. A trial that trains is as far on its way to a report as time has passed."""
 
     def __init__(self, state: State, workload: Workload, delays: Delays) -> None:
         slots = state.devices.slots.values()
@@ -319,5 +322,5 @@ class Midway(SimExecutor):
             run.save, run.leave = trial.after.save, True
             self._answer(run)
             return
-        step_s = curve.step_time_s(run.step + 1) / speedup
-        self._go_on(run, max(trial.heard_at, self._now - step_s))
+        report_s = curve.stride * curve.step_time_s(run.step + 1) / speedup
+        self._go_on(run, max(trial.heard_at, self._now - report_s))

@@ -12,17 +12,19 @@ import pytest
 
 from gpusched.cli import main
 from gpusched.cli.simulate import whatif_lines
+from gpusched.core.decisions import Start
 from gpusched.errors import InputError
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.sim import whatif
-from gpusched.sim.continuing import Future, Recorded, SeenTrial, TrialCurves
-from gpusched.sim.physics import Delays
+from gpusched.sim.continuing import Future, Midway, Recorded, SeenTrial, TrialCurves
+from gpusched.sim.physics import Delays, SimulatedCurve
 from gpusched.sim.setup import Setup
 from gpusched.sim.whatif import AskedSearch, Interval
 from gpusched.sim.workload import Synthetic
 from scripts.kept import simulate_into
 from tests.faults import FaultySetup, Incident
+from tests.helpers import Script
 
 DEADLINE_S = 6.0
 DELAYS = Delays(launch_s=0.1, resize_s=0.2, save_s=0.05, exit_s=0.03, release_s=0.02)
@@ -58,6 +60,17 @@ def test_reports_of_many_steps_are_continued_as_such():
     made = Future(TrialCurves(seen, None), [0]).curve(0)
     assert (made.stride, made.stride_at(500)) == (50, 50)
     assert math.isfinite(made.metric(550))
+
+
+def test_a_report_of_many_steps_comes_when_all_of_them_are_trained():
+    class Iterations(Synthetic):
+        def curve(self, trial, hparams, seed):
+            return SimulatedCurve(float, lambda step: 0.1, stride=100)
+
+    script = Script(devices=1).wants(Start(1)).start().drop().wait(20.0)
+    script.report(0, step=100, step_time_s=0.1).drop().wait(6.0).asked("unpause", 99).drop()
+    (report,) = Midway(script.state, Iterations(), Delays()).poll(math.inf)
+    assert report.at == pytest.approx(30.0)
 
 
 def test_a_search_goes_on_from_the_middle_of_a_save(tmp_path):

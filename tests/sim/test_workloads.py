@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from gpusched.core.commands import Launch
+from gpusched.core.events import DevicesJoined
 from gpusched.driver.loop import replay
 from gpusched.errors import InputError
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.journal.log import Journal
+from gpusched.journal.rows import Entry
 from gpusched.sim.continuing import measured_delays
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup, experiment, recipe
 from gpusched.sim.study import simulate
 from gpusched.sim.workload import load_workload
 from scripts.kept import simulate_into
+from tests.events import reported
 from tests.faults import Faults, FaultySetup
 
 DELAYS = Delays(launch_s=0.5, resize_s=0.8, save_s=0.05, exit_s=0.1, release_s=0.2)
@@ -55,6 +59,14 @@ def test_what_a_record_measures(recorded):
     found = measured_delays(timeline.read(ExperimentPaths(recorded[2]).journal))
     for name in ("launch_s", "resize_s", "save_s", "exit_s", "release_s"):
         assert getattr(found, name) == pytest.approx(getattr(DELAYS, name))
+
+
+def test_steps_of_a_first_report_are_no_part_of_the_launch():
+    """Reports every 100 iterations: 99 of them counted as the launch."""
+    first = reported(at=7.0, trial=0, seq=1, step=100, metric=0.5, step_time_s=0.05)
+    joined = DevicesJoined(at=0.0, devices=("d0",))
+    entries = [Entry(1, joined, [Launch(0, 1, ("d0",), {})]), Entry(2, first, [])]
+    assert measured_delays(timeline.timeline(entries)).launch_s == pytest.approx(2.0)
 
 
 # ---------------------------------------------------------------- functions
