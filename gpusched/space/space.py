@@ -247,11 +247,11 @@ def command_line(
 ) -> list[str]:
     """Return the arguments of the trial of this number, folder and hyperparameters."""
     drawn = {name: _as_text(value) for name, value in text.flat(hparams)}
-    values = {ID: str(trial), FOLDER: folder, **drawn}
+    values = {ID: str(trial), FOLDER: folder, **dict(_maps(hparams, "")), **drawn}
     filled: list[str] = []
     for argument in arguments:
         named = names_in(argument)
-        if named == [ALL] and ALL not in values and _PLACE.fullmatch(argument.strip()):
+        if named == [ALL] and ALL not in drawn and _PLACE.fullmatch(argument.strip()):
             filled += [f"--{name}={value}" for name, value in drawn.items()]
         elif all(name in values for name in named):
             filled.append(
@@ -260,6 +260,14 @@ def command_line(
                 )
             )
     return filled
+
+
+def _maps(values: Mapping[str, object], prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield each map by its dotted name, as JSON: a map may be the value of one key."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield f"{prefix}{name}", _as_text(value)
+            yield from _maps(value, f"{prefix}{name}.")
 
 
 def _as_text(value: object) -> str:

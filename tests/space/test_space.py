@@ -349,6 +349,10 @@ HPARAMS = {"lr": 1e-05, "opt": "sgd", "net": {"width": 32, "skip": True, "sizes"
         (["$${lr}", "$lr", "{lr}", "$"], ["${lr}", "$lr", "{lr}", "$"]),
         (["${ lr }", "${net.sizes}"], ["1e-05", "[1, 2]"]),
         (
+            ["--lr=${lr}", "--net=${net}"],
+            ["--lr=1e-05", '--net={"width": 32, "skip": true, "sizes": [1, 2]}'],
+        ),
+        (
             ["-v", "${hparams}"],
             [
                 *("-v", "--lr=1e-05", "--opt=sgd"),
