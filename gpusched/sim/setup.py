@@ -157,23 +157,16 @@ def choose_options(
 
     They are its own defaults, then the workload's, then ``overrides``: each goes to every policy that has the option.
     """
+    chosen: dict[str, dict[str, Any]] = {}
     problems: list[str] = []
-    names = [plugins.absolute(name, Path.cwd()) for name in names]
-    known = [name for name in names if policies.is_known(name)]
-    for name in names:
-        if name not in known:
-            problems += [f"--policy: {message}" for _, message in check_policy(name)[2]]
-    wanted: dict[str, dict[str, Any]] = {
-        name: {k: v for k, v in workload.defaults.items() if k in option_names(name)}
-        for name in known
-    }
-    for option, value in overrides.items():
-        takers = [name for name in wanted if option in option_names(name)]
-        # An option that no policy knows is refused by the first.
-        for name in takers or list(wanted)[:1]:
-            wanted[name][option] = value
-    chosen = {}
-    for name, given in wanted.items():
+    absolute = [plugins.absolute(name, Path.cwd()) for name in names]
+    own = {name: option_names(name) for name in absolute}
+    known = {option for options in own.values() for option in options}
+    for name, options in own.items():
+        given = {key: value for key, value in workload.defaults.items() if key in options}
+        for option, value in overrides.items():
+            if option in options or option not in known:  # one that no policy knows is refused
+                given[option] = value
         _, chosen[name], found = check_policy({"name": name, **given})
         problems += [f"{'.'.join(map(str, (name, *path[1:])))}: {text}" for path, text in found]
     return chosen, problems
