@@ -128,7 +128,7 @@ def one(args: argparse.Namespace, runs: Path, seed: int) -> dict[str, Any]:
 
 def live(args: argparse.Namespace, runs: Path, seed: int) -> Path:
     """The folder of a finished search."""
-    space = {**Synthetic().space(seed), "step_s": args.step}
+    space = {**Synthetic.space, "step_s": args.step}
     recipe = {
         "name": f"fidelity-{seed}",
         "script": str(TRIAL),

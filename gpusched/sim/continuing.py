@@ -267,13 +267,11 @@ class _Path:
 class Resampled:
     """A workload of one future. Scores are turned back into metrics."""
 
+    space: Mapping[str, Any] = {}
     defaults: Mapping[str, Any] = {}
 
     def __init__(self, metric: str, mode: Literal["max", "min"], future: Future) -> None:
         self.metric, self.mode, self._future = metric, mode, future
-
-    def space(self, seed: int) -> Mapping[str, Any]:
-        return {}
 
     def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
         found = self._future.curve(trial)

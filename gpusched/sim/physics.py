@@ -67,15 +67,15 @@ class SimulatedCurve:
 
 
 class Workload(Protocol):
-    """A kind of training. ``defaults``: options that suit it, for policies that have them."""
+    """A kind of training. ``space``: what is searched, in the words of a recipe.
+
+    ``defaults``: options that suit it, for policies that have them.
+    """
 
     metric: str
     mode: Literal["max", "min"]
+    space: Mapping[str, Any]
     defaults: Mapping[str, Any]
-
-    def space(self, seed: int) -> Mapping[str, Any]:
-        """Return the search space, in the words of a recipe."""
-        ...
 
     def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
         """Return the curve of a configuration: the same for the same arguments, whatever the policy."""

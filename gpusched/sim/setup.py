@@ -76,7 +76,7 @@ def recipe(setup: Setup) -> Recipe:
         deadline_s=setup.deadline_s,
         metric=workload.metric,
         mode=workload.mode,
-        space=workload.space(setup.seed),
+        space=workload.space,
         policy_name=setup.policy,
         policy_options=options,
         devices=f"cpu:{setup.atoms}",
@@ -121,7 +121,7 @@ def plan(
         wrong.append(f"--atoms must be from 1 to {MAX_ATOMS}, not {base.atoms}")
     if seeds < 1:
         wrong.append(f"--seeds must be at least 1, not {seeds}")
-    space = parse_space(workload.space(base.seed))
+    space = parse_space(workload.space)
     sampler, sampler_options, found = check_sampler(base.sampler, Path.cwd(), space)
     wrong += [f"--sampler: {message}" for _, message in found]
     _refuse(wrong)

@@ -32,6 +32,7 @@ class Synthetic:
 
     metric = "score"
     mode: Literal["max", "min"] = "max"
+    space: Mapping[str, Any] = {key: {"uniform": [0.0, 1.0]} for key in ("b0_quantile", "b1", "b2")}
     defaults: Mapping[str, Any] = {
         "r": 5,
         "R": 500,
@@ -42,10 +43,6 @@ class Synthetic:
 
     def __init__(self, step_time_s: float = 0.1) -> None:
         self.step_time_s = step_time_s
-
-    def space(self, seed: int) -> Mapping[str, Any]:
-        unit = {"uniform": [0.0, 1.0]}
-        return {"b0_quantile": unit, "b1": unit, "b2": unit}
 
     def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
         b0 = -0.1 * math.log1p(-hparams["b0_quantile"])
@@ -108,9 +105,9 @@ class Function:
             raise InputError(f"{file}: MODE must be 'max' or 'min', not {self.mode!r}")
         self._step_time_s = _seconds(getattr(module, "STEP_TIME", 1.0), f"{file}: STEP_TIME")
         self.defaults: Mapping[str, Any] = {}
-        self._space = getattr(module, "SPACE", {"u": {"uniform": [0.0, 1.0]}})
+        self.space: Mapping[str, Any] = getattr(module, "SPACE", {"u": {"uniform": [0.0, 1.0]}})
         try:
-            parse_space(self._space)
+            parse_space(self.space)
         except SpaceError as error:
             raise InputError(
                 "\n".join(f"{file}: SPACE: {line}" for line in str(error).splitlines())
@@ -130,10 +127,6 @@ class Function:
                 f"{self.name}: must take (hparams, step) or (hparams, step, random), not {count} arguments"
             )
         return call if count == 3 else lambda hparams, step, random: call(hparams, step)
-
-    def space(self, seed: int) -> Mapping[str, Any]:
-        space: Mapping[str, Any] = self._space
-        return space
 
     def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
         random = Random(f"{seed}/function/{trial}")

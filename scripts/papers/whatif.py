@@ -55,10 +55,7 @@ class Known:
     def __init__(self, setup: Setup) -> None:
         self._of, self._setup = setup.load(), setup
         self.metric, self.mode = self._of.metric, self._of.mode
-        self.defaults = self._of.defaults
-
-    def space(self, seed: int) -> Mapping[str, Any]:
-        return self._of.space(seed)
+        self.space, self.defaults = self._of.space, self._of.defaults
 
     def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
         return self._of.curve(trial, hparams, self._setup.seed)

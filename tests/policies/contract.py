@@ -169,10 +169,8 @@ class RandomWorkload:
     seed: int
     mode: Any
     metric: str = "score"
+    space: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-
-    def space(self, seed: int) -> Mapping[str, Any]:
-        return {}
 
     def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
         random = Random(f"{self.seed}/curve/{trial}")

@@ -18,10 +18,7 @@ from tests.faults import FaultyExecutor, Incident
 class Flat:
     """A second a step on one atom; the metric is the step."""
 
-    metric, mode, defaults = "score", "max", {}
-
-    def space(self, seed):
-        return {"x": 1}
+    metric, mode, space, defaults = "score", "max", {"x": 1}, {}
 
     def curve(self, trial, hparams, seed):
         return SimulatedCurve(float, lambda step: 1.0)
@@ -161,10 +158,7 @@ def test_reconcile_tells_of_every_report_that_was_not_journaled():
 class Scripted:
     """Does what its hyperparameters say: ``steps`` steps of 0.1 s, and fails in step ``fails_at``."""
 
-    metric, mode, defaults = "accuracy", "max", {}
-
-    def space(self, seed):
-        return {}
+    metric, mode, space, defaults = "accuracy", "max", {}, {}
 
     def curve(self, trial, hparams, seed):
         fails_at = hparams.get("fails_at")
