@@ -172,23 +172,40 @@ class TrialCurves:
 
 
 class Future:
-    """One way in which the curves may continue."""
+    """One way in which the curves may continue, as a workload. Scores are turned back into metrics."""
 
-    def __init__(self, curves: TrialCurves, key: Sequence[int]) -> None:
+    space: Mapping[str, Any] = {}
+    defaults: Mapping[str, Any] = {}
+
+    def __init__(
+        self,
+        curves: TrialCurves,
+        key: Sequence[int],
+        metric: str = "score",
+        mode: Literal["max", "min"] = "max",
+    ) -> None:
         """``key``: the seed of all that is drawn."""
         self.curves, self._key = curves, key
+        self.metric, self.mode = metric, mode
 
-    def curve(self, trial: int) -> SimulatedCurve:
+    def curve(
+        self, trial: int, hparams: Mapping[str, Any] | None = None, seed: int = 0
+    ) -> SimulatedCurve:
         """Return the curve of a trial: continued, or for one not seen yet that of a new configuration.
 
         It is drawn from the key and the trial alone, so that two questions meet the same curves.
         """
         seen = self.curves.seen
         random = default_rng([*self._key, trial])
-        if trial in seen:
-            return self._continued(seen[trial], 0.0, random)
-        donor = list(seen.values())[int(random.integers(len(seen)))]
-        return self._continued(donor, self._shift(donor, random), random)
+        donor, shift = seen.get(trial), 0.0
+        if donor is None:
+            donor = list(seen.values())[int(random.integers(len(seen)))]
+            shift = self._shift(donor, random)
+        found = self._continued(donor, shift, random)
+        if self.mode == "min":
+            score = found.metric
+            found.metric = lambda step: -score(step)
+        return found
 
     def _shift(self, donor: SeenTrial, random: Generator) -> float:
         """Return by how much a newcomer's scores differ from its donor's: a part of the way to the nearest other."""
@@ -262,23 +279,6 @@ class _Path:
             value += 0.0 if self._diverged else self._off * min(1.0, self._end / step)
             self._drawn[step] = value + self._noise * float(self._random.standard_normal())
         return min(self._bound, self._drawn[step])
-
-
-class Resampled:
-    """A workload of one future. Scores are turned back into metrics."""
-
-    space: Mapping[str, Any] = {}
-    defaults: Mapping[str, Any] = {}
-
-    def __init__(self, metric: str, mode: Literal["max", "min"], future: Future) -> None:
-        self.metric, self.mode, self._future = metric, mode, future
-
-    def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
-        found = self._future.curve(trial)
-        if self.mode == "min":
-            score = found.metric
-            found.metric = lambda step: -score(step)
-        return found
 
 
 class Midway(SimExecutor):

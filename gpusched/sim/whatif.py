@@ -32,7 +32,6 @@ from gpusched.sim.continuing import (
     Array,
     Future,
     Recorded,
-    Resampled,
     SeenTrial,
     TrialCurves,
 )
@@ -189,9 +188,8 @@ class AskedSearch:
         return float(_forked(functools.partial(self._end_of, workload, add_s)))
 
     def _future(self, add_s: float, number: int) -> float:
-        future = Future(self.curves, [self.recipe.seed, number])
-        workload = Resampled(self.recipe.metric, self.recipe.mode, future)
-        return self._end_of(workload, add_s)
+        of = self.recipe
+        return self._end_of(Future(self.curves, [of.seed, number], of.metric, of.mode), add_s)
 
     def _end_of(self, workload: Workload, add_s: float) -> float:
         gc.disable()
