@@ -127,7 +127,7 @@ def whatif(args: argparse.Namespace) -> int:
     more_s = [common.read_option("--add", text.removeprefix("+"), duration) for text in args.add]
     limit_s = common.read_option("--limit", args.limit, duration)
     paths = common.experiment(args)
-    found = futures_of.answer(paths, more_s, limit_s=limit_s)
+    found = futures_of.answer(paths, more_s, limit_s)
     return common.tell(args, found, "\n".join(whatif_lines(found)))
 
 

@@ -24,13 +24,7 @@ from gpusched.daemon.clients import Clients
 from gpusched.daemon.provenance import Edits, recorded
 from gpusched.daemon.resuming import settle_policy
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
-from gpusched.driver.assemble import (
-    Assembled,
-    Beginning,
-    ExperimentClock,
-    assemble,
-    read_recipe,
-)
+from gpusched.driver.assemble import Assembled, Beginning, ExperimentClock, assemble, read_recipe
 from gpusched.driver.loop import Driver, replay
 from gpusched.driver.suggester import ChildSuggester
 from gpusched.errors import DeviceError, GpuschedError, InputError

@@ -115,11 +115,6 @@ PRIVATE = "private"
 """A ``cwd`` that stands for the folder of each trial's own files."""
 
 
-def check_cwd(cwd: FilePath) -> Iterator[Finding]:
-    if not cwd.is_dir():
-        yield ("cwd",), f"no such folder: {show(str(cwd))}; make it, or leave cwd out"
-
-
 # ------------------------------------------------------------ trials of an earlier search
 # They stand in the resolved recipe, so that a resume reads no other folder.
 

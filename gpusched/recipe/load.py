@@ -222,8 +222,10 @@ def _check_values(fields: Mapping[str, Any], file: FilePath) -> tuple[Recipe, li
     if found["cwd"] == checks.PRIVATE:
         found["cwd"] = FilePath(checks.PRIVATE)
     else:
-        found["cwd"] = checks.absolute(folder, found["cwd"] or ".")
-        findings += checks.check_cwd(found["cwd"])
+        cwd = found["cwd"] = checks.absolute(folder, found["cwd"] or ".")
+        if not cwd.is_dir():
+            why = f"no such folder: {show(str(cwd))}; make it, or leave cwd out"
+            findings.append((("cwd",), why))
     draft = Recipe(**found)
     if "script" in fields:
         findings += checks.check_script(script, draft.launch, fields.get("python"))

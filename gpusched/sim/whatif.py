@@ -28,20 +28,14 @@ from numpy.random import default_rng
 from gpusched.core.state import State
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.sim.continuing import (
-    Array,
-    Future,
-    Recorded,
-    SeenTrial,
-    TrialCurves,
-)
+from gpusched.sim.continuing import Array, Future, Recorded, SeenTrial, TrialCurves
 from gpusched.sim.physics import Workload
 from gpusched.text import count
 
 #: A future is a copy of this process, with all that has been read and replayed.
 FORK = multiprocessing.get_context("fork")
-#: Most futures of one question, and the seconds that the answer may take.
-FUTURES, LIMIT_S = 20, 5.0
+#: Most futures of one question.
+FUTURES = 20
 #: Fewer curves than this, or fewer reports on the longest, say nothing about the rest.
 LEAST_CURVES, LEAST_STEPS, LEAST_FUTURES = 3, 4, 3
 #: How far gains come out otherwise than a future has them: the deviation of their ratio's logarithm, the most, and how
@@ -217,12 +211,7 @@ def _seen(state: State) -> Iterator[SeenTrial]:
 # ---------------------------------------------------------------- one command's worth
 
 
-def answer(
-    paths: ExperimentPaths,
-    more_s: Sequence[float],
-    *,
-    limit_s: float = LIMIT_S,
-) -> dict[str, Any]:
+def answer(paths: ExperimentPaths, more_s: Sequence[float], limit_s: float) -> dict[str, Any]:
     """Answer in a child of low priority, as JSON: the search as it is, and with more time.
 
     Raises InputError where too little is known, DamagedState.

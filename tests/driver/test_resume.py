@@ -9,12 +9,7 @@ import pytest
 
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Save, Yield
 from gpusched.core.decisions import Start, WakeAt
-from gpusched.core.events import (
-    Event,
-    QuarantineChanged,
-    TrialExited,
-    UserAsked,
-)
+from gpusched.core.events import Event, QuarantineChanged, TrialExited, UserAsked
 from gpusched.core.experiment import Experiment
 from gpusched.driver.loop import Driver, live_trials, outstanding, replay
 from gpusched.errors import ReplayDiverged
