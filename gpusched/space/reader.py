@@ -61,7 +61,8 @@ class Reader:
             if name in forms.NAMES:
                 self.complain(here, f"{name} is the name of a form and cannot name a key")
             elif not KEY.fullmatch(name):
-                self.complain(here, "a key is made of letters, digits, _ and -, up to 64")
+                rule = "letters, digits, _ and -, up to 64; a.b is written as a: {b: ..}"
+                self.complain(here, f"a key is made of {rule}")
             elif not isinstance(value, Mapping):
                 self._read_value(here, value, whens)
             elif any(form in value for form in forms.NAMES):

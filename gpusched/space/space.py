@@ -136,7 +136,7 @@ def parse_space(raw: object) -> Space:
 
 
 def flat(values: Mapping[str, object], leaves: Mapping[Path, Leaf]) -> Values:
-    """Return nested values by their paths; a map that is the value of one key of the space stays whole."""
+    """Return values, nested or by dotted name, by their paths; a map that is the value of one key stays whole."""
     found: Values = {}
 
     def walk(path: Path, value: object) -> None:
@@ -144,10 +144,9 @@ def flat(values: Mapping[str, object], leaves: Mapping[Path, Leaf]) -> Values:
             found[path] = value
             return
         for name, inner in value.items():
-            walk((*path, str(name)), inner)
+            walk((*path, *str(name).split(".")), inner)
 
-    for name, value in values.items():
-        walk((str(name),), value)
+    walk((), values)
     return found
 
 
@@ -169,19 +168,11 @@ def is_whole(space: Space, values: Mapping[str, object]) -> bool:
 def fill_in(
     space: Space, values: Mapping[str, object], name: str, *, may_be_outside: bool = False
 ) -> dict[str, object]:
-    """Return a configuration with these values, by dotted name or nested; the rest is drawn. Raises InputError.
+    """Return a configuration with these values; the rest is drawn. Raises InputError.
 
     ``may_be_outside``: values outside the bounds are taken.
     """
-    nested: dict[str, object] = {}
-    for key, value in values.items():
-        branch = nested
-        *path, last = key.split(".")
-        for part in path:
-            inner = branch.setdefault(part, {})
-            branch = inner if isinstance(inner, dict) else {}
-        branch[last] = value
-    drawn, found = _completed(space, 0, name, nested, may_be_outside)
+    drawn, found = _completed(space, 0, name, values, may_be_outside)
     if found:
         told = (f"{'.'.join(where)} {message}".strip() for where, message in found)
         raise InputError("\n".join(told))

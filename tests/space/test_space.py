@@ -267,6 +267,8 @@ def test_what_is_tried_first_comes_first_and_moves_nothing() -> None:
     begun = space.sample(0)
     assert (begun["lr"], begun["opt"], begun["momentum"]) == (0.1, "sgd", 0.9)
     assert set(begun) == {"lr", "opt", "momentum", "net"}, "the rest is drawn"
+    dotted = sequence.make("random", nets, 7, [first[0], {"net.width": 3}])
+    assert dotted.sample(1) == space.sample(1)
     assert [space.sample(n + 2) for n in range(5)] == [plain.sample(n) for n in range(5)]
 
 
@@ -279,6 +281,7 @@ def test_what_is_tried_first_comes_first_and_moves_nothing() -> None:
         ({"lr": "1e-"}, (0, "lr"), "is not a number; the space has"),
         ({"net": {"width": 3.5}}, (0, "net", "width"), "outside"),
         ({"net": 3}, (0, "net"), "did you mean net.width?"),
+        ({"net.width": 10}, (0, "net", "width"), "10 is outside"),
         ({"opt": "adam", "momentum": 0.5}, (0, "momentum"), "its 'when' does not hold"),
         ({}, (0,), "empty"),
     ],
