@@ -76,8 +76,10 @@ class ChildSuggester:
         self._is_patient = is_patient
         self._limit_s = limit_s
         self._asked_at_s = 0.0
-        #: Configurations that an earlier search tried, and those of this one's first so many trials.
+        #: Configurations that an earlier search tried, and those of this one's first so many trials. What a recipe
+        #: names is tried all the same.
         self._tried = {identity(one["hparams"]) for one in recipe.after}
+        self._tried -= {identity(self._drawn.sample(n)) for n in range(len(recipe.try_first))}
         self._counted = 0
         #: State and number of reports of each trial, as the process was told last.
         self._told: dict[int, tuple[str, int]] = {}

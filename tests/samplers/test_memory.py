@@ -259,6 +259,11 @@ def test_a_sampler_that_learns_has_seen_the_earlier_search(folder: Path, earlier
     suggester.close()
     assert found.by == "Telling"
     assert found.hparams["lr"] == recipe.after[0]["hparams"]["lr"] * 1.01
+    named = recipe.after[0]["hparams"]
+    recipe = load(
+        folder, "telling.py:Telling", f"after: {earlier}\ntry_first: [{json.dumps(named)}]\n"
+    )
+    assert ask(ChildSuggester(recipe, {}), 0).hparams == named, "though it was tried before"
 
 
 @pytest.mark.parametrize(
