@@ -70,15 +70,12 @@ class FragileJournal:
 
 @dataclass
 class Facts:
-    """What can be found out anew: every report, in the trials' own files, and which devices are out of order."""
+    """What a new daemon finds out beside the trials: which devices are out of order."""
 
-    reports: dict[int, list[Reported]] = field(default_factory=dict)
     quarantined: dict[str, QuarantineChanged] = field(default_factory=dict)
 
     def note(self, event: Event) -> None:
-        if isinstance(event, Reported):
-            self.reports.setdefault(event.trial, []).append(event)
-        elif isinstance(event, QuarantineChanged) and event.reason:
+        if isinstance(event, QuarantineChanged) and event.reason:
             self.quarantined[event.device] = event
         elif isinstance(event, QuarantineChanged):
             self.quarantined.pop(event.device, None)
@@ -113,17 +110,10 @@ class FragileExecutor:
         return events
 
     def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
-        """Like the machine, but with every report that was missed and not only the last of each trial."""
-        events: list[Event] = [
-            replace(event, at=self.now()) for event in self._facts.quarantined.values()
-        ]
-        for trial in live:
-            missed = [r for r in self._facts.reports.get(trial.trial, ()) if r.seq > trial.last_seq]
-            events += [replace(report, at=self.now()) for report in missed]
-            found = self._executor.reconcile([trial])
-            events += [event for event in found if not isinstance(event, Reported)]
+        broken = [replace(event, at=self.now()) for event in self._facts.quarantined.values()]
+        found = self._executor.reconcile(live)
         self._points.pass_by("after reconcile")
-        return events
+        return [*broken, *found]
 
 
 class InProcess(Process):
