@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import math
+import multiprocessing
 import os
 import signal
 import statistics
@@ -137,18 +138,22 @@ def run_all(
 ) -> list[R]:
     """Do the work, ``simulate`` or another function of a module, on ``jobs`` processes (None: one a core).
 
-    Raises what the first run to fail raised.
+    Raises what the first run to fail raised; that, and Ctrl-C, ends the others.
     """
     jobs = min(jobs or len(os.sched_getaffinity(0)), len(setups))
     if jobs <= 1:
         return [work(setup) for setup in setups]
     for setup in setups:
         setup.load()  # here, so that what is wrong with a workload is said once, and forked processes have it
+    others = multiprocessing.active_children()
     with ProcessPoolExecutor(jobs, initializer=_begin) as pool:
         try:
             return list(pool.map(work, setups))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():
+                if worker not in others:
+                    worker.terminate()
             raise
 
 

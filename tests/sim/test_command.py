@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from gpusched.cli import main
+from tests.rig import PATIENCE_S
 
 SHORT = ["--deadline", "4", "--seeds", "2", "--jobs", "1"]
+FIRST_FAILS = """
+import time
+
+def f(hp, step):
+    if hp["u"] > 0.5:  # which the first trial of seed 1 draws, and that of seed 0 does not
+        time.sleep(600)
+    raise RuntimeError("no such data")
+"""
 
 
 def simulate(capsys, *arguments):
@@ -69,6 +80,17 @@ def test_a_function_that_fails_in_another_process(capsys, tmp_path):
     code, _, err = simulate(capsys, f"{file}:f", "--seeds", "3", "--jobs", "2")
     assert code == 2
     assert "RuntimeError: no such data" in err
+
+
+def test_a_run_that_fails_ends_the_others(tmp_path):
+    """The command waited for them at its end, after a Ctrl-C as well."""
+    file = tmp_path / "own.py"
+    file.write_text(FIRST_FAILS)
+    words = ["simulate", f"{file}:f", "--seeds", "2", "--jobs", "2"]
+    command = [sys.executable, "-m", "gpusched", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "RuntimeError: no such data" in done.stderr
 
 
 def test_no_model_at_all_is_exit_code_3(capsys):
