@@ -179,7 +179,8 @@ class StopTree(Frame, tag="stop"):
 
 
 class LaunchSpec(Frame, tag="launch"):
-    """All that a shim needs to run an incarnation. ``dir``: the trial's folder; ``module``: run ``script`` as this.
+    """All that a shim needs to run an incarnation. ``dir``: the trial's folder; ``module``: run ``script`` as this;
+    ``rank_cpus``: the cores of each rank, one entry a rank.
 
     ``epoch`` is the daemon's that asks; without a daemon for ``tether_s`` the trial saves and leaves. Ranks that have
     said their last word may take ``leave_grace_s`` to end.
@@ -187,15 +188,13 @@ class LaunchSpec(Frame, tag="launch"):
 
     trial: Count
     incarnation: Count
-    ranks: Number
     dir: str
     experiment_dir: str
     script: str
     args: list[str]
     cwd: str
     env: dict[str, str]
-    rank_env: list[dict[str, str]]
-    rank_cpus: list[list[int]] | None
+    rank_cpus: list[list[int]]
     python: str
     epoch: Count = 0
     tether_s: Seconds = 120.0

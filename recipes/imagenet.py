@@ -32,7 +32,7 @@ DEFAULTS = {
     "batch": 128,
     "updates": 100,
     "validation_batches": 20,
-    "workers": 4,
+    "workers": 8,
 }
 DECAY_EPOCHS = (60, 120, 160)
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -126,7 +126,7 @@ def main():
     folder = (Path(__file__).parent / Path(hp.data).expanduser()).resolve()
     training, validation = open_images(folder, hp.side)
     validation = some_of(validation, hp.validation_batches * hp.batch)
-    workers = int(os.environ.get("GPUSCHED_LOADER_WORKERS", hp.workers))
+    workers = min(hp.workers, len(os.sched_getaffinity(0)) - 1)  # of the cores that this rank has
     options = {"num_workers": workers, "persistent_workers": workers > 0}
 
     net = models.get_model(hp.model, num_classes=len(training.classes))

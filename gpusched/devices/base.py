@@ -23,16 +23,12 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The ranks' use of a trial's devices; one entry of ``rank_env`` and ``rank_cpus`` a rank."""
+    """The ranks' use of a trial's devices: variables that all have, and the cores of each (one entry a rank)."""
 
     kind: Literal["cpu", "cuda"]
-    rank_env: tuple[Mapping[str, str], ...]
-    rank_cpus: tuple[tuple[int, ...], ...] | None
+    environment: Mapping[str, str]
+    rank_cpus: tuple[tuple[int, ...], ...]
     threads_per_rank: int
-
-    @property
-    def ranks(self) -> int:
-        return len(self.rank_env)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,18 +76,10 @@ class CpuDevices:
         unknown = [device for device in devices if device not in self._core_of]
         if unknown or not devices:
             raise DeviceError(f"no such CPU slot: {', '.join(unknown) or 'none was named'}")
-        environment = {
-            "GPUSCHED_DEVICE": "cpu",
-            "OMP_NUM_THREADS": "1",
-            # A rank has one core: a loader's workers would only take it from the training.
-            "GPUSCHED_LOADER_WORKERS": "0",
-            "GLOO_SOCKET_IFNAME": "lo",
-            # A rank must not find the GPUs of a machine on which it was given a CPU slot.
-            "CUDA_VISIBLE_DEVICES": "",
-        }
         return Placement(
             kind="cpu",
-            rank_env=tuple(dict(environment) for _ in devices),
+            # A rank must not find the GPUs of a machine on which it was given a CPU slot.
+            environment={"CUDA_VISIBLE_DEVICES": ""},
             rank_cpus=tuple((self._core_of[device],) for device in devices),
             threads_per_rank=1,
         )

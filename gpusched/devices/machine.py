@@ -7,7 +7,7 @@ in it. Both have indices in PCI order, UUIDs or unambiguous beginnings of them.
 placement is as good; where bridges join pairs, these are neighbours on the bus, and are given out in that order.)
 
 Every rank sees all GPUs of its trial (nccl wants to), by UUID, which stays right in any order of counting. It runs on
-the cores next to its GPU; threads of arithmetic and the hint for loaders are an even share over all GPUs there.
+the cores next to its GPU; threads of arithmetic are an even share over all GPUs there.
 """
 
 from __future__ import annotations
@@ -21,17 +21,7 @@ from gpusched.devices.base import Placement
 from gpusched.devices.nvml import Gpu
 from gpusched.errors import DeviceError
 
-LOADER_WORKERS_MAX = 16
 _ALL = {"auto", "cuda", "gpu", ""}
-
-COMMON = {
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-    "GPUSCHED_DEVICE": "cuda",
-    "NCCL_SOCKET_IFNAME": "lo",
-    "GLOO_SOCKET_IFNAME": "lo",
-    # torchelastic would set 1, whose abort can itself hang; 3 tears the process down without it.
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
-}
 
 
 def islands(gpus: Sequence[Gpu]) -> dict[str, int]:
@@ -100,21 +90,15 @@ def listing(pool: Sequence[Gpu]) -> str:
 
 
 def place(shares: Sequence[tuple[Gpu, int]], machine: Sequence[Gpu]) -> Placement:
-    """Return one entry a rank, in the order of ``shares``: its GPU, and how many trials share that."""
+    """Return how ranks use these GPUs, one rank each. ``shares``: a GPU, and how many trials share it."""
     allowed = os.sched_getaffinity(0)
     cores = [tuple(sorted(gpu.cpus & allowed or allowed)) for gpu, _ in shares]
     pool = {*machine, *(gpu for gpu, _ in shares)}
     parts = [trials * sum(gpu.cpus == other.cpus for other in pool) for gpu, trials in shares]
-    own = [max(1, len(near) // count) for near, count in zip(cores, parts, strict=True)]
+    own = min(len(near) // count for near, count in zip(cores, parts, strict=True))
     siblings = (psutil.cpu_count() or 1) // (psutil.cpu_count(logical=False) or 1)
-    threads = max(1, min(own) // max(1, siblings))
-    rank_env = tuple(
-        {
-            **COMMON,
-            "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu, _ in shares),
-            "OMP_NUM_THREADS": str(threads),
-            "GPUSCHED_LOADER_WORKERS": str(max(1, min(LOADER_WORKERS_MAX, count - 1))),
-        }
-        for count in own
-    )
-    return Placement("cuda", rank_env, tuple(cores), threads)
+    environment = {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu, _ in shares),
+    }
+    return Placement("cuda", environment, tuple(cores), max(1, own // max(1, siblings)))

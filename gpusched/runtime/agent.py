@@ -10,7 +10,6 @@ The agent's only signal handlers would be the context's; ``ForkedRanks`` install
 
 from __future__ import annotations
 
-import os
 from signal import SIGTERM, Signals
 from typing import Any
 
@@ -73,11 +72,7 @@ class ForkedRanks(PContext):
 
     def _start(self) -> None:
         for rank, forked in enumerate(self._shim.forked):
-            environment = {
-                **self._shim.spec.env,
-                **self.envs[rank],
-                **self._shim.spec.rank_env[rank],
-            }
+            environment = {**self._shim.spec.env, **self.envs[rank]}
             forked.begin(environment, (self.stdouts[rank], self.stderrs[rank]))
             self._pids[rank] = forked.pid
         self._rendezvous.serve()
@@ -111,7 +106,6 @@ def run_agent(shim: Shim) -> None:
     """Run the incarnation's ranks, forked already, under the elastic agent until none is left."""
     run_id = f"gpusched-{shim.trial}-{shim.incarnation}"
     rendezvous = LoopbackRendezvous(run_id, late=True)
-    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
 
     def start_processes(**agent: Any) -> PContext:
         ranks = ForkedRanks(shim, rendezvous, **agent)

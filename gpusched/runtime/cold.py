@@ -5,9 +5,9 @@
 
 * ``torchrun`` registers our rendezvous and asks for it. The exit codes of ranks that failed are left in the file
   ``GPUSCHED_CODES`` names, for the shim.
-* ``rank``, by any Python 3, gives its process its streams, its cores and its own variables (from ``GPUSCHED_RANKS``),
-  then runs the script with the same interpreter (``gpusched.runtime.rank``), or executes it if it is another kind of
-  program (executable, no ``.py``).
+* ``rank``, by any Python 3, gives its process its streams and its cores (from ``GPUSCHED_RANKS``), then runs the
+  script with the same interpreter (``gpusched.runtime.rank``), or executes it if it is another kind of program
+  (executable, no ``.py``).
 """
 
 from __future__ import annotations
@@ -54,11 +54,9 @@ def rank() -> None:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(file, descriptor)
         os.close(file)
-    os.environ.update(mine["env"])
     os.environ["TORCHELASTIC_ERROR_FILE"] = mine["error"]
     try:
-        if mine["cpus"]:
-            os.sched_setaffinity(0, mine["cpus"])
+        os.sched_setaffinity(0, mine["cpus"])
         score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
         os.write(score, b"500")
         os.close(score)

@@ -48,7 +48,7 @@ def fork_ranks(spec: LaunchSpec) -> list[ForkedRank]:
     """Fork the ranks of ``spec``; each ends at once if this process ends before ``begin``."""
     forked: list[ForkedRank] = []
     lines: list[int] = []
-    for rank in range(spec.ranks):
+    for rank in range(len(spec.rank_cpus)):
         theirs, ours = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -86,11 +86,9 @@ def _set_up(spec: LaunchSpec, local_rank: int) -> None:
     put_title(f"gpusched: trial {spec.trial}.{spec.incarnation} rank {local_rank}")
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
-    cpus = spec.rank_cpus
-    if cpus:
-        with suppress(OSError):
-            os.sched_setaffinity(0, cpus[local_rank])
-    threads = spec.rank_env[local_rank].get("OMP_NUM_THREADS", "")
+    with suppress(OSError):
+        os.sched_setaffinity(0, spec.rank_cpus[local_rank])
+    threads = spec.env.get("OMP_NUM_THREADS", "")
     if threads.isdigit():
         torch = sys.modules.get("torch")
         if torch is not None:  # loaded already: environment variables come too late

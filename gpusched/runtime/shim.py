@@ -68,7 +68,7 @@ class Shim:
         self.forked = forked
         self.trial = spec.trial
         self.incarnation = spec.incarnation
-        self.size = spec.ranks
+        self.size = len(spec.rank_cpus)
         self.paths = TrialPaths(Path(spec.dir))
         self.me = Identity(os.getpid(), start_time(os.getpid()) or 0)
         self.codes: dict[int, int] = {}

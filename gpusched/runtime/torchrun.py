@@ -65,11 +65,9 @@ def _words(shim: Shim) -> list[str]:
 def _environment(shim: Shim, codes: Path) -> dict[str, str]:
     spec = shim.spec
     logs, ranks = shim.paths, range(shim.size)
-    cpus = spec.rank_cpus
     per_rank = [
         {
-            "env": spec.rank_env[rank],
-            "cpus": cpus[rank] if cpus else None,
+            "cpus": spec.rank_cpus[rank],
             "out": str(logs.log(shim.incarnation, rank, "out")),
             "err": str(logs.log(shim.incarnation, rank, "err")),
             "error": str(logs.error_file(shim.incarnation, rank)),
@@ -86,7 +84,6 @@ def _environment(shim: Shim, codes: Path) -> dict[str, str]:
         RANKS: json.dumps(per_rank),
         CODES: str(codes),
         "PYTHONPATH": os.pathsep.join(path),
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"),
     }
 
 

@@ -46,7 +46,7 @@ class Bench:
 def test_the_frame(tmp_path: Path) -> None:
     bench = Bench(tmp_path, args=("--fast",), env={"NOTE": "x"})
     spec, _ = bench.prepare("cpu:1", "cpu:2", lr=0.1)
-    assert (spec.trial, spec.incarnation, spec.ranks) == (3, 2, 2)
+    assert (spec.trial, spec.incarnation) == (3, 2)
     assert (spec.script, spec.args) == (str(tmp_path / "train.py"), ["--fast"])
     assert (spec.cwd, spec.dir) == (str(tmp_path), str(tmp_path / "trials" / "0003"))
     assert bench.paths.trial(3).logs(2).stat().st_mode & 0o777 == 0o700
@@ -57,7 +57,7 @@ def test_the_frame(tmp_path: Path) -> None:
     assert (environment["GPUSCHED_ATOMS"], environment["GPUSCHED_DEVICE"]) == ("2", "cpu")
     assert environment["NOTE"] == "x"
     assert environment["GLOO_SOCKET_IFNAME"] == environment["NCCL_SOCKET_IFNAME"] == "lo"
-    assert all(one["OMP_NUM_THREADS"] == "1" for one in spec.rank_env)
+    assert environment["OMP_NUM_THREADS"] == "1"
     assert to_server(encode(spec)) == spec
 
 
@@ -69,11 +69,9 @@ def test_the_recipe_may_set_threads_but_not_devices(tmp_path: Path) -> None:
         "GPUSCHED_TRIAL": "9",
     }
     spec, _ = Bench(tmp_path, env=env).prepare("cpu:0")
-    (rank,) = spec.rank_env
-    assert rank["OMP_NUM_THREADS"] == spec.env["OMP_NUM_THREADS"] == "3"
-    assert rank["CUDA_VISIBLE_DEVICES"] == ""
-    assert rank["GPUSCHED_DEVICE"] == spec.env["GPUSCHED_DEVICE"] == "cpu"
-    assert spec.env["GPUSCHED_TRIAL"] == "3"
+    assert spec.env["OMP_NUM_THREADS"] == "3"
+    assert spec.env["CUDA_VISIBLE_DEVICES"] == ""
+    assert (spec.env["GPUSCHED_DEVICE"], spec.env["GPUSCHED_TRIAL"]) == ("cpu", "3")
 
 
 def test_hyperparameters_are_written_anew_when_they_differ(tmp_path: Path) -> None:

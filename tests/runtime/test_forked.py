@@ -90,7 +90,7 @@ def test_it_runs_what_it_is_given(tmp_path: Path, name: str, text: str, mode: in
     script.write_text(text)
     script.chmod(mode)
     files = {key: str(tmp_path / key) for key in ("out", "err", "error")}
-    ranks = [{**files, "env": {"GPUSCHED_TRIAL": "0"}, "cpus": None}]
+    ranks = [{**files, "cpus": [*os.sched_getaffinity(0)]}]
     subprocess.run(
         [sys.executable, "-I", COLD, script, "--lr", "0.1"],
         env={**os.environ, "LOCAL_RANK": "0", "GPUSCHED_RANKS": json.dumps(ranks)},

@@ -13,7 +13,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,6 @@ from gpusched.space.space import command_line
 TETHER_S = 120.0
 """Time for which a trial continues without a daemon; ``GPUSCHED_TETHER_S`` overrides it (for tests, mostly)."""
 MOST_FALSE_STARTS = 3
-_DEVICES = re.compile(r"CUDA_|GPUSCHED_")
 _START = """import json, sys
 sys.path.append({root!r})
 from gpusched.runtime.warm import main
@@ -81,11 +80,9 @@ def prepare(setting: Setting, command: Launch, devices: Devices) -> tuple[Launch
     if known_seq > seq:  # the disk refused to keep some
         seq = content["seq"] = known_seq
     _write_hparams(paths.hparams, json.dumps(content).encode() + b"\n")
-    cpus = placement.rank_cpus
     spec = LaunchSpec(
         trial=command.trial,
         incarnation=command.incarnation,
-        ranks=placement.ranks,
         dir=str(paths.root),
         experiment_dir=str(setting.paths.root),
         script=str(recipe.cwd / recipe.script),
@@ -95,7 +92,11 @@ def prepare(setting: Setting, command: Launch, devices: Devices) -> tuple[Launch
             "NCCL_SOCKET_IFNAME": "lo",
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": str(placement.threads_per_rank),
+            # torchelastic would set 1, whose abort can itself hang; 3 tears the process down without it.
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
+            # The recipe outranks these defaults, but does not choose devices.
             **given_env(recipe),
+            **placement.environment,
             "GPUSCHED_DIR": str(setting.paths.root),
             "GPUSCHED_TRIAL": str(command.trial),
             "GPUSCHED_TRIAL_DIR": str(own),
@@ -104,8 +105,7 @@ def prepare(setting: Setting, command: Launch, devices: Devices) -> tuple[Launch
             "GPUSCHED_DEVICE": placement.kind,
             **({"GPUSCHED_NODE": setting.node} if setting.node else {}),
         },
-        rank_env=[_of_rank(recipe, one) for one in placement.rank_env],
-        rank_cpus=None if cpus is None else [list(one) for one in cpus],
+        rank_cpus=[list(one) for one in placement.rank_cpus],
         python=str(recipe.python or sys.executable),
         epoch=setting.epoch,
         tether_s=float(os.environ.get("GPUSCHED_TETHER_S", TETHER_S)),
@@ -113,13 +113,6 @@ def prepare(setting: Setting, command: Launch, devices: Devices) -> tuple[Launch
         module=recipe.module or "",
     )
     return spec, seq
-
-
-def _of_rank(recipe: Recipe, environment: Mapping[str, str]) -> dict[str, str]:
-    """Let the recipe outrank our defaults, but not choose which rank a process is, and on which devices."""
-    theirs = given_env(recipe)
-    own = {name for name in environment if _DEVICES.match(name) or name not in theirs}
-    return {name: (environment if name in own else theirs)[name] for name in environment}
 
 
 def _write_hparams(path: Path, data: bytes) -> None:
