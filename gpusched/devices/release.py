@@ -23,7 +23,7 @@ from typing import Literal, TypeVar
 import psutil
 
 from gpusched.devices.nvml import GpuProcess, GpuUsage
-from gpusched.processes.identity import read_each
+from gpusched.processes.identity import in_initial_namespace, read_each
 from gpusched.text import clean, show_bytes
 
 WAITING = "waiting for the driver's answer"
@@ -42,10 +42,7 @@ SCREEN_MAX_BYTES = 1024 * MIB
 
 Whose = Literal["ours", "foreign", "gone", "unseen"]
 
-PROC = Path("/proc")
 GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-INITIAL_PID_NAMESPACE = 0xEFFFFFFC
-"""Inode of the initial pid namespace (``PROC_PID_INIT_INO`` of the kernel)."""
 PID_MAX = 1 << 22
 """The largest pid of Linux; drivers have named 4294967295 and 0."""
 
@@ -175,7 +172,7 @@ class Processes:
     def __init__(
         self, experiment: Path | None = None, owner: int | None = None, visible: bool | None = None
     ) -> None:
-        self.visible = in_initial_pid_namespace() if visible is None else visible
+        self.visible = in_initial_namespace("pid") if visible is None else visible
         self.experiment = None if experiment is None else os.fspath(experiment)
         self.owner = owner or os.getpid()
         #: When each process began, and its name.
@@ -227,11 +224,3 @@ def _ask(pid: int, question: Callable[[psutil.Process], T]) -> T | None:
             return None
 
     return read_each([pid], answer).get(pid)
-
-
-def in_initial_pid_namespace() -> bool:
-    """Tell whether pids here are the kernel's own, so that NVML's mean the same."""
-    try:
-        return (PROC / "self/ns/pid").stat().st_ino == INITIAL_PID_NAMESPACE
-    except OSError:
-        return False

@@ -19,7 +19,7 @@ from gpusched.devices.cuda import GpuState, gpu_states
 from gpusched.devices.helper import World
 from gpusched.devices.leases import lease_folder
 from gpusched.devices.nvml import Gpu, Machine, NvmlAbsent
-from gpusched.devices.release import Processes, in_initial_pid_namespace
+from gpusched.devices.release import Processes
 from gpusched.errors import DeviceError
 from gpusched.text import count, show_bytes
 
@@ -72,7 +72,7 @@ def doctor_checks(
     has_gpus = any(check.name == "NVML" and check.state == "ok" for check in checks)
     checks.append(torch_check(torch_cuda, has_gpus=has_gpus))
     if has_gpus:
-        checks.append(namespace_check(in_initial_pid_namespace()))
+        checks.append(namespace_check((processes or Processes()).visible))
     return [*checks, shm_check(), limit_check(), disk_check(folder), lease_check(environ)]
 
 

@@ -23,6 +23,7 @@ from gpusched.processes.identity import (
     all_pids,
     boot_id,
     command_of,
+    in_initial_namespace,
     is_alive,
     kill_each,
     mark_of,
@@ -144,9 +145,6 @@ class Hunt:
 
 SHARED = Path("/dev/shm")  # where shared memory lives, not a place for temporary files
 _MADE_UP = re.compile(r"torch_(\d+)_\d+_\d+|psm_[0-9a-f]{8}|nccl-[A-Za-z0-9]{6}")
-NAMESPACES = Path("/proc/self/ns")
-_FIRST = {"ipc": 0xEFFFFFFF, "pid": 0xEFFFFFFC}
-"""Inodes of the namespaces that a machine begins with (``PROC_IPC_INIT_INO``, ``PROC_PID_INIT_INO`` of the kernel)."""
 _MAPS_BYTES = 16 << 20
 _SLACK_S = 1.0
 
@@ -160,7 +158,7 @@ def sweep_shared_memory(began_s: float) -> list[str]:
     that no living process has mapped or open. In a container with the machine's shared memory and pids of its own
     nobody can tell, and nothing goes. Raises no OSError.
     """
-    if _has_hidden_sharers():
+    if in_initial_namespace("ipc") and not in_initial_namespace("pid"):
         return []
     left: set[str] = set()
     with suppress(OSError), os.scandir(SHARED) as entries:
@@ -183,15 +181,8 @@ def sweep_shared_memory(began_s: float) -> list[str]:
     return sorted(left)
 
 
-def _has_hidden_sharers() -> bool:
-    with suppress(OSError):
-        own = {kind: (NAMESPACES / kind).stat().st_ino for kind in ("ipc", "pid")}
-        return own["ipc"] == _FIRST["ipc"] and own["pid"] != _FIRST["pid"]
-    return False
-
-
 def _files_mapped(pid: int) -> Iterator[bytes]:
-    for line in (read_file(f"/proc/{pid}/maps", _MAPS_BYTES, whole=True) or b"").splitlines():
+    for line in (read_file(f"/proc/{pid}/maps", _MAPS_BYTES) or b"").splitlines():
         *_, file = line.split(None, 5)
         yield file
 

@@ -43,6 +43,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _GONE = frozenset("ZXx")
 _PIDFD_OPEN, _PIDFD_SEND_SIGNAL = 434, 424  # on every architecture
 _LIBC = ctypes.CDLL(None, use_errno=True)
+# The kernel's PROC_IPC_INIT_INO and PROC_PID_INIT_INO.
+_INITIAL = {"ipc": 0xEFFFFFFF, "pid": 0xEFFFFFFC}
 
 
 class Identity(NamedTuple):
@@ -52,15 +54,15 @@ class Identity(NamedTuple):
     start_time: int
 
 
-def read_file(path: str, limit_bytes: int = 1 << 20, *, whole: bool = False) -> bytes | None:
-    """Read a file of ``/proc``; None if missing. One call reads any but ``maps``, which comes page by page."""
+def read_file(path: str, limit_bytes: int = 1 << 20) -> bytes | None:
+    """Read a file of ``/proc``; None if missing."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        data = os.read(descriptor, limit_bytes)
-        while whole and (part := os.read(descriptor, limit_bytes - len(data))):
+        data = b""
+        while part := os.read(descriptor, limit_bytes - len(data)):
             data += part
         return data
     except OSError:
@@ -112,17 +114,23 @@ def _names(folder: str) -> list[str]:
 
 
 @functools.cache
-def boot_id(path: str = "/proc/sys/kernel/random/boot_id") -> str:
+def boot_id() -> str:
     """Return the name of this boot; empty where the kernel does not say. A pid from another boot is dead."""
-    return (read_file(path) or b"").decode("ascii", "replace").strip()
+    return (read_file("/proc/sys/kernel/random/boot_id") or b"").decode("ascii", "replace").strip()
+
+
+def in_initial_namespace(kind: str) -> bool:
+    """Tell whether this process is in the namespace of this kind that the machine began with."""
+    try:
+        return Path(f"/proc/self/ns/{kind}").stat().st_ino == _INITIAL[kind]
+    except OSError:
+        return False
 
 
 def become_subreaper() -> None:
     """Have orphans among the descendants of this process become its children."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    if _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "this process cannot become a subreaper")
 
 
 class Bell:
@@ -153,7 +161,7 @@ class Bell:
 
 def end_with_parent(wanted: bool) -> None:
     """Have this process killed, or not, when the thread that made it ends. Best effort: forks do not inherit that."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if wanted else 0, 0, 0, 0)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if wanted else 0, 0, 0, 0)
 
 
 def mark_of(folder: Path | str, trial: int | str, incarnation: int | str) -> str:

@@ -20,7 +20,7 @@ import pynvml
 from gpu_parts.box import Failed
 from gpusched.devices.helper import Driver, World
 from gpusched.devices.nvml import Gpu
-from gpusched.devices.release import TOLERANCE_BYTES, Processes, in_initial_pid_namespace
+from gpusched.devices.release import TOLERANCE_BYTES, Processes
 
 CALLS = 20
 SAMPLE_S = 0.001
@@ -143,7 +143,7 @@ def nvml(*, device: str) -> Iterator[dict[str, Any]]:
             "context_bytes": used(handle) - idle,
             "pid": process.pid,
             "listed": sorted(listed(handle)),
-            "initial_pid_namespace": in_initial_pid_namespace(),
+            "initial_pid_namespace": Processes().visible,
         }
     finally:
         process.kill()

@@ -19,7 +19,6 @@ from gpusched.processes import identity as processes
 from gpusched.processes.identity import (
     MARK,
     Identity,
-    boot_id,
     children,
     command_of,
     descendants,
@@ -183,10 +182,10 @@ def stuck(start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, 
     process, freed = start(), threading.Event()
     read_file = processes.read_file
 
-    def read(path: str, *options: int, **more: bool) -> bytes | None:
+    def read(path: str, *options: int) -> bytes | None:
         if path in (f"/proc/{process.pid}/{name}" for name in ("environ", "cmdline", "maps")):
             freed.wait(60)
-        return read_file(path, *options, **more)
+        return read_file(path, *options)
 
     monkeypatch.setattr(processes, "read_file", read)
     yield process.pid, freed
@@ -207,11 +206,6 @@ def test_a_process_that_cannot_be_read_holds_nobody_up(
     assert command_of(stuck[0]) == ""
     stuck[1].set()
     wait_until(lambda: "sleep" in command_of(stuck[0]))
-
-
-def test_the_boot_has_a_name_unless_the_kernel_keeps_it(tmp_path: Path) -> None:
-    assert boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip() != ""
-    assert boot_id(str(tmp_path / "nothing")) == ""
 
 
 def test_nothing_heavy_is_imported_where_every_moment_counts() -> None:
