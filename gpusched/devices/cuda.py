@@ -10,7 +10,7 @@ import contextlib
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -60,10 +60,7 @@ class CudaDevices:
         *,
         atoms_per_gpu: int = 1,
         experiment: Path | None = None,
-        known: Sequence[str] | None = None,
-        environ: Mapping[str, str] = os.environ,
-        world: World | None = None,
-        processes: Processes | None = None,
+        known: Sequence[str] = (),
     ) -> None:
         """Find the GPUs that ``spec`` (``auto``, ``cuda``, ``cuda:0,2``, UUIDs) names within CUDA_VISIBLE_DEVICES.
 
@@ -71,16 +68,14 @@ class CudaDevices:
         a search that is resumed; those that are gone are listed as unusable, and where all are, as many of ``spec``.
         May take seconds, and at most some minutes with a driver that hangs. Raises DeviceError.
         """
-        self._world = world or World()
-        self._now = self._world.now
-        self._processes = processes or Processes(experiment)
-        self._driver = Driver(self._world, self._processes)
+        world = World()
+        self._now = world.now
+        self._processes = Processes(experiment)
+        self._driver = Driver(world, self._processes)
         #: Devices that a search which is resumed had before, and what is known of their GPUs.
-        self._known = frozenset(known or ())
+        self._known = frozenset(known)
         self._folder = experiment
-        self._idle_bytes, self._may_be_left = (
-            ({}, True) if not experiment else idle.kept(experiment)
-        )
+        self._idle_bytes, may_be_left = idle.kept(experiment) if experiment else ({}, True)
         try:
             self._machine = self._driver.machine()
             if atoms_per_gpu > 1 and not self._processes.visible:
@@ -89,17 +84,18 @@ class CudaDevices:
                     "container with --pid=host, or set atoms_per_gpu: 1"
                 )
             self._islands = islands(self._machine.gpus)
-            units = self._known_units(known or ())
+            units = self._known_units(known, may_be_left)
             # A machine of the cloud that was stopped comes back with other GPUs. Where some of its own are there,
             # numbers in `spec` may mean others than the search was given.
-            is_elsewhere = bool(units) and not any(unit.gpu.is_shown for unit in units)
-            if known is None or is_elsewhere:
-                with contextlib.suppress(*[DeviceError] if is_elsewhere else ()):
-                    gpus = choose(self._machine.gpus, spec, environ.get("CUDA_VISIBLE_DEVICES"))
+            if not any(unit.gpu.is_shown for unit in units):
+                with contextlib.suppress(*[DeviceError] if units else ()):
+                    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+                    gpus = choose(self._machine.gpus, spec, visible)
                     gpus.sort(key=lambda gpu: (self._islands[gpu.uuid], gpu.pci_bus_id.lower()))
                     gpus = gpus[: len({unit.gpu.uuid for unit in units}) or None]
-                    units += [u for gpu in gpus for u in self._units_of_gpu(gpu, atoms_per_gpu)]
-            self._leases = Leases(lease_folder(environ), str(experiment or f"of pid {os.getpid()}"))
+                    for gpu in gpus:
+                        units += self._units_of_gpu(gpu, atoms_per_gpu)
+            self._leases = Leases(lease_folder(), str(experiment or f"of pid {os.getpid()}"))
         except DeviceError:
             self._driver.close()
             raise
@@ -111,27 +107,28 @@ class CudaDevices:
         self._closed = False
         self._host: Host
 
-    def _units_of_gpu(self, gpu: Gpu, shares: int) -> list[Unit]:
-        given = (Board(gpu), self._islands.get(gpu.uuid, 0), self._now)
-        given[0].idle_bytes = self._idle_bytes.get(gpu.uuid)
-        is_new = gpu.uuid not in {name.partition(SHARE)[0] for name in self._known}
-        is_certain = self._processes.visible and (is_new or not self._may_be_left)
+    def _units_of_gpu(self, gpu: Gpu, shares: int, *, may_be_left: bool = False) -> list[Unit]:
+        """Make one device, or one a share. ``may_be_left``: a trial of an earlier daemon may be on the GPU."""
+        board, island = Board(gpu), self._islands.get(gpu.uuid, 0)
+        board.idle_bytes = self._idle_bytes.get(gpu.uuid)
+        is_certain = self._processes.visible and not may_be_left
         limit_bytes = IDLE_LIMIT_BYTES if is_certain else UNSEEN_LIMIT_BYTES
-        if shares == 1:
-            return [Unit(*given, limit_bytes=limit_bytes)]
-        units = [Unit(*given, limit_bytes=limit_bytes, share=n) for n in range(shares)]
+        numbers: Sequence[int | None] = range(shares) if shares > 1 else (None,)
+        units = [Unit(board, island, self._now, limit_bytes=limit_bytes, share=n) for n in numbers]
         for unit in units:
             unit.neighbours = tuple(other for other in units if other is not unit)
         return units
 
-    def _known_units(self, ids: Sequence[str]) -> list[Unit]:
+    def _known_units(self, ids: Sequence[str], may_be_left: bool) -> list[Unit]:
         """Return the devices of a search that is resumed, in the journal's order."""
         gpus = {gpu.uuid: gpu for gpu in self._machine.gpus}
         counts = Counter(name.partition(SHARE)[0] for name in ids)
         made = {
             unit.id: unit
             for uuid, shares in counts.items()
-            for unit in self._units_of_gpu(gpus.get(uuid, Gpu(uuid, name="")), shares)
+            for unit in self._units_of_gpu(
+                gpus.get(uuid, Gpu(uuid, name="")), shares, may_be_left=may_be_left
+            )
         }
         return [made[name] for name in ids]
 
@@ -330,14 +327,9 @@ class GpuState(Reading):
         return {"uuid": told.pop("device"), **told}
 
 
-def gpu_states(
-    environ: Mapping[str, str] | None = None,
-    world: World | None = None,
-    processes: Processes | None = None,
-) -> tuple[list[GpuState], Machine]:
+def gpu_states() -> tuple[list[GpuState], Machine]:
     """Return every GPU of the machine, and the machine. Takes seconds at most; raises DeviceError."""
-    world = world or World()
-    processes = processes or Processes()
+    world, processes = World(), Processes()
     driver = Driver(world, processes)
     limit_bytes = IDLE_LIMIT_BYTES if processes.visible else UNSEEN_LIMIT_BYTES
     try:
@@ -348,16 +340,16 @@ def gpu_states(
         while world.now() < until and any(not b.usage and not b.gone for b in driver.boards):
             driver.turn()
             driver.wait(ANSWER_S)
-        return [_state(unit, environ) for unit in units], machine
+        return [_state(unit) for unit in units], machine
     finally:
         driver.close()
 
 
-def _state(unit: Unit, environ: Mapping[str, str] | None) -> GpuState:
+def _state(unit: Unit) -> GpuState:
     unit.fault()
     lease = None
     with contextlib.suppress(DeviceError):
-        lease = lease_holder(lease_folder(environ), unit.gpu.uuid)
+        lease = lease_holder(lease_folder(), unit.gpu.uuid)
     return GpuState(
         **asdict(unit.reading()),
         index=unit.gpu.index,

@@ -16,7 +16,6 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,12 +36,12 @@ class LeaseHolder:
         return f"search {self.experiment} (pid {self.pid})" if self.pid else "another search"
 
 
-def lease_folder(environ: Mapping[str, str] | None = None) -> Path:
+def lease_folder() -> Path:
     """Return the private folder of the leases, made if need be, in ``$XDG_STATE_HOME`` or ``~/.local/state``.
 
     Raises DeviceError where it cannot be had, as in a container that runs under a user's number alone.
     """
-    base = (os.environ if environ is None else environ).get("XDG_STATE_HOME", "")
+    base = os.environ.get("XDG_STATE_HOME", "")
     try:
         home = Path(base) if base.startswith("/") else Path.home() / ".local/state"
     except RuntimeError:

@@ -9,14 +9,13 @@ import os
 import resource
 import runpy
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 from typing import Literal
 
 from gpusched.devices.cuda import GpuState, gpu_states
-from gpusched.devices.helper import World
 from gpusched.devices.leases import lease_folder
 from gpusched.devices.nvml import Gpu, Machine, NvmlAbsent
 from gpusched.devices.release import Processes
@@ -56,38 +55,27 @@ def fail(name: str, detail: str, advice: str) -> Check:
     return Check(name, "fail", detail, advice)
 
 
-def doctor_checks(
-    folder: Path,
-    *,
-    environ: Mapping[str, str] | None = None,
-    world: World | None = None,
-    processes: Processes | None = None,
-) -> list[Check]:
+def doctor_checks(folder: Path) -> list[Check]:
     """Run all checks, in the order in which to read them. ``folder``: where experiments are to be kept.
 
     Takes seconds at most, also with a driver that hangs.
     """
     torch_cuda = installed_torch_cuda()
-    checks = list(driver_checks(environ, world, processes, torch_cuda))
+    checks = list(driver_checks(torch_cuda))
     has_gpus = any(check.name == "NVML" and check.state == "ok" for check in checks)
     checks.append(torch_check(torch_cuda, has_gpus=has_gpus))
     if has_gpus:
-        checks.append(namespace_check((processes or Processes()).visible))
-    return [*checks, shm_check(), limit_check(), disk_check(folder), lease_check(environ)]
+        checks.append(namespace_check(Processes().visible))
+    return [*checks, shm_check(), limit_check(), disk_check(folder), lease_check()]
 
 
 # ---------------------------------------------------------------- driver and GPUs
 
 
-def driver_checks(
-    environ: Mapping[str, str] | None,
-    world: World | None,
-    processes: Processes | None,
-    torch_cuda: tuple[str, str] | None,
-) -> Iterator[Check]:
+def driver_checks(torch_cuda: tuple[str, str] | None) -> Iterator[Check]:
     """Check driver and NVML and, if they answer, everything about the GPUs."""
     try:
-        states, machine = gpu_states(environ, world, processes)
+        states, machine = gpu_states()
     except NvmlAbsent as error:
         told = f"{error}. Trials run on CPU slots"
         yield warn("driver", told, "nothing to do if CPU slots are meant")
@@ -219,10 +207,10 @@ def limit_check(files: tuple[int, int] | None = None) -> Check:
     return Check("open files", state, detail, f"run `ulimit -n {most}` first")
 
 
-def lease_check(environ: Mapping[str, str] | None) -> Check:
+def lease_check() -> Check:
     """Check the folder of the locks that keep two experiments from one GPU."""
     try:
-        return ok("GPU leases", f"in {lease_folder(environ)}")
+        return ok("GPU leases", f"in {lease_folder()}")
     except DeviceError as error:
         return fail("GPU leases", str(error), "set XDG_STATE_HOME to a folder of your own")
 

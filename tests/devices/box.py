@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from gpusched.devices import cuda
 from gpusched.devices.base import (
     Device,
     DeviceEvent,
@@ -93,19 +94,27 @@ class Box:
     driver: FakeDriver
     clock: VirtualClock
     home: Path
-    processes: FakeProcesses
     made: list[Watched] = field(default_factory=list)
 
     @property
     def gpus(self) -> list[FakeGpu]:
         return self.driver.gpus
 
-    def devices(self, spec: str = "cuda", **more: Any) -> Watched:
-        environ = {"XDG_STATE_HOME": str(self.home), **more.pop("environ", {})}
-        given = {"world": self.clock, "processes": self.processes, **more}
-        devices = CudaDevices(spec, environ=environ, **given)
+    def devices(self, spec: str = "cuda", **options: Any) -> Watched:
+        devices = CudaDevices(spec, **options)
         self.made.append(Watched(devices, self.clock))
         return self.made[-1]
+
+
+@contextlib.contextmanager
+def scripted(driver: FakeDriver, home: Path) -> Iterator[None]:
+    """Have devices meet this driver, its time and its processes, and keep their leases in ``home``."""
+    with installed(driver), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda, "World", lambda: driver.time)
+        patch.setattr(cuda, "Processes", lambda *_: FakeProcesses(driver))
+        patch.setenv("XDG_STATE_HOME", str(home))
+        patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        yield
 
 
 @pytest.fixture
@@ -115,8 +124,9 @@ def make_box(tmp_path: Path) -> Iterator[Callable[..., Box]]:
 
         def make(*gpus: FakeGpu, pids: str = "same") -> Box:
             clock = VirtualClock()
-            driver = stack.enter_context(installed(FakeDriver(list(gpus), clock, pids)))
-            box = Box(driver, clock, tmp_path, FakeProcesses(driver))
+            driver = FakeDriver(list(gpus), clock, pids)
+            stack.enter_context(scripted(driver, tmp_path))
+            box = Box(driver, clock, tmp_path)
             stack.callback(lambda: [devices.close() for devices in box.made])
             return box
 

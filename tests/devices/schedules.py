@@ -44,7 +44,8 @@ from gpusched.journal.rows import Entry
 from gpusched.processes.outcome import blame
 from gpusched.sim.physics import Delays, Run
 from gpusched.sim.setup import experiment, recipe
-from tests.devices.fake_nvml import GIB, FakeProcesses, installed
+from tests.devices.box import scripted
+from tests.devices.fake_nvml import GIB
 from tests.devices.schedule_world import SICK_S, World
 from tests.faults import Faults, FaultyExecutor, FaultySetup
 
@@ -244,29 +245,22 @@ class Schedule(World):
     # ------------------------------------------------------------ the story
 
     def run(self) -> Counter[str]:
-        with installed(self.driver):
+        with scripted(self.driver, self.folder):
             # (By memory alone a stranger that was there first cannot be told from what an idle driver takes.)
             if self.pids and self.rng.random() < 0.2:
                 self._stranger(self.rng.choice(self.driver.gpus))
-            inventory = self._find(None)
+            inventory = self._find()
             try:
                 self._search(inventory)
             finally:
                 self.devices.close()
         return self.counts
 
-    def _find(self, known: Sequence[str] | None) -> tuple[Device, ...]:
+    def _find(self, known: Sequence[str] = ()) -> tuple[Device, ...]:
         """Open the devices; while none can be used, somebody mends them and tries again."""
         while True:
             try:
-                self.devices = CudaDevices(
-                    "cuda",
-                    known=known,
-                    atoms_per_gpu=self.shares,
-                    environ={"XDG_STATE_HOME": str(self.folder)},
-                    world=self.clock,
-                    processes=FakeProcesses(self.driver),
-                )
+                self.devices = CudaDevices(known=known, atoms_per_gpu=self.shares)
                 return self.devices.open(self)
             except DeviceError:
                 gpus = self.driver.gpus

@@ -128,7 +128,6 @@ MISMATCH = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
 )
 def test_auto_is_gpus_where_the_driver_shows_any_and_the_script_can_use_them(
     make_box: Callable[..., Box],
-    monkeypatch: pytest.MonkeyPatch,
     gpus: int,
     init_code: int,
     blocks_s: float,
@@ -136,11 +135,9 @@ def test_auto_is_gpus_where_the_driver_shows_any_and_the_script_can_use_them(
     kind: str,
     told: str,
 ) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     box = make_box(*map(gpu, range(gpus)))
     box.driver.init_code, box.driver.init_blocks_until = init_code, blocks_s
-    options = {"environ": {"XDG_STATE_HOME": str(box.home)}, "processes": box.processes}
-    found = parse_devices("auto", why_no_gpu=lambda: why, world=box.clock, **options)
+    found = parse_devices("auto", why_no_gpu=lambda: why)
     assert found.kind == kind
     if kind == "cpu":
         (remark,) = opened(found)[1]
@@ -150,14 +147,11 @@ def test_auto_is_gpus_where_the_driver_shows_any_and_the_script_can_use_them(
     found.close()
 
 
-def test_auto_never_takes_cpu_slots_since_the_driver_hangs(
-    make_box: Callable[..., Box], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+def test_auto_never_takes_cpu_slots_since_the_driver_hangs(make_box: Callable[..., Box]) -> None:
     box = make_box(gpu(0))
     box.driver.init_blocks_until = 1e9
     with pytest.raises(DeviceError, match="did not answer within 120 s"):
-        parse_devices("auto", world=box.clock)
+        parse_devices("auto")
 
 
 def test_another_package_in_the_place_of_nvidia_ml_py_is_told(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_two_experiments_share_a_box_by_leases(box: Box) -> None:
 
 def test_a_sick_gpu_is_not_given_back_without_its_lease(box: Box) -> None:
     devices = box.devices()
-    theirs = Leases(lease_folder({"XDG_STATE_HOME": str(box.home)}), "runs/other")
+    theirs = Leases(lease_folder(), "runs/other")
     theirs.take(box.gpus[0].uuid)
     name = devices.open()[0].id
     box.gpus[0].recovery = 1

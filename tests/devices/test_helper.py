@@ -56,9 +56,11 @@ Real = tuple[Path, CudaDevices, Loop]
 @pytest.fixture
 def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Real]:
     environ = make_gpus(tmp_path)
-    monkeypatch.setenv("GPU_BOX", environ["GPU_BOX"])
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([environ["PYTHONPATH"], *os.sys.path]))
-    devices = CudaDevices(environ=environ)
+    environ["PYTHONPATH"] = os.pathsep.join([environ["PYTHONPATH"], *os.sys.path])
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    devices = CudaDevices()
     assert len(helpers()) == 1, "one asks about all GPUs"
     try:
         yield tmp_path / "box", devices, Loop()

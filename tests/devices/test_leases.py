@@ -106,17 +106,21 @@ def test_a_planted_link_is_not_followed(folder: Path) -> None:
     assert victim.read_text() == "precious"
 
 
-def test_the_folder_is_private_and_in_the_home(folder: Path) -> None:
-    found = lease_folder({"XDG_STATE_HOME": str(folder / "state")})
+def test_the_folder_is_private_and_in_the_home(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    found = lease_folder()
     assert found == folder / "state/gpusched/leases"
     assert found.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOME", raising=False)
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.getuid", lambda: 54321)
     with pytest.raises(DeviceError, match=r"home folder of user 54321 .* Set XDG_STATE_HOME"):
-        lease_folder({})
+        lease_folder()
 
 
 def test_a_home_without_file_locks_is_told_what_to_set(
@@ -131,15 +135,19 @@ def test_a_home_without_file_locks_is_told_what_to_set(
         mine.take("GPU-a")
 
 
-def test_a_folder_that_others_may_write_is_refused(folder: Path) -> None:
+def test_a_folder_that_others_may_write_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
     shared = folder / "gpusched/leases"
     shared.mkdir(parents=True)
     shared.chmod(0o777)
     with pytest.raises(DeviceError, match="others may write there"):
-        lease_folder({"XDG_STATE_HOME": str(folder)})
+        lease_folder()
     (folder / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "file"))
     with pytest.raises(DeviceError, match=r"cannot be made: .*Set XDG_STATE_HOME"):
-        lease_folder({"XDG_STATE_HOME": str(folder / "file")})
+        lease_folder()
 
 
 def test_a_full_disk_takes_nobody_s_lease_away(folder: Path) -> None:

@@ -27,10 +27,7 @@ MakeBox = Callable[..., Box]
 
 
 def run(box: Box) -> dict[str, Check]:
-    environ = {"XDG_STATE_HOME": str(box.home)}
-    checks = doctor.doctor_checks(
-        box.home, environ=environ, world=box.clock, processes=box.processes
-    )
+    checks = doctor.doctor_checks(box.home)
     for check in checks:
         assert check.state in ("ok", "warn", "fail")
         assert check.state == "ok" or check.advice, check
@@ -150,8 +147,8 @@ def test_on_this_machine_it_ends_and_loads_no_torch() -> None:
 # ------------------------------------------------------------ gpusched gpus
 
 
-def look(box: Box) -> list[Any]:
-    states, _ = gpu_states({"XDG_STATE_HOME": str(box.home)}, box.clock, box.processes)
+def look() -> list[Any]:
+    states, _ = gpu_states()
     return states
 
 
@@ -162,14 +159,14 @@ def test_all_gpus_at_a_glance(make_box: MakeBox) -> None:
     box.driver.start(box.gpus[0], 11, GIB)
     box.driver.start(box.gpus[1], 99, GIB, user="alice", command="python hers.py", ours=False)
     box.clock.advance(2)
-    ours, hers = look(box)
+    ours, hers = look()
     assert "runs/digits (pid" in ours.leased_by
     assert ours.holders == ("pid 11 (me: python train.py, 1.00 GiB)",)
     assert hers.leased_by == ""
     assert hers.busy == "held by pid 99 (alice: python hers.py, 1.00 GiB)"
     told = json.loads(json.dumps(ours.to_json()))
     assert told["memory_used_bytes"] == GIB + (4 << 20)
-    assert "runs/digits" in look(box)[0].leased_by, "looking takes no lease away"
+    assert "runs/digits" in look()[0].leased_by, "looking takes no lease away"
 
 
 def test_without_a_driver_it_says_so(make_box: MakeBox) -> None:
@@ -178,7 +175,7 @@ def test_without_a_driver_it_says_so(make_box: MakeBox) -> None:
     assert run(box)["driver"].state == "warn", "there are CPU slots"
     forget()
     with pytest.raises(DeviceError, match="no NVIDIA driver here"):
-        look(box)
+        look()
 
 
 def test_what_a_cpu_build_of_torch_means_depends_on_the_box() -> None:
