@@ -161,23 +161,23 @@ class CudaDevices:
         began = self._now()
         while (waited_s := self._now() - began) < FIRST_READING_TIMEOUT_S:
             self._driver.turn()
-            unread = any(u.board.usage is None and not u.board.gone for u in units)
+            unread = any(u.board.seen is None and not u.board.gone for u in units)
             leaving = not self._known and waited_s < LEAVING_TIMEOUT_S
             if not unread and not (leaving and any(map(_is_leaving, units))):
                 break
             self._driver.wait(ANSWER_S)
 
     def _judge_first(self, unit: Unit) -> None:
-        usage = unit.board.usage
+        seen = unit.board.seen
         verdict = unit.verdict()
         is_a_strangers = {holder.whose for holder in verdict.holders} == {"foreign"}
         may_be_ours = unit.id in self._known and not is_a_strangers
-        if may_be_ours and usage is not None and not unit.board.gone:
+        if may_be_ours and seen is not None and not unit.board.gone:
             # A trial of ours may live there, until the executor says otherwise.
             unit.doing = Doing.HELD
         unit.learn()
         unit.fault()
-        if usage is None and unit.out is None:
+        if seen is None and unit.out is None:
             unit.take_out(verdict.why)
         if unit.out is not None:
             unit.out.is_told = True  # with the list
@@ -300,7 +300,7 @@ class CudaDevices:
 def _is_leaving(unit: Unit) -> bool:
     """Tell whether a GPU is not free only for processes that have ended, or for memory that nobody is named for."""
     verdict = unit.verdict()
-    has_read = unit.board.usage is not None and not unit.board.gone
+    has_read = unit.board.seen is not None and not unit.board.gone
     return has_read and not verdict.is_free and all(h.whose == "gone" for h in verdict.holders)
 
 
@@ -337,7 +337,7 @@ def gpu_states() -> tuple[list[GpuState], Machine]:
         units = [Unit(Board(gpu), 0, world.now, limit_bytes=limit_bytes) for gpu in machine.gpus]
         driver.boards = [unit.board for unit in units if not unit.board.gone]
         until = world.now() + LEAVING_TIMEOUT_S
-        while world.now() < until and any(not b.usage and not b.gone for b in driver.boards):
+        while world.now() < until and any(not b.seen and not b.gone for b in driver.boards):
             driver.turn()
             driver.wait(ANSWER_S)
         return [_state(unit) for unit in units], machine

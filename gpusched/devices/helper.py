@@ -16,13 +16,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
 from gpusched.devices.nvml import (
     Gpu,
-    GpuUsage,
     Machine,
     NvmlAbsent,
     NvmlError,
@@ -33,8 +33,8 @@ from gpusched.devices.nvml import (
     read_vitals,
     start,
 )
-from gpusched.devices.release import Processes
-from gpusched.devices.unit import NEVER, Board, Seen
+from gpusched.devices.release import Processes, Seen
+from gpusched.devices.unit import NEVER, Board
 from gpusched.errors import DeviceError
 
 PROGRAM = "from gpusched.devices.helper import main; main()  # asks NVML"
@@ -56,9 +56,12 @@ def answer(processes: Processes, gpu: Gpu | None, at: float) -> Seen | Machine |
         if gpu is None:
             return read_machine()
         handle = handle_of(gpu)
-        usage = read_usage(handle, at)
-        holders = tuple(processes.who(p.pid) for p in usage.processes or ())
-        return Seen(usage, read_vitals(handle), holders)
+        there, memory_bytes = read_usage(handle)
+        holders = [
+            replace(processes.who(one.pid), memory_bytes=one.memory_bytes, draws=one.draws)
+            for one in there
+        ]
+        return Seen(at, tuple(holders), memory_bytes, read_vitals(handle))
     except NvmlError as error:
         return error
     except Exception as error:  # the other GPUs are worth asking about all the same
@@ -223,7 +226,7 @@ class Driver:
         if isinstance(answer, NvmlLost):
             self.leave(board, board.gone or f"the GPU is lost: {answer.text}")
         elif isinstance(answer, NvmlError):
-            board.keep(Seen(GpuUsage(board.asked_at, error=str(answer))))
+            board.keep(Seen(board.asked_at, error=str(answer)))
         else:
             board.keep(answer)
 

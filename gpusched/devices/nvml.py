@@ -230,36 +230,22 @@ class GpuProcess:
     draws: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GpuUsage:
-    """Processes on a GPU and memory in use, at one moment.
+def read_usage(handle: Any) -> tuple[tuple[GpuProcess, ...], int | None]:
+    """Read processes, none where they are never listed, then memory in use, None where the driver never says.
 
-    ``at``: a time before which this reading was not begun. ``processes``: None where compute processes are not listed.
-    ``memory_bytes`` leaves out what the driver reserves for itself. ``error``: why the reading failed; a later one may
-    not.
-    """
-
-    at: float
-    processes: tuple[GpuProcess, ...] | None = None
-    memory_bytes: int | None = None
-    error: str = ""
-
-
-def read_usage(handle: Any, at: float) -> GpuUsage:
-    """Read processes, then memory. Raises NvmlError where the driver fails at one of them, which a later try may not.
-
-    The memory in use is without the driver's reserve (version 2 of the question: from driver 510 on).
+    Raises NvmlError where the driver fails at one of them, which a later try may not. The memory in use is without the
+    driver's reserve (version 2 of the question: from driver 510 on).
     """
     processes = _processes(handle)
     memory = _ask_of_usage("nvmlDeviceGetMemoryInfo", handle, pynvml.nvmlMemory_v2)
-    return GpuUsage(at, processes, None if memory is None else int(memory.used))
+    return processes, None if memory is None else int(memory.used)
 
 
-def _processes(handle: Any) -> tuple[GpuProcess, ...] | None:
-    """Return every process with a context; None where compute processes are never listed."""
+def _processes(handle: Any) -> tuple[GpuProcess, ...]:
+    """Return every process with a context; none where compute processes are never listed."""
     compute = _ask_of_usage("nvmlDeviceGetComputeRunningProcesses_v3", handle)
     if compute is None:
-        return None
+        return ()
     drawing = _ask_of_usage("nvmlDeviceGetGraphicsRunningProcesses_v3", handle) or ()
     draws = {int(item.pid) for item in drawing}
     found: dict[int, GpuProcess] = {}

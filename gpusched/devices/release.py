@@ -22,7 +22,7 @@ from typing import Literal, TypeVar
 
 import psutil
 
-from gpusched.devices.nvml import GpuProcess, GpuUsage
+from gpusched.devices.nvml import Vitals
 from gpusched.processes.identity import in_initial_namespace, read_each
 from gpusched.text import clean, show_bytes
 
@@ -54,13 +54,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process on a GPU. ``unseen``: in a container, where NVML's pids may be of outside."""
+    """A process on a GPU. ``unseen``: in a container, where NVML's pids may be of outside.
+
+    ``draws``: on the list of those that draw.
+    """
 
     pid: int
     whose: Whose
     user: str = ""
     command: str = ""
     memory_bytes: int | None = None
+    draws: bool = False
+
+    @property
+    def is_of_the_screen(self) -> bool:
+        is_small = (self.memory_bytes or 0) <= SCREEN_MAX_BYTES
+        return self.draws and is_small and self.whose in ("foreign", "unseen")
 
     def __str__(self) -> str:
         size = "" if self.memory_bytes is None else f", {show_bytes(self.memory_bytes)}"
@@ -72,7 +81,25 @@ class Holder:
         return f"pid {self.pid}{known}, which has ended but still has a context"
 
 
-Who = Callable[[int], Holder]
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A reading of a GPU: the processes on it and the memory in use, at one moment.
+
+    ``at``: a time before which this reading was not begun. ``memory_bytes`` leaves out what the driver reserves for
+    itself. ``vitals``: None where the reading failed; ``error``: why, a later one may not.
+    """
+
+    at: float
+    holders: tuple[Holder, ...] = ()
+    memory_bytes: int | None = None
+    vitals: Vitals | None = None
+    error: str = ""
+
+    @property
+    def own_bytes(self) -> int:
+        """The memory in use without what the screen has: that comes and goes with windows."""
+        screen = sum(one.memory_bytes or 0 for one in self.holders if one.is_of_the_screen)
+        return max(0, (self.memory_bytes or 0) - screen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +112,14 @@ class Verdict:
 
 
 def judge(
-    usage: GpuUsage,
+    seen: Seen,
     idle_bytes: int,
-    who: Who,
     *,
     was_seen: bool = True,
     is_beside_trial: bool = False,
     is_beside_release: bool = False,
 ) -> Verdict:
-    """Judge one reading by (b) and (c). ``who`` names a pid (from a cache: it must not block).
+    """Judge one reading by (b) and (c).
 
     ``was_seen``: ``idle_bytes`` was read when nobody was there; else it is the most that an idle driver takes.
 
@@ -101,17 +127,12 @@ def judge(
     left, so those of ours that live are the other's, as is the memory that NVML says they have.
     ``is_beside_release``: this share was proven free, and another one's release continues, which judges what remains.
     """
-    if usage.error:
-        return Verdict(False, f"the GPU cannot be read: {usage.error}")
-    if usage.memory_bytes is None:
+    if seen.error:
+        return Verdict(False, f"the GPU cannot be read: {seen.error}")
+    if seen.memory_bytes is None:
         return Verdict(False, "NVML gives no memory figure, so no release could be confirmed")
-    named = [(process, who(process.pid)) for process in usage.processes or ()]
-    screen = [process for process, holder in named if _is_of_the_screen(process, holder)]
-    found = [
-        replace(holder, memory_bytes=process.memory_bytes)
-        for process, holder in named
-        if process not in screen and holder.whose != "unseen"
-    ]
+    screen = [one for one in seen.holders if one.is_of_the_screen]
+    found = [one for one in seen.holders if one not in screen and one.whose != "unseen"]
     whose = ("ours",) * is_beside_trial + ("gone",) * is_beside_release
     others = [holder for holder in found if holder.whose in whose]
     holders = tuple(holder for holder in found if holder not in others)
@@ -123,7 +144,7 @@ def judge(
         return Verdict(True)
     if any(other.memory_bytes is None for other in others):
         return Verdict(False, "NVML does not say how much memory the other trial on it has")
-    excess = own_bytes(usage, who) - idle_bytes - sum(other.memory_bytes or 0 for other in others)
+    excess = seen.own_bytes - idle_bytes - sum(other.memory_bytes or 0 for other in others)
     if excess > (SCREEN_TOLERANCE_BYTES if screen and was_seen else TOLERANCE_BYTES):
         return Verdict(
             False,
@@ -133,30 +154,19 @@ def judge(
     return Verdict(True)
 
 
-def own_bytes(usage: GpuUsage, who: Who) -> int:
-    """Return the memory in use without what the screen has: that comes and goes with windows."""
-    screen = [p for p in usage.processes or () if _is_of_the_screen(p, who(p.pid))]
-    return max(0, (usage.memory_bytes or 0) - sum(p.memory_bytes or 0 for p in screen))
-
-
-def _is_of_the_screen(process: GpuProcess, holder: Holder) -> bool:
-    small = (process.memory_bytes or 0) <= SCREEN_MAX_BYTES
-    return process.draws and small and holder.whose in ("foreign", "unseen")
-
-
-def learn(usage: GpuUsage, known: int | None, limit_bytes: int, who: Who) -> int | None:
+def learn(seen: Seen, known: int | None, limit_bytes: int) -> int | None:
     """Return the memory in use when nobody is on the GPU, from a reading of one that no trial has.
 
     The figure falls or stays, so that what leaks from trial to trial adds up and is noticed. Nothing is learnt while
     somebody may be there, or, beyond the first time, from a screen, whose windows come and go between two calls.
     """
     idle_bytes = limit_bytes if known is None else known
-    if not judge(usage, idle_bytes, who, was_seen=known is not None).is_free:
+    if not judge(seen, idle_bytes, was_seen=known is not None).is_free:
         return known
     if known is None:
-        return own_bytes(usage, who)
-    draws = any(process.draws for process in usage.processes or ())
-    return known if draws else min(known, own_bytes(usage, who))
+        return seen.own_bytes
+    draws = any(one.draws for one in seen.holders)
+    return known if draws else min(known, seen.own_bytes)
 
 
 # ---------------------------------------------------------------- whose a process is

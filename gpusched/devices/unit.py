@@ -13,14 +13,14 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpusched.devices.base import Device, Quarantined, Reading
-from gpusched.devices.nvml import Gpu, GpuUsage, Vitals, illness, may_finish, slowed_by
+from gpusched.devices.nvml import Gpu, Vitals, illness, may_finish, slowed_by
 from gpusched.devices.release import (
     IDLE_LIMIT_BYTES,
     WAITING,
-    Holder,
+    Seen,
     Verdict,
     judge,
     learn,
@@ -32,15 +32,6 @@ SILENCE_MAX_S = 5.0
 CLEAN_FOR_S = 3.0
 """A reason must have been gone for so long: jobs often come in rows."""
 NEVER = -math.inf
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A reading of a GPU, with the names of the processes on it; without vitals where it failed."""
-
-    usage: GpuUsage
-    vitals: Vitals | None = None
-    holders: tuple[Holder, ...] = ()
 
 
 class Board:
@@ -55,17 +46,12 @@ class Board:
             self.gone = f"MIG has cut it into slices, which gpusched does not use ({off})"
         #: Memory in use when nobody is on the GPU; None: nobody has seen it so.
         self.idle_bytes: int | None = None
-        self.usage: GpuUsage | None = None
+        self.seen: Seen | None = None
         self.vitals: Vitals | None = None
         #: Since when an answer is due that has not come; also while another GPU's question hangs.
         self.waits_since: float | None = None
         self.asked_at = NEVER
         self.not_before = 0.0
-        self._names: dict[int, Holder] = {}
-
-    def who(self, pid: int) -> Holder:
-        """Name a process, as the helper found it out."""
-        return self._names.get(pid) or Holder(pid, "gone")
 
     def illness(self) -> str:
         """Say what is wrong with the GPU."""
@@ -75,8 +61,7 @@ class Board:
 
     def keep(self, seen: Seen) -> None:
         """Take a reading."""
-        self.gone, self.usage = "", seen.usage
-        self._names = {holder.pid: holder for holder in seen.holders}
+        self.gone, self.seen = "", seen
         self.vitals = seen.vitals or self.vitals
 
 
@@ -133,15 +118,14 @@ class Unit:
 
     def verdict(self, since: float = NEVER) -> Verdict:
         """Judge the newest reading, if it was begun after ``since``."""
-        board, usage = self.board, self.board.usage
+        board, seen = self.board, self.board.seen
         if board.gone:
             return Verdict(False, board.gone)
-        if usage is None or usage.at <= since:
+        if seen is None or seen.at <= since:
             return Verdict(False, self._silence() or WAITING)
         return judge(
-            usage,
+            seen,
             self._limit_bytes if board.idle_bytes is None else board.idle_bytes,
-            board.who,
             was_seen=board.idle_bytes is not None,
             is_beside_trial=any(unit.doing is Doing.HELD for unit in self.neighbours),
             is_beside_release=self.doing is Doing.FREE
@@ -151,8 +135,8 @@ class Unit:
     def learn(self) -> None:
         """Take the newest reading into what the GPU has in use when nobody is on it."""
         board, shares = self.board, (self, *self.neighbours)
-        if board.usage is not None and all(unit.doing is Doing.FREE for unit in shares):
-            board.idle_bytes = learn(board.usage, board.idle_bytes, self._limit_bytes, board.who)
+        if board.seen is not None and all(unit.doing is Doing.FREE for unit in shares):
+            board.idle_bytes = learn(board.seen, board.idle_bytes, self._limit_bytes)
 
     def _silence(self) -> str:
         """Say that the driver has not answered a question about the GPU for long; empty if it has."""
@@ -235,15 +219,15 @@ class Unit:
 
     def _busy(self) -> str:
         """Say why a device that should be free is not known to be."""
-        usage = self.board.usage
+        seen = self.board.seen
         if self.doing is not Doing.FREE:
             return ""
         if silence := self._silence():
             return silence
-        if usage is None:
+        if seen is None:
             return ""
         shares = (self, *self.neighbours)
-        if any(usage.at <= unit.changed_at for unit in shares if unit.doing is not Doing.HELD):
+        if any(seen.at <= unit.changed_at for unit in shares if unit.doing is not Doing.HELD):
             return ""
         return self.verdict().why
 
@@ -254,15 +238,15 @@ class Unit:
 
     def can_recover(self) -> bool:
         """Tell whether the reason has passed: the device has been clean and well for a while."""
-        out, usage = self.out, self.board.usage
+        out, seen = self.out, self.board.seen
         if out is None or out.leased or self.doing is Doing.HELD:
             return False
         is_clean = self.verdict(max(out.since, self.changed_at)).is_free
-        if usage is None or not is_clean or self.board.illness():
+        if seen is None or not is_clean or self.board.illness():
             self._clean_since = None
             return False
-        self._clean_since = usage.at if self._clean_since is None else self._clean_since
-        return usage.at - self._clean_since >= CLEAN_FOR_S
+        self._clean_since = seen.at if self._clean_since is None else self._clean_since
+        return seen.at - self._clean_since >= CLEAN_FOR_S
 
     def back_in_use(self) -> None:
         """Make a device that can recover FREE again."""
@@ -279,14 +263,13 @@ class Unit:
 
     def reading(self) -> Reading:
         """Describe the device for people."""
-        board, usage, vitals = self.board, self.board.usage, self.board.vitals
+        seen, vitals = self.board.seen, self.board.vitals
         notes = [self.out.reason] if self.out else []
         if vitals and (slowed := slowed_by(vitals)):
             notes.append(slowed)
         if self.release_until is not None:
             notes.append(f"not released yet: {self.verdict(self.changed_at).why}")
-        listed = [p for p in (usage.processes if usage else None) or () if not p.draws]
-        holders = [replace(board.who(p.pid), memory_bytes=p.memory_bytes) for p in listed]
+        holders = [one for one in seen.holders if not one.draws] if seen else []
         strangers = tuple(
             str(holder)
             for holder in holders
@@ -297,7 +280,7 @@ class Unit:
             device=self.id,
             label=f"{self.label} {self.gpu.name}",
             utilisation=vitals.utilisation if vitals else None,
-            memory_used_bytes=usage.memory_bytes if usage else None,
+            memory_used_bytes=seen.memory_bytes if seen else None,
             memory_total_bytes=self.gpu.memory_total_bytes,
             temperature_c=vitals.temperature_c if vitals else None,
             power_w=vitals.power_w if vitals else None,

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.devices.nvml import GpuProcess, GpuUsage
 from gpusched.devices.release import (
     IDLE_LIMIT_BYTES,
     SCREEN_TOLERANCE_BYTES,
@@ -22,6 +22,7 @@ from gpusched.devices.release import (
     UNSEEN_LIMIT_BYTES,
     Holder,
     Processes,
+    Seen,
     judge,
     learn,
 )
@@ -31,73 +32,60 @@ from tests.rig import wait_until
 IDLE = 4 * MIB
 
 
-def usage(
-    memory: int | None = 4 * MIB,
-    processes: tuple[GpuProcess, ...] | None = (),
-    error: str = "",
-) -> GpuUsage:
-    return GpuUsage(0.0, processes, memory, error)
+def seen(memory: int | None = 4 * MIB, *holders: Holder, error: str = "") -> Seen:
+    return Seen(0.0, holders, memory, error=error)
 
 
-def nobody(pid: int) -> Holder:
-    return Holder(pid, "foreign" if pid < 100 else "ours", "bob", f"job {pid}")
-
-
-def ours(pid: int) -> Holder:
-    return Holder(pid, "ours")
-
-
-def unseen(pid: int) -> Holder:
-    return Holder(pid, "unseen")
+def on(pid: int, memory: int | None, **more: Any) -> Holder:
+    """A process on the GPU: ours from 100 on."""
+    who = Holder(pid, "foreign" if pid < 100 else "ours", "bob", f"job {pid}", memory)
+    return replace(who, **more)
 
 
 @pytest.mark.parametrize(
     ("reading", "is_free", "why"),
     [
-        (usage(), True, ""),
-        (usage(memory=60 * MIB), True, ""),
-        (usage(memory=269 * MIB), False, "265 MiB more memory in use than when nobody was on it"),
-        (usage(memory=None), False, "no memory figure"),
-        (usage(processes=None), True, ""),
-        (usage(memory=3 * GIB, processes=None), False, "3.00 GiB more"),
-        (usage(error="NVML: Unknown Error"), False, "cannot be read"),
-        (usage(processes=(GpuProcess(7, 3),)), False, "held by pid 7 (bob: job 7, 3 bytes)"),
-        (usage(processes=(GpuProcess(107, 3),)), False, "held by pid 107"),
-        (usage(2 * GIB, (GpuProcess(7, 900 * MIB, draws=True),)), False, "1.12 GiB more"),
-        (usage(900 * MIB, (GpuProcess(7, 900 * MIB, draws=True),)), True, ""),
-        (usage(2 * GIB, (GpuProcess(7, 2 * GIB, draws=True),)), False, "held by pid 7"),
-        (usage(processes=(GpuProcess(107, MIB, draws=True),)), False, "held by pid 107"),
-        (usage(490 * MIB, (GpuProcess(7, 300 * MIB, draws=True),)), True, ""),
-        (usage(560 * MIB, (GpuProcess(7, 300 * MIB, draws=True),)), False, "256 MiB more"),
+        (seen(), True, ""),
+        (seen(60 * MIB), True, ""),
+        (seen(269 * MIB), False, "265 MiB more memory in use than when nobody was on it"),
+        (seen(None), False, "no memory figure"),
+        (seen(error="NVML: Unknown Error"), False, "cannot be read"),
+        (seen(IDLE, on(7, 3)), False, "held by pid 7 (bob: job 7, 3 bytes)"),
+        (seen(IDLE, on(107, 3)), False, "held by pid 107"),
+        (seen(2 * GIB, on(7, 900 * MIB, draws=True)), False, "1.12 GiB more"),
+        (seen(900 * MIB, on(7, 900 * MIB, draws=True)), True, ""),
+        (seen(2 * GIB, on(7, 2 * GIB, draws=True)), False, "held by pid 7"),
+        (seen(IDLE, on(107, MIB, draws=True)), False, "held by pid 107"),
+        (seen(490 * MIB, on(7, 300 * MIB, draws=True)), True, ""),
+        (seen(560 * MIB, on(7, 300 * MIB, draws=True)), False, "256 MiB more"),
     ],
 )
-def test_the_rule(reading: GpuUsage, is_free: bool, why: str) -> None:
-    verdict = judge(reading, IDLE, nobody)
+def test_the_rule(reading: Seen, is_free: bool, why: str) -> None:
+    verdict = judge(reading, IDLE)
     assert verdict.is_free is is_free
     assert why in verdict.why
     assert is_free is (verdict.why == "")
 
 
 def test_many_holders_are_counted_not_listed() -> None:
-    crowd = usage(processes=tuple(GpuProcess(pid, MIB) for pid in range(1, 8)))
-    assert judge(crowd, IDLE, nobody).why.endswith("and 4 more")
+    crowd = seen(IDLE, *(on(pid, MIB) for pid in range(1, 8)))
+    assert judge(crowd, IDLE).why.endswith("and 4 more")
 
 
 def test_pids_that_cannot_be_seen_prove_nothing() -> None:
-    listed = usage(processes=(GpuProcess(7, MIB),))
-    assert judge(listed, IDLE, unseen).is_free
-    assert not judge(replace(listed, memory_bytes=GIB), IDLE, unseen).is_free
+    unseen = on(7, MIB, whose="unseen")
+    assert judge(seen(IDLE, unseen), IDLE).is_free
+    assert not judge(seen(GIB, unseen), IDLE).is_free
 
 
 def test_beside_another_trial_its_memory_is_taken_off() -> None:
     """(Windows' driver model gives no memory of single processes: what is not known is not free.)"""
-    unknown = usage(5 * GIB, (GpuProcess(12, None),))
-    verdict = judge(unknown, 0, ours, is_beside_trial=True)
+    verdict = judge(seen(5 * GIB, on(112, None)), 0, is_beside_trial=True)
     assert "how much memory the other trial on it has" in verdict.why
-    known = usage(5 * GIB, (GpuProcess(12, 5 * GIB),))
-    assert judge(known, 0, ours, is_beside_trial=True).is_free
-    assert not judge(known, 0, ours).is_free
-    assert not judge(replace(known, memory_bytes=6 * GIB), 0, ours, is_beside_trial=True).is_free
+    known = seen(5 * GIB, on(112, 5 * GIB))
+    assert judge(known, 0, is_beside_trial=True).is_free
+    assert not judge(known, 0).is_free
+    assert not judge(replace(known, memory_bytes=6 * GIB), 0, is_beside_trial=True).is_free
 
 
 def test_a_bare_context_is_more_than_an_idle_gpu_varies_by() -> None:
@@ -110,7 +98,7 @@ def test_a_bare_context_is_more_than_an_idle_gpu_varies_by() -> None:
 def test_what_is_in_use_when_nobody_is_there_only_falls(figures: list[int]) -> None:
     known: int | None = None
     for place, figure in enumerate(figures):
-        known = learn(usage(memory=figure), known, IDLE_LIMIT_BYTES, nobody)
+        known = learn(seen(figure), known, IDLE_LIMIT_BYTES)
         assert known == min(figures[: place + 1])
 
 
@@ -118,18 +106,17 @@ def test_only_an_idle_gpu_is_learnt_from() -> None:
     def learnt(
         memory: int | None, known: int | None = None, limit_bytes: int = IDLE_LIMIT_BYTES
     ) -> int | None:
-        return learn(usage(memory=memory), known, limit_bytes, nobody)
+        return learn(seen(memory), known, limit_bytes)
 
     assert learnt(700 * MIB) == 700 * MIB
     assert learnt(2 * GIB) is None
     assert learnt(None) is None
     assert learnt(700 * MIB, IDLE) == IDLE, "a dying trial is no new idle"
     assert learnt(300 * MIB, None, UNSEEN_LIMIT_BYTES) is None, "it may be a stranger's"
-    held = usage(memory=0, processes=(GpuProcess(7, 0),))
-    assert learn(held, IDLE, IDLE_LIMIT_BYTES, nobody) == IDLE
-    screen = usage(memory=300 * MIB, processes=(GpuProcess(7, 299 * MIB, draws=True),))
-    assert learn(screen, IDLE, IDLE_LIMIT_BYTES, nobody) == IDLE
-    assert learn(screen, None, IDLE_LIMIT_BYTES, nobody) == MIB
+    assert learn(seen(0, on(7, 0)), IDLE, IDLE_LIMIT_BYTES) == IDLE
+    screen = seen(300 * MIB, on(7, 299 * MIB, draws=True))
+    assert learn(screen, IDLE, IDLE_LIMIT_BYTES) == IDLE
+    assert learn(screen, None, IDLE_LIMIT_BYTES) == MIB
 
 
 # ------------------------------------------------------------ whose a process is
