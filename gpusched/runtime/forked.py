@@ -162,7 +162,7 @@ def _block(first_field: int) -> tuple[int, int]:
     return start, end - start
 
 
-def put_mark(mark: str) -> bool:
+def put_mark(mark: str) -> None:
     """Have this process and all it forks or executes from now on carry ``mark``, which tells whose it is.
 
     ``/proc/<pid>/environ`` and ``ps`` show the memory that ``exec`` filled. A process forked from the warm server would
@@ -171,17 +171,13 @@ def put_mark(mark: str) -> bool:
     """
     text = mark.encode().ljust(MARK_WIDTH_BYTES)
     os.environ[MARK] = text.decode()
-    if len(text) > MARK_WIDTH_BYTES:
-        return False
     start, length = _block(50)
     environment = ctypes.string_at(start, length)
     name = MARK.encode() + b"="
     at = 0 if environment.startswith(name) else environment.find(b"\0" + name) + 1
     value = at + len(name)
-    if not environment.startswith(name, at) or environment.find(b"\0", value) - value != len(text):
-        return False
-    ctypes.memmove(start + value, text, len(text))
-    return True
+    if environment.startswith(name, at) and environment.find(b"\0", value) - value == len(text):
+        ctypes.memmove(start + value, text, len(text))
 
 
 def put_title(title: str) -> None:
