@@ -62,7 +62,7 @@ class CudaDevices:
         experiment: Path | None = None,
         known: Sequence[str] = (),
     ) -> None:
-        """Find the GPUs that ``spec`` (``auto``, ``cuda``, ``cuda:0,2``, UUIDs) names within CUDA_VISIBLE_DEVICES.
+        """Find the GPUs that ``spec`` (``cuda``, ``cuda:0,2``, UUIDs) names within CUDA_VISIBLE_DEVICES.
 
         ``experiment``: its folder; processes whose GPUSCHED_DIR is that folder are ours. ``known``: the device ids of
         a search that is resumed; those that are gone are listed as unusable, and where all are, as many of ``spec``.

@@ -21,8 +21,6 @@ from gpusched.devices.base import Placement
 from gpusched.devices.nvml import Gpu
 from gpusched.errors import DeviceError
 
-_ALL = {"auto", "cuda", "gpu", ""}
-
 
 def islands(gpus: Sequence[Gpu]) -> dict[str, int]:
     """Number the islands from 0, in the order of their first member."""
@@ -42,11 +40,9 @@ def choose(machine: Sequence[Gpu], spec: str, variable: str | None = None) -> li
     if variable is not None:
         inside = f" (inside CUDA_VISIBLE_DEVICES={variable})"
         pool = _named(machine, variable, f"CUDA_VISIBLE_DEVICES={variable}", "")
-    text = spec.strip()
-    if text.lower() in _ALL:
+    if spec == "cuda":
         return list(pool)
-    text = text[5:] if text.lower().startswith("cuda:") else text
-    return _named(pool, text, f"devices: {spec}", inside)
+    return _named(pool, spec.removeprefix("cuda:"), f"devices: {spec}", inside)
 
 
 def _named(gpus: Sequence[Gpu], text: str, where: str, inside: str) -> list[Gpu]:
