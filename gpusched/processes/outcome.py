@@ -46,7 +46,7 @@ _OF_THE_HARDWARE = re.compile(
 _OF_A_FULL_DISK = re.compile(r"No space left on device|Disk quota exceeded")
 _OF_CUDA = re.compile(r"CUDA|NCCL|cuDNN|CUBLAS", re.IGNORECASE)
 _GPU_MEMORY = re.compile(
-    r"CUDA.*out of memory|OutOfMemoryError|CU\w+_ALLOC(ATION)?_FAILED|_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+    r"C(UDA|uda).*out of memory|OutOfMemoryError|CU\w+_ALLOC(ATION)?_FAILED|_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
 )
 _HOST_MEMORY = re.compile(
     r"\(out-of-memory killer\)|DefaultCPUAllocator|\b_?\w*MemoryError\b(?<!OutOfMemoryError)"

@@ -209,6 +209,10 @@ ON_CPU = (
     "RuntimeError: [enforce fail at alloc_cpu.cpp:115] err == 0. DefaultCPUAllocator: can't allocate memory: you tried "
     "to allocate 8589934592 bytes. Error code 12 (Cannot allocate memory)"
 )
+OF_NCCL = (
+    "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:94, unhandled cuda error, NCCL version 2.27.3\n"
+    "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'"
+)
 KILLED = "rank 0: killed by SIGKILL while the kernel was short of memory (out-of-memory killer)"
 HANDLED = (
     "rank 0: ValueError: bad\nTraceback (most recent call last):\n  File 'x', line 1\n"
@@ -226,6 +230,7 @@ HANDLED = (
         ("RuntimeError: Triton Error [CUDA]: out of memory", "gpu"),
         ("CUDA_ERROR_OUT_OF_MEMORY: out of memory", "gpu"),
         ("cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8,000 bytes", "gpu"),
+        (OF_NCCL, "gpu"),
         (ON_CPU, "host"),
         (KILLED, "host"),
         ("rank 0: MemoryError: Unable to allocate", "host"),
