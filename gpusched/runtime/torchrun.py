@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 
 import gpusched
@@ -91,8 +90,12 @@ def _gate(experiment: Path) -> Path:
     """A folder with ``gpusched`` in it and nothing else: not our own libraries, which may be another version's."""
     gate = experiment / ".python"
     gate.mkdir(mode=0o700, exist_ok=True)
-    with suppress(FileExistsError):
-        (gate / "gpusched").symlink_to(Path(gpusched.__file__).parent)
+    link, package = gate / "gpusched", Path(gpusched.__file__).parent
+    if not link.is_symlink() or link.readlink() != package:
+        # None, or of another installation, before a resume.
+        aside = gate / f".{os.urandom(8).hex()}"
+        aside.symlink_to(package)
+        aside.replace(link)
     return gate
 
 

@@ -83,7 +83,9 @@ def test_another_interpreter_finds_gpusched_and_nothing_else_of_ours(tmp_path: P
     """A virtual environment without torch: its torchrun cannot start, and its word for it is shown."""
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-    (folder := tmp_path / "experiment").mkdir()
+    folder = tmp_path / "experiment"
+    (folder / ".python").mkdir(parents=True)
+    (folder / ".python/gpusched").symlink_to(tmp_path / "gone")  # an installation before a resume
     lab = Lab(folder, launch="cold", python=str(python))
     try:
         lab.executor.execute(Launch(0, 1, lab.rig.devices[:1], {}))
