@@ -122,15 +122,7 @@ def _run(spec: LaunchSpec) -> int:
     try:
         run_file(spec.script, spec.args, spec.cwd, spec.module)
     except SystemExit as leaving:
-        if leaving.code is None:
-            return 0
-        if isinstance(leaving.code, int):
-            return leaving.code & 0xFF
-        print(leaving.code, file=sys.stderr)
-        return 1
-    except BaseException:
-        traceback.print_exc()
-        return 1
+        return leaving.code if isinstance(leaving.code, int) else 1
     return 0
 
 
