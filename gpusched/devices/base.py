@@ -25,7 +25,6 @@ class Device:
 class Placement:
     """The ranks' use of a trial's devices: variables that all have, and the cores of each (one entry a rank)."""
 
-    kind: Literal["cpu", "cuda"]
     environment: Mapping[str, str]
     rank_cpus: tuple[tuple[int, ...], ...]
     threads_per_rank: int

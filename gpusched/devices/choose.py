@@ -77,7 +77,6 @@ class CpuDevices:
         if unknown or not devices:
             raise DeviceError(f"no such CPU slot: {', '.join(unknown) or 'none was named'}")
         return Placement(
-            kind="cpu",
             # A rank must not find the GPUs of a machine on which it was given a CPU slot.
             environment={"CUDA_VISIBLE_DEVICES": ""},
             rank_cpus=tuple((self._core_of[device],) for device in devices),

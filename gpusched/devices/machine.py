@@ -97,4 +97,4 @@ def place(shares: Sequence[tuple[Gpu, int]], machine: Sequence[Gpu]) -> Placemen
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu, _ in shares),
     }
-    return Placement("cuda", environment, tuple(cores), max(1, own // max(1, siblings)))
+    return Placement(environment, tuple(cores), max(1, own // max(1, siblings)))

@@ -26,7 +26,6 @@ from gpusched.devices.nvml import Vitals
 from gpusched.processes.identity import in_initial_namespace, read_each
 from gpusched.text import clean, show_bytes
 
-WAITING = "waiting for the driver's answer"
 MIB = 1 << 20
 TOLERANCE_BYTES = 64 * MIB
 """Variation of the memory of an idle GPU, far less than a bare CUDA context (256 to 616 MiB) that no list may name."""

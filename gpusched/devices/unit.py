@@ -17,14 +17,7 @@ from dataclasses import dataclass
 
 from gpusched.devices.base import Device, Quarantined, Reading
 from gpusched.devices.nvml import Gpu, Vitals, illness, may_finish, slowed_by
-from gpusched.devices.release import (
-    IDLE_LIMIT_BYTES,
-    WAITING,
-    Seen,
-    Verdict,
-    judge,
-    learn,
-)
+from gpusched.devices.release import Seen, Verdict, judge, learn
 
 SHARE = "#"
 SILENCE_MAX_S = 5.0
@@ -90,7 +83,7 @@ class Unit:
         island: int,
         now: Callable[[], float],
         *,
-        limit_bytes: int = IDLE_LIMIT_BYTES,
+        limit_bytes: int,
         share: int | None = None,
     ) -> None:
         self.board = board
@@ -122,7 +115,7 @@ class Unit:
         if board.gone:
             return Verdict(False, board.gone)
         if seen is None or seen.at <= since:
-            return Verdict(False, self._silence() or WAITING)
+            return Verdict(False, self._silence() or "waiting for the driver's answer")
         return judge(
             seen,
             self._limit_bytes if board.idle_bytes is None else board.idle_bytes,

@@ -102,7 +102,7 @@ def prepare(setting: Setting, command: Launch, devices: Devices) -> tuple[Launch
             "GPUSCHED_TRIAL_DIR": str(own),
             "GPUSCHED_INCARNATION": str(command.incarnation),
             "GPUSCHED_ATOMS": str(len(command.devices)),
-            "GPUSCHED_DEVICE": placement.kind,
+            "GPUSCHED_DEVICE": devices.kind,
             **({"GPUSCHED_NODE": setting.node} if setting.node else {}),
         },
         rank_cpus=[list(one) for one in placement.rank_cpus],
