@@ -22,7 +22,6 @@ from gpusched.devices.base import (
     DeviceRemark,
     Host,
     Placement,
-    Quarantined,
     Reading,
     Readmitted,
     Released,
@@ -272,12 +271,8 @@ class CudaDevices:
                 self._driver.leave(unit.board, why)
 
     def _tell_releases(self, units: Sequence[Unit]) -> None:
-        """Tell of devices that are free again, and of those that should be by now."""
-        ended = {unit.id: unit.end_release() for unit in units}
-        for fault in ended.values():
-            if isinstance(fault, Quarantined):
-                self._host.emit(fault)
-        if released := tuple(name for name, end in ended.items() if end is True):
+        """Tell of devices that are free again; of one that should be by now, the next turn tells as of a fault."""
+        if released := tuple(unit.id for unit in units if unit.end_release()):
             self._host.emit(Released(released))
 
     def _tell_recoveries(self, units: Sequence[Unit]) -> None:

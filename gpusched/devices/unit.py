@@ -168,19 +168,18 @@ class Unit:
             self.doing, self.changed_at = Doing.DRAINING, self._now()
             self.release_until = self.changed_at + limit_s
 
-    def end_release(self) -> bool | Quarantined:
-        """End the release that is waited for: True if it is complete, or that it is late; False: wait on."""
+    def end_release(self) -> bool:
+        """End the release that is waited for: True if it is complete; a late one takes the device out of use."""
         if self.release_until is None:
             return False
         verdict = self.verdict(self.changed_at)
         if verdict.is_free:
             self._be_free()
             return True
-        if self._now() < self.release_until:
-            return False
-        waited_s = self._now() - self.changed_at
-        self.take_out(f"not released after {waited_s:.0f} s: {verdict.why}")
-        return self._tell()
+        if self._now() >= self.release_until:
+            waited_s = self._now() - self.changed_at
+            self.take_out(f"not released after {waited_s:.0f} s: {verdict.why}")
+        return False
 
     def _be_free(self) -> None:
         self.doing, self.release_until, self._clean_since = Doing.FREE, None, None
