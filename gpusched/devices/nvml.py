@@ -98,17 +98,9 @@ def start() -> None:
 
 
 def ask(function: str, *arguments: object) -> Any:
-    """Call ``pynvml.<function>``; its answer, or an ``NvmlError`` of the right kind.
-
-    A function that the installed ``nvidia-ml-py`` does not have is as unsupported as one the driver does not have.
-    """
-    call = getattr(pynvml, function, None)
-    if call is None:
-        raise NvmlUnsupported(
-            function, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "not in the installed nvidia-ml-py"
-        )
+    """Call ``pynvml.<function>``; its answer, or an ``NvmlError`` of the right kind."""
     try:
-        return call(*arguments)
+        return getattr(pynvml, function)(*arguments)
     except pynvml.NVMLError as error:
         kind = _KINDS.get(int(error.value), NvmlError)
         raise kind(function, int(error.value), str(error)) from None
