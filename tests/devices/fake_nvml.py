@@ -103,7 +103,6 @@ class FakeDriver:
         self.cuda = 13000
         self.init_code = pynvml.NVML_SUCCESS
         self.init_blocks_until = 0.0
-        self.inits = 0
         self.table: dict[int, FakeProcess] = {}
 
     # ------------------------------------------------------------ what happens
@@ -159,7 +158,6 @@ class FakeDriver:
         return pynvml.NVML_SUCCESS
 
     def nvmlInit(self) -> None:
-        self.inits += 1
         self.time.block(self.init_blocks_until)
         if self.init_code:
             raise pynvml.NVMLError(self.init_code)

@@ -50,13 +50,8 @@ def test_slots_share_cores_where_there_are_more_of_them() -> None:
     placement = devices.place(["cpu:0", "cpu:3", "cpu:4"])
     assert placement.rank_cpus == ((4,), (6,), (4,))
     assert placement.threads_per_rank == 1
+    assert placement.environment == {"CUDA_VISIBLE_DEVICES": ""}, "ranks on slots find no GPU"
     assert [device.label for device in listed][:2] == ["core 4 (shared)", "core 6 (shared)"]
-
-
-def test_ranks_on_slots_find_no_gpu() -> None:
-    placement = CpuDevices(2, cores=[0, 1]).place(["cpu:1", "cpu:0"])
-    assert placement.rank_cpus == ((1,), (0,))
-    assert placement.environment == {"CUDA_VISIBLE_DEVICES": ""}
 
 
 @pytest.mark.parametrize("wanted", [["cpu:2"], ["cpu:0", "cuda:0"], []])

@@ -16,13 +16,6 @@ from tests.devices.fake_nvml import GIB, MEMORY, MIB
 MakeBox = Callable[..., Box]
 
 
-def test_nvml_is_initialised_once(box: Box) -> None:
-    box.devices().open()
-    box.made[0].close()
-    box.devices().open()
-    assert box.driver.inits == 1
-
-
 # ------------------------------------------------------------ leases
 
 

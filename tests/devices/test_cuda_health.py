@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pynvml
 import pytest
 
+from gpusched.devices import nvml
 from gpusched.devices.helper import RETRY_S
-from gpusched.devices.nvml import Vitals, illness, slowed_by
+from gpusched.devices.nvml import NvmlError, NvmlLost, NvmlUnsupported, Vitals, illness, slowed_by
 from gpusched.errors import DeviceError
 from tests.devices.box import Box, begin, gpu, run_trial
 from tests.devices.fake_nvml import GIB, Context
@@ -155,9 +156,6 @@ def test_no_driver_is_an_error_that_says_what_to_do(make_box: MakeBox) -> None:
     box.driver.init_code = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
     with pytest.raises(DeviceError, match=r"kernel driver is not loaded.*devices: cpu"):
         box.devices()
-    box.driver.init_code = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
-    with pytest.raises(DeviceError, match="Reboot"):
-        box.devices()
 
 
 @pytest.mark.parametrize("pid", [0, 4294967295])
@@ -189,7 +187,30 @@ def test_whatever_a_driver_answers_the_next_question_is_asked(
     assert set(devices.recovered()) == set(names)
 
 
-# ------------------------------------------------------------ health on plain values
+# ------------------------------------------------------------ errors and health on plain values
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (pynvml.NVML_ERROR_NOT_SUPPORTED, NvmlUnsupported),
+        (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, NvmlUnsupported),  # by an old driver
+        (pynvml.NVML_ERROR_NO_PERMISSION, NvmlUnsupported),
+        (pynvml.NVML_ERROR_GPU_IS_LOST, NvmlLost),
+        (12345, NvmlError),
+    ],
+)
+def test_an_error_of_the_driver_has_a_kind(box: Box, code: int, kind: type[NvmlError]) -> None:
+    question = "nvmlDeviceGetUtilizationRates", box.gpus[0]
+    box.gpus[0].failures = [(0.0, 1.0, "", code)]
+    with pytest.raises(NvmlError, match=question[0]) as raised:
+        nvml.ask(*question)
+    assert (type(raised.value), raised.value.exit_code) == (kind, 4)
+    if kind is not NvmlLost:
+        assert nvml.ask_if_supported(*question) is None
+        return
+    with pytest.raises(NvmlLost):  # never taken for a question that is not supported
+        nvml.ask_if_supported(*question)
 
 
 def test_recovery_actions_and_throttling_in_words() -> None:
