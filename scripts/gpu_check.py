@@ -65,7 +65,7 @@ def free_gpus() -> list[str]:
     from gpusched.devices.base import NoHost
     from gpusched.devices.cuda import CudaDevices
 
-    devices = CudaDevices("cuda")
+    devices = CudaDevices("cuda", experiment=Path.cwd() / "count")  # no folder, no search
     try:
         return [device.id for device in devices.open(NoHost()) if device.usable]
     finally:

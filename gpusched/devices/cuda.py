@@ -57,8 +57,8 @@ class CudaDevices:
         self,
         spec: str = "cuda",
         *,
+        experiment: Path,
         atoms_per_gpu: int = 1,
-        experiment: Path | None = None,
         known: Sequence[str] = (),
     ) -> None:
         """Find the GPUs that ``spec`` (``cuda``, ``cuda:0,2``, UUIDs) names within CUDA_VISIBLE_DEVICES.
@@ -74,7 +74,7 @@ class CudaDevices:
         #: Devices that a search which is resumed had before, and what is known of their GPUs.
         self._known = frozenset(known)
         self._folder = experiment
-        self._idle_bytes, may_be_left = idle.kept(experiment) if experiment else ({}, True)
+        self._idle_bytes, may_be_left = idle.kept(experiment)
         try:
             self._machine = self._driver.machine()
             if atoms_per_gpu > 1 and not self._processes.visible:
@@ -94,7 +94,7 @@ class CudaDevices:
                     gpus = gpus[: len({unit.gpu.uuid for unit in units}) or None]
                     for gpu in gpus:
                         units += self._units_of_gpu(gpu, atoms_per_gpu)
-            self._leases = Leases(lease_folder(), str(experiment or f"of pid {os.getpid()}"))
+            self._leases = Leases(lease_folder(), str(experiment))
         except DeviceError:
             self._driver.close()
             raise
@@ -145,9 +145,7 @@ class CudaDevices:
         self._read_first(units)
         for unit in units:
             self._judge_first(unit)
-        if self._folder is not None:
-            found = {unit.gpu.uuid: unit.board.idle_bytes for unit in units}
-            idle.keep(self._folder, {uuid: at for uuid, at in found.items() if at is not None})
+        idle.keep(self._folder, {unit.gpu.uuid: unit.board.idle_bytes for unit in units})
         devices = tuple(unit.as_device() for unit in units)
         if not any(device.usable for device in devices):
             reasons = "\n".join(f"  {device.why_not}" for device in devices)

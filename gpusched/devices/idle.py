@@ -16,14 +16,14 @@ from gpusched.processes.identity import boot_id
 FILE = "gpus.json"
 
 
-def keep(folder: Path, idle_bytes: Mapping[str, int]) -> None:
+def keep(folder: Path, idle_bytes: Mapping[str, int | None]) -> None:
     """Keep the figures by UUID; where the disk refuses, a resume has to do without."""
     with suppress(OSError):
         found = {"boot": boot_id(), "idle_bytes": dict(idle_bytes)}
         write_durably(folder / FILE, json.dumps(found).encode())
 
 
-def kept(folder: Path) -> tuple[Mapping[str, int], bool]:
+def kept(folder: Path) -> tuple[Mapping[str, int | None], bool]:
     """Return the figures of this boot, and whether processes of that search may be left: not where it was another."""
     found = read_json(folder / FILE) or {}
     is_this_boot = found.get("boot", boot_id()) == boot_id()

@@ -101,7 +101,7 @@ class Box:
         return self.driver.gpus
 
     def devices(self, spec: str = "cuda", **options: Any) -> Watched:
-        devices = CudaDevices(spec, **options)
+        devices = CudaDevices(spec, **{"experiment": self.home / "search", **options})
         self.made.append(Watched(devices, self.clock))
         return self.made[-1]
 

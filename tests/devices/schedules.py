@@ -260,7 +260,10 @@ class Schedule(World):
         """Open the devices; while none can be used, somebody mends them and tries again."""
         while True:
             try:
-                self.devices = CudaDevices(known=known, atoms_per_gpu=self.shares)
+                absent = self.folder / "search"  # what a GPU had in use at first is not kept
+                self.devices = CudaDevices(
+                    experiment=absent, known=known, atoms_per_gpu=self.shares
+                )
                 return self.devices.open(self)
             except DeviceError:
                 gpus = self.driver.gpus

@@ -132,7 +132,7 @@ def test_auto_is_gpus_where_the_driver_shows_any_and_the_script_can_use_them(
 ) -> None:
     box = make_box(*map(gpu, range(gpus)))
     box.driver.init_code, box.driver.init_blocks_until = init_code, blocks_s
-    found = parse_devices("auto", why_no_gpu=lambda: why)
+    found = parse_devices("auto", why_no_gpu=lambda: why, experiment=box.home / "search")
     assert found.kind == kind
     if kind == "cpu":
         (remark,) = opened(found)[1]
@@ -146,7 +146,7 @@ def test_auto_never_takes_cpu_slots_since_the_driver_hangs(make_box: Callable[..
     box = make_box(gpu(0))
     box.driver.init_blocks_until = 1e9
     with pytest.raises(DeviceError, match="did not answer within 120 s"):
-        parse_devices("auto")
+        parse_devices("auto", experiment=box.home / "search")
 
 
 def test_another_package_in_the_place_of_nvidia_ml_py_is_told(tmp_path: Path) -> None:

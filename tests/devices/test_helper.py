@@ -60,7 +60,7 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Real]:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    devices = CudaDevices()
+    devices = CudaDevices(experiment=tmp_path / "search")
     assert len(helpers()) == 1, "one asks about all GPUs"
     try:
         yield tmp_path / "box", devices, Loop()
