@@ -88,8 +88,7 @@ class CudaDevices:
             # numbers in `spec` may mean others than the search was given.
             if not any(unit.gpu.is_shown for unit in units):
                 with contextlib.suppress(*[DeviceError] if units else ()):
-                    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-                    gpus = choose(self._machine.gpus, spec, visible)
+                    gpus = choose(self._machine.gpus, spec, os.environ.get("CUDA_VISIBLE_DEVICES"))
                     gpus.sort(key=lambda gpu: (self._islands[gpu.uuid], gpu.pci_bus_id.lower()))
                     gpus = gpus[: len({unit.gpu.uuid for unit in units}) or None]
                     for gpu in gpus:
@@ -177,9 +176,7 @@ class CudaDevices:
         if seen is None and unit.out is None:
             unit.take_out(verdict.why)
         if unit.out is not None:
-            unit.out.is_told = True  # with the list
-
-    # ---------------------------------------------------------------- leases
+            unit.tell()  # with the list
 
     def _take_leases(self, units: Sequence[Unit]) -> None:
         """Take the leases of these; a device whose lease another search has is out of use."""
@@ -220,8 +217,7 @@ class CudaDevices:
         unit = self._unit(device)
         if unit.out is None:
             unit.take_out(reason)
-        if unit.out is not None:
-            unit.out.is_told = True
+        unit.tell()
 
     def readings(self) -> tuple[Reading, ...]:
         return tuple(unit.reading() for unit in self._units.values())

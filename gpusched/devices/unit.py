@@ -157,7 +157,7 @@ class Unit:
             self._be_free()
         elif is_left and self.out is None:
             self.take_out(verdict.why)
-            return self._tell()
+            return self.tell()
         return None
 
     def wait_for_release(self, limit_s: float) -> None:
@@ -202,9 +202,10 @@ class Unit:
             self.take_out(ill)
         elif out is None and (busy := self._busy()):
             self.take_out(busy)
-        return None if self.out is None or self.out.is_told else self._tell()
+        return None if self.out is None or self.out.is_told else self.tell()
 
-    def _tell(self) -> Quarantined:
+    def tell(self) -> Quarantined:
+        """Return why the device is out of use; from now on people know."""
         assert self.out is not None
         self.out.is_told = True
         return Quarantined(self.id, self.out.reason)
