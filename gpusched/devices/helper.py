@@ -11,6 +11,7 @@ and what cannot be read is not free.
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from gpusched.devices.nvml import (
     NvmlAbsent,
     NvmlError,
     NvmlLost,
+    NvmlMissing,
     handle_of,
     read_machine,
     read_usage,
@@ -137,6 +139,8 @@ class Driver:
         self.boards: Collection[Board] = ()
         self._helper: Helper | None = None
         self._hang_max_s = 0.0
+        #: Until when the helper may look for a GPU that is gone: the driver shows one that is back to new processes.
+        self._looks_until = math.inf
         #: The board of the question that is being answered.
         self._asked: Board | None = None
         #: Ended helpers, by the board whose question they did not answer.
@@ -180,11 +184,14 @@ class Driver:
         """Wait until an answer is there, or the time is over."""
         self._world.wait(self._helper, timeout_s)
 
-    def leave(self, board: Board, why: str) -> None:
-        """Close a GPU for the driver, so that it can be reset, and look at it again later."""
+    def leave(self, board: Board, why: str, *, is_open: bool = True) -> None:
+        """Close a GPU for the driver, if it is open, so that it can be reset, and look at it again later."""
         board.gone, board.waits_since = why, None
         board.not_before = self._world.now() + RETRY_S
-        self._end_helper()
+        if is_open:
+            self._end_helper()
+        else:
+            self._looks_until = min(self._looks_until, self._world.now() + RETRY_S / 2)
 
     def turn(self, urgent: Collection[Board] = ()) -> None:
         """Take the answer that has come, end a helper that hangs, and ask about the board that is due for longest.
@@ -199,8 +206,10 @@ class Driver:
             if board.waits_since is None and not board.gone:
                 board.waits_since = now
         if due and self._asked is None:
-            self._asked = board = min(due, key=lambda board: board.asked_at)
-            board.asked_at = now
+            board = min(due, key=lambda board: board.asked_at)
+            if board.gone and now > self._looks_until:
+                self._end_helper()
+            self._asked, board.asked_at = board, now
             self._begun().ask(board.gpu, now)
 
     def _is_due(self, board: Board, now: float, pace_s: float) -> bool:
@@ -224,7 +233,8 @@ class Driver:
             return
         self._asked, self._hang_max_s, board.waits_since = None, HANG_MAX_S, None
         if isinstance(answer, NvmlLost):
-            self.leave(board, board.gone or f"the GPU is lost: {answer.text}")
+            is_open = not (board.gone and isinstance(answer, NvmlMissing))
+            self.leave(board, board.gone or f"the GPU is lost: {answer.text}", is_open=is_open)
         elif isinstance(answer, NvmlError):
             board.keep(Seen(board.asked_at, error=str(answer)))
         else:
@@ -233,7 +243,7 @@ class Driver:
     def _begun(self) -> Helper:
         if self._helper is None:
             self._helper = self._world.start(self._processes)
-            self._hang_max_s = FIRST_HANG_MAX_S
+            self._hang_max_s, self._looks_until = FIRST_HANG_MAX_S, math.inf
         return self._helper
 
     def _end_helper(self) -> None:

@@ -44,6 +44,10 @@ class NvmlLost(NvmlError):
     """A GPU that is gone from the bus, or must be reset before anything else."""
 
 
+class NvmlMissing(NvmlLost):
+    """A GPU that the driver does not show."""
+
+
 class NvmlAbsent(NvmlError):
     """A driver that is missing, not loaded, or whose halves do not fit together."""
 
@@ -54,10 +58,10 @@ _KINDS: dict[int, type[NvmlError]] = {
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: NvmlUnsupported,
     pynvml.NVML_ERROR_DEPRECATED: NvmlUnsupported,
     pynvml.NVML_ERROR_NO_PERMISSION: NvmlUnsupported,
-    pynvml.NVML_ERROR_NOT_FOUND: NvmlLost,
+    pynvml.NVML_ERROR_NOT_FOUND: NvmlMissing,
     pynvml.NVML_ERROR_GPU_IS_LOST: NvmlLost,
     pynvml.NVML_ERROR_RESET_REQUIRED: NvmlLost,
-    pynvml.NVML_ERROR_GPU_NOT_FOUND: NvmlLost,
+    pynvml.NVML_ERROR_GPU_NOT_FOUND: NvmlMissing,
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: NvmlAbsent,
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: NvmlAbsent,
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: NvmlAbsent,
@@ -188,7 +192,7 @@ def read_machine() -> Machine:
 
 
 def handle_of(gpu: Gpu) -> Any:
-    """Return NVML's handle of a GPU; raises NvmlLost where the GPU, or another one, is not in its place.
+    """Return NVML's handle of a GPU; raises NvmlMissing where the GPU is not in its place.
 
     By the bus, where that is known: NVML attaches to the GPU of that place alone, and perhaps to all for a UUID.
     """
@@ -197,7 +201,7 @@ def handle_of(gpu: Gpu) -> Any:
     handle = ask("nvmlDeviceGetHandleByPciBusId", gpu.pci_bus_id)
     if ask("nvmlDeviceGetUUID", handle) != gpu.uuid:
         code = pynvml.NVML_ERROR_GPU_NOT_FOUND
-        raise NvmlLost("nvmlDeviceGetUUID", code, "another GPU is in its place")
+        raise NvmlMissing("nvmlDeviceGetUUID", code, "another GPU is in its place")
     return handle
 
 
