@@ -12,41 +12,31 @@ import pynvml
 import pytest
 
 from gpusched.devices import cuda
-from gpusched.devices.base import Device, DeviceEvent, DeviceRemark, Devices
+from gpusched.devices.base import Device, Devices
 from gpusched.devices.choose import CpuDevices, parse_devices
 from gpusched.errors import DeviceError, InputError
-from tests.devices.box import Box, gpu
+from tests.devices.box import Box, Watched, gpu
+from tests.devices.virtual_time import VirtualClock
 
 
-class Host:
-    """Of devices that need no time."""
-
-    def __init__(self) -> None:
-        self.told: list[DeviceEvent] = []
-        self.emit = self.told.append
-
-    def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        raise AssertionError("slots wait for nothing")
-
-
-def opened(devices: Devices) -> tuple[tuple[Device, ...], list[DeviceEvent]]:
-    """What there is, and what is told from the opening on."""
-    host = Host()
-    return devices.open(host), host.told
+def opened(devices: Devices) -> tuple[tuple[Device, ...], list[str]]:
+    """What there is, and what is remarked on the opening."""
+    watched = Watched(devices, VirtualClock())
+    return watched.open(), watched.notes
 
 
 def test_one_slot_a_core_of_this_process() -> None:
     cores = sorted(os.sched_getaffinity(0))
-    listed, told = opened(CpuDevices())
+    listed, notes = opened(CpuDevices())
     assert [device.id for device in listed] == [f"cpu:{n}" for n in range(len(cores))]
-    assert told == []
+    assert notes == []
     assert all(device.usable for device in listed)
 
 
 def test_slots_share_cores_where_there_are_more_of_them() -> None:
     devices = CpuDevices(5, cores=[4, 6])
-    listed, told = opened(devices)
-    assert told == [DeviceRemark("5 CPU slots share 2 cores: steps take longer the more run")]
+    listed, notes = opened(devices)
+    assert notes == ["5 CPU slots share 2 cores: steps take longer the more run"]
     placement = devices.place(["cpu:0", "cpu:3", "cpu:4"])
     assert placement.rank_cpus == ((4,), (6,), (4,))
     assert placement.threads_per_rank == 1
@@ -135,9 +125,9 @@ def test_auto_is_gpus_where_the_driver_shows_any_and_the_script_can_use_them(
     found = parse_devices("auto", why_no_gpu=lambda: why, experiment=box.home / "search")
     assert found.kind == kind
     if kind == "cpu":
-        (remark,) = opened(found)[1]
-        assert remark.text.startswith("no GPU is used: ")
-        assert told in remark.text
+        (note,) = opened(found)[1]
+        assert note.startswith("no GPU is used: ")
+        assert told in note
         assert all(helper.killed for helper in box.clock.helpers)
     found.close()
 

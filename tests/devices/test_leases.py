@@ -71,21 +71,6 @@ def test_a_lease_dies_with_its_holder_though_its_children_live(
     assert lease_holder(folder, "GPU-b") is None
 
 
-def test_one_process_holds_it_once(folder: Path) -> None:
-    one, two = Leases(folder, "one"), Leases(folder, "two")
-    assert one.take("GPU-a") is None
-    assert one.take("GPU-a") is None
-    found = two.take("GPU-a")
-    assert found.experiment == "one"
-    one.close()
-    one.close()
-    assert two.take("GPU-a") is None
-    assert lease_holder(folder, "GPU-a") is not None
-    two.close()
-    assert lease_holder(folder, "GPU-a") is None
-    assert lease_holder(folder, "GPU-never") is None
-
-
 def test_the_lock_is_the_truth_not_what_is_written_in_it(folder: Path) -> None:
     path = lock_path(folder, "GPU-a")
     path.write_text('{"pid": 1, "experiment": "a ghost"}')
