@@ -44,6 +44,7 @@ _OF_THE_HARDWARE = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _OF_A_FULL_DISK = re.compile(r"No space left on device|Disk quota exceeded")
+_OF_SHARED_MEMORY = re.compile(r"</torch_|/dev/shm|shared memory")
 _OF_CUDA = re.compile(r"CUDA|NCCL|cuDNN|CUBLAS", re.IGNORECASE)
 _GPU_MEMORY = re.compile(
     r"C(UDA|uda).*out of memory|OutOfMemoryError|CU\w+_ALLOC(ATION)?_FAILED|_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
@@ -181,10 +182,13 @@ def blame(error: str, atoms: int, strangers: Sequence[str] = ()) -> Blamed:
             f"smaller data, fewer loader workers or fewer atoms avoid it",
         }[kind]
         return Blamed("failed", f"{said}\n{error}")
-    first = error.partition("\n")[0]
-    if (disk := _OF_A_FULL_DISK.search(_told(error))) is not None:
-        return Blamed("lost", f"a disk is to blame, not the trial: {disk[0]} ({first})")
-    if (hardware := _OF_THE_HARDWARE.search(_told(error))) is not None:
+    first, told = error.partition("\n")[0], _told(error)
+    if (disk := _OF_A_FULL_DISK.search(told)) is not None:
+        what, cure = "a disk", ""
+        if _OF_SHARED_MEMORY.search(told):
+            what, cure = "/dev/shm", ". A container needs --shm-size=8g or --ipc=host"
+        return Blamed("lost", f"{what} is to blame, not the trial: {disk[0]} ({first}){cure}")
+    if (hardware := _OF_THE_HARDWARE.search(told)) is not None:
         why = f"its GPU is to blame, not the trial: the error names {hardware[0]} ({first})"
         return Blamed("lost", why)
     return Blamed("failed", error)

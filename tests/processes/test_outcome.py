@@ -265,6 +265,8 @@ def test_a_full_disk_is_not_the_trials_fault() -> None:
     blamed = blame("OSError: [Errno 28] No space left on device: 'x'\n  trace", 1)
     assert blamed.outcome == "lost"
     assert blamed.error.startswith("a disk is to blame, not the trial: No space left on device (OS")
+    shared = "RuntimeError: x\nRuntimeError: unable to write to file </torch_76_36_0>: No space left on device (28)"
+    assert "--shm-size" in blame(shared, 1).error
     assert blame("ValueError\n    raise OSError('No space left on device')", 1).outcome == "failed"
 
 
