@@ -23,7 +23,6 @@ from gpusched.processes.identity import (
     command_of,
     descendants,
     identify,
-    in_sessions,
     is_alive,
     kill_each,
     mark_of,
@@ -121,13 +120,6 @@ def test_descendants(start: Start, monkeypatch: pytest.MonkeyPatch, kernel_helps
     assert process.pid in children(os.getpid())
     assert set(children(process.pid)) < set(descendants(process.pid))
     assert set(descendants(process.pid)) < set(descendants(os.getpid()))
-
-
-def test_sessions(start: Start) -> None:
-    leader = start(start_new_session=True)
-    other = start()
-    assert in_sessions([leader.pid]) == [leader.pid]
-    assert {leader.pid, other.pid} <= set(in_sessions([leader.pid, os.getsid(0)]))
 
 
 def test_a_mark_survives_fork_and_exec_and_new_sessions(start: Start, tmp_path: Path) -> None:
