@@ -132,13 +132,9 @@ def _unscheduled(
 ) -> Context:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--max-steps", type=int)  # for what a recipe would say
-    parser.add_argument("--seed", type=int)
+    parser.add_argument("--seed", type=int, default=0)
     own, rest = parser.parse_known_args(arguments)
-    given = environment.get("GPUSCHED_HPARAMS")
-    drawn = _read(Path(given)) if given else {}
-    known = drawn.get("hparams", {})
-    hparams = from_command_line(rest, merged(defaults, known) if defaults is not None else None)
-    most = own.max_steps or _number(environment, "GPUSCHED_MAX_STEPS", 0) or None
+    hparams = from_command_line(rest, defaults)
     world_size = _number(environment, "WORLD_SIZE", 1) if environment.get("RANK") else 1
     return Context(
         launcher="torchrun" if environment.get("RANK") else "nobody",
@@ -146,9 +142,9 @@ def _unscheduled(
         local_rank=_number(environment, "LOCAL_RANK", 0),
         world_size=world_size,
         atoms=world_size,
-        hparams=HParams(merged(known, hparams)),
-        seed=int(drawn.get("seed", 0)) if own.seed is None else own.seed,
-        settings=Settings(max_steps=most),
+        hparams=HParams(hparams),
+        seed=own.seed,
+        settings=Settings(max_steps=own.max_steps or None),
     )
 
 

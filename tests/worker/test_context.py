@@ -33,15 +33,6 @@ def test_under_plain_torchrun(bench: Bench) -> None:
     assert (context.settings.max_steps, context.seed) == (9, 5)
 
 
-def test_hyperparameters_of_a_file_for_scripts_that_read_options_themselves(bench: Bench) -> None:
-    bench.prepare({"lr": 0.5, "opt": {"momentum": 0.9}})
-    environment = {"GPUSCHED_HPARAMS": str(bench.paths.hparams), "GPUSCHED_MAX_STEPS": "9"}
-    context = read_context(["--lr", "0.1"], environment, {"lr": 1.0, "width": 8})
-    assert context.launcher == "nobody"
-    assert context.hparams == {"lr": 0.1, "opt": {"momentum": 0.9}, "width": 8}
-    assert (context.settings.max_steps, context.seed) == (9, bench.seed)
-
-
 def test_alone() -> None:
     context = read_context([], {"WORLD_SIZE": "4"})
     assert context.launcher == "nobody"
