@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from gpusched.errors import DamagedState, InputError
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
@@ -44,11 +44,9 @@ class Settings:
 class Context:
     """Identity of this rank. ``paths`` is None where no experiment stands behind it."""
 
-    launcher: Literal["gpusched", "torchrun", "nobody"]
     rank: int
     local_rank: int
     world_size: int
-    atoms: int
     hparams: HParams
     seed: int
     settings: Settings
@@ -104,13 +102,11 @@ def _scheduled(environment: Mapping[str, str], defaults: Mapping[str, object] | 
     settings = Settings(**_read(experiment.worker))
     is_rehearsal = bool(environment.get("GPUSCHED_REHEARSAL"))
     return Context(
-        launcher="gpusched",
         trial=trial,
         incarnation=_number(environment, "GPUSCHED_INCARNATION"),
         rank=_number(environment, "RANK", 0),
         local_rank=_number(environment, "LOCAL_RANK", 0),
         world_size=world_size,
-        atoms=_number(environment, "GPUSCHED_ATOMS", world_size),
         device_kind=environment.get("GPUSCHED_DEVICE") or None,
         experiment=experiment,
         paths=paths,
@@ -137,11 +133,9 @@ def _unscheduled(
     hparams = from_command_line(rest, defaults)
     world_size = _number(environment, "WORLD_SIZE", 1) if environment.get("RANK") else 1
     return Context(
-        launcher="torchrun" if environment.get("RANK") else "nobody",
         rank=_number(environment, "RANK", 0),
         local_rank=_number(environment, "LOCAL_RANK", 0),
         world_size=world_size,
-        atoms=world_size,
         hparams=HParams(hparams),
         seed=own.seed,
         settings=Settings(max_steps=own.max_steps or None),

@@ -84,7 +84,7 @@ def _start(defaults: Mapping[str, object] | None) -> Trial:
         stacks.listen_as_rank()
     group = Group(context.rank, context.world_size)
     group.join(context.device_kind)
-    if context.launcher == "torchrun" and context.world_size > 1:
+    if context.paths is None and context.world_size > 1:
         atexit.register(_let_gloo_finish)
     rng.seed_everything(context.seed)
     trial = Trial(context, group)
@@ -117,7 +117,7 @@ def _claim_rank(context: Context) -> bool:
     owner = os.environ.get(OWNER_VARIABLE, mine)
     if owner != mine and owner.partition(":")[2] == launch:
         return False
-    if context.launcher == "gpusched" and any(_SPAWNED.search(part) for part in sys.orig_argv):
+    if context.paths is not None and any(_SPAWNED.search(part) for part in sys.orig_argv):
         raise RuntimeError(
             "gpusched.init() in a process that this script has spawned: gpusched starts one process for each rank, as "
             "torchrun does. Instead of mp.spawn(main, ...) call main(rank, ...) itself, with rank = "

@@ -47,11 +47,11 @@ class Training:
         self.layout = Layout(
             rank=context.rank,
             world_size=context.world_size,
-            atoms=context.atoms,
+            atoms=context.world_size,
             exact=context.settings.batch == "global",
         )
         #: The global batch in base batches (those of one atom).
-        self.global_batches = 1 if self.layout.exact else context.atoms
+        self.global_batches = 1 if self.layout.exact else context.world_size
         self.weight = BatchWeight()
         self.clock = Clock()
         self.schedules: list[Any] = []

@@ -54,7 +54,7 @@ def test_the_frame(tmp_path: Path) -> None:
     environment = spec.env
     assert environment["GPUSCHED_DIR"] == str(tmp_path)
     assert (environment["GPUSCHED_TRIAL"], environment["GPUSCHED_INCARNATION"]) == ("3", "2")
-    assert (environment["GPUSCHED_ATOMS"], environment["GPUSCHED_DEVICE"]) == ("2", "cpu")
+    assert environment["GPUSCHED_DEVICE"] == "cpu"
     assert environment["NOTE"] == "x"
     assert environment["GLOO_SOCKET_IFNAME"] == environment["NCCL_SOCKET_IFNAME"] == "lo"
     assert environment["OMP_NUM_THREADS"] == "1"

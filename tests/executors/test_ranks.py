@@ -22,9 +22,7 @@ def play(lab: Lab, scenario: str, atoms: int = 1, **hparams: object) -> tuple[in
 
 
 def test_what_a_rank_sees_and_leaves(lab: Lab) -> None:
-    trial, ending = play(
-        lab, "inspect_rank", atoms=4, names=["GPUSCHED_ATOMS", "OMP_NUM_THREADS", "PET_LOG_DIR"]
-    )
+    trial, ending = play(lab, "inspect_rank", atoms=4, names=["OMP_NUM_THREADS", "PET_LOG_DIR"])
     assert (ending.outcome, ending.step) == ("finished", None)
     seen = [wait_for(lab.trial_folder(trial) / f"seen-{rank}") for rank in range(4)]
     cores = sorted(os.sched_getaffinity(0))
@@ -41,7 +39,6 @@ def test_what_a_rank_sees_and_leaves(lab: Lab) -> None:
             "WORLD_SIZE": "4",
             "MASTER_ADDR": "127.0.0.1",
             "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "GPUSCHED_ATOMS": "4",
             "OMP_NUM_THREADS": "1",
             "PET_LOG_DIR": None,
         }

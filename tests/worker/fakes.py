@@ -70,7 +70,6 @@ class Bench:
             "GPUSCHED_TRIAL": str(self.trial),
             "GPUSCHED_TRIAL_DIR": str(self.paths.own),
             "GPUSCHED_INCARNATION": str(incarnation),
-            "GPUSCHED_ATOMS": str(world_size),
             "GPUSCHED_DEVICE": "cpu",
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),

@@ -12,9 +12,8 @@ def test_under_gpusched_everything_comes_from_environment_and_files(bench: Bench
     context = read_context(
         ["--lr", "9"], bench.environment(incarnation=3, rank=1, world_size=2), {"width": 8, "lr": 1}
     )
-    assert context.launcher == "gpusched"
     assert (context.trial, context.incarnation) == (7, 3)
-    assert (context.rank, context.world_size, context.atoms) == (1, 2, 2)
+    assert (context.rank, context.world_size) == (1, 2)
     assert context.hparams == {"lr": 0.5, "opt": {"momentum": 0.9}, "width": 8}
     assert context.seed == 123
     assert context.settings.max_steps == 81
@@ -26,16 +25,14 @@ def test_under_gpusched_everything_comes_from_environment_and_files(bench: Bench
 def test_under_plain_torchrun(bench: Bench) -> None:
     environment = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
     context = read_context(["--lr", "0.1", "--max-steps", "9", "--seed=5"], environment)
-    assert context.launcher == "torchrun"
     assert context.paths is None
-    assert (context.rank, context.world_size, context.atoms) == (1, 4, 4)
+    assert (context.rank, context.world_size) == (1, 4)
     assert context.hparams == {"lr": 0.1}
     assert (context.settings.max_steps, context.seed) == (9, 5)
 
 
 def test_alone() -> None:
     context = read_context([], {"WORLD_SIZE": "4"})
-    assert context.launcher == "nobody"
     assert context.world_size == 1
     assert context.settings.max_steps is None
 

@@ -101,7 +101,6 @@ def prepare(setting: Setting, command: Launch, devices: Devices) -> tuple[Launch
             "GPUSCHED_TRIAL": str(command.trial),
             "GPUSCHED_TRIAL_DIR": str(own),
             "GPUSCHED_INCARNATION": str(command.incarnation),
-            "GPUSCHED_ATOMS": str(len(command.devices)),
             "GPUSCHED_DEVICE": devices.kind,
             **({"GPUSCHED_NODE": setting.node} if setting.node else {}),
         },
