@@ -151,11 +151,6 @@ def clean(text: str, limit: int = 400) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def harmless(text: str) -> str:
-    """Return ``text`` with as many characters, none of which moves a terminal's cursor."""
-    return _HARMFUL.sub("\ufffd", text.replace("\n", " ").replace("\t", " "))
-
-
 def printable(text: str) -> str:
     """Return the text with escapes for what would move the cursor or hide: a file name may hold anything."""
     if text.isprintable():
@@ -171,7 +166,7 @@ def first_line(text: str) -> str:
 def log_line(text: str) -> str:
     """Return a line of a log as a terminal would leave it: of a progress bar only its last state."""
     text = text.rstrip("\r\n").rpartition("\r")[2]
-    return harmless(_ESCAPES.sub("", text).expandtabs(8)).rstrip()
+    return _HARMFUL.sub("\ufffd", _ESCAPES.sub("", text).expandtabs(8)).rstrip()
 
 
 def no_trial(number: int, known: int) -> str:
