@@ -56,10 +56,6 @@ class DamagedState(GpuschedError):
     exit_code = 5
 
 
-class OtherFormat(DamagedState):
-    """The journal is whole and written by another gpusched."""
-
-
 class ReplayDiverged(DamagedState):
     """Replaying the journal gave other commands than it recorded."""
 

@@ -22,7 +22,7 @@ from msgspec.json import Encoder
 
 from gpusched.core.commands import COMMAND_TYPES, Command
 from gpusched.core.events import EVENT_TYPES, Event
-from gpusched.errors import DamagedState, GpuschedError, InputError, OtherFormat
+from gpusched.errors import DamagedState, GpuschedError, InputError
 from gpusched.journal.local_disk import require_journal
 
 FORMAT = 1
@@ -157,7 +157,7 @@ def entry_of(row: Row, path: Path) -> Entry:
     try:
         return Entry(seq, event_from(kind, at, body), commands_from(commands))
     except (KeyError, TypeError, ValueError) as error:
-        raise OtherFormat(
+        raise DamagedState(
             f"{path}: event {seq} ({kind}) is whole, but this gpusched cannot read it ({error}); "
             "use the gpusched that wrote it"
         ) from error
@@ -203,7 +203,7 @@ def refuse_others(connection: sqlite3.Connection, path: Path) -> None:
     if application != APPLICATION_ID:
         raise DamagedState(f"{path}: not a journal of gpusched (application id {application:#x})")
     if version != FORMAT:
-        raise OtherFormat(
+        raise DamagedState(
             f"{path}: the journal has format {version}, this gpusched reads format {FORMAT}; "
             "use the gpusched that wrote it"
         )

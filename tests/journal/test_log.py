@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.core.events import TrialExited, TrialUp
-from gpusched.errors import DamagedState, GpuschedError, InputError, OtherFormat
+from gpusched.errors import DamagedState, GpuschedError, InputError
 from gpusched.journal import log, rows
 from gpusched.journal.log import Journal
 from tests.journal_samples import META, read, sample, write
@@ -197,7 +197,7 @@ def test_another_format_is_refused_by_its_number(path: Path, version: int) -> No
     other.execute(f"PRAGMA user_version={version}")
     other.close()
     message = f"has format {version}, this gpusched reads format {rows.FORMAT}; use the gpusched"
-    with pytest.raises(OtherFormat, match=message) as refused:
+    with pytest.raises(DamagedState, match=message) as refused:
         Journal.open(path)
     assert "try_first" not in str(refused.value)
 
@@ -297,7 +297,7 @@ def test_a_whole_event_that_this_version_cannot_read_is_a_newer_ones(
     """The checksum is right, so nothing is damaged."""
     monkeypatch.setattr(log, "event_body", lambda event: body)
     write(path, 3)
-    with pytest.raises(OtherFormat, match=r"event 1 .* use the gpusched") as refused:
+    with pytest.raises(DamagedState, match=r"event 1 .* use the gpusched") as refused:
         read(path)
     assert "try_first" not in str(refused.value)
 
