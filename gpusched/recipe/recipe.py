@@ -261,7 +261,7 @@ class Recipe:
 
     def worker_settings(self) -> dict[str, Any]:
         """Return ``worker.json``: the part of the recipe that a worker needs (docs/contracts.md)."""
-        names = ("metric", "mode", "seed", "batch", "lr_power")
+        names = ("metric", "seed", "batch", "lr_power")
         return {
             **{name: getattr(self, name) for name in names},
             "max_steps": self.policy_options.get("R"),

@@ -20,7 +20,7 @@ from typing import Any
 from gpusched import failpoints
 from gpusched.folder.lock import Fence
 from gpusched.folder.reports import ReportLog
-from gpusched.protocol import GO, Go, Metric, Remark, Report
+from gpusched.protocol import GO, Go, Remark, Report
 from gpusched.worker import endings
 from gpusched.worker.channel import Channel, clean_metrics, shown
 from gpusched.worker.context import Context
@@ -56,8 +56,6 @@ class Backing:
         #: Reports since then, and what was remarked.
         self._waited = 0
         self._remarked: set[str] = set()
-        #: The best score of this launch, and whether the last report had it.
-        self._best, self._is_best = float("-inf"), False
         #: The script asks ``should_yield`` and leaves by itself.
         self.in_charge = False
         #: The script writes checkpoints itself (``checkpoint_dir``): none is made without its files.
@@ -105,12 +103,11 @@ class Backing:
         if self.onlooker is not None:
             self.onlooker.reported(step, metrics)
         go: Go = "continue"
-        clean: dict[str, Metric] = {}
         if self._context.rank == 0:
             clean = clean_metrics(metrics, self._context.settings.metric)
             length = self._training.whole_length(step)
-            report = Report(0, 0, step, step_time_s, clean, length)  # numbered by the trial's file
-            go = self._send(report)
+            # Numbered by the trial's file.
+            go = self._send(Report(0, 0, step, step_time_s, clean, length))
         if self._context.world_size > 1:
             code, step = map(int, self._group.share(Call.REPORT, GO.index(go), step))
             go = GO[code]
@@ -118,12 +115,6 @@ class Backing:
         self._waited = self._waited + 1 if self._asked in ("save", "yield") else 0
         if self._waited == REPORTS_WAITED and (why := self._why_it_waits()):
             self.remark(why)
-        value = clean.get(self._context.settings.metric or "")
-        score = float("-inf")
-        if isinstance(value, int | float):
-            score = float(value) if self._context.settings.mode == "max" else -float(value)
-        self._is_best = score > self._best
-        self._best = max(self._best, score)
         if go != "continue":
             self._act(go)
 
@@ -391,17 +382,9 @@ class Backing:
         """Tell whether the model as it was last reported is the present one, and has no checkpoint."""
         step = self._training.step
         saver.wait()
-        if saver.saved_step == step or not self._training.has_reported:
-            return False
-        if self.writes_files:
-            if self._is_best:
-                say(
-                    f"step {step} is the best so far and has no checkpoint: ask trial.should_save() after each "
-                    f"trial.report(..), and save inside trial.checkpoint_dir()"
-                )
+        is_saved = saver.saved_step == step or not self._training.has_reported
+        if is_saved or self.writes_files:
             return False
         if self._training.has_changed:
-            if self._is_best:
-                say(f"step {step} is not saved: the model was trained on after its last report")
-            return False
-        return self._is_best or bool(self._training.tracked)
+            say(f"step {step} is not saved: the model was trained on after its last report")
+        return not self._training.has_changed

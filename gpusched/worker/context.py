@@ -30,7 +30,6 @@ class Settings:
     """Part of the recipe that a worker needs (``worker.json``). The defaults hold without a recipe."""
 
     metric: str | None = None
-    mode: str = "max"
     seed: int = 0
     batch: str = "per_atom"
     lr_power: float = -1.0

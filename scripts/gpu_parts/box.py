@@ -53,9 +53,7 @@ class Box:
 
     def __init__(self, *, device: str, launch: Any = "warm", hparams: Mapping[str, object]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="gpusched-check-"))
-        (self.folder / "worker.json").write_text(
-            json.dumps({"metric": "loss", "mode": "min", "seed": 0})
-        )
+        (self.folder / "worker.json").write_text(json.dumps({"metric": "loss", "seed": 0}))
         self.paths = ExperimentPaths(self.folder)
         self.hparams = dict(hparams)
         recipe = Recipe(

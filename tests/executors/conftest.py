@@ -71,9 +71,7 @@ class Lab:
         self.folder = folder
         self.devices = devices or CpuDevices(4)
         self.paths = ExperimentPaths(folder)
-        (folder / "worker.json").write_text(
-            json.dumps({"metric": "accuracy", "mode": "max", "seed": 0})
-        )
+        (folder / "worker.json").write_text(json.dumps({"metric": "accuracy", "seed": 0}))
         self.recipe = recipe(folder, **settings)
         self.numbers = itertools.count()
         self.said: list[str] = []

@@ -99,7 +99,7 @@ def test_2_transformers_evaluates_and_trains_alike_on_two_ranks(bench: Bench, ki
     """What is evaluated before and after training is of no new step; what follows training runs once."""
     seen = []
     for name, plan in (("alone", [(1, END)]), ("resized", [(1, 1), (2, 3), (1, END)])):
-        one = bench.beside(name, metric="eval_loss", mode="min")
+        one = bench.beside(name, metric="eval_loss")
         *left, (norms,) = through(one, with_transformers, plan, kind)
         assert not any(any(ranks) for ranks in left)
         seen.append(([line["m"]["eval_loss"] for line in one.reports()], norms))
@@ -113,7 +113,7 @@ def test_of_several_data_sets_the_one_with_the_metric_is_reported(
     bench: Bench, metric: str
 ) -> None:
     """Each was a report of its own, the first without the metric; and tables were no metrics."""
-    one = bench.beside("several", metric=metric, mode="min")
+    one = bench.beside("several", metric=metric)
     (rank,) = run_ranks(with_transformers, 1, one, 1, ("several",))
     told = [line["m"] for line in one.reports()]
     if metric == "eval_nothing":
@@ -129,7 +129,7 @@ def test_transformers_that_evaluates_first_and_then_trains_ranks_apart_is_refuse
     bench: Bench,
 ) -> None:
     """As under plain torchrun (transformers 5.23): its evaluation keeps ``train`` from wrapping the model."""
-    bench.prepare(metric="eval_loss", mode="min")
+    bench.prepare(metric="eval_loss")
     with daemon(bench, at_step(**{"yield": 1})) as heard:
         (alone,) = run_ranks(with_transformers, 1, bench, 1, ("evaluated",))
         told = [frame.text for frame in heard.of_kind(Remark)]
@@ -141,7 +141,7 @@ def test_transformers_that_evaluates_first_and_then_trains_ranks_apart_is_refuse
 
 def test_transformers_leaves_at_once_where_nothing_is_to_be_saved(bench: Bench) -> None:
     """The trainer trained on until it was killed, and held its GPU for as long."""
-    bench.prepare(metric="eval_loss", mode="min")
+    bench.prepare(metric="eval_loss")
     with daemon(bench, at_step(leave=1)):
         trained = values(run_ranks(with_transformers, 1, bench, 1, ("leaves",)))
     assert trained == [4], "of 16 steps"
@@ -150,7 +150,7 @@ def test_transformers_leaves_at_once_where_nothing_is_to_be_saved(bench: Bench) 
 def test_transformers_that_saves_only_models_keeps_its_optimizer_over_a_pause(bench: Bench) -> None:
     seen = []
     for name, plan in (("steady", [(1, END)]), ("paused", [(1, 2), (1, END)])):
-        one = bench.beside(name, metric="eval_loss", mode="min")
+        one = bench.beside(name, metric="eval_loss")
         *_, (norms,) = through(one, with_transformers, plan, "model only")
         seen.append(norms[-4:])
     assert seen[1] == pytest.approx(seen[0], rel=1e-3)
@@ -215,7 +215,7 @@ def test_6_7_and_28_lightning_by_itself_keeps_order_schedule_and_a_test_at_the_e
     bench: Bench, ranks: tuple[int, int, int]
 ) -> None:
     """``strategy="auto"``, a schedule as long as ``estimated_stepping_batches``, ``test(ckpt_path="best")``."""
-    bench.prepare(metric="val_loss", mode="min")
+    bench.prepare(metric="val_loss")
     plan = list(zip(ranks, (1, 3, END), strict=True))
     launches = through(bench, with_lightning, plan, "plain")
     orders = [tuple(map(tuple, (s for _, s, _ in launch[0][:9]))) for launch in launches]
@@ -265,13 +265,13 @@ class Stream(IterableDataset[Any]):
 
 def test_lightning_reports_the_epochs_that_are_validated(bench: Bench) -> None:
     """The first epoch had no metric, and every trial failed."""
-    bench.prepare(metric="val_loss", mode="min")
+    bench.prepare(metric="val_loss")
     through(bench, with_lightning_otherwise, [(1, 2), (1, END)], "seldom")
     assert [line["k"] for line in bench.reports()] == [2, 4]
 
 
 def test_lightning_with_a_stream_that_every_rank_reads_whole_is_refused(bench: Bench) -> None:
-    bench.prepare(metric="val_loss", mode="min")
+    bench.prepare(metric="val_loss")
     for rank in run_ranks(with_lightning_otherwise, 2, bench, 1, ("stream",)):
         assert "train on the same samples" in rank.error
 
@@ -294,7 +294,7 @@ def by_command_line() -> list[Any]:
 
 
 def test_28_lightnings_command_line_takes_the_trainer(bench: Bench) -> None:
-    bench.prepare(metric="val_loss", mode="min")
+    bench.prepare(metric="val_loss")
     ((seen,),) = through(bench, by_command_line, [(1, END)])
     assert len(seen) == 2 * 8
 

@@ -111,7 +111,6 @@ def test_a_damaged_resolved_recipe_is_said_to_be(damage: object, load: Load) -> 
 def test_worker_settings_are_the_contract(load: Load) -> None:
     assert load(whole=EVERYTHING).worker_settings() == {
         "metric": "val/loss",
-        "mode": "min",
         "seed": 7,
         "batch": "global",
         "lr_power": 0.5,

@@ -30,7 +30,6 @@ class Case:
     after: dict[int, tuple[int, int]]
     where: str
     data: str = ""
-    mode: str = "max"
 
 
 CASES = [
@@ -68,7 +67,6 @@ CASES = [
         name="charlm",
         metric="bits",
         loss="trained",
-        mode="min",
         hparams={"width": 16, "depth": 1, "context": 16, "batch": 8, "updates": 4, "lr": 0.01},
         after={2: (0, 64), 4: (0, 64 + 128)},
         where="text",
@@ -87,7 +85,7 @@ BABI = "qa1_single-supporting-fact_train.txt"
 )
 def test_it_trains_on_one_rank_and_continues_on_two(case: Case, bench: Bench, data: Path) -> None:
     where = {case.where: str(data / case.data)} if case.data else {}
-    bench.prepare({**case.hparams, **where}, metric=case.metric, mode=case.mode, max_steps=4)
+    bench.prepare({**case.hparams, **where}, metric=case.metric, max_steps=4)
     launch(bench, case.name, 1, 1, at_step(**{"yield": 2}))
     assert position(bench, step=2) == case.after[2]
     launch(bench, case.name, 2, 2, at_step())

@@ -50,7 +50,7 @@ class Bench:
         return self.experiment.trial(self.trial)
 
     def prepare(self, hparams: Mapping[str, Any] | None = None, **worker: Any) -> None:
-        settings = {"metric": "accuracy", "mode": "max", "seed": 0, "batch": "per_atom"}
+        settings = {"metric": "accuracy", "seed": 0, "batch": "per_atom"}
         self.paths.root.mkdir(parents=True, exist_ok=True)
         self.experiment.worker.write_text(json.dumps({**settings, **worker}))
         drawn = {"trial": self.trial, "seed": self.seed, "hparams": dict(hparams or {})}

@@ -319,7 +319,7 @@ def test_the_default_process_group_is_the_scripts(bench: Bench) -> None:
         return dist.is_initialized(), options._timeout.total_seconds(), total.item()
 
     assert values(run_ranks(script, 2, bench)) == [(False, 77.0, 2.0)] * 2
-    assert bench.last_word() == {"why": "finished", "step": 2, "saved_step": None}
+    assert bench.last_word() == {"why": "finished", "step": 2, "saved_step": 2}
 
 
 def test_12_a_process_group_that_a_script_makes_too_late_is_refused_with_the_fix(
