@@ -181,7 +181,8 @@ class Backing:
         saver = self.saver
         if go in ("hold", "save"):
             if saver is not None:
-                self._save_behind(saver, go)
+                (saver.hold if go == "hold" else saver.save_behind)(self._training.where)
+                self._mind_the_signal()
             return False
         if go == "leave":
             self._say_goodbye()
@@ -265,22 +266,18 @@ class Backing:
         self._files_at_s = time.monotonic()
         self._files_s = self._files_at_s - began_s
         self._mind_the_signal()
-        where = self._where_in_body()
-        step = where[0]
-        if self._asked != "yield":
-            saver.save_behind(where, folder)
-            self._files_step = step
-            self._asked = "continue" if self._asked == "save" else self._asked
-        elif saver.save(where, script_folder=folder):
-            self._files_step = step
-            if self._is_promised or not (self.in_charge or self._training.is_looping):
-                left = self._leave_with_files()
-                if left and not self.in_charge:
-                    raise SystemExit(0)
-        else:
-            self._refused_step = step
-            if self._is_promised:
-                raise OSError(f"the checkpoint of step {step} could not be written")
+        saver.save_behind(self._where_in_body(), folder)
+        self._files_step = self._training.step
+        if self._asked == "save":
+            self._asked = "continue"
+        leaves_here = self._is_promised or not (self.in_charge or self._training.is_looping)
+        if self._asked != "yield" or not leaves_here:
+            return
+        if self._leave_with_files():
+            if not self.in_charge:
+                raise SystemExit(0)
+        elif self._is_promised:
+            raise OSError(f"the checkpoint of step {self._files_step} could not be written")
 
     def save_final(self) -> None:
         """Save the last state of a script that comes to its own end."""
@@ -289,11 +286,6 @@ class Backing:
             return
         if saver.begun_step != self._training.step or not saver.settle():
             saver.save(self._training.where)
-
-    def _save_behind(self, saver: Saver, go: Go) -> None:
-        save = saver.hold if go == "hold" else saver.save_behind
-        save(self._training.where)
-        self._mind_the_signal()
 
     def _mind_the_signal(self) -> None:
         """From the first save on end by SIGTERM only when what is to be saved is; a handler of the script's stays."""
