@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import signal
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -182,13 +180,13 @@ class Backing:
         if go in ("hold", "save"):
             if saver is not None:
                 (saver.hold if go == "hold" else saver.save_behind)(self._training.where)
-                self._mind_the_signal()
+                endings.commit_before_sigterm(saver.finish)
             return False
         if go == "leave":
             self._say_goodbye()
             return True
         if go == "yield" and saver is not None:
-            self._mind_the_signal()
+            endings.commit_before_sigterm(saver.finish)
             where = where or self._training.where
             if (saver.save(where) or saver.save(where)) and self._say_goodbye():
                 return True
@@ -265,7 +263,7 @@ class Backing:
         self._group.exchange(Call.FILES)  # every rank has written its files
         self._files_at_s = time.monotonic()
         self._files_s = self._files_at_s - began_s
-        self._mind_the_signal()
+        endings.commit_before_sigterm(saver.finish)
         saver.save_behind(self._where_in_body(), folder)
         self._files_step = self._training.step
         if self._asked == "save":
@@ -286,23 +284,6 @@ class Backing:
             return
         if saver.begun_step != self._training.step or not saver.settle():
             saver.save(self._training.where)
-
-    def _mind_the_signal(self) -> None:
-        """From the first save on end by SIGTERM only when what is to be saved is; a handler of the script's stays."""
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._stop)
-
-    def _stop(self, number: int, frame: object) -> None:
-        """Commit what is held or on its way to the disk, then end by the signal (SIGTERM)."""
-        signal.signal(number, signal.SIG_DFL)
-
-        def finish() -> None:
-            if self.saver is not None and os.getpid() == self._pid:
-                self.saver.finish()
-            os.kill(os.getpid(), number)
-
-        threading.Thread(target=finish, name="gpusched-stop").start()
 
     def _leave_with_files(self) -> bool:
         """Leave if the files of this step are committed; until then the trial trains on, still asked to leave."""

@@ -4,16 +4,19 @@ The last word of an incarnation is ``yielded`` when the scheduler's answer made 
 (if one was asked for) is committed; ``finished`` when the interpreter ends by itself, without an uncaught exception or
 a failing exit code. Once it is written, how the processes end is of no interest; without one, the trial failed or was
 killed. The error file is what torch's ``@record`` writes, plus ``extraInfo.at_s``: of several ranks that fail within
-one second, the first is the one to show.
+one second, the first is the one to show. SIGTERM ends a script once what is to be saved is on the disk.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -174,3 +177,23 @@ def leave_word(path: Path, why: Why, step: int | None, saved_step: int | None) -
         return False
     failpoints.reach("lastword.after")
     return True
+
+
+def commit_before_sigterm(finish: Callable[[], None]) -> None:
+    """Have SIGTERM end this process only when ``finish`` has returned; a handler of the script's stays."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+    rank = os.getpid()
+
+    def stop(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+
+        def end() -> None:
+            if os.getpid() == rank:
+                finish()
+            os.kill(os.getpid(), number)
+
+        threading.Thread(target=end, name="gpusched-stop").start()
+
+    signal.signal(signal.SIGTERM, stop)
