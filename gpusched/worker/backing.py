@@ -24,7 +24,6 @@ from gpusched.worker.channel import Channel, clean_metrics, shown
 from gpusched.worker.context import Context
 from gpusched.worker.endings import Why, leave_word, say, write_error_file
 from gpusched.worker.group import Call, Group, RanksDisagree
-from gpusched.worker.onlooker import Onlooker
 from gpusched.worker.saving import FILES_SHARE, Saver, Where
 from gpusched.worker.training import Training
 
@@ -46,7 +45,6 @@ class Backing:
         self._log: ReportLog | None = None
         self._word: Path | None = None
         self.saver: Saver | None = None
-        self.onlooker: Onlooker | None = None
         #: Whether the last word is said, and what the end of the interpreter means.
         self.has_left = False
         self._at_exit: Why = "finished"
@@ -75,8 +73,6 @@ class Backing:
         self.saver = Saver(
             group, paths.checkpoints, self.channel, context.seed, training.capture, self._fence
         )
-        if context.is_rehearsal:
-            self.onlooker = Onlooker(paths.seen(number, context.rank), training, context)
         atexit.register(self._end)
 
     def remark(self, text: str) -> None:
@@ -98,8 +94,6 @@ class Backing:
             TypeError: A metric is not a number.
             ValueError: The report is too large, or lacks the recipe's metric.
         """
-        if self.onlooker is not None:
-            self.onlooker.reported(step, metrics)
         go: Go = "continue"
         if self._context.rank == 0:
             clean = clean_metrics(metrics, self._context.settings.metric)

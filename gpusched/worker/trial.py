@@ -18,6 +18,7 @@ from typing import Any
 from gpusched.worker import rng
 from gpusched.worker.context import Context
 from gpusched.worker.group import Call, Group
+from gpusched.worker.onlooker import Onlooker
 from gpusched.worker.setup import TrialSetup
 from gpusched.worker.training import STATE_NAME, PlainState
 
@@ -32,6 +33,10 @@ class Trial(TrialSetup):
         saver = self._backing.saver
         self._checkpoint = saver.newest() if saver is not None else None
         self._training.continue_from(self._checkpoint)
+        self._onlooker: Onlooker | None = None
+        if context.is_rehearsal and context.paths is not None:
+            seen = context.paths.seen(context.incarnation, context.rank)
+            self._onlooker = Onlooker(seen, self._training, context)
         self._step_before = 0
         self._step_began_s = time.monotonic()
 
@@ -100,8 +105,8 @@ class Trial(TrialSetup):
                 "training: move it into the loop, or give it step=0, which is passed over"
             )
         self._usage.tracks = True
-        if self._backing.onlooker is not None:
-            self._backing.onlooker.attach()
+        if self._onlooker is not None:
+            self._onlooker.attach()
         for loader in self._training.loaders:
             loader.is_set_up = True
         if objects:
@@ -196,6 +201,8 @@ class Trial(TrialSetup):
             metrics, writes_files=self._backing.writes_files, is_counted=is_counted
         )
         step_time_s /= step - training.step
+        if self._onlooker is not None:
+            self._onlooker.reported(step, metrics)
         self._backing.report(step, round(step_time_s, 6), metrics)
         self._step_began_s = time.monotonic()
 
