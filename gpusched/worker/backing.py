@@ -323,11 +323,15 @@ class Backing:
                 self._say(self._at_exit, saver.saved_step)
 
     def _save_at_the_end(self, saver: Saver) -> None:
-        """Save the last state of a script that is over by itself, if no checkpoint has it yet.
+        """Save the model as it was last reported, of a script that is over by itself, if no checkpoint has it yet.
 
         The script must be over on all ranks, or this one has made fewer calls than they.
         """
-        save = self._has_unsaved_state(saver)
+        step, training = self._training.step, self._training
+        save = training.has_reported and saver.saved_step != step and not self.writes_files
+        if save and training.has_changed:
+            say(f"step {step} is not saved: the model was trained on after its last report")
+            save = False
         try:
             self._group.patience_s = min(self._group.patience_s, END_PATIENCE_S)
             save = bool(self._group.share(Call.END, save)[0])
@@ -341,17 +345,6 @@ class Backing:
             saver.work_alone()  # another rank takes its time to end, or the process groups are down
         if save:
             try:
-                saver.save(self._training.where)
+                saver.save(training.where)
             except Exception as error:  # sharded parameters, say, whose process group is gone
-                say(f"the last state (step {self._training.step}) cannot be saved: {error}")
-
-    def _has_unsaved_state(self, saver: Saver) -> bool:
-        """Tell whether the model as it was last reported is the present one, and has no checkpoint."""
-        step = self._training.step
-        saver.wait()
-        is_saved = saver.saved_step == step or not self._training.has_reported
-        if is_saved or self.writes_files:
-            return False
-        if self._training.has_changed:
-            say(f"step {step} is not saved: the model was trained on after its last report")
-        return not self._training.has_changed
+                say(f"the last state (step {step}) cannot be saved: {error}")
