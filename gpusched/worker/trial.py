@@ -159,7 +159,7 @@ class Trial(TrialSetup):
 
     def compare(self, model: Any) -> None:
         """Have a trainer's own model compared between the ranks at reports, and their samples at the first."""
-        self._usage.compared.append(model)
+        self._usage.together.models.append(model)
         if self.world_size > 1:
             self._training.weight.watch(model)
 

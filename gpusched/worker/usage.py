@@ -1,32 +1,26 @@
 """Uses of ``gpusched`` that would train a model wrongly: found at a report, named with the line to change.
 
-What is certain is refused: ranks that train apart or on the same samples, state of the tracked objects that a
-checkpoint lacks at a resume. What is only likely is told on screen, once. What a script keeps in its own variables is
-proved by a rehearsal. Ranks that make different calls are found by ``group.py``, wrong arguments by the function that
-is called; ``endings.py`` adds the script's line to an error.
+What is certain is refused: ranks that train apart or on the same samples (``together.py``), state of the tracked
+objects that a checkpoint lacks at a resume. What is only likely is told on screen, once. What a script keeps in its own
+variables is proved by a rehearsal. Ranks that make different calls are found by ``group.py``, wrong arguments by the
+function that is called; ``endings.py`` adds the script's line to an error.
 """
 
 from __future__ import annotations
 
 import ast
-import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gpusched.worker.channel import clean_metrics
 from gpusched.worker.context import Context
-from gpusched.worker.group import Call, Group, script_line
+from gpusched.worker.group import Group, script_line
 from gpusched.worker.learning_rate import Schedule, bare_optimizer, owned
+from gpusched.worker.together import Together
 from gpusched.worker.training import Training, trained
 
-_SAMPLES = 2048
-_FAR = 1e-6
-"""Parameters of ranks that trained together are equal, but for the last bits."""
-_UNLIKE = 1e-3
-"""Share by which a metric of one model on the same data may differ between ranks."""
 _MANY = 150
 """Modules of libraries from which on importing them is worth a word: about half a second."""
 _WHEN = "; one that only some trials need gets a 'when' in the space"
@@ -65,10 +59,8 @@ class Usage:
         #: ``trial.mean`` was called: the script knows that ranks have shares.
         self.has_mean = False
         self._reports = self._passes = 0
-        #: Models that a trainer owns and nothing here tracks.
-        self.compared: list[Any] = []
-        #: Reports at which it is still to be asked whether each rank trains on samples of its own.
-        self._looks_left = 3
+        #: Comparison of this rank with the others.
+        self.together = Together(group, training)
 
     def at_report(
         self, metrics: Mapping[str, Any], *, writes_files: bool, is_counted: bool
@@ -88,8 +80,10 @@ class Usage:
         if self._is_scheduled and not (training.tracked or writes_files or self.tracks):
             self._check_saves_nothing(training.step)
         if looks_again and has_ranks:
-            self._refuse_apart()
-            self._compare(metrics)
+            self.together.refuse_apart()
+            name = self._context.settings.metric or ""
+            if wrong := self.together.differing_metric(name, metrics):
+                self._tell("share", wrong)
         if self._reports == 1:
             self._tell_of_set_up()
             self._check_frozen()
@@ -102,8 +96,8 @@ class Usage:
         if is_counted:
             self._check_untrained()
             self._check_epochs()
-        if has_ranks and self._looks_left:
-            self._refuse_same_work()
+        if has_ranks:
+            self.together.refuse_same_work()
 
     def _tell(self, about: str, wrong: str, *, is_error: bool = False) -> None:
         """Tell of what is likely wrong, once; raise RuntimeError where that is certain."""
@@ -310,106 +304,6 @@ class Usage:
                     "at every launch. Track it beside the others: trial.steps(.., model=model, opt=opt, sched=sched)",
                 )
 
-    def _refuse_apart(self) -> None:
-        """Compare a few thousand parameters of the tracked models between the ranks. Sharded models are left out.
-
-        Raises:
-            RuntimeError: They differ: the ranks train apart.
-        """
-        torch = sys.modules.get("torch")
-        if torch is None:
-            return
-        from gpusched.worker import state
-
-        rates = [
-            float(group.get("lr") or 0.0)
-            for value in self._training.tracked.values()
-            for group in getattr(bare_optimizer(value), "param_groups", ())
-        ]
-        told = self._group.gather_bytes(Call.REPORT, repr(rates).encode())
-        if len(set(told)) > 1:
-            raise RuntimeError(
-                f"the ranks have other learning rates ({' and '.join(sorted({t.decode() for t in told}))}), and train "
-                f"apart: where a schedule goes by a metric, give it one of all ranks: trial.mean(loss, number)"
-            )
-        models = (*self._training.tracked.values(), *self.compared)
-        whole = [
-            model
-            for model in models
-            if isinstance(model, torch.nn.Module) and not state.is_sharded(model)
-        ]
-        trained = [each for model in whole for each in model.parameters() if each.requires_grad]
-        samples = state.sampled(trained, _SAMPLES, 8)
-        rows = self._group.gather_bytes(Call.REPORT, samples.numpy().tobytes())
-        fix = (
-            "wrap the model (model = trial.wrap(model), or DistributedDataParallel), and call it, model(x), not a "
-            "method of it, as DDP sums the gradients of its own call alone; or let trials have one rank: `sizes: [1]` "
-            "in the recipe"
-        )
-        for rank, other in enumerate(rows[1:], 1):
-            if len(other) != len(rows[0]):
-                raise RuntimeError(f"ranks 0 and {rank} track models of different shapes: {fix}")
-            if not other:
-                continue
-            pair = [
-                torch.frombuffer(bytearray(row), dtype=torch.float64) for row in (rows[0], other)
-            ]
-            largest = max(float(values.abs().max()) for values in pair)
-            apart = float((pair[0] - pair[1]).abs().max()) / largest if largest else 0.0
-            if apart > _FAR:
-                raise RuntimeError(
-                    f"ranks 0 and {rank} have trained apart (their parameters differ by {apart:.2g} of the largest), "
-                    f"and the model of rank 0 alone would be ranked: {fix}"
-                )
-
-    def _compare(self, metrics: Mapping[str, Any]) -> None:
-        """Compare the recipe's metric between the ranks: one of a rank's share of the data is no trial's metric."""
-        name = self._context.settings.metric or ""
-        mine = 0.0  # not to be compared
-        with suppress(TypeError, ValueError):
-            mine = float(clean_metrics({name: metrics.get(name, 0.0)}, name)[name])
-        found = [value for (value,) in self._group.exchange(Call.REPORT, mine) if value]
-        if all(map(math.isfinite, found)) and _apart(found) > _UNLIKE:
-            told = " and ".join(f"{value:.4g}" for value in (min(found), max(found)))
-            self._tell(
-                "share",
-                f"the ranks report {name} {told}, of which rank 0's counts. Where each rank has a share of the data, "
-                f"give the metric of all: trial.mean(correct, total)",
-            )
-
-    def _refuse_same_work(self) -> None:
-        """Look, at the first reports of several ranks, whether each trains on samples of its own.
-
-        Raises:
-            RuntimeError: All train on the same; the message has the line to change.
-        """
-        weight, training = self._training.weight, self._training
-        self._looks_left -= 1
-        unread = next((at for each, at in training.prepared if not each.batches_handed_out), None)
-        if weight.is_foreign and unread is not None:
-            raise RuntimeError(
-                f"{unread}: trial.prepare(...) returned a loader of this rank's share of the data that is never read, "
-                f"and the model is trained on other batches: use what it returns, model, opt, loader = "
-                f"trial.prepare(model, opt, loader)"
-            )
-        if weight.is_whole:
-            raise RuntimeError(
-                "this script trains on a DataLoader in order, of which trial.prepare gives each rank the whole (as for "
-                "evaluation), so all ranks do the same work: write DataLoader(..., shuffle=True), or loader = "
-                "trial.loader(data, batch_size=..., shuffle=False)"
-            )
-        rows = self._group.gather_bytes(Call.REPORT, weight.first_gradients())
-        if not all(rows):
-            return
-        self._looks_left = 0
-        if len(set(rows)) == 1:
-            raise RuntimeError(
-                f"all {len(rows)} ranks of this trial train on the same samples (their gradients are equal, bit for "
-                f"bit): wrap the model (model = trial.wrap(model)) and give each rank its share, loader = "
-                f"trial.loader(data, batch_size=...) or a DistributedSampler, or let trials have one rank: "
-                f"`sizes: [1]` in the recipe"
-            )
-
 
 def slow_imports() -> str | None:
     """Return what to preload, if this launch has imported much that the warm server had not; None otherwise."""
@@ -440,12 +334,6 @@ def slow_imports() -> str | None:
 def _kind(scheduler: Any) -> str:
     """Return the name of a scheduler's class, without what is around it."""
     return type(getattr(scheduler, "scheduler", scheduler)).__name__
-
-
-def _apart(values: Sequence[float]) -> float:
-    """Return how far values are apart, as a share of the largest."""
-    largest = max(map(abs, values), default=0.0)
-    return (max(values) - min(values)) / largest if largest else 0.0
 
 
 def _is_known(value: Any) -> bool:
