@@ -248,9 +248,7 @@ class Usage:
             if steps < 2 or 2 * steps < training.taken[id(bare_optimizer(value.optimizer))]:
                 continue
             call = f"trial.schedule({name})"
-            if isinstance(
-                value, Schedule
-            ):  # of trial.prepare, which knows none of the script's loaders
+            if isinstance(value, Schedule):  # of trial.prepare, which knows no loader of the script
                 call = f"trial.schedule({name}, steps_per_epoch=trial.steps_per_epoch(loader))"
             self._tell(
                 "schedule",
@@ -264,11 +262,15 @@ class Usage:
     def _check_lost(self) -> None:
         """Find what trains and no checkpoint holds.
 
-        A tracked object of the script's own may hold anything, so nothing is certain then, nor told.
+        A tracked object of the script's own may hold anything, so nothing is certain then, nor told; so may
+        ``trial.state``, if it is all that is tracked and has more than numbers and texts.
         """
         training = self._training
-        values = [value for value in training.tracked.values() if not isinstance(value, dict)]
-        if not values or not all(map(_is_known, values)):
+        tracked = list(training.tracked.values())
+        values = [value for value in tracked if not isinstance(value, dict)]
+        kept = [each for value in tracked if isinstance(value, dict) for each in value.values()]
+        is_plain = all(isinstance(each, int | float | str | None) for each in kept)
+        if not tracked or not (values or is_plain) or not all(map(_is_known, values)):
             return
         held = {id(bare_optimizer(value)) for value in values}
         models = [value for value in values if hasattr(value, "named_parameters")]
@@ -283,8 +285,7 @@ class Usage:
             elif not all(moved):
                 about = "parameters"
                 lost = f"the tracked optimizer ({name}) moves parameters of a model that trial.track does not have"
-                others = (value for value in training.tracked.values() if isinstance(value, dict))
-                is_certain = not any(others)
+                is_certain = not kept
             else:
                 continue
             self._tell(
