@@ -165,9 +165,9 @@ def not_restored(row: Row, untrained: Any) -> str:
 
 
 def keeps_global_batch(row: Row, then: Row) -> bool | None:
-    """Tell whether the ranks together train on as many samples a step as one did; None where that is not known."""
-    # Of values where they are known: a batch may be the second dimension.
-    mine, theirs = row.get("values") or row["batch"], then.get("values") or then["batch"]
+    """Tell whether the ranks together train on as much a step as one did; None where that is not known."""
+    # By the values of a batch, which may be the second dimension of its tensor.
+    mine, theirs = row["values"], then["values"]
     ranks = row["ranks"] / then["ranks"]
     if not mine or not theirs or ranks == 1:
         return None

@@ -52,8 +52,8 @@ class Onlooker:
         #: Whether this launch trains in vain: from a launch on, of the trials that are moved (``cli/rehearse.py``).
         first = int(os.environ.get("GPUSCHED_REHEARSAL") or 1)
         self._stands_still = context.trial % 2 == 0 and context.incarnation >= first > 1
-        #: Of the calls of models since the last step: how deep they are nested, the last input, all samples and values.
-        self._depth, self._seen, self._values = 0, 0, 0
+        #: Of the calls of models since the last step: how deep they are nested, the last input, values of all inputs.
+        self._depth, self._values = 0, 0
         self._input: float | None = None
         self._kept: dict[int, list[Any]] = {}
         self._attached = False
@@ -110,7 +110,6 @@ class Onlooker:
             <= {id(scaler.optimizer) for scaler in self._training.scalers},
             "fixed": self._training.keeps_global_batch,
             "inputs": self._inputs,
-            "batch": median(self._batches) if self._batches else 0,
             "values": median(self._sizes) if self._sizes else 0,
             "held": self._stands_still and self._updates > 0,
             "drawn": list(self._drawn_by_data_set()),
@@ -127,7 +126,6 @@ class Onlooker:
         self._base: list[float] = []
         self._rates: list[float] = []
         self._inputs: list[float] = []
-        self._batches: list[int] = []
         self._sizes: list[int] = []
         self._draws = []
         self._start: list[float] | None = None
@@ -144,9 +142,8 @@ class Onlooker:
         self._base.append(float(optimizer.param_groups[0]["lr"] or 0.0))
         if self._input is not None:
             self._inputs.append(self._input)
-            self._batches.append(self._seen)
             self._sizes.append(self._values)
-        self._input, self._seen, self._values = None, 0, 0
+        self._input, self._values = None, 0
         if self._last_drawn is not None:
             self._last_drawn.trains = True
 
@@ -184,7 +181,6 @@ class Onlooker:
         self._wants_input |= self._depth == 1
         for value in arguments:
             if self._wants_input and isinstance(value, torch.Tensor):
-                self._seen += len(value) if value.dim() else 1
                 self._values += value.numel()
                 flat = value.detach().reshape(-1)[:_LARGEST_INPUT].to("cpu", torch.float64)
                 places = torch.arange(1, flat.numel() + 1, dtype=torch.float64)

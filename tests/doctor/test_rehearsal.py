@@ -26,7 +26,7 @@ def row(step: int, atoms: int = 1, rank: int = 0) -> dict[str, Any]:
         "step": step,
         "ranks": atoms,
         "metrics": {"loss": 1.0 / step, "time": 3.0 + rank},
-        "batch": 2.0,
+        "values": 2.0,
         "held": False,
         "updates": updates,
         "base": [rate] * updates,
@@ -162,7 +162,7 @@ AGAIN = [{"length": 8, "count": 8, "samples": [0, 0, 1, 1, 2, 2, 3, 3]}]
         (each(2, metrics={"loss": 0.5, "time": 9.0}), "metric", True),
         (each(2, metrics={"loss": 0.27}), "metric", True),
         (each(2, metrics={"loss": 0.251}), "metric", False),
-        (each(2, batch=1.0), "learning rate", True),
+        (each(2, values=1.0), "learning rate", True),
         (each(2, fixed=True, rates=unscaled, scaled=False), "learning rate", True),
         (each(1, base=[0.1] * 4), "learning rate", True),
         (each(1, rates=[0.2] * 4), "learning rate", True),
@@ -191,8 +191,8 @@ def test_each_kind_of_finding(
     [
         each(2, drawn=[{"length": 8, "count": 900, "samples": [0]}]),  # too many to be written down
         each(2, base=scaled, rates=scaled, scaled=False),  # by the script itself
-        each(2, rates=unscaled, scaled=False, fixed=True, batch=1.0),  # by a fixed global batch
-        each(2, rates=unscaled, scaled=False, batch=1.0),  # by the script, without a word of it
+        each(2, rates=unscaled, scaled=False, fixed=True, values=1.0),  # by a fixed global batch
+        each(2, rates=unscaled, scaled=False, values=1.0),  # by the script, without a word of it
         each(2, metrics=lambda step: {"loss": 0.25 + 0.02 * (step - 5.5)}),  # noise
         first(1, updates=0),  # a report at the top of the loop
     ],
@@ -304,18 +304,3 @@ def test_a_metric_of_a_share_is_wrong_however_near_the_shares_are() -> None:
     for apart, is_error in ((0.0, False), (0.002, True)):
         found = judgement(lambda rows, apart=apart: shares(rows, apart))
         assert [one.is_error for one in found.findings if one.kind == "metric"] == [is_error]
-
-
-def test_a_batch_that_is_the_second_dimension_is_seen_by_its_values() -> None:
-    def sequences(rows: list[list[Rows]]) -> None:
-        for launch in rows:
-            for report in launch:
-                for one in report:
-                    one |= {"batch": 12, "values": 96 // one["ranks"], "fixed": True}
-                    one |= {"target": [1.0], "rates": one["base"]}
-
-    rows = moved()
-    sequences(rows)
-    alone = [[row(step) | {"batch": 12, "values": 96, "fixed": True}] for step in range(1, 9)]
-    found = held_against(alone, rows)
-    assert not [one.text for one in found.findings if one.is_error]
