@@ -75,11 +75,11 @@ class Backing:
         )
         atexit.register(self._end)
 
-    def remark(self, text: str) -> None:
-        """Tell whoever looks at the trial's log, and whoever looks at the search, once. Rank 0 speaks."""
-        if text in self._remarked:
+    def remark(self, text: str, about: str = "") -> None:
+        """Tell whoever looks at the trial's log or at the search, once ``about`` the same matter. Rank 0 speaks."""
+        if (about or text) in self._remarked:
             return
-        self._remarked.add(text)
+        self._remarked.add(about or text)
         if self._group.rank == 0:
             say(text)
         if self.channel is not None:

@@ -47,13 +47,12 @@ class Usage:
     """
 
     def __init__(
-        self, context: Context, group: Group, training: Training, remark: Callable[[str], None]
+        self, context: Context, group: Group, training: Training, remark: Callable[[str, str], None]
     ) -> None:
-        """Check the script of one rank; ``remark`` tells the search."""
+        """Check the script of one rank; ``remark`` tells the search once of the same matter."""
         self._context, self._group, self._training = context, group, training
         self._remark = remark
         self._is_scheduled = context.paths is not None
-        self._told: set[str] = set()
         #: ``trial.track`` was called, perhaps with nothing to save.
         self.tracks = False
         #: ``trial.mean`` was called: the script knows that ranks have shares.
@@ -103,9 +102,7 @@ class Usage:
         """Tell of what is likely wrong, once; raise RuntimeError where that is certain."""
         if is_error:
             raise RuntimeError(wrong)
-        if self._group.rank == 0 and about not in self._told:
-            self._remark(wrong)
-        self._told.add(about)
+        self._remark(wrong, about)
 
     def _tell_of_set_up(self) -> None:
         """Tell what the first report shows: hyperparameters not read, slow imports, a length that divides a loss."""
