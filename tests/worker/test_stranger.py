@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, ReduceLROnPlat
 
 import gpusched
 from gpusched.protocol import Remark
-from tests.worker.fakes import END, Bench, at_step, daemon, run_ranks, through, values
+from tests.worker.fakes import END, Bench, at_step, daemon, run_ranks, through
 from tests.worker.test_ranks import digits, small_net
 
 EPOCHS = 5
@@ -134,33 +134,6 @@ def test_an_ordinary_loop_ends_as_if_nothing_had_happened(bench: Bench, how: str
     )  # bfloat16 has 8 bits, and two ranks sum other numbers
     for found in through(resized, body, [(1, 2), (2, 4), (1, END)], *arguments)[2]:
         assert found == pytest.approx(expected, abs=rounding)
-
-
-def normed() -> list[float]:
-    """Batch norm whose statistics are shared between ranks."""
-    trial = gpusched.init()
-    model: Any = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
-    model = trial.wrap(nn.SyncBatchNorm.convert_sync_batchnorm(model))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trial.track(model=model, opt=optimizer)
-    for step in trial.steps(limit=4):
-        x = torch.randn(8, 4, generator=torch.Generator().manual_seed(step))
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-        trial.report(accuracy=0.0)
-    return weights(model)
-
-
-def test_shared_batch_norm_trains_on_one_cpu_slot_and_is_refused_on_two(bench: Bench) -> None:
-    """By torch, which shares them between GPUs alone."""
-    (expected,) = through(bench.beside("whole"), normed, [(1, END)])
-    with daemon(bench, at_step(**{"yield": 2})):
-        run_ranks(normed, 1, bench)
-    errors = [rank.error for rank in run_ranks(normed, 2, bench, 2)]
-    assert all(errors)
-    assert any("only work with GPU" in error for error in errors)
-    assert values(run_ranks(normed, 1, bench, 3)) == expected
 
 
 class Whole:
