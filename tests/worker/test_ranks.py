@@ -154,13 +154,6 @@ def test_prepare_is_wrap_loader_and_scale_lr_in_one_line(bench: Bench) -> None:
         assert issubclass(kind, DistributedDataParallel)
 
 
-def test_prepare_takes_models_optimizers_and_loaders_alone(bench: Bench) -> None:
-    def wrongly() -> None:
-        gpusched.init().prepare(small_net(), digits())
-
-    assert "not a TensorDataset" in run_ranks(wrongly, 1, bench)[0].error
-
-
 def test_a_batch_per_atom_is_the_mean_over_its_samples(bench: Bench) -> None:
     """Uneven last batches too: as one process with the whole global batch and the scaled rate would do it."""
     bench.prepare(lr_warmup_epochs=0, lr_power=0.5)
@@ -338,13 +331,24 @@ def test_12_a_process_group_that_a_script_makes_too_late_is_refused_with_the_fix
         assert "if not dist.is_initialized():" in told
 
 
-def test_a_script_that_puts_every_rank_on_the_first_gpu_is_told_the_line(
-    monkeypatch: pytest.MonkeyPatch,
+DEVICES = "Expected all tensors to be on the same device, but found at least two devices, cuda:"
+
+
+@pytest.mark.parametrize(
+    ("rank", "others", "told"),
+    [
+        (0, "1 and cuda:0!", []),
+        (1, "1 and cuda:0!", ['write device = trial.device instead of "cuda:0"']),
+        (0, "0 and cpu!", ["trial.prepare gives batches on trial.device"]),  # (model(x).cpu() == y)
+    ],
+)
+def test_a_script_that_mixes_devices_is_told_the_line(
+    monkeypatch: pytest.MonkeyPatch, rank: int, others: str, told: list[str]
 ) -> None:
-    error = RuntimeError("Expected all tensors to be on the same device, cuda:1 and cuda:0!")
-    assert "trial.device" not in endings.headline(error, __file__)
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    assert 'write device = trial.device instead of "cuda:0"' in endings.headline(error, __file__)
+    monkeypatch.setenv("LOCAL_RANK", str(rank))
+    line = endings.headline(RuntimeError(f"{DEVICES}{others}"), __file__)
+    assert [words for words in told if words in line] == told
+    assert ("trial.device" in line) == bool(told)
 
 
 def test_a_model_with_parameters_that_a_step_leaves_out_is_told_how_it_is_wrapped(
@@ -371,15 +375,7 @@ def test_a_model_with_parameters_that_a_step_leaves_out_is_told_how_it_is_wrappe
         assert "Write model = trial.wrap(model, find_unused_parameters=True)" in told
 
 
-def test_a_script_that_compares_a_prepared_batch_on_the_cpu_is_told_where_batches_are() -> None:
-    """The words of torch 2.11 on a GPU: ``(model(x).cpu() == y)``."""
-    error = RuntimeError(
-        "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
-    )
-    assert "trial.prepare gives batches on trial.device" in endings.headline(error, __file__)
-
-
-def test_an_attribute_that_a_script_sets_is_the_models(bench: Bench) -> None:
+def test_attributes_and_methods_of_a_wrapped_model_are_the_models(bench: Bench) -> None:
     """On several ranks ``model.scale *= 0.5`` set it on the wrapper, and ``forward`` went on as before."""
 
     class Scaled(nn.Linear):
@@ -388,37 +384,23 @@ def test_an_attribute_that_a_script_sets_is_the_models(bench: Bench) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x) * self.scale
 
-    def script() -> tuple[float, float, bool]:
-        trial = gpusched.init()
-        model: Any = trial.wrap(Scaled(1, 1))
+        def decode(self, code: int) -> float:
+            return code * self.scale
+
+    def script() -> list[Any]:
+        model: Any = gpusched.init().wrap(Scaled(1, 1))
         model.note = "the wrapper's"
         before = model(torch.ones(1)).item()
         model.scale *= 2
         ratio = model(torch.ones(1)).item() / before
-        return ratio, model.scale, hasattr(getattr(model, "module", None), "note")
-
-    (alone,) = values(run_ranks(script, 1, bench.beside("alone")))
-    assert alone == (2.0, 2.0, False)
-    assert values(run_ranks(script, 2, bench)) == [alone] * 2
-
-
-def test_a_wrapped_model_keeps_its_own_attributes_and_methods(bench: Bench) -> None:
-    class Coder(nn.Linear):
-        block_size = 8
-
-        def decode(self, code: int) -> int:
-            return code * self.block_size
-
-    def script() -> tuple[int, bool, str]:
-        model = gpusched.init().wrap(Coder(2, 1))
-        try:
+        with pytest.raises(AttributeError, match="'Scaled' object has no attribute 'lost'"):
             model.lost  # noqa: B018
-        except AttributeError as error:
-            return model.decode(3), isinstance(model, DistributedDataParallel), str(error)
-        raise AssertionError
+        is_wrapped = isinstance(model, DistributedDataParallel)
+        return [ratio, model.scale, model.decode(3), is_wrapped and hasattr(model.module, "note")]
 
-    told = "'Coder' object has no attribute 'lost'"
-    assert values(run_ranks(script, 2, bench)) == [(24, True, told)] * 2
+    alone = [2.0, 2.0, 6.0, False]
+    assert values(run_ranks(script, 1, bench.beside("alone"))) == [alone]
+    assert values(run_ranks(script, 2, bench)) == [alone] * 2
 
 
 def test_the_metrics_of_other_ranks_do_not_matter(bench: Bench) -> None:

@@ -57,6 +57,8 @@ def fails(how: str) -> None:
     elif how == "distributed":
         data = TensorDataset(torch.ones(8, 1))
         trial.loader(data, 2, sampler=DistributedSampler(data, 2, 0))
+    elif how == "prepared":
+        trial.prepare(model, TensorDataset(torch.ones(8, 1)))
     elif how == "late state":
         trial.report(accuracy=1)
         trial.state["n"] = 1
@@ -90,6 +92,7 @@ def fails(how: str) -> None:
         ("local", "RuntimeError", "call it before them"),
         ("uneven", "ValueError", "trial.local_batch(0) does not divide"),
         ("distributed", "TypeError", "leave sampler out"),
+        ("prepared", "TypeError", "not a TensorDataset"),
         ("late state", "RuntimeError", "write state = trial.state beside trial.track(...)"),
         ("no files yet", "RuntimeError", "report first, then save"),
         ("stateful", "TypeError", "a checkpoint cannot hold model['fn'], a builtins."),
