@@ -15,7 +15,7 @@ import torch
 
 from gpusched.protocol import Answer, RankHello, Report, Saved, encode
 from gpusched.worker import channel as module
-from gpusched.worker.channel import Channel, clean_metrics, shown
+from gpusched.worker.channel import Channel, clean_metrics
 from tests.rig import PATIENCE_S, wait_until
 from tests.worker.fakes import Bench, FakeDaemon, at_step, daemon
 
@@ -242,9 +242,3 @@ def test_the_recipes_metric_must_be_there() -> None:
         clean_metrics({"loss": 1.0, "val_accuracy": 0.5}, "accuracy")
     with pytest.raises(ValueError, match=r"report lacks 'accuracy'"):
         clean_metrics({}, "accuracy")
-
-
-def test_a_line_for_people() -> None:
-    assert shown(Report(1, 3, 3, 0.5, {"accuracy": 0.97123456, "n": 4, "loss": "nan"})) == (
-        "step 3  accuracy 0.971235  n 4  loss nan  (0.50 s)"
-    )
