@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import os
 import socket
 import threading
 import time
@@ -52,7 +51,7 @@ _READ_BYTES = 4096
 
 
 class Channel:
-    """A unix socket to ``daemon.sock`` that may come and go. Belongs to the process that made it."""
+    """A unix socket to ``daemon.sock`` that may come and go. For the process that made it; a fork has no use for it."""
 
     def __init__(
         self, folder: Path, trial: int, incarnation: int, leave: Path | None = None
@@ -70,7 +69,6 @@ class Channel:
         self._lock = threading.Lock()
         #: A thread waits for an answer on the socket; that thread alone may close it.
         self._is_awaited = False
-        os.register_at_fork(after_in_child=self._forget)
 
     def connect(self) -> bool:
         """Connect and say hello, unless the last attempt was too short ago. False: the daemon is away."""
@@ -142,11 +140,6 @@ class Channel:
         with self._lock:
             if self.connect():
                 self._send(encode(frame))
-
-    def _forget(self) -> None:
-        """Close the copy of a forked child, where another thread may have held the lock."""
-        self._lock = threading.Lock()
-        self._close()
 
     def _close(self) -> None:
         if self._socket is not None:

@@ -48,10 +48,9 @@ def test_hello_then_one_reply_a_report(bench: Bench, line: Channel) -> None:
 def test_without_a_daemon_training_goes_on_and_attempts_are_rare(
     bench: Bench, line: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = 100.0
-    attempts = []
+    now, attempts, real_open = 100.0, [], os.open
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(module.os, "open", lambda *a: attempts.append(now) or real_open(*a))
+    monkeypatch.setattr(os, "open", lambda *a: attempts.append(now) or real_open(*a))
     for _ in range(400):
         assert line.report(report(1)) == "continue"
         now += 0.01
@@ -173,20 +172,6 @@ def test_a_report_waits_on_its_own_connection_alone(
             began_s = time.monotonic()
             assert line.report(report(1)) == "continue"
             assert time.monotonic() - began_s < PATIENCE_S
-
-
-def test_a_forked_child_does_not_hold_the_line_open(bench: Bench, line: Channel) -> None:
-    with daemon(bench) as fake:
-        assert line.connect()
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if line._socket is None else 1)
-        assert os.waitpid(child, 0)[1] == 0
-        assert line.report(report(1)) == "continue"
-        assert fake.frames == [RankHello(7, 2), report(1)], "the same line"
-
-
-real_open = os.open
 
 
 @pytest.mark.parametrize(
