@@ -139,10 +139,13 @@ class RankError(Struct, omit_defaults=True):
         return f"{head}\n{self.traceback}" if self.traceback else head
 
 
+Why = Literal["yielded", "finished"]
+
+
 class Word(Struct):
     """The content of ``last-word.json``: rank 0 has finished, or yielded, in good order."""
 
-    why: Literal["yielded", "finished"]
+    why: Why
     step: Count | None = None
     saved_step: Count | None = None
 

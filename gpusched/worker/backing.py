@@ -18,11 +18,11 @@ from typing import Any
 from gpusched import failpoints
 from gpusched.folder.lock import Fence
 from gpusched.folder.reports import ReportLog
-from gpusched.protocol import GO, Go, Remark, Report
+from gpusched.protocol import GO, Go, Remark, Report, Why
 from gpusched.worker import endings
 from gpusched.worker.channel import Channel, clean_metrics, shown
 from gpusched.worker.context import Context
-from gpusched.worker.endings import Why, leave_word, say, write_error_file
+from gpusched.worker.endings import leave_word, say, write_error_file
 from gpusched.worker.group import Call, Group, RanksDisagree
 from gpusched.worker.saving import FILES_SHARE, Saver, Where
 from gpusched.worker.training import Training

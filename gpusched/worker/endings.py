@@ -20,12 +20,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
 
 from gpusched import failpoints
 from gpusched.folder.files import private_folder, write_durably
-
-Why = Literal["yielded", "finished"]
+from gpusched.protocol import Why, Word, encode
 
 _MESSAGE_LIMIT = 4_000
 _TRACE_LIMIT = 32_000
@@ -166,10 +164,9 @@ def is_known_good() -> bool:
 def leave_word(path: Path, why: Why, step: int | None, saved_step: int | None) -> bool:
     """Write the last word durably. False, said on stderr, if the disk refuses: the trial has then not left."""
     failpoints.reach("lastword.before")
-    word = {"why": why, "step": step, "saved_step": saved_step}
     try:
         private_folder(path.parent)
-        write_durably(path, json.dumps(word).encode() + b"\n")
+        write_durably(path, encode(Word(why, step, saved_step)))
     except OSError as error:
         say(f"{path} cannot be written: {error}")
         with suppress(OSError):
