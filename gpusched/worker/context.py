@@ -60,8 +60,8 @@ class Context:
     known_seq: int = 0
     #: On a node of a cluster: the trial's fence (``folder/lock.py``).
     fence: Path | None = None
-    #: Whether this is a rehearsal, for which every rank writes down what it does (``onlooker.py``).
-    is_rehearsal: bool = False
+    #: In a rehearsal the launch from which on trials that are moved train in vain (``onlooker.py``); 0: no rehearsal.
+    still_from: int = 0
     #: This process was started by a rank, and is not a rank itself.
     is_helper: bool = False
 
@@ -99,7 +99,7 @@ def _scheduled(environment: Mapping[str, str], defaults: Mapping[str, object] | 
     drawn = _read(paths.hparams)
     world_size = _number(environment, "WORLD_SIZE", 1)
     settings = Settings(**_read(experiment.worker))
-    is_rehearsal = bool(environment.get("GPUSCHED_REHEARSAL"))
+    still_from = int(environment.get("GPUSCHED_REHEARSAL", 0))
     return Context(
         trial=trial,
         incarnation=_number(environment, "GPUSCHED_INCARNATION"),
@@ -112,11 +112,11 @@ def _scheduled(environment: Mapping[str, str], defaults: Mapping[str, object] | 
         hparams=HParams(merged(defaults or {}, drawn.get("hparams", {}))),
         drawn=tuple(name for name, _ in flat(drawn.get("hparams", {}))),
         # In a rehearsal, trials that are compared are seeded alike.
-        seed=settings.seed if is_rehearsal else int(drawn.get("seed", settings.seed)),
+        seed=settings.seed if still_from else int(drawn.get("seed", settings.seed)),
         settings=settings,
         known_seq=int(drawn.get("seq", 0)),
         fence=paths.fence if environment.get("GPUSCHED_NODE") else None,
-        is_rehearsal=is_rehearsal,
+        still_from=still_from,
     )
 
 

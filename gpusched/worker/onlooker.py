@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -50,8 +49,7 @@ class Onlooker:
         self._draws: list[_Draws] = []
         self._last_drawn: _Draws | None = None
         #: Whether this launch trains in vain: from a launch on, of the trials that are moved (``cli/rehearse.py``).
-        first = int(os.environ.get("GPUSCHED_REHEARSAL") or 1)
-        self._stands_still = context.trial % 2 == 0 and context.incarnation >= first > 1
+        self._stands_still = context.trial % 2 == 0 and context.incarnation >= context.still_from
         #: Of the calls of models since the last step: how deep they are nested, the last input, values of all inputs.
         self._depth, self._values = 0, 0
         self._input: float | None = None

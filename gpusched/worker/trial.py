@@ -34,7 +34,7 @@ class Trial(TrialSetup):
         self._checkpoint = saver.newest() if saver is not None else None
         self._training.continue_from(self._checkpoint)
         self._onlooker: Onlooker | None = None
-        if context.is_rehearsal and context.paths is not None:
+        if context.still_from and context.paths is not None:
             seen = context.paths.seen(context.incarnation, context.rank)
             self._onlooker = Onlooker(seen, self._training, context)
         self._step_before = 0
