@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpusched.errors import DamagedState, InputError
+from gpusched.errors import DamagedState
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.text import flat
 from gpusched.worker.hparams import HParams, from_command_line, merged
@@ -84,7 +84,7 @@ def read_context(
     """Find out where this process stands.
 
     Raises:
-        InputError: The command line or the environment is wrong.
+        InputError: The command line is wrong.
         DamagedState: A file of the experiment is missing or cannot be read.
     """
     if environment.get("GPUSCHED_DIR"):
@@ -94,17 +94,17 @@ def read_context(
 
 def _scheduled(environment: Mapping[str, str], defaults: Mapping[str, object] | None) -> Context:
     experiment = ExperimentPaths(Path(environment["GPUSCHED_DIR"]))
-    trial = _number(environment, "GPUSCHED_TRIAL")
+    trial = int(environment["GPUSCHED_TRIAL"])
     paths = experiment.trial(trial)
     drawn = _read(paths.hparams)
-    world_size = _number(environment, "WORLD_SIZE", 1)
+    world_size = int(environment.get("WORLD_SIZE") or 1)
     settings = Settings(**_read(experiment.worker))
     still_from = int(environment.get("GPUSCHED_REHEARSAL", 0))
     return Context(
         trial=trial,
-        incarnation=_number(environment, "GPUSCHED_INCARNATION"),
-        rank=_number(environment, "RANK", 0),
-        local_rank=_number(environment, "LOCAL_RANK", 0),
+        incarnation=int(environment["GPUSCHED_INCARNATION"]),
+        rank=int(environment.get("RANK") or 0),
+        local_rank=int(environment.get("LOCAL_RANK") or 0),
         world_size=world_size,
         device_kind=environment.get("GPUSCHED_DEVICE") or None,
         experiment=experiment,
@@ -130,10 +130,10 @@ def _unscheduled(
     parser.add_argument("--seed", type=int, default=0)
     own, rest = parser.parse_known_args(arguments)
     hparams = from_command_line(rest, defaults)
-    world_size = _number(environment, "WORLD_SIZE", 1) if environment.get("RANK") else 1
+    world_size = int(environment.get("WORLD_SIZE") or 1) if environment.get("RANK") else 1
     return Context(
-        rank=_number(environment, "RANK", 0),
-        local_rank=_number(environment, "LOCAL_RANK", 0),
+        rank=int(environment.get("RANK") or 0),
+        local_rank=int(environment.get("LOCAL_RANK") or 0),
         world_size=world_size,
         hparams=HParams(hparams),
         seed=own.seed,
@@ -143,22 +143,10 @@ def _unscheduled(
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_bytes())
+        values: dict[str, Any] = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise DamagedState(f"{path}: cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise DamagedState(f"{path}: not a JSON object")
     return values
-
-
-def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
-    text = environment.get(name, "")
-    if not text and default is not None:
-        return default
-    try:
-        return int(text)
-    except ValueError:
-        raise InputError(f"environment variable {name}: {text!r} is not a whole number") from None
 
 
 # ---------------------------------------------------------------- this rank's GPU
