@@ -138,12 +138,8 @@ class Saver:
             return found
         return verify(self._folder / f"step-{step:08d}", step, hashed=False)
 
-    def save(self, where: Where, *, script_folder: Path | None = None) -> bool:
+    def save(self, where: Where) -> bool:
         """Commit a checkpoint of this step; False, said on stderr, if the disk refuses. All ranks call it.
-
-        Args:
-            where: Position of training.
-            script_folder: Of ``open_folder``; becomes part of the checkpoint.
 
         Raises:
             TypeError: A tracked object holds something that a checkpoint cannot hold.
@@ -152,7 +148,7 @@ class Saver:
         with (
             self._lock
         ):  # so that ``finish``, where a signal ends this process meanwhile, waits for it
-            draft = self._draft(where, script_folder)
+            draft = self._draft(where, None)
             is_committed = bool(self._group.share(Call.SAVE, self._commit(draft))[0])
             if is_committed:
                 self.saved_step = draft.step
