@@ -60,9 +60,6 @@ def test_a_gpu_under_a_torch_for_cpus_is_explained(tmp_path: Path, ranks: int) -
         assert "is built for CPUs only: install a torch that is built for CUDA" in ended.error
 
 
-# ---------------------------------------------------------------- current from init on (mend 12)
-
-
 @pytest.mark.parametrize(("kind", "built"), [("cuda", True), ("cuda", False), ("cpu", True)])
 def test_a_bare_cuda_is_this_ranks_gpu(
     monkeypatch: pytest.MonkeyPatch, current: list[torch.device], kind: str, built: bool
