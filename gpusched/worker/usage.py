@@ -76,7 +76,7 @@ class Usage:
         self._reports += 1
         looks_again = self._reports & (self._reports - 1) == 0  # at 1, 2, 4, 8, ..
         has_ranks = self._group.world_size > 1
-        if self._is_scheduled and not (training.tracked or writes_files or self.tracks):
+        if self._is_scheduled and not (training.tracked or writes_files):
             self._check_saves_nothing(training.step)
         if looks_again and has_ranks:
             self.together.refuse_apart()
@@ -192,7 +192,7 @@ class Usage:
                 )
 
     def _check_saves_nothing(self, step: int) -> None:
-        """Refuse a script that trains and tracks nothing; tell of one of which nothing is known.
+        """Refuse a script that trains and tracks nothing; tell of one that says so, or of which nothing is known.
 
         Raises:
             RuntimeError: It trains by torch, or continues from a step without having restored anything.
@@ -204,10 +204,14 @@ class Usage:
             add = "add trial.track(model=model, opt=opt) before the loop"
             if self._training.is_looping:
                 add = "write trial.steps(.., model=model, opt=opt) for the loop"
-            raise RuntimeError(
+            self._tell(
+                "nothing",
                 f"this script trains a model (it steps {type(optimizer).__name__}) and saves nothing of it, so nothing "
-                f"could be resumed: {add} that reports at {place}:{line}"
+                f"could be resumed: {add} that reports at {place}:{line}",
+                is_error=not self.tracks,
             )
+        if self.tracks:
+            return
         if step > 0 and self._reports == 1:
             raise RuntimeError(
                 f"this launch continues at step {step}, but the script restores nothing, so it begins with an "

@@ -182,6 +182,8 @@ def forgetful(what: str, how: str = "forgets") -> None:
         trial.track(model=model, opt=wrapped, **more)
     elif what == "all":
         trial.state["seen"] = 0
+    elif what == "nothing":
+        trial.track()
     elif how == "nests":
         trial.track(trainer=Whole(model=model, opt=optimizer, **more))
     else:
@@ -200,9 +202,10 @@ FORGOTTEN = {
     "optimizer": "steps an optimizer (Adam) that trial.track does not have",
     "anew": "steps an optimizer (Adam) that trial.track does not have",
     "all": "steps an optimizer (Adam) that trial.track does not have",
+    "nothing": "trains a model (it steps Adam) and saves nothing of it",
     "parameters": "(Adam) moves parameters of a model that trial.track does not have",
 }
-LIKELY = ("optimizer", "anew", "all")
+LIKELY = ("optimizer", "anew", "all", "nothing")
 """May be right: a probe that is trained anew for each evaluation, a model that the script keeps in files of its own."""
 
 
