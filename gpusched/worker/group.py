@@ -33,7 +33,8 @@ PATIENCE_S = 600.0
 takes: a script may evaluate on rank 0 alone."""
 
 LOOK_AFTER_S = 10.0
-"""When rank 0 looks where the others are: ranks that all wait in a collective of the script's will never come."""
+"""When rank 0 looks where the others are, and how much later again: ranks that all wait in a collective of the script's
+will never come."""
 
 _LONG = timedelta(days=30)
 _JOIN_PATIENCE = timedelta(minutes=30)
@@ -176,9 +177,13 @@ class Group:
         return rows
 
     def _wait_for_others(self, work: Any, where: str, line: int) -> None:
-        """Wait on rank 0, which looks once whether the other ranks will ever come."""
-        stuck, waited_s = "", 0.0
-        for limit_s in sorted({min(LOOK_AFTER_S, self.patience_s), self.patience_s}):
+        """Wait on rank 0, which looks twice whether the other ranks will ever come.
+
+        Once is not enough: a forward pass through DDP looks like a wait.
+        """
+        stuck, waited_s, patience_s = "", 0.0, self.patience_s
+        looks_s = {min(after_s, patience_s) for after_s in (LOOK_AFTER_S, 2 * LOOK_AFTER_S)}
+        for limit_s in sorted({*looks_s, patience_s}):
             try:
                 work.wait(timedelta(seconds=limit_s - waited_s))
                 return
@@ -186,7 +191,8 @@ class Group:
                 if "timed out" not in str(error).lower():
                     raise
             waited_s = limit_s
-            if stuck := self._stuck_elsewhere(line):
+            before, stuck = stuck, self._stuck_elsewhere(line)
+            if stuck and stuck == before:
                 break
         raise RanksDisagree(
             f"rank 0 has waited {waited_s:.0f} s in {where} for the other ranks{stuck}: every rank must call it, so "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import time
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ import gpusched
 from gpusched.processes import stacks
 from gpusched.worker import backing, group
 from tests.rig import wait_until
-from tests.worker.fakes import Bench, run_ranks
+from tests.worker.fakes import Bench, run_ranks, values
 
 
 def test_ranks_that_do_not_come_are_told(bench: Bench) -> None:
@@ -92,3 +93,20 @@ def test_a_report_of_rank_0_alone_is_found_within_steps_and_names_both_lines(
     assert f"trial.report() (test_disagreement.py:{report})" in ended[0].error
     assert f"but rank 1 waits in test_disagreement.py:{report - 2} in script" in ended[0].error
     assert "move it out of any `if rank == 0`" in ended[0].error
+
+
+def test_a_rank_that_only_seems_to_wait_as_it_is_looked_at_is_waited_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the forward pass of DDP, while rank 0 has evaluated its share: a right trial failed."""
+    looks = [", but rank 1 waits in train.py:9 in evaluate"]
+    monkeypatch.setattr(group, "LOOK_AFTER_S", 0.1)
+    monkeypatch.setattr(group.Group, "_stuck_elsewhere", lambda *_: looks.pop() if looks else "")
+
+    def script() -> None:
+        trial = gpusched.init()
+        if trial.rank == 1:
+            time.sleep(0.5)
+        trial.report(accuracy=1)
+
+    values(run_ranks(script, 2, bench))
