@@ -38,7 +38,7 @@ will never come."""
 
 _LONG = timedelta(days=30)
 _JOIN_PATIENCE = timedelta(minutes=30)
-_PAYLOAD = 5
+_PAYLOAD = 2
 
 
 class Call(StrEnum):
@@ -87,7 +87,8 @@ class Group:
                 None: by what torch finds.
 
         Raises:
-            RuntimeError: ``MASTER_ADDR`` and ``MASTER_PORT`` are missing, or a rank does not come.
+            RuntimeError: A rank does not come.
+            ValueError: ``MASTER_ADDR`` or ``MASTER_PORT`` is missing.
         """
         if self.world_size == 1:
             return
@@ -99,15 +100,9 @@ class Group:
             require_cuda()  # before anything is shared: each rank says it, whichever is first
         incarnation = os.environ.get("GPUSCHED_INCARNATION", "0")
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        try:
-            # Of torchrun's agent; without one rank 0 serves it, and the script's own group may use the same port.
-            met = dist.rendezvous("env://", self.rank, self.world_size, timeout=_JOIN_PATIENCE)
-            served, _, _ = next(met)
-        except ValueError:
-            raise RuntimeError(
-                f"WORLD_SIZE is {self.world_size}, but MASTER_ADDR and MASTER_PORT do not say where the ranks meet: "
-                f"start the script with torchrun"
-            ) from None
+        # Of torchrun's agent; without one rank 0 serves it, and the script's own group may use the same port.
+        met = dist.rendezvous("env://", self.rank, self.world_size, timeout=_JOIN_PATIENCE)
+        served, _, _ = next(met)
         store = dist.PrefixStore(f"gpusched/{incarnation}/{attempt}", served)
         self._control = dist.ProcessGroupGloo(store, self.rank, self.world_size, _LONG)
         self._names = store
