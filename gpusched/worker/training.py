@@ -7,7 +7,6 @@ A loader made anew in every iteration of the loop takes the place of its forerun
 
 from __future__ import annotations
 
-import math
 import pickle
 import sys
 import weakref
@@ -37,6 +36,8 @@ class Training:
         #: Steps reported, iterations of ``trial.steps()`` finished, and whether the script is inside that loop.
         self.step = self.iteration = 0
         self.is_looping = False
+        #: Steps reported before this iteration, in this launch or an earlier one.
+        self.step_before = 0
         #: Whether the script has reported in this launch.
         self.has_reported = False
         #: Steps of the script's own loop, where it says so and the recipe says nothing.
@@ -88,11 +89,12 @@ class Training:
     def whole_length(self, step: int) -> int | None:
         """Return the steps of the script's loop, as far as it is known at this step; None: as was told before.
 
-        A body of ``trial.steps()`` may report several times: then the loop is so many times as long.
+        A body of ``trial.steps()`` may report several times: then the loop is so many times as long. Counted in this
+        iteration alone: one that a pause has cut short began anew.
         """
         if self.length is None:
             return None
-        each = math.ceil(step / (self.iteration + 1)) if self.is_looping else 1
+        each = step - self.step_before if self.is_looping else 1
         if each * self.length <= self._told_length:
             return None
         self._told_length = each * self.length

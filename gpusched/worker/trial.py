@@ -37,7 +37,6 @@ class Trial(TrialSetup):
         if context.still_from and context.paths is not None:
             seen = context.paths.seen(context.incarnation, context.rank)
             self._onlooker = Onlooker(seen, self._training, context)
-        self._step_before = 0
         self._step_began_s = time.monotonic()
 
     def take_charge(self) -> None:
@@ -135,7 +134,7 @@ class Trial(TrialSetup):
             while not self._done(limit):
                 self._training.begin_round()
                 self._step_began_s = time.monotonic()
-                before = self._step_before = self._training.step
+                before = self._training.step_before = self._training.step
                 yield self._training.iteration
                 self._training.iteration += 1
                 if self._training.step == before and not self._backing.has_left:
@@ -254,7 +253,7 @@ class Trial(TrialSetup):
             RuntimeError: Nothing has been reported yet: a checkpoint is of a reported step.
             OSError: The disk refuses, and the script has been told to leave already.
         """
-        if self._training.step == (self._step_before if self._training.is_looping else 0):
+        if self._training.step == (self._training.step_before if self._training.is_looping else 0):
             raise RuntimeError(
                 "trial.checkpoint_dir() before trial.report(...): a checkpoint is of a reported step, so report "
                 "first, then save"

@@ -262,6 +262,24 @@ def test_a_loop_whose_body_reports_several_times_is_so_many_times_as_long(bench:
     assert [report.length for report in fake.of_kind(Report)] == [2, 4, 6, None, None, None]
 
 
+def test_a_loop_that_a_loader_outlives_is_as_long_after_a_pause(bench: Bench) -> None:
+    """Paused in the middle of an epoch, it was told to be twice as long, and R with it."""
+
+    def script() -> None:
+        trial = gpusched.init()
+        loader = trial.loader(range(8), batch_size=2)
+        trial.track(model=nn.Linear(1, 1))
+        batches = (batch for _ in count() for batch in loader)
+        for _ in trial.steps(60):
+            next(batches)
+            trial.report(accuracy=1)
+
+    for incarnation, step in enumerate((1, 3), 1):
+        with daemon(bench, at_step(**{"yield": step})) as fake:
+            run_rank(script, bench, incarnation)
+        assert {report.length for report in fake.of_kind(Report)} <= {60, None}
+
+
 def test_save_goes_on_and_two_generations_stay(bench: Bench) -> None:
     with daemon(bench, lambda report: "save" if report.step < 5 else "continue") as fake:
         assert run_rank(train, bench).value[0] == [0, 1, 2, 3, 4, 5]
