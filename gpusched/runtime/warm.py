@@ -58,7 +58,6 @@ from gpusched.protocol import (
 )
 from gpusched.runtime.forked import fork_ranks, put_title
 from gpusched.worker.context import uses_cuda
-from gpusched.worker.usage import note_present
 
 NEEDED = (
     "gpusched.runtime.agent",
@@ -278,7 +277,6 @@ def settle() -> None:
     # There is no public way to ask for all finalizers; those of torch's own libraries cost 7 ms at every exit.
     for finalizer in list(getattr(weakref.finalize, "_registry", ())):
         finalizer.atexit = False
-    note_present()  # here: in a fork it would copy every page that has a module's name
     gc.freeze()
 
 

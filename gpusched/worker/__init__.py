@@ -4,7 +4,7 @@
   trial); ``trial`` is made of ``setup`` and what a script calls while it trains
 * what stands behind it: ``backing`` (reports, saves, leaves), over ``channel`` to the daemon; ``endings`` (the last
   word, or in which line it failed)
-* what is wrong with a script: ``usage`` (which call is wrong or missing, what no checkpoint holds, slow imports),
+* what is wrong with a script: ``usage`` (which call is wrong or missing, what no checkpoint holds),
   ``together`` (ranks that train apart, or on the same samples)
 * what a trial trains on: ``data`` (who gets which sample, with which weight), ``loader``, ``stream``,
   ``prepare`` (what the script has made for one rank); ``learning_rate`` keeps rates and schedules right whatever the

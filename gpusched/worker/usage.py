@@ -8,11 +8,7 @@ function that is called; ``endings.py`` adds the script's line to an error.
 
 from __future__ import annotations
 
-import ast
-import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from gpusched.worker.context import Context
@@ -21,22 +17,12 @@ from gpusched.worker.learning_rate import Schedule, bare_optimizer, owned
 from gpusched.worker.together import Together
 from gpusched.worker.training import Training, trained
 
-_MANY = 150
-"""Modules of libraries from which on importing them is worth a word: about half a second."""
 _WHEN = "; one that only some trials need gets a 'when' in the space"
 _SAVE = (
     "track what it learns (trial.track(model=model); gpusched.pickled(clf) for an object without state_dict; "
     "trial.state for plain values; trial.checkpoint_dir() for files), or say with trial.track() that the step is all "
     "there is"
 )
-
-_present: frozenset[str] | None = None
-
-
-def note_present() -> None:
-    """Note the modules that this process, the warm server, has for its forks."""
-    global _present
-    _present = frozenset(sys.modules)
 
 
 class Usage:
@@ -105,7 +91,7 @@ class Usage:
         self._remark(wrong, about)
 
     def _tell_of_set_up(self) -> None:
-        """Tell what the first report shows: hyperparameters not read, slow imports, a length that divides a loss."""
+        """Tell what the first report shows: hyperparameters not read, a length that divides a loss."""
         if names := self._context.unread:
             self._tell(
                 "unread",
@@ -114,8 +100,6 @@ class Usage:
                 f'["--{names[0]}=${{{names[0]}}}"] in the recipe'
                 f"{'' if self._context.reads_nothing else _WHEN}",
             )
-        if (self._context.trial, self._context.incarnation) == (0, 1) and (slow := slow_imports()):
-            self._tell("imports", slow)
         training = self._training
         read = next((loader for loader in training.loaders if loader.length_read_at), None)
         if read is not None and not training.schedules:
@@ -305,32 +289,6 @@ class Usage:
                     "a scheduler has set the learning rates, and trial.track does not have it: it would begin afresh "
                     "at every launch. Track it beside the others: trial.steps(.., model=model, opt=opt, sched=sched)",
                 )
-
-
-def slow_imports() -> str | None:
-    """Return what to preload, if this launch has imported much that the warm server had not; None otherwise."""
-    if _present is None:
-        return None
-    new = {
-        name
-        for name in sys.modules.keys() - _present
-        if "site-packages" in (getattr(sys.modules[name], "__file__", None) or "")
-    }
-    names = dict[str, None]()
-    with suppress(OSError, ValueError, SyntaxError, RecursionError):
-        script = getattr(sys.modules.get("__main__"), "__file__", None)
-        for node in ast.walk(ast.parse(Path(script or "").read_bytes())):
-            if isinstance(node, ast.Import):
-                names |= dict.fromkeys(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names[node.module] = None
-    named = [name for name in names if name in new]
-    if len(new) < _MANY or not named:
-        return None
-    return (
-        f"every launch imports {', '.join(named)} anew ({len(new)} modules): `preload: [{', '.join(named)}]` in the "
-        f"recipe imports them once for all trials"
-    )
 
 
 def _kind(scheduler: Any) -> str:

@@ -54,34 +54,6 @@ def test_a_script_that_only_reports_never_imports_torch(bench: Bench, tmp_path: 
     assert min(map(float, calls)) < 120, "function calls a report"
 
 
-SLOW_IMPORTS = """
-import sys
-from gpusched.worker import usage
-sys.path.insert(0, sys.argv[1])
-__file__ = sys.argv[2]
-print(usage.slow_imports())
-usage.note_present()
-import heavy.part
-print(usage.slow_imports())
-"""
-
-
-@pytest.mark.parametrize("modules", [200, 20])
-def test_a_library_that_is_imported_at_each_launch_is_named(modules: int, tmp_path: Path) -> None:
-    package = tmp_path / "site-packages" / "heavy"
-    package.mkdir(parents=True)
-    names = [f"m{number}" for number in range(modules)]
-    for name in (*names, "part"):
-        (package / f"{name}.py").touch()
-    (package / "__init__.py").write_text("".join(f"import heavy.{name}\n" for name in names))
-    script = tmp_path / "train.py"
-    script.write_text("import os\nfrom heavy.part import *\nimport torch\n")
-    first, then = python("-c", SLOW_IMPORTS, package.parent, script).stdout.splitlines()
-    assert first == "None", "no warm server has forked this process"
-    expected = "every launch imports heavy.part anew (202 modules): `preload: [heavy.part]`"
-    assert then.startswith(expected if modules == 200 else "None")
-
-
 @pytest.mark.parametrize(
     ("ending", "word"),
     [
