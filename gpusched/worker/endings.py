@@ -61,6 +61,10 @@ def _is_ours(file: str) -> bool:
 
 
 _ADVICE = {
+    "default process group twice": (
+        " gpusched.init() has made one: write `if not dist.is_initialized():` before this line, or move it above "
+        "gpusched.init()"
+    ),
     "finished reduction in the prior iteration": (
         " Write model = trial.wrap(model, find_unused_parameters=True), and leave model out of trial.prepare"
     ),
@@ -82,11 +86,6 @@ def headline(error: BaseException, script: str) -> str:
         return f"FileNotFoundError: no such script: {script}"
     text = "".join(traceback.format_exception_only(error)).strip()
     where = _place(error.__traceback__, script)
-    if "default process group twice" in text:
-        text = (
-            f"{text} gpusched.init() has made one: write `if not dist.is_initialized():` before this line, or move it "
-            f"above gpusched.init()"
-        )
     if "on the same device" in text and " cpu" in text:
         text = (
             f"{text} A DataLoader from trial.prepare gives batches on trial.device: move the other tensor there, or "
