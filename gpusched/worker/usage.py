@@ -44,6 +44,7 @@ class Usage:
         #: ``trial.mean`` was called: the script knows that ranks have shares.
         self.has_mean = False
         self._reports = self._passes = 0
+        self._began_untrained = False
         #: Comparison of this rank with the others.
         self.together = Together(group, training)
 
@@ -124,16 +125,20 @@ class Usage:
                 )
 
     def _check_untrained(self) -> None:
-        """Find a loop that evaluates before it trains, and whose evaluation counts as a step."""
+        """Find a loop that evaluates before it trains, and whose evaluation counts as a step: by its second report.
+
+        One that fills a replay buffer first has not trained by then either.
+        """
         training = self._training
-        moved = (each for value in training.tracked.values() for each in owned(value))
-        if self._reports > 1 or training.has_stepped or not training.optimizers:
-            return
-        if all(each.grad is None for each in moved):
+        if self._reports == 1:
+            moved = (each for value in training.tracked.values() for each in owned(value))
+            has_trained = training.has_stepped or any(each.grad is not None for each in moved)
+            self._began_untrained = bool(training.optimizers) and not has_trained
+        elif self._reports == 2 and self._began_untrained and training.has_stepped:
             self._tell(
                 "untrained",
-                f"this trial.report(...) counts as step {training.step + 1}, but the optimizer has not stepped in this "
-                f"launch: a loop that evaluates before it trains skips as much training at every resume. Report after "
+                f"the first trial.report(...) of this launch counted as step {training.step}, before the optimizer had "
+                f"stepped: a loop that evaluates before it trains skips as much training at every resume. Report after "
                 f"training, or say where training stands: trial.report(step=iteration, ...)",
                 is_error=training.written_by is not None,
             )

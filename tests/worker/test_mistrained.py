@@ -463,3 +463,24 @@ def test_a_loop_that_evaluates_before_it_trains_says_its_iteration_and_is_exact(
 def test_a_loop_that_evaluates_before_it_trains_is_told_where_it_does_not(bench: Bench) -> None:
     (ended,) = run_ranks(evaluating_first, 1, bench, arguments=(False,))
     assert ended.stderr.count("trial.report(step=iteration, ...)") == 1
+
+
+def filling_a_buffer(until: int = 8) -> list[int]:
+    """As DQN: each launch trains from its third episode on. The episodes trained on."""
+    trial = gpusched.init()
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    buffer, trained = [], []
+    for episode in range(trial.track(model=model, opt=optimizer), until):
+        buffer.append(episode)
+        if len(buffer) > 2:
+            model(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+            trained.append(episode)
+        trial.report(accuracy=0)
+    return trained
+
+
+def test_a_loop_that_fills_a_buffer_before_it_trains_is_right(bench: Bench) -> None:
+    """It was refused at every resume, as one that evaluates before it trains."""
+    assert through(bench, filling_a_buffer, [(1, 4), (1, END)])[1] == [[6, 7]]
