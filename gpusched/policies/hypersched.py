@@ -284,15 +284,14 @@ class HyperSched(Asha):
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         lines = explain_rungs(self.ladder.rungs, trial)
-        failed = self._failed_rung(trial)
+        failed = None if trial.is_final else self._failed_rung(trial)
         if failed is not None and (self._speculates(view) or not trial.is_live):
             best = "the best" if failed.places == 1 else f"among the best {failed.places}"
             until = f"it is {best}" if failed.places else "more trials have come here"
             worse = (
                 f"worse than the cut-off {self._cutoff(view, failed)} of rung {failed.milestone}"
             )
-            follows = "" if trial.is_final else f": it pauses or stays paused until {until}"
-            lines.append(worse + follows)
+            lines.append(f"{worse}: it pauses or stays paused until {until}")
         if trial.is_live:
             lines.append(
                 f"its share of {count(view.atoms_total, 'atom')} is {self._share(view, trial)}"

@@ -226,12 +226,14 @@ def test_who_was_woken_is_not_paused_again_for_the_rungs_below() -> None:
     assert hand.live == [0]
 
 
-def test_explanation_says_why_a_trial_is_paused() -> None:
-    hand = Hand("hypersched", PLAIN, atoms=2)
-    hand.report(0, 0.9)
-    hand.report(1, 0.1)
-    text = "\n".join(hand.explain(1))
-    assert "worse than the cut-off 0.9 of rung 1" in text
+def test_explanation_says_why_a_trial_is_paused_and_nothing_of_the_kind_once_it_is_over() -> None:
+    hand = Hand("hypersched", {**PLAIN, "R": 2}, atoms=2)
+    hand.train(0, [0.1, 0.2])
+    hand.report(1, 0.9)
+    hand.report(2, 0.5)
+    assert (hand.where(0), hand.where(2)) == ("completed", "paused")
+    assert "worse than the cut-off 0.9 of rung 1: it " in "\n".join(hand.explain(2))
+    assert "worse than" not in "\n".join(hand.explain(0))
 
 
 def test_where_a_step_takes_an_hour_a_trial_grows_as_soon_as_its_speed_is_known() -> None:
