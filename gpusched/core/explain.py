@@ -142,6 +142,8 @@ def _moves_when(state: State, trial: TrialRecord) -> str:
             return "its processes have left"
         case S.PAUSED if trial.held_by_user:
             return "the user unpauses the trial"
+        case S.PAUSED if state.storage_low:
+            return "the disk has room again"
         case S.PAUSED if trial.id in state.wanted:
             needed, free = state.rules.smallest, len(state.devices.free)
             return f"{needed} atoms are free (now {free})" if needed > 1 else "an atom is free"

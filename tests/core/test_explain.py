@@ -9,6 +9,7 @@ import pytest
 
 from gpusched import policies
 from gpusched.core.decisions import Start
+from gpusched.core.events import StorageChanged
 from gpusched.core.explain import explain
 from tests.core import stages
 from tests.helpers import Script, snapshot
@@ -63,6 +64,12 @@ def test_a_lost_device_and_what_follows() -> None:
     script = Script(devices=2, sizes=(2,)).wants(Start(2)).start().drop().report(0).drop()
     script.quarantined("d1").drop().exited(0, "killed").drop()
     assert explain(script.state, script.policy, 0).moves_when == "2 atoms are free (now 0)"
+
+
+def test_who_waits_for_room_on_the_disk_is_not_said_to_wait_for_an_atom() -> None:
+    script = stages.running().feed(StorageChanged(at=0.0, low=True, what="full")).drop()
+    script.exited(0, "lost").drop().released("d0").drop()
+    assert explain(script.state, script.policy, 0).moves_when == "the disk has room again"
 
 
 def test_a_person_holds_it() -> None:
