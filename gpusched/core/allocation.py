@@ -13,8 +13,6 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sortedcontainers import SortedKeyList
-
 
 class DeviceState(enum.Enum):
     FREE = "free"
@@ -43,30 +41,21 @@ class DeviceSlot:
 class DeviceTable:
     """All devices of the search, in a fixed order."""
 
-    def __init__(
-        self, ids: Sequence[str], islands: Mapping[str, int], *, apart: bool = False
-    ) -> None:
+    def __init__(self, *, apart: bool = False) -> None:
         """``apart``: a trial's devices are on one island."""
         self._apart = apart
         self.slots: dict[str, DeviceSlot] = {}
-        self._place: dict[str, int] = {}
-        #: Names of the FREE devices; kept so that "how many are free" costs nothing.
-        self.free: set[str] = set()
-        #: The same by island, in the fixed order: the first few are found without sorting all.
-        self._free_on: dict[int, SortedKeyList[str, int]] = {}
-        self.quarantined = 0
-        self.draining = 0
-        self.join(ids, islands)
+        #: Names of the devices in each state; kept so that "how many are free" costs nothing.
+        self.by_state: dict[DeviceState, set[str]] = {state: set() for state in DeviceState}
+        self.free, self.draining = self.by_state[FREE], self.by_state[DRAINING]
+        self.quarantined = self.by_state[DeviceState.QUARANTINED]
 
     def join(self, ids: Sequence[str], islands: Mapping[str, int]) -> None:
         """Add FREE devices; those that are known already stay as they are."""
         for name in ids:
             if name not in self.slots:
-                slot = self.slots[name] = DeviceSlot(name, islands.get(name, 0))
-                self._place[name] = len(self._place)
-                if slot.island not in self._free_on:
-                    self._free_on[slot.island] = SortedKeyList(key=self._place.__getitem__)
-                self._set_free(slot)
+                self.slots[name] = DeviceSlot(name, islands.get(name, 0))
+                self.free.add(name)
 
     @property
     def total(self) -> int:
@@ -74,28 +63,30 @@ class DeviceTable:
 
     def counts(self) -> dict[str, int]:
         """Count the devices in each state."""
-        found = dict.fromkeys((state.value for state in DeviceState), 0)
-        for slot in self.slots.values():
-            found[slot.state.value] += 1
-        return found
+        return {state.value: len(names) for state, names in self.by_state.items()}
 
-    def free_by_island(self) -> set[str]:
-        """Return what ``choose`` takes from: the same as ``free``, or an index is wrong."""
-        return {name for free in self._free_on.values() for name in free}
+    def _free_by_island(self) -> dict[int, list[str]]:
+        """Return the free devices of each island that has some, in the fixed order."""
+        found: dict[int, list[str]] = {}
+        for slot in self.slots.values():
+            if slot.state is FREE:
+                found.setdefault(slot.island, []).append(slot.id)
+        return found
 
     def room(self, near: Sequence[str] = ()) -> int:
         """Return the most free devices that one trial could have; ``near``: those that it has already."""
         if not self._apart:
             return len(self.free)
+        by_island = self._free_by_island()
         if near:
-            return len(self._free_on[self.slots[near[0]].island])
-        return max(map(len, self._free_on.values()), default=0)
+            return len(by_island.get(self.slots[near[0]].island, ()))
+        return max(map(len, by_island.values()), default=0)
 
     def choose(self, count: int, near: Iterable[str] = ()) -> tuple[str, ...]:
         """Choose ``count`` free devices: on the island of ``near`` first, else on the island that they fill best."""
         if count > len(self.free):
             raise AssertionError(f"{count} devices wanted, {len(self.free)} free")
-        by_island = {island: free for island, free in self._free_on.items() if free}
+        by_island = self._free_by_island()
         home = {self.slots[name].island for name in near}
         chosen: list[str] = []
         while len(chosen) < count:
@@ -123,16 +114,16 @@ class DeviceTable:
                 raise AssertionError(
                     f"device {name} is {slot.state.value}, trial {trial} may not take it"
                 )
-            self._unset_free(slot)
-            slot.state, slot.trial = HELD, trial
+            self._move(slot, HELD)
+            slot.trial = trial
 
     def drain(self, names: Sequence[str], awaited_by: int | None) -> None:
         """HELD -> DRAINING; ``awaited_by`` gets the devices once they are released."""
         for name in names:
             slot = self.slots[name]
             if slot.state is HELD:
-                slot.state, slot.awaited_by = DRAINING, awaited_by
-                self.draining += 1
+                self._move(slot, DRAINING)
+                slot.awaited_by = awaited_by
 
     def give_back(self, names: Iterable[str]) -> None:
         """HELD but not used since the last release -> FREE; what is DRAINING becomes free when it is released."""
@@ -150,38 +141,29 @@ class DeviceTable:
             slot = self.slots[name]
             if slot.state is not DRAINING:
                 continue
-            self.draining -= 1
             if slot.awaited_by is None:
                 self._set_free(slot)
                 continue
             waiting.add(slot.awaited_by)
-            slot.state, slot.trial, slot.awaited_by = HELD, slot.awaited_by, None
+            self._move(slot, HELD)
+            slot.trial, slot.awaited_by = slot.awaited_by, None
         return waiting
 
     def quarantine(self, name: str, reason: str) -> None:
         slot = self.slots[name]
-        if slot.state is not DeviceState.QUARANTINED:
-            self.quarantined += 1
-        if slot.state is DeviceState.DRAINING:
-            self.draining -= 1
-        self._unset_free(slot)
-        slot.state, slot.trial, slot.awaited_by = DeviceState.QUARANTINED, None, None
-        slot.reason = reason
+        self._move(slot, DeviceState.QUARANTINED)
+        slot.trial, slot.awaited_by, slot.reason = None, None, reason
 
     def readmit(self, name: str) -> None:
         slot = self.slots[name]
         if slot.state is DeviceState.QUARANTINED:
-            self.quarantined -= 1
             self._set_free(slot)
 
     def _set_free(self, slot: DeviceSlot) -> None:
-        slot.state, slot.trial, slot.awaited_by = DeviceState.FREE, None, None
-        slot.reason = ""
-        assert slot.id not in self.free, f"{slot.id} is free twice"
-        self.free.add(slot.id)
-        self._free_on[slot.island].add(slot.id)
+        self._move(slot, FREE)
+        slot.trial, slot.awaited_by, slot.reason = None, None, ""
 
-    def _unset_free(self, slot: DeviceSlot) -> None:
-        if slot.id in self.free:
-            self.free.remove(slot.id)
-            self._free_on[slot.island].remove(slot.id)
+    def _move(self, slot: DeviceSlot, to: DeviceState) -> None:
+        self.by_state[slot.state].remove(slot.id)
+        self.by_state[to].add(slot.id)
+        slot.state = to

@@ -55,9 +55,9 @@ def _counts(state: State) -> dict[str, int]:
     if devices.free:
         atoms[why_free(state)] = len(devices.free)
     if devices.draining:
-        atoms[RELEASING] = devices.draining
+        atoms[RELEASING] = len(devices.draining)
     if devices.quarantined:
-        atoms[QUARANTINED] = devices.quarantined
+        atoms[QUARANTINED] = len(devices.quarantined)
     for trial in state.moving.values():
         if trial.after is not None and (reserved := len(trial.after.reserved)):
             atoms[RESERVED] = atoms.get(RESERVED, 0) + reserved

@@ -83,13 +83,9 @@ def _check_devices(state: State) -> None:
             assert name not in given, f"{name} is {slot.state.value} and somebody's"
         if slot.state is DeviceState.QUARANTINED:
             assert slot.reason, f"{name} is quarantined without a reason"
-    counts = devices.counts()
-    assert sum(counts.values()) == devices.total, "devices do not add up"
-    assert counts["draining"] == devices.draining, "draining devices miscounted"
-    assert counts["quarantined"] == devices.quarantined, "quarantined devices miscounted"
-    free = {name for name, slot in devices.slots.items() if slot.state is DeviceState.FREE}
-    assert free == devices.free, "the set of free devices is wrong"
-    assert free == devices.free_by_island(), "the islands' free devices are wrong"
+    for kind, names in devices.by_state.items():
+        found = {name for name, slot in devices.slots.items() if slot.state is kind}
+        assert names == found, f"the set of {kind.value} devices is wrong"
 
 
 def _check_indices(state: State) -> None:

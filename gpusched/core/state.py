@@ -11,7 +11,7 @@ from typing import Any
 
 from sortedcontainers import SortedKeyList
 
-from gpusched.core.allocation import DeviceState, DeviceTable
+from gpusched.core.allocation import DeviceTable
 from gpusched.core.rules import Configurations, Draw, Rules
 from gpusched.core.speed import Speed
 from gpusched.core.trial import NEVER, BestCheckpoint, TrialRecord, TrialState
@@ -30,7 +30,7 @@ class State:
     def __init__(self, rules: Rules, draw: Draw | None) -> None:
         self.rules = rules
         self.now = 0.0
-        self.devices = DeviceTable((), {}, apart=rules.islands_apart)
+        self.devices = DeviceTable(apart=rules.islands_apart)
         self.speed = Speed(rules.scaling)
         self.trials: dict[int, TrialRecord] = {}
         self.live: dict[int, TrialRecord] = {}
@@ -86,7 +86,7 @@ class State:
     @property
     def atoms_total(self) -> int:
         """Atoms that can be used at all (those in quarantine are not counted)."""
-        return len(self.devices.slots) - self.devices.quarantined
+        return self.devices.total - len(self.devices.quarantined)
 
     @property
     def atoms_free(self) -> int:
@@ -100,10 +100,8 @@ class State:
         for trial in self.live.values():
             if trial.after is not None and not trial.after.is_resize:
                 coming += trial.atoms + len(trial.after.reserved)
-        if self.devices.draining:
-            for slot in self.devices.slots.values():
-                coming += slot.state is DeviceState.DRAINING and slot.awaited_by is None
-        return coming
+        slots = self.devices.slots
+        return coming + sum(slots[name].awaited_by is None for name in self.devices.draining)
 
     @property
     def awaits_configuration(self) -> bool:

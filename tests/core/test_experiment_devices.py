@@ -45,7 +45,7 @@ def test_another_reason_while_in_quarantine_is_the_one_that_counts() -> None:
     slot = script.state.devices.slots["d1"]
     script.expect_nothing().quarantined("d1", "XID 79").expect_nothing()
     assert slot.reason == "XID 79"
-    assert script.state.devices.quarantined == 1
+    assert script.state.devices.quarantined == {"d1"}
 
 
 def test_a_first_trial_waits_for_a_device_that_may_come_back() -> None:
@@ -132,7 +132,7 @@ def test_losing_every_device_while_waiting() -> None:
 
 def test_a_draining_device_that_nobody_awaits_is_just_gone() -> None:
     script = stages.pausing().wants(Start(1)).exited(0).drop().quarantined("d0").expect_nothing()
-    assert script.state.devices.draining == 0
+    assert not script.state.devices.draining
     script.released("d0").expect_nothing()
     assert script.device("d0") == "quarantined"
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 
 from gpusched.core import invariants
-from gpusched.core.allocation import DeviceTable
 from gpusched.core.rules import Rules
 from gpusched.core.state import State
 from gpusched.core.trial import After, TrialState
@@ -121,7 +120,7 @@ BREAKAGES: dict[str, Callable[[State], object]] = {
     "not the device of": lambda state: setattr(state.trials[1], "devices", ("d0",)),
     "unclean d0": lambda state: state.devices.drain(["d0"], awaited_by=0),
     "not an allowed size": lambda state: setattr(state.trials[0], "devices", ()),
-    "quarantined devices": lambda state: setattr(state.devices, "quarantined", 3),
+    "quarantined devices": lambda state: state.devices.quarantined.add("d1"),
     "free devices": lambda state: state.devices.free.clear(),
     "after=": lambda state: setattr(state.trials[0], "after", After(S.PAUSED, "")),
     "NaN": lambda state: setattr(state.trials[0], "score", float("nan")),
@@ -131,7 +130,6 @@ BREAKAGES: dict[str, Callable[[State], object]] = {
     "live index": lambda state: state.live.clear(),
     "wanted and not paused": lambda state: state.wanted.append(0),
     "finished with live": lambda state: setattr(state, "finished", True),
-    "draining devices": lambda state: setattr(state.devices, "draining", 1),
 }
 #: Those that are found at the trial of an event alone.
 AT_ONCE = ("unclean d0", "not an allowed size", "holds devices")
@@ -141,7 +139,7 @@ AT_ONCE = ("unclean d0", "not an allowed size", "holds devices")
 def test_the_invariants_find(message: str) -> None:
     """Two trials, the first of which runs on d0."""
     state = make()
-    state.devices = DeviceTable(["d0", "d1"], {})
+    state.devices.join(["d0", "d1"], {})
     trial, _ = state.draw(), state.draw()
     state.devices.take(["d0"], 0)
     trial.devices, trial.incarnation = ("d0",), 1
