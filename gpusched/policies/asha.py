@@ -29,7 +29,6 @@ class Asha(base.Policy):
         super().__init__(options)
         self.ladder = Ladder(options.r, options.eta)
         self.rungs = self.ladder.rungs
-        self._rung_of: dict[int, Rung] = {}
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         options = self.options
@@ -52,15 +51,7 @@ class Asha(base.Policy):
     def _arrival(self, trial: TrialView) -> Rung | None:
         """Return the rung that the trial has just come to (Algorithm 2, line 8), its score recorded there, once."""
         rung = self.ladder.at(trial.step, trial.stride)
-        if rung is None or not rung.record(trial.id, trial.score):
-            return None
-        self._rung_of[trial.id] = rung
-        return rung
-
-    def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        if trial.id in view.paused and trial.id in self._rung_of:
-            self._rung_of[trial.id].wait(trial.id)
-        return base.NOTHING
+        return rung if rung is not None and rung.record(trial.id, trial.score) else None
 
     def on_capacity(self, view: View) -> Sequence[Decision]:
         # ASHA paper, get_job(): the furthest trained promotable configuration first ..
