@@ -36,8 +36,6 @@ class Experiment:
         self.idle = IdleTime(self.state)
         self._do = Transitions(self.state)
         self._touched: TrialRecord | None = None
-        #: Steps of the longest loop that a script has told of; 0: none has.
-        self._length = 0
         self._handlers: dict[type[events.Event], Callable[[Any], None]] = {
             events.Reported: self._reported,
             events.TrialUp: self._up,
@@ -144,10 +142,10 @@ class Experiment:
         rules = state.rules
         before = trial.step if trial.steps_since_launch else trial.saved_step
         stride = max(1, report.step - before)
-        if report.length is not None and report.length > self._length:
-            self._length = report.length
-            if isinstance(options := getattr(self.policy, "options", None), Options):
-                self.policy.options = replace(options, R=report.length)
+        if report.length is not None and isinstance(
+            options := getattr(self.policy, "options", None), Options
+        ):
+            self.policy.options = replace(options, R=max(report.length, options.R or 0))
         back = state.speed.learn(trial, report.step_time_s, stride, state.now)
         trial.record(report, event.metric, rules.sign, stride, state.now)
         if trial.state is RUNNING and trial.doom is None:
