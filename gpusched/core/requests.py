@@ -89,7 +89,7 @@ def _call_back(state: State) -> None:
         if (after := trial.after) is None:
             _pause_again(state, trial, trial.saved_step)
         elif after.state is S.STOPPED:
-            trial.after = replace(after, state=S.PAUSED, reason="there is more time", is_cut=False)
+            trial.after = replace(after, state=S.PAUSED, reason="there is more time")
             if trial.cut_atoms and not trial.held_by_user:
                 state.want(trial)
             else:

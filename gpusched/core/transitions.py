@@ -180,7 +180,9 @@ class Transitions:
             trial.after is not None and trial.after.state is S.PAUSED
         )
         atoms = 0 if rests else trial.atoms
-        if not self.leave(trial.id, After(state, reason, is_cut=True)):
+        # The search may continue: a step that can be saved by the last call is.
+        save = trial.state is S.RUNNING and trial.save_s <= self._last_call_s()
+        if not self.leave(trial.id, After(state, reason, save=save)):
             return False
         trial.cut_atoms = atoms
         return True
@@ -234,9 +236,7 @@ class Transitions:
     def _yield(self, trial: TrialRecord, after: After) -> None:
         """Have a trial leave at this step, with a checkpoint if it may continue or is the best model so far."""
         state = self._state
-        save = not after.state.is_final or state.is_new_best(trial)
-        if after.is_cut:  # the search may continue
-            save = save or trial.save_s <= self._last_call_s()
+        save = after.save or not after.state.is_final or state.is_new_best(trial)
         state.move(trial, S.YIELDING, after.reason)
         trial.after = replace(after, save=save)
         self.commands.append(Yield(trial.id, trial.incarnation, save))

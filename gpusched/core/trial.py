@@ -64,15 +64,14 @@ TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
 class After:
     """Sequel of a yield: the state to go to, and for a resize the number of atoms.
 
-    ``save``: the trial has been told to save a checkpoint before it leaves. ``is_cut``: only the end of the search
-    stops it. ``reserved``: devices taken for the resize; clean, and not yet used by the trial.
+    ``save``: the trial has been told to save a checkpoint before it leaves. ``reserved``: devices taken for the resize;
+    clean, and not yet used by the trial.
     """
 
     state: TrialState
     reason: str
     atoms: int = 0
     save: bool = False
-    is_cut: bool = False
     reserved: tuple[str, ...] = ()
 
     @property
