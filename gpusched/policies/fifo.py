@@ -6,7 +6,6 @@ The yardstick: no trial is ever paused or resized, and the deadline is not looke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from gpusched.core.decisions import Decision, Start, TrialView, View
 from gpusched.policies import base
@@ -16,7 +15,6 @@ class Fifo(base.Policy):
     """First in, first out."""
 
     name = "fifo"
-    options_type: ClassVar[type[base.Options]] = base.Options
     options: base.Options
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from gpusched.core.decisions import (
@@ -39,19 +38,13 @@ COOLDOWN = 3
 MARGIN = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options(base.Options):
-    """``R``: most steps of a trial (None: no limit)."""
-
-
 class Foresight(base.Policy):
     """Forecasts of the deadline, and an auction of atom-seconds."""
 
     name = "foresight"
-    options_type = Options
-    options: Options
+    options: base.Options
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: base.Options) -> None:
         super().__init__(options)
         self.curves = Curves()
         #: The forecast of each trial when it was last made, and its bid.
