@@ -21,7 +21,7 @@ from gpusched.samplers import sequence
 from gpusched.space.space import Space, check_first, flat
 
 GROUP = "gpusched.samplers"
-#: Short names of Optuna's samplers: the class, and arguments that a recipe may replace. Others go by their class.
+#: Optuna's samplers that keep nothing in their study: the class, and arguments that a recipe may replace.
 OPTUNA: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "tpe": ("TPESampler", {"multivariate": True, "group": True, "constant_liar": True}),
     "gp": ("GPSampler", {}),
@@ -77,7 +77,7 @@ def load(name: str) -> type[Sampler]:
 
     Raises KeyError for an unknown name, InputError for a class that cannot be used.
     """
-    if not _is_optunas(name):
+    if name not in OPTUNA:
         return plugins.load(name, GROUP, Sampler)
     if find_spec("optuna") is None:
         raise InputError(f"{name} needs Optuna; install it with: pip install 'gpusched[optuna]'")
@@ -86,14 +86,10 @@ def load(name: str) -> type[Sampler]:
     return sampler_type(name)
 
 
-def _is_optunas(name: str) -> bool:
-    return name in OPTUNA or (name.isidentifier() and name.endswith("Sampler"))
-
-
 def make(name: str, space: Space, options: Mapping[str, Any]) -> Sampler:
     """Make a sampler. Raises InputError, with the line, where a user's class fails then or later."""
     kind = load(name)
-    if _is_optunas(name):
+    if name in OPTUNA:
         return kind(space, **options)
     try:
         made = kind(space, **options)

@@ -1,4 +1,4 @@
-"""Any sampler of Optuna's, by the name of its class: asked through a study that is made anew from the history.
+"""Optuna's samplers, asked through a study that is made anew from the history.
 
 Imported in the child process, and where a recipe is checked. Optuna is given every numeric key as its quantile, a
 number from 0 to 1, so that whole numbers, steps and logarithms are this package's own.
@@ -17,27 +17,19 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from gpusched.errors import InputError
 from gpusched.samplers import OPTUNA, Sampler, Seen
 from gpusched.space.forms import BITS, Choice, Const, Form, Range, Steps, quantile_of, same
 from gpusched.space.space import flat
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 _QUANTILE = FloatDistribution(0.0, 1.0)
-#: Samplers that remember in the study itself, or are made for a space of their own.
-_CANNOT = ("CmaEs", "NSGA", "QMC", "Grid", "BruteForce", "PartialFixed")
 
 
 def sampler_type(name: str) -> type[Sampler]:
-    """Return a sampler that asks Optuna's of this name. Raises InputError for one that cannot be asked."""
-    name, usual = OPTUNA.get(name, (name, {}))
-    kind = getattr(optuna.samplers, name, None)
-    if not isinstance(kind, type) or name.startswith(("Base", *_CANNOT)):
-        raise InputError(
-            f"{name} is not one of Optuna's samplers that can be asked here: they are told the history with every "
-            "question, and may keep nothing in a study; use tpe or gp"
-        )
-    found = type(name, (FromOptuna,), {"kind": kind, "usual": usual})
+    """Return a sampler that asks Optuna's of this name in ``OPTUNA``."""
+    class_name, usual = OPTUNA[name]
+    kind = getattr(optuna.samplers, class_name)
+    found = type(class_name, (FromOptuna,), {"kind": kind, "usual": usual})
     given = inspect.signature(kind).parameters.values()
     own = inspect.Parameter("space", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     arguments = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in given]
@@ -82,7 +74,7 @@ class FromOptuna(Sampler):
         """Return what the study is to know of a trial; None: nothing.
 
         To TPE trials that were ended early, or train, are pruned: it ranks them behind complete ones, by how far they
-        came, and a failed one, told without a score, behind all. Other samplers look at complete trials alone.
+        came, and a failed one, told without a score, behind all. ``gp`` looks at complete trials alone.
         """
         prunes = issubclass(self.kind, optuna.samplers.TPESampler)
         if seen.state == "failed":
