@@ -29,18 +29,6 @@ _MOST_SERIAL = 4.0
 SLOWER = 1.1
 
 
-def linear(atoms: int) -> float:
-    return float(atoms)
-
-
-def sqrt(atoms: int) -> float:
-    return math.sqrt(atoms)
-
-
-def none(atoms: int) -> float:
-    return 1.0
-
-
 def table(points: Mapping[int, float]) -> Scaling:
     """Return s(a) through the points, straight between them, level beyond the last; s(1) = 1 unless given."""
     known = sorted({1: 1.0, **points}.items())
@@ -58,7 +46,7 @@ def table(points: Mapping[int, float]) -> Scaling:
     return scaling
 
 
-NAMED: Mapping[str, Scaling] = {"linear": linear, "sqrt": sqrt, "none": none}
+NAMED: Mapping[str, Scaling] = {"linear": float, "sqrt": math.sqrt, "none": lambda atoms: 1.0}
 
 
 def _serial_fraction(atoms_a: int, atoms_b: int, ratio: float) -> float | None:

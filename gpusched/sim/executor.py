@@ -59,7 +59,7 @@ class SimExecutor:
         workload: Workload,
         devices: int | Sequence[Device],
         *,
-        scaling: Scaling = speed.linear,
+        scaling: Scaling = speed.NAMED["linear"],
         delays: Delays | None = None,
         seed: int = 0,
     ) -> None:
