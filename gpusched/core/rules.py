@@ -87,9 +87,8 @@ class Configurations:
         #: The answers of a sampler with a memory by their number, and the number it has been asked for.
         self.suggested: dict[int, Hparams | None] = {}
         self.asked_for: int | None = None
+        #: The next of the sequence, once it was looked at.
         self._next: Hparams | None = None
-        #: Configurations drawn so far.
-        self._drawn = 0
 
     def _left(self, max_trials: int | None) -> float:
         return math.inf if max_trials is None else max_trials - self._started
@@ -103,8 +102,7 @@ class Configurations:
             return False
         if self._next is None:
             draw = self.suggested.get if self._draw is None else self._draw
-            self._next = draw(self._drawn)
-            self._drawn += self._next is not None
+            self._next = draw(self._started)
         return self._next is not None
 
     def may_have_next(self, max_trials: int | None) -> bool:
@@ -120,8 +118,8 @@ class Configurations:
         """Return the number to ask a sampler with a memory for now, one ahead of the trials; None: none yet."""
         if self.asked_for is not None or self._next is not None:
             return None
-        is_due = self._left(max_trials) > 0 and self._drawn not in self.suggested
-        return self._drawn if is_due else None
+        is_due = self._left(max_trials) > 0 and self._started not in self.suggested
+        return self._started if is_due else None
 
     def take(self) -> Hparams:
         """Take the next. The caller has asked ``has_next``."""
