@@ -4,7 +4,7 @@
     its curve is extrapolated over the M = (Tmax - Tpass) / Epoch steps left   ``_outlook``         (3.1.1)
         p   chance to reach the target within Tmax; below 0.05 it is poor      ``_judge``           (1), (2); 5.3
         ERT expected remaining time = x * Epoch                                                     (3)
-    S_desired(p) = trials with that much confidence, S_deserved(p) = S * p,    ``Confidence``  (3.2)
+    S_desired(p) = trials with that much confidence, S_deserved(p) = S * p,    ``split``            (3.2)
         p_threshold maximises S_effective(p) = min(both)
     promising trials (the first S_effective by p) keep their atoms; the other trials take turns: after b steps an
         opportunistic trial is suspended and the next one in line runs         ``on_capacity``      (3.2, 5.3)
@@ -18,7 +18,7 @@ at ``R``; curves are extrapolated by the shapes of ``foresight`` (``extrapolatio
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -64,27 +64,19 @@ class Known:
     step: int
 
 
-class Confidence:
-    """The p of every trial that is under way, and the threshold between promising and not (3.2)."""
+def split(known: Mapping[int, Known], slots: int) -> tuple[list[int], float]:
+    """Return the promising trials, the one with the highest p first, and their least p (3.2).
 
-    def __init__(self) -> None:
-        self.known: dict[int, Known] = {}
-        #: Promising trials, the one with the highest p first, and their least p.
-        self.promising: list[int] = []
-        self.threshold = 1.0
-
-    def split(self, slots: int) -> None:
-        """Choose the p that maximises S_effective(p) = min(S_desired(p), S_deserved(p)); one slot a promising trial.
-
-        With trials ordered by p, the i-th has S_desired = i and S_deserved = slots * p_i; of equals the earliest.
-        """
-        order = sorted(self.known, key=lambda n: (-self.known[n].p, self.known[n].ert_s, n))
-        best, self.threshold = 0.0, 1.0
-        for place, number in enumerate(order, 1):
-            p = self.known[number].p
-            if min(place, slots * p) > best + 1e-12:
-                best, self.threshold = min(float(place), slots * p), p
-        self.promising = order[: int(best + 1e-9)]
+    That p maximises S_effective(p) = min(S_desired(p), S_deserved(p)); one slot a promising trial. With trials ordered
+    by p, the i-th has S_desired = i and S_deserved = slots * p_i; of equals the earliest.
+    """
+    order = sorted(known, key=lambda n: (-known[n].p, known[n].ert_s, n))
+    best, threshold = 0.0, 1.0
+    for place, number in enumerate(order, 1):
+        p = known[number].p
+        if min(place, slots * p) > best + 1e-12:
+            best, threshold = min(float(place), slots * p), p
+    return order[: int(best + 1e-9)], threshold
 
 
 class Pop(base.Policy):
@@ -97,7 +89,10 @@ class Pop(base.Policy):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self.confidence = Confidence()
+        #: Expectations for the trials that are under way; the promising ones, and their least p.
+        self.known: dict[int, Known] = {}
+        self.promising: list[int] = []
+        self.threshold = 1.0
         self._best = NEVER
         self._best_trial: int | None = None
         self._target: float | None = None
@@ -122,7 +117,7 @@ class Pop(base.Policy):
         if trial.has_passed(self.options.b):
             return self._judge(view, trial)
         urgent = self._urgent
-        if urgent and not self._is_promising(trial.id) and self._must_make_room(view, len(urgent)):
+        if urgent and trial.id not in self.promising and self._must_make_room(view, len(urgent)):
             return (Pause(trial.id, "gives its atoms to a promising trial"),)
         return base.NOTHING
 
@@ -134,7 +129,7 @@ class Pop(base.Policy):
             return (Stop(trial.id, why),)
         known = self._outlook(view, trial) if trial.metric is not None else None
         if known is not None:
-            self.confidence.known[trial.id] = known
+            self.known[trial.id] = known
             if known.p < P_POOR and trial.id != self._best_trial:
                 return (Stop(trial.id, f"poor: reaches the target with p = {known.p:.2g}"),)
             self._classify(view)
@@ -184,22 +179,17 @@ class Pop(base.Policy):
 
     def _classify(self, view: View) -> None:
         """3.2: how many trials are promising, and which of them wait for atoms."""
-        self.confidence.split(self._slots(view))
+        slots = max(1, view.atoms_total // view.rules.smallest)
+        self.promising, self.threshold = split(self.known, slots)
         self._urgent = [
             trial
-            for trial in self.confidence.promising
+            for trial in self.promising
             if trial in view.paused and not view.trials[trial].held_by_user
         ]
 
-    def _slots(self, view: View) -> int:
-        return max(1, view.atoms_total // view.rules.smallest)
-
-    def _is_promising(self, trial: int) -> bool:
-        return trial in self.confidence.promising
-
     def _take_turns(self, view: View, trial: TrialView) -> Sequence[Decision]:
         """5.3: "if the job is opportunistic we suspend it and start a new job", if there is one."""
-        if trial.state is not TrialState.RUNNING or self._is_promising(trial.id):
+        if trial.state is not TrialState.RUNNING or trial.id in self.promising:
             return base.NOTHING
         if not self._must_make_room(view, self._waiting(view)):
             return base.NOTHING
@@ -225,7 +215,7 @@ class Pop(base.Policy):
         while self._urgent:
             trial = self._urgent.pop(0)
             if trial in view.paused and not view.trials[trial].held_by_user:
-                p = self.confidence.known[trial].p
+                p = self.known[trial].p
                 return (Resume(trial, 1, f"promising: p = {p:.2f}"),)
         alternates = view.rules.max_trials is None
         is_turn_of_new = view.can_draw and not (self._gave_to_new and alternates)
@@ -250,12 +240,12 @@ class Pop(base.Policy):
 
     def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
         if trial.is_final:
-            self.confidence.known.pop(trial.id, None)
+            self.known.pop(trial.id, None)
         elif trial.id not in self._line:
             if not self._line:
                 self._gave_to_new = False  # one that has just had its turn makes way for a new one
             self._line.append(trial.id)
-        if self.confidence.known:
+        if self.known:
             self._classify(view)
         return base.NOTHING
 
@@ -272,11 +262,11 @@ class Pop(base.Policy):
         return (f"target {target:.4g}" + (" (rising)" if view.rules.target is None else ""),)
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
-        known = self.confidence.known.get(trial.id)
+        known = self.known.get(trial.id)
         if known is None:
             return ()
-        kind = "promising" if self._is_promising(trial.id) else "opportunistic"
+        kind = "promising" if trial.id in self.promising else "opportunistic"
         return (
             f"{kind}: at step {known.step} it was to reach the target with p = {known.p:.2f}, "
-            f"in {known.ert_s:.0f} s; promising is p of {self.confidence.threshold:.2f} and more",
+            f"in {known.ert_s:.0f} s; promising is p of {self.threshold:.2f} and more",
         )

@@ -9,16 +9,14 @@ from random import Random
 import pytest
 
 from gpusched.core.trial import TrialRecord
+from gpusched.policies import pop
 from gpusched.policies.base import MAX_CURVE, Scale, curve_of
-from gpusched.policies.pop import Confidence, Known
+from gpusched.policies.pop import Known
 
 
-def split(slots: int, probabilities: Sequence[float]) -> Confidence:
-    confidence = Confidence()
-    for trial, p in enumerate(probabilities):
-        confidence.known[trial] = Known(p, 0.0, 10)
-    confidence.split(slots)
-    return confidence
+def split(slots: int, probabilities: Sequence[float]) -> tuple[list[int], float]:
+    known = {trial: Known(p, 0.0, 10) for trial, p in enumerate(probabilities)}
+    return pop.split(known, slots)
 
 
 def by_hand(slots: int, probabilities: Sequence[float]) -> tuple[int, float]:
@@ -34,18 +32,13 @@ def by_hand(slots: int, probabilities: Sequence[float]) -> tuple[int, float]:
 
 def test_an_example() -> None:
     """8 slots; p = 0.9, 0.5, 0.4, 0.1: desired 1, 2, 3, 4; deserved 7.2, 4, 3.2, 0.8; effective 1, 2, 3, 0.8."""
-    found = split(8, [0.4, 0.9, 0.1, 0.5])
-    assert (len(found.promising), found.threshold) == (3, 0.4)
-    assert found.promising == [1, 3, 0]
+    assert split(8, [0.4, 0.9, 0.1, 0.5]) == ([1, 3, 0], 0.4)
 
 
 def test_the_shorter_remaining_time_comes_first_at_the_same_p() -> None:
     """3.1: "the smallest expected remaining time to achieve the target performance and .. high prediction quality"."""
-    confidence = Confidence()
-    for trial, ert_s in enumerate([30.0, 10.0, 20.0]):
-        confidence.known[trial] = Known(0.5, ert_s, 10)
-    confidence.split(4)
-    assert confidence.promising == [1, 2]
+    known = {trial: Known(0.5, ert_s, 10) for trial, ert_s in enumerate([30.0, 10.0, 20.0])}
+    assert pop.split(known, 4)[0] == [1, 2]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -53,11 +46,11 @@ def test_the_split_is_what_the_definition_says(seed: int) -> None:
     random = Random(seed)
     slots = random.randint(1, 40)
     probabilities = [round(random.random(), 2) for _ in range(random.randint(0, 60))]
-    found = split(slots, probabilities)
+    promising, least = split(slots, probabilities)
     count, threshold = by_hand(slots, probabilities)
-    assert len(found.promising) == count
+    assert len(promising) == count
     if count:
-        assert found.threshold == pytest.approx(threshold)
+        assert least == pytest.approx(threshold)
 
 
 # ---------------------------------------------------------------- normalised metrics and curves (equation 4)
