@@ -39,17 +39,14 @@ class PlannedBracket:
 
     atoms: int
     trials: int
-    budget: float
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """``stages`` (K) rounds, the first of ``first_stage_min`` (t1) minutes, each ``eta`` times as long as the last."""
 
-    R: float
     stages: int
     first_stage_min: float
-    first_budget: float
     brackets: tuple[PlannedBracket, ...]
     eta: float
     budget: float
@@ -116,8 +113,8 @@ def make_plan(given: Arguments) -> Plan | None:
     for atoms, share in _bracket_budgets(given, first_budget):
         trials = int(share / (stages * t_1 * atoms) + TOLERANCE)
         if trials > 0:
-            brackets.append(PlannedBracket(atoms, trials, share))
-    return Plan(R, stages, t_1, first_budget, tuple(brackets), eta, given.budget)
+            brackets.append(PlannedBracket(atoms, trials))
+    return Plan(stages, t_1, tuple(brackets), eta, given.budget)
 
 
 def bracket_count(budget: float, first_budget: float, nu: float) -> int:

@@ -30,24 +30,17 @@ def example() -> Plan:
 
 
 def test_section_3_4_R_K_t1_B0(example: Plan) -> None:
-    """ "R* = 5.714, K = 3, t1 = 1.42, and B0 = 17.142" (1.4286 is cut, not rounded, in the paper)."""
-    assert pytest.approx(5.714, abs=5e-4) == example.R
+    """ "R* = 5.714, K = 3, t1 = 1.42, and B0 = 17.142", q* = 2 (1.4286 is cut, not rounded, in the paper)."""
+    R = largest_R(10.0, 80.0, eta=2.0, p_min=1, t_min=1.0)
+    assert pytest.approx(5.714, abs=5e-4) == R
     assert example.stages == 3
     assert example.first_stage_min == pytest.approx(1.4286, abs=5e-5)
-    assert example.first_budget == pytest.approx(17.143, abs=5e-4)
+    assert bracket_count(80.0, R * example.stages, 2.0) == 2
 
 
 def test_section_3_4_brackets(example: Plan) -> None:
-    """ "q* = 2", P = [1, 2], N = [8, 4]: "8 trials will be trained with 1 GPU each .. 4 trials with 2 GPUs"."""
-    assert bracket_count(80.0, example.first_budget, 2.0) == 2
+    """P = [1, 2], N = [8, 4]: "8 trials will be trained with 1 GPU each .. 4 trials with 2 GPUs"."""
     assert [(b.atoms, b.trials) for b in example.brackets] == [(1, 8), (2, 4)]
-
-
-def test_section_3_4_budgets_are_those_of_algorithm_3_not_those_printed(example: Plan) -> None:
-    """Printed: [17.142, 34.283, 11.432]. Algorithm 3, line 4: B0 * nu^(q*-1) for i <= q*, which gives N = [8, 4];
-    17.142 would give floor(17.142 / 4.2857) = 4 trials in the first bracket, not the 8 printed."""
-    assert [b.budget for b in example.brackets] == pytest.approx([34.286, 34.286], abs=5e-4)
-    assert math.floor(17.142 / (3 * example.first_stage_min)) == 3
 
 
 def test_section_3_4_rounds(example: Plan) -> None:
@@ -107,10 +100,10 @@ def test_what_is_too_small_for_one_trial_has_no_plan(T: float, B: float) -> None
 
 
 def test_p_max_leaves_fewer_brackets_with_the_budget_shared_evenly() -> None:
-    """Lines 6 and 7: "remove brackets and add trials": P = [1, 2, 4 = p_max], B / 3 each."""
+    """Lines 6 and 7: "remove brackets and add trials": P = [1, 2, 4 = p_max], B / 3 each for K = 3 stages of t1."""
     plan = make_plan(Arguments(10.0, 2000.0, eta=2.0, p_max=4))
-    assert [b.atoms for b in plan.brackets] == [1, 2, 4]
-    assert [b.budget for b in plan.brackets] == pytest.approx([2000.0 / 3] * 3)
+    each = 2000.0 / 3 / (3 * plan.first_stage_min)
+    assert [(b.atoms, b.trials) for b in plan.brackets] == [(n, int(each / n)) for n in (1, 2, 4)]
 
 
 # ---------------------------------------------------------------- on a box
