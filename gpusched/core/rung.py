@@ -53,8 +53,8 @@ class Rung:
 
     def cutoff(self) -> float:
         """Return the score of the ceil(n/eta)-th best, which a trial needs to be kept (Algorithm 3, line 18)."""
-        place = max(1, math.ceil(len(self._order) / self.eta))
-        return -self._order[place - 1][0] if self._order else -math.inf
+        place = math.ceil(len(self._order) / self.eta)
+        return float(-self._order[place - 1][0])
 
     @property
     def places(self) -> int:

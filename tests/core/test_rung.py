@@ -68,10 +68,6 @@ def test_a_score_is_recorded_once_for_each_trial(records: list[tuple[int, float]
     assert 99 not in rung
 
 
-def test_the_cutoff_of_an_empty_rung_keeps_everything() -> None:
-    assert Rung(1, 4.0).cutoff() == NEVER
-
-
 # ---------------------------------------------------------------- promotion
 
 #: (what, trial, score): trials pause at the rung, are promoted, come back
