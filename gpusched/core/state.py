@@ -141,10 +141,6 @@ class State:
         """Whether there is one, or the sampler may answer with one."""
         return self.can_draw or self.awaits_configuration
 
-    def can_draw_up_to(self, max_trials: int | None) -> bool:
-        """Tell whether there would be, or may come, another configuration to start with this limit."""
-        return self.configurations.may_have_next(max_trials)
-
     @property
     def draws_left(self) -> float:
         """Number of configurations that can still be started, as far as is known; infinite without a limit."""

@@ -123,9 +123,9 @@ def require_reopenable(assembled: Assembled, wish: Wish) -> None:
     _require_open_target(assembled, limits["target"])
     if any(
         step or not trial.saved_step for trial, step in _checkpoints(assembled)
-    ) or state.can_draw_up_to(limits["max_trials"]):
+    ) or state.configurations.may_have_next(limits["max_trials"]):
         return
-    if state.can_draw_up_to(None):
+    if state.configurations.may_have_next(None):
         raise InputError(
             f"{name} is over ({state.stopping}): all of its {count(len(state.trials), 'trial')} are. "
             f"{resume} --max-trials {2 * len(state.trials)}' starts more"

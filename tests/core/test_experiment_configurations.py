@@ -84,10 +84,10 @@ def test_a_sampler_that_learns_may_be_asked_for_more_once_the_limit_is_raised() 
     search.answer()
     state = search.experiment.state
     assert not state.can_draw
-    assert state.can_draw_up_to(2)
-    assert not state.can_draw_up_to(1)
+    assert state.configurations.may_have_next(2)
+    assert not state.configurations.may_have_next(1)
     state.configurations.suggested[1] = None
-    assert not state.can_draw_up_to(2), "it has said that there is none"
+    assert not state.configurations.may_have_next(2), "it has said that there is none"
 
 
 def test_configurations_that_a_person_tried_are_not_counted_as_drawn() -> None:
