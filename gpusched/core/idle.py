@@ -58,7 +58,7 @@ def _counts(state: State) -> dict[str, int]:
         atoms[RELEASING] = len(devices.draining)
     if devices.quarantined:
         atoms[QUARANTINED] = len(devices.quarantined)
-    for trial in state.moving.values():
+    for trial in state.live.values():
         if trial.after is not None and (reserved := len(trial.after.reserved)):
             atoms[RESERVED] = atoms.get(RESERVED, 0) + reserved
         if trial.state is TrialState.STARTING and trial.has_processes:
@@ -121,7 +121,7 @@ def _why_none_grows(state: State) -> str:
 
 
 def _why_held(state: State, slot: DeviceSlot) -> tuple[str, str] | None:
-    trial = state.moving.get(-1 if slot.trial is None else slot.trial)
+    trial = state.live.get(-1 if slot.trial is None else slot.trial)
     if trial is not None and slot.id in trial.reserved:
         return RESERVED, f"trial {trial.id}"
     if trial is not None and trial.state is TrialState.STARTING and trial.has_processes:

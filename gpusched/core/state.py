@@ -38,8 +38,6 @@ class State:
         self._paused_by_score: SortedKeyList[TrialRecord, tuple[float, int]] = SortedKeyList(
             key=lambda trial: (-trial.score, trial.id)
         )
-        #: Live trials that are starting or leaving.
-        self.moving: dict[int, TrialRecord] = {}
         #: Reason for which the policy left atoms free when it was last asked.
         self.declined = ""
         self.best: BestCheckpoint | None = None
@@ -203,10 +201,6 @@ class State:
             self.live[trial.id] = trial
         elif was_live and not to.is_live:
             del self.live[trial.id]
-        if to in (TrialState.STARTING, TrialState.YIELDING):
-            self.moving[trial.id] = trial
-        else:
-            self.moving.pop(trial.id, None)
         if not to.is_live:
             self.rested.append(trial)
         if to is not TrialState.PAUSED:
