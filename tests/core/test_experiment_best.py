@@ -32,12 +32,6 @@ def test_an_equal_step_is_not_better() -> None:
     stages.running().wait(100.0).report(0, 0.5).expect_nothing()
 
 
-def test_a_checkpoint_that_is_no_better_is_not_kept() -> None:
-    script = stages.running().report(0, 0.4).drop().saved(0, 2).expect_nothing()
-    assert script.trial(0).saved_step == 2
-    assert script.state.best.step == 1
-
-
 def test_a_checkpoint_of_a_step_that_was_never_reported_is_not_kept() -> None:
     script = stages.running().saved(0, 7).expect_nothing()
     assert script.trial(0).saved_step == 7

@@ -40,14 +40,6 @@ def test_what_cannot_be_used_at_the_start_begins_in_quarantine() -> None:
     assert slot.reason == ""
 
 
-def test_another_reason_while_in_quarantine_is_the_one_that_counts() -> None:
-    script = stages.running().quarantined("d1", "a stranger's")
-    slot = script.state.devices.slots["d1"]
-    script.expect_nothing().quarantined("d1", "XID 79").expect_nothing()
-    assert slot.reason == "XID 79"
-    assert script.state.devices.quarantined == {"d1"}
-
-
 def test_a_first_trial_waits_for_a_device_that_may_come_back() -> None:
     script = Script(devices=2).wants(Start(2))
     script.feed(DevicesJoined(at=0.0, devices=("d0", "d1"), unusable={"d0": "a stranger's"}))
@@ -187,23 +179,10 @@ def test_a_waiting_trial_that_lost_a_device_prefers_what_is_clean() -> None:
 # ---------------------------------------------------------------- readmission, and none left
 
 
-@pytest.mark.parametrize("device", ["d0", "d1"])
-def test_readmitting_what_is_not_in_quarantine_is_nothing(device: str) -> None:
-    script = stages.running().readmitted(device).expect_nothing()
-    assert script.device("d0") == "held"
-
-
 def test_with_all_devices_in_quarantine_the_deadline_still_comes() -> None:
     script = stages.running().quarantined("d1").drop().quarantined("d0").drop()
     script.exited(0, "lost").expect_nothing()
     script.wait(1000.0).timer("deadline").expect(Finish("deadline"))
-
-
-def test_a_held_trial_does_not_take_a_readmitted_device() -> None:
-    script = stages.waiting().asked("pause", 0).expect_nothing()
-    assert script.trial(0).state is S.PAUSED
-    script.released("d0").expect_nothing().quarantined("d0").expect_nothing()
-    script.readmitted("d0").expect_nothing()
 
 
 # ---------------------------------------------------------------- release

@@ -49,11 +49,6 @@ def test_a_start_is_rounded_to_an_allowed_size() -> None:
     script.expect(SetTimer("deadline", 1000.0), launch(0, 1, "d0", "d1"), launch(1, 1, "d2", "d3"))
 
 
-def test_no_more_trials_than_asked_for() -> None:
-    script = Script(devices=3, max_trials=2).wants(Start(1), Start(1), Start(1)).start()
-    script.expect(SetTimer("deadline", 1000.0), launch(0, 1, "d0"), launch(1, 1, "d1"))
-
-
 # ---------------------------------------------------------------- report
 
 
@@ -101,11 +96,6 @@ def test_pause_and_resume() -> None:
     script.report(0, 0.45).expect_nothing()
     assert (script.trial(0).step, script.trial(0).seq) == (3, 3)
     assert script.trial(0).past_training_s == 2.0
-
-
-def test_a_paused_trial_resumes_with_as_many_atoms_as_asked() -> None:
-    script = stages.pausing().wants(WakeAt(50.0)).exited(0, saved=2).drop()
-    script.wants(Resume(0, 2)).released("d0").expect(launch(0, 2, "d0", "d1"))
 
 
 def test_a_resume_that_does_not_fit_is_dropped() -> None:

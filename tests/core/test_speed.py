@@ -48,18 +48,6 @@ def test_a_table_may_say_what_one_atom_does() -> None:
     assert scaling(2) == pytest.approx(1.8)
 
 
-@given(
-    st.dictionaries(st.integers(2, 64), st.floats(1.0, 64.0), min_size=1, max_size=6),
-    st.integers(1, 80),
-)
-def test_a_table_stays_between_its_neighbours(points: dict[int, float], atoms: int) -> None:
-    known = {1: 1.0, **points}
-    below = max(a for a in known if a <= atoms)
-    above = min((a for a in known if a >= atoms), default=below)
-    low, high = sorted((known[below], known[above]))
-    assert low - 1e-9 <= table(points)(atoms) <= high + 1e-9
-
-
 def amdahl(fraction: float, atoms: int) -> float:
     return fraction + (1 - fraction) / atoms
 

@@ -23,15 +23,6 @@ def make(**rules: object) -> State:
 # ---------------------------------------------------------------- drawing
 
 
-def test_configurations_come_in_order_and_are_numbered() -> None:
-    state = make(max_trials=3)
-    drawn = []
-    while state.can_draw:
-        drawn.append(state.draw())
-    assert [(t.id, t.hparams) for t in drawn] == [(0, {"n": 0}), (1, {"n": 1}), (2, {"n": 2})]
-    assert state.trials == {trial.id: trial for trial in drawn}
-
-
 def test_an_exhausted_space_can_draw_no_more() -> None:
     state = State(Rules(deadline_s=1.0), lambda n: {"n": n} if n < 1 else None)
     assert state.can_draw
@@ -59,20 +50,6 @@ def test_the_configurations_left_are_counted(
             state.draw()
 
 
-def test_asking_twice_draws_once() -> None:
-    asked: list[int] = []
-
-    def noting(n: int) -> dict[str, object]:
-        asked.append(n)
-        return {"n": n}
-
-    state = State(Rules(deadline_s=1.0), noting)
-    assert state.can_draw
-    assert state.can_draw
-    assert state.draw().hparams == {"n": 0}
-    assert asked == [0]
-
-
 # ---------------------------------------------------------------- rules
 
 
@@ -92,21 +69,6 @@ def test_sizes_are_rounded_down_to_what_is_allowed(
     rules = Rules(deadline_s=1.0, max_atoms=max_atoms, sizes=sizes)
     assert [rules.fit(atoms) for atoms in (0, 1, 2, 3, 4, 5, 8)] == fits
     assert rules.smallest == min(sizes, default=1)
-
-
-def test_wanted_trials_are_wanted_once_and_until_they_start() -> None:
-    state = make()
-    for _ in range(2):
-        state.move(state.draw(), S.STARTING, "")
-    for trial in state.trials.values():
-        state.move(trial, S.PAUSED, "")
-        state.want(trial)
-        state.want(trial)
-    assert state.wanted == [0, 1]
-    state.move(state.trials[0], S.STARTING, "")
-    assert state.wanted == [1]
-    state.move(state.trials[1], S.STOPPED, "")
-    assert state.wanted == []
 
 
 def end_with_devices(state: State) -> None:

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from gpusched.core.trial import TRANSITIONS, After, InvalidTransition, TrialRecord, TrialState
+from gpusched.core.trial import TRANSITIONS, InvalidTransition, TrialRecord, TrialState
 from gpusched.protocol import Report
 
 S = TrialState
@@ -83,8 +83,3 @@ def test_best_score_and_its_step() -> None:
     for step, metric in enumerate([0.5, 0.7, 0.7, None, 0.6], 1):
         trial.record(Report(1, step, step), metric, 1.0, 1, float(step))
     assert (trial.score, trial.best_score, trial.best_step) == (0.6, 0.7, 2)
-
-
-def test_only_a_yield_into_starting_is_a_resize() -> None:
-    assert After(S.STARTING, "grow", 2).is_resize
-    assert not any(After(state, "").is_resize for state in S if state is not S.STARTING)

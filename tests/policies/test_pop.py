@@ -202,13 +202,6 @@ def test_a_target_that_is_moved_in_a_running_search_is_aimed_at(oracle: Oracle) 
 # ---------------------------------------------------------------- options
 
 
-def test_without_bounds_there_is_one_clear_message() -> None:
-    ((option, message),) = Options().problems()
-    assert option == "metric_min"
-    assert "needs a bounded metric" in message
-    assert "0 and 1 for an accuracy" in message
-
-
 def test_a_target_beyond_the_metrics_bounds_is_refused() -> None:
     made = Pop(Options(**SMALL))
     assert list(made.problems(Rules(deadline_s=1.0, target=0.9), 1)) == []
