@@ -69,5 +69,7 @@ class Saves:
             return
         score = metric * state.rules.sign
         if state.best is None or score > state.best.score:
-            state.best = BestCheckpoint(trial.id, step, score, metric, trial.atoms, state.now)
+            state.best = BestCheckpoint(
+                trial.id, step, score, metric, trial.trained_atoms, state.now
+            )
             self._commands.append(KeepBest(trial.id, step, metric))
