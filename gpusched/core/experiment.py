@@ -154,9 +154,9 @@ class Experiment:
                 self._enact(decisions)
             if back and trial.state is RUNNING:
                 self._take_back(trial, back)
-            is_aimed = rules.target is not None and state.stopping is None
-            if is_aimed and rules.is_reached_by(event.metric):
-                self._end_at_target(trial)
+        is_aimed = state.stopping is None and trial.doom is None
+        if is_aimed and rules.is_reached_by(event.metric):
+            self._end_at_target(trial)
         if event.metric is None:
             self._give_up_if_hopeless()
         else:

@@ -272,6 +272,14 @@ def test_the_search_is_over_when_the_target_is_reached() -> None:
     assert script.state.best.metric == 0.9
 
 
+def test_a_trial_that_leaves_and_reaches_the_target_at_its_last_report_ends_the_search() -> None:
+    script = Script(target=0.9).wants(Start(1)).start().drop().report(0, 0.5).drop()
+    script.asked("pause", 0).drop().report(0, 0.95).drop()
+    assert script.state.stopping == "trial 0 reached the target 0.9"
+    script.exited(0, saved=2).drop()
+    assert (script.trial(0).state, script.state.best.metric) == (S.COMPLETED, 0.95)
+
+
 def test_in_mode_min_the_target_is_reached_from_above() -> None:
     script = Script(mode="min", target=0.1).wants(Start(1)).start().drop()
     assert script.report(0, 0.2).drop().state.stopping is None
