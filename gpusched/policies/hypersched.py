@@ -157,7 +157,7 @@ class HyperSched(Asha):
         if not free or self._cooldown_s(view, trial) > 0:
             return ()
         held, share = trial.atoms, self._share(view, trial)
-        atoms = view.rules.fit(min(share, held + free))
+        atoms = view.fit(trial, min(share, held + free))
         if atoms <= held or self._waits_for_more(view, trial, share, atoms):
             return ()
         more = self._more_steps(view, held, atoms)
@@ -197,7 +197,7 @@ class HyperSched(Asha):
         if self._waited.get(trial.id) == trial.incarnation:
             return False
         soon = trial.atoms + view.devices.room(trial.devices) + view.atoms_coming
-        if view.rules.fit(min(share, soon)) <= atoms:
+        if view.fit(trial, min(share, soon)) <= atoms:
             return False
         self._waited[trial.id] = trial.incarnation
         return True

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpusched.core.trial import Cap
 from gpusched.policies.hypersched import dealt
 from tests.policies.hand import Hand
 from tests.policies.test_hypersched import PLAIN
@@ -118,7 +119,13 @@ def test_a_node_is_not_kept_for_a_trial_that_cannot_leave_its_own() -> None:
     assert (hand.atoms(0), hand.live) == (2, [0, 1])
 
 
-def test_a_step_that_fits_on_more_atoms_is_trained() -> None:
+@pytest.mark.parametrize(
+    ("cap", "ending"),
+    [(None, ([1, 2], "running")), (Cap(1, "failed on 2 atoms"), ([1], "stopped"))],
+)
+def test_a_step_that_fits_on_more_atoms_is_trained_if_the_trial_may_have_them(
+    cap: Cap | None, ending: tuple[list[int], str]
+) -> None:
     """With 8 s left a step of 10 s does not fit on one atom, and fits on two."""
     options = {**PLAIN, "r": 50, "cooldown": 0, "R": None}
     hand = Hand("hypersched", options, atoms=2, configurations=2, deadline_s=100.0)
@@ -126,8 +133,9 @@ def test_a_step_that_fits_on_more_atoms_is_trained() -> None:
         for trial in range(2):
             hand.report(trial, 0.5, at=float(at), took_s=10.0)
     hand.exited(1, "failed")
+    hand.trial(0).cap = cap
     hand.report(0, 0.5, at=92.0, took_s=10.0)
-    assert (hand.launched(0), hand.where(0)) == ([1, 2], "running")
+    assert (hand.launched(0), hand.where(0)) == ending
 
 
 def test_atoms_that_do_not_come_are_waited_for_one_report_long() -> None:
