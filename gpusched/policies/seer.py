@@ -232,7 +232,7 @@ class Seer(base.Policy):
 
     def _atoms_of(self, view: View, trial: int) -> int:
         assert self.plan is not None
-        return view.rules.fit(self.plan.brackets[self._bracket_of[trial]].atoms)
+        return view.fit(view.trials[trial], self.plan.brackets[self._bracket_of[trial]].atoms)
 
     def _why(self, trial: int, atoms: int) -> str:
         return f"bracket {self._bracket_of[trial] + 1} of stage {self._stage}: {atoms} atoms"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpusched.core.rules import Rules
+from gpusched.core.trial import Cap
 from gpusched.policies.seer import Options, Seer
 from tests.policies.hand import Hand
 
@@ -78,6 +79,17 @@ def test_failed_trials_leave_a_bracket_short() -> None:
         go_on(hand)
     # 4 of 8 stay; the best two of them fill the bracket of two atoms, so two are left for the other.
     assert sorted(hand.atoms(n) for n in hand.live) == [1, 1, 2, 2]
+
+
+def test_a_trial_that_may_not_grow_holds_up_no_other() -> None:
+    """Its growth, which was refused each time, came before all others."""
+    hand = example()
+    best = max(hand.live)
+    hand.trial(best).cap = Cap(1, "failed on 2 atoms")
+    hand.advance(ENDS[0])
+    for _ in range(3):
+        go_on(hand)
+    assert {n: hand.atoms(n) for n in hand.live} == {2: 1, 3: 1, 8: 1, 9: 1, 10: 2, 11: 1}
 
 
 # ---------------------------------------------------------------- the end
