@@ -66,14 +66,13 @@ class Options(base.Options):
     def arguments(self, rules: Rules, atoms: int, time_left_s: float) -> Arguments:
         """Return what the planner is asked, with options that were left open filled in."""
         deadline = time_left_s / 60.0
-        most = min(atoms, rules.max_atoms or atoms)
         return Arguments(
             deadline=deadline,
             budget=self.B if self.B is not None else deadline * atoms,
             eta=self.eta,
             nu=self.nu,
             p_min=rules.smallest,
-            p_max=most,
+            p_max=rules.fit(atoms),
             t_min=self.t_min if self.t_min is not None else min(1.0, deadline / 10.0),
         )
 
@@ -109,7 +108,7 @@ class Seer(base.Policy):
         given = self.options.arguments(rules, atoms, time_left_s)
         wanted = seer_plan.make_plan(given)
         plan = wanted
-        if wanted is None or given.p_min > (given.p_max or atoms):
+        if wanted is None or given.p_min > atoms:
             plan = None
         elif wanted.peak > atoms:
             plan = self._cut(given, atoms)

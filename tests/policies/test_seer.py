@@ -167,6 +167,16 @@ def test_a_short_deadline_has_a_short_t_min_unless_it_is_given() -> None:
     assert Options().arguments(Rules(deadline_s=60.0), 8, 60.0).t_min == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize(
+    ("rules", "most"), [({}, 8), ({"max_atoms": 4}, 4), ({"sizes": (1, 2)}, 2)]
+)
+def test_no_bracket_is_planned_on_more_atoms_than_a_trial_may_have(
+    rules: dict[str, Any], most: int
+) -> None:
+    """With sizes of 1 and 2, brackets were planned on 4 and 8 atoms, and their trials had 2."""
+    assert Options().arguments(Rules(deadline_s=60.0, **rules), 8, 60.0).p_max == most
+
+
 @pytest.mark.parametrize("atoms", [4, 8, 32])
 @pytest.mark.parametrize("minutes", [10.0, 120.0])
 def test_where_t_min_is_left_open_a_cut_plan_lasts_until_the_deadline(
