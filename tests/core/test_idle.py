@@ -50,8 +50,7 @@ def test_the_trial_that_failed_on_more_atoms_is_named_with_its_error() -> None:
     assert "wrap the model (train.py:31)" in detail
 
 
-@pytest.mark.parametrize("stop", [True, False])
-def test_atoms_that_are_leaving_come_and_reserved_are_told_apart(stop: bool) -> None:
+def test_atoms_that_are_leaving_come_and_reserved_are_told_apart() -> None:
     script = Script(devices=3).wants(Start(1), Start(1)).start().drop().up(0).drop().up(1).drop()
     script.decides(Resize(0, 2)).report(0).drop()
     assert told(script) == [(("d2",), 0.0, idle.RESERVED, "trial 0")]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from gpusched.policies.extrapolation import (
     MAX_STEPS,
@@ -18,19 +20,56 @@ from gpusched.policies.extrapolation import (
     remaining,
 )
 from scripts.calibration import interval
-from tests.policies.learning_curves import Array, judge, rising, synthetic
 
-
-@pytest.fixture(scope="module")
-def predictor() -> CurvePredictor:
-    return ShapesPredictor()
-
+Array = NDArray[np.float64]
 
 AHEAD = np.arange(21.0, 61.0)
 
 
-def test_the_same_question_has_the_same_answer(predictor: CurvePredictor) -> None:
-    curve = rising(20)
+def rising(length: int) -> Array:
+    """An ordinary learning curve from 0.1 towards 0.8."""
+    clean = 0.8 - 0.7 * np.exp(-np.arange(length) / 12.0)
+    return np.asarray(clean + np.random.default_rng(0).normal(0, 0.005, length))
+
+
+def synthetic(seed: int) -> Array:
+    """A curve that none of the predictors was made for: two exponentials, or nothing learnt at all."""
+    random = np.random.default_rng([17, seed])
+    x = np.arange(60)
+    noise = random.normal(0, np.exp(random.uniform(np.log(0.003), np.log(0.02))), 60)
+    if random.random() < 0.25:
+        return np.asarray(np.clip(random.uniform(0.05, 0.2) + noise, 0, 1))
+    end, start = random.uniform(0.3, 0.95), random.uniform(0.0, 0.2)
+    fast, slow = np.exp(random.uniform(0, 3)), np.exp(random.uniform(2, 4))
+    share = random.random()
+    fall = share * np.exp(-x / fast) + (1 - share) * np.exp(-x / slow)
+    return np.asarray(np.clip(end - (end - start) * fall + noise, 0, 1))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One forecast and what came true."""
+
+    p: float
+    reached: bool
+    covered: bool
+
+
+def judge(predictor: CurvePredictor, curves: list[Array]) -> Iterator[Judged]:
+    """Each curve, seen up to each cut, against a target drawn from how all of them end."""
+    random = np.random.default_rng(0)
+    ends = np.array([curve[-1] for curve in curves])
+    for trial, curve in enumerate(curves):
+        for cut in (10, 20, 30):
+            target = float(np.quantile(ends, random.uniform(0.05, 0.95)))
+            found = predictor.predict(curve[:cut], np.array([float(len(curve))]), (0, trial, cut))
+            low, high = interval(found)
+            p = float(found.reaches(target)[-1])
+            yield Judged(p, bool(curve[-1] >= target), bool(low <= curve[-1] <= high))
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    predictor, curve = ShapesPredictor(), rising(20)
     first = predictor.predict(curve, AHEAD, (1, 2, 3))
     np.random.seed(5)
     again = predictor.predict(curve, AHEAD, (1, 2, 3))
@@ -38,8 +77,8 @@ def test_the_same_question_has_the_same_answer(predictor: CurvePredictor) -> Non
     assert np.array_equal(first.reaches(0.7), again.reaches(0.7))
 
 
-def test_probabilities_are_some_and_fall_with_the_target(predictor: CurvePredictor) -> None:
-    found = predictor.predict(rising(20), AHEAD, (0,))
+def test_probabilities_are_some_and_fall_with_the_target() -> None:
+    found = ShapesPredictor().predict(rising(20), AHEAD, (0,))
     assert found.steps.tolist() == AHEAD.tolist()
     assert found.weights.sum() == pytest.approx(1.0)
     assert (found.scales > 0).all()
@@ -63,9 +102,9 @@ def test_probabilities_are_some_and_fall_with_the_target(predictor: CurvePredict
     ],
     ids=["constant", "zeros", "ones", "three", "unlearning", "jumping", "long"],
 )
-def test_odd_curves_have_finite_forecasts(predictor: CurvePredictor, curve: Array) -> None:
+def test_odd_curves_have_finite_forecasts(curve: Array) -> None:
     steps = np.arange(len(curve) + 1.0, len(curve) + 20.0)
-    found = predictor.predict(curve, steps, (0,))
+    found = ShapesPredictor().predict(curve, steps, (0,))
     assert np.isfinite(found.reaches(0.5)).all()
     low, high = interval(found)
     assert np.isfinite([found.mean, low, high]).all()
