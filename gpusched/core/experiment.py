@@ -60,7 +60,7 @@ class Experiment:
         state = self.state
         state.said.clear()
         if state.finished and not events.is_reopened(event):
-            self._after_the_end(event)
+            self._follow(event)
             return []
         if event.at > state.now:
             self.idle.count_to(event.at)
@@ -88,19 +88,13 @@ class Experiment:
             of.asked_for = n
             self._do.commands.append(Suggest(n))
 
-    def _after_the_end(self, event: events.Event) -> None:
-        """Follow the devices and the room on the disk alone: the search may continue."""
-        devices = self.state.devices
+    def _follow(self, event: events.Event) -> None:
+        """Follow the devices and the room on the disk alone after the end: the search may continue."""
         match event:
             case events.DaemonResumed():
                 self._learn_outside(event)
-            case events.StorageChanged():
-                self.state.storage_low = event.low
-            case events.DevicesReleased():
-                devices.released(event.devices)
-            case events.QuarantineChanged(device=device, reason=reason) if device in devices.slots:
-                if reason:
-                    devices.quarantine(device, reason)
+            case events.StorageChanged() | events.DevicesReleased() | events.QuarantineChanged():
+                self._handlers[type(event)](event)
             case _:
                 pass
 
