@@ -65,8 +65,6 @@ def _serial_fraction(atoms_a: int, atoms_b: int, ratio: float) -> float | None:
 class RunningMedian:
     """Median of the last ``window`` numbers; adding one costs O(window) at memory speed."""
 
-    __slots__ = ("_recent", "_sorted", "_window")
-
     def __init__(self, window: int = 101) -> None:
         self._window = window
         self._recent: deque[float] = deque()

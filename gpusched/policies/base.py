@@ -62,8 +62,6 @@ class Scale:
     Min-max normalisation as in HyperDrive (Middleware'17, 6.3, equation 4).
     """
 
-    __slots__ = ("_high", "_low", "_sign")
-
     def __init__(self, metric_min: float, metric_max: float, sign: float) -> None:
         self._low, self._high, self._sign = metric_min, metric_max, sign
 
