@@ -359,15 +359,10 @@ def _startup_limit_s(state: State, trial: TrialRecord) -> float:
     rules, step_s = state.rules, state.step_on_one_atom_s
     if trial.step_time_s is not None:
         step_s = trial.step_time_s * state.speedup(max(1, trial.trained_atoms))
+    first_s = rules.hang_limit_s or min(UNKNOWN_MOST_S, UNKNOWN_SHARE * rules.deadline_s)
     if step_s is not None:
         first_s = STEPS_SILENT * trial.stride * step_s / state.speedup(max(1, trial.atoms))
-    else:
-        first_s = (
-            min(UNKNOWN_MOST_S, UNKNOWN_SHARE * rules.deadline_s)
-            if rules.hang_limit_s is None
-            else 0.0
-        )
-    return max(rules.startup_limit_s, first_s)
+    return max(rules.startup_limit_s, rules.hang_limit_s or 0.0, first_s)
 
 
 def _hang_limit_s(state: State, trial: TrialRecord) -> float:

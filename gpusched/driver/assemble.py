@@ -60,7 +60,7 @@ def read_recipe(paths: ExperimentPaths) -> Recipe:
 
 def rules(recipe: Recipe) -> Rules:
     """Return the core's part of a recipe."""
-    known = Rules(
+    return Rules(
         deadline_s=recipe.deadline_s,
         mode=recipe.mode,
         max_atoms=recipe.max_atoms,
@@ -73,9 +73,6 @@ def rules(recipe: Recipe) -> Rules:
         hang_limit_s=recipe.hang_limit_s,
         save_every_s=recipe.save_every_s,
     )
-    if recipe.hang_limit_s is None:
-        return known
-    return replace(known, startup_limit_s=max(known.startup_limit_s, recipe.hang_limit_s))
 
 
 def make_experiment(recipe: Recipe, obeyed: Rules, policy_name: str = "") -> Experiment:
