@@ -92,6 +92,11 @@ def test_it_comes_back_on_as_many_atoms_as_it_had() -> None:
     script.expect(SetTimer("deadline", 2000.0), launch(0, 2, "d2", "d3"))
 
 
+def test_a_device_that_is_proven_clean_after_the_end_is_used_when_the_search_goes_on() -> None:
+    script = over(stages.running().timer("deadline").drop()).quarantined("d0").readmitted("d0")
+    script.reopened().expect(SetTimer("deadline", 2000.0), launch(0, 2, "d0"))
+
+
 def test_a_paused_trial_is_paused_again_and_the_policy_decides() -> None:
     script = stages.paused().asked("stop").drop().exited(1).drop().released("d1").drop()
     assert script.trial(0).state is S.STOPPED
