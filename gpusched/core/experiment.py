@@ -93,8 +93,10 @@ class Experiment:
         match event:
             case events.DaemonResumed():
                 self._learn_outside(event)
-            case events.StorageChanged() | events.DevicesReleased() | events.QuarantineChanged():
+            case events.DevicesJoined() | events.DevicesReleased() | events.QuarantineChanged():
                 self._handlers[type(event)](event)
+            case events.StorageChanged():
+                self._storage_changed(event)
             case _:
                 pass
 

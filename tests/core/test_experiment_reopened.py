@@ -8,7 +8,7 @@ import pytest
 
 from gpusched.core.commands import ConfirmRelease, Launch
 from gpusched.core.decisions import NO_STEP_FITS, Resume, Start, Stop, WakeAt
-from gpusched.core.events import DaemonResumed, LimitsMoved, TimerFired
+from gpusched.core.events import DaemonResumed, DevicesJoined, LimitsMoved, TimerFired
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Finish, Script, SetTimer, launch
@@ -92,9 +92,13 @@ def test_it_comes_back_on_as_many_atoms_as_it_had() -> None:
     script.expect(SetTimer("deadline", 2000.0), launch(0, 2, "d2", "d3"))
 
 
-def test_a_device_that_is_proven_clean_after_the_end_is_used_when_the_search_goes_on() -> None:
-    script = over(stages.running().timer("deadline").drop()).quarantined("d0").readmitted("d0")
-    script.reopened().expect(SetTimer("deadline", 2000.0), launch(0, 2, "d0"))
+def test_devices_that_come_back_or_join_after_the_end_are_used_when_it_goes_on() -> None:
+    """A cluster that gave other nodes to the continued search left it without any."""
+    script = over(stages.running().timer("deadline").drop())
+    script.quarantined("d0").readmitted("d0").quarantined("d1")
+    script.feed(DevicesJoined(at=script.now, devices=("e0",))).expect_nothing()
+    script.wants(Start(1)).reopened()
+    script.expect(SetTimer("deadline", 2000.0), launch(0, 2, "d0"), launch(1, 1, "e0"))
 
 
 def test_a_paused_trial_is_paused_again_and_the_policy_decides() -> None:
