@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.policies.hermes import Hermes, Job, Options
+from gpusched.policies.hermes import Job, Options
 from tests.policies.hand import Hand
 
 #: Losses, four reports a quantum: one every second, quanta of four.
@@ -21,11 +21,6 @@ def table(atoms: int = 1, **more: Any) -> Hand:
 
 
 _OPTIONS = {field.name for field in dataclasses.fields(Options)}
-
-
-def policy(hand: Hand) -> Hermes:
-    assert isinstance(hand.policy, Hermes)
-    return hand.policy
 
 
 def turn(hand: Hand, trial: int, losses: list[float | None]) -> None:
@@ -138,7 +133,7 @@ def test_the_quantum_grows_as_the_loss_falls() -> None:
     quanta = []
     for loss in (6.0, 5.0, 4.0, 1.0, 8.0):
         hand.report(0, loss)
-        quanta.append(policy(hand).job(0).quantum_s)
+        quanta.append(hand.policy.job(0).quantum_s)
     assert quanta == [4.0, 8.0, 8.0, 16.0, 16.0]
 
 
@@ -146,11 +141,11 @@ def test_where_more_is_better_what_is_missing_to_the_best_metric_is_the_loss() -
     options = {**LOSSES, "milestones": (0.5,), "metric_max": 1.0}
     hand = Hand("hermes", options, atoms=1)
     turn(hand, 0, [0.2, 0.5, 0.59])
-    assert policy(hand).job(0).passed == 0
+    assert hand.policy.job(0).passed == 0
     turn(hand, 0, [0.6])
-    assert policy(hand).job(0).passed == 1
+    assert hand.policy.job(0).passed == 1
     turn(hand, 0, [0.6] * 4)
-    assert policy(hand).job(0).speed == pytest.approx((0.6 - 0.2) / 8)
+    assert hand.policy.job(0).speed == pytest.approx((0.6 - 0.2) / 8)
 
 
 def test_a_quantum_shorter_than_a_handover_is_stretched() -> None:

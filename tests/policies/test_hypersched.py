@@ -8,16 +8,10 @@ import pytest
 
 from gpusched.core.state import NOTHING_LEFT, TOO_LATE
 from gpusched.dashboard import view as views
-from gpusched.policies.hypersched import HyperSched
 from tests.policies.hand import Hand
 
 #: The cooldown keeps trials from growing.
 PLAIN: dict[str, Any] = {"r": 1, "R": 100, "eta": 4.0, "cooldown": 10_000}
-
-
-def policy(hand: Hand) -> HyperSched:
-    assert isinstance(hand.policy, HyperSched)
-    return hand.policy
 
 
 # ---------------------------------------------------------------- rungs: lines 14 to 20
@@ -96,7 +90,7 @@ def entrance(now_s: float, *, training_s: float, R: int = 1000, step_s: float = 
     hand.advance(begin)
     # Trial 0 began at 0; what it has been up counts.
     hand.report(0, 0.5, at=now_s, took_s=step_s)
-    return bool(policy(hand)._may_enter(hand.state))
+    return bool(hand.policy._may_enter(hand.state))
 
 
 def test_a_trial_enters_only_if_it_fits() -> None:

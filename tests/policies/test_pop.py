@@ -25,11 +25,6 @@ def pop(atoms: int, /, target: float | None = 0.9, trials: int | None = None, **
     )
 
 
-def policy(hand: Hand) -> Pop:
-    assert isinstance(hand.policy, Pop)
-    return hand.policy
-
-
 @pytest.fixture(autouse=True)
 def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
     made = Oracle()
@@ -68,13 +63,13 @@ def test_expected_remaining_time_is_steps_times_their_duration(oracle: Oracle) -
     hand.report(0, 0.3, at=5.0)
     oracle.says = outlook(0.5, steps=4.0)
     hand.report(0, 0.4, at=10.0)
-    known = policy(hand).known.get(0)
+    known = hand.policy.known.get(0)
     assert known is not None
     assert known.ert_s == pytest.approx(4.0 * 5.0)
     hand.report(0, 0.4, at=20.0)
     oracle.says = outlook(0.5, steps=99.0)
     hand.report(0, 0.4, at=20.0)
-    known = policy(hand).known.get(0)
+    known = hand.policy.known.get(0)
     assert known.ert_s == pytest.approx(80.0)
 
 
@@ -125,7 +120,7 @@ def test_a_promising_trial_keeps_its_atoms(oracle: Oracle) -> None:
     """3.2: "these slots are assigned to run promising configurations with dedicated resources"."""
     hand = pop(2)
     boundary(oracle, hand, 0, p=0.5)  # 2 slots * 0.5 = 1
-    assert policy(hand).promising == [0]
+    assert hand.policy.promising == [0]
     hand.train(0, [0.5] * 5)
     assert hand.where(0) == "running"
     assert hand.launched(0) == [1]
@@ -152,7 +147,7 @@ def test_a_suspended_trial_that_becomes_promising_comes_back_at_once(oracle: Ora
     hand = pop(2)
     boundary(oracle, hand, 0, p=0.5)
     boundary(oracle, hand, 1, p=0.6)  # 2 slots * 0.5 is not more than the one slot of 0.6
-    assert policy(hand).promising == [1]
+    assert hand.policy.promising == [1]
     boundary(oracle, hand, 0, p=0.5)
     assert hand.where(0) == "paused"
     hand.exited(1, "failed")
@@ -167,8 +162,8 @@ def test_others_make_room_for_a_promising_trial_that_waits(oracle: Oracle) -> No
     hand.report(0, 0.5)
     assert (hand.where(0), hand.live) == ("paused", [1, 2])
     # More is expected of 0 by now: it is promising, but there is no atom.
-    policy(hand).known[0] = Known(0.9, 1.0, 4)
-    policy(hand)._classify(hand.state)
+    hand.policy.known[0] = Known(0.9, 1.0, 4)
+    hand.policy._classify(hand.state)
     hand.report(2, 0.5)  # not at a boundary
     assert hand.where(2) == "paused"
     assert hand.live == [0, 1]

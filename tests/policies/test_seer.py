@@ -24,11 +24,6 @@ def example(**options: Any) -> Hand:
     return hand
 
 
-def policy(hand: Hand) -> Seer:
-    assert isinstance(hand.policy, Seer)
-    return hand.policy
-
-
 def go_on(hand: Hand, seconds: float = 1.0) -> None:
     """Every live trial reports once: those that are told to leave do."""
     hand.advance(hand.now + seconds)
@@ -107,7 +102,7 @@ def one_stage(budget: float) -> Hand:
 def test_the_winner_trains_on_with_the_rest_of_the_budget() -> None:
     """The plan uses 12 atom-minutes; 0.6 more are 36 s for one atom."""
     hand = one_stage(12.6)
-    assert policy(hand).plan.used_budget == pytest.approx(12.0)
+    assert hand.policy.plan.used_budget == pytest.approx(12.0)
     hand.advance(720.0 + 35.9)
     hand.report(0, 0.7)
     assert hand.where(0) == "running"
