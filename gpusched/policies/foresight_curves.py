@@ -119,8 +119,8 @@ class Curves:
                 self._first_scores.append(score)
                 self._guess()
         seen = self.seen.setdefault(trial.id, SeenCurve())
-        if bisect_right(LOOKS, trial.step) == bisect_right(LOOKS, seen.step):
-            return False
+        if bisect_right(LOOKS, trial.step) <= bisect_right(LOOKS, seen.step):
+            return False  # a relaunch begins before the last look
         # A step that was trained twice counts with both metrics.
         late = takewhile(lambda report: report[0] > seen.step, reversed(trial.curve))
         window = [metric * sign for step, metric in late if step <= trial.step]

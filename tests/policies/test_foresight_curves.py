@@ -108,6 +108,16 @@ def test_a_metric_that_is_not_finite_has_no_forecast() -> None:
     assert trained.curves.believe({0: 100.0, 1: 100.0}) == {}, "diverged, and never heard of"
 
 
+def test_steps_that_are_trained_again_after_a_fault_take_no_forecast_away() -> None:
+    """The look at the first of them found no report beyond the last look, as in a trial that has diverged."""
+    trained = Trained()
+    trained.train(0, saturating(0.7, 12), 70)
+    before = trained.belief(0, 192)
+    trained.trials[0].step = 40
+    trained.train(0, saturating(0.7, 12), 60)
+    assert trained.belief(0, 192) == before
+
+
 @pytest.mark.parametrize("size", [1e300, 1e155, 1e-200])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_scores_of_any_size_have_a_finite_forecast(size: float, sign: float) -> None:
