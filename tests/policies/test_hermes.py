@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
 import pytest
 
-from gpusched.policies.hermes import Job, Options
+from gpusched.policies.hermes import Job
 from tests.policies.hand import Hand
 
 #: Losses, four reports a quantum: one every second, quanta of four.
 LOSSES: dict[str, Any] = {"quantum_s": 4.0, "R": 1000, "milestones": ()}
 
 
-def table(atoms: int = 1, **more: Any) -> Hand:
-    options = {**LOSSES, **{key: more.pop(key) for key in list(more) if key in _OPTIONS}}
+def table(atoms: int = 1, milestones: tuple[float, ...] = (), **more: Any) -> Hand:
+    options = {**LOSSES, "milestones": milestones}
     return Hand("hermes", options, atoms=atoms, mode="min", **more)
-
-
-_OPTIONS = {field.name for field in dataclasses.fields(Options)}
 
 
 def turn(hand: Hand, trial: int, losses: list[float | None]) -> None:
