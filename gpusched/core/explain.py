@@ -5,7 +5,7 @@ From the state, the trial's story and the policy's own words; changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,20 +80,12 @@ def explain(state: State, policy: Policy, trial_id: int, now: float | None = Non
         why=_why(state, trial),
         moves_when=_moves_when(state, trial),
         policy=tuple(policy.explain(state, state.trials[trial_id])),
-        story=tuple(_without_echoes(trial.story)),
+        story=tuple(Moment(round(at, 3), what) for at, what in trial.story),
         hparams=trial.hparams,
         error=trial.error,
         saved_step=trial.saved_step or None,
         saved_age_s=trial.saved_age_s(state.now if now is None else now),
     )
-
-
-def _without_echoes(story: Sequence[tuple[float, str]]) -> Iterator[Moment]:
-    """Drop a decision that the transition right after it repeats with the states."""
-    for place, (at, what) in enumerate(story):
-        following = story[place + 1][1] if place + 1 < len(story) else ""
-        if not (following.endswith(f": {what}") and " -> " in following):
-            yield Moment(round(at, 3), what)
 
 
 def _why(state: State, trial: TrialRecord) -> str:

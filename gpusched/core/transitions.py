@@ -148,8 +148,8 @@ class Transitions:
             reserved = state.devices.choose(more, near=trial.devices)
             state.devices.take(reserved, trial.id)
         trial.decided_at = state.now
-        trial.tell(state.now, decision.reason or f"resize to {atoms} atoms")
-        self._yield(trial, After(S.STARTING, decision.reason, atoms, reserved=reserved))
+        reason = decision.reason or f"resize to {atoms} atoms"
+        self._yield(trial, After(S.STARTING, reason, atoms, reserved=reserved))
         return True
 
     def leave(self, trial_id: int, after: After) -> bool:
@@ -159,7 +159,6 @@ class Transitions:
         if trial.state is S.PAUSED:
             if after.state is S.PAUSED:
                 return False
-            trial.tell(state.now, after.reason)
             state.move(trial, after.state, after.reason)
             trial.cut_atoms = None
             return True
@@ -170,7 +169,6 @@ class Transitions:
             return True
         if trial.state is not S.RUNNING:
             return False
-        trial.tell(state.now, after.reason)
         self._yield(trial, after)
         return True
 
@@ -256,7 +254,6 @@ class Transitions:
     def _leave_before_up(self, trial: TrialRecord, after: After) -> None:
         """Kill a trial that has not reported, so that it cannot be asked to yield and nothing is lost."""
         state = self._state
-        trial.tell(state.now, after.reason)
         if trial.has_processes:
             self.kill(trial)
             state.move(trial, S.YIELDING, f"killed while starting: {after.reason}")
@@ -324,8 +321,6 @@ class Transitions:
             trial.cut_atoms = None  # the script came to an end of its own
         if after.state is S.FAILED:
             state.failures += 1
-        if after != told:
-            trial.tell(state.now, after.reason)
         state.move(trial, after.state, after.reason)
         self.launch_if_ready(trial)
 
