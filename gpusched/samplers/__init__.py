@@ -18,7 +18,7 @@ from typing import Any
 from gpusched import plugins
 from gpusched.errors import InputError
 from gpusched.samplers import sequence
-from gpusched.space.space import Space, check_first, flat
+from gpusched.space.space import Space, flat, value_problems
 
 GROUP = "gpusched.samplers"
 #: Optuna's samplers that keep nothing in their study: the class, and arguments that a recipe may replace.
@@ -109,8 +109,9 @@ def _checked(found: Any, *_: Any, **_named: Any) -> Any:
 def answer(
     sampler: Sampler, known: dict[int, Seen], question: Mapping[str, Any]
 ) -> dict[str, object]:
-    """Answer one question: complete the suggestion by drawing what it leaves out, and check it against the space.
+    """Answer one question: check the suggestion against the space, and draw what it leaves out.
 
+    A value whose condition does not hold, beside a parent that was drawn, is dropped.
     ``known``: the trials by number; what is new of them comes with the question.
     """
     n, seed, space = question["n"], question["seed"], sampler.space
@@ -121,8 +122,8 @@ def answer(
     found = sampler.suggest(n, seen, random.Random(f"{seed}/suggest/{n}"))
     if found is None:
         return {"hparams": None}
-    problems = check_first(space, seed, [found]) if found else ()
-    wrong = [f"{'.'.join(map(str, path[1:]))} {why}" for path, why in problems]
+    problems = value_problems(found, space.leaves) if found else ()
+    wrong = [f"{'.'.join(path)} {why}" for path, why in problems]
     if wrong:
         raise InputError(f"suggested {dict(found)}: {'; '.join(wrong)}")
     return {"hparams": space.draw(seed, f"suggested {n}", flat(found, space.leaves))}

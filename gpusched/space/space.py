@@ -183,7 +183,7 @@ def _completed(
     space: Space, seed: int, name: str, values: Mapping[str, object], may_be_outside: bool = False
 ) -> tuple[dict[str, object], list[Finding]]:
     """Return a configuration with these values and the rest drawn, and the problems of the values."""
-    found = list(_first_problems(values, space.leaves, may_be_outside))
+    found = list(value_problems(values, space.leaves, may_be_outside))
     if found:
         return {}, found
     given = flat(values, space.leaves)
@@ -193,9 +193,10 @@ def _completed(
     return drawn, [(path, why) for path in given if path in absent]
 
 
-def _first_problems(
-    values: Mapping[str, object], leaves: Mapping[Path, Leaf], may_be_outside: bool
+def value_problems(
+    values: Mapping[str, object], leaves: Mapping[Path, Leaf], may_be_outside: bool = False
 ) -> Iterator[Finding]:
+    """Yield what is wrong with values of a space, each by itself: unknown, of another type or outside."""
     if not values:
         yield (), "is empty; give at least one key of the space, as in {lr: 0.1}"
     for path, value in flat(values, leaves).items():

@@ -215,6 +215,22 @@ def test_what_is_no_suggestion_is_drawn_and_said(folder: Path, sampler: str, tol
     assert told in {answer.why for answer in answers}
 
 
+def test_a_value_whose_parent_is_drawn_is_dropped_where_its_condition_does_not_hold() -> None:
+    """The documentation's example leaves out any key of the best: without `opt` it was refused."""
+
+    class Momentum(samplers.Sampler):
+        def suggest(self, n: int, seen: object, random: object) -> dict[str, float]:
+            return {"momentum": 0.5}
+
+    momentum = {"uniform": [0, 1], "when": {"opt": "sgd"}}
+    space = parse_space({"opt": {"choice": ["sgd", "adam"]}, "momentum": momentum})
+    drawn = [
+        samplers.answer(Momentum(space), {}, {"n": n, "seed": 0, "new": []})["hparams"]
+        for n in range(20)
+    ]
+    assert {(one["opt"], one.get("momentum")) for one in drawn} == {("sgd", 0.5), ("adam", None)}
+
+
 # ------------------------------------------------------------ after an earlier search
 
 TELLING = """
