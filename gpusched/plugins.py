@@ -89,7 +89,7 @@ def module(path: Path) -> ModuleType:
         sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(found)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InputError(_first_cause(error, str(path))) from error
     return found
@@ -153,7 +153,7 @@ def failure(kind: type[Any], name: str, hook: str, error: Exception) -> InputErr
     )
 
 
-def _line(error: Exception, path: str) -> int | None:
+def _line(error: BaseException, path: str) -> int | None:
     """Return the line of the user's file in which an error came up."""
     if isinstance(error, SyntaxError):
         return error.lineno
@@ -161,7 +161,7 @@ def _line(error: Exception, path: str) -> int | None:
     return next((frame.lineno for frame in reversed(frames) if frame.filename == path), None)
 
 
-def _first_cause(error: Exception, path: str) -> str:
+def _first_cause(error: BaseException, path: str) -> str:
     """Say what went wrong while importing, and in which line of the user's file."""
     line = _line(error, path)
     where = f"{path}:{line}: " if path and line else f"{path}: " if path else ""

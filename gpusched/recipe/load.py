@@ -7,6 +7,7 @@ must fit together. A later check looks only at keys that passed the earlier ones
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
@@ -223,8 +224,8 @@ def _check_values(fields: Mapping[str, Any], file: FilePath) -> tuple[Recipe, li
         found["cwd"] = FilePath(checks.PRIVATE)
     else:
         cwd = found["cwd"] = checks.absolute(folder, found["cwd"] or ".")
-        if not cwd.is_dir():
-            why = f"no such folder: {show(str(cwd))}; make it, or leave cwd out"
+        if not os.access(cwd, os.X_OK) or not cwd.is_dir():
+            why = f"{show(str(cwd))} is no folder that can be opened; make it, or leave cwd out"
             findings.append((("cwd",), why))
     draft = Recipe(**found)
     if "script" in fields:
@@ -277,7 +278,7 @@ def _check_space(recipe: Recipe) -> tuple[Space | None, list[Finding]]:
     except SpaceError as error:
         return None, [(("space", *path), message) for path, message in error.problems]
     findings = list(_check_arguments(recipe.args, space))
-    first = check_first(space, recipe.seed, recipe.try_first)
+    first = check_first(space, recipe.draw_seed, recipe.try_first)
     return space, [*findings, *((("try_first", *path), message) for path, message in first)]
 
 

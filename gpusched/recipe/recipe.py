@@ -283,6 +283,11 @@ class Recipe:
 
         return self.sampler_name not in sequence.NAMES
 
+    @property
+    def draw_seed(self) -> int:
+        """The seed of what is drawn: another than the earlier search's, so that what it tried is not drawn again."""
+        return self.seed + (10**9 if self.after else 0)
+
     def configurations(self) -> InTurn:
         """Return the sequence of this recipe's configurations; at random in the place of a sampler with a memory."""
         from gpusched.samplers import sequence
@@ -292,10 +297,8 @@ class Recipe:
         good = [one["hparams"] for one in self.after[:AFTER_FIRST] if one["state"] != "failed"]
         if self.has_memory:
             name, good = DEFAULT_SAMPLER, []
-        # Another seed than the earlier search's: what it tried is not drawn again.
-        seed = self.seed + (10**9 if self.after else 0)
         tried = [one["hparams"] for one in self.after]
-        return sequence.make(name, space, seed, (*self.try_first, *good), tried)
+        return sequence.make(name, space, self.draw_seed, (*self.try_first, *good), tried)
 
     @property
     def atoms_named(self) -> int | None:

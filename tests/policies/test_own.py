@@ -70,6 +70,7 @@ def test_the_command_lines_path_is_relative_to_here(
         ),
         ("theirs.py:Median", "theirs.py: no such file"),
         ("broken.py:Median", "broken.py:2: cannot be imported: ZeroDivisionError"),
+        ("program.py:Median", "program.py:1: cannot be imported: SystemExit: 2"),
         ("typo.py:Median", "typo.py:1: cannot be imported: SyntaxError"),
         ("medial", "unknown policy 'medial'"),
     ],
@@ -78,6 +79,7 @@ def test_what_is_wrong_is_said_with_the_recipes_line(
     folder: Path, policy: str, message: str
 ) -> None:
     (folder / "broken.py").write_text("import math\n1 / 0\n")
+    (folder / "program.py").write_text("raise SystemExit(2)\n")
     (folder / "typo.py").write_text("class Median(:\n")
     half = "from gpusched.policies import Policy\nclass Half(Policy):\n    on_reports = print\n"
     (folder / "half.py").write_text(half)
