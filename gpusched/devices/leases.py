@@ -16,13 +16,19 @@ import fcntl
 import json
 import os
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from gpusched.errors import DeviceError
 from gpusched.folder.files import private_folder
 
 REMEDY = "Set XDG_STATE_HOME to a folder of your own"
+
+PROBES_END_S = 0.5
+"""Time for which ``take`` tries again: a look at the holder (``lease_holder``) shares the lock for an instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,7 @@ class Leases:
         except OSError as error:
             raise DeviceError(f"{path} cannot be opened: {error.strerror}") from None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
         except OSError as error:
             holder = _read_holder(descriptor)
             os.close(descriptor)
@@ -99,6 +105,19 @@ class Leases:
         """Drop the locks by closing their files."""
         while self._held:
             os.close(self._held.popitem()[1])
+
+
+def _lock(descriptor: int) -> None:
+    """Lock the file. Raises BlockingIOError where another process keeps the lock for longer than a probe does."""
+    until_s = time.monotonic() + PROBES_END_S
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _read_holder(descriptor)
+            if psutil.pid_exists(holder.pid or -1) or time.monotonic() > until_s:
+                raise
+        time.sleep(0.005)
 
 
 def lock_path(folder: Path, uuid: str) -> Path:
