@@ -209,8 +209,10 @@ class Driver:
             board = min(due, key=lambda board: board.asked_at)
             if board.gone and now > self._looks_until:
                 self._end_helper()
-            self._asked, board.asked_at = board, now
-            self._begun().ask(board.gpu, now)
+            board.asked_at = now
+            with contextlib.suppress(OSError):  # no process can be started now
+                self._begun().ask(board.gpu, now)
+                self._asked = board
 
     def _is_due(self, board: Board, now: float, pace_s: float) -> bool:
         stuck = self._stuck.get(board)

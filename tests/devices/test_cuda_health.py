@@ -114,6 +114,24 @@ def test_a_hanging_gpu_is_out_and_comes_back_and_others_do_not_notice(box: Box) 
     assert devices.recovered() == (name,)
 
 
+def test_a_box_that_can_start_no_process_has_no_free_gpu_until_it_can(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the limit of processes (ulimit -u) the daemon ended."""
+
+    def refused(_: object) -> None:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    devices, (name, other) = begin(box)
+    box.gpus[0].lost_from = box.clock.now()
+    with monkeypatch.context() as limit:
+        limit.setattr(box.clock, "start", refused)
+        box.clock.advance(10.0)
+        assert {fault.device for fault in devices.faults()} == {name, other}
+    box.clock.advance(RETRY_S)
+    assert devices.recovered() == (other,)
+
+
 def test_a_daemon_that_was_stopped_for_a_while_takes_nobody_out(box: Box) -> None:
     devices, _ = begin(box)
     box.clock.skip(300.0)  # its helpers were asked nothing
