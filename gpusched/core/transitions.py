@@ -202,14 +202,19 @@ class Transitions:
             state.timers[LAST_CALL] = state.now + self._last_call_s()
 
     def last_call(self) -> None:
-        """Kill the trials that have not left; those that were saving the best model before the end have longer."""
+        """Kill the trials that have not left; those that leave with the best model have longer to save it.
+
+        Another that has the best model may be saving it beside its training, or hold it: it ends by SIGTERM once that
+        is on the disk, and is given as long for it.
+        """
         state = self._state
+        last_save_s = max(LAST_SAVE_S, 2 * state.longest_save_s)
         savers, state.last_savers = state.last_savers & state.live.keys(), set()
         for trial in list(state.live.values()):
             if trial.id not in savers:
-                self.kill(trial)
+                self.kill(trial, grace_s=last_save_s if state.is_new_best(trial) else None)
         if savers:
-            state.timers[LAST_CALL] = state.now + max(LAST_SAVE_S, 2 * state.longest_save_s)
+            state.timers[LAST_CALL] = state.now + last_save_s
 
     def _last_call_s(self) -> float:
         """Return the time from the search's end to its last call.
