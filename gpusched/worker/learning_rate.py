@@ -24,15 +24,18 @@ TEN_PERCENT = 1.1
 AUTO_POWER = -1.0
 """A power p that stands for: by the kind of the optimizer."""
 
-_ADAPTIVE = ("ada", "lion", "lamb", "rmsprop", "rprop", "shampoo", "muon", "soap", "sophia")
+_ADAPTIVE = ("ada", "rmsprop", "rprop", "shampoo", "muon")
+"""Words in the names of adaptive optimizers without ``betas``, which Adam and its kin have (Lion, Prodigy, ..)."""
 
 
 def power_for(optimizer: Any, power: float) -> float:
     """Return the power p of the recipe for this optimizer: ``AUTO_POWER`` is 0.5 for adaptive ones, 1 for others."""
     if power != AUTO_POWER:
         return power
+    optimizer = bare_optimizer(optimizer)
     names = [kind.__name__.lower() for kind in type(optimizer).__mro__]
-    return 0.5 if any(word in name for name in names for word in _ADAPTIVE) else 1.0
+    is_named = any(word in name for name in names for word in _ADAPTIVE)
+    return 0.5 if is_named or "betas" in getattr(optimizer, "defaults", ()) else 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -218,6 +219,17 @@ def test_9_iterations_as_steps_warm_up_over_reports_not_over_steps(bench: Bench)
         assert sum(after > before for before, after in pairwise(rates)) == 5
 
 
+class Prodigy(torch.optim.Optimizer):
+    """Of Adam's kin by what it is made with, not by its name."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr, "betas": (0.9, 0.999)})
+
+
+def as_accelerate_wraps_it(parameters: Any, lr: float) -> Any:
+    return SimpleNamespace(optimizer=torch.optim.AdamW(parameters, lr))
+
+
 @pytest.mark.parametrize(
     ("kind", "power", "expected"),
     [
@@ -225,6 +237,8 @@ def test_9_iterations_as_steps_warm_up_over_reports_not_over_steps(bench: Bench)
         (torch.optim.SGD, AUTO_POWER, 1.0),
         (torch.optim.AdamW, AUTO_POWER, 0.5),
         (torch.optim.RMSprop, AUTO_POWER, 0.5),
+        (Prodigy, AUTO_POWER, 0.5),
+        (as_accelerate_wraps_it, AUTO_POWER, 0.5),
         (torch.optim.Adam, 0.0, 0.0),
     ],
 )
