@@ -59,7 +59,7 @@ class Ramp:
 
 @dataclass(slots=True)
 class Clock:
-    """Epochs trained on, for ramps: asked of the training loader (``source``); without one, a report is an epoch.
+    """Epochs trained on, for ramps: asked of the training loader (``source``); without a length, a report is an epoch.
 
     Reports are counted whatever step they are of: scripts report every 100th iteration too, as step 100, 200, ..
     While it is ``frozen``, steps are not training and no rate is scaled.

@@ -214,7 +214,8 @@ class Training:
         saved = self._saved("loaders") or []
         if index < len(saved):
             loader.load_state_dict(saved[index])
-        self.clock.source = lambda: float(self.loaders[0].passes)
+        if self.loaders[0].base_length:  # else it may be an endless stream
+            self.clock.source = lambda: float(self.loaders[0].passes)
 
     def begin_round(self) -> None:
         """Begin an iteration of the loop: loaders made from now on replace those of the last one."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import count, pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.optim import lr_scheduler as schedulers
+from torch.utils.data import IterableDataset
 
 import gpusched
 from gpusched.worker.learning_rate import AUTO_POWER, Clock, Ramp, RateScaler, power_for
@@ -192,28 +193,39 @@ def test_a_step_skipped_by_the_gradient_scaler_does_not_move_the_ramp() -> None:
     assert [rates[0] for rates in rig.used] == pytest.approx([0.1, 0.13])
 
 
-def reporting_iterations(until: int) -> list[float]:
-    """Rates (base 1) of a script with a loop and data of its own, that reports every 20th iteration as that step."""
+class Endless(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return (torch.full((1,), float(number)) for number in count())
+
+
+def reporting_iterations(until: int, streams: bool) -> list[float]:
+    """Rates (base 1) of a script with a loop of its own, that reports every 20th iteration as that step."""
     trial = gpusched.init()
     model = trial.wrap(torch.nn.Linear(1, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     trial.scale_lr(optimizer)
     seen: list[float] = []
     optimizer.register_step_pre_hook(lambda *_: seen.append(optimizer.param_groups[0]["lr"]))
+    batches = iter(trial.loader(Endless(), batch_size=1)) if streams else None
     trial.track(model=model, opt=optimizer)
     for iteration in range(trial.step, until):
+        x = next(batches) if batches else torch.full((1, 1), float(trial.rank + iteration))
         optimizer.zero_grad()
-        (1e-6 * model(torch.full((1, 1), float(trial.rank + iteration)))).sum().backward()
+        (1e-6 * model(x)).sum().backward()
         optimizer.step()
         if (iteration + 1) % 20 == 0:
             trial.report(step=iteration + 1, accuracy=0)
     return seen
 
 
-def test_9_iterations_as_steps_warm_up_over_reports_not_over_steps(bench: Bench) -> None:
+@pytest.mark.parametrize("streams", [False, True])
+def test_9_iterations_as_steps_warm_up_over_reports_not_over_steps(
+    bench: Bench, streams: bool
+) -> None:
+    """With data of the script's own, and with an endless stream, whose first epoch is never over."""
     with daemon(bench, at_step(**{"yield": 200})):
-        run_ranks(reporting_iterations, 1, bench, 1, (1000,))
-    for rates in values(run_ranks(reporting_iterations, 2, bench, 2, (340,))):
+        run_ranks(reporting_iterations, 1, bench, 1, (1000, streams))
+    for rates in values(run_ranks(reporting_iterations, 2, bench, 2, (340, streams))):
         assert rates[0] == 1.0
         assert rates[19::20][:6] == pytest.approx([1.0, 1.2, 1.4, 1.6, 1.8, 2.0])
         assert sum(after > before for before, after in pairwise(rates)) == 5
