@@ -194,8 +194,9 @@ def steps_per_epoch(loader: Any, *, has_shares: bool = False) -> int:
             drop_last = bool(getattr(sampler, "drop_last", False))
             # A sampler may draw a part of the data; of one that deals out shares, the whole is its data set.
             drawn: Any = getattr(sampler, "sampler", None)
-            batch *= getattr(drawn, "num_replicas", 1) if has_shares else 1
-            drawn = getattr(drawn, "dataset", drawn)
+            if hasattr(drawn, "num_replicas"):
+                batch *= drawn.num_replicas if has_shares else 1
+                drawn = getattr(drawn, "dataset", None)
             whole: Any = drawn if hasattr(drawn, "__len__") else loader.dataset
             length = base_steps(len(whole), batch, drop_last=drop_last)
     if not length:

@@ -163,7 +163,8 @@ def test_plain_values_and_pickled_objects_are_put_back(bench: Bench) -> None:
 def test_steps_of_an_epoch_are_those_that_the_sampler_draws(batch_sampler: bool) -> None:
     """A schedule was made for the whole data set where a sampler draws 30 of 40; of a rank's share it is the whole."""
     data = TensorDataset(torch.zeros(40, 1))
-    part = SubsetRandomSampler(range(30))
+    part: Any = SubsetRandomSampler(range(30))
+    part.dataset = data  # as many samplers keep it
     share = DistributedSampler(data, num_replicas=2, rank=0)
     for sampler, steps in ((part, 8), (share, 10)):
         given: dict[str, Any] = {"sampler": sampler, "batch_size": 4}
