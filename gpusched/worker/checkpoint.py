@@ -132,10 +132,10 @@ class CheckpointStore:
             text = json.dumps(manifest, indent=1).encode()
             _write_file(staged / MANIFEST, text, synced=not held)
             if held:
-                older = list(self.folder.glob(f"{HELD}*"))
-                staged.rename(self.folder / f"{HELD}{step:08d}")
-                for each in older:
-                    shutil.rmtree(each, ignore_errors=True)
+                aside = self.folder / f"{HELD}{step:08d}"
+                shutil.rmtree(aside, ignore_errors=True)  # of a boot that is over
+                staged.rename(aside)
+                self._drop_held(but=aside)
             else:
                 self._commit(staged, step)
         except OSError:
@@ -221,8 +221,12 @@ class CheckpointStore:
                 with suppress(OSError):
                     folder.rename(trash)
         self._remove_stale()
+        self._drop_held()
+
+    def _drop_held(self, but: Path | None = None) -> None:
         for held in self.folder.glob(f"{HELD}*"):
-            shutil.rmtree(held, ignore_errors=True)
+            if held != but:
+                shutil.rmtree(held, ignore_errors=True)
 
     def _remove_stale(self, but: Path | None = None) -> None:
         for entry in self.folder.iterdir():

@@ -156,7 +156,7 @@ class Saver:
 
     def open_folder(self) -> Path | None:
         """Return an empty folder for files of the script's own, the same on every rank; None if the disk refuses."""
-        self.wait()
+        self.finish()  # a commit clears away what it does not know
         folder: Path | None = self._folder / OPEN_FOLDER
         if self._store is not None:
             try:

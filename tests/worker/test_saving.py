@@ -216,8 +216,21 @@ def test_19_the_best_copy_that_is_held_outlives_a_rank_that_is_killed(
     step = 1 if by.startswith("nobody") else 3
     assert found.step == step
     assert found.load("state.pt")["weights"].unique().tolist() == [step]
-    store.write(4, {}, {})
+    # Where the machine has restarted, one of this step is there already.
+    store.write(3, {}, {}, held=True)
+    store.commit_held(3)
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith(HELD)] == []
+
+
+def test_files_of_the_script_outlive_the_commit_of_a_copy_that_was_held(tmp_path: Path) -> None:
+    saver = make(tmp_path, torch.ones(10))
+    saver.hold((1, 1))
+    folder = saver.open_folder()
+    assert folder is not None
+    (folder / "note").touch()
+    saver.save_behind((2, 2), folder)
+    assert saver.settle()
+    assert (tmp_path / "step-00000002" / "files" / "note").exists()
 
 
 def test_a_copy_that_is_held_as_the_one_before_falls_due_is_committed_whole(
