@@ -1,11 +1,10 @@
 """Checkpoints on disk: whole or not there.
 
-Written into a staged folder file by file (each hashed, synced and stamped, so that a later write shows), the manifest
-last, then one rename commits it and the folder above is synced. The manifest holds size and SHA-256 of every file and
-of itself; nothing is used that does not match. A damaged generation is set aside, said on stderr, and the one before it
-is used. After a commit the newest ``keep`` generations stay. A file that was committed within ``FRESH_S`` on this boot
-and has not been written since (inode and time of its last change) is in the page cache as it was hashed: a resize does
-not hash it again. Nothing is ever unpickled: ``torch.load`` runs with ``weights_only=True`` and no second try without.
+Written into a staged folder file by file (each hashed and synced), the manifest last, then one rename commits it and
+the folder above is synced. The manifest holds size and SHA-256 of every file and of itself; nothing is used that does
+not match. A damaged generation is set aside, said on stderr, and the one before it is used. After a commit the newest
+``keep`` generations stay. Nothing is ever unpickled: ``torch.load`` runs with ``weights_only=True`` and no second try
+without.
 
 One rank writes; what the files hold is not this file's business.
 """
@@ -17,7 +16,6 @@ import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,7 +32,6 @@ from gpusched.worker.endings import say
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-FRESH_S = 60.0
 FOLDER = "files"
 """Name, inside a checkpoint, of the folder that the script has written (``trial.checkpoint_dir``)."""
 _COMMITTED = re.compile(r"step-(\d{8,})$")
@@ -260,21 +257,14 @@ def verify(folder: Path, step: int, *, hashed: bool = True) -> Checkpoint:
         )
     if manifest.pop("step", None) != step:
         raise Damaged("its manifest is of another step")
-    same_boot = manifest.pop("boot", None) == boot_id() != ""
     for name, entry in entries.items() if hashed else ():
-        _compare(folder / name, entry, same_boot=same_boot)
+        _compare(folder / name, entry)
     return Checkpoint(folder, step, manifest, tuple(entries))
 
 
-def _compare(path: Path, entry: Mapping[str, Any], *, same_boot: bool) -> None:
+def _compare(path: Path, entry: Mapping[str, Any]) -> None:
     try:
         with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            if found.st_size != entry["bytes"]:
-                raise Damaged(f"{path.name} has another size than was written")
-            unwritten = entry.get("stamp") == [found.st_ino, found.st_mtime_ns]
-            if same_boot and unwritten and 0 <= time.time() - found.st_mtime < FRESH_S:
-                return
             if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
                 raise Damaged(f"{path.name} is not what was written")
     except FileNotFoundError:
@@ -291,8 +281,9 @@ def _write_file(path: Path, content: memoryview | bytes, *, synced: bool) -> dic
     with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:
         file.write(content)
         file.flush()
-        sha256 = hashlib.sha256(content).hexdigest()
-        return {"sha256": sha256, **_stamped(descriptor, synced=synced)}
+        if synced:
+            os.fsync(descriptor)
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _replace_links(folder: Path) -> None:
@@ -314,18 +305,9 @@ def _seal_folder(checkpoint: Path, name: str) -> dict[str, dict[str, Any]]:
         elif path.is_file():
             with path.open("rb") as file:
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-                entries[inside] = {"sha256": sha256, **_stamped(file.fileno())}
+                os.fsync(file.fileno())
+                entries[inside] = {"bytes": os.fstat(file.fileno()).st_size, "sha256": sha256}
         else:
             path.unlink()  # a socket or a pipe holds nothing
     sync(checkpoint / name)
     return entries
-
-
-def _stamped(descriptor: int, *, synced: bool = True) -> dict[str, Any]:
-    """Give a file a time that no later write can set (they are as coarse as 4 ms), and sync it; size and stamp."""
-    then_ns = time.time_ns() - 1_000_000_000
-    os.utime(descriptor, ns=(then_ns, then_ns))
-    if synced:
-        os.fsync(descriptor)
-    found = os.fstat(descriptor)
-    return {"bytes": found.st_size, "stamp": [found.st_ino, found.st_mtime_ns]}

@@ -94,7 +94,7 @@ def test_a_model_that_is_replaced_while_it_is_read(
     assert (tries, best.step, best.state["model"]["weight"][0]) == ([1, 2, 3], 3, 3.0)
 
 
-def test_what_is_wrong_is_said(paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_is_said(paths: ExperimentPaths) -> None:
     with pytest.raises(InputError, match="no search is called 'other' in runs/"):
         gpusched.load("other")
     with pytest.raises(NoTrialSucceeded, match="no trial has saved a model yet"):
@@ -103,7 +103,6 @@ def test_what_is_wrong_is_said(paths: ExperimentPaths, monkeypatch: pytest.Monke
     with pytest.raises(NoTrialSucceeded, match="no trial left a model"):
         gpusched.load()
     keep(paths, 1)
-    monkeypatch.setattr(checkpoint, "FRESH_S", -1.0)
     file = paths.best / "checkpoint" / "state.pt"
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1

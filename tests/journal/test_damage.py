@@ -21,7 +21,6 @@ from gpusched.folder.reports import ReportLog, reports_after
 from gpusched.journal.log import Journal
 from gpusched.journal.rows import Entry
 from gpusched.protocol import Report
-from gpusched.worker import checkpoint
 from gpusched.worker.checkpoint import CheckpointStore
 from tests.journal_samples import META, read, sample, write
 
@@ -29,13 +28,6 @@ TIMES = int(os.environ.get("GPUSCHED_TORTURE", "1"))
 EVENTS = 60
 CLOSED = "closed.db"
 """A journal that was closed in good order; ``journal.db`` is as kill -9 leaves it, with all of it in the log."""
-
-
-@pytest.fixture
-def folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Time has passed since the checkpoints were written: they are hashed again."""
-    monkeypatch.setattr(checkpoint, "FRESH_S", -1.0)
-    return folder
 
 
 def _contents(step: int) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import random
@@ -116,55 +115,6 @@ def test_snapshots_of_any_size_one_after_another() -> None:
         loaded = torch.load(io.BytesIO(data), weights_only=True)
         assert torch.equal(loaded["weights"], state["weights"])
         assert loaded["name"] == state["name"]
-
-
-@pytest.fixture
-def digests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files that were hashed to be verified."""
-    found: list[str] = []
-    digest = hashlib.file_digest
-
-    def counting(file: Any, name: str) -> Any:
-        found.append(Path(file.name).name)
-        return digest(file, name)
-
-    monkeypatch.setattr(hashlib, "file_digest", counting)
-    return found
-
-
-def committed(folder: Path) -> CheckpointStore:
-    store = CheckpointStore(folder)
-    store.write(1, {"state.pt": memoryview(b"old state")}, {})
-    return store
-
-
-def test_what_was_committed_a_moment_ago_is_not_hashed_again(
-    tmp_path: Path, digests: list[str]
-) -> None:
-    assert committed(tmp_path).newest() is not None
-    assert digests == []
-
-
-def test_written_since_it_is_hashed_and_found_out(tmp_path: Path, digests: list[str]) -> None:
-    store = committed(tmp_path)
-    (tmp_path / "step-00000001" / "state.pt").write_bytes(b"new state")  # within the clock's tick
-    assert store.newest() is None
-    assert digests == ["state.pt"]
-
-
-@pytest.mark.parametrize("what", ["another boot", "long ago", "an older version's manifest"])
-def test_what_may_have_left_the_page_cache_is_hashed(
-    tmp_path: Path, digests: list[str], monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    if what == "an older version's manifest":
-        monkeypatch.setattr(checkpoint, "boot_id", lambda: "")
-    store = committed(tmp_path)
-    if what == "another boot":
-        monkeypatch.setattr(checkpoint, "boot_id", lambda: "another")
-    elif what == "long ago":
-        monkeypatch.setattr(checkpoint, "FRESH_S", 0.5)
-    assert store.newest() is not None
-    assert digests == ["state.pt"]
 
 
 def fork(body: Callable[[int], object]) -> tuple[IO[str], Callable[[], None]]:
