@@ -23,14 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from gpusched import failpoints
-from gpusched.errors import DamagedState
 from gpusched.folder.files import private_folder, sync
 from gpusched.folder.lock import Fence
 from gpusched.folder.paths import HELD, commit_left
 from gpusched.processes.identity import boot_id
 from gpusched.worker.endings import say
 
-FORMAT = 1
 MANIFEST = "manifest.json"
 FOLDER = "files"
 """Name, inside a checkpoint, of the folder that the script has written (``trial.checkpoint_dir``)."""
@@ -123,7 +121,7 @@ class CheckpointStore:
                 _replace_links(script_folder)
                 script_folder.rename(staged / FOLDER)
                 entries.update(_seal_folder(staged, FOLDER))
-            manifest = {"format": FORMAT, "step": step, **facts, "files": entries}
+            manifest = {"step": step, **facts, "files": entries}
             manifest["boot"] = boot_id()
             manifest["check"] = _manifest_hash(manifest)
             text = json.dumps(manifest, indent=1).encode()
@@ -236,7 +234,6 @@ def verify(folder: Path, step: int, *, hashed: bool = True) -> Checkpoint:
 
     Raises:
         Damaged: Something does not match.
-        DamagedState: It is whole, but of another version's format.
         OSError: It cannot be read.
     """
     try:
@@ -250,11 +247,6 @@ def verify(folder: Path, step: int, *, hashed: bool = True) -> Checkpoint:
         raise Damaged("its manifest cannot be read") from None
     if not matches:
         raise Damaged("its manifest does not match its own hash")
-    if manifest.pop("format", None) != FORMAT:
-        raise DamagedState(
-            f"{folder}: of a format that this version of gpusched does not know; continue with the "
-            f"version that wrote it"
-        )
     if manifest.pop("step", None) != step:
         raise Damaged("its manifest is of another step")
     for name, entry in entries.items() if hashed else ():

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from gpusched.errors import DamagedState
 from gpusched.worker.checkpoint import CheckpointStore, Damaged, verify
 
 
@@ -122,13 +121,6 @@ def test_a_damaged_one_is_said_set_aside_and_the_older_used(
     assert [n for n in names(store.folder) if n.startswith(".damaged-step-")]
     commit(store, 10)
     assert names(store.folder) == ["step-00000008", "step-00000010"]
-
-
-def test_a_format_of_the_future_is_not_set_aside(store: CheckpointStore) -> None:
-    store.write(3, {}, {**FACTS, "format": 2})
-    with pytest.raises(DamagedState, match="does not know"):
-        store.newest()
-    assert names(store.folder) == ["step-00000003"]
 
 
 def test_left_overs_of_a_crash_are_no_checkpoint_and_go_away(store: CheckpointStore) -> None:
