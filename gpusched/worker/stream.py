@@ -1,8 +1,8 @@
 """Iterable data sets, dealt to the ranks: every sample once an epoch, whatever the number of ranks, also over a resize.
 
 Every rank reads the same stream and keeps its share of each global batch; the data set knows nothing of ranks. With
-worker processes (``num_workers``) a data set that splits itself by ``torch.utils.data.get_worker_info()`` is read in
-parts, one a worker, and global batches come from the workers in turn; one that does not is read by the first worker.
+worker processes (``num_workers``) a data set splits itself by ``torch.utils.data.get_worker_info()``, as under torch's
+own loader: it is read in parts, one a worker, and global batches come from the workers in turn.
 
 A data set, or its iterator, with ``state_dict`` and ``load_state_dict`` is asked for its state and put back (as
 torchdata's ``StatefulDataLoader`` does); any other is read again up to where it was, with the same random numbers:
@@ -15,13 +15,12 @@ import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset, Subset, default_collate
-from torch.utils.data._utils import worker as torch_worker
 
 from gpusched.worker.data import Layout, derive_seed
 from gpusched.worker.group import Call, Group
@@ -53,17 +52,6 @@ class Piece(NamedTuple):
     digest: int
 
 
-class _Shown:
-    """Return value of ``get_worker_info()`` in a worker process: torch's own, which notes that it was asked."""
-
-    def __init__(self, info: Any) -> None:
-        self._info, self.is_asked = info, False
-
-    def __getattr__(self, name: str) -> Any:
-        self.is_asked = self.is_asked or name in ("id", "num_workers")
-        return getattr(self._info, name)
-
-
 @dataclass(eq=False)
 class _Reader(IterableDataset[Piece]):
     """Reads one rank's pieces of what is left of an epoch, in the rank or in its worker processes."""
@@ -85,9 +73,11 @@ class _Reader(IterableDataset[Piece]):
         info: Any = torch.utils.data.get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         place = Place(*self.places.get(worker, ()))
-        shown = _Shown(info)
-        if info:
-            torch_worker._worker_info = shown  # type: ignore[assignment]
+        if place.taken and place.parts != workers:
+            raise ValueError(
+                f"trial.loader(..., num_workers=...): this epoch of the stream was begun in {place.parts} parts, one "
+                f"for each worker, and there are {workers} now: num_workers must be the same in every launch"
+            )
         generators = OwnGenerators(derive_seed(self.seed, worker))
         with generators:
             source = iter(self.dataset)
@@ -97,15 +87,6 @@ class _Reader(IterableDataset[Piece]):
             else:
                 stateful.load_state_dict(unportable(place.state))
                 source = source if stateful is source else iter(self.dataset)
-            source = chain(list(islice(source, 1)), source)
-        parts = workers if shown.is_asked else 1
-        if place.taken and place.parts != parts:
-            raise ValueError(
-                f"trial.loader(..., num_workers=...): this epoch of the stream was begun in {place.parts} parts, one "
-                f"for each worker, and there are {parts} now: num_workers must be the same in every launch"
-            )
-        if parts == 1 and worker > 0:  # each worker would read the whole stream
-            return
         taken, has_ended = place.taken, place.has_ended
         while not has_ended:
             with generators:
@@ -119,7 +100,7 @@ class _Reader(IterableDataset[Piece]):
             taken += len(samples)
             mine = samples[self.layout.rank :: self.layout.world_size]
             batch = self.collate(mine or samples[:1])
-            here = Place(taken, has_ended, parts, state)
+            here = Place(taken, has_ended, workers, state)
             yield Piece(batch, len(mine), len(samples), worker, here, _digest(samples[0]))
 
 

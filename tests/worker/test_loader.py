@@ -12,6 +12,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     Dataset,
+    IterableDataset,
     RandomSampler,
     TensorDataset,
 )
@@ -176,6 +177,8 @@ def test_foreign_samplers_and_loaders_are_refused() -> None:
     for option in ("batch_sampler", "generator"):
         with pytest.raises(TypeError, match=f"leave {option} out"):
             loaders_of(Numbers(3), **{option: object()})
+    with pytest.raises(TypeError, match="takes a data set with a length"):
+        evaluation_loader(IterableDataset(), 4, Layout(0, 1, 1, exact=False), CPU)
     with pytest.raises(ValueError, match="empty"):
         loaders_of(Numbers(0))
     with pytest.raises(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,19 +60,6 @@ class Splitting(Plain):
         own = [1000 * self.epoch + n for n in range(LENGTH) if n * n % workers == number]
         random.shuffle(own)
         yield from own
-
-
-class Labelled(IterableDataset[Any]):
-    """Pairs with labels of no dimension; says in a file what it makes."""
-
-    def __init__(self, log: str) -> None:
-        self.log = log
-
-    def __iter__(self) -> Iterator[Any]:
-        for number in range(16):
-            with Path(self.log).open("a") as log:
-                log.write(f"{number}\n")
-            yield torch.ones(2), torch.tensor(number)
 
 
 class ByRank(IterableDataset[int]):
@@ -139,7 +125,6 @@ EVERY_SAMPLE = Counter([*range(LENGTH), *range(1000, 1000 + LENGTH)])
 SIZES = [1, 2, 3, 1]
 CASES = [
     ("plain", {}),
-    ("plain", {"num_workers": 2}),
     ("stateful", {}),
     ("stateful", {"num_workers": 1}),
     ("splitting", {"num_workers": 2}),
@@ -187,25 +172,6 @@ def test_a_stream_that_is_read_in_other_parts_in_mid_epoch_is_refused(bench: Ben
         values(run_ranks(another_number_of_workers, 1, bench, 1))
     for rank in run_ranks(another_number_of_workers, 2, bench, 2):
         assert "num_workers must be the same in every launch" in rank.error
-
-
-def labelled(log: str) -> list[int]:
-    trial = gpusched.init()
-    options: dict[str, Any] = {"batch_size": 3, "num_workers": 2}
-    loader = trial.loader(Labelled(f"{log}.{trial.rank}"), **options)
-    with pytest.raises(TypeError, match="takes a data set with a length"):
-        trial.eval_loader(Labelled(log), **options)
-    return [label for _, labels in loader for label in labels.tolist()]
-
-
-def test_31_a_stream_with_labels_of_no_dimension_is_decoded_once_a_rank(
-    bench: Bench, tmp_path: Path
-) -> None:
-    """One sample more is looked at by the second worker, which finds that the stream does not split itself."""
-    found = values(run_ranks(labelled, 2, bench, arguments=(str(tmp_path / "log"),)))
-    assert sorted(label for rank in found for label in rank) == list(range(16))
-    for rank in range(2):
-        assert len((tmp_path / f"log.{rank}").read_text().split()) == 16 + 1
 
 
 @pytest.mark.parametrize(
