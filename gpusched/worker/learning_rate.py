@@ -138,10 +138,7 @@ class RateScaler:
         factor = self.factor
         for group in optimizer.param_groups:
             rate = group["lr"]
-            if hasattr(rate, "mul_"):  # a tensor: others hold a reference to it
-                self._applied.append((group, rate.clone()))
-                rate.mul_(factor)
-            elif rate is not None:  # Adafactor sets its own rate by the size of its parameters
+            if rate is not None:  # Adafactor sets its own rate by the size of its parameters
                 self._applied.append((group, rate))
                 group["lr"] = rate * factor
 
@@ -154,10 +151,7 @@ class RateScaler:
 
     def _put_back(self) -> None:
         for group, rate in self._applied:
-            if hasattr(rate, "mul_"):
-                group["lr"].copy_(rate)
-            else:
-                group["lr"] = rate
+            group["lr"] = rate
         self._applied = []
 
 
