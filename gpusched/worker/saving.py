@@ -12,12 +12,10 @@ waits, and one answer, yes or no, comes back to all ranks.
 from __future__ import annotations
 
 import io
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,8 +37,6 @@ from gpusched.worker.group import Call, Group
 Where = tuple[int, int]
 """Steps reported, and iterations of ``trial.steps()`` finished."""
 
-_NICE = 10
-
 HOLD_S = 10.0
 """Least time between two commits of held copies: by then another trial may hold a better one."""
 
@@ -60,7 +56,6 @@ class _Draft:
     script_folder: Path | None
     facts: dict[str, Any]
     files: dict[str, memoryview | bytes] = field(default_factory=dict)
-    copy_s: float = 0.0
     size_bytes: int = 0
 
 
@@ -213,12 +208,7 @@ class Saver:
             self._due.cancel()
 
     def _begin(self, work: Callable[[], object]) -> None:
-        def behind() -> None:
-            with suppress(OSError, AttributeError):  # training goes first on the rank's core
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-            work()
-
-        self._writing = threading.Thread(target=behind, name="gpusched-save")
+        self._writing = threading.Thread(target=work, name="gpusched-save")
         self._writing.start()
 
     @property
@@ -254,25 +244,20 @@ class Saver:
         step, iteration = where
         self.begun_step = step
         self._began_s = time.monotonic()
-        torch = sys.modules.get("torch")
+        has_torch = "torch" in sys.modules
         state, mine = {}, b""
-        if torch is not None:
+        if has_torch:
             from gpusched.worker.state import portable
 
             generators = portable(rng.states(), "the states of random number generators")
             state, mine = self._capture(), bytes(Snapshot().take(generators))
         parts = self._group.gather_bytes(Call.SAVE, mine)
-        facts = {
-            "iteration": iteration,
-            "world_size": len(parts),
-            "torch": str(torch.__version__) if torch is not None else None,
-        }
-        draft = _Draft(step, script_folder, facts)
-        if self._store is not None and torch is not None:
+        draft = _Draft(step, script_folder, {"iteration": iteration, "world_size": len(parts)})
+        if self._store is not None and has_torch:
             contents = (self._snapshot.take(state), *(memoryview(part) for part in parts))
             names = ("state.pt", *(f"rank-{rank}.pt" for rank in range(len(parts))))
             draft.files = dict(zip(names, contents, strict=True))
-        draft.copy_s = self._copy_s = time.monotonic() - self._began_s
+        self._copy_s = time.monotonic() - self._began_s
         return draft
 
     def _write(self, draft: _Draft, *, held: bool = False, was_held: bool = False) -> bool:
@@ -301,7 +286,7 @@ class Saver:
             return False
         self.saved_step = draft.step
         self._saved_at_s = time.monotonic()
-        self._last_save_s = draft.copy_s + self._saved_at_s - began_s
+        self._last_save_s = self._copy_s + self._saved_at_s - began_s
         if self._channel is not None:
             self._channel.saved(draft.step, self._last_save_s, draft.size_bytes)
         return True
