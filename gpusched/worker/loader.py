@@ -30,7 +30,7 @@ from gpusched.worker.data import (
 )
 from gpusched.worker.group import script_line
 from gpusched.worker.learning_rate import base_steps
-from gpusched.worker.prepare import draw, place_batch, refuse_foreign_options
+from gpusched.worker.prepare import draw, loader_options, place_batch
 
 
 @dataclass(slots=True)
@@ -262,7 +262,7 @@ class TrainingLoader(BaseLoader):
         **options: Any,
     ) -> None:
         super().__init__(terms, dataset, batch_size, drop_last=drop_last)
-        refuse_foreign_options(dataset, options)
+        options = loader_options(dataset, options, self._device)
         self._sampler = options.pop("sampler", None)
         self.length: int = len(dataset) if self._sampler is None else len(self._sampler)
         if self.length == 0:
@@ -277,7 +277,6 @@ class TrainingLoader(BaseLoader):
         self._wrong_length = (
             f"trial.loader: the sampler has {self.length} indices by its len(), but yields others"
         )
-        options.setdefault("pin_memory", self._device.type == "cuda")
         self._loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_sampler=cast(Any, _Lists(self._shares)),

@@ -22,6 +22,7 @@ _KEPT = (
     *("batch_size", "drop_last", "num_workers", "collate_fn", "timeout", "worker_init_fn"),
     *("multiprocessing_context", "prefetch_factor", "persistent_workers", "pin_memory"),
 )
+_OURS = ("batch_sampler", "generator")
 _DRAWN_AT_ONCE = 1 << 16
 """Indices of a script's sampler that are drawn together: an epoch may have 1e10 of them."""
 
@@ -169,18 +170,24 @@ def draw(sampler: Any, seed: int, epoch: int) -> Iterator[int]:
         yield from drawn
 
 
-def refuse_foreign_options(dataset: Any, options: dict[str, Any]) -> None:
-    """Raise TypeError for a ready-made loader, or what deals samples to the ranks by itself."""
+def loader_options(dataset: Any, options: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Return the options with which ``DataLoader`` is made: the script's own, and memory that is pinned for a GPU.
+
+    Raises:
+        TypeError: A ready-made loader, or what deals samples to the ranks by itself.
+    """
     if isinstance(dataset, DataLoader):
         raise TypeError(
             "trial.loader takes a data set, not a DataLoader: write trial.loader(the_data_set, batch_size=...), or "
             "loader = trial.prepare(loader)"
         )
-    options.pop("in_order", None)  # a batch counts as consumed in the order of the epoch
-    found = [name for name in ("batch_sampler", "generator") if options.pop(name, None) is not None]
+    found = [name for name in _OURS if options.get(name) is not None]
     if hasattr(options.get("sampler"), "num_replicas"):
         found.append("sampler")
     if found:
         raise TypeError(
             f"trial.loader(..., {found[0]}=...): gpusched shards, shuffles and seeds by itself; leave {found[0]} out"
         )
+    # A batch counts as consumed in the order of the epoch.
+    kept = {key: each for key, each in options.items() if key not in (*_OURS, "in_order")}
+    return {"pin_memory": device.type == "cuda", **kept}

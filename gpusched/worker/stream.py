@@ -26,7 +26,7 @@ from gpusched.worker.data import Layout, derive_seed
 from gpusched.worker.group import Call, Group
 from gpusched.worker.learning_rate import base_steps
 from gpusched.worker.loader import BaseLoader, Position, ShareTerms
-from gpusched.worker.prepare import PlacedLoader, refuse_foreign_options
+from gpusched.worker.prepare import PlacedLoader, loader_options
 from gpusched.worker.rng import OwnGenerators
 from gpusched.worker.state import Stateful, portable, unportable
 
@@ -119,8 +119,8 @@ class StreamLoader(BaseLoader):
     ) -> None:
         super().__init__(terms, dataset, batch_size, drop_last=drop_last)
         self._group = group
-        self._collate = _taken_from(options, dataset, terms.device)
-        self._options = options
+        self._options = loader_options(dataset, options, terms.device)
+        self._collate = self._options.pop("collate_fn", None) or default_collate
         self._is_compared = terms.layout.world_size == 1
 
     def _epoch_batches(self) -> int:
@@ -182,22 +182,13 @@ def evaluation_loader(
             "trial.eval_loader takes a data set with a length: evaluate a stream whole on every rank, with "
             "torch.utils.data.DataLoader(stream, batch_size)"
         )
-    collate = _taken_from(options, dataset, device)
     generator = torch.Generator().manual_seed(0)
     mine = Subset(dataset, range(layout.rank, len(dataset), layout.world_size))
-    options.update(shuffle=False, sampler=None, drop_last=False)
-    made = PlacedLoader(
-        DataLoader(mine, batch_size, collate_fn=collate, generator=generator, **options), device
-    )
+    ours = {"shuffle": False, "sampler": None, "drop_last": False, "generator": generator}
+    options = {**loader_options(dataset, options, device), **ours}
+    made = PlacedLoader(DataLoader(mine, batch_size, **options), device)
     made.dataset = dataset  # whole, as a script divides by its length
     return made
-
-
-def _taken_from(options: dict[str, Any], dataset: Any, device: torch.device) -> Any:
-    """Return the function that makes batches, and leave the options in ``options`` that ``DataLoader`` takes."""
-    refuse_foreign_options(dataset, options)
-    options.setdefault("pin_memory", device.type == "cuda")
-    return options.pop("collate_fn", None) or default_collate
 
 
 def _as_it_is(piece: Piece) -> Piece:
