@@ -21,7 +21,6 @@ from gpusched.processes.identity import boot_id
 from gpusched.worker import checkpoint
 from gpusched.worker.channel import Channel
 from gpusched.worker.checkpoint import CheckpointStore
-from gpusched.worker.endings import leave_word
 from gpusched.worker.group import Group
 from gpusched.worker.saving import Saver, Snapshot
 from tests.rig import PATIENCE_S
@@ -66,31 +65,6 @@ def test_a_save_behind_holds_the_state_of_its_step_and_waits_for_no_disk(
     assert saver.saved_step == 1
     found = saver.newest()
     assert torch.equal(found.load("state.pt")["weights"], torch.full((1000,), 1.0))
-
-
-def test_who_ends_the_process_waits_for_a_save_that_is_under_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk, is_at_it, sync = threading.Event(), threading.Event(), os.fsync
-
-    def slow(descriptor: int) -> None:
-        is_at_it.set()
-        assert disk.wait(PATIENCE_S)
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", slow)
-    saver = make(tmp_path, torch.ones(10))
-    saving = threading.Thread(target=saver.save, args=((1, 1),))
-    saving.start()
-    assert is_at_it.wait(PATIENCE_S)
-    ending = threading.Thread(target=saver.finish)
-    ending.start()
-    ending.join(0.1)
-    assert ending.is_alive()
-    disk.set()
-    ending.join(PATIENCE_S)
-    assert saver.saved_step == 1
-    saving.join(PATIENCE_S)
 
 
 def test_the_next_save_waits_for_the_one_before_it(tmp_path: Path) -> None:
@@ -217,42 +191,6 @@ def _train(folder: Path, line: int) -> None:
         saver.save_behind((step, step))
         for _ in range(20):
             weights.add_(1)
-
-
-def _yield(folder: Path, step: int, line: int) -> None:
-    """Save, say the last word, linger: what a trial does that leaves for a resize."""
-    weights = torch.full((500_000,), float(step))
-    saver = make(folder, weights)
-    os.write(line, b"saving\n")
-    assert saver.save((step, step))
-    assert leave_word(folder / f"{step}" / "last-word.json", "yielded", step, step)
-    os.write(line, b"said\n")
-    time.sleep(PATIENCE_S)
-
-
-def test_killed_while_it_yields_nothing_is_lost_that_its_last_word_promises(tmp_path: Path) -> None:
-    """Nobody leaves, or may be killed, before the checkpoint is committed; if it is killed all the same, the one
-    before it stands."""
-    chance = random.Random(6)
-    outcomes = set()
-    last = 0
-    for step in range(1, 13):
-        told, kill = fork(partial(_yield, tmp_path, step))
-        with told:
-            told.readline()
-            if step % 3 == 0:
-                told.readline()  # it has left: the next incarnation may begin
-            else:
-                time.sleep(chance.random() * 0.03)
-            kill()
-        promised = (tmp_path / f"{step}" / "last-word.json").exists()
-        outcomes.add(promised)
-        found = CheckpointStore(tmp_path).newest()
-        assert (found.step if found else 0) in ({step} if promised else {last, step})
-        if found is not None:
-            assert found.load("state.pt")["weights"].unique().tolist() == [found.step]
-            last = found.step
-    assert True in outcomes
 
 
 def test_killed_at_any_moment_what_was_called_saved_is_there_and_whole(tmp_path: Path) -> None:
