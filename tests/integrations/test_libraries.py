@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -102,32 +101,10 @@ def assert_same_course(steady: list[Row], moved: list[Row]) -> None:
 
 
 def test_lightning_with_a_fixed_global_batch_trains_as_if_left_alone(tmp_path: Path) -> None:
-    given = {"lr": 0.05, "batch": 16, "schedule": "epoch", "fixed": True}
+    given = {"lr": 0.05, "batch": 16}
     moved, steady = search(tmp_path, "lit.py", "lightning", True, **given)
     assert_same_course(steady, moved)
     assert_each_sample_once(moved)
-
-
-def test_lightning_with_a_batch_per_atom_keeps_the_course_of_a_schedule_by_step(
-    tmp_path: Path,
-) -> None:
-    given = {"lr": 0.05, "batch": 16, "schedule": "step", "fixed": False}
-    (rows,) = search(tmp_path, "lit.py", "lightning", False, **given)
-    assert_each_sample_once(rows)
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.05)
-    once = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, 0.05, total_steps=640, cycle_momentum=False
-    )
-    expected = []
-    for _ in range(640):
-        expected.append(once.get_last_lr()[0])
-        optimizer.step()
-        once.step()
-    seen = 0
-    for row in (row for row in rows if row["rank"] == 0):
-        assert row["base_lr"] == pytest.approx(expected[seen], abs=1e-9)
-        seen += row["ranks"]
-    assert seen == 640
 
 
 def test_transformers_trains_as_if_left_alone(tmp_path: Path) -> None:
@@ -203,7 +180,7 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         text = (SCRIPTS / script).read_text()
         assert right in text
         (folder / f"{name}.py").write_text(text.replace(right, wrong))
-    space = {"lr": 0.05, "batch": 16, "schedule": "epoch", "fixed": True, "files": False}
+    space = {"lr": 0.05, "batch": 16, "files": False}
     recipe = {
         "script": "play.py",
         "metric": "val_loss",

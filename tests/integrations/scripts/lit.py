@@ -28,7 +28,6 @@ class Net(L.LightningModule):
         loss = nn.functional.mse_loss(self.net(x), y)
         group = self.optimizers().param_groups[0]
         row = {"global_step": self.global_step, "epoch": self.current_epoch, "lr": group["lr"]}
-        row["base_lr"] = self.lr_schedulers().get_last_lr()[0]
         row |= {"rank": self.global_rank, "ranks": trial.world_size, "samples": x[:, 0].tolist()}
         with (trial.folder / "steps.jsonl").open("a") as file:
             file.write(json.dumps(row | {"loss": loss.item()}) + "\n")
@@ -43,18 +42,12 @@ class Net(L.LightningModule):
 
     def configure_optimizers(self):
         opt = torch.optim.SGD(self.parameters(), lr=hp.lr, momentum=0.9)
-        if hp.schedule == "epoch":
-            return [opt], [torch.optim.lr_scheduler.StepLR(opt, 3, 0.5)]
-        steps = EPOCHS * 256 // hp.batch
-        once = torch.optim.lr_scheduler.OneCycleLR(
-            opt, hp.lr, total_steps=steps, cycle_momentum=False
-        )
-        return [opt], [{"scheduler": once, "interval": "step"}]
+        return [opt], [torch.optim.lr_scheduler.StepLR(opt, 3, 0.5)]
 
 
 torch.manual_seed(0)
 data = TensorDataset(x := torch.rand(256, 4), x.sum(1, keepdim=True) + (3 * x[:, :1]).sin())
-size = trial.local_batch(hp.batch) if hp.fixed else hp.batch
+size = trial.local_batch(hp.batch)
 train, val = DataLoader(data, batch_size=size, shuffle=True), DataLoader(data, batch_size=64)
 
 trainer = search.trainer(  # <-
