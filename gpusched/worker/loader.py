@@ -69,6 +69,8 @@ class BaseLoader(ABC):
         self._layout, self._seed = terms.layout, terms.seed
         self._weight, self._device = terms.weight, terms.device
         self._position = Position()
+        #: Parts of epochs, in epochs, that a `break` has left out.
+        self._left_out = 0.0
         #: Where the last optimizer step left off; None: no optimizer is known, a batch counts when it is handed out.
         self._stepped: Position | None = None
         self._counts_steps = False
@@ -166,9 +168,10 @@ class BaseLoader(ABC):
 
     @property
     def epochs_seen(self) -> float:
-        """Epochs trained on so far, with the fraction of the one under way, where the data set knows its length."""
+        """Epochs trained on so far, by the samples handed out where the data set knows its length."""
         where, samples = self._settled(), self._samples()
-        return where.epoch + (min(1.0, where.consumed / samples) if samples else 0.0)
+        seen = min(1.0, where.consumed / samples) if samples else 0.0
+        return where.epoch + seen - self._left_out
 
     @property
     def passes(self) -> float:
@@ -179,6 +182,7 @@ class BaseLoader(ABC):
     def follow(self, forerunner: BaseLoader) -> None:
         """Take the place of a loader that the same line of the script has made before: its next epoch comes next."""
         self._position = Position(forerunner._settled().epoch)
+        self._left_out = forerunner._left_out
         self.batches_handed_out = forerunner.batches_handed_out
         self.passes_trained = forerunner.passes_trained
 
@@ -205,7 +209,7 @@ class BaseLoader(ABC):
             where = self._stepped or Position(where.epoch)
         places = {number: tuple(place) for number, place in where.places.items()}
         state = {"epoch": where.epoch, "consumed": where.consumed, "places": places}
-        return {**state, "length": self.length}
+        return {**state, "left_out": self._left_out, "length": self.length}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved position.
@@ -219,13 +223,14 @@ class BaseLoader(ABC):
                 f"set has {self.length}: the data must be the same in every launch of a trial"
             )
         self._position = Position(state["epoch"], state["consumed"], state["places"])
+        self._left_out = state["left_out"]
 
     def _settled(self) -> Position:
         return Position(self.epoch + 1) if self.is_running and self._is_last else self._position
 
     def _begin(self) -> Position:
         if self.is_running:  # a new iteration while an older one is still held: that epoch is over
-            self._position = Position(self._position.epoch + 1)
+            self._turn()
         self.is_running = self.is_set_up = True
         self._is_last = False
         where = self._position
@@ -243,9 +248,15 @@ class BaseLoader(ABC):
             self.passes_trained += 1
         else:
             self.passes_untrained += self._counts_steps and self._is_last
-        self._position = Position(began.epoch + 1)
+        self._turn()
         self.is_running = False
         self._weight.end(self)
+
+    def _turn(self) -> None:
+        """Go to the next epoch: what is left of this one is left out."""
+        if not self._is_last and (samples := self._samples()):
+            self._left_out += 1.0 - min(1.0, self._position.consumed / samples)
+        self._position = Position(self._position.epoch + 1)
 
 
 class TrainingLoader(BaseLoader):

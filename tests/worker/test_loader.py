@@ -146,7 +146,8 @@ def test_position_epoch_and_mid_epoch() -> None:
     assert loader.epochs_seen == 0.5
     next(iterator)
     assert not loader.mid_epoch, "the last batch is out: this is the end of the epoch"
-    assert loader.state_dict() == {"epoch": 1, "consumed": 0, "length": 8, "places": {}}
+    assert loader.state_dict()["epoch"] == 1
+    assert loader.state_dict()["consumed"] == 0
     assert len(loader) == 2, "of a whole epoch, wherever it stands"
     assert list(iterator) == []
     assert (loader.epoch, loader.epochs_seen) == (1, 1.0)
@@ -158,6 +159,7 @@ def test_break_ends_an_epoch() -> None:
         break
     assert not loader.mid_epoch
     assert (loader.epoch, loader.state_dict()["consumed"]) == (1, 0)
+    assert loader.epochs_seen == pytest.approx(0.2)
     assert sorted(n for batch in loader for n in batch.tolist()) == list(range(20))
     assert loader.epoch == 2
 

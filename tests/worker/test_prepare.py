@@ -295,6 +295,8 @@ def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:
                     schedule.step()
                 if "by epoch" not in kind:
                     seen.append((loader.epochs_seen, optimizer.param_groups[0]["lr"]))
+            if kind == "left by a break" and number == 3:
+                break
         if "by epoch" in kind:
             schedule.step()
             seen.append((loader.epochs_seen, optimizer.param_groups[0]["lr"]))
@@ -314,6 +316,7 @@ def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:
         "accumulating",
         "prepared, accumulating",
         "prepared, as in timm",
+        "left by a break",
     ],
 )
 def test_7_8_and_30_a_schedule_has_the_course_of_one_atom_on_any_number(
@@ -333,7 +336,8 @@ def test_7_8_and_30_a_schedule_has_the_course_of_one_atom_on_any_number(
     assert len(compared) >= (4 if "by epoch" in kind else 8)
     for rate, expected in compared:
         assert rate == pytest.approx(expected, abs=1e-9)
-    assert found[-1][-1][0] == course[-1][0] == 4
+    if kind != "left by a break":
+        assert found[-1][-1][0] == course[-1][0] == 4
 
 
 def test_7_a_schedule_with_numbers_of_the_ranks_is_refused_on_another_number(
