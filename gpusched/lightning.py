@@ -89,7 +89,7 @@ class Search(Owner, Callback):
 
     def __init__(self, trial: Trial | None = None) -> None:
         super().__init__(trial)
-        self._is_wanted = self._has_made = self._has_validated = False
+        self._is_wanted = self._has_validated = False
 
     def steps_of_an_epoch(self, trainer: Trainer) -> int | None:
         """Return the steps of an epoch on one atom; None where the training loader does not tell."""
@@ -107,7 +107,6 @@ class Search(Owner, Callback):
         It takes the options of ``Trainer``. ``accelerator``, ``devices``, ``num_nodes`` and ``default_root_dir`` are
         the trial's, whatever a script gives; a ``ModelCheckpoint`` writes into the trial's folder.
         """
-        self._has_made = True
         return type("SearchTrainer", (SearchTrainer,), {"search": self})
 
     def fitted(self, callbacks: Any, options: dict[str, Any]) -> dict[str, Any]:
@@ -132,13 +131,13 @@ class Search(Owner, Callback):
         return self._restored(CHECKPOINT)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check that ``trainer`` has made the trainer and that it continues; scale rates and schedules.
+        """Check that the trainer is one of ``Search.trainer`` and that it continues; scale rates and schedules.
 
         Raises:
             RuntimeError: The script made the trainer, or calls ``fit`` without the checkpoint.
         """
         trial = self.trial
-        if not self._has_made or trainer.world_size != trial.world_size:
+        if not isinstance(trainer, SearchTrainer):
             raise RuntimeError(
                 f"the Trainer has {trainer.world_size} of {trial.world_size} ranks, and another number of ranks "
                 f"would change the order of samples: write search.trainer(...) in the place of Trainer(...)"
