@@ -62,11 +62,6 @@ class Search(Owner, TrainerCallback):
             ValueError: The batch does not divide by the number of ranks.
         """
         trial = self.trial
-        if options.world_size != trial.world_size:
-            raise RuntimeError(
-                f"TrainingArguments count {options.world_size} ranks and the trial has {trial.world_size}: leave "
-                f"launching to gpusched"
-            )
         if options.load_best_model_at_end:
             raise RuntimeError(
                 "TrainingArguments(load_best_model_at_end=True): gpusched keeps the best model itself; leave it out"
