@@ -41,8 +41,8 @@ HOLD_S = 10.0
 """Least time between two commits of held copies: by then another trial may hold a better one."""
 
 FILES_SHARE = 0.1
-"""Share of a trial's time for which files of models that are the best so far may be written, beyond the daemon's rules:
-by the script, or beside it."""
+"""Share of a trial's time for which its script may write files of models that are the best so far, beyond the daemon's
+rules."""
 
 SAVE_SHARE = 0.03
 """Share of a trial's time for which it may stand still so that held copies are made."""
@@ -114,7 +114,7 @@ class Saver:
         self._snapshot = Snapshot()
         self._writing: threading.Thread | None = None
         self._began_s = time.monotonic()
-        self._last_save_s = self._copy_s = self._write_s = 0.0
+        self._last_save_s = self._copy_s = 0.0
         self._saved_at_s = self._began_s
         #: A copy that is still to be committed, and the thread that waits until it may be.
         self._held: _Draft | None = None
@@ -194,8 +194,7 @@ class Saver:
     def may_hold(self) -> bool:
         """Whether a copy costs little enough, and the disk has the one before. Asked of rank 0."""
         since_s = time.monotonic() - self._began_s
-        is_cheap = self._copy_s <= SAVE_SHARE * since_s and self._write_s <= FILES_SHARE * since_s
-        return is_cheap and not self.is_writing
+        return self._copy_s <= SAVE_SHARE * since_s and not self.is_writing
 
     def finish(self) -> None:
         """Commit what is held or on its way to the disk; from any thread of rank 0."""
@@ -203,7 +202,7 @@ class Saver:
             self.wait()
             draft, self._held = self._held, None
             if draft is not None:
-                self._commit(draft, was_held=True)
+                self._commit(draft)
         if self._due is not None:
             self._due.cancel()
 
@@ -260,13 +259,12 @@ class Saver:
         self._copy_s = time.monotonic() - self._began_s
         return draft
 
-    def _write(self, draft: _Draft, *, held: bool = False, was_held: bool = False) -> bool:
-        """Write a checkpoint (``held``: put it aside; ``was_held``: commit that). False where the disk refuses."""
-        if self._store is None or (was_held and not draft.size_bytes):
+    def _write(self, draft: _Draft, *, held: bool = False) -> bool:
+        """Write a checkpoint (``held``: put it aside), or commit one put aside before. False where the disk refuses."""
+        if self._store is None:
             return False
-        began_s = time.monotonic()
         try:
-            if was_held:
+            if draft.size_bytes:
                 self._store.commit_held(draft.step)
             else:
                 draft.size_bytes = self._store.write(
@@ -275,14 +273,12 @@ class Saver:
         except OSError as error:
             self._complain(f"step {draft.step}", error)
             return False
-        if held:
-            self._write_s = time.monotonic() - began_s
         return True
 
-    def _commit(self, draft: _Draft, *, was_held: bool = False) -> bool:
+    def _commit(self, draft: _Draft) -> bool:
         """Commit a checkpoint and tell of it. False where that fails, or on a rank that does not write."""
         began_s = time.monotonic()
-        if not self._write(draft, was_held=was_held):
+        if not self._write(draft):
             return False
         self.saved_step = draft.step
         self._saved_at_s = time.monotonic()
