@@ -69,7 +69,7 @@ class BaseLoader(ABC):
         self._layout, self._seed = terms.layout, terms.seed
         self._weight, self._device = terms.weight, terms.device
         self._position = Position()
-        #: Parts of epochs, in epochs, that a `break` has left out.
+        #: Epochs, and parts of them, that were not trained on: a `break` left them out, or no optimizer has stepped.
         self._left_out = 0.0
         #: Where the last optimizer step left off; None: no optimizer is known, a batch counts when it is handed out.
         self._stepped: Position | None = None
@@ -168,7 +168,7 @@ class BaseLoader(ABC):
 
     @property
     def epochs_seen(self) -> float:
-        """Epochs trained on so far, by the samples handed out where the data set knows its length."""
+        """Epochs trained on so far, with the fraction of the one under way, where the data set knows its length."""
         where, samples = self._settled(), self._samples()
         seen = min(1.0, where.consumed / samples) if samples else 0.0
         return where.epoch + seen - self._left_out
@@ -244,18 +244,18 @@ class BaseLoader(ABC):
         """End the epoch that was begun there, which has come to its end or was left by a ``break``."""
         if self._position.epoch != began.epoch:
             return
-        if self._counts_steps and self._stepped != began:
-            self.passes_trained += 1
-        else:
-            self.passes_untrained += self._counts_steps and self._is_last
-        self._turn()
+        is_trained = not self._counts_steps or self._stepped != began
+        self.passes_trained += self._counts_steps and is_trained
+        self.passes_untrained += self._is_last and not is_trained
+        self._turn(is_trained)
         self.is_running = False
         self._weight.end(self)
 
-    def _turn(self) -> None:
-        """Go to the next epoch: what is left of this one is left out."""
-        if not self._is_last and (samples := self._samples()):
-            self._left_out += 1.0 - min(1.0, self._position.consumed / samples)
+    def _turn(self, is_trained: bool = True) -> None:
+        """Go to the next epoch; what was not trained on of this one is left out."""
+        if samples := self._samples():
+            read = 1.0 if self._is_last else min(1.0, self._position.consumed / samples)
+            self._left_out += 1.0 - (read if is_trained else 0.0)
         self._position = Position(self._position.epoch + 1)
 
 
