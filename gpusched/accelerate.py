@@ -23,31 +23,8 @@ from accelerate.scheduler import AcceleratedScheduler
 from torch import nn
 
 import gpusched
-from gpusched.worker.learning_rate import numbers_of, refuse_other_numbers
 
 _KINDS = {"model": nn.Module, "optimizer": AcceleratedOptimizer, "schedule": AcceleratedScheduler}
-
-
-class _Counted:
-    """A prepared scheduler, tracked with the numbers that it was made with; otherwise it is the scheduler."""
-
-    def __init__(self, scheduler: AcceleratedScheduler, atoms: int) -> None:
-        self._scheduler, self._atoms = scheduler, atoms
-
-    def state_dict(self) -> dict[str, Any]:
-        inner = self._scheduler.scheduler
-        state = {"scheduler": self._scheduler.state_dict(), "atoms": self._atoms}
-        return {**state, "numbers": numbers_of(inner)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        inner = self._scheduler.scheduler
-        refuse_other_numbers(inner, state["numbers"], state["atoms"], self._atoms)
-        self._scheduler.load_state_dict(state["scheduler"])
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._scheduler, name)
 
 
 class Accelerator(accelerate.Accelerator):
@@ -72,8 +49,7 @@ class Accelerator(accelerate.Accelerator):
                     self._prepared[kind] += 1
                     number = self._prepared[kind]
                     name = kind if number == 1 else f"{kind}{number}"
-                    atoms = self.trial.base_batches
-                    tracked[name] = _Counted(one, atoms) if kind == "schedule" else one
+                    tracked[name] = one
                     if kind == "optimizer":
                         self.trial.scale_lr(one)
         if tracked:

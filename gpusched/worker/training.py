@@ -23,6 +23,8 @@ from gpusched.worker.learning_rate import (
     RateScaler,
     bare_optimizer,
     counts_atoms,
+    numbers_of,
+    refuse_other_numbers,
 )
 
 STATE_NAME = "trial.state"
@@ -131,7 +133,7 @@ class Training:
 
         Raises:
             TypeError: One cannot be saved.
-            ValueError: A name is taken.
+            ValueError: A name is taken, or a schedule was made with other numbers, on another number of atoms.
             RuntimeError: One does not fit its saved state.
         """
         from gpusched.worker import state
@@ -151,9 +153,12 @@ class Training:
                 raise ValueError(f"trial.track({name}=...): {name!r} is tracked already")
         self.watch_optimizers()
         self.tracked.update(objects)
-        saved = self._saved("tracked")
+        saved, numbers = self._saved("tracked"), self._saved("numbers") or {}
         self.clock.frozen = True  # loading may step an optimizer to make its state
         for name, value in objects.items():
+            if name in numbers and counts_atoms(value):
+                atoms = self._saved("atoms")
+                refuse_other_numbers(value.scheduler, numbers[name], atoms, self.global_batches)
             if saved is not None and name in saved:
                 state.load_object(name, value, saved[name], self.step, self.tracked.values())
             elif saved is not None:
@@ -270,6 +275,12 @@ class Training:
                 None if self._is_tracked(each) else state.save_object("schedule", each)
                 for each in self.schedules
             ],
+            "numbers": {
+                name: numbers_of(value.scheduler)
+                for name, value in self.tracked.items()
+                if counts_atoms(value)
+            },
+            "atoms": self.global_batches,
             "reports": self.clock.reports,
             "late": [] if self.is_looping else sorted(self.late),
             "trained": {name: trained(value) for name, value in self.tracked.items()},
