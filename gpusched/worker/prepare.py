@@ -30,13 +30,15 @@ _DRAWN_AT_ONCE = 1 << 16
 def place_batch(batch: Any, device: torch.device) -> Any:
     """``batch`` with every tensor in it on ``device``, and every other object that can be moved."""
 
+    def can_move(part: Any) -> bool:
+        return callable(getattr(part, "to", None))
+
     def moved(part: Any) -> Any:
         if isinstance(part, torch.Tensor):
             return part.to(device, non_blocking=True)
-        move = getattr(part, "to", None)
-        return move(device) if callable(move) else part
+        return part.to(device) if can_move(part) else part
 
-    return tree_map(moved, batch)
+    return tree_map(moved, batch, is_leaf=can_move)  # a PackedSequence knows what stays on the CPU
 
 
 class OpenDDP(DistributedDataParallel):

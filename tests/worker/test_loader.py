@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -255,10 +256,12 @@ class Pair(NamedTuple):
 def test_batches_are_placed_whatever_they_are_made_of() -> None:
     meta = torch.device("meta")
     one = torch.zeros(2)
-    batch = place_batch({"a": one, "b": [one, (one, "text")], "c": Pair(one, one), "d": 3}, meta)
+    given = {"a": one, "b": [one, (one, "text")], "c": Pair(one, one), "d": 3}
+    batch = place_batch({**given, "e": pack_sequence([one])}, meta)
     assert batch["a"].device == batch["b"][0].device == batch["b"][1][0].device == meta
     assert isinstance(batch["c"], Pair)
     assert batch["c"].label.device == meta
+    assert (batch["e"].data.device, batch["e"].batch_sizes.device) == (meta, CPU)
     assert (batch["b"][1][1], batch["d"]) == ("text", 3)
     (loader,) = [loaders_of(TensorDataset(torch.zeros(4, 2), torch.zeros(4)))]
     assert [tuple(x.shape) for x, _ in loader] == [(2, 2), (2, 2)]
