@@ -92,9 +92,9 @@ def load(experiment: str | os.PathLike[str] | None = None) -> Best:
 def pickled(value: Any) -> Pickled:
     """Make an object without ``state_dict`` trackable: ``trial.track(clf=gpusched.pickled(clf))``.
 
-    The object's state is pickled into the checkpoint and put back into the same object in place (``__setstate__``, or
-    its attributes). Reading a pickle can run any code: only one that this trial has written, and that matches its
-    SHA-256, is read. Models, optimizers and other objects with ``state_dict`` need no pickle.
+    The object's attributes are pickled into the checkpoint and put back into the same object in place. Reading a pickle
+    can run any code: only one that this trial has written, and that matches its SHA-256, is read. Models, optimizers
+    and other objects with ``state_dict`` need no pickle.
 
     Raises:
         TypeError: The object has no attributes to put a state back into (a list, a number): use ``trial.state``.
