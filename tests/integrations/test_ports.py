@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import runpy
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from tests.integrations.test_libraries import RUNNER, run
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -36,7 +35,6 @@ PORTS: dict[str, tuple[str, list[int], list[int]]] = {
 """By file: the page's name for the port, sizes of its recipe, and the way of its rehearsal (others: test_libraries)."""
 
 pytestmark = pytest.mark.integrations
-RUNNER = "import runpy, sys\nimport torch\nimport gpusched\nrunpy.run_path(gpusched.init().hparams.file)\n"
 
 
 @pytest.fixture(scope="module", params=[[1, 2], [1]], ids=["1 and 2 atoms", "1 atom"])
@@ -72,14 +70,7 @@ def rehearsed(
         "--configurations=9",
         "--json",
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", "gpusched", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(folder, words)
     assert done.stdout, done.stderr
     found = json.loads(done.stdout)["rehearsals"]
     return {Path(one["hparams"]["file"]).name: one for one in found}
