@@ -67,8 +67,8 @@ class Training:
         #: Loaders for training that ``trial.prepare`` returned, with the script's line.
         self.prepared: list[tuple[Any, str]] = []
         self.scalers: list[RateScaler] = []
-        #: Lines of the script that made the loaders, each with its number among those of a line; calls in this round.
-        self._slots: list[tuple[str, int, int]] = []
+        #: The index of each loader by the line of the script that made it, and its number there; calls in this round.
+        self._slots: dict[tuple[str, int, int], int] = {}
         self._made: Counter[tuple[str, int]] = Counter()
         #: Optimizers that have stepped, tracked or not; steps of each since the last report, by its id; tracked ones.
         self.at_work: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -206,15 +206,12 @@ class Training:
         self._made[site] += 1
         if self.optimizers:
             loader.count_steps()
-        if slot in self._slots:
-            index = self._slots.index(slot)
-            loader.tell_apart(index)
+        index = self._slots.setdefault(slot, len(self.loaders))
+        loader.tell_apart(index)
+        if index < len(self.loaders):
             loader.follow(self.loaders[index])
             self.loaders[index] = loader
             return
-        index = len(self.loaders)
-        loader.tell_apart(index)
-        self._slots.append(slot)
         self.loaders.append(loader)
         saved = self._saved("loaders") or []
         if index < len(saved):
