@@ -85,9 +85,11 @@ class BaseLoader(ABC):
         #: one atom; and, after ``trial.track`` or a first batch, for that of this launch.
         self.length_read_at: str | None = None
         self.own_length_read_at: str | None = None
-        #: The ``DataLoader`` that ``trial.prepare`` was given, whose attributes this one has too; whether it was read
-        #: the last time, whole on every rank, as this one is where no gradients are recorded: for evaluation.
+        #: The ``DataLoader`` that ``trial.prepare`` was given, whose attributes this one has too, and the script's
+        #: line; whether it was read the last time, whole on every rank, as this one is where no gradients are recorded:
+        #: for evaluation.
         self.given: Any = None
+        self.given_at = ""
         self._reads_given = False
         self._generator = torch.Generator()
 

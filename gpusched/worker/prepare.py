@@ -127,8 +127,7 @@ def _prepared_loader(trial: Any, training: Any, given: DataLoader[Any]) -> Any:
     if type(sampler) is SequentialSampler and not isinstance(given.dataset, IterableDataset):
         return PlacedLoader(given, trial.device, training.weight)
     made = trial.loader(given.dataset, **arguments_of(given))
-    made.given = given
-    training.prepared.append((made, ":".join(map(str, script_line()))))
+    made.given, made.given_at = given, ":".join(map(str, script_line()))
     return made
 
 

@@ -64,8 +64,6 @@ class Training:
         #: The ranks that wrote the checkpoint that this launch continues from.
         self.written_by: int | None = None
         self.loaders: list[Any] = []
-        #: Loaders for training that ``trial.prepare`` returned, with the script's line.
-        self.prepared: list[tuple[Any, str]] = []
         self.scalers: list[RateScaler] = []
         #: The index of each loader by the line of the script that made it, and its number there; calls in this round.
         self._slots: dict[tuple[str, int, int], int] = {}
@@ -111,6 +109,11 @@ class Training:
     def keeps_global_batch(self) -> bool:
         """Whether the global batch is the same on any number of atoms."""
         return self.layout.exact or self.is_fixed
+
+    @property
+    def prepared(self) -> list[tuple[Any, str]]:
+        """Loaders for training that ``trial.prepare`` returned, with the script's line."""
+        return [(each, each.given_at) for each in self.loaders if each.given is not None]
 
     @property
     def mid_epoch(self) -> bool:

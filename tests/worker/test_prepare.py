@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -361,6 +363,29 @@ def test_7_a_schedule_as_long_as_this_launch_has_batches_is_refused(
     for rank in run_ranks(scheduled, 2, bench, 2, (kind,)):
         assert "write trial.steps_per_epoch(loader)" in rank.error, rank.error
         assert "test_prepare.py:" in rank.error
+
+
+def prepared_anew() -> int:
+    """How many of the data sets are still there, of a loop that makes one in each epoch, as PPO does."""
+    trial = gpusched.init()
+    model: Any = nn.Linear(3, 1).double()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = trial.prepare(model, optimizer)
+    made = []
+    for _ in trial.steps(5, model=model, opt=optimizer):
+        data = regression(8)
+        made.append(weakref.ref(data))
+        for x, y in trial.prepare(DataLoader(data, batch_size=4, shuffle=True)):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+        trial.report(accuracy=0)
+    gc.collect()
+    return sum(each() is not None for each in made)
+
+
+def test_data_prepared_in_each_epoch_are_let_go_of(bench: Bench) -> None:
+    assert values(run_ranks(prepared_anew, 1, bench)) == [1]
 
 
 def attributes() -> list[Any]:
