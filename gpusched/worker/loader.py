@@ -71,8 +71,8 @@ class BaseLoader(ABC):
         self._position = Position()
         #: Epochs, and parts of them, that were not trained on: a `break` left them out, or no optimizer has stepped.
         self._left_out = 0.0
-        #: Where the last optimizer step left off; None: no optimizer is known, a batch counts when it is handed out.
-        self._stepped: Position | None = None
+        #: Where the last optimizer step left off; not asked where no optimizer is known.
+        self._stepped = Position()
         self._counts_steps = False
         self._is_last = self.is_set_up = False
         #: Whether the script is inside a loop over this loader.
@@ -208,7 +208,7 @@ class BaseLoader(ABC):
         """
         where = self._settled()
         if self._counts_steps and self.mid_epoch:
-            where = self._stepped or Position(where.epoch)
+            where = self._stepped
         places = {number: tuple(place) for number, place in where.places.items()}
         state = {"epoch": where.epoch, "consumed": where.consumed, "places": places}
         return {**state, "left_out": self._left_out, "length": self.length}

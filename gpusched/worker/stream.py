@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -119,8 +119,10 @@ class StreamLoader(BaseLoader):
     ) -> None:
         super().__init__(terms, dataset, batch_size, drop_last=drop_last)
         self._group = group
-        self._options = loader_options(dataset, options, terms.device)
-        self._collate = self._options.pop("collate_fn", None) or default_collate
+        options = loader_options(dataset, options, terms.device)
+        self._collate = options.pop("collate_fn", None) or default_collate
+        # Each epoch is read from where it stands.
+        self._options = {**options, "persistent_workers": False}
         self._is_compared = terms.layout.world_size == 1
 
     def _epoch_batches(self) -> int:
@@ -138,16 +140,8 @@ class StreamLoader(BaseLoader):
             self.drop_last,
             self._collate,
         )
-        collate = cast(Any, _as_it_is)
-        options = {
-            **self._options,
-            "persistent_workers": False,
-        }  # each epoch is read from where it stands
-        pieces = iter(
-            DataLoader(
-                reader, batch_size=None, collate_fn=collate, generator=self._generator, **options
-            )
-        )
+        ours: dict[str, Any] = {"collate_fn": _as_it_is, "generator": self._generator}
+        pieces = iter(DataLoader(reader, batch_size=None, **ours, **self._options))
         piece = next(pieces, None)
         self._compare(piece)
         consumed, places = where.consumed, where.places
@@ -184,8 +178,8 @@ def evaluation_loader(
         )
     generator = torch.Generator().manual_seed(0)
     mine = Subset(dataset, range(layout.rank, len(dataset), layout.world_size))
-    ours = {"shuffle": False, "sampler": None, "drop_last": False, "generator": generator}
-    options = {**loader_options(dataset, options, device), **ours}
+    options = loader_options(dataset, options, device)
+    options.update(shuffle=False, sampler=None, drop_last=False, generator=generator)
     made = PlacedLoader(DataLoader(mine, batch_size, **options), device)
     made.dataset = dataset  # whole, as a script divides by its length
     return made
