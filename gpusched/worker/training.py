@@ -207,6 +207,7 @@ class Training:
         site = script_line()
         slot = (*site, self._made[site])
         self._made[site] += 1
+        loader.is_set_up = self.is_looping or self.has_reported
         if self.optimizers:
             loader.count_steps()
         index = self._slots.setdefault(slot, len(self.loaders))

@@ -317,7 +317,9 @@ def inside(looping: bool, steps: int = 6) -> tuple[list[list[float]], list[float
     epochs, factors = [], []
     for _ in trial.steps(limit=steps) if looping else range(trial.step, steps):
         seen: list[float] = []
-        for (x,) in trial.loader(numbers(8), batch_size=2):
+        loader = trial.loader(numbers(8), batch_size=2)
+        assert not looping or len(loader) == 4 / trial.world_size
+        for (x,) in loader:
             seen += x.flatten().tolist()
             optimizer.step()
         epochs.append(seen)
