@@ -27,7 +27,6 @@ from gpusched.worker.learning_rate import owned
 
 _ARRAY_MARK = "__gpusched_numpy__"
 _BYTES_MARK = "__gpusched_bytes__"
-_WHOLE_MARK = "__gpusched_whole__"
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Size)
 
 
@@ -84,7 +83,7 @@ def load_object(
     """
     state = unportable(saved)
     try:
-        if _is_whole(state) or is_sharded(value):
+        if is_sharded(value) or _is_named(value, state):
             _load_whole(value, state, others)
         elif isinstance(value, nn.Module):
             wrappers = _wrappers(value)
@@ -176,10 +175,7 @@ def unportable(value: Any) -> Any:
 
 def as_tracked(saved: Mapping[str, Any]) -> dict[str, Any]:
     """Return the states of a checkpoint by name, each as its object's ``state_dict`` gave it."""
-    plain = {name: unportable(state) for name, state in saved.items()}
-    return {
-        name: state[_WHOLE_MARK] if _is_whole(state) else state for name, state in plain.items()
-    }
+    return {name: unportable(state) for name, state in saved.items()}
 
 
 def _has_tensors(state: Any) -> bool:
@@ -268,31 +264,30 @@ def _dealt(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return distribute_tensor(tensor.to(like.device), mesh, like.placements)  # type: ignore[attr-defined]
 
 
-def _is_whole(saved: Any) -> bool:
-    """Tell whether a saved state is one of ``_saved_whole``'s."""
-    return isinstance(saved, Mapping) and set(saved) == {_WHOLE_MARK}
+def _is_named(value: Any, state: Any) -> bool:
+    """Tell whether a state is an optimizer's by names of parameters, as ``_saved_whole`` returns it, not by numbers."""
+    groups = state.get("param_groups", ()) if isinstance(value, Optimizer) else ()
+    return any(isinstance(each, str) for group in groups for each in group["params"])
 
 
-def _saved_whole(value: Any, models: Iterable[Any]) -> dict[str, Any]:
+def _saved_whole(value: Any, models: Iterable[Any]) -> Any:
     """Return the whole state of a sharded model or of its optimizer; empty but on rank 0. All ranks call it."""
     from torch.distributed.checkpoint import state_dict as dcp
 
     options = dcp.StateDictOptions(full_state_dict=True, cpu_offload=True)
     if isinstance(value, Optimizer):
-        model = _owner(value, models)
-        return {_WHOLE_MARK: dcp.get_optimizer_state_dict(model, value, options=options)}
-    return {_WHOLE_MARK: dcp.get_model_state_dict(_uncompiled(value), options=options)}
+        return dcp.get_optimizer_state_dict(_owner(value, models), value, options=options)
+    return dcp.get_model_state_dict(_uncompiled(value), options=options)
 
 
-def _load_whole(value: Any, saved: Any, models: Iterable[Any]) -> None:
+def _load_whole(value: Any, state: Any, models: Iterable[Any]) -> None:
     """Put a model or an optimizer back from a whole state, sharded as it is now or not at all."""
     from torch.distributed.checkpoint import state_dict as dcp
 
     options = dcp.StateDictOptions(full_state_dict=True)
-    state = saved[_WHOLE_MARK] if _is_whole(saved) else saved
     if isinstance(value, Optimizer):
         model = _owner(value, models)
-        if not _is_whole(saved):
+        if not _is_named(value, state):
             state = _by_name(state, value, model)
         dcp.set_optimizer_state_dict(model, value, state, options=options)
     else:
