@@ -97,8 +97,12 @@ class Search(Owner, Callback):
             batches = self.trial.steps_per_epoch(trainer.train_dataloader)
         except TypeError:
             return None
-        is_limited = trainer.num_training_batches < len(trainer.train_dataloader)
-        return None if is_limited else math.ceil(batches / trainer.accumulate_grad_batches)
+        limit = trainer.limit_train_batches
+        if isinstance(limit, float):  # a part of the data
+            batches = int(batches * limit)
+        elif limit < len(trainer.train_dataloader):
+            return None
+        return math.ceil(batches / trainer.accumulate_grad_batches)
 
     @property
     def trainer(self) -> type[SearchTrainer]:

@@ -242,8 +242,11 @@ def test_6_7_and_28_lightning_by_itself_keeps_order_schedule_and_a_test_at_the_e
     assert (bench.paths.own / "tests").read_text() == "one ", "once, when training is over"
 
 
-def with_lightning_otherwise(kind: str) -> None:
-    """Validation every other epoch; or a stream, which Lightning gives to every rank whole."""
+def with_lightning_otherwise(kind: str) -> int:
+    """Validation every other epoch; a stream, which Lightning gives to every rank whole; a part of the data.
+
+    Return the length of the schedule.
+    """
     warnings.simplefilter("ignore")
     from gpusched.lightning import Search
 
@@ -251,12 +254,16 @@ def with_lightning_otherwise(kind: str) -> None:
     torch.manual_seed(0)
     data: Any = TensorDataset(x := torch.rand(36, 4), x.sum(1, keepdim=True))
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = search.trainer(max_epochs=4, check_val_every_n_epoch=2, **quiet)
+    part = 0.4 if kind == "a part" else 1.0
+    trainer = search.trainer(
+        max_epochs=4, check_val_every_n_epoch=2, limit_train_batches=part, **quiet
+    )
     train: Any = DataLoader(data, batch_size=4, shuffle=True)
     if kind == "stream":
         train = DataLoader(Stream(data), batch_size=4)
     model = lightning_module("plain", [], 4)
     trainer.fit(model, train, DataLoader(data, batch_size=4), ckpt_path=search.ckpt_path)
+    return int(trainer.lr_scheduler_configs[0].scheduler.T_max)
 
 
 class Stream(IterableDataset[Any]):
@@ -272,6 +279,15 @@ def test_lightning_reports_the_epochs_that_are_validated(bench: Bench) -> None:
     bench.prepare(metric="val_loss")
     through(bench, with_lightning_otherwise, [(1, 2), (1, END)], "seldom")
     assert [line["k"] for line in bench.reports()] == [2, 4]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_part_of_the_data_has_as_many_steps_on_any_number_of_ranks(
+    bench: Bench, ranks: int
+) -> None:
+    """With limit_train_batches=0.4 two ranks had a schedule of 16 steps, and a resize was refused."""
+    bench.prepare(metric="val_loss", mode="min")
+    assert values(run_ranks(with_lightning_otherwise, ranks, bench, 1, ("a part",))) == [12] * ranks
 
 
 def test_lightning_with_a_stream_that_every_rank_reads_whole_is_refused(bench: Bench) -> None:
