@@ -113,9 +113,9 @@ def sampled(tensors: Sequence[torch.Tensor], most: int, least: int = 1) -> torch
 
 def portable(value: Any, path: str) -> Any:
     """Return ``value`` as ``torch.load(weights_only=True)`` will take it back."""
-    if isinstance(value, torch.Tensor):
-        whole = value.detach()
-        return whole.full_tensor() if hasattr(whole, "full_tensor") else whole
+    is_part = hasattr(value, "full_tensor")  # of a sharded tensor: refused below
+    if isinstance(value, torch.Tensor) and not is_part:
+        return value.detach()
     if type(value) in _PLAIN:
         return value
     if isinstance(value, Mapping):
@@ -192,7 +192,7 @@ def moved(state: Any, now: Any) -> Any:
     Models and optimizers see to that themselves; an object of the script's own (averaged weights, say) may not.
     """
     if isinstance(state, torch.Tensor):
-        return _dealt(state, now) if isinstance(now, torch.Tensor) else state
+        return state.to(now.device) if isinstance(now, torch.Tensor) else state
     if type(state) is dict and isinstance(now, Mapping):
         return {key: moved(entry, now.get(key)) for key, entry in state.items()}
     if type(state) in (list, tuple) and isinstance(now, (list, tuple)) and len(now) == len(state):
@@ -252,16 +252,6 @@ def shard(model: nn.Module, device: torch.device, world_size: int) -> None:
         if any(True for _ in child.parameters()):
             fully_shard(child, mesh=mesh)
     fully_shard(model, mesh=mesh)
-
-
-def _dealt(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a whole tensor, on the device of ``like`` and sharded as that is. All ranks call it."""
-    mesh = getattr(like, "device_mesh", None)
-    if mesh is None:
-        return tensor.to(like.device)
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(tensor.to(like.device), mesh, like.placements)  # type: ignore[attr-defined]
 
 
 def _is_named(value: Any, state: Any) -> bool:

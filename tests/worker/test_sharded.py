@@ -66,25 +66,7 @@ def test_sharded_training_resized_anywhere_gives_the_same_weights(
     assert resized(Bench(bench.root / "moved"), plan) == pytest.approx(expected, abs=1e-9, rel=1e-9)
 
 
-class Average:
-    """Averaged parameters in an object of the script's own, each kept as the parameter is: sharded or whole."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
-
-    def update(self, model: nn.Module) -> None:
-        for name, parameter in model.named_parameters():
-            self.parameters[name].lerp_(parameter.detach(), 0.5)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"parameters": self.parameters}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, value in state["parameters"].items():
-            self.parameters[name].copy_(value)
-
-
-def averaged(steps: int = 4) -> list[float]:
+def by_hand(steps: int = 4) -> list[float]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -95,23 +77,20 @@ def averaged(steps: int = 4) -> list[float]:
         net = fully_shard(net, mesh=init_device_mesh("cpu", (trial.world_size,)))
     model: Any = torch.compile(net, backend="eager")
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    average = Average(model)
-    trial.track(model=model, opt=optimizer, average=average)
+    trial.track(model=model, opt=optimizer)
     for _ in range(trial.step, steps):
         optimizer.zero_grad()
         model(torch.ones(2, 4).double()).square().sum().backward()
         optimizer.step()
-        average.update(model)
         trial.report(accuracy=0)
     if trial.world_size > 1:
         return []
-    both = (*model.parameters(), *average.parameters.values())
-    return torch.cat([p.detach().flatten() for p in both]).tolist()
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
 
 
 def test_a_model_that_is_sharded_by_hand_and_compiled_is_saved_whole(bench: Bench) -> None:
-    ((alone,),) = through(bench.beside("whole"), averaged, [(1, END)])
-    *_, (moved,) = through(bench.beside("moved"), averaged, [(1, 1), (2, 3), (1, END)])
+    ((alone,),) = through(bench.beside("whole"), by_hand, [(1, END)])
+    *_, (moved,) = through(bench.beside("moved"), by_hand, [(1, 1), (2, 3), (1, END)])
     assert moved == pytest.approx(alone, abs=1e-9)
 
 
