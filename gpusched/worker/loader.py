@@ -300,13 +300,6 @@ class TrainingLoader(BaseLoader):
     def _epoch_batches(self) -> int:
         return count_batches(self.length, 0, **self._terms)
 
-    @property
-    def batches_done(self) -> int:
-        """Batches of this epoch that were handed out, before a resize too: ``enumerate(loader,
-        loader.batches_done)``."""
-        left = count_batches(self.length, self._position.consumed, **self._terms)
-        return self._epoch_batches() - left
-
     def _read(self, where: Position) -> Iterator[tuple[Any, float, Position, bool]]:
         self._where = where
         stretched = stretches(self.length, where.consumed, **self._terms)

@@ -417,7 +417,7 @@ def accumulating(every: int) -> tuple[list[list[float]], int]:
     trial.track(model=model, opt=optimizer)
     taken: list[list[float]] = []
     held: list[float] = []
-    for number, (x,) in enumerate(loader, loader.batches_done):
+    for number, (x,) in enumerate(loader):
         held.append(x.item())
         model(x).sum().backward()
         if (number + 1) % every == 0:

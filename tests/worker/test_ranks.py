@@ -57,9 +57,9 @@ def train(
     average = torch.optim.swa_utils.AveragedModel(model)
     trial.track(model=model, opt=optimizer, sched=schedule, ema=average)
     for _ in trial.steps(limit=epochs):
-        last = len(loader) - 1
-        for number, (x, y) in enumerate(loader, start=loader.batches_done):
-            stepping = number % accumulate == accumulate - 1 or number == last
+        for number, (x, y) in enumerate(loader):
+            is_last = not loader.mid_epoch
+            stepping = number % accumulate == accumulate - 1 or is_last
             waiting = hasattr(model, "no_sync") and not stepping
             with model.no_sync() if waiting else contextlib.nullcontext():
                 (nn.functional.mse_loss(model(x), y) / accumulate).backward()
@@ -68,7 +68,7 @@ def train(
                 optimizer.zero_grad()
                 schedule.step()
                 average.update_parameters(model)
-                if inside and number != last:
+                if inside and not is_last:
                     trial.report(accuracy=0.0)
         trial.report(accuracy=0.0)
     both = [*model.parameters(), *average.parameters()]

@@ -50,7 +50,7 @@ def common(how: str) -> list[float]:
     trial.track(model=model, opt=optimizer, **more)
     held_out = trial.loader(digits(), batch_size=4, shuffle=False) if how == "validates" else ()
     for epoch in trial.steps(limit=EPOCHS):
-        for number, (x, y) in enumerate(loader, start=loader.batches_done):
+        for number, (x, y) in enumerate(loader):
 
             def closure(x: Any = x, y: Any = y) -> Any:
                 optimizer.zero_grad()
