@@ -64,7 +64,7 @@ def load(experiment: str | os.PathLike[str] | None = None) -> Best:
         DamagedState: The best model is not what was written.
     """
     from gpusched.worker.checkpoint import Damaged, verify
-    from gpusched.worker.state import as_tracked
+    from gpusched.worker.state import unportable
 
     paths = find.find(None if experiment is None else os.fspath(experiment), find.runs_folder())
 
@@ -73,7 +73,7 @@ def load(experiment: str | os.PathLike[str] | None = None) -> Best:
         try:
             checkpoint = verify(folder / "checkpoint", known.step)
             has_state = "state.pt" in checkpoint.files
-            state = as_tracked(checkpoint.load("state.pt")["tracked"]) if has_state else {}
+            state = unportable(checkpoint.load("state.pt")["tracked"]) if has_state else {}
         except (Damaged, OSError, ValueError, KeyError) as error:
             raise DamagedState(f"{folder}: the best model cannot be loaded: {error}") from None
         fields = {name: getattr(known, name) for name in Description.__slots__}

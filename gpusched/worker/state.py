@@ -173,11 +173,6 @@ def unportable(value: Any) -> Any:
     return value
 
 
-def as_tracked(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the states of a checkpoint by name, each as its object's ``state_dict`` gave it."""
-    return {name: unportable(state) for name, state in saved.items()}
-
-
 def _has_tensors(state: Any) -> bool:
     if isinstance(state, Mapping):
         return any(map(_has_tensors, state.values()))
