@@ -151,9 +151,8 @@ class Search(Owner, TrainerCallback):
         self._unreported, self._has_reported = {}, True
         control.should_save = self.trial.should_save()
         self._is_leaving = self.trial.should_yield()
-        control.should_training_stop |= (
-            self._is_leaving
-        )  # what is to be saved is saved before that is looked at
+        # What is to be saved is saved before that is looked at.
+        control.should_training_stop |= self._is_leaving
 
     def _refuse_unreported(self) -> None:
         """Report numbers that lack the metric, which raises ValueError, unless an evaluation has had it."""

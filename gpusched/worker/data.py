@@ -206,8 +206,7 @@ class BatchWeight:
         import torch
 
         values = torch.cat(self._first).cpu() if self._first else torch.empty(0)
-        if not bool(
-            values.isfinite().all()
-        ):  # a GradScaler's first scale is too large: later ones count
+        # The first scale of a GradScaler is too large: later gradients count.
+        if not bool(values.isfinite().all()):
             self._first, values = [], torch.empty(0)
         return values.numpy().tobytes() if bool(values.count_nonzero()) else b""

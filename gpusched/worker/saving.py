@@ -140,9 +140,7 @@ class Saver:
             TypeError: A tracked object holds something that a checkpoint cannot hold.
         """
         self.finish()
-        with (
-            self._lock
-        ):  # so that ``finish``, where a signal ends this process meanwhile, waits for it
+        with self._lock:  # for which ``finish`` waits, where a signal ends this process meanwhile
             draft = self._draft(where, None)
             is_committed = bool(self._group.share(Call.SAVE, self._commit(draft))[0])
             if is_committed:

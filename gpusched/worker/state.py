@@ -130,13 +130,9 @@ def portable(value: Any, path: str) -> Any:
             part if type(part) in _PLAIN else portable(part, f"{path}[{number}]")
             for number, part in enumerate(value)
         ]
-        return (
-            tuple(parts)
-            if isinstance(value, tuple)
-            else parts
-            if isinstance(value, list)
-            else set(parts)
-        )
+        if isinstance(value, (set, frozenset)):
+            return set(parts)
+        return tuple(parts) if isinstance(value, tuple) else parts
     origin = getattr(type(value), "__module__", "?")  # classes that SWIG has made have none
     if origin == "numpy":
         if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)):
@@ -216,9 +212,8 @@ def _wrappers(model: nn.Module) -> list[tuple[str, str]]:
 
 
 def _canonical(key: str, wrappers: list[tuple[str, str]]) -> str:
-    for wrapped, plain in reversed(
-        wrappers
-    ):  # innermost first: the outer prefixes still stand before it
+    # Innermost first: the outer prefixes still stand before it.
+    for wrapped, plain in reversed(wrappers):
         if key.startswith(wrapped):
             key = plain + key[len(wrapped) :]
     return key
