@@ -57,7 +57,9 @@ class Training:
         self.global_batches = 1 if self.layout.exact else context.world_size
         self.weight = BatchWeight()
         self.clock = Clock()
+        #: Schedules by step, and how many of them ``track`` has seen, and put back.
         self.schedules: list[Any] = []
+        self.restored = 0
         #: The script keeps its global batch whatever the number of atoms (``trial.local_batch``).
         self.is_fixed = False
         self.tracked: dict[str, Any] = {}
@@ -104,6 +106,11 @@ class Training:
     def where(self) -> tuple[int, int]:
         """Steps reported and iterations finished."""
         return self.step, self.iteration
+
+    @property
+    def has_one_report_each(self) -> bool:
+        """Whether each iteration so far, and this one, has made one report of one step."""
+        return self.step == self.iteration + 1
 
     @property
     def keeps_global_batch(self) -> bool:
@@ -172,11 +179,12 @@ class Training:
                 )
             self._look_on_at(name, value)
         for schedule, state_of in zip(self.schedules, self._saved("schedules") or (), strict=False):
-            if state_of is not None and not self._is_tracked(schedule):
+            if state_of is not None and not self.is_tracked(schedule):
                 state.load_object("schedule", schedule, state_of, self.step)
+        self.restored = len(self.schedules)
         self.clock.frozen = False
 
-    def _is_tracked(self, value: Any) -> bool:
+    def is_tracked(self, value: Any) -> bool:
         return any(each is value for each in self.tracked.values())
 
     def _look_on_at(self, name: str, value: Any) -> None:
@@ -273,7 +281,7 @@ class Training:
             "scalers": [scaler.state_dict() for scaler in self.scalers],
             # Those of trial.prepare and trial.schedule that the script forgot to track.
             "schedules": [
-                None if self._is_tracked(each) else state.save_object("schedule", each)
+                None if self.is_tracked(each) else state.save_object("schedule", each)
                 for each in self.schedules
             ],
             "numbers": {

@@ -78,6 +78,7 @@ class Usage:
             self._check_steps()
         if looks_again and self._is_scheduled and not writes_files:
             self._check_lost()
+            self._check_made_late()
         self._check_evaluation()
         if is_counted:
             self._check_untrained()
@@ -247,6 +248,16 @@ class Usage:
                 f"wrong after a resize. Write {name} = {call} before trial.track; for a loop of "
                 f"iterations write `batch: global` in the recipe, or one size, `sizes: [1]`",
                 is_error=training.written_by not in (None, self._group.world_size),
+            )
+
+    def _check_made_late(self) -> None:
+        """Find a schedule that was not there when ``track`` put all that it knew back to where it was."""
+        training = self._training
+        late = training.schedules[training.restored :] if training.tracked else ()
+        if not all(map(training.is_tracked, late)):
+            raise RuntimeError(
+                "trial.schedule(...) after trial.track(...): this schedule would begin anew in every launch. Make it "
+                "before trial.track or trial.steps, or track it too"
             )
 
     def _check_lost(self) -> None:

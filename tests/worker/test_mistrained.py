@@ -486,3 +486,21 @@ def filling_a_buffer(until: int = 8) -> list[int]:
 def test_a_loop_that_fills_a_buffer_before_it_trains_is_right(bench: Bench) -> None:
     """It was refused at every resume, as one that evaluates before it trains."""
     assert through(bench, filling_a_buffer, [(1, 4), (1, END)])[1] == [[6, 7]]
+
+
+def test_a_schedule_that_is_made_after_track_and_not_tracked_is_refused(bench: Bench) -> None:
+    """It began anew in every launch, in silence."""
+
+    def script(is_tracked: bool) -> None:
+        trial = gpusched.init()
+        model = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trial.track(model=model, opt=optimizer)
+        schedule = trial.schedule(torch.optim.lr_scheduler.StepLR(optimizer, 2))
+        if is_tracked:
+            trial.track(schedule=schedule)
+        trial.report(accuracy=0)
+
+    for is_tracked in (True, False):
+        (ended,) = run_ranks(script, 1, bench, arguments=(is_tracked,))
+        assert ("Make it before trial.track" in ended.error) == (not is_tracked)
