@@ -154,15 +154,13 @@ class Backing:
             return
         script_saves = self.writes_files or (self.in_charge and not self._training.tracked)
         is_for_script = script_saves and go in ("save", "yield")
-        training = self._training
-        # An endless loader is in the middle of an epoch even where the loop ends.
-        most = self._context.settings.max_steps
-        is_last = training.step == training.length == training.iteration + 1
-        is_last |= most is not None and training.step >= most
-        at_boundary = training.is_looping and (is_last or not training.mid_epoch)
+        training, most = self._training, self._context.settings.max_steps
+        # Over an endless loader every report is in the middle of an epoch, and the body's last.
+        is_last = training.has_one_report_each or (most is not None and training.step >= most)
+        at_boundary = training.is_looping and (not training.mid_epoch or (is_last and not is_save))
         if is_for_script or at_boundary or (self.in_charge and not is_save):
             self._asked = go
-        elif self._carry_out(go):
+        elif self._carry_out(go, self._where_in_body()):
             raise SystemExit(0)
 
     def _carry_out(self, go: Go, where: Where | None = None) -> bool:
@@ -170,10 +168,10 @@ class Backing:
 
         ``where``: the step and the iteration that the checkpoint goes on with; without it those of the training.
         """
-        saver = self.saver
+        saver, where = self.saver, where or self._training.where
         if go in ("hold", "save"):
             if saver is not None:
-                (saver.hold if go == "hold" else saver.save_behind)(self._training.where)
+                (saver.hold if go == "hold" else saver.save_behind)(where)
                 endings.commit_before_sigterm(saver.finish)
             return False
         if go == "leave":
@@ -181,7 +179,6 @@ class Backing:
             return True
         if go == "yield" and saver is not None:
             endings.commit_before_sigterm(saver.finish)
-            where = where or self._training.where
             if (saver.save(where) or saver.save(where)) and self._say_goodbye():
                 return True
         self._asked = "continue"
@@ -238,8 +235,11 @@ class Backing:
 
     def _where_in_body(self) -> Where:
         """Return where a checkpoint goes on that is made in the body of ``trial.steps`` after its report."""
-        step, iteration = self._training.where
-        return step, iteration + (self._training.is_looping and not self._training.mid_epoch)
+        training = self._training
+        is_done = not training.mid_epoch or (
+            training.iteration > 0 and training.has_one_report_each
+        )
+        return training.step, training.iteration + (training.is_looping and is_done)
 
     @contextmanager
     def files(self) -> Iterator[Path]:

@@ -262,22 +262,27 @@ def test_a_loop_whose_body_reports_several_times_is_so_many_times_as_long(bench:
     assert [report.length for report in fake.of_kind(Report)] == [2, 4, 6, None, None, None]
 
 
-def test_a_loop_that_a_loader_outlives_is_as_long_after_a_pause(bench: Bench) -> None:
-    """Paused in the middle of an epoch, it was told to be twice as long, and R with it."""
+def test_a_loop_that_a_loader_outlives_is_the_same_over_pauses(bench: Bench) -> None:
+    """Each pause, in the middle of an epoch, repeated an iteration; the loop was told to be longer, its end not run."""
+    tail = bench.root / "tail"
 
     def script() -> None:
         trial = gpusched.init()
         loader = trial.loader(range(8), batch_size=2)
         trial.track(model=nn.Linear(1, 1))
         batches = (batch for _ in count() for batch in loader)
-        for _ in trial.steps(60):
+        for iteration in trial.steps(6):
+            (bench.root / f"seen-{iteration}").touch(exist_ok=False)
             next(batches)
             trial.report(accuracy=1)
+        tail.touch()
 
-    for incarnation, step in enumerate((1, 3), 1):
-        with daemon(bench, at_step(**{"yield": step})) as fake:
+    for incarnation, asked in enumerate(({"yield": 1}, {"yield": 3}, {"save": 4, "leave": 6}), 1):
+        with daemon(bench, at_step(**asked)) as fake:
             run_rank(script, bench, incarnation)
-        assert {report.length for report in fake.of_kind(Report)} <= {60, None}
+        assert {report.length for report in fake.of_kind(Report)} <= {6, None}
+    assert len(list(bench.root.glob("seen-*"))) == 6
+    assert tail.exists()
 
 
 def test_save_goes_on_and_two_generations_stay(bench: Bench) -> None:
