@@ -114,16 +114,15 @@ def compare_rates(when: str, row: Row, then: Row, found: Judgement) -> None:
     if keeps and not row["fixed"] and factor != 1.0:
         if row["scaled"] or is_scaled or (own and not equal(low * factor, low)):
             text = (
-                f"each rank trains on {row['batch']:g} samples a step and one atom alone on {then['batch']:g}, so the "
-                f"batch stays as it is, but the learning rate is multiplied by {factor:.4g}: write `batch: global` in "
-                f"the recipe"
+                f"each rank trains on its share of what one atom alone trains on in a step, so the batch stays as it "
+                f"is, but the learning rate is multiplied by {factor:.4g}: write `batch: global` in the recipe"
             )
             return found.wrong(when, RATE, text)
         return found.same(when, RATE, "of a batch that stays as it is")
     if keeps is False and row["fixed"]:
         text = (
-            f"each rank trains on {row['batch']:g} samples a step, as one atom alone, although the recipe has `batch: "
-            f"global`: leave that out and write trial.scale_lr(opt) before trial.track, or use trial.loader"
+            "each rank trains on as much in a step as one atom alone, although the recipe has `batch: global`: leave "
+            "that out and write trial.scale_lr(opt) before trial.track, or use trial.loader"
         )
         return found.wrong(when, RATE, text)
     slack = max(high - low, 1e-3 * high)
