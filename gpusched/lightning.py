@@ -102,7 +102,8 @@ class Search(Owner, Callback):
             batches = int(batches * limit)
         elif limit < len(trainer.train_dataloader):
             return None
-        return math.ceil(batches / trainer.accumulate_grad_batches)
+        steps: int = math.ceil(batches / trainer.accumulate_grad_batches)
+        return steps
 
     @property
     def trainer(self) -> type[SearchTrainer]:

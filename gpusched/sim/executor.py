@@ -43,7 +43,8 @@ from gpusched.executors.base import FOREVER, LiveTrial
 from gpusched.protocol import Metric, Report, as_metric
 from gpusched.sim.physics import Delays, Pool, Run, Story, Workload
 
-Kind = Literal["report", "up", "saved", "exit", "release"]
+Other = Literal["up", "saved", "exit", "release"]
+Kind = Literal["report"] | Other
 _INFINITE = math.inf
 
 
@@ -298,7 +299,7 @@ class SimExecutor:
         self._count += 1
         heapq.heappush(self._heap, (at, self._count, kind, what))
 
-    def _happen(self, kind: Kind, what: Any) -> Iterator[Event]:
+    def _happen(self, kind: Other, what: Any) -> Iterator[Event]:
         now = self._now
         match kind:
             case "up":
