@@ -58,7 +58,7 @@ env: [A=1] => env: should be a map such as
 env: {RANK: 0} => env: RANK is set by gpusched
 env: {A: true} => env: A should be text or a number, not true
 python: python3 => python: trials cannot be forked into another interpreter; add launch: cold
-cwd: nowhere => no folder that can be opened
+cwd: nowhere => cwd: '/
 devices: gpu:0 => devices: 'gpu:0' is not auto, cpu
 devices: [0, 1] => devices: 0 is not a GPU UUID
 deadline: 0 => deadline: must be more than 0 seconds, not 0

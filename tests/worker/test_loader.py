@@ -26,6 +26,11 @@ from gpusched.worker.stream import evaluation_loader
 CPU = torch.device("cpu")
 
 
+class Endless(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield 0
+
+
 class Numbers(Dataset[Any]):
     def __init__(self, length: int) -> None:
         self._length = length
@@ -181,7 +186,7 @@ def test_foreign_samplers_and_loaders_are_refused() -> None:
         with pytest.raises(TypeError, match=f"leave {option} out"):
             loaders_of(Numbers(3), **{option: object()})
     with pytest.raises(TypeError, match="takes a data set with a length"):
-        evaluation_loader(IterableDataset(), 4, Layout(0, 1, 1, exact=False), CPU)
+        evaluation_loader(Endless(), 4, Layout(0, 1, 1, exact=False), CPU)
     with pytest.raises(ValueError, match="empty"):
         loaders_of(Numbers(0))
     with pytest.raises(

@@ -111,7 +111,7 @@ def test_global_batch_any_number_of_ranks_gives_the_same_weights(
     "plan",
     [
         [(1, 3), (2, 7), (4, 8), (3, 13), (1, END)],
-        [(4, 1), (1, 2), (3, 14), (2, END)],
+        [(4, 2), (1, 3), (3, 14), (2, END)],
         [(2, 5), (1, 10), (2, END)],
     ],
 )
