@@ -94,7 +94,8 @@ def test_a_model_that_is_replaced_while_it_is_read(
     assert (tries, best.step, best.state["model"]["weight"][0]) == ([1, 2, 3], 3, 3.0)
 
 
-def test_what_is_wrong_is_said(paths: ExperimentPaths) -> None:
+def test_what_is_wrong_is_said(paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "FRESH_S", -1.0)
     with pytest.raises(InputError, match="no search is called 'other' in runs/"):
         gpusched.load("other")
     with pytest.raises(NoTrialSucceeded, match="no trial has saved a model yet"):

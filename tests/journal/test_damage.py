@@ -21,6 +21,7 @@ from gpusched.folder.reports import ReportLog, reports_after
 from gpusched.journal.log import Journal
 from gpusched.journal.rows import Entry
 from gpusched.protocol import Report
+from gpusched.worker import checkpoint
 from gpusched.worker.checkpoint import CheckpointStore
 from tests.journal_samples import META, read, sample, write
 
@@ -32,6 +33,12 @@ CLOSED = "closed.db"
 
 def _contents(step: int) -> bytes:
     return random.Random(step).randbytes(400)
+
+
+@pytest.fixture(autouse=True)
+def time_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints of this moment are not hashed again."""
+    monkeypatch.setattr(checkpoint, "FRESH_S", -1.0)
 
 
 def make(root: Path) -> ExperimentPaths:

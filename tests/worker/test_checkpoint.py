@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import random
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from gpusched.worker import checkpoint
 from gpusched.worker.checkpoint import CheckpointStore, Damaged, verify
 
 
@@ -108,8 +110,12 @@ KINDS = ["flipped bit", "truncated", "missing", "no manifest", "another step", "
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_one_is_said_set_aside_and_the_older_used(
-    store: CheckpointStore, kind: str, capfd: pytest.CaptureFixture[str]
+    store: CheckpointStore,
+    kind: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(checkpoint, "FRESH_S", -1.0)
     commit(store, 8)
     commit(store, 9)
     damage(kind, store.folder / "step-00000009")
@@ -121,6 +127,23 @@ def test_a_damaged_one_is_said_set_aside_and_the_older_used(
     assert [n for n in names(store.folder) if n.startswith(".damaged-step-")]
     commit(store, 10)
     assert names(store.folder) == ["step-00000008", "step-00000010"]
+
+
+def test_one_that_was_committed_a_moment_ago_on_this_boot_is_not_hashed_again(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(store, 1)
+    hashed: list[str] = []
+    digest = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda *of: hashed.append(of[1]) or digest(*of))
+    assert store.newest()
+    assert not hashed
+    for name, value in (("FRESH_S", -1.0), ("boot_id", lambda: "another")):
+        with monkeypatch.context() as later:
+            later.setattr(checkpoint, name, value)
+            assert store.newest()
+        assert hashed
+        hashed.clear()
 
 
 def test_left_overs_of_a_crash_are_no_checkpoint_and_go_away(store: CheckpointStore) -> None:

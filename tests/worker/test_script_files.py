@@ -165,7 +165,7 @@ def test_clock_and_generators_are_restored_for_a_script_that_saves_files_alone(
 def test_a_damaged_file_of_the_script_sets_the_whole_checkpoint_aside(bench: Bench) -> None:
     with daemon(bench, at_step(save=2, **{"yield": 4})):
         values(run_ranks(library, 1, bench, arguments=("save",)))
-    (bench.paths.checkpoint(4) / "files" / "state" / "rank-0.json").write_text("5")
+    (bench.paths.checkpoint(4) / "files" / "state" / "rank-0.json").write_text("55")
     assert values(run_ranks(library, 1, bench, 2, ("save",))) == [(6, [2])]
 
 
