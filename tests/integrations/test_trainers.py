@@ -286,7 +286,7 @@ def test_a_part_of_the_data_has_as_many_steps_on_any_number_of_ranks(
     bench: Bench, ranks: int
 ) -> None:
     """With limit_train_batches=0.4 two ranks had a schedule of 16 steps, and a resize was refused."""
-    bench.prepare(metric="val_loss", mode="min")
+    bench.prepare(metric="val_loss")
     assert values(run_ranks(with_lightning_otherwise, ranks, bench, 1, ("a part",))) == [12] * ranks
 
 
