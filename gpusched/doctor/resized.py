@@ -1,4 +1,4 @@
-"""What a rehearsed trial does at another size, held against the one left alone: its model, its shares, its rates.
+"""Compare a rehearsed trial at another size with the one left alone: its model, its shares, its rates.
 
 On the larger size and after it parameters are put back after every step, so the reports of both sizes are of one model.
 Each function adds to the judgement what it found wrong, and what it compared.

@@ -73,7 +73,7 @@ _ADVICE = {
     ),
     "cannot pin": " Write pin_memory=False: these data are on the GPU already",
 }
-"""What to do about errors of torch, by words in them."""
+"""Advice about errors of torch, by words in them."""
 
 
 def headline(error: BaseException, script: str) -> str:
