@@ -1,13 +1,11 @@
 """gpusched beside Ray Tune, Optuna and Syne Tune: the same deadline, slots, space and steps; start-up counts.
 
-    python scripts/bench_peers.py [--task digits ..] [--deadline 30] [--seeds 3] [--only NAME ..] [--keep FILE]
+    python scripts/bench_peers.py [--task charlm ..] [--deadline 60] [--seeds 3] [--only NAME ..] [--keep FILE]
 
-``score`` has eight slots, whose trials sleep and report Score(k) of HyperSched, section 6 (``peers/score.py``): a step
-takes 0.1 s on one slot, and 0.1 s / a on a slots, which only gpusched gives. The others train on two slots of a core
-each: ``digits`` is ``recipes/digits.yaml``, which any tool's choice learns in a minute; ``charlm`` a smaller
-``recipes/charlm.yaml``, ``tabular``, ``digits300``, ``autoencoder`` and ``adding`` are in ``peers/small.py``: a minute
-does not exhaust these five. A score is an accuracy, or a loss with its sign turned. ``gpusched-one-epoch`` trains 64
-configurations for one step and the best to the end (``papers/one_epoch.py``).
+Tasks train on two slots of a core each: ``charlm`` is a smaller ``recipes/charlm.yaml``, ``tabular``, ``digits300``,
+``autoencoder`` and ``adding`` are in ``peers/small.py``; a minute does not exhaust them. A score is a loss, or a share
+of errors, with its sign turned. ``gpusched-one-epoch`` trains 64 configurations for one step and the best to the end
+(``papers/one_epoch.py``).
 
 Every score is noted by the trial itself with its time; what counts is the best that was noted within the deadline from
 the start of the tool's process. The tools take turns, so that a busy machine is busy for all. The others run in an
@@ -38,12 +36,6 @@ from ruamel.yaml import YAML
 
 PEERS = Path(__file__).with_name("peers")
 ROOT = PEERS.parents[1]
-UNIT = {"uniform": [0.0, 1.0]}
-SCORE = {
-    "space": {"b0_quantile": UNIT, "b1": UNIT, "b2": UNIT},
-    "policy": {"r": 5, "R": 500, "eta": 4},
-    "scaling": "linear",
-}
 #: What is otherwise than in the recipe: ten updates a step, and shorter sequences.
 CHARLM = {
     "lr": {"loguniform": [1e-4, 1e-1]},
@@ -55,16 +47,15 @@ CHARLM = {
     "updates": 10,
 }
 STEPS = {"r": 4, "R": 256, "eta": 4}
-TASKS = ("score", "digits", "charlm", *small.TASKS)
-#: Trials at a time: more than there are cores where trials only sleep.
-SLOTS = {task: 8 if task == "score" else 2 for task in TASKS}
+TASKS = ("charlm", *small.TASKS)
+#: Trials at a time.
+SLOTS = 2
 ONE_EPOCH = f"{Path(__file__).with_name('papers') / 'one_epoch.py'}:OneEpoch"
 POLICIES = ("hypersched", "foresight", "asha", "fifo", "one-epoch")
 OTHERS = {
     "ray-asha": ("ray_asha.py",),
     "optuna-tpe-hyperband": ("optuna_hyperband.py",),
-    "syne-tune-asha": ("syne_tune_search.py", "ASHA"),
-    "syne-tune-bohb": ("syne_tune_search.py", "BOHB"),
+    "syne-tune-asha": ("syne_tune_search.py",),
 }
 PACKAGES = ("ray[tune]", "optuna", "syne-tune", "statsmodels", "scikit-learn")
 #: How long a tool may take to end after its deadline; then it is killed.
@@ -76,8 +67,8 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     tools = [*(f"gpusched-{policy}" for policy in POLICIES), *OTHERS]
-    parser.add_argument("--task", nargs="+", choices=TASKS, default=["score"], metavar="TASK")
-    parser.add_argument("--deadline", type=float, default=30.0, metavar="S", help="seconds (30)")
+    parser.add_argument("--task", nargs="+", choices=TASKS, default=["charlm"], metavar="TASK")
+    parser.add_argument("--deadline", type=float, default=60.0, metavar="S", help="seconds (60)")
     parser.add_argument("--seeds", type=int, default=3, metavar="N")
     parser.add_argument("--only", nargs="+", choices=tools, default=tools, metavar="NAME")
     parser.add_argument("--venv", type=Path, default=Path("build/peers"), metavar="DIR")
@@ -137,23 +128,20 @@ def mean_of(values: list[float]) -> dict[str, Any]:
 
 def recipe_of(task: str) -> dict[str, Any]:
     """Return what all tools are given of a task, as a recipe of gpusched."""
-    if task == "score":
-        found = SCORE
-    elif task in small.TASKS:
-        found = {"space": small.TASKS[task][0], "policy": STEPS, "preload": ["sklearn.datasets"]}
+    if task in small.TASKS:
+        found = {"space": small.TASKS[task][0], "preload": ["sklearn.datasets"]}
     else:
-        found = YAML(typ="safe").load(ROOT / "recipes" / f"{task}.yaml")
-        if task == "charlm":
-            found |= {"space": {**found["space"], **CHARLM}, "policy": STEPS}
-    return {**found, "devices": f"cpu:{SLOTS[task]}"}
+        found = YAML(typ="safe").load(ROOT / "recipes" / "charlm.yaml")
+        found |= {"space": {**found["space"], **CHARLM}}
+    return {**found, "policy": STEPS, "devices": f"cpu:{SLOTS}"}
 
 
 def one(task: str, tool: str, seed: int, deadline_s: float, venv: Path) -> dict[str, object]:
     """One run of one tool."""
     recipe = recipe_of(task)
     rungs = {key: recipe["policy"][key] for key in ("r", "R", "eta")}
-    told = {"name": task, "module": "score" if task == "score" else "recipe", **rungs}
-    told |= {"slots": SLOTS[task], "space": {}, "fixed": {}, "is_small": task in small.TASKS}
+    told = {"name": task, "slots": SLOTS, "space": {}, "fixed": {}, **rungs}
+    told |= {"is_small": task in small.TASKS}
     for key, domain in recipe["space"].items():
         told["space" if isinstance(domain, dict) else "fixed"][key] = domain
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:

@@ -1,13 +1,12 @@
 """How much of the ideal number of steps do trials make that only sleep and report? (HyperSched, Table 1)
 
-Runs ``gpusched run`` with one trial an atom for SECONDS, for real, and counts the reports in the trials' own files. One
-JSON line a run: ``fraction`` has the start-up in it (from the start of the command), ``fraction_after_start`` counts
-from each trial's first report; ``daemon_cpu`` is the daemon's share of one core, ``daemon_rss_mb`` its largest size.
+    python scripts/bench_reports.py [--trials 8 16 32]
 
-    python scripts/bench_reports.py --trials 32 --step 0.1 --seconds 30
-
-``--bare`` measures, side by side with each run, what there is to reach on this machine at this moment: as many
-processes that only sleep and exchange a line with a server that only echoes it (``bare_fraction``, without start-up).
+Runs ``gpusched run`` with one trial an atom, whose steps sleep 10 ms, for 20 s, and counts the reports in its journal.
+One JSON line a run: ``fraction`` has the start-up in it (from the start of the command), ``fraction_after_start``
+counts from each trial's first report; ``daemon_cpu`` is the daemon's share of one core, ``daemon_rss_mb`` its largest
+size. ``bare_fraction`` (without start-up) is what there is to reach on this machine at this moment: as many processes
+that only sleep and exchange a line with a server that only echoes it.
 """
 
 from __future__ import annotations
@@ -23,41 +22,32 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
 HERE = Path(__file__).resolve().parent
+STEP_S, SECONDS = 0.01, 20.0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--trials", type=int, nargs="+", default=[32])
-    parser.add_argument("--step", type=float, nargs="+", default=[0.1], help="seconds a step")
-    parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--bare", action="store_true", help="beside it a bare socket loop")
-    args = parser.parse_args()
-    for trials in args.trials:
-        for step_s in args.step:
-            for _ in range(args.repeat):
-                with tempfile.TemporaryDirectory() as folder:
-                    result = measure(Path(folder), trials, step_s, args.seconds)
-                    if args.bare:
-                        rate = bare(Path(folder), trials, step_s, args.seconds / 3)
-                        result["bare_fraction"] = round(rate, 4)
-                    print(json.dumps(result), flush=True)
+    parser.add_argument("--trials", type=int, nargs="+", default=[8, 16, 32])
+    for trials in parser.parse_args().trials:
+        with tempfile.TemporaryDirectory() as folder:
+            result = measure(Path(folder), trials)
+            result["bare_fraction"] = round(bare(Path(folder), trials), 4)
+            print(json.dumps(result), flush=True)
 
 
-def measure(folder: Path, trials: int, step_s: float, seconds: float) -> dict[str, object]:
+def measure(folder: Path, trials: int) -> dict[str, object]:
     """One experiment of ``trials`` sleeping trials."""
     recipe = folder / "sleeper.yaml"
     recipe.write_text(
-        f"script: {HERE / 'sleeper.py'}\nmetric: score\ndeadline: {seconds}s\n"
-        f"space:\n  step_s: {step_s}\n  x: {{uniform: [0, 1]}}\npolicy: {{name: fifo, R: null}}\nmax_trials: {trials}\n"
+        f"script: {HERE / 'sleeper.py'}\nmetric: score\ndeadline: {SECONDS}s\n"
+        f"space:\n  step_s: {STEP_S}\n  x: {{uniform: [0, 1]}}\npolicy: {{name: fifo, R: null}}\nmax_trials: {trials}\n"
     )
     command = [sys.executable, "-m", "gpusched", "run", str(recipe), "--devices", f"cpu:{trials}"]
     process = subprocess.Popen(
@@ -70,34 +60,34 @@ def measure(folder: Path, trials: int, step_s: float, seconds: float) -> dict[st
     reports = reports_of(experiment)
     counts = [len(times) for times in reports.values()]
     rates = [
-        (len(times) - 1) * step_s / (times[-1] - times[0])
+        (len(times) - 1) * STEP_S / (times[-1] - times[0])
         for times in reports.values()
         if len(times) > 1
     ]
     first = [times[0] for times in reports.values()]
-    ideal = seconds / step_s
+    ideal = SECONDS / STEP_S
     return {
         "trials": trials,
-        "step_s": step_s,
-        "seconds": seconds,
+        "step_s": STEP_S,
+        "seconds": SECONDS,
         "fraction": round(sum(counts) / trials / ideal, 4),
         "fraction_after_start": round(statistics.mean(rates), 4),
         "launched": len(counts),
         "first_report_s": [round(min(first), 2), round(max(first), 2)],
-        "daemon_cpu": round(cpu_s / seconds, 4),
+        "daemon_cpu": round(cpu_s / SECONDS, 4),
         "daemon_rss_mb": round(rss / 2**20, 1),
     }
 
 
-def bare(folder: Path, clients: int, step_s: float, seconds: float) -> float:
+def bare(folder: Path, clients: int) -> float:
     """The fraction of the ideal number of steps that processes make around a bare socket and an echo."""
-    path, counted = str(folder / "echo.sock"), multiprocessing.Queue()
+    path, counted, seconds = str(folder / "echo.sock"), multiprocessing.Queue(), SECONDS / 3
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(128)
     server = multiprocessing.Process(target=_echo, args=(listener,), daemon=True)
     server.start()
-    arguments = (path, step_s, seconds, counted)
+    arguments = (path, seconds, counted)
     processes = [multiprocessing.Process(target=_client, args=arguments) for _ in range(clients)]
     for process in processes:
         process.start()
@@ -105,7 +95,7 @@ def bare(folder: Path, clients: int, step_s: float, seconds: float) -> float:
     for process in processes:
         process.join()
     server.terminate()
-    return steps * step_s / seconds / clients
+    return steps * STEP_S / seconds / clients
 
 
 def _echo(listener: socket.socket) -> None:
@@ -121,12 +111,12 @@ def _echo(listener: socket.socket) -> None:
                 selector.unregister(key.fileobj)
 
 
-def _client(path: str, step_s: float, seconds: float, counted: multiprocessing.Queue[int]) -> None:
+def _client(path: str, seconds: float, counted: multiprocessing.Queue[int]) -> None:
     line = socket.socket(socket.AF_UNIX)
     line.connect(path)
     steps, until = 0, time.monotonic() + seconds
     while time.monotonic() < until:
-        time.sleep(step_s)
+        time.sleep(STEP_S)
         line.sendall(b'{"step":1,"score":0.000001}\n')
         line.recv(4096)
         steps += 1
@@ -143,15 +133,12 @@ def reports_of(experiment: Path) -> dict[int, list[float]]:
     return times
 
 
-def watch_daemon(
-    process: subprocess.Popen[bytes], runs: Path, look: Callable[[], None] = lambda: None
-) -> tuple[float, int]:
-    """CPU seconds and largest size of the daemon, until the experiment is over; meanwhile ``look`` is called."""
+def watch_daemon(process: subprocess.Popen[bytes], runs: Path) -> tuple[float, int]:
+    """CPU seconds and largest size of the daemon, until the experiment is over."""
     daemon: psutil.Process | None = None
     cpu_s, rss = 0.0, 0
     while process.poll() is None:
         time.sleep(0.2)
-        look()
         if daemon is None:
             locks = list(runs.glob("*/lock"))
             text = locks[0].read_text() if locks else ""

@@ -1,6 +1,6 @@
-"""How fast the simulator is, and how the cost of a report grows with trials and atoms. Prints JSON lines.
+"""How fast the simulator is, with few and many trials and atoms. Prints JSON lines.
 
-    python scripts/bench_sim.py [--quick] [--profile POLICY]
+    python scripts/bench_sim.py
 
 Processor time on one core of the whole driver, core, policy and simulated machine, without a journal, on
 the synthetic workload of HyperSched's section 6 (r 5, R 500, eta 4), where one report in about twenty causes a launch,
@@ -15,11 +15,8 @@ for all of them.
 
 from __future__ import annotations
 
-import argparse
-import cProfile
 import gc
 import json
-import pstats
 import time
 from collections.abc import Iterator, Mapping
 from random import Random
@@ -114,10 +111,9 @@ def _line(
     }
 
 
-def figures(quick: bool) -> Iterator[dict[str, Any]]:
-    rounds, window = (2, 500) if quick else (5, 3_000)
-    sizes = (100, 500) if quick else (100, 300, 1_000, 3_000, 10_000)
-    pools = (8, 64) if quick else (8, 32, 128, 512, 1_024)
+def figures() -> Iterator[dict[str, Any]]:
+    rounds, window = 5, 3_000
+    sizes, pools = (100, 300, 1_000, 3_000, 10_000), (8, 32, 128, 512, 1_024)
     for policy in POLICIES:
         yield from _least("trials", rounds, [(with_trials, policy, n, window) for n in sizes])
         yield from _least("atoms", rounds, [(with_atoms, policy, n, 4 * window) for n in pools])
@@ -130,44 +126,9 @@ def _least(bench: str, rounds: int, works: list[tuple[Any, ...]]) -> Iterator[di
         yield {"bench": bench, **min(lines, key=lambda line: float(line["us_per_report"]))}
 
 
-def growth(found: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The cost of a report at the largest size over that at the smallest."""
-    for policy in POLICIES:
-        for bench in ("trials", "atoms"):
-            costs = [
-                line["us_per_report"]
-                for line in found
-                if line["policy"] == policy and line["bench"] == bench
-            ]
-            yield {
-                "bench": f"{bench} growth",
-                "policy": policy,
-                "times": round(costs[-1] / costs[0], 2),
-            }
-
-
-def profile(policy: str) -> None:
-    driver, executor, search = prepare(policy, 32)
-    profiler = cProfile.Profile()
-    profiler.runcall(run, driver, search, 2_000)
-    print(f"{executor.reports} reports, {executor.launches} launches")
-    pstats.Stats(profiler).sort_stats("tottime").print_stats(35)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few seconds, not to be quoted")
-    parser.add_argument("--profile", metavar="POLICY", help="print where the time goes instead")
-    args = parser.parse_args()
-    if args.profile:
-        profile(args.profile)
-        return
-    found = []
-    for line in figures(args.quick):
+    for line in figures():
         print(json.dumps(line), flush=True)
-        found.append(line)
-    for line in growth(found):
-        print(json.dumps(line))
 
 
 if __name__ == "__main__":

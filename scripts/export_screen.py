@@ -24,7 +24,6 @@ from typing import Any
 from gpusched.daemon import clients
 from gpusched.dashboard.app import Dashboard
 from gpusched.dashboard.model import Standing, from_json
-from gpusched.dashboard.widgets import TrialTable
 from gpusched.driver import assemble
 from gpusched.driver.loop import replay
 from gpusched.errors import GpuschedError, InputError
@@ -39,9 +38,7 @@ def main() -> int:
     )
     parser.add_argument("folder", nargs="?", type=Path, help="an experiment's folder")
     parser.add_argument("--simulate", action="store_true", help="simulate an experiment for it")
-    parser.add_argument("--policy", default="hypersched", help="of the simulation")
     parser.add_argument("--at", type=float, metavar="S", help="when (seconds since it began)")
-    parser.add_argument("--trial", type=int, metavar="N", help="with this trial's details open")
     parser.add_argument("--columns", type=int, default=132)
     parser.add_argument("--rows", type=int, default=34)
     parser.add_argument("--out", type=Path, default=Path("docs/dashboard.svg"))
@@ -51,25 +48,25 @@ def main() -> int:
     try:
         if args.simulate:
             with tempfile.TemporaryDirectory() as runs:
-                view = on_gpus(standing(simulated(Path(runs), args.policy), args.at))
+                view = on_gpus(standing(simulated(Path(runs)), args.at))
         else:
             view = standing(args.folder, args.at)
     except GpuschedError as error:
         print(f"export_screen: {error}", file=sys.stderr)
         return error.exit_code
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(svg(view, args.columns, args.rows, args.trial))
+    args.out.write_text(svg(view, args.columns, args.rows))
     print(f"{args.out}: {view.experiment} at {view.now_s:.1f} s")
     return 0
 
 
-def simulated(runs: Path, policy: str) -> Path:
+def simulated(runs: Path) -> Path:
     """The folder of a new simulated experiment."""
     from kept import simulate_into
 
     from gpusched.sim.setup import Setup
 
-    return simulate_into(runs, Setup(policy=policy, atoms=8, deadline_s=60.0, scaling="sqrt"))[1]
+    return simulate_into(runs, Setup(atoms=8, deadline_s=60.0, scaling="sqrt"))[1]
 
 
 def standing(folder: Path, at: float | None) -> Standing:
@@ -118,14 +115,13 @@ def _usual(hparams: Mapping[str, Any]) -> dict[str, Any]:
     return {"lr": 10 ** (4 * lr - 4), "width": int(16 + 112 * width)}
 
 
-def svg(view: Standing, columns: int, rows: int, trial: int | None) -> str:
+def svg(view: Standing, columns: int, rows: int) -> str:
     async def shown() -> str:
         app = Dashboard(lambda: iter([view]))
         async with app.run_test(size=(columns, rows)) as pilot:
             while app.view is None:
                 await pilot.pause()
-            app.query_one(TrialTable).chosen = trial
-            app.action_open("curves" if trial is None else "trial")
+            app.action_open("curves")
             await pilot.pause(1.5)
             app.console.legacy_windows = False
             return app.export_screenshot(title="gpusched watch")

@@ -1,6 +1,6 @@
 """Does the simulator tell the truth? The same workload run for real, and simulated with what was measured there.
 
-    python scripts/fidelity.py [--seeds N] [--deadline S] [--policy P] [--atoms N] [--keep DIR]
+    python scripts/fidelity.py [--seeds N]
 
 For each seed a real search: the daemon, warm forks, process groups over gloo that sleep instead of training
 (``fidelity_trial.py``, HyperSched's Score(k)), on CPU devices, more of them than cores, since sleeping needs none. What
@@ -40,7 +40,8 @@ from gpusched.sim.workload import Synthetic
 
 TRIAL = Path(__file__).with_name("fidelity_trial.py")
 WITHIN = 0.05
-OPTIONS: Mapping[str, Any] = {"r": 5, "R": 500, "eta": 4.0}
+ATOMS, DEADLINE_S, STEP_S = 4, 50.0, 0.5
+POLICY, OPTIONS = "hypersched", {"r": 5, "R": 500, "eta": 4.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +58,12 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=5, metavar="N")
-    parser.add_argument("--deadline", type=float, default=50.0, metavar="S", help="seconds (50)")
-    parser.add_argument("--step", type=float, default=0.5, metavar="S", help="on one atom (0.5)")
-    parser.add_argument("--policy", default="hypersched", metavar="P")
-    parser.add_argument("--atoms", type=int, default=4, metavar="N")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the experiments there")
-    args = parser.parse_args()
+    seeds = parser.parse_args().seeds
     with tempfile.TemporaryDirectory() as scratch:
-        runs = args.keep or Path(scratch)
-        found = [one(args, runs, seed) for seed in range(args.seeds)]
+        found = [one(Path(scratch), seed) for seed in range(seeds)]
     errors = [line["error"] for line in found]
     total = {
-        "seeds": args.seeds,
-        "policy": args.policy,
+        "seeds": seeds,
         "best": _spread([error["best"] for error in errors]),
         "rungs": {
             rung: _spread([error["rungs"][rung] for error in errors if rung in error["rungs"]])
@@ -82,9 +76,9 @@ def main() -> int:
     return int(worst > WITHIN or bool(missed))
 
 
-def one(args: argparse.Namespace, runs: Path, seed: int) -> dict[str, Any]:
+def one(runs: Path, seed: int) -> dict[str, Any]:
     """A live run, what it measured, and its simulation."""
-    folder = live(args, runs, seed)
+    folder = live(runs, seed)
     record = timeline.read(ExperimentPaths(folder).journal)
     measured = measure(ExperimentPaths(folder), measured_delays(record))
     rungs = _rungs()
@@ -94,12 +88,11 @@ def one(args: argparse.Namespace, runs: Path, seed: int) -> dict[str, Any]:
     }
     live_best = max(metric for _, _, metric in reports if metric is not None)
     kept = json.loads((folder / "best" / "metric.json").read_text())
-    simulated, simulated_when = imagined(args, seed, measured)
+    simulated, simulated_when = imagined(seed, measured)
     came = {rung: at for rung, at in when.items() if at is not None}
     both = [rung for rung in came if rung in simulated_when]
     line = {
         "seed": seed,
-        "policy": args.policy,
         "live": {
             "best": kept.get("value", kept.get("metric")),
             "best_reported": live_best,
@@ -126,17 +119,17 @@ def one(args: argparse.Namespace, runs: Path, seed: int) -> dict[str, Any]:
 # ---------------------------------------------------------------- for real
 
 
-def live(args: argparse.Namespace, runs: Path, seed: int) -> Path:
+def live(runs: Path, seed: int) -> Path:
     """The folder of a finished search."""
-    space = {**Synthetic.space, "step_s": args.step}
+    space = {**Synthetic.space, "step_s": STEP_S}
     recipe = {
         "name": f"fidelity-{seed}",
         "script": str(TRIAL),
-        "deadline": f"{args.deadline:g}s",
+        "deadline": f"{DEADLINE_S:g}s",
         "metric": "score",
         "space": space,
-        "policy": {"name": args.policy, **_known(args.policy)},
-        "devices": f"cpu:{args.atoms}",
+        "policy": {"name": POLICY, **OPTIONS},
+        "devices": f"cpu:{ATOMS}",
         "scaling": "linear",
         "seed": seed,
     }
@@ -149,12 +142,6 @@ def live(args: argparse.Namespace, runs: Path, seed: int) -> Path:
         sys.exit(f"the live run of seed {seed} failed: {done.stderr}{done.stdout[-2000:]}")
     (folder,) = runs.glob(f"fidelity-{seed}-*")
     return folder
-
-
-def _known(policy: str) -> dict[str, Any]:
-    from gpusched.recipe.classes import option_names
-
-    return {key: value for key, value in OPTIONS.items() if key in option_names(policy)}
 
 
 def measure(paths: ExperimentPaths, medians: Delays) -> Measured:
@@ -219,18 +206,16 @@ def _entries(paths: ExperimentPaths) -> Iterator[tuple[Any, list[Launch]]]:
 # ---------------------------------------------------------------- in virtual time
 
 
-def imagined(
-    args: argparse.Namespace, seed: int, measured: Measured
-) -> tuple[Any, dict[int, float]]:
+def imagined(seed: int, measured: Measured) -> tuple[Any, dict[int, float]]:
     """The same search simulated, and when a first trial came to each rung."""
     one_s = measured.step_s[1]
     speedup = {atoms: one_s / step_s for atoms, step_s in measured.step_s.items() if atoms > 1}
     setup = Setup(
-        policy=args.policy,
+        policy=POLICY,
         options=OPTIONS,
         workload=f"synthetic:{one_s!r}",
-        atoms=args.atoms,
-        deadline_s=args.deadline - measured.start_s,
+        atoms=ATOMS,
+        deadline_s=DEADLINE_S - measured.start_s,
         seed=seed,
         scaling=",".join(f"{n}:{s!r}" for n, s in speedup.items()) or "linear",
         assumed="linear",

@@ -1,9 +1,8 @@
 """Reproduces the papers' experiments in the simulator: JSON under docs/figures. See docs/papers.md.
 
-    python scripts/figures.py [NAME ..] [--quick] [--jobs N] [--out DIR] [--list]
+    python scripts/figures.py [NAME ..] [--quick] [--jobs N] [--out DIR]
 
-Without names all of them, which takes hours; ``--quick`` has two seeds
-and tiny grids, a check that everything runs.
+Without names all of them, which takes hours; ``--quick`` has two seeds and tiny grids, a check that everything runs.
 """
 
 from __future__ import annotations
@@ -61,16 +60,11 @@ def main() -> int:
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="processes (one a core)")
     parser.add_argument("--out", type=Path, default=FIGURES, metavar="DIR")
-    parser.add_argument("--list", action="store_true", help="say which figures there are")
     args = parser.parse_args()
     known = {study.name: study for study in STUDIES}
     unknown = [name for name in args.names if name not in known]
     if unknown:
         parser.error(f"unknown figure {', '.join(unknown)}; the figures are {', '.join(known)}")
-    if args.list:
-        for study in STUDIES:
-            print(f"{study.name:<16} {study.title}")
-        return 0
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.names or known:
         run(known[name], args.out, quick=args.quick, jobs=args.jobs)

@@ -66,4 +66,4 @@ def _best_by(run: Result, at: float) -> float:
     return run.history[place - 1][1] if place else 0.0
 
 
-STUDIES = [Study("asha-1", "brackets over time", setups, draw)]
+STUDIES = [Study("asha-1", setups, draw)]

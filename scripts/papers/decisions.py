@@ -151,7 +151,4 @@ def draw(suite: Suite, results: Sequence[Result], folder: Path) -> list[str]:
     return said
 
 
-STUDIES = [
-    Study(suite.name, f"policies on {suite.title}", partial(setups, suite), partial(draw, suite))
-    for suite in SUITES
-]
+STUDIES = [Study(suite.name, partial(setups, suite), partial(draw, suite)) for suite in SUITES]

@@ -135,4 +135,4 @@ def _said(found: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-STUDIES = [Study("hermes-5", "how soon good jobs converge", setups, draw, work)]
+STUDIES = [Study("hermes-5", setups, draw, work)]

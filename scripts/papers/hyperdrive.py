@@ -187,6 +187,6 @@ def draw_mcmc(results: Sequence[Search], folder: Path) -> list[str]:
 
 
 STUDIES = [
-    Study("hyperdrive-12", "time to target and long jobs", setups, draw, work),
-    Study("hyperdrive-mcmc", "POP by the paper's MCMC", setups_mcmc, draw_mcmc, work),
+    Study("hyperdrive-12", setups, draw, work),
+    Study("hyperdrive-mcmc", setups_mcmc, draw_mcmc, work),
 ]

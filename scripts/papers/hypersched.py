@@ -228,10 +228,10 @@ def draw_12a(results: Sequence[Result], folder: Path) -> list[str]:
 
 
 STUDIES = [
-    Study("hypersched-5", "speculation", setups_5, draw_5),
-    Study("hypersched-7", "entrance policy", setups_7, draw_7),
-    Study("hypersched-8", "dynamic allocation", setups_8, draw_8),
-    Study("hypersched-9", "profiling", setups_9, draw_9),
-    Study("hypersched-10", "delay and scaling", setups_10, draw_10),
-    Study("hypersched-12a", "bAbI on CPU cores", setups_12a, draw_12a),
+    Study("hypersched-5", setups_5, draw_5),
+    Study("hypersched-7", setups_7, draw_7),
+    Study("hypersched-8", setups_8, draw_8),
+    Study("hypersched-9", setups_9, draw_9),
+    Study("hypersched-10", setups_10, draw_10),
+    Study("hypersched-12a", setups_12a, draw_12a),
 ]

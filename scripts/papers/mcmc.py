@@ -114,7 +114,7 @@ MAX_POINTS = 100
 NOISE_LOW, NOISE_HIGH = 0.001, 0.3
 SLACK = 0.02
 #: Power of the likelihood. Neighbouring steps err alike, and no curve is quite like those fitted: n steps tell less
-#: than n times as much. 1 is the paper's and too sure of itself (scripts/calibration.py).
+#: than n times as much. 1 is the paper's and too sure of itself.
 TEMPER = 0.3
 
 

@@ -178,7 +178,7 @@ def draw(results: Sequence[Peer], folder: Path) -> list[str]:
     return said
 
 
-STUDIES = [Study("decisions-optuna", "Optuna on curves of real training", setups, draw, work)]
+STUDIES = [Study("decisions-optuna", setups, draw, work)]
 
 
 # ---------------------------------------------------------------- what the configurations are

@@ -116,4 +116,4 @@ def _means(regrets: Iterable[dict[str, Any]], keys: tuple[str, ...]) -> list[dic
     return found
 
 
-STUDIES = [Study("regret", "all policies against an oracle", setups, draw)]
+STUDIES = [Study("regret", setups, draw)]

@@ -81,4 +81,4 @@ def _mean(values: list[float]) -> tuple[float, float]:
     return round(statistics.fmean(values), 5), round(error, 5)
 
 
-STUDIES = [Study("samplers", "random, tpe and gp under three policies", setups, draw, simulate)]
+STUDIES = [Study("samplers", setups, draw, simulate)]

@@ -156,9 +156,6 @@ def _said(found: Sequence[dict[str, object]]) -> list[str]:
 
 
 STUDIES = [
-    Study("seer", "an elastic pool against fixed clusters", setups, draw),
-    Study(
-        *("seer-endless", "the same without R", setups_endless),
-        functools.partial(draw, name="seer-endless"),
-    ),
+    Study("seer", setups, draw),
+    Study("seer-endless", setups_endless, functools.partial(draw, name="seer-endless")),
 ]

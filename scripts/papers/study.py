@@ -26,7 +26,6 @@ class Study:
     """
 
     name: str
-    title: str
     setups: Callable[[bool], list[Setup]]
     draw: Callable[[Sequence[Any], Path], list[str]]
     work: Callable[[Setup], Any] | None = None

@@ -137,4 +137,4 @@ def draw(results: Sequence[list[dict[str, Any]]], folder: Path) -> list[str]:
     return [json.dumps(row) for row in rows]
 
 
-STUDIES = [Study("whatif", "coverage and bias of what-if forecasts", setups, draw, work)]
+STUDIES = [Study("whatif", setups, draw, work)]

@@ -1,11 +1,7 @@
-"""Optuna with TPE and Hyperband, a trial a slot: ``python optuna_hyperband.py UNTIL SEED``.
-
-Trials that sleep are threads of one process; those that train get a process a slot, as Optuna's documentation advises.
-"""
+"""Optuna with TPE and Hyperband, a process a slot, as its documentation advises: ``optuna_hyperband.py UNTIL SEED``."""
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing
 import os
 import sys
@@ -42,24 +38,22 @@ def objective(trial: optuna.Trial) -> float:
     return scores[-1]
 
 
-def search(worker: int, threads: int = 1) -> None:
+def search(worker: int) -> None:
     file = JournalFileBackend(os.environ["PEERS_NOTES"] + "-optuna")
     study = optuna.create_study(
         study_name="peers",
         load_if_exists=True,
-        storage=JournalStorage(file) if threads == 1 else None,
+        storage=JournalStorage(file),
         direction="maximize",
         sampler=optuna.samplers.TPESampler(seed=task.SLOTS * SEED + worker),
         pruner=optuna.pruners.HyperbandPruner(task.FIRST_RUNG, task.R_STEPS, task.ETA),
     )
-    study.optimize(objective, n_jobs=threads, timeout=max(0.0, left_s()))
+    study.optimize(objective, timeout=max(0.0, left_s()))
 
 
 if __name__ == "__main__":
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    if task.TASK["name"] == "score":
-        search(0, threads=task.SLOTS)
-    else:
-        importlib.import_module(task.TASK["module"])  # torch too: once, before the fork
-        with multiprocessing.get_context("fork").Pool(task.SLOTS) as pool:
-            pool.map(search, range(task.SLOTS))
+    import recipe  # noqa: F401  (torch too: once, before the fork)
+
+    with multiprocessing.get_context("fork").Pool(task.SLOTS) as pool:
+        pool.map(search, range(task.SLOTS))

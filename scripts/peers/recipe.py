@@ -1,6 +1,6 @@
-"""The training of ``recipes/digits.py``, ``recipes/charlm.py`` or a task of ``small.py`` for trials of any tool.
+"""The training of ``recipes/charlm.py`` or a task of ``small.py`` for trials of any tool.
 
-A score is the accuracy on data held back, or the loss there with its sign turned.
+A score is the loss, or the share of errors, on data held back, with its sign turned.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if task.TASK["is_small"]:
     DEFAULTS: dict[str, Any] = {}
     train_recipe: Callable[[Any], None] = functools.partial(small.train, name=NAME)
 else:
-    spec = importlib.util.spec_from_file_location("trained", ROOT / "recipes" / f"{NAME}.py")
+    spec = importlib.util.spec_from_file_location("trained", ROOT / "recipes" / "charlm.py")
     recipe = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(recipe)
     DEFAULTS, train_recipe = recipe.DEFAULTS, recipe.train
@@ -71,7 +71,5 @@ def train(
 ) -> None:
     """Train as the recipe does, and report the score of every step."""
     trial = trial or Plain(hparams)
-    trial.report = lambda accuracy=0.0, bits=0.0, loss=0.0, **_: report(
-        trial.step + 1, float(accuracy - bits - (0.0 if accuracy else loss))
-    )
+    trial.report = lambda bits=0.0, loss=0.0, **_: report(trial.step + 1, -float(bits + loss))
     train_recipe(trial)

@@ -1,7 +1,4 @@
-"""Syne Tune on its local backend, a worker a slot: ``python syne_tune_search.py UNTIL SEED ASHA|BOHB``.
-
-(MOBSTER, which its papers recommend, is not in Syne Tune 0.16 any more.)
-"""
+"""Syne Tune's ASHA on its local backend, a worker a slot: ``python syne_tune_search.py UNTIL SEED``."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ import task
 from syne_tune import StoppingCriterion, Tuner
 from syne_tune.backend import LocalBackend
 from syne_tune.config_space import choice, loguniform, randint, uniform
-from syne_tune.optimizer import baselines
+from syne_tune.optimizer.baselines import ASHA
 
-UNTIL, SEED, KIND = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+UNTIL, SEED = float(sys.argv[1]), int(sys.argv[2])
 
 if __name__ == "__main__":
     logging.getLogger().setLevel(logging.ERROR)
     os.environ["SYNETUNE_FOLDER"] = os.environ["PEERS_NOTES"] + "-syne"
-    scheduler = getattr(baselines, KIND)(
+    scheduler = ASHA(
         task.space(
             uniform=uniform,
             loguniform=loguniform,

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import time
@@ -46,4 +45,6 @@ def train(
             print(time.clock_gettime(time.CLOCK_BOOTTIME), step, score, file=file, flush=True)
             report(step, score)
 
-        importlib.import_module(TASK["module"]).train(hparams, noted, trial)
+        import recipe  # torch with it
+
+        recipe.train(hparams, noted, trial)

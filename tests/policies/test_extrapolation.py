@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import special
 
 from gpusched.policies.extrapolation import (
     MAX_STEPS,
@@ -19,7 +20,6 @@ from gpusched.policies.extrapolation import (
     extrapolate,
     remaining,
 )
-from scripts.calibration import interval
 
 Array = NDArray[np.float64]
 
@@ -44,6 +44,15 @@ def synthetic(seed: int) -> Array:
     share = random.random()
     fall = share * np.exp(-x / fast) + (1 - share) * np.exp(-x / slow)
     return np.asarray(np.clip(end - (end - start) * fall + noise, 0, 1))
+
+
+def interval(prediction: Prediction) -> tuple[float, float]:
+    """The central 90 % interval of y at the last step."""
+    means, scales = prediction.means[:, -1], prediction.scales[:, -1]
+    grid = np.linspace(means.min() - 6 * scales.max(), means.max() + 6 * scales.max(), 4001)
+    below = prediction.weights @ special.ndtr((grid - means[:, None]) / scales[:, None])
+    low, high = np.searchsorted(below, [0.05, 0.95])
+    return float(grid[low]), float(grid[min(high, len(grid) - 1)])
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scripts.calibration import interval
 from scripts.papers.mcmc import McmcPredictor
-from tests.policies.test_extrapolation import check_calibration
+from tests.policies.test_extrapolation import check_calibration, interval
 
 
 def test_it_finds_the_curve_it_was_given() -> None:
