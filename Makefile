@@ -17,12 +17,12 @@ BESIDE := -n 4 --dist worksteal
 PIP     := -m pip --disable-pip-version-check install -qq --no-compile -c constraints.txt
 COMPILE := $(BIN)/python -m compileall -q -j 0 -x '/tests?/' $(VENV)/lib
 # An environment that sees this folder and the packages of .venv after its own.
-ON_TOP = test -x $(1)/bin/python || { $(BIN)/python -m venv $(1) && \
+ON_TOP = $(BIN)/python -m venv $(1) && \
 	$(BIN)/python -c "import site; print('$(CURDIR)', *site.getsitepackages(), sep='\n')" > \
-	"$$($(1)/bin/python -c 'import site; print(site.getsitepackages()[0])')/first.pth"; }
+	"$$($(1)/bin/python -c 'import site; print(site.getsitepackages()[0])')/first.pth"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs bench pictures torture clean test-integrations test-slow-disk test-wheel
+.PHONY: help demo test check docs bench pictures torture clean pin test-integrations test-slow-disk test-wheel
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,9 +61,10 @@ test-integrations: $(LIBRARIES)/.installed ## Run searches with Lightning, trans
 	@$(LIBRARIES)/bin/python -m pytest -q $(BESIDE) -m "integrations and not slow" \
 		tests/integrations tests/samplers tests/loggers tests/executors/cluster
 
-bench: $(STAMP) ## Measure launch time and the cost of reports
+bench: $(STAMP) ## Measure launches, resizes and reports, as in docs/benchmarks.md
 	@$(BIN)/python scripts/bench_launch.py
-	@$(BIN)/python scripts/bench_reports.py --trials 32 --step 0.1 --seconds 30
+	@$(BIN)/python scripts/bench_resize.py
+	@$(BIN)/python scripts/bench_reports.py
 
 pictures: $(STAMP) ## Draw the dashboard's pictures in the documentation again, from a simulated search
 	@$(BIN)/python scripts/export_screen.py --simulate --at 16 --columns 160 --rows 38
@@ -71,6 +72,14 @@ pictures: $(STAMP) ## Draw the dashboard's pictures in the documentation again, 
 
 torture: $(STAMP) ## Run the long tests: kills, fuzzing (ONLY=sockets: those with this in their name)
 	@$(BIN)/python -m pytest -q -s -m slow --timeout 3600 $(if $(ONLY),-k "$(ONLY)")
+
+# PIP='-m pip install -qq' installs the newest versions; torch's and torchvision's are set by hand.
+pin: $(CHECK)/.installed $(DOCS)/.installed $(LIBRARIES)/.installed ## Write what is installed into constraints.txt
+	@{ echo "# Exact versions of everything, written by \`make pin\`. A release is tested with these;"; \
+		echo "# pyproject.toml says what it may run with."; \
+		for one in $(CHECK) $(DOCS) $(LIBRARIES); do $$one/bin/python -m pip freeze; done | \
+		sed -n 's/^\([A-Za-z0-9._-]*==[^+]*\).*/\1/p' | tr 'A-Z_' 'a-z-' | sort -u; } > $(VENV)/pins
+	@mv $(VENV)/pins constraints.txt
 
 clean: ## Remove the environments, caches and build leftovers; keeps runs/
 	@rm -rf $(VENV) $(CHECK) $(DOCS) $(LIBRARIES) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -80,7 +89,8 @@ clean: ## Remove the environments, caches and build leftovers; keeps runs/
 # onto a machine without a GPU. torchvision without its dependencies, for the same reason (only some recipes need it).
 $(STAMP): pyproject.toml constraints.txt
 	@echo "[1/4] virtual environment in $(VENV)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("gpusched needs Python 3.11 or newer; name one: make demo PYTHON=python3.12")'
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) # without pip it was begun on a system that lacked python3-venv
 	@echo "[2/4] torch (the largest part; minutes on the first run)"
 	@$(BIN)/python $(PIP) "$$(grep '^torch==' constraints.txt)"
 	@echo "[3/4] gpusched and what its tests need"
@@ -93,7 +103,7 @@ $(STAMP): pyproject.toml constraints.txt
 $(CHECK)/.installed: $(STAMP)
 	@echo "[check] linters and types in $(CHECK)"
 	@$(call ON_TOP,$(CHECK))
-	@$(CHECK)/bin/python $(PIP) ruff mypy types-psutil deptry packaging build
+	@$(CHECK)/bin/python $(PIP) ruff mypy types-psutil deptry build
 	@touch $@
 
 $(DOCS)/.installed: $(STAMP)
