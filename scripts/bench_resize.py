@@ -1,4 +1,4 @@
-"""What does a resize cost the training? Idle time: from the last step before it to the first step after it.
+"""Cost of a resize to the training: idle time from the last step before it to the first step after it.
 
     python scripts/bench_resize.py        three times, some minutes on an idle machine
 

@@ -70,7 +70,7 @@ def simulated(runs: Path) -> Path:
 
 
 def standing(folder: Path, at: float | None) -> Standing:
-    """Where the experiment stood at ``at``, as its daemon showed it. Raises GpuschedError."""
+    """Return where the experiment stood at ``at``, as its daemon showed it. Raises GpuschedError."""
     paths = ExperimentPaths(folder.resolve())
     if not paths.is_experiment:
         raise InputError(f"{folder}: this folder is no experiment")

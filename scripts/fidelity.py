@@ -46,7 +46,7 @@ POLICY, OPTIONS = "hypersched", {"r": 5, "R": 500, "eta": 4.0}
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a live run took. ``start_s``: until the daemon could launch. ``step_s``: between reports, by atoms."""
+    """Times of a live run. ``start_s``: until the daemon could launch. ``step_s``: between reports, by atoms."""
 
     start_s: float
     delays: Delays

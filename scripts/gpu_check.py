@@ -1,4 +1,4 @@
-"""What a real GPU does: its driver's answers, how long processes and memory take to go, starts, resizes, endings.
+"""Measurements on a real GPU: its driver's answers, how long processes and memory take to go, starts, resizes, endings.
 
     python scripts/gpu_check.py                # on one free GPU; says so and ends with 0 where there is none
     python scripts/gpu_check.py --cpu          # a rehearsal on one CPU slot: the same code, other figures

@@ -1,4 +1,4 @@
-"""What work costs, in function calls: unlike seconds, they are the same on a busy machine."""
+"""Cost of work in function calls: unlike seconds, they are the same on a busy machine."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class FragileJournal:
 
 @dataclass
 class Facts:
-    """What a new daemon finds out beside the trials: which devices are out of order."""
+    """Facts that a new daemon finds out beside the trials: which devices are out of order."""
 
     quarantined: dict[str, QuarantineChanged] = field(default_factory=dict)
 

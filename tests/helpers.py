@@ -69,14 +69,14 @@ class ScriptedPolicy(base.Policy):
 
 
 class SetTimer(NamedTuple):
-    """What ``expect`` sees of a timer that the event set."""
+    """Timer that the event set, as ``expect`` sees it."""
 
     timer: str
     at: float
 
 
 class Finish(NamedTuple):
-    """What ``expect`` sees of an event that ended the search."""
+    """End of the search by the event, as ``expect`` sees it."""
 
     reason: str
 
@@ -146,12 +146,12 @@ class Script:
     # ------------------------------------------------------------ the policy's next decisions
 
     def wants(self, *decisions: Decision) -> Self:
-        """What the policy answers when atoms are free, one each time it is asked."""
+        """Have the policy answer so when atoms are free, with one decision each time."""
         self.policy.capacity.extend(decisions)
         return self
 
     def decides(self, *decisions: Decision) -> Self:
-        """What the policy answers to the next report."""
+        """Have the policy answer so to the next report."""
         self.policy.on_next_report.extend(decisions)
         return self
 

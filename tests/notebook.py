@@ -57,7 +57,7 @@ class Notebook:
 
 
 def on_disk(path: Path) -> list[tuple[str, list[Command]]]:
-    """What somebody else reads in the journal now: kinds of events, and their commands."""
+    """Return what another reader finds in the journal now: kinds of events, and their commands."""
     other = sqlite3.connect(path)
     rows = other.execute("SELECT kind, commands FROM events ORDER BY seq").fetchall()
     other.close()

@@ -129,11 +129,11 @@ class Search:
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def entries(self) -> list[Entry]:
-        """What the journal holds; only while no daemon lives."""
+        """Return what the journal holds; only while no daemon lives."""
         return read(self.paths.journal)
 
     def view(self) -> Any:
-        """What ``status --json`` prints, asked for in this process: half a second quicker."""
+        """Return what ``status --json`` prints, asked for in this process: half a second quicker."""
         return session.view(self.paths)
 
     def wait_for(self, condition: Callable[[Any], Any]) -> Any:

@@ -83,7 +83,7 @@ def _check_pickle(source: Path) -> None:
 
 
 def test_sockets_are_local() -> None:
-    """Where an internet socket is made it is bound to the loopback in the same function, but for a cluster's line."""
+    """An internet socket is bound to the loopback in the function that makes it, but for a cluster's line."""
     for source in SOURCES:
         _check_sockets(source)
 

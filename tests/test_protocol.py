@@ -62,7 +62,7 @@ DECODERS = [
 
 
 def decoded(line: bytes, decoders: list[Any]) -> Iterator[Any]:
-    """What each of these makes of a line, where it knows the kind."""
+    """Yield what each decoder makes of a line of a kind that it knows."""
     for decode in decoders:
         with suppress(BadFrame):
             yield decode(line)

@@ -156,7 +156,7 @@ class Box:
         return time.monotonic() - began_s
 
     def note(self, trial: int, name: str, incarnation: int = 1) -> dict[str, Any]:
-        """What the script wrote down."""
+        """Return what the script wrote down."""
         path = self.paths.trial(trial).root / f"{name}-{incarnation}.json"
         end = time.monotonic() + PATIENCE_S
         while not path.exists():

@@ -1,4 +1,4 @@
-"""What a driver really says: NVML's answers and their latencies, memory across a kill, the words of faults.
+"""Answers of a real driver: NVML's answers and their latencies, memory across a kill, the words of faults.
 
 These parts decide most: the rule of release (``gpusched/devices/release.py``) stands on them. They need no trial.
 """

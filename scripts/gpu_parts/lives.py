@@ -1,4 +1,4 @@
-"""What launches, ends and resizes take: one trial at a time on one device."""
+"""Times of launches, ends and resizes: one trial at a time on one device."""
 
 from __future__ import annotations
 

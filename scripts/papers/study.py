@@ -1,4 +1,4 @@
-"""What the studies share: from setups to points (mean and 95% interval over seeds), and JSON."""
+"""Parts that the studies share: from setups to points (mean and 95% interval over seeds), and JSON."""
 
 from __future__ import annotations
 

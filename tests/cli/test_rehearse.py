@@ -232,7 +232,7 @@ def test_a_rehearsal_leaves_nothing_in_other_tools(tmp_path: Path) -> None:
 def test_a_trial_left_alone_for_which_there_was_no_time_is_told(
     had: int, error: str | None, is_told: bool
 ) -> None:
-    """One that failed was said to have had too little time."""
+    """A script that failed is not said to have had too little time."""
     moved, alone = (
         RehearsedTrial(
             [RehearsedLaunch(1, [[{"step": n + 1}] for n in range(most)], why)] * launches

@@ -38,7 +38,7 @@ def test_a_checkpoint_of_a_step_that_was_never_reported_is_not_kept() -> None:
 
 
 def test_the_atoms_of_the_best_model_are_those_it_was_trained_on() -> None:
-    """It had none where its device was lost before the checkpoint was on disk."""
+    """The device of the trial is lost here before the checkpoint is on disk."""
     script = stages.starting().report(0, 0.5).drop().quarantined("d0").drop().saved(0, 1).drop()
     assert (script.trial(0).atoms, script.state.best.atoms) == (0, 1)
 

@@ -1,4 +1,4 @@
-"""Where configurations come from: a sampler that learns is asked in time, and a person's own are not counted."""
+"""Sources of configurations: a sampler that learns is asked in time, and a person's own are not counted."""
 
 from __future__ import annotations
 

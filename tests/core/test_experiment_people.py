@@ -1,4 +1,4 @@
-"""What people ask for, and the deadline, in every stage a trial can be in."""
+"""Wishes of people, and the deadline, in every stage a trial can be in."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_a_trial_whose_checkpoints_were_removed_stays_over_and_the_policy_is_tol
     ids=["not begun", "killed as it began", "killed before its second report"],
 )
 def test_a_trial_that_had_saved_nothing_begins_again(until: Callable[[], Script]) -> None:
-    """One that had reported in the 0.1 s until it was killed stayed over."""
+    """A trial that reports in the 0.1 s until it is killed continues as well."""
     script = until().exited(0, "killed").drop().released("d0").drop()
     assert script.trial(0).state is S.STOPPED
     script.reopened(checkpoints={7: 1})

@@ -19,7 +19,7 @@ etas = st.sampled_from([1.5, 2.0, 3.0, 4.0, 10.0])
 
 
 class Naive:
-    """What the papers say, without a thought for speed."""
+    """Rung as the papers have it, without a thought for speed."""
 
     def __init__(self) -> None:
         self.recorded: list[tuple[int, float]] = []

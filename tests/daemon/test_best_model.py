@@ -1,4 +1,4 @@
-"""What ``gpusched.load`` gives: the best model, whole, or a reason."""
+"""``gpusched.load`` gives the best model, whole, or a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be removed of an experiment's checkpoints, and what never."""
+"""Checkpoints of an experiment: which may be removed, and which never."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a daemon that takes over sets right beyond the replay. (With real processes: ``tests/torture``.)"""
+"""Resuming: what a daemon that takes over sets right beyond the replay. (With real processes: ``tests/torture``.)"""
 
 from __future__ import annotations
 

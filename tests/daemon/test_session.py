@@ -98,7 +98,7 @@ def test_a_daemon_that_listens_and_says_nothing_is_an_error_of_its_own(
 def test_a_daemon_of_another_machine_is_named(
     paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asked used to wait for half a minute, and was told that it is not running."""
+    """A client names the other machine at once, and does not say that the search is not running."""
     with monkeypatch.context() as there:
         there.setattr(socket, "gethostname", lambda: "first")
         lock = Lock.take(paths.lock)

@@ -19,7 +19,7 @@ OVER = Standing(experiment="x", state="finished")
 
 
 class Inbox:
-    """What was posted."""
+    """Record of what was posted."""
 
     def __init__(self) -> None:
         self.words: list[tuple[str, Any]] = []

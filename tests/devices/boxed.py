@@ -59,7 +59,7 @@ class Boxed(Sandbox):
         return wait_until(holds, lambda: f"{name}: {self.asks('status', name).text}\n{self.log()}")
 
     def shown(self) -> list[Any]:
-        """What ``gpus --json`` prints."""
+        """Return what ``gpus --json`` prints."""
         return [json.loads(line) for line in self.asks("gpus", "--json").out.splitlines()]
 
     def end(self) -> None:
@@ -81,7 +81,7 @@ def boxed(tmp_path: Path) -> Iterator[Boxed]:
 
 
 def running_on(view: Any) -> dict[str, int]:
-    """Which trial holds which device, where it has reported."""
+    """Return the trial that holds each device, where it has reported."""
     held = {d["id"]: d["trial"] for d in view["devices"] if d["state"] == "held"}
     steps = {trial["id"]: trial["step"] for trial in view["trials"]}
     return {device: trial for device, trial in held.items() if steps.get(trial, 0) > 0}

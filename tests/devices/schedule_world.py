@@ -76,7 +76,7 @@ class World:
         return next(gpu for gpu in self.driver.gpus if gpu.uuid == device.partition("#")[0])
 
     def dirty(self, gpu: FakeGpu, *, foreign_older_than: float = 0.0, share: str = "") -> str:
-        """Who is on the GPU, as far as any driver call could tell; empty if nobody.
+        """Name who is on the GPU, as far as any driver call could tell; empty if nobody.
 
         ``share``: only what is in that device's way, its own trials' remains and strangers.
         """

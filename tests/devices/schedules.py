@@ -140,7 +140,7 @@ class Executor:
         self._world_at = 0.0
 
     def __getattr__(self, name: str) -> Any:
-        """What concerns trials alone."""
+        """Pass on what concerns trials alone."""
         return getattr(self.sim, name)
 
     def emit(self, event: DeviceEvent) -> None:
@@ -460,7 +460,7 @@ class Schedule(World):
 
 
 def play(seeds: Iterable[int], folder: Path, shares: int = 1) -> Counter[str]:
-    """What happened in a search for each seed. A failure names its seed, which repeats it."""
+    """Count what happens in a search for each seed. A failure names its seed, which repeats it."""
     counts: Counter[str] = Counter()
     for seed in seeds:
         home = folder / str(seed)

@@ -20,7 +20,7 @@ from tests.devices.virtual_time import VirtualClock
 
 
 def opened(devices: Devices) -> tuple[tuple[Device, ...], list[str]]:
-    """What there is, and what is remarked on the opening."""
+    """Return the devices, and what is remarked on the opening."""
     watched = Watched(devices, VirtualClock())
     return watched.open(), watched.notes
 

@@ -1,4 +1,4 @@
-"""What every kind of device keeps to: the contract of ``devices.base.Devices``."""
+"""Contract of ``devices.base.Devices``, which every kind of device keeps to."""
 
 from __future__ import annotations
 

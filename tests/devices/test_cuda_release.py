@@ -89,7 +89,7 @@ def test_a_gpu_with_a_screen_is_used_again_by_a_search_that_is_resumed(
     more: int,
     is_free: bool,
 ) -> None:
-    """What it had in use when the search began says whether a trial has left something, unless the machine rebooted."""
+    """Memory in use when the search began says whether a trial has left something, unless the machine rebooted."""
     box = make_box(gpu(0, idle=400 * MIB))
     box.driver.start(box.gpus[0], 12, 90 * MIB, command="Xorg", ours=False).graphics = True
     monkeypatch.setattr("gpusched.devices.idle.boot_id", lambda: "0")

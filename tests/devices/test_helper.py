@@ -102,7 +102,7 @@ def test_nothing_blocks_while_a_gpu_hangs(real: Real) -> None:
     loop.run_until((box / GPUS[0] / "hung").exists)
 
     def look() -> None:
-        """Whatever the devices want to do, at once and all of it."""
+        """Do all that the devices want to do, at once."""
         actions, loop.wanted = loop.wanted, []
         for action in actions:
             action()
@@ -119,7 +119,7 @@ def test_nothing_blocks_while_a_gpu_hangs(real: Real) -> None:
 
 
 def test_a_helper_that_takes_long_to_die_is_not_forgotten() -> None:
-    """Nobody may forget a child that still runs: Python warns, and this suite takes that for an error."""
+    """A child that still runs is not forgotten: Python would warn, and this suite takes that for an error."""
     process = helper.Helper(Processes())
     process.kill()
     del process

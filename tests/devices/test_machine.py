@@ -1,4 +1,4 @@
-"""Which GPUs ``CUDA_VISIBLE_DEVICES`` and ``devices:`` leave; islands, and what the ranks are given."""
+"""GPUs that ``CUDA_VISIBLE_DEVICES`` and ``devices:`` leave; islands, and what the ranks are given."""
 
 from __future__ import annotations
 

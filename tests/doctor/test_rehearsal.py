@@ -19,7 +19,7 @@ WAY = ((1, 1), (1, 1), (2, 2), (1, 1))
 
 
 def row(step: int, atoms: int = 1, rank: int = 0) -> dict[str, Any]:
-    """What a right script writes down: a rate that falls by the epoch and follows the atoms, 8 samples an epoch."""
+    """Write down what a right script does: a rate that falls by the epoch and follows the atoms, 8 samples an epoch."""
     rate = 0.1 * 0.9 ** (step - 1)
     updates = 4 // atoms
     return {
@@ -126,7 +126,7 @@ def test_a_right_trial_has_no_finding_and_says_what_was_compared() -> None:
 
 
 def test_a_difference_that_rounding_may_explain_is_told_with_its_size() -> None:
-    """One transition of a replay buffer was another after a pause, and nothing said so."""
+    """One transition of a replay buffer is another after a pause."""
     found = judgement(each(1, end=lambda step: [float(step), 0.008]))
     assert found.verdicts["after a pause", "parameters"] == ("same", "apart by 0.8% of their way")
 

@@ -115,7 +115,7 @@ def test_people_are_told_of_nothing_that_is_not_on_disk(
 
 
 def test_the_wish_of_a_person_is_on_disk_at_once(path: Path, journal: Journal) -> None:
-    """Whoever had asked was told so, and a daemon that died within 0.25 s had forgotten it."""
+    """A person who has been told that a wish is granted loses nothing when the daemon dies at once."""
     script = Script(devices=1).wants(Start(1)).start().drop().report(0).drop()
     driver = Driver(script.experiment, Notebook(), journal)
     driver.handle([LimitsMoved(at=2.0, deadline_s=3000.0)])

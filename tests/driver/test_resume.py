@@ -1,4 +1,4 @@
-"""What the state implies, resume, and replay."""
+"""Resume and replay: commands that the state implies are issued again."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_what_died_meanwhile_is_launched_again(journal: Journal) -> None:
 
 def test_a_launch_that_a_resume_fills_in_is_not_taken_for_one_that_never_began() -> None:
     class Forgetful(Notebook):
-        """None of the trials that should live has begun."""
+        """Executor with which no trial that should live has begun."""
 
         def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
             super().reconcile(live)
@@ -144,7 +144,7 @@ def test_a_launch_that_a_resume_fills_in_is_not_taken_for_one_that_never_began()
 
 
 def entries_of(script: Script) -> list[Entry]:
-    """What the journal of this script holds."""
+    """Return what the journal of this script holds."""
     again = Experiment(script.rules, stages.running().policy, lambda n: {"n": n})
     again.policy.capacity.append(Start(1))
     found = []

@@ -35,7 +35,7 @@ def hear_ctrl_c() -> None:
 
 @dataclass
 class Result:
-    """What a command did."""
+    """Outcome of a command."""
 
     code: int
     out: str
@@ -141,7 +141,7 @@ class Sandbox(Search):
 
 
 def told(process: subprocess.Popen[str], word: str) -> str:
-    """What it has written to its standard error, once this is there."""
+    """Return what a process has written to standard error, once this word is there."""
     assert process.stderr is not None
     said = b""
     while word.encode() not in said:

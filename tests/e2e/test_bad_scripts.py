@@ -1,4 +1,4 @@
-"""What a training script can do wrong: one clear message, the right exit code, nothing else suffers."""
+"""Mistakes of a training script: one clear message, the right exit code, nothing else suffers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``gpusched best`` names is the best that was reported, however the trial ended; or it says how far behind."""
+"""``gpusched best`` names the best report, however its trial ended, or says how far behind that it is."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ if child == 0:
     os._exit(int(torch.ones(7, device="cuda").sum().item()))
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-"""What the warm server does: import all there is, then fork."""
+"""Program that imports all that the warm server does, then forks."""
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""What every command prints with ``--json`` in real searches has the keys that docs/agents.md names."""
+"""Every command prints with ``--json``, in real searches, the keys that docs/agents.md names."""
 
 from __future__ import annotations
 

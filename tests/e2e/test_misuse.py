@@ -84,7 +84,7 @@ def test_a_model_whose_shape_depends_on_the_number_of_ranks(sandbox: Sandbox) ->
 
 
 def test_out_of_memory(sandbox: Sandbox) -> None:
-    """What does not fit fails and says so."""
+    """A batch that does not fit into memory fails and says so."""
     space = {"batch": {"choice": [64, 4096]}, "memory": {"choice": ["gpu", "host"]}}
     recipe = sandbox.recipe(
         "greedy.py", space=space, policy={"name": "fifo", "R": 2}, max_trials=4, preload=None

@@ -77,7 +77,7 @@ def test_a_policy_that_failed_is_mended_and_the_search_resumed(
 
 @pytest.mark.slow
 def test_run_says_why_its_daemon_failed(sandbox: Sandbox, tmp_path: Path) -> None:
-    """What breaks gpusched itself is a fault of gpusched's own, also where a policy has done it."""
+    """A policy that breaks gpusched itself ends the search with a fault of gpusched's own."""
     mine = tmp_path / "mine.py"
     first, does = (
         "scores = self.scores",

@@ -36,7 +36,7 @@ def of_trial(folder: Path, trial: int, incarnation: int = 1) -> list[int]:
 
 
 def listening_addresses(pids: Sequence[int]) -> set[str]:
-    """Where these processes listen, over all protocols of the internet, as /proc/net writes it."""
+    """Return where these processes listen, over all protocols of the internet, as /proc/net writes it."""
     inodes = set()
     for pid in pids:
         with suppress(OSError):  # it may end while it is looked at, or close a descriptor
@@ -53,7 +53,7 @@ def listening_addresses(pids: Sequence[int]) -> set[str]:
 
 
 def wait_for(path: Path) -> Any:
-    """What a scenario's ``note`` left, or another file that is there whole or not at all."""
+    """Return what a scenario's ``note`` left, or another file that is there whole or not at all."""
     wait_until(path.exists)
     return json.loads(path.read_text())
 
@@ -113,7 +113,7 @@ class Lab:
         return self.paths.trial(trial).logs(incarnation)
 
     def left_of(self, trial: int, incarnation: int = 1) -> list[int]:
-        """What is left of an incarnation beside its shim, which may be writing its last lines."""
+        """Return the processes left of an incarnation beside its shim, which may be writing its last lines."""
         claim = read_claim(self.paths.trial(trial).shim(incarnation))
         shim = claim.shim.pid if claim is not None and claim.shim is not None else None
         return [pid for pid in of_trial(self.folder, trial, incarnation) if pid != shim]

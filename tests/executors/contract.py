@@ -1,4 +1,4 @@
-"""What every executor promises (``gpusched/executors/base.py``), as tests to inherit.
+"""Contract of every executor (``gpusched/executors/base.py``), as tests to inherit.
 
 An implementation gives a fixture ``rig``: an executor with at least four free devices, and how a trial is told,
 through its hyperparameters, how many steps to report before it finishes by itself, or at which step to fail. A rig may

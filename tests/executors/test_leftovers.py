@@ -1,4 +1,4 @@
-"""What a trial may leave on the machine beside its processes: a flood of output, and shared memory."""
+"""Leftovers of a trial on the machine beside its processes: a flood of output, and shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank finds when it begins, and what it leaves: as under torchrun, one process of its own each."""
+"""Ranks find and leave what they would under torchrun; each is a process of its own."""
 
 from __future__ import annotations
 

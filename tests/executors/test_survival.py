@@ -1,4 +1,4 @@
-"""Who dies, and who lives on: the daemon, the warm server, a shim; and what a new daemon finds out."""
+"""Deaths and survivors: the daemon, the warm server, a shim; and what a new daemon finds out."""
 
 from __future__ import annotations
 

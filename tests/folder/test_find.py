@@ -1,4 +1,4 @@
-"""Which experiment is meant, and whether a daemon holds it."""
+"""Finding an experiment: which is meant, and whether a daemon holds it."""
 
 from __future__ import annotations
 

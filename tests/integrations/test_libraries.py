@@ -173,7 +173,7 @@ RUNNER = (
 
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What the launch of each script with a mistake in it has said."""
+    """Return what the launch of each script with a mistake in it has said."""
     folder = tmp_path_factory.mktemp("mistakes")
     (folder / "play.py").write_text(RUNNER)
     for name, (script, right, wrong, _) in MISTAKES.items():

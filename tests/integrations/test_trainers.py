@@ -96,7 +96,7 @@ def with_transformers(kind: str, epochs: int = 4) -> list[float]:
 
 @pytest.mark.parametrize("kind", ["causal", "classifier"])
 def test_2_transformers_evaluates_and_trains_alike_on_two_ranks(bench: Bench, kind: str) -> None:
-    """What is evaluated before and after training is of no new step; what follows training runs once."""
+    """An evaluation before or after training is of no new step; what follows training runs once."""
     seen = []
     for name, plan in (("alone", [(1, END)]), ("resized", [(1, 1), (2, 3), (1, END)])):
         one = bench.beside(name, metric="eval_loss")
@@ -112,7 +112,7 @@ def test_2_transformers_evaluates_and_trains_alike_on_two_ranks(bench: Bench, ki
 def test_of_several_data_sets_the_one_with_the_metric_is_reported(
     bench: Bench, metric: str
 ) -> None:
-    """Each was a report of its own, the first without the metric; and tables were no metrics."""
+    """Several data sets make one report, with the metric; tables are no metrics."""
     one = bench.beside("several", metric=metric)
     (rank,) = run_ranks(with_transformers, 1, one, 1, ("several",))
     told = [line["m"] for line in one.reports()]

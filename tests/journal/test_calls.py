@@ -25,7 +25,7 @@ from tests.journal_samples import META, ROOT, sample
 
 SOURCE = Path(__file__).with_name("journal_calls.c")
 PASSING = ("EINTR", "short")
-"""What does not happen again and again: whoever is interrupted tries again."""
+"""Faults that pass: an interrupted call is made again."""
 ONCE, FOR_GOOD, SHORT = 0, 1, 2
 
 

@@ -1,4 +1,4 @@
-"""What every policy promises, whatever it decides: the witness that watches it, and the experiments it is put through.
+"""Contract of every policy, whatever it decides: the witness that watches it, and the experiments it is put through.
 
 ``play(name, options, seed)`` runs a random simulated experiment (crashes, losses, hangs, NaN, slow releases, devices
 that go and come back, people who pause and stop trials) with every invariant checked after every event. ``Witness``

@@ -10,7 +10,7 @@ EVERY_STEP: dict[str, Any] = {"b": 1, "eps": 0.5, "R": 100}
 
 
 def judged(best: float, other: float | None, options: dict[str, Any], **rules: Any) -> str:
-    """Where a trial is after its first judgement, when another has ``best``."""
+    """Return where a trial is after its first judgement, when another has ``best``."""
     hand = Hand("bandit", {**EVERY_STEP, **options}, atoms=2, configurations=2, **rules)
     hand.report(0, best)
     hand.report(1, other)

@@ -1,4 +1,4 @@
-"""What every curve predictor promises (``CurvePredictor``), and that its probabilities mean something."""
+"""Contract of ``CurvePredictor``, and whether the probabilities of a predictor mean something."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_where_one_trial_fits_at_a_time_a_converged_leader_makes_room(workloads:
 
 
 def test_the_leader_never_rests() -> None:
-    """Here it has converged, and a look at a newcomer costs little."""
+    """The leader has converged here, and a look at a newcomer costs little."""
     experiment = hand(atoms=2, deadline_s=300.0)
     for step in range(1, 250):
         leader = experiment.policy.leader

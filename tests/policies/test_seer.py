@@ -77,7 +77,7 @@ def test_failed_trials_leave_a_bracket_short() -> None:
 
 
 def test_a_trial_that_may_not_grow_holds_up_no_other() -> None:
-    """Its growth, which was refused each time, came before all others."""
+    """The growth of a trial that is refused each time does not come before all others."""
     hand = example()
     best = max(hand.live)
     hand.trial(best).cap = Cap(1, "failed on 2 atoms")

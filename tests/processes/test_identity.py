@@ -75,7 +75,7 @@ def test_identity_is_pid_and_start_time(start: Start) -> None:
 def test_a_python_without_pidfds_has_the_kernels(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of uv and conda may be built on a kernel that had none: the daemon died at its first launch."""
+    """Pythons of uv and conda may be built on a kernel without pidfds."""
     monkeypatch.delattr(os, "pidfd_open")
     monkeypatch.delattr(signal, "pidfd_send_signal")
     processes.require_pidfds()

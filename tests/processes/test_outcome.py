@@ -1,4 +1,4 @@
-"""What became of an incarnation: the last word decides; else the first error; nothing a trial wrote can break it."""
+"""Outcome of an incarnation: the last word decides; else the first error; nothing a trial wrote can break it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read(file: Path, data: bytes) -> Recipe | InputError:
-    """What comes of a recipe of these bytes; anything else that is raised fails the test."""
+    """Read a recipe of these bytes; anything but InputError that is raised fails the test."""
     file.write_bytes(data)
     try:
         return load_recipe(file)

@@ -1,4 +1,4 @@
-"""What recipes read, play and refuse. That they train, on one rank and on two, is asserted by ``test_runs.py``."""
+"""Details of the recipes: data, games, refusals. ``test_runs.py`` trains them on one rank and on two."""
 
 from __future__ import annotations
 

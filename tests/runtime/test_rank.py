@@ -234,7 +234,7 @@ def test_a_tether_runs_out_and_is_given_back(tmp_path: Path) -> None:
 def test_a_rank_without_a_daemon_looks_whether_it_is_to_leave(
     tmp_path: Path, asked: bool | None
 ) -> None:
-    """None: it has nobody to ask, as it runs alone."""
+    """``asked`` is None for a rank that runs alone: there is no file to look at."""
     leave = tmp_path / "leave" if asked is not None else None
     if leave is not None and asked:
         leave.touch()

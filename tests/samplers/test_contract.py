@@ -1,4 +1,4 @@
-"""What random and grid search promise on each kind of space; then what each of them promises beyond it."""
+"""Contract of random and grid search on each kind of space; then what each promises beyond it."""
 
 from __future__ import annotations
 

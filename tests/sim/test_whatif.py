@@ -54,7 +54,7 @@ def test_gone_on_with_on_its_own_curves_a_search_ends_as_it_did(tmp_path, policy
 
 
 def test_reports_of_many_steps_are_continued_as_such():
-    """Each step was a report of its own, and an hour of iterations took minutes."""
+    """A report of several steps is one report in a future too."""
     curve = {step: 1.0 - 1.0 / step for step in range(50, 501, 50)}
     seen = [SeenTrial(n, curve, 0.01) for n in range(3)]
     made = Future(TrialCurves(seen, None), [0]).curve(0)

@@ -34,7 +34,7 @@ from tests.rig import PATIENCE_S, Search, by_incarnation, end_all, marked, wait_
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SCALE = float(os.environ.get("GPUSCHED_TORTURE", "1"))
-"""How much longer than by default the long forms run."""
+"""Factor by which the long forms run longer than by default."""
 
 
 def times(count: int) -> int:

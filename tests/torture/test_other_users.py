@@ -1,4 +1,4 @@
-"""What another user of this machine can do to a running experiment: nothing. And who listens where."""
+"""Another user of this machine can do nothing to a running experiment; and who listens where."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ FINAL = ("completed", "stopped", "failed")
 STATES = ("starting", "yielding", "stopping", "running")
 """Transitional ones first."""
 VICTIMS = ("shim", "rank 0", "rank 1", "server")
-"""Where torchrun's agent is forked it is in the shim."""
+"""Processes of a warm launch; torchrun's agent is in the shim."""
 BIRTH_S = 5.0
-"""How long to wait for a rank of a trial that starts; it is hit as soon as it is there."""
+"""Time to wait for a rank of a trial that starts, which is hit as soon as it is there."""
 COLD_VICTIMS = ("shim", "agent", "rank 0", "rank 1")
 
 

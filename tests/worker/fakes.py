@@ -1,4 +1,4 @@
-"""What the worker's tests run against: an experiment's folder, a daemon that answers as told, and real ranks.
+"""Surroundings of the worker's tests: an experiment's folder, a daemon that answers as told, and real ranks.
 
 ``run_ranks`` forks processes that join a real gloo group, so a test of four ranks costs a fraction of a second. The
 daemon is a thread with a real unix socket; only its mind is fake.

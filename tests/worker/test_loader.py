@@ -60,7 +60,7 @@ def loaders(
 
 
 def weight_of(loader: TrainingLoader) -> float:
-    """What the gradients of its present batch count."""
+    """Return the weight of the gradients of the loader's present batch."""
     return loader._weight.value
 
 

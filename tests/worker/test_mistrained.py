@@ -484,12 +484,12 @@ def filling_a_buffer(until: int = 8) -> list[int]:
 
 
 def test_a_loop_that_fills_a_buffer_before_it_trains_is_right(bench: Bench) -> None:
-    """It was refused at every resume, as one that evaluates before it trains."""
+    """Such a loop is not taken for one that evaluates before it trains."""
     assert through(bench, filling_a_buffer, [(1, 4), (1, END)])[1] == [[6, 7]]
 
 
 def test_a_schedule_that_is_made_after_track_and_not_tracked_is_refused(bench: Bench) -> None:
-    """It began anew in every launch, in silence."""
+    """Such a schedule would begin anew in every launch, in silence."""
 
     def script(is_tracked: bool) -> None:
         trial = gpusched.init()

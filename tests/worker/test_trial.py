@@ -263,7 +263,7 @@ def test_a_loop_whose_body_reports_several_times_is_so_many_times_as_long(bench:
 
 
 def test_a_loop_that_a_loader_outlives_is_the_same_over_pauses(bench: Bench) -> None:
-    """Each pause, in the middle of an epoch, repeated an iteration; the loop was told to be longer, its end not run."""
+    """A pause in the middle of an epoch repeats no iteration, and what follows the loop runs."""
     tail = bench.root / "tail"
 
     def script() -> None:

@@ -1,4 +1,4 @@
-"""What a script does wrong: the trial fails, and the message says which call, and with what."""
+"""Wrong calls of a script: the trial fails, and the message says which call, and with what."""
 
 from __future__ import annotations
 

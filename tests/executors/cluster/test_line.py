@@ -1,4 +1,4 @@
-"""Who may speak on the line between daemon and node, and what becomes of whoever may not."""
+"""The line between daemon and node: who may speak there, and what becomes of others."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_certificate_of_another_experiment_is_refused(
 
 
 def test_a_node_speaks_to_no_other_daemon(bed: Bed, tmp_path: Path) -> None:
-    """Whoever listens where the daemon did, without its key, is not told anything."""
+    """A process that listens where the daemon did, without the daemon's key, is not told anything."""
     ours, theirs = Keys(tmp_path / "ours"), Keys(tmp_path / "theirs")
     ours.make()
     theirs.make()

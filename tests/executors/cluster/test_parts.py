@@ -1,4 +1,4 @@
-"""What the daemon makes of what nodes say, and of their silence; the daemon is real, nodes and time are played."""
+"""The daemon's side of what nodes say, and of their silence; the daemon is real, nodes and time are played."""
 
 from __future__ import annotations
 
