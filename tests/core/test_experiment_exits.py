@@ -239,7 +239,7 @@ def test_a_trial_that_fails_on_more_atoms_goes_back_and_grows_no_more() -> None:
 
 
 def test_a_growth_that_failed_says_nothing_about_speed() -> None:
-    """A failed growth was taken for a resize from two atoms to one on which a step took as long."""
+    """A failed growth is no resize from two atoms to one on which a step takes as long."""
     script = Script(devices=2, scaling="auto").wants(Start(1)).start().drop()
     script.wait(1.0).report(0, 0.1, step_time_s=1.0).drop()
     speed = script.state.speed

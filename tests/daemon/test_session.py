@@ -67,7 +67,7 @@ def test_a_daemon_that_ends_while_it_is_asked_leaves_the_answer_to_its_files(
 def test_a_daemon_that_has_the_lock_and_never_answers_is_an_error_that_names_its_log(
     paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that is replaying its journal: whoever asked it to stop was told that it is not running."""
+    """A daemon that replays its journal is such a one, and is not said to be gone."""
     monkeypatch.setattr(session, "PATIENCE_S", 0.1)
     lock = hold(paths)
     for asked in (lambda: session.view(paths), lambda: session.ask(paths, "stop")):

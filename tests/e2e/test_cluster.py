@@ -19,7 +19,7 @@ from tests.rig import marked, wait_until
 def test_more_atoms_than_the_largest_node_has_are_refused_and_the_nodes_let_go(
     sandbox: Sandbox,
 ) -> None:
-    """The nodes' processes used to wait for a quarter of an hour, and kept what was reserved."""
+    """The nodes' processes end at once, and keep nothing reserved."""
     (disk := sandbox.root / "tmp").mkdir()
     recipe = sandbox.recipe("good.py", devices="auto", sizes=[3])
     places = {"TMPDIR": str(disk), "GPUSCHED_JOURNALS": str(disk)}

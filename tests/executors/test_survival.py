@@ -301,7 +301,7 @@ def test_a_module_that_cannot_be_preloaded_is_said_and_does_no_harm(tmp_path: Pa
 
 
 def test_a_launch_that_waits_for_imports_is_given_up_at_once(tmp_path: Path) -> None:
-    """A deadline used to wait for the ``preload``."""
+    """A deadline does not wait for the ``preload``."""
     (tmp_path / "script.py").write_text(
         "import os, pathlib\npathlib.Path('ran-' + os.environ['GPUSCHED_INCARNATION']).touch()\n"
     )

@@ -63,7 +63,7 @@ def test_a_durable_file_is_replaced_whole_and_is_ours_alone(tmp_path: Path) -> N
 def test_two_machines_with_one_pid_write_two_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second used to write into the first one's file, and to find none to rename."""
+    """Each machine finds the file that it has written to rename."""
     monkeypatch.setattr(paths.os, "getpid", lambda: 7)
     path = tmp_path / "hparams.json"
     ours, theirs = write_aside(path, b"ours"), write_aside(path, b"theirs")

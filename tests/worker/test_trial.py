@@ -180,7 +180,7 @@ def test_a_held_model_is_committed_as_soon_as_saves_may_cost_time_again(
 def test_19_a_trial_that_is_killed_or_fails_commits_the_best_model_that_it_holds(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The best model was lost: only a trial that left in good order committed it."""
+    """The best model is not lost with a trial that does not leave in good order."""
     monkeypatch.setattr("gpusched.worker.saving.SAVE_SHARE", 1e9)
 
     def script(ends: str) -> None:

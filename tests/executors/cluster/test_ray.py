@@ -69,7 +69,7 @@ def test_an_address_where_nothing_answers_is_named(played: Path, tmp_path: Path)
 
 
 def test_a_call_that_ray_does_not_answer_delays_no_end(played: Path, tmp_path: Path) -> None:
-    """The end of a search used to wait for it, two minutes and a half."""
+    """The end of a search does not wait until the call's limit."""
     played.write_text(RAY + "def init(*_, **__): ...\ndef nodes(): time.sleep(600)\n")
     way = RayBootstrap("auto", tmp_path)
     assert (way.address, way.host) == ("192.0.2.1:6379", "192.0.2.7")
