@@ -184,9 +184,12 @@ class Search(Daemons):
         driver.resume(self.epoch, unusable=unusable, storage_low=storage.is_low(state))
         wish = self.rng.choice([{}, {}, {"add_s": 0.5}, {"max_trials": None, "add_s": 0.5}])
         if state.finished:
-            self.reopened += 1
             wish = {**wish, "add_s": 1.0, "target": None}
-            driver.reopen(resuming.reopened(assembled, wish, BEGAN))
+            try:
+                driver.reopen(resuming.reopened(assembled, wish, BEGAN))
+            except InputError:
+                return  # it died at its very end, and has nothing left
+            self.reopened += 1
         elif wish and state.stopping is None:
             driver.handle([resuming.changed(assembled, wish, now)])
 
