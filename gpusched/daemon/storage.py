@@ -58,7 +58,12 @@ class Needs:
     @classmethod
     def of(cls, state: State) -> Needs:
         best = (state.best.trial, state.best.step) if state.best is not None else None
-        return cls({number: trial.is_final for number, trial in state.trials.items()}, best)
+        # A trial that was cut only for want of time continues if the deadline is moved.
+        over = {
+            number: trial.is_final and (state.finished or trial.cut_atoms is None)
+            for number, trial in state.trials.items()
+        }
+        return cls(over, best)
 
 
 def _in_a_thread(work: Callable[[], None]) -> None:

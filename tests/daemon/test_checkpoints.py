@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.decisions import Start
+from gpusched.core.decisions import NO_STEP_FITS, Start, Stop
 from gpusched.daemon import storage
 from gpusched.daemon.storage import Needs
 from gpusched.executors.best import keep_best
@@ -70,6 +70,20 @@ def test_a_paused_trial_keeps_its_newest_two(paths: ExperimentPaths) -> None:
         "0000/step-00000001",
         *(f"0001/step-000000{step}" for step in ("01", "02", "03", "99")),
     ], "one where the disk is low"
+
+
+def test_a_trial_that_is_cut_for_want_of_time_keeps_its_checkpoint_until_the_search_is_over(
+    paths: ExperimentPaths,
+) -> None:
+    """A disk that was low took it, and with a later deadline the trial began again."""
+    save(paths, 1, 1)
+    made = script("running", "running")
+    made.decides(Stop(1, NO_STEP_FITS)).report(1, 0.8).drop().exited(1, saved=1).drop()
+    assert made.trial(1).is_final
+    assert storage.unneeded(paths, Needs.of(made.state), is_low=True) == []
+    made.asked("stop").drop().exited(0, saved=1).drop()
+    assert made.state.finished
+    assert names(storage.unneeded(paths, Needs.of(made.state))) == ["0001/step-00000001"]
 
 
 def test_the_best_models_checkpoint_stays_until_best_holds_it(paths: ExperimentPaths) -> None:
