@@ -167,11 +167,11 @@ class State:
     @property
     def may_go_on(self) -> bool:
         """Whether something may yet start a trial of a search in which none is live."""
+        if self.devices.draining or WAKE in self.timers:
+            return True
         slots = self.devices.slots.values()
-        return bool(
-            self.devices.draining
-            or WAKE in self.timers
-            or self.awaits_configuration
+        return bool(self.may_draw or self.paused) and bool(
+            self.awaits_configuration
             or self.storage_low  # there may be room again
             or self.atoms_total < self.rules.smallest  # devices may come back from quarantine
             # The first trial may want more than can be used yet.

@@ -104,6 +104,13 @@ def test_on_a_full_disk_it_waits_for_room() -> None:
     script.feed(StorageChanged(at=script.now, low=False, what="room")).expect(launch(0, 2, "d0"))
 
 
+def test_a_full_disk_keeps_no_search_alive_that_has_nothing_left() -> None:
+    """Its devices were held until the deadline."""
+    script = stages.running(max_trials=1)
+    script.feed(StorageChanged(at=0.0, low=True, what="full")).expect_nothing()
+    script.exited(0, "finished").drop().released("d0").expect(Finish("nothing left to run"))
+
+
 def test_what_was_lost_goes_on_from_its_checkpoint() -> None:
     script = stages.running().report(0, 0.4).expect_nothing()
     script.wait(1.0).exited(0, "lost", error="the shim was killed").expect(ConfirmRelease(("d0",)))
