@@ -9,7 +9,8 @@ commands say what an executor must do. Everything else in this package is a part
     events.py ──▶ experiment.py ──▶ commands.py
                    │  records the fact, asks the policy, hands atoms out
                    ├─ requests.py    what people ask for
-                   ├─ transitions.py from decisions (atoms), exits and silence to commands (devices)
+                   ├─ silence.py     trials that have not reported for too long
+                   ├─ transitions.py from decisions (atoms) and exits to commands (devices)
                    │    ├─ exits.py       where a trial goes without its incarnation, with which devices; a search's end
                    │    └─ saving.py      checkpoints, and which is the best
                    ├─ decisions.py   the seam: what a policy sees, is asked, and decides

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from gpusched.core import events, exits, invariants, requests
+from gpusched.core import events, exits, invariants, requests, silence
 from gpusched.core.allocation import DeviceState
 from gpusched.core.commands import Command, Suggest
 from gpusched.core.decisions import Decision, Options, Policy, Resize, Resume, Start
@@ -196,8 +196,7 @@ class Experiment:
         if not is_first:
             return
         state.timers[DEADLINE] = state.rules.deadline_s
-        if state.rules.watch:
-            self._do.watch()
+        silence.watch(state)
 
     def _released(self, event: events.DevicesReleased) -> None:
         for trial_id in sorted(self.state.devices.released(event.devices)):
@@ -236,7 +235,9 @@ class Experiment:
         elif event.timer == WAKE and state.stopping is None:
             self._enact(self.policy.on_wake(state))
         elif event.timer == WATCH and state.stopping is None:
-            self._do.kill_silent(due)
+            for trial, why in silence.silent(state, due):
+                self._do.kill(trial, why=why, stacks=True)
+            silence.watch(state)
 
     def _suggested(self, event: events.Suggested) -> None:
         configurations = self.state.configurations

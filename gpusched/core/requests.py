@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from msgspec import UNSET
 
+from gpusched.core import silence
 from gpusched.core.events import LimitsMoved, UserAsked
 from gpusched.core.state import DEADLINE, LAST_CALL, State
 from gpusched.core.transitions import STOPPED_BY_USER, Transitions
@@ -67,8 +68,7 @@ def move_limits(state: State, do: Transitions, event: LimitsMoved) -> bool:
     state.stopping, state.finished = None, False
     state.watched_since, state.failures = state.now, 0
     state.timers.pop(LAST_CALL, None)
-    if state.rules.watch:
-        do.watch()
+    silence.watch(state)
     untold, state.untold = state.untold, {}
     for trial in list(state.trials.values()):
         step = (event.checkpoints or {}).get(str(trial.id), 0)

@@ -26,20 +26,11 @@ from gpusched.core.decisions import (
 )
 from gpusched.core.events import TrialExited
 from gpusched.core.saving import Saves
-from gpusched.core.state import LAST_CALL, WAKE, WATCH, State
+from gpusched.core.state import LAST_CALL, WAKE, State
 from gpusched.core.trial import NEVER, After, Doom, TrialRecord, TrialState
 
 S = TrialState
 
-#: Period at which the watchdog looks for trials that have been silent for too long (reliability F13).
-WATCH_EVERY_S = 10.0
-
-#: So many of the longest times between two reports may pass in silence, and at least this share of the deadline within
-#: these bounds: a rare evaluation is no hang, and a short search has no time for one.
-STEPS_SILENT = 5
-SILENT_SHARE, LEAST_SILENT_S, MOST_SILENT_S = 1 / 20, 60.0, 600.0
-#: The share of the deadline for a first report while nobody knows what a step takes, and the most.
-UNKNOWN_SHARE, UNKNOWN_MOST_S = 1 / 8, 3600.0
 #: Once the search is over: for a save that was under way, of the best model so far.
 LAST_SAVE_S = 60.0
 
@@ -289,23 +280,6 @@ class Transitions:
             trial.tell(state.now, why)
         self.commands.append(Kill(trial.id, trial.incarnation, grace_s, stacks))
 
-    # ------------------------------------------------------------ silence
-
-    def watch(self) -> None:
-        """Look for silent trials from now on, every ``WATCH_EVERY_S``."""
-        self._state.timers[WATCH] = self._state.now + WATCH_EVERY_S
-
-    def kill_silent(self, due: float) -> None:
-        """Kill and relaunch trials that have not reported for too long; the timer was due at ``due``."""
-        state = self._state
-        if state.now - due > WATCH_EVERY_S:
-            # No trial was heard: the machine, or the daemon, was suspended.
-            state.watched_since = state.now
-        for trial in state.live.values():
-            if trial.has_processes and not trial.doom and (why := _silence(state, trial)):
-                self.kill(trial, why=why, stacks=True)
-        self.watch()
-
     # ------------------------------------------------------------ exit
 
     def exited(self, trial: TrialRecord, event: TrialExited) -> None:
@@ -341,32 +315,3 @@ class Transitions:
             self.launch_if_ready(trial)
         elif is_used:  # the incarnation cannot continue
             self.kill(trial, grace_s=0.0, why=f"{device} was lost: {reason}")
-
-
-def _silence(state: State, trial: TrialRecord) -> str:
-    """Say how long a trial has been silent, where that is too long; else return nothing."""
-    limit_s = _startup_limit_s(state, trial)
-    if trial.steps_since_launch:
-        limit_s = state.rules.hang_limit_s or _hang_limit_s(state, trial)
-    silent_s = state.now - max(trial.heard_at, state.watched_since)
-    if silent_s <= limit_s:
-        return ""
-    return f"no report for {silent_s:.0f} s (limit {limit_s:.0f} s; hang_limit in the recipe allows more)"
-
-
-def _startup_limit_s(state: State, trial: TrialRecord) -> float:
-    """Return how long a launch may take to its first report: a step may be an epoch of hours."""
-    rules, step_s = state.rules, state.step_on_one_atom_s
-    if trial.step_time_s is not None:
-        step_s = trial.step_time_s * state.speedup(max(1, trial.trained_atoms))
-    first_s = rules.hang_limit_s or min(UNKNOWN_MOST_S, UNKNOWN_SHARE * rules.deadline_s)
-    if step_s is not None:
-        first_s = STEPS_SILENT * trial.stride * step_s / state.speedup(max(1, trial.atoms))
-    return max(rules.startup_limit_s, rules.hang_limit_s or 0.0, first_s)
-
-
-def _hang_limit_s(state: State, trial: TrialRecord) -> float:
-    """Return how long a trial may be silent that has reported: now and then it evaluates, or saves, for longer."""
-    least_s = min(MOST_SILENT_S, max(LEAST_SILENT_S, state.rules.deadline_s * SILENT_SHARE))
-    usual_s = max((trial.report_s, *trial.intervals_s))
-    return max(least_s, STEPS_SILENT * usual_s) + 2 * max(trial.save_s, state.longest_save_s)

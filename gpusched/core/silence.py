@@ -1,0 +1,64 @@
+"""Trials that are silent for too long: the watch, and how long a launch, a step or a save may take.
+
+A trial that reports no step may hang in a collective, a loader or a file system, which nothing else tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpusched.core.state import WATCH, State
+from gpusched.core.trial import TrialRecord
+
+#: Period at which silent trials are looked for (reliability F13).
+WATCH_EVERY_S = 10.0
+
+#: So many of the longest times between two reports may pass in silence, and at least this share of the deadline within
+#: these bounds: a rare evaluation is no hang, and a short search has no time for one.
+STEPS_SILENT = 5
+SILENT_SHARE, LEAST_SILENT_S, MOST_SILENT_S = 1 / 20, 60.0, 600.0
+#: The share of the deadline for a first report while nobody knows what a step takes, and the most.
+UNKNOWN_SHARE, UNKNOWN_MOST_S = 1 / 8, 3600.0
+
+
+def watch(state: State) -> None:
+    """Have the timer of the watch fire, if silent trials are looked for in this search."""
+    if state.rules.watch:
+        state.timers[WATCH] = state.now + WATCH_EVERY_S
+
+
+def silent(state: State, due: float) -> Iterator[tuple[TrialRecord, str]]:
+    """Yield trials that have not reported for too long, each with the reason; the timer was due at ``due``."""
+    if state.now - due > WATCH_EVERY_S:
+        # No trial was heard: the machine, or the daemon, was suspended.
+        state.watched_since = state.now
+    for trial in state.live.values():
+        if not trial.has_processes or trial.doom:
+            continue
+        silent_s = state.now - max(trial.heard_at, state.watched_since)
+        if silent_s > (limit_s := _limit_s(state, trial)):
+            why = f"no report for {silent_s:.0f} s (limit {limit_s:.0f} s; hang_limit in the recipe allows more)"
+            yield trial, why
+
+
+def _limit_s(state: State, trial: TrialRecord) -> float:
+    """Return how long a trial may be silent: now and then it evaluates, or saves, for longer."""
+    rules = state.rules
+    if not trial.steps_since_launch:
+        return _startup_limit_s(state, trial)
+    if rules.hang_limit_s:
+        return rules.hang_limit_s
+    least_s = min(MOST_SILENT_S, max(LEAST_SILENT_S, rules.deadline_s * SILENT_SHARE))
+    usual_s = max((trial.report_s, *trial.intervals_s))
+    return max(least_s, STEPS_SILENT * usual_s) + 2 * max(trial.save_s, state.longest_save_s)
+
+
+def _startup_limit_s(state: State, trial: TrialRecord) -> float:
+    """Return how long a launch may take to its first report: a step may be an epoch of hours."""
+    rules, step_s = state.rules, state.step_on_one_atom_s
+    if trial.step_time_s is not None:
+        step_s = trial.step_time_s * state.speedup(max(1, trial.trained_atoms))
+    first_s = rules.hang_limit_s or min(UNKNOWN_MOST_S, UNKNOWN_SHARE * rules.deadline_s)
+    if step_s is not None:
+        first_s = STEPS_SILENT * trial.stride * step_s / state.speedup(max(1, trial.atoms))
+    return max(rules.startup_limit_s, rules.hang_limit_s or 0.0, first_s)
