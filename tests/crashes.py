@@ -31,7 +31,7 @@ from gpusched.recipe.recipe import Recipe
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.setup import Setup, experiment, recipe
 from gpusched.space.space import parse_space
-from tests.helpers import snapshot
+from tests.helpers import rungs_of, snapshot
 
 
 class Crash(Exception):
@@ -250,8 +250,8 @@ class Daemons:
     def _check_rungs(self) -> None:
         """The same facts, the same scores, as without any crash."""
         state = self.experiment.state
-        for rung in self.experiment.policy.rungs:
-            for trial in rung.top(len(rung)):
+        for rung in rungs_of(self.experiment.policy):
+            for trial in rung._entries:
                 curve = self.machine.stories[trial].curve
                 assert rung.score(trial) == curve.metric(rung.milestone) * state.rules.sign
 

@@ -27,10 +27,12 @@ from gpusched.core.commands import Command, Launch
 from gpusched.core.decisions import Decision, TrialView, View
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
+from gpusched.core.rung import Rung
 from gpusched.core.state import State
 from gpusched.core.trial import TrialRecord, TrialState
 from gpusched.journal.rows import commands_from, commands_text, event_body, event_from
 from gpusched.policies import base
+from gpusched.policies.asha import Asha
 from tests.events import exited, reported
 
 
@@ -272,6 +274,11 @@ class Script:
 def _difference(returned: Sequence[Command], expected: Sequence[Command]) -> str:
     lines = [*("", "returned:"), *map(repr, returned), "expected:", *map(repr, expected)]
     return "\n  ".join(lines)
+
+
+def rungs_of(policy: base.Policy) -> Sequence[Rung]:
+    """The rungs of a policy that compares trials at such."""
+    return policy.ladder.rungs if isinstance(policy, Asha) else ()
 
 
 def launch(trial: int, incarnation: int, *devices: str) -> Launch:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from gpusched.core.rules import Rules
-from gpusched.core.rung import Rung
 from gpusched.core.state import State
 from gpusched.core.trial import TrialRecord
 
@@ -135,8 +134,6 @@ class Policy(ABC):
     options_type: ClassVar[type[Any]] = Options
     #: Where the recipe does not give ``R``, it becomes the length of the longest loop that a script has told of.
     options: Any
-    #: The rungs at which trials are compared, lowest first: for people.
-    rungs: Sequence[Rung] = ()
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)

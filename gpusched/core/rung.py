@@ -84,10 +84,6 @@ class Rung:
                     return
                 yield trial
 
-    def top(self, count: int) -> Iterator[int]:
-        """Yield the best ``count`` trials, the best first."""
-        return (trial for _, _, trial in self._order.islice(0, count))
-
     def rank(self, trial: int) -> int:
         """Return 0 for the best trial of this rung."""
         return int(self._order.index(self._entries[trial]))

@@ -28,7 +28,6 @@ class Asha(base.Policy):
     def __init__(self, options: base.HalvingOptions) -> None:
         super().__init__(options)
         self.ladder = Ladder(options.r, options.eta)
-        self.rungs = self.ladder.rungs
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         options = self.options

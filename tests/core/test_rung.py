@@ -45,8 +45,6 @@ def test_rank_cutoff_and_keep_agree_with_the_oracle(values: list[float], eta: fl
         assert rung.record(trial, score)
         naive.recorded.append((trial, score))
         ranked = naive.ranked()
-        assert list(rung.top(len(values))) == ranked
-        assert list(rung.top(2)) == ranked[:2]
         for other in range(trial + 1):
             assert rung.rank(other) == ranked.index(other)
             assert rung.fails(other) != naive.keeps(other, eta)

@@ -9,7 +9,7 @@ def test_milestones_are_r_times_powers_of_eta_below_R() -> None:
     """Section 3.3: "the same evaluation procedure will take place at r*eta epochs, r*eta^2, .."."""
     hand = Hand("asha", {"r": 2, "R": 54, "eta": 3.0}, atoms=1)
     assert hand.policy.ladder.at(53) is None
-    assert [rung.milestone for rung in hand.policy.rungs] == [2, 6, 18]
+    assert [rung.milestone for rung in hand.policy.ladder.rungs] == [2, 6, 18]
 
 
 def test_the_first_to_arrive_is_paused() -> None:
@@ -64,7 +64,7 @@ def test_a_trial_is_judged_once_for_each_rung() -> None:
     hand.train(3, [0.9] * 5)
     assert hand.trial(3).step == 7
     assert hand.where(3) == "running"
-    rung = hand.policy.rungs[0]
+    rung = hand.policy.ladder.rungs[0]
     assert rung.score(3) == 0.8
 
 

@@ -62,7 +62,7 @@ def test_a_trial_waits_in_the_rung_it_was_last_recorded_in() -> None:
     hand.report(1, 0.9)
     hand.report(1, 0.6)
     hand.report(0, 0.5)
-    assert hand.policy.rungs[0].rank(0) == 0
+    assert hand.policy.ladder.rungs[0].rank(0) == 0
     assert hand.where(0) == "paused"
     assert hand.live == [1, 2]
 

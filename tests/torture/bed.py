@@ -30,6 +30,7 @@ from gpusched.errors import GpuschedError
 from gpusched.failpoints import VARIABLE
 from gpusched.folder.files import read_json
 from gpusched.recipe.load import load_recipe
+from tests.helpers import rungs_of
 from tests.rig import PATIENCE_S, Search, by_incarnation, end_all, marked, wait_until
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -211,8 +212,8 @@ class Bed(Search):
     def _check_rungs(self, again: Experiment) -> None:
         """Scores as without any crash: they follow from configuration and milestone alone."""
         state = again.state
-        for rung in again.policy.rungs:
-            for trial in rung.top(len(rung)):
+        for rung in rungs_of(again.policy):
+            for trial in rung._entries:
                 x = state.trials[trial].hparams["x"]
                 expected = x * (1.0 - 0.97**rung.milestone)
                 assert abs(rung.score(trial) - expected) < 1e-12, (trial, rung.milestone)
