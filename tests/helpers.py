@@ -290,7 +290,7 @@ def launch(trial: int, incarnation: int, *devices: str) -> Launch:
 
 
 #: Follows from the rest; asking changes it.
-REMEMBERED = {"_paused_by_score", "_draw", "_next"}
+REMEMBERED = {"_draw", "_next"}
 
 
 def snapshot(experiment: Experiment) -> Any:

@@ -94,9 +94,6 @@ def _check_indices(state: State) -> None:
     paused = {trial.id for trial in trials.values() if trial.state is S.PAUSED}
     assert set(state.live) == live, "live index"
     assert set(state.paused) == paused, "paused index"
-    by_score = [trial.id for trial in state.paused_by_score()]
-    best_first = sorted(paused, key=lambda number: (-state.trials[number].score, number))
-    assert by_score == best_first, "paused trials by score"
     longest_s = max((trial.training_s(state.now) for trial in trials.values()), default=0.0)
     assert abs(state.longest_training_s - longest_s) < 1e-6 * max(1.0, longest_s), (
         "longest training"

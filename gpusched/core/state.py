@@ -6,10 +6,7 @@ Policies get this object as their ``View`` and must not change it; ``Experiment`
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
 from typing import Any
-
-from sortedcontainers import SortedKeyList
 
 from gpusched.core.allocation import DeviceTable
 from gpusched.core.rules import Configurations, Draw, Rules
@@ -35,9 +32,6 @@ class State:
         self.trials: dict[int, TrialRecord] = {}
         self.live: dict[int, TrialRecord] = {}
         self.paused: dict[int, TrialRecord] = {}
-        self._paused_by_score: SortedKeyList[TrialRecord, tuple[float, int]] = SortedKeyList(
-            key=lambda trial: (-trial.score, trial.id)
-        )
         #: Reason for which the policy left atoms free when it was last asked.
         self.declined = ""
         self.best: BestCheckpoint | None = None
@@ -153,10 +147,9 @@ class State:
         mine = (-trial.score, trial.id)
         return sum((-other.score, other.id) < mine for other in self.live.values())
 
-    def paused_by_score(self) -> Iterable[TrialRecord]:
-        """Return paused trials, the best latest score first."""
-        best_first: Iterator[TrialRecord] = iter(self._paused_by_score)
-        return best_first
+    def paused_by_score(self) -> list[TrialRecord]:
+        """Return paused trials, the best latest score first; of equal ones the first."""
+        return sorted(self.paused.values(), key=lambda trial: (-trial.score, trial.id))
 
     @property
     def longest_training_s(self) -> float:
@@ -207,9 +200,8 @@ class State:
             self.unwant(trial)
         if to is TrialState.PAUSED:
             self.paused[trial.id] = trial
-            self._paused_by_score.add(trial)
-        elif self.paused.pop(trial.id, None) is not None:
-            self._paused_by_score.remove(trial)
+        else:
+            self.paused.pop(trial.id, None)
 
     def want(self, trial: TrialRecord) -> None:
         """Have the trial continue as soon as atoms are free."""

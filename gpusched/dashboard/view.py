@@ -186,10 +186,8 @@ def _relevant(state: State) -> list[TrialRecord]:
     failed = [trial for trial in trials.values() if trial.state is TrialState.FAILED]
     chosen |= {trial.id: trial for trial in (*failed[:1], *failed[-FAILURES:])}
     room = LIMIT - len(chosen)
-    # Paused trials are kept in order; a sort of all trials twice a second would be dear.
-    paused = (trial for trial in state.paused_by_score() if trial.id not in chosen)
-    final = (trial for trial in trials.values() if trial.is_final and trial.id not in chosen)
-    for trial in heapq.nsmallest(room, [*islice(paused, room), *final], key=_place):
+    rest = (one for one in trials.values() if not one.is_live and one.id not in chosen)
+    for trial in heapq.nsmallest(room, rest, key=_place):
         chosen[trial.id] = trial
     return sorted(chosen.values(), key=_place)
 
