@@ -27,10 +27,10 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Reasons for a trial's state, and what would change it.
+    """Reasons for a trial's state.
 
-    ``why``: the present state in a sentence; ``moves_when``: what would change it (empty: nothing will); ``policy``:
-    the policy's sentences; ``saved_step``, ``saved_age_s``: its newest checkpoint, None without one.
+    ``why``: the present state in a sentence; ``policy``: the policy's sentences; ``saved_step``, ``saved_age_s``: its
+    newest checkpoint, None without one.
     """
 
     trial: int
@@ -38,7 +38,6 @@ class Explanation:
     step: int
     metric: float | None
     why: str
-    moves_when: str
     policy: tuple[str, ...]
     story: tuple[Moment, ...]
     hparams: Mapping[str, Any]
@@ -59,8 +58,6 @@ class Explanation:
             )
         elif self.step:
             out.append("  checkpoint: none yet")
-        if self.moves_when:
-            out.append(f"  next change: when {self.moves_when}")
         out += ["", "story:"]
         for moment in self.story:
             first, *more = moment.what.splitlines() or [""]
@@ -78,7 +75,6 @@ def explain(state: State, policy: Policy, trial_id: int, now: float | None = Non
         step=trial.step,
         metric=trial.metric,
         why=_why(state, trial),
-        moves_when=_moves_when(state, trial),
         policy=tuple(policy.explain(state, state.trials[trial_id])),
         story=tuple(Moment(round(at, 3), what) for at, what in trial.story),
         hparams=trial.hparams,
@@ -106,6 +102,8 @@ def _why(state: State, trial: TrialRecord) -> str:
             return f"{how}, {_where_to(after.state)}: {after.reason.removeprefix('pauses: ')}"
         case S.PAUSED if trial.held_by_user:
             return f"paused by the user; 'gpusched unpause {trial.id}' lets it continue"
+        case S.PAUSED if trial.id in state.wanted and not state.storage_low:
+            return f"continues as soon as its atoms are free ({trial.last_reason})"
         case S.PAUSED | S.COMPLETED | S.STOPPED:
             return trial.last_reason
         case S.FAILED:
@@ -117,32 +115,6 @@ def _why_starting(state: State, trial: TrialRecord) -> str:
     if waits:
         return f"waits until the release of {', '.join(waits)} is confirmed"
     return f"processes start on {', '.join(trial.devices)}"
-
-
-def _moves_when(state: State, trial: TrialRecord) -> str:
-    """Word the condition of the trial's next change."""
-    if trial.doom is not None:
-        return "the last of its processes is gone"
-    match trial.state:
-        case S.STARTING if not trial.has_processes:
-            return "these devices are confirmed free"
-        case S.STARTING:
-            return "all of its ranks are up"
-        case S.RUNNING:
-            return "the trial reports; the policy decides at every report"
-        case S.YIELDING:
-            return "its processes have left"
-        case S.PAUSED if trial.held_by_user:
-            return "the user unpauses the trial"
-        case S.PAUSED if state.storage_low:
-            return "the disk has room again"
-        case S.PAUSED if trial.id in state.wanted:
-            needed, free = state.rules.smallest, len(state.devices.free)
-            return f"{needed} atoms are free (now {free})" if needed > 1 else "an atom is free"
-        case S.PAUSED:
-            return "atoms are free and the policy chooses this trial"
-        case _:
-            return ""
 
 
 def _where_to(to: TrialState) -> str:
