@@ -32,9 +32,9 @@ _BATCH = 5000
 class _LazyJournal(Journal):
     """A journal that is written in large batches."""
 
-    def commit(self, *, is_synced: bool = True) -> None:
+    def commit(self) -> None:
         if len(self._pending) >= _BATCH:
-            super().commit(is_synced=is_synced)
+            super().commit()
 
     def close(self) -> None:
         super().commit()

@@ -62,9 +62,9 @@ class FragileJournal:
         self._points.pass_by("before append")
         self._journal.append(event, commands)
 
-    def commit(self, *, is_synced: bool = True) -> None:
+    def commit(self) -> None:
         self._points.pass_by("before commit")
-        self._journal.commit(is_synced=is_synced)
+        self._journal.commit()
         self._points.pass_by("after commit")
 
 

@@ -41,9 +41,9 @@ from gpusched.executors.base import FOREVER, Executor, Helper, LiveTrial
 from gpusched.journal.log import DiskFull, Journal
 from gpusched.journal.rows import Entry
 
-#: Reports that wait for no effect are committed at least this often, for whoever reads the journal, and synced at
-#: least that often. No report is answered meanwhile; at 3,200 reports a second a sync takes 5 ms, a commit 1 ms.
-COMMIT_EVERY_S, SYNC_EVERY_S = 0.25, 2.0
+#: Reports that wait for no effect are committed at least this often. No report is answered meanwhile; at 3,200 reports
+#: a second that takes 5 ms.
+COMMIT_EVERY_S = 0.5
 #: Interval at which a full disk is tried again.
 RETRY_EVERY_S = 1.0
 #: Interval at which a suggester that has been asked is polled.
@@ -81,8 +81,8 @@ class Driver:
         self._check = check
         self._spare = spare
         self._fence = fence
-        #: When to commit next, and since when what was committed may be unsynced.
-        self._commit_at, self._synced_at = FOREVER, 0.0
+        #: When to commit next.
+        self._commit_at = FOREVER
         self._effects: list[Command] = []
         self._waiting: list[Reported] = []
         self._untold: list[Callable[[], None]] = []
@@ -145,15 +145,15 @@ class Driver:
                 self._untold.append(tell)
         is_asked = any(isinstance(event, UserAsked | LimitsMoved) for event in events)
         if self._effects or is_asked or (events and self._state.finished):
-            self._settle(is_synced=True)
+            self._settle()
         elif self.journal is None:
             self._tell()
         elif events and self.stalled is None:
             self._commit_at = min(self._commit_at, events[-1].at + COMMIT_EVERY_S)
 
-    def _settle(self, *, is_synced: bool = False) -> None:
+    def _settle(self) -> None:
         """Commit to the journal, then tell of it and carry out what waits for it."""
-        if not self._commit(is_synced=is_synced or bool(self._effects) or self._state.finished):
+        if not self._commit():
             self._kill_unsynced()
             return
         if self._fence is not None and self._effects:
@@ -194,28 +194,21 @@ class Driver:
                 self._effects.remove(command)
                 self._execute(command)
 
-    def _commit(self, *, is_synced: bool) -> bool:
+    def _commit(self) -> bool:
         """Commit the journal; False if the disk is full, to be tried again. Any other failure to write is fatal.
 
-        It is synced now and then where nothing waits for that.
         After a failed fsync nothing on that disk can be trusted (Rebello et al., ATC'20): fail-stop, resume re-reads.
         """
-        now = self.executor.now()
-        is_synced = is_synced or now >= self._synced_at + SYNC_EVERY_S
         while self.journal is not None:
             try:
-                self.journal.commit(is_synced=is_synced)
+                self.journal.commit()
                 break
             except DiskFull as error:
                 if not self._spare():
                     self.stalled = f"the journal cannot be written: {error}"
-                    self._commit_at = now + RETRY_EVERY_S
+                    self._commit_at = self.executor.now() + RETRY_EVERY_S
                     return False
-        if is_synced:
-            self._commit_at, self._synced_at = FOREVER, now
-        else:
-            self._commit_at = self._synced_at + SYNC_EVERY_S
-        self.stalled = None
+        self._commit_at, self.stalled = FOREVER, None
         return True
 
     def _execute(self, command: Command) -> None:

@@ -3,10 +3,9 @@
 It is the product's memory. Resume replays it through ``Experiment.handle``; the dashboard, ``explain`` and the exports
 read it after the daemon is gone.
 
-* One connection, the daemon's. WAL and ``synchronous=FULL``: a commit that is synced survives a power cut.
-* ``append`` only collects; ``commit`` writes and syncs. Nothing may be *done* about an event before it is synced;
-  an answer of "go on" does nothing outside and need not wait. Events that nothing is done about may be committed
-  unsynced: they survive the daemon's death, and a power cut from the next sync on.
+* One connection, the daemon's. WAL and ``synchronous=FULL``: what is committed survives a power cut.
+* ``append`` only collects; ``commit`` writes and syncs. Nothing may be *done* about an event before it is committed;
+  an answer of "go on" does nothing outside and need not wait.
 * What is damaged is named, never skipped: a changed row by its checksum (``rows``), a missing end by the mark.
 * ``FORMAT`` is 1 until the first release, and raised with every change of events or commands after it. A journal of
   another format is refused, with both named. An event whose checksum holds and that cannot be read is another
@@ -46,8 +45,6 @@ from gpusched.journal.rows import (
     refuse_others,
 )
 
-#: Length of the log, in pages of 4 KiB, from which on a synced commit moves it into the database.
-LOG_PAGES = 1000
 #: Input/output errors behind which an exhausted quota may be; a failed fsync is not among them.
 _MAY_BE_ROOM = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 
@@ -57,10 +54,10 @@ class DiskFull(Exception):
 
 
 class Mark:
-    """The number of the newest synced event, in a small file beside the journal.
+    """The number of the newest committed event, in a small file beside the journal.
 
     A log cannot tell by itself that its end is missing: SQLite takes a damaged or lost write-ahead log for transactions
-    that never were. The mark is written *after* each sync and never synced itself, so it is never ahead of what was
+    that never were. The mark is written *after* each commit and never synced itself, so it is never ahead of what was
     synced; a journal that ends before it has lost events. Writing never raises: without a readable mark everything
     works but this check.
     """
@@ -105,11 +102,9 @@ class Journal:
     def __init__(self, connection: sqlite3.Connection, path: Path, *, is_new: bool) -> None:
         #: The one connection, for settings of SQLite's.
         self.connection = connection
-        self.log_pages = LOG_PAGES
         self._path = path
         self._mark = Mark(path.with_name(path.name + "-mark"))
         self._pending: list[Row] = []
-        self._has_unsynced = False
         #: Of the daemon that writes; None: nobody is fenced off (simulations).
         self._epoch: int | None = None
         #: Of the last event that was appended or read.
@@ -153,17 +148,11 @@ class Journal:
         with explained(self._path):
             return meta_of(self.connection)
 
-    def set_meta(self, meta: Mapping[str, Any]) -> None:
-        """Set some keys, durably."""
-        with explained(self._path):
-            self._set_level(is_synced=True)
-            self.connection.execute(
-                "REPLACE INTO meta VALUES (1, ?, ?)", meta_row({**self.meta, **meta})
-            )
-
     def set_epoch(self, epoch: int) -> None:
         """Claim the journal for daemon ``epoch``: no older daemon can commit any more, nor this one after a newer."""
-        self.set_meta({"epoch": epoch})
+        with explained(self._path):
+            row = meta_row({**self.meta, "epoch": epoch})
+            self.connection.execute("REPLACE INTO meta VALUES (1, ?, ?)", row)
         self._epoch = epoch
         failpoints.reach("epoch.after")
 
@@ -187,25 +176,20 @@ class Journal:
         self._crc = crc_of(self._crc, self._seq, at, kind, body, text)
         self._pending.append((self._seq, at, kind, body, text, self._crc))
 
-    def commit(self, *, is_synced: bool = True) -> None:
-        """Write what was appended, and sync it with all that was committed before.
+    def commit(self) -> None:
+        """Write and sync what was appended.
 
         Raises DiskFull; and sqlite3.Error where nothing on that disk can be trusted any more, as after a failed fsync
         (Rebello et al., ATC'20): the caller must end. Either way nothing of the batch is acknowledged.
         """
-        if not self._pending and not (is_synced and self._has_unsynced):
+        if not self._pending:
             return
         connection = self.connection
         failpoints.reach("journal.before")
         try:
-            self._set_level(is_synced=is_synced)
             connection.execute("BEGIN IMMEDIATE")
             self._refuse_if_fenced()
             connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", self._pending)
-            if not self._pending:
-                connection.execute(
-                    "UPDATE meta SET one = 1"
-                )  # an empty transaction would not be synced
             failpoints.reach("journal.inserted")
             connection.execute("COMMIT")
         except sqlite3.Error as error:
@@ -216,19 +200,8 @@ class Journal:
             raise
         failpoints.reach("journal.synced")
         self._pending.clear()
-        self._has_unsynced = not is_synced
-        if is_synced:
-            self._mark.write(self._seq)
+        self._mark.write(self._seq)
         failpoints.reach("journal.marked")
-
-    def _set_level(self, *, is_synced: bool) -> None:
-        """Have the next commit synced, or neither synced nor the log moved into the database.
-
-        SQLite syncs the log to move it and drops an error of that sync: the next one would succeed without the pages.
-        """
-        level, pages = ("FULL", self.log_pages) if is_synced else ("NORMAL", 0)
-        self.connection.execute(f"PRAGMA synchronous={level}")
-        self.connection.execute(f"PRAGMA wal_autocheckpoint={pages}")
 
     def close(self) -> None:
         """Commit and close."""

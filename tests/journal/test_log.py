@@ -77,62 +77,23 @@ def test_broken_characters_come_back(path: Path) -> None:
     assert read(path)[0].event == event
 
 
-def test_meta_can_be_changed_key_by_key(path: Path) -> None:
+def test_a_new_daemons_number_leaves_the_rest_of_meta(path: Path) -> None:
     journal = Journal.create(path, META)
-    journal.set_meta({"epoch": 2, "more": [1]})
+    journal.set_epoch(7)
     journal.close()
     journal = Journal.open(path)
-    assert journal.meta == {**META, "epoch": 2, "more": [1]}
+    assert journal.meta == {**META, "epoch": 7}
     journal.close()
 
 
-def test_a_commit_is_logged_ahead_and_synced_unless_it_need_not_be(path: Path) -> None:
+def test_a_commit_is_logged_ahead_and_synced(path: Path) -> None:
     journal = Journal.create(path, META)
     pragma = journal.connection.execute
     assert pragma("PRAGMA journal_mode").fetchone() == ("wal",)
-    mark, events = path.with_name("journal.db-mark"), iter(sample(3))
-    for is_synced, level, marked in ((True, 2, 1), (False, 1, 1), (True, 2, 3)):
-        journal.append(*next(events))
-        journal.commit(is_synced=is_synced)
-        assert pragma("PRAGMA synchronous").fetchone() == (level,)
-        assert int(mark.read_bytes()[:16]) == marked
-    journal.close()
-
-
-def test_the_log_is_moved_into_the_database_by_a_synced_commit_alone(path: Path) -> None:
-    """SQLite drops an error of the sync before that, and the next sync would succeed without the lost pages."""
-    journal = Journal.create(path, META)
-    journal.commit()
-    journal.log_pages, database = 4, path.read_bytes()
-    for event, commands in sample(6):
-        journal.append(event, commands)
-        journal.commit(is_synced=False)
-    assert path.read_bytes() == database
-    journal.commit()
-    assert path.read_bytes() != database
-    journal.close()
-
-
-def test_a_change_of_meta_is_synced_whatever_was_before(path: Path) -> None:
-    journal = Journal.create(path, META)
+    assert pragma("PRAGMA synchronous").fetchone() == (2,)
     journal.append(*sample(1)[0])
-    journal.commit(is_synced=False)
-    journal.set_meta({"more": 1})
-    assert journal.connection.execute("PRAGMA synchronous").fetchone() == (2,)
-    journal.close()
-
-
-def test_a_sync_without_news_reaches_what_was_committed_before(path: Path) -> None:
-    journal = Journal.create(path, META)
-    journal.append(*sample(1)[0])
-    journal.commit(is_synced=False)
-    log = path.with_name("journal.db-wal")
-    size = log.stat().st_size
-    journal.commit(is_synced=False)
-    assert log.stat().st_size == size, "nothing to write"
     journal.commit()
-    assert log.stat().st_size > size, "SQLite syncs a commit that writes, and no other"
-    assert journal.meta == META
+    assert int(path.with_name("journal.db-mark").read_bytes()[:16]) == 1
     journal.close()
 
 
