@@ -12,7 +12,7 @@ import json
 import os
 import sqlite3
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,18 +97,16 @@ class Cursor:
     crc: int = 0
 
 
-def read(path: Path, kinds: Collection[str] = (), cursor: Cursor | None = None) -> Iterator[Entry]:
+def read(path: Path, cursor: Cursor | None = None) -> Iterator[Entry]:
     """Yield the entries of a journal that a daemon may be writing, over a connection that only reads.
 
-    ``kinds``: these alone, and entries with a launch. Begins at ``cursor``, and moves it behind what was read.
-    Raises DamagedState.
+    Begins at ``cursor``, and moves it behind what was read. Raises DamagedState.
     """
     cursor = cursor or Cursor()
     with _reading(path) as connection:
         for row in checked(connection, path, cursor.seq, cursor.crc):
             cursor.seq, cursor.crc = row[0], row[-1]
-            if not kinds or row[2] in kinds or '"Launch"' in row[4]:
-                yield entry_of(row, path)
+            yield entry_of(row, path)
 
 
 def read_meta(path: Path) -> dict[str, Any]:

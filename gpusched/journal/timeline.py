@@ -113,16 +113,10 @@ class Timeline:
 #: A step with its trial and incarnation.
 News = tuple[TrialTimeline, IncarnationTimeline, ReportedStep]
 
-_KINDS = (
-    *(Reported, CheckpointSaved, TrialExited),
-    *(DevicesJoined, DevicesReleased, QuarantineChanged),
-)
-_WANTED = frozenset(kind.__name__ for kind in _KINDS)
-
 
 def read(path: Path) -> Timeline:
     """Read a journal that a daemon may be writing. Raises DamagedState."""
-    return timeline(rows.read(path, _WANTED))
+    return timeline(rows.read(path))
 
 
 def timeline(entries: Iterable[Entry]) -> Timeline:
@@ -231,7 +225,7 @@ class JournalTail:
 
     def read(self) -> list[News]:
         """Return the steps reported since the last call, in order. Raises DamagedState."""
-        for entry in rows.read(self._path, _WANTED, self._cursor):
+        for entry in rows.read(self._path, self._cursor):
             self._reader.take(entry)
         news, self._reader.news = self._reader.news, []
         for _, incarnation, _ in news:
