@@ -21,11 +21,8 @@ from gpusched.samplers import sequence
 from gpusched.space.space import Space, flat, value_problems
 
 GROUP = "gpusched.samplers"
-#: Optuna's samplers that keep nothing in their study: the class, and arguments that a recipe may replace.
-OPTUNA: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "tpe": ("TPESampler", {"multivariate": True, "group": True, "constant_liar": True}),
-    "gp": ("GPSampler", {}),
-}
+#: Optuna's TPESampler.
+TPE = "tpe"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +66,7 @@ class Sampler(ABC):
 
 def names() -> list[str]:
     """Names of all samplers, those of installed packages last."""
-    return [*sequence.NAMES, *OPTUNA, *plugins.installed(GROUP)]
+    return [*sequence.NAMES, TPE, *plugins.installed(GROUP)]
 
 
 def load(name: str) -> type[Sampler]:
@@ -77,19 +74,19 @@ def load(name: str) -> type[Sampler]:
 
     Raises KeyError for an unknown name, InputError for a class that cannot be used.
     """
-    if name not in OPTUNA:
+    if name != TPE:
         return plugins.load(name, GROUP, Sampler)
     if find_spec("optuna") is None:
         raise InputError(f"{name} needs Optuna; install it with: pip install 'gpusched[optuna]'")
-    from gpusched.samplers.optuna import sampler_type
+    from gpusched.samplers.optuna import Tpe
 
-    return sampler_type(name)
+    return Tpe
 
 
 def make(name: str, space: Space, options: Mapping[str, Any]) -> Sampler:
     """Make a sampler. Raises InputError, with the line, where a user's class fails then or later."""
     kind = load(name)
-    if name in OPTUNA:
+    if name == TPE:
         return kind(space, **options)
     try:
         made = kind(space, **options)

@@ -1,4 +1,4 @@
-"""Optuna's samplers, asked through a study that is made anew from the history.
+"""``tpe``: Optuna's TPESampler, asked through a study that is made anew from the history.
 
 Imported in the child process, and where a recipe is checked. Optuna is given every numeric key as its quantile, a
 number from 0 to 1, so that whole numbers, steps and logarithms are this package's own.
@@ -17,7 +17,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from gpusched.samplers import OPTUNA, Sampler, Seen
+from gpusched.samplers import Sampler, Seen
 from gpusched.space.forms import BITS, Choice, Const, Form, Range, Steps, quantile_of, same
 from gpusched.space.space import flat
 
@@ -25,25 +25,25 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 _QUANTILE = FloatDistribution(0.0, 1.0)
 
 
-def sampler_type(name: str) -> type[Sampler]:
-    """Return a sampler that asks Optuna's of this name in ``OPTUNA``."""
-    class_name, usual = OPTUNA[name]
-    kind = getattr(optuna.samplers, class_name)
-    found = type(class_name, (FromOptuna,), {"kind": kind, "usual": usual})
-    given = inspect.signature(kind).parameters.values()
+def _signature() -> inspect.Signature:
+    """Return what a recipe may give: the arguments of Optuna's sampler, less the seed, behind the space."""
+    given = inspect.signature(optuna.samplers.TPESampler).parameters.values()
     own = inspect.Parameter("space", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     arguments = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in given]
-    found.__signature__ = inspect.Signature([own, *(a for a in arguments if a.name != "seed")])  # type: ignore[attr-defined]
-    return found
+    return inspect.Signature([own, *(one for one in arguments if one.name != "seed")])
 
 
-class FromOptuna(Sampler):
-    """Asks a sampler of Optuna's, which is made anew for each question, as is its study."""
+class Tpe(Sampler):
+    """Asks Optuna's TPESampler, which is made anew for each question, as is its study."""
 
     startup = 10
-    kind: ClassVar[type[optuna.samplers.BaseSampler]]
+    __signature__ = _signature()
     #: Arguments that the recipe may replace.
-    usual: ClassVar[Mapping[str, Any]]
+    usual: ClassVar[Mapping[str, Any]] = {
+        "multivariate": True,
+        "group": True,
+        "constant_liar": True,
+    }
 
     def __init__(self, space: Any, **options: Any) -> None:
         super().__init__(space)
@@ -52,10 +52,10 @@ class FromOptuna(Sampler):
     def suggest(self, n: int, seen: Sequence[Seen], random: Random) -> Mapping[str, object]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            sampler = self.kind(**self._options, seed=random.getrandbits(32))
+            seed = random.getrandbits(32)
+            sampler = optuna.samplers.TPESampler(**self._options, seed=seed)
         study = optuna.create_study(sampler=sampler, direction="maximize")
-        worst = min((score for trial in seen for _, score in trial.curve), default=None)
-        study.add_trials([known for trial in seen if (known := self._known(trial, worst))])
+        study.add_trials([self._known(trial) for trial in seen])
         asked = study.ask()
 
         def choose(path: tuple[str, ...], form: Form) -> object:
@@ -70,20 +70,17 @@ class FromOptuna(Sampler):
 
         return self.space.fill(choose)
 
-    def _known(self, seen: Seen, worst: float | None) -> FrozenTrial | None:
-        """Return what the study is to know of a trial; None: nothing.
+    def _known(self, seen: Seen) -> FrozenTrial:
+        """Return what the study is to know of a trial.
 
-        To TPE trials that were ended early, or train, are pruned: it ranks them behind complete ones, by how far they
-        came, and a failed one, told without a score, behind all. ``gp`` looks at complete trials alone.
+        Trials that were ended early, or train, are pruned: they rank behind complete ones, by how far they came, and a
+        failed one, told without a score, behind all.
         """
-        prunes = issubclass(self.kind, optuna.samplers.TPESampler)
         if seen.state == "failed":
-            if prunes:
-                return self._frozen(seen, TrialState.PRUNED)
-            return None if worst is None else self._frozen(seen, TrialState.COMPLETE, value=worst)
+            return self._frozen(seen, TrialState.PRUNED)
         if not seen.curve:
             return self._frozen(seen, TrialState.RUNNING)
-        if prunes and seen.state != "completed":
+        if seen.state != "completed":
             return self._frozen(seen, TrialState.PRUNED, intermediate_values=dict(seen.curve))
         return self._frozen(seen, TrialState.COMPLETE, value=seen.score)
 

@@ -417,10 +417,9 @@ def score(hparams: Mapping[str, Any]) -> float:
 
 @pytest.mark.integrations
 @needs_optuna
-@pytest.mark.parametrize("name", samplers.OPTUNA)
-def test_optuna_s_samplers_stay_in_the_space_repeat_and_learn(name: str) -> None:
+def test_tpe_stays_in_the_space_repeats_and_learns() -> None:
     space = parse_space(SPACE)
-    sampler = samplers.load(name)(space)
+    sampler = samplers.load("tpe")(space)
     seen: list[Seen] = []
     for n in range(30):
         values = space.draw(1, str(n), {}) if n < 10 else None
@@ -453,13 +452,9 @@ def test_a_failed_trial_counts_as_the_worst_however_far_it_came() -> None:
         for n in range(10, 20)
     ]
     question = {"n": 20, "new": [vars_of(trial) for trial in seen]}
-    for name, seeds in (("tpe", 8), ("gp", 1)):
-        sampler = samplers.load(name)(space)
-        answers = [
-            samplers.answer(sampler, {}, {**question, "seed": seed}) for seed in range(seeds)
-        ]
-        suggested = [answer["hparams"]["lr"] for answer in answers]
-        assert sum(suggested) / seeds < 0.6
+    sampler = samplers.load("tpe")(space)
+    answers = [samplers.answer(sampler, {}, {**question, "seed": seed}) for seed in range(8)]
+    assert sum(answer["hparams"]["lr"] for answer in answers) / 8 < 0.6
 
 
 @pytest.mark.integrations
