@@ -119,20 +119,16 @@ class FragileExecutor:
 class InProcess(Process):
     """The child process of a sampler, in this one: deaths are cheap, and the sampler is the real one."""
 
-    is_fresh = True  # type: ignore[assignment]
-
     def __init__(self, of: Recipe) -> None:
         super().__init__("")
         kind = samplers.load(of.sampler_name)
         options = {k: value for k, value in of.sampler_options.items() if k != "startup"}
         self._sampler = kind(parse_space(of.space), **options)
         self._answer: Answer | None = None
-        self._known: dict[int, samplers.Seen] = {}
 
     def ask(self, question: Mapping[str, object]) -> None:
         told = json.loads(json.dumps(question))
-        self._answer = samplers.answer(self._sampler, self._known, told)
-        self.is_fresh = False
+        self._answer = samplers.answer(self._sampler, told)
 
     def answer(self) -> Answer | None:
         return self._answer

@@ -1,6 +1,6 @@
 """Suggestions of a sampler with a memory: ``Suggest`` commands in, ``Suggested`` events out; the daemon never waits.
 
-A child process is told what is new of the trials with every question (``samplers``). Nothing waits for it: each
+A child process is told of all trials with every question (``samplers``). Nothing waits for it: each
 configuration is asked for one trial ahead; the first ``startup`` ones are drawn at random, and so is one that is not
 suggested in time, cannot be made, or has been tried before. What was suggested is journaled, so that replay is exact.
 The process is started on first use, runs at low priority, and ends with the daemon, however that ends.
@@ -17,7 +17,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpusched.core.commands import Suggest
@@ -81,8 +81,6 @@ class ChildSuggester:
         self._tried = {identity(one["hparams"]) for one in recipe.after}
         self._tried -= {identity(self._drawn.sample(n)) for n in range(len(recipe.try_first))}
         self._counted = 0
-        #: State and number of reports of each trial, as the process was told last.
-        self._told: dict[int, tuple[str, int]] = {}
         self._done: list[Suggested] = []
 
     def execute(self, command: Suggest) -> None:
@@ -99,19 +97,8 @@ class ChildSuggester:
             self._draw(command.n, f"the process of {self._name} died too often")
         else:
             self.asked_for, self._asked_at_s = command.n, time.monotonic()
-            earlier = self._earlier if self._process.is_fresh else []
-            seen = [*earlier, *(_seen(trial, self._sign) for trial in self._news())]
-            self._process.ask({"n": command.n, "seed": self._seed, "new": seen})
-
-    def _news(self) -> Iterator[TrialRecord]:
-        """Yield the trials that the process does not know as they are now."""
-        if self._process.is_fresh:
-            self._told.clear()
-        for trial in self._trials.values():
-            known = (trial.state.value, len(trial.curve))
-            if self._told.get(trial.id) != known:
-                self._told[trial.id] = known
-                yield trial
+            seen = [*self._earlier, *(_seen(one, self._sign) for one in self._trials.values())]
+            self._process.ask({"n": command.n, "seed": self._seed, "seen": seen})
 
     def poll(self, until: float) -> Sequence[Event]:
         """Return the suggestions that are done."""
@@ -184,11 +171,6 @@ class Process:
         self.deaths = 0
         #: Questions so far: each has a number, which its answer repeats.
         self._asked = 0
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether the next question is the first of its process."""
-        return self._process is None
 
     def ask(self, question: Mapping[str, object]) -> None:
         """Send a question; never waits."""
@@ -269,7 +251,7 @@ def _sampler(about: Mapping[str, Any]) -> Callable[[Answer], Mapping[str, object
 
     space = parse_space(about["space"])
     made = samplers.make(about["name"], space, about["options"])
-    return functools.partial(samplers.answer, made, {})
+    return functools.partial(samplers.answer, made)
 
 
 def serve(about: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Samplers suggest configurations: ``sequence`` by number alone, others by how earlier trials went, as ``optuna``'s.
 
-Those with a memory run in a child process of the daemon (``driver.suggester``), which is told what is new with every
-question, and everything after its death, so that it may die at any time. A sampler of your own is a class in a file of
+Those with a memory run in a child process of the daemon (``driver.suggester``), which is told everything with every
+question, so that it may die at any time. A sampler of your own is a class in a file of
 yours, named in the recipe as ``sampler: mine.py:MySampler``, or an entry point of a package in the group
 ``gpusched.samplers``.
 """
@@ -103,19 +103,14 @@ def _checked(found: Any, *_: Any, **_named: Any) -> Any:
     return found
 
 
-def answer(
-    sampler: Sampler, known: dict[int, Seen], question: Mapping[str, Any]
-) -> dict[str, object]:
+def answer(sampler: Sampler, question: Mapping[str, Any]) -> dict[str, object]:
     """Answer one question: check the suggestion against the space, and draw what it leaves out.
 
     A value whose condition does not hold, beside a parent that was drawn, is dropped.
-    ``known``: the trials by number; what is new of them comes with the question.
     """
     n, seed, space = question["n"], question["seed"], sampler.space
-    for new in question["new"]:
-        curve = [(step, score) for step, score in new["curve"]]
-        known[new["trial"]] = Seen(**{**new, "curve": curve})
-    seen = [known[number] for number in sorted(known)]
+    seen = [Seen(**{**one, "curve": [*map(tuple, one["curve"])]}) for one in question["seen"]]
+    seen.sort(key=lambda trial: trial.trial)
     found = sampler.suggest(n, seen, random.Random(f"{seed}/suggest/{n}"))
     if found is None:
         return {"hparams": None}

@@ -194,9 +194,9 @@ def test_a_mistake_in_a_sampler_is_said_with_its_place(
 ) -> None:
     head = "from gpusched.samplers import Sampler\n\nclass Mine(Sampler):\n"
     (tmp_path / "mine.py").write_text(f"{head}    {body}\n")
-    question = {"n": 0, "seed": 0, "new": []}
+    question = {"n": 0, "seed": 0, "seen": []}
     with pytest.raises(InputError, match=re.escape(told)):
-        samplers.answer(samplers.make(f"{tmp_path}/mine.py:Mine", ONE, {}), {}, question)
+        samplers.answer(samplers.make(f"{tmp_path}/mine.py:Mine", ONE, {}), question)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_value_whose_parent_is_drawn_is_dropped_where_its_condition_does_not_h
     momentum = {"uniform": [0, 1], "when": {"opt": "sgd"}}
     space = parse_space({"opt": {"choice": ["sgd", "adam"]}, "momentum": momentum})
     drawn = [
-        samplers.answer(Momentum(space), {}, {"n": n, "seed": 0, "new": []})["hparams"]
+        samplers.answer(Momentum(space), {"n": n, "seed": 0, "seen": []})["hparams"]
         for n in range(20)
     ]
     assert {(one["opt"], one.get("momentum")) for one in drawn} == {("sgd", 0.5), ("adam", None)}
@@ -424,11 +424,11 @@ def test_tpe_stays_in_the_space_repeats_and_learns() -> None:
     for n in range(30):
         values = space.draw(1, str(n), {}) if n < 10 else None
         if values is None:
-            question = {"n": n, "seed": 3, "new": [vars_of(trial) for trial in seen]}
-            values = samplers.answer(sampler, {}, question)["hparams"]
+            question = {"n": n, "seed": 3, "seen": [vars_of(trial) for trial in seen]}
+            values = samplers.answer(sampler, question)["hparams"]
             assert isinstance(values, dict)
             if n == 10:
-                assert samplers.answer(sampler, {}, question)["hparams"] == values
+                assert samplers.answer(sampler, question)["hparams"] == values
         assert ("momentum" in values) == (values["opt"] == "sgd")
         state = ("completed", "stopped", "running")[n % 3]
         seen.append(Seen(trial=n, hparams=values, state=state, curve=[(1, score(values))]))
@@ -451,9 +451,9 @@ def test_a_failed_trial_counts_as_the_worst_however_far_it_came() -> None:
         Seen(trial=n, hparams={"lr": 0.01 * n}, state="paused", curve=[(40, 0.5 + 0.01 * n)])
         for n in range(10, 20)
     ]
-    question = {"n": 20, "new": [vars_of(trial) for trial in seen]}
+    question = {"n": 20, "seen": [vars_of(trial) for trial in seen]}
     sampler = samplers.load("tpe")(space)
-    answers = [samplers.answer(sampler, {}, {**question, "seed": seed}) for seed in range(8)]
+    answers = [samplers.answer(sampler, {**question, "seed": seed}) for seed in range(8)]
     assert sum(answer["hparams"]["lr"] for answer in answers) / 8 < 0.6
 
 
@@ -465,7 +465,7 @@ def test_what_a_person_tried_outside_the_space_ends_no_sampler() -> None:
     tried = {"opt": "lion", "lr": -1.0}
     new = [{"trial": 0, "hparams": tried, "state": "completed", "curve": [(1, 0.5)]}]
     made = samplers.make("tpe", space, {})
-    found = samplers.answer(made, {}, {"n": 1, "seed": 0, "new": new})
+    found = samplers.answer(made, {"n": 1, "seed": 0, "seen": new})
     assert dict(found["hparams"])["opt"] in ("sgd", "adam")
 
 
