@@ -146,8 +146,6 @@ def whatif_lines(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"{without} would have no model on disk at the deadline: no checkpoint has been saved yet"
     for change in changes:
         yield f"+{show_duration(change['add_s'])}: {_gain(change, found)}"
-    for add_s in found["unanswered_s"]:
-        yield f"+{show_duration(add_s)}: the time was not enough for a forecast; give a longer --limit"
 
 
 def _gain(change: Mapping[str, Any], found: Mapping[str, Any]) -> str:

@@ -110,24 +110,20 @@ class AskedSearch:
     ) -> list[WhatifAnswer]:
         """Answer for the search as it is, then for so many seconds more each, by the same futures.
 
-        As many futures as there is time for; questions that have too few are left out, the last ones first.
-        ``until``: of the monotonic clock. Raises InputError where none has enough.
+        As many futures as there is time for. ``until``: of the monotonic clock. Raises InputError for too few.
         """
-        asked, least = [0.0, *more_s], min(futures, LEAST_FUTURES)
-        began_s = time.monotonic()
-        found = self._raw(asked, futures, until)
-        enough = [raw for raw in found if len(raw) >= least]
-        if not enough:
-            spent_s = (time.monotonic() - began_s) * len(asked)
-            need_s = math.ceil(1.5 * LEAST_FUTURES * spent_s / max(1, len(found[0])))
+        asked, began_s = [0.0, *more_s], time.monotonic()
+        raw = self._raw(asked, futures, until)
+        if len(raw) < min(futures, LEAST_FUTURES):
+            spent_s = time.monotonic() - began_s
+            need_s = math.ceil(1.5 * LEAST_FUTURES * spent_s / max(1, len(raw)))
             raise InputError(
                 f"{self.recorded.paths.root.name}: a forecast needs {LEAST_FUTURES} futures, and the limit was "
-                f"enough for {len(found[0])}; give about --limit {need_s}s"
+                f"enough for {len(raw)}; give about --limit {need_s}s"
             )
-        shared = min(map(len, enough))
-        values = [self._scattered(np.array(raw[:shared])) for raw in enough]
+        values = [self._scattered(one) for one in np.array(raw, dtype=float).T]
         return [
-            self._answer(add_s, one, values[0]) for add_s, one in zip(asked, values, strict=False)
+            self._answer(add_s, one, values[0]) for add_s, one in zip(asked, values, strict=True)
         ]
 
     def _answer(self, add_s: float, values: Array, unchanged: Array) -> WhatifAnswer:
@@ -157,20 +153,14 @@ class AskedSearch:
         return score * sign + 0.0  # not -0
 
     def _raw(self, asked: Sequence[float], most: int, until: float) -> list[list[float]]:
-        """Return the best metric of the same futures with each of these times more, until the time is over.
-
-        The least that one question needs comes before those of the next.
-        """
-        least = range(min(most, LEAST_FUTURES))
-        order = [(place, number) for place in range(len(asked)) for number in least]
-        order += [(place, n) for n in range(len(least), most) for place in range(len(asked))]
+        """Return for each future the best metric with each of these times more, until the time is over."""
         gc.collect()
         gc.freeze()
-        found: list[list[float]] = [[] for _ in asked]
+        found: list[list[float]] = []
         try:
-            for place, number in order:
-                future = functools.partial(self._future, asked[place], number)
-                found[place].append(float(_forked(future, until - time.monotonic())))
+            for number in range(most):
+                futures = [functools.partial(self._future, add_s, number) for add_s in asked]
+                found.append([_forked(one, until - time.monotonic()) for one in futures])
         except Late:
             pass
         finally:
@@ -212,30 +202,13 @@ def _seen(state: State) -> Iterator[SeenTrial]:
 
 
 def answer(paths: ExperimentPaths, more_s: Sequence[float], limit_s: float) -> dict[str, Any]:
-    """Answer in a child of low priority, as JSON: the search as it is, and with more time.
+    """Answer within ``limit_s``, as JSON: the search as it is, and with more time.
 
     Raises InputError where too little is known, DamagedState.
     """
     until = time.monotonic() + 0.9 * limit_s  # what is left is for the answer itself
-    try:
-        ask = functools.partial(_answer, paths, more_s, until)
-        found: dict[str, Any] = _forked(ask, limit_s)
-    except Late:
-        raise InputError(
-            f"{paths.root.name}: {limit_s:g} s were over before its journal was read; give a longer --limit"
-        ) from None
-    if "refused" in found:
-        raise GpuschedError(found["refused"], exit_code=found["exit_code"])
-    return found
-
-
-def _answer(paths: ExperimentPaths, more_s: Sequence[float], until: float) -> dict[str, Any]:
-    os.nice(10)
-    try:
-        search = AskedSearch(Recorded(paths))
-        asked = search.ask(more_s, until=until)
-    except GpuschedError as error:
-        return {"refused": str(error), "exit_code": error.exit_code}
+    search = AskedSearch(Recorded(paths))
+    asked = search.ask(more_s, until=until)
     state, recorded = search.state, search.recorded
     return {
         "experiment": recorded.paths.root.name,
@@ -246,7 +219,6 @@ def _answer(paths: ExperimentPaths, more_s: Sequence[float], until: float) -> di
         "over": recorded.is_over,
         "best": None if recorded.best is None else recorded.best.metric,
         "answers": [dataclasses.asdict(one) for one in asked],
-        "unanswered_s": more_s[len(asked) - 1 :],
     }
 
 
@@ -278,4 +250,5 @@ def _forked(work: Callable[[], Any], patience_s: float = math.inf) -> Any:
 
 
 def _tell(writer: Connection, work: Callable[[], Any]) -> None:
+    os.nice(10)
     writer.send_bytes(json.dumps(work()).encode())
