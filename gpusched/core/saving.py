@@ -8,9 +8,6 @@ from gpusched.core.commands import Command, KeepBest, Save
 from gpusched.core.state import State
 from gpusched.core.trial import NEVER, RUNNING, BestCheckpoint, TrialRecord
 
-#: After an unanswered request for a checkpoint, until the next; twice as long each time, at most ``save_every_s``.
-SAVE_RETRY_S = 10.0
-
 
 class Saves:
     """Asks trials of one search for checkpoints, by ``commands``."""
@@ -45,16 +42,14 @@ class Saves:
     def ask_if_due(self, trial: TrialRecord, every_s: float) -> None:
         """Have a running trial saved that has trained for ``every_s`` without it: a machine may die.
 
-        A trial that was asked and has committed nothing (its disk refused) is asked again, less and less often, and not
-        while it may be writing: it would stop training until it has written, and write again.
+        A trial that was asked and has committed nothing (its disk refused) is asked again after as long: it may still
+        be writing.
         """
         state = self._state
         pause_s = max(every_s, trial.save_s / state.rules.save_share)
         unsaved_s = state.now - max(trial.saved_at, trial.up_at or 0.0)
         unasked_s = state.now - state.save_asked_at.get(trial.id, NEVER)
-        overdue_when_asked_s = unsaved_s - unasked_s - pause_s
-        patience_s = max(SAVE_RETRY_S, 2 * state.longest_save_s, overdue_when_asked_s)
-        is_due = unsaved_s >= pause_s and unasked_s >= min(patience_s, pause_s)
+        is_due = min(unsaved_s, unasked_s) >= pause_s
         if is_due and trial.state is RUNNING and not trial.doom:
             state.save_asked_at[trial.id] = state.now
             self._commands.append(Save(trial.id, trial.incarnation))
