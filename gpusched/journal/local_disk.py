@@ -49,6 +49,9 @@ class Home:
                 left.unlink()
             if self._link.exists():
                 _backup(self._link, folder / self._link.name)
+            # Before the link takes the place of the journal.
+            for made in (folder, *folder.parents[:2]):
+                sync(made)
             aside.unlink(missing_ok=True)
             aside.symlink_to(folder / self._link.name)
             aside.replace(self._link)

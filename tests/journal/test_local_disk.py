@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpusched.errors import InputError
+from gpusched.folder.files import sync
+from gpusched.journal import local_disk
 from gpusched.journal.local_disk import Home
 from gpusched.journal.log import Journal
 from tests.journal_samples import META, read, write
@@ -59,6 +61,23 @@ def test_at_the_end_the_journal_is_a_file_of_its_folder_until_the_search_goes_on
     assert read(link) == entries
     moved_in(link)
     assert link.is_symlink()
+    assert read(link) == entries
+
+
+def test_the_home_survives_a_power_loss_before_the_link_takes_the_journals_place(
+    link: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries, synced = write(link, 20), list[Path]()
+
+    def noted(place: Path) -> None:
+        sync(place)
+        if not link.is_symlink():
+            synced.append(place)
+
+    monkeypatch.setattr(local_disk, "sync", noted)
+    moved_in(link)
+    file = link.readlink()
+    assert synced == [file, *file.parents[:3]], "the copy, and each name on the way to it"
     assert read(link) == entries
 
 
