@@ -90,6 +90,10 @@ class Configurations:
         #: The next of the sequence, once it was looked at.
         self._next: Hparams | None = None
 
+    def draw_from(self, draw: Draw) -> None:
+        """Take the others from a sequence; a sampler with a memory is asked no more."""
+        self._draw, self.learns, self.asked_for = draw, False, None
+
     def _left(self, max_trials: int | None) -> float:
         return math.inf if max_trials is None else max_trials - self._started
 

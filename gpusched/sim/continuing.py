@@ -87,6 +87,8 @@ class Recorded:
             moved = LimitsMoved(at=state.now, deadline_s=state.rules.deadline_s + add_s)
             self.search.handle(moved)
         state.timers.pop(WATCH, None)  # no trial hangs here
+        if state.configurations.learns:
+            state.configurations.draw_from(self.recipe.configurations().sample)
         driver = Driver(self.search, Midway(state, workload, self.delays))
         driver.resume(epoch=0)
         driver.run()

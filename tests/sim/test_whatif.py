@@ -22,6 +22,7 @@ from gpusched.sim.setup import Setup
 from gpusched.sim.whatif import AskedSearch, Interval
 from gpusched.sim.workload import Synthetic
 from scripts.kept import simulate_into
+from tests.driver.test_crashes import SAMPLER
 from tests.faults import FaultySetup, Incident
 from tests.helpers import Script
 
@@ -86,6 +87,17 @@ def test_a_search_goes_on_from_the_middle_of_a_save(tmp_path):
     assert leaving
     for cut in leaving:
         cut.under(Synthetic())
+
+
+def test_where_a_sampler_learns_a_future_draws_at_random(tmp_path):
+    """It was asked, nobody answered, and no configuration began any more."""
+    (tmp_path / "near.py").write_text(SAMPLER)
+    sampler = {"sampler": f"{tmp_path}/near.py:Near", "sampler_options": {"startup": 2}}
+    _, folder = simulate_into(tmp_path, Setup(policy="asha", atoms=2, deadline_s=6.0, **sampler))
+    cut = search(folder).recorded
+    known = len(cut.state.trials)
+    cut.finish(Synthetic())
+    assert len(cut.state.trials) > known + 1
 
 
 def test_more_time_helps_and_the_same_question_has_the_same_answer(recorded):
