@@ -75,7 +75,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if debug:
         arguments.remove("--debug")
     try:
-        return _dispatch(arguments)
+        code = _dispatch(arguments)
+        # A reader that has gone is met here, not while the interpreter ends.
+        print(end="", flush=True)
+        return code
     except GpuschedError as error:
         if debug:
             raise

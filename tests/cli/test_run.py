@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,22 @@ from gpusched.errors import InputError
 from gpusched.recipe.load import load_recipe
 
 RECIPE = "script: train.py\nmetric: m\ndeadline: 1m\nspace: {lr: {uniform: [0, 1]}}\n"
+
+
+def test_a_reader_that_has_gone_is_no_failure() -> None:
+    """The last lines of ``gpusched ls | head`` are written when ``head`` may be over: code 120, and words of Python."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "gpusched", "--help"],
+        env={**os.environ, "PYTHONUNBUFFERED": ""},
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("runs", ["/proc/none", "search.yaml"])
