@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -76,7 +76,7 @@ def load_recipe(
             fields[keys()[name].field] = keys()[name].read(document.data[name])
         except ValueError as error:
             findings.append(((name, *getattr(error, "path", ())), str(error)))
-    recipe, more = _check_values(fields, path.absolute())
+    recipe, more = _check_values(fields, path.absolute(), document.data)
     for where, message in (*findings, *more):
         if where not in told:
             document.complain(where, message)
@@ -211,10 +211,13 @@ def _misplaced(key: str, data: Mapping[str, Any]) -> str:
     return f"is an option of the policy; write it as policy: {{{key}: ...}}" if known else ""
 
 
-def _check_values(fields: Mapping[str, Any], file: FilePath) -> tuple[Recipe, list[Finding]]:
+def _check_values(
+    fields: Mapping[str, Any], file: FilePath, given: Collection[str]
+) -> tuple[Recipe, list[Finding]]:
     """Return the recipe of the fields without problems, and the problems of their values.
 
-    The recipe is to be used only if there are no problems: needed fields that are wrong have stand-ins.
+    The recipe is to be used only if there are no problems: needed fields that are wrong have stand-ins. ``given``: all
+    keys of the file.
     """
     folder, findings = file.parent, list[Finding]()
     found: dict[str, Any] = {"name": None, "cwd": None, **_STAND_INS, **fields}
@@ -247,7 +250,7 @@ def _check_values(fields: Mapping[str, Any], file: FilePath) -> tuple[Recipe, li
                 found["after"] = checks.read_after(earlier_folder, draft.metric, draft.mode, space)
         except ValueError as error:
             findings.append((("after",), str(error)))
-    if "mode" not in fields and checks.better_mode(draft.metric) == "min":
+    if "mode" not in given and checks.better_mode(draft.metric) == "min":
         why = f"{draft.metric} looks like a loss, but mode is max: add mode: min"
         findings.append((("metric",), f"{why} (or mode: max, if more of it is better)"))
     named = (

@@ -116,6 +116,8 @@ def test_a_loss_is_not_searched_for_its_most_unasked(load: Load, problems: Probl
         in problems(whole=worse)[0]
     )
     assert load(whole=worse + "mode: max\n").mode == "max"
+    (wrong,) = problems(whole=worse + "mode: minimize\n")
+    assert "mode: should be max or min, not 'minimize'" in wrong
 
 
 @pytest.mark.parametrize(
