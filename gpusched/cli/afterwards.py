@@ -7,7 +7,7 @@ import csv
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -163,20 +163,26 @@ def export(args: argparse.Namespace) -> int:
 def records(told: Timeline) -> Iterator[dict[str, Any]]:
     """Yield one flat mapping a report: trial, incarnation, .., metrics, then ``hparams.*``."""
     for number, trial in sorted(told.trials.items()):
-        hparams = {f"hparams.{name}": value for name, value in flat(trial.hparams)}
         for incarnation, step in trial.steps():
             report = structs.asdict(step.report)
             metrics = report.pop("metrics")
             where = {"at_s": round(step.at, 3), "atoms": len(incarnation.devices)}
-            yield {"trial": number, **report, **where, **metrics, **hparams}
+            yield _row({"trial": number, **report, **where}, metrics, trial.hparams)
 
 
 def _of_trial(trial: dict[str, Any]) -> dict[str, Any]:
     """Return a trial as a flat mapping: its number first, then plain values, ``hparams.*`` last."""
     kinds = (dict, list, tuple)
     plain = {key: value for key, value in trial.items() if not isinstance(value, kinds)}
-    hparams = {f"hparams.{name}": value for name, value in flat(trial["hparams"])}
-    return {"trial": plain.pop("id"), **plain, **trial["metrics"], **hparams}
+    return _row({"trial": plain.pop("id"), **plain}, trial["metrics"], trial["hparams"])
+
+
+def _row(
+    own: dict[str, Any], metrics: Mapping[str, Any], hparams: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a row; a metric that is called as a column of ours gets a longer name."""
+    told = {f"metrics.{name}" if name in own else name: value for name, value in metrics.items()}
+    return {**own, **told, **{f"hparams.{name}": value for name, value in flat(hparams)}}
 
 
 # ---------------------------------------------------------------- report

@@ -5,17 +5,20 @@ from __future__ import annotations
 import io
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from gpusched.cli import main
+from gpusched.cli.afterwards import _of_trial, records
 from gpusched.cli.look import lines, summary
 from gpusched.core.events import UserAsked
 from gpusched.daemon import session
 from gpusched.dashboard.model import AtomCounts, DeviceRow, Standing, TrialRow
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.timeline import IncarnationTimeline, ReportedStep, Timeline, TrialTimeline
+from gpusched.protocol import Report
 from gpusched.sim.setup import Setup
 from scripts.kept import simulate_into
 from tests.dashboard.scene import Scene, recorded
@@ -186,6 +189,19 @@ def test_following_logs_ends_with_a_trial_that_no_view_has_and_a_pipe_has_its_li
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe := io.BytesIO()))
     assert main(["logs", str(number), str(crowd.root), "-f", "--json"]) == 0
     assert json.loads(pipe.getvalue())["line"] == "hello"
+
+
+def test_a_metric_that_is_called_as_a_column_of_the_export_has_a_longer_name() -> None:
+    """Why a trial had failed was overwritten by the error that its script reports."""
+    broken = replace(FAILED, metrics={"error": 0.05, "loss": 1.0}, hparams={"lr": 0.1})
+    row = _of_trial(asdict(broken))
+    assert (row["error"], row["metrics.error"], row["loss"]) == (FAILED.error, 0.05, 1.0)
+    told = Timeline(devices=("gpu0",), until=9.0)
+    steps = [ReportedStep(2.0, Report(1, 1, 7, 0.5, {"step": 90, "loss": 1.0}), 1.0)]
+    launch = IncarnationTimeline(1, told.devices, 0.0, steps)
+    told.trials[0] = TrialTimeline(0, {"lr": 0.1}, [launch])
+    (row,) = records(told)
+    assert (row["step"], row["metrics.step"], row["hparams.lr"]) == (7, 90, 0.1)
 
 
 def test_an_export_of_nothing_says_so(
