@@ -156,27 +156,30 @@ class Loggers:
     ) -> None:
         self._folder = folder
         self._paths = paths
-        self._waiting = dict(log_to)
+        self._log_to = log_to
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        #: The earliest time of the next start of a logger whose process has ended.
+        self._again_at: dict[str, float] = {}
         self._failing: set[str] = set()
         self._log_bytes: dict[str, int] = {}
         #: Problems, for the daemon's log.
         self.complaints: deque[str] = deque(maxlen=20)
 
     def look(self) -> None:
-        """Start what has not been started, and note what has ended or keeps failing; never waits."""
-        while self._waiting:
-            self._start(*self._waiting.popitem())
+        """Start what does not run, and note what has ended or keeps failing; never waits."""
         for name, process in list(self._running.items()):
             if (status := process.poll()) is not None:
-                del self._running[name]
-                self._complain(name, f"its process ended (status {status}); the search continues")
+                self._running.pop(name).communicate()  # lets go of its standard input
+                self._fails(name, f"its process ended (status {status}), and is started again")
             elif name not in self._failing and (why := self._why_it_fails(name)):
-                self._failing.add(name)
-                self._complain(name, f"it fails, and is tried again: {why}")
+                self._fails(name, f"it fails, and is tried again: {why}")
+        for name, options in self._log_to.items():
+            if name not in self._running and time.monotonic() >= self._again_at.get(name, 0.0):
+                self._start(name, options)
 
     def _start(self, name: str, options: Mapping[str, Any]) -> None:
         command = [sys.executable, "-m", "gpusched.loggers.follow", str(self._paths.root)]
+        self._again_at[name] = time.monotonic() + RETRY_MAX_S
         try:
             with self._paths.logger_log(name).open("ab") as log:
                 self._log_bytes[name] = log.tell()
@@ -190,18 +193,26 @@ class Loggers:
                     umask=files.users_umask,
                 )
         except OSError as error:
-            self._complain(name, f"its process cannot be started ({error})")
+            self._fails(name, f"its process cannot be started ({error}), and is tried again")
 
     def _why_it_fails(self, name: str) -> str:
         log = self._paths.logger_log(name)
         last = last_line(log) if log.stat().st_size > self._log_bytes[name] else ""
         return last.removeprefix(FAILS) if last.startswith(FAILS) else ""
 
+    def _fails(self, name: str, why: str) -> None:
+        """Complain of a logger that is tried again and again, once."""
+        if name not in self._failing:
+            self._failing.add(name)
+            self._complain(name, why)
+
     def _complain(self, name: str, why: str) -> None:
         self.complaints.append(f"log_to {name}: {why}; see {self._paths.logger_log(name).name}")
 
     def finish(self, limit_s: float = LAST_WORDS_S) -> None:
         """Have every tool get the rest; a process that takes longer than ``limit_s`` goes on by itself."""
+        self._again_at.clear()
+        self.look()
         for process in self._running.values():
             assert process.stdin is not None
             process.stdin.close()

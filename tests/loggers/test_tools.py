@@ -260,6 +260,23 @@ def test_a_process_that_keeps_failing_is_given_up_and_said_so(
     assert not children_of("gpusched.loggers.follow")
 
 
+def test_a_process_that_is_killed_is_started_again(
+    search: ExperimentPaths, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a machine out of memory: what followed was in no tool."""
+    monkeypatch.setattr("gpusched.loggers.follow.RETRY_MAX_S", 0.0)
+    loggers = Loggers(search, {own: {"file": "killed.jsonl"}}, tmp_path)
+    loggers.look()
+    (process,) = children_of("gpusched.loggers.follow")
+    process.kill()
+    wait_until(lambda: loggers.look() or loggers.complaints, "a complaint of its end")
+    loggers.finish(limit_s=PATIENCE_S)
+    (complaint,) = loggers.complaints
+    assert "its process ended (status -9), and is started again" in complaint
+    lines = map(json.loads, (search.root / "killed.jsonl").read_text().splitlines())
+    assert any(not step for _, step, *_ in lines), "the states of the trials, at the end"
+
+
 def test_a_tool_that_takes_long_has_the_time_and_the_daemon_does_not_wait(
     search: ExperimentPaths, own: str, tmp_path: Path
 ) -> None:
