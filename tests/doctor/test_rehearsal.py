@@ -5,6 +5,7 @@ Rows that real ranks write are judged in ``tests/cli/test_rehearse.py``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -293,6 +294,30 @@ def test_a_speed_under_another_name_is_not_compared_and_hides_nothing() -> None:
         found = held_against(alone, rows)
         assert "fps of two runs of the same configuration differ" in found.findings[0].text
         assert [one.kind for one in found.findings[1:]] == ["state not tracked"] * wrong
+
+
+@pytest.mark.parametrize("is_held_back", [True, False])
+def test_a_rate_by_iteration_that_a_larger_size_holds_back_is_wrong(is_held_back: bool) -> None:
+    """A cosine falls slower at first: a report behind was within the rates of the report before."""
+
+    def rates(first: int, stride: int, count: int) -> list[float]:
+        return [0.05 + 0.05 * math.cos((first + stride * n) / 1000) for n in range(count)]
+
+    rows, at = moved(), 0
+    for launch, atoms in zip(rows, (1, 1, 2, 1), strict=True):
+        for ranks in launch:
+            stride = 1 if is_held_back else atoms
+            base = rates(at, stride, 40 // atoms)
+            for one in ranks:
+                one |= {"base": base, "rates": [rate * atoms for rate in base]}
+            at += 40 * stride // atoms
+    alone = [[row(step)] for step in range(1, 9)]
+    for step, ranks in enumerate(alone):
+        ranks[0]["base"] = ranks[0]["rates"] = rates(40 * step, 1, 40)
+    found = held_against(alone, rows)
+    told = [one.text for one in found.errors]
+    assert len(told) == is_held_back
+    assert all("back on 1 atom" in text and "trial.schedule" in text for text in told)
 
 
 def test_a_metric_of_a_share_is_wrong_however_near_the_shares_are() -> None:
