@@ -74,11 +74,8 @@ def begin(args: argparse.Namespace, paths: ExperimentPaths, daemon_pid: int, ver
     return attach(paths, as_json=args.json, owns=True)
 
 
-def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool, steers: bool = True) -> int:
-    """Stay until the search is over or the user detaches; return the exit code.
-
-    ``owns``: Ctrl-C is for the search. ``steers``: the dashboard may change the search.
-    """
+def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool) -> int:
+    """Stay until the search is over or the user detaches; return the exit code. ``owns``: Ctrl-C is for the search."""
     interrupts = Interrupts(paths) if owns else None
     stream = Stream(paths)
     stays = False
@@ -86,9 +83,8 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool, steers: bool = 
         if as_json or not has_screen():
             stays = _follow(stream, as_json, interrupts)
         else:
-            act = partial(session.ask, paths) if steers else None
-            sources = tabs(paths)
-            why = show(stream.views, sources=sources, on_interrupt=interrupts, act=act)
+            act = partial(session.ask, paths)
+            why = show(stream.views, sources=tabs(paths), on_interrupt=interrupts, act=act)
             stays = why not in ("detached", "terminated")
     except KeyboardInterrupt:  # before the handler of Ctrl-C was set
         if interrupts is not None:

@@ -100,16 +100,13 @@ def _number(text: str, option: str, kind: str, read: type[float] | type[int]) ->
 # ---------------------------------------------------------------- watch
 
 
-_STEER = "let keys change the search: pause and stop trials, move the deadline, stop the search"
-
-
-@common.command(common.EXPERIMENT, argument("--steer", _STEER), lines="event")
+@common.command(common.EXPERIMENT, lines="event")
 def watch(args: argparse.Namespace) -> int:
     """Show the live dashboard of a search; of a finished one, its end.
 
-    Ctrl-C or q detaches and ends nothing. The dashboard changes nothing unless --steer is given.
+    Ctrl-C or q detaches and ends nothing.
     """
-    return attach.attach(common.experiment(args), as_json=args.json, owns=False, steers=args.steer)
+    return attach.attach(common.experiment(args), as_json=args.json, owns=False)
 
 
 # ---------------------------------------------------------------- changes to a search that runs

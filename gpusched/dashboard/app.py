@@ -42,14 +42,13 @@ Act = Callable[..., object]
 
 #: A daemon sends twice a second; after this long without a word it is said to be away.
 AWAY_AFTER_S = 2.5
-STEERING = {"pause", "stop_trial", "more_time", "stop_search"}
 
 
 class Dashboard(App[Why]):
     """One experiment on the screen, until it is over or the person leaves.
 
     ``on_interrupt``: called for Ctrl-C, returns a sentence; without it Ctrl-C detaches, and the app stays when the
-    experiment is over. ``act`` None: the daemon is asked for views alone.
+    experiment is over. ``act``: asks the daemon for a change of the search.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -331,10 +330,6 @@ class Dashboard(App[Why]):
         self.call_after_refresh(self._draw)
 
     # ------------------------------------------------------------ asking the daemon
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer what changes the search only where that is allowed."""
-        return self._act is not None or action not in STEERING
 
     def action_pause(self) -> None:
         trial = self.view.trial(self._trials.under) if self.view is not None else None
