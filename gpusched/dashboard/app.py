@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import threading
 import time
@@ -28,7 +27,7 @@ from textual.widgets import (
 )
 
 from gpusched.dashboard import panels
-from gpusched.dashboard.feed import LINES, Feed, Frames, Source
+from gpusched.dashboard.feed import LINES, Answers, Feed, Frames, Source
 from gpusched.dashboard.marks import QUIET, styled
 from gpusched.dashboard.model import Standing
 from gpusched.dashboard.widgets import TrialTable, YesOrNo
@@ -77,7 +76,6 @@ class Dashboard(App[Why]):
         Binding("enter", "enter", "details"),
         Binding("escape", "leave_panel", "back to the trials", show=False),
         Binding("f,slash", "filter", "filter", key_display="f"),
-        Binding("s", "sort", "sort by the next column", show=False),
         *(
             Binding(str(number), f"open('{tab}')", tab, show=False)
             for number, tab in enumerate(("trial", "curves", "log", "decisions"), 1)
@@ -103,8 +101,7 @@ class Dashboard(App[Why]):
         self.animation_level = "none"
         self._on_interrupt, self._act = on_interrupt, act
         self._feed = Feed(frames, self._post)
-        self._sources = sources or {}
-        self._is_fetching = False
+        self._answers = Answers(sources or {}, self._post)
         self.failure: BaseException | None = None
         #: The newest standing, and the one that is on the screen.
         self.view: Standing | None = None
@@ -112,10 +109,6 @@ class Dashboard(App[Why]):
         self._trials, self._tabs = TrialTable(), TabbedContent(id="side")
         self._is_stale = False
         self._heard_at = time.monotonic()
-        #: By tab: the trial, and its content.
-        self._fetched: dict[str, tuple[int | None, Any]] = {}
-        #: By tab: the trial whose content was asked for once the search was over.
-        self._final: dict[str, int | None] = {}
         self._logged: list[str] = []
 
     def compose(self) -> ComposeResult:
@@ -169,8 +162,7 @@ class Dashboard(App[Why]):
             case "note":
                 self.notify(clean(value), markup=False, timeout=8)
             case tab:
-                self._is_fetching = False
-                self._fetched[tab] = value
+                self._answers.take(tab, value)
                 self._fill_side()
 
     def _show(self, view: Standing) -> None:
@@ -188,7 +180,8 @@ class Dashboard(App[Why]):
         """Draw news, at most once a second, and the texts that time alone changes."""
         if self._is_stale or self._away_s is not None:
             self._draw()
-        self._fetch()
+        is_over = self.view is not None and self.view.is_over
+        self._answers.fetch(self._tabs.active, self._trials.under, is_over=is_over)
 
     def on_resize(self, _event: events.Resize) -> None:
         self.call_after_refresh(self._draw)
@@ -232,14 +225,11 @@ class Dashboard(App[Why]):
         self._fill_side()
 
     def _fill_side(self) -> None:
-        """Show the open tab, and ask for its content if another trial's is there."""
+        """Show the open tab."""
         if (view := self._drawn) is None or not self.is_running:
             return
         tab, number = self._tabs.active, self._trials.under
-        about, found = self._fetched.get(tab, (-1, None))
-        if about != number:
-            found = None
-            self._fetch()
+        found = self._answers.about(tab, number)
         match tab:
             case "trial":
                 text = panels.detail(view, view.trial(number), found or ())
@@ -255,24 +245,6 @@ class Dashboard(App[Why]):
             case _:
                 pass
 
-    def _fetch(self) -> None:
-        """Ask for what the open tab shows of the trial, unless an answer is awaited."""
-        tab, number = self._tabs.active, self._trials.under
-        is_over = self.view is not None and self.view.is_over
-        is_final = is_over and self._final.get(tab, -1) == number  # nothing changes any more
-        if self._is_fetching or is_final or (source := self._sources.get(tab)) is None:
-            return
-
-        def ask() -> None:
-            found = None
-            with contextlib.suppress(Exception):  # the tab shows the view's part
-                found = source(number)
-                self._final |= {tab: number} if is_over else {}
-            self._post(tab, (number, found))
-
-        self._is_fetching = True
-        threading.Thread(target=ask, daemon=True).start()
-
     def _write(self, name: str, lines: Sequence[str]) -> None:
         """Have a log hold these lines: what is new is added, anything else is written anew."""
         log = self.query_one(name, RichLog)
@@ -284,9 +256,6 @@ class Dashboard(App[Why]):
         self._logged = [name, *lines]
 
     # ------------------------------------------------------------ looking
-
-    def action_sort(self) -> None:
-        self._trials.choose_next_column()
 
     def action_filter(self) -> None:
         asked = self.query_one("#filter", Input)

@@ -1,11 +1,12 @@
-"""The thread that fetches views for the dashboard, and the files that it shows as they grow.
+"""The threads that fetch views and the contents of tabs for the dashboard, and the files that it shows as they grow.
 
-The thread hands over by ``post(kind, value)`` and is never waited for at the end: it may hang in a socket whose daemon
+A thread hands over by ``post(kind, value)`` and is never waited for at the end: it may hang in a socket whose daemon
 has stopped answering.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -64,6 +65,48 @@ class Feed(threading.Thread):
                 self._post("note", str(error))
             self._is_over.wait(pause_s)
             pause_s = min(RETRY_MOST_S, 2 * pause_s)
+
+
+class Answers:
+    """Contents of the tabs, each asked for in a thread, one after the other; after the end of the search once a trial.
+
+    ``post(tab, answer)`` brings an answer to the thread of the app, which hands it to ``take``.
+    """
+
+    def __init__(self, sources: Mapping[str, Source], post: Post) -> None:
+        self._sources, self._post = sources, post
+        self._is_awaited = False
+        #: By tab: the trial, its content, and whether that is final.
+        self._known: dict[str, tuple[int | None, Any, bool]] = {}
+
+    def about(self, tab: str, trial: int | None) -> Any:
+        """Return what is known about the trial; asks for it where that is nothing."""
+        known = self._known.get(tab)
+        if known is not None and known[0] == trial:
+            return known[1]
+        self.fetch(tab, trial, is_over=False)
+        return None
+
+    def fetch(self, tab: str, trial: int | None, *, is_over: bool) -> None:
+        """Ask, unless an answer is awaited or nothing changes any more."""
+        about, _, is_final = self._known.get(tab, (None, None, False))
+        source = self._sources.get(tab)
+        if self._is_awaited or source is None or (is_final and about == trial):
+            return
+
+        def ask() -> None:
+            found, is_last = None, False
+            with contextlib.suppress(Exception):  # the tab shows the view's part
+                found, is_last = source(trial), is_over
+            self._post(tab, (trial, found, is_last))
+
+        self._is_awaited = True
+        threading.Thread(target=ask, daemon=True).start()
+
+    def take(self, tab: str, answer: tuple[int | None, Any, bool]) -> None:
+        """Keep an answer."""
+        self._is_awaited = False
+        self._known[tab] = answer
 
 
 # ---------------------------------------------------------------- files that grow

@@ -111,6 +111,10 @@ def _has(trial: TrialRow, word: str) -> bool:
 class TrialTable(DataTable[Text]):
     """The trials that a person wants to see, a row each, in the order of a column."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("s", "next_column", "sort by the next column", show=False)
+    ]
+
     def __init__(self) -> None:
         super().__init__(id="trials", cursor_type="row", fixed_columns=1)
         self.choice = TableChoice()
@@ -125,8 +129,7 @@ class TrialTable(DataTable[Text]):
         if self._view is not None:
             self.show(self._view)
 
-    def choose_next_column(self) -> None:
-        """Sort by the next column."""
+    def action_next_column(self) -> None:
         names = [str(key.value) for key in self.columns] or ["metric"]
         place = names.index(self.choice.sort) if self.choice.sort in names else 0
         self.choose(sort=names[(place + 1) % len(names)])
