@@ -1,4 +1,4 @@
-"""Glyphs and colours of the states, sparklines, bars, and curves in braille dots. Pure.
+"""Glyphs and colours of the states, bars, and curves in braille dots. Pure.
 
 Every state has a glyph *and* a word, and every block of the atoms' strip its trial's number, so no meaning hangs on
 colour alone (``NO_COLOR``). Every glyph is one cell wide.
@@ -12,7 +12,7 @@ from itertools import groupby
 
 from rich.text import Text
 
-from gpusched.dashboard.model import Standing, thinned
+from gpusched.dashboard.model import Standing
 from gpusched.text import show_metric
 
 #: state of a trial -> (glyph, style).
@@ -59,25 +59,6 @@ def styled(text: str, style: str) -> Text:
 
 
 # ---------------------------------------------------------------- small drawings
-
-_BLOCKS = "▁▂▃▄▅▆▇█"
-
-
-def sparkline(curve: Sequence[float | None], width: int) -> str:
-    """Draw the shape of a curve, scaled to its own range; × where the metric was not a number."""
-    points = thinned(curve, width) if width > 0 else []
-    known = [point for point in points if point is not None]
-    low, high = min(known, default=0.0), max(known, default=0.0)
-    # A flat curve is drawn in the middle; halves keep the difference of huge numbers finite.
-    span = high / 2 - low / 2
-
-    def block(value: float | None) -> str:
-        if value is None:
-            return "×"
-        share = (value / 2 - low / 2) / span if span > 0 else 0.4
-        return _BLOCKS[min(7, int(share * 8))]
-
-    return "".join(map(block, points))
 
 
 def bar(share: float, width: int, style: str = "green") -> Text:

@@ -1,6 +1,6 @@
 """Widgets of the dashboard: the table of trials (columns, order, filter), and a question.
 
-Hyperparameters stand before curve and launches; what has no room is reached by scrolling sideways.
+Hyperparameters stand before launches; what has no room is reached by scrolling sideways.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from gpusched.dashboard import marks
 from gpusched.dashboard.model import STATES, Standing, TrialRow
 from gpusched.text import clean, flat, hparam_texts, show_hparams, show_metric
 
-CURVE_WIDTH = 12
 #: Columns before the hyperparameters, and behind them.
-FIRST, LAST = ("trial", "state", "step", "metric", "atoms"), ("curve", "launches")
+FIRST, LAST = ("trial", "state", "step", "metric", "atoms"), ("launches",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,6 @@ def value(trial: TrialRow, column: str) -> Any:
         "step": trial.step,
         "metric": trial.metric,
         "atoms": trial.atoms,
-        "curve": trial.best_metric,
         "launches": trial.incarnation,
     }
     return known[column] if column in known else _hparams(trial).get(column)
@@ -68,7 +66,6 @@ def cells(view: Standing, trial: TrialRow, names: list[str], colour: str | None)
         "step": Text(str(trial.step or "-")),
         "metric": Text(show_metric(trial.metric), "bold" if best else ""),
         "atoms": Text(str(trial.atoms or "-"), colour or ""),
-        "curve": Text(marks.sparkline(trial.curve, CURVE_WIDTH), marks.CURVE),
         "launches": Text(str(trial.incarnation or "-")),
     }
     return [
@@ -89,8 +86,8 @@ def order(view: Standing, choice: TableChoice) -> list[TrialRow]:
             return STATES.index(here) if here in STATES else len(STATES)
         return here if numbers else str(here)
 
-    falls = choice.sort in ("metric", "curve", "step", "atoms", "launches")
-    falls = falls and not (choice.sort in ("metric", "curve") and view.mode == "min")
+    falls = choice.sort in ("metric", "step", "atoms", "launches")
+    falls = falls and not (choice.sort == "metric" and view.mode == "min")
     known.sort(key=key, reverse=falls)
     return known + [trial for trial in found if value(trial, choice.sort) is None]
 

@@ -250,8 +250,8 @@ def test_any_column_sorts_and_trials_without_a_value_come_last(column: str) -> N
     assert len(trials) == len(view.trials)
 
 
-def test_hyperparameters_stand_before_curve_and_launches_and_keep_their_names() -> None:
-    assert widgets.columns(EXPLORING)[-2:] == ["curve", "launches"]
+def test_hyperparameters_stand_before_launches_and_keep_their_names() -> None:
+    assert widgets.columns(EXPLORING)[-1] == "launches"
     trial = replace(EXPLORING.trials[0], hparams={"step": 7, "lr": 0.5})
     view = replace(EXPLORING, trials=(trial,))
     assert widgets.columns(view)[5:7] == ["hparams.step", "lr"]

@@ -24,25 +24,9 @@ from gpusched.dashboard.model import (
 points = st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False), max_size=60)
 
 
-def test_a_sparkline_shows_the_shape() -> None:
-    assert marks.sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
-    assert marks.sparkline([3, 2, 1], 8) == "█▅▁"
-    assert marks.sparkline([0.5, 0.5], 8) == "▄▄"
-    assert marks.sparkline([0.0, None, 1.0], 8) == "▁×█"
-    assert marks.sparkline([-1e308, None, 1e308], 8) == "▁×█"
-    assert marks.sparkline([], 8) == marks.sparkline([1.0], 0) == ""
-
-
-def test_a_long_curve_keeps_its_ends() -> None:
-    line = marks.sparkline([*range(100)], 10)
-    assert len(line) == 10
-    assert (line[0], line[-1]) == ("▁", "█")
-
-
 @given(points, st.integers(0, 80), st.integers(0, 12))
 @example([0.0, 5e-324], 40, 6)
 def test_any_curve_can_be_drawn(curve: list[float | None], width: int, height: int) -> None:
-    assert cell_len(marks.sparkline(curve, width)) == min(width, len(curve))
     lines = chart([(tuple(enumerate(curve)), "")], width, height)
     assert len(lines) <= height
     assert all(line.cell_len <= max(width, 32) for line in lines)
@@ -75,7 +59,7 @@ def test_a_bar_is_as_wide_as_it_should_be() -> None:
 
 def test_all_glyphs_are_one_cell() -> None:
     glyphs = [glyph for glyph, _ in (*marks.TRIAL.values(), *marks.EXPERIMENT.values())]
-    glyphs += [*"▁▂▃▄▅▆▇█━╸─│▸▴▾▪·≥≤→…»"]
+    glyphs += [*"━╸─│▾▪·…"]
     for glyph in glyphs:
         assert cell_len(glyph) == 1
 

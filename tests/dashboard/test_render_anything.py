@@ -71,7 +71,7 @@ views = made(
     idle=several(made(model.IdleRow), 6),
     idle_atom_s=st.dictionaries(words, st.floats(0, 1e9), max_size=6),
 )
-choices = made(TableChoice, sort=words | st.sampled_from(["metric", "state", "curve"]))
+choices = made(TableChoice, sort=words | st.sampled_from(["metric", "state"]))
 
 
 # Shrinking a view takes minutes; the example as it was found says enough.
