@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-from pathlib import Path
 from typing import Any
 
 from gpusched.cli import common
-from gpusched.daemon import session
-from gpusched.errors import DeviceError, GpuschedError
+from gpusched.errors import DeviceError
 from gpusched.folder import find
-from gpusched.folder.paths import ExperimentPaths
 from gpusched.text import show_memory
 
 SIGNS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
@@ -52,8 +48,6 @@ def gpus(args: argparse.Namespace) -> int:
 
     states, machine = gpu_states()
     rows = [state.to_json() for state in states]
-    for row in rows:
-        row["standing"] = _standing(row)
     for note in machine.notes:
         common.note(note)
     if args.json:
@@ -71,26 +65,6 @@ def gpus(args: argparse.Namespace) -> int:
     return 0
 
 
-def _standing(row: dict[str, Any]) -> dict[str, Any] | None:
-    """Return state, trial and reason of a GPU as the search that leases it sees them."""
-    paths = ExperimentPaths(Path(row["experiment"] or "/dev/null"))
-    devices: list[dict[str, Any]] = []
-    with contextlib.suppress(GpuschedError, OSError):
-        devices = session.view(paths)["devices"] if paths.is_experiment else []
-    found = [one for one in devices if row["uuid"] == one["id"].partition("#")[0]]
-    # Of a shared GPU, a share in use.
-    shown = min(found, key=lambda device: device["state"] == "free", default=None)
-    return shown and {key: shown.get(key) for key in ("state", "trial", "reason")}
-
-
-def _state(row: dict[str, Any]) -> str:
-    standing = row["standing"]
-    if standing is None:
-        return "busy" if row["busy"] or row["leased_by"] else "free"
-    trial = f" (trial {standing['trial']})" if standing["trial"] is not None else ""
-    return f"{standing['state']}{trial}"
-
-
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
     use, temp, power = row["utilisation"], row["temperature_c"], row["power_w"]
     used = row["memory_used_bytes"]
@@ -101,17 +75,15 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
         "-" if used is None else show_memory(used, row["memory_total_bytes"]),
         "-" if temp is None else f"{temp:.0f} C",
         "-" if power is None else f"{power:.0f} W",
-        _state(row),
+        "busy" if row["busy"] or row["leased_by"] else "free",
     )
 
 
 def _details(row: dict[str, Any]) -> list[str]:
     """List who has the GPU and what is wrong with it, each thing once."""
     told = [f"leased by {row['leased_by']}"] if row["leased_by"] else []
-    reason: str = (row["standing"] or {}).get("reason") or ""
     holders = (f"held by {holder}" for holder in row["holders"])
-    reason = reason.removeprefix(f"GPU {row['index']}: ")
-    for text in (reason, row["busy"], *holders, *row["notes"]):
+    for text in (row["busy"], *holders, *row["notes"]):
         known = text.removeprefix("held by ")
         if text and not any(known in detail for detail in told):
             told.append(text)
