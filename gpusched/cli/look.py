@@ -81,7 +81,7 @@ def trials(view: Standing, most: int | None) -> list[str]:
     first = _first_failure(view)
     told = None if first is None else first.error
     shown = view.trials[:most]
-    head = ("trial", "state", "step", view.metric, "atoms", "launches", "saved", "hparams")
+    head = ("trial", "state", "step", view.metric, "atoms", "launches", "hparams")
     rows = [
         (
             trial.id,
@@ -90,7 +90,6 @@ def trials(view: Standing, most: int | None) -> list[str]:
             show_metric(trial.metric),
             trial.atoms or "-",
             trial.incarnation,
-            _saved(trial),
             show_hparams(trial.hparams) if trial.error in (None, told) else trial.error,
         )
         for trial in shown
@@ -101,14 +100,6 @@ def trials(view: Standing, most: int | None) -> list[str]:
         where = "status --all' shows" if are_all_there else "export --trials' lists"
         out.append(f"... and {more} more ('gpusched {where} them)")
     return out if shown else []
-
-
-def _saved(trial: TrialRow) -> str:
-    """Word the newest checkpoint of a trial: its step and, while the trial trains, its age."""
-    if not trial.saved_step:
-        return "-"
-    age_s = trial.saved_age_s if trial.is_live else None
-    return f"step {trial.saved_step}" + (f", {show_duration(age_s)} ago" if age_s else "")
 
 
 def _headline(view: Standing) -> str:

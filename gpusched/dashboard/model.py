@@ -97,8 +97,6 @@ class TrialRow:
     best_step: int = 0
     atoms: int = 0
     incarnation: int = 0
-    saved_step: int = 0
-    saved_age_s: float | None = None
     held_by_user: bool = False
     hparams: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)

@@ -81,7 +81,7 @@ def build(
         best_unsaved=_best_unsaved(state),
         atoms=AtomCounts(total=state.devices.total, **counts),
         devices=tuple(devices.values()),
-        trials=tuple(_trial(state, trial, now_s) for trial in _relevant(state)),
+        trials=tuple(_trial(state, trial) for trial in _relevant(state)),
         trial_counts={kind.value: number for kind, number in kinds.items()},
         notes=tuple(clean(note) for note in notes),
         warnings=tuple(clean(warning) for warning in warnings),
@@ -172,7 +172,7 @@ def _reason(slot: DeviceSlot, holders: str) -> str:
 
 def every_trial(state: State) -> Iterator[TrialRow]:
     """Describe each trial, however many there are, in the order of their numbers."""
-    return (_trial(state, trial, state.now) for trial in state.trials.values())
+    return (_trial(state, trial) for trial in state.trials.values())
 
 
 def _relevant(state: State) -> list[TrialRecord]:
@@ -197,7 +197,7 @@ def _place(trial: TrialRecord) -> tuple[float, bool, int]:
     return -trial.score, trial.state is TrialState.FAILED, trial.id
 
 
-def _trial(state: State, trial: TrialRecord, now_s: float) -> TrialRow:
+def _trial(state: State, trial: TrialRecord) -> TrialRow:
     return TrialRow(
         id=trial.id,
         state=trial.state.value,
@@ -207,8 +207,6 @@ def _trial(state: State, trial: TrialRecord, now_s: float) -> TrialRow:
         best_step=trial.best_step,
         atoms=trial.atoms,
         incarnation=trial.incarnation,
-        saved_step=trial.saved_step,
-        saved_age_s=trial.saved_age_s(now_s),
         held_by_user=trial.held_by_user,
         hparams=dict(trial.hparams),
         metrics={
