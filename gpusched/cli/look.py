@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from gpusched.errors import GpuschedError
 from gpusched.folder import find
 from gpusched.folder.files import read_json
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.recipe.values import power_in_words
 from gpusched.text import count, flat, hparam_texts, show_duration, show_hparams, show_metric
 
 
@@ -35,11 +33,8 @@ def explain(args: argparse.Namespace) -> int:
     """Explain the state of a trial, and what would change it."""
     paths = common.experiment(args)
     answer = session.explanation(paths, session.trial_number(args.trial))
-    settings = json.loads(paths.worker.read_text()) if paths.worker.exists() else {}
-    rate = power_in_words(settings.get("lr_power", 0.0), settings.get("batch", ""))
-    told = [*answer["lines"][:1], f"  learning rate: {rate}", *answer["lines"][1:]]
-    words = (common.paragraph(line, rest=" " * 15) for line in told)
-    return common.tell(args, {**answer["data"], "learning_rate": rate}, "\n".join(words))
+    words = (common.paragraph(line, rest=" " * 15) for line in answer["lines"])
+    return common.tell(args, answer["data"], "\n".join(words))
 
 
 # ---------------------------------------------------------------- status

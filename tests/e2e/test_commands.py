@@ -99,8 +99,6 @@ def test_a_search_may_be_named_behind_an_option_and_alone(finished: Sandbox) -> 
     for words in (["explain", "0", "--json"], ["logs", "0", "-f"], ["status", "--json"]):
         assert finished.call(*words, name).code == 0, words
     assert "one argument too many: more" in finished.call("status", name, "more").err
-    told = finished.call("explain", "0", "--json").json()
-    assert told["learning_rate"] in finished.call("explain", "0").out
 
 
 def test_export_of_trials_has_a_row_a_trial_with_its_metrics(finished: Sandbox) -> None:
