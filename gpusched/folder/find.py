@@ -15,8 +15,8 @@ from gpusched.text import did_you_mean
 RUNS_VARIABLE = "GPUSCHED_RUNS"
 
 
-_REST = re.compile(r"-\d{8}-\d{6}(-\d+)?|(?<=-\d{8})-\d{6}(-\d+)?")
-"""Of an experiment's name, behind its recipe's or behind its day: ``<recipe>-<day>-<time>[-<number>]``."""
+_TIME = re.compile(r"-\d{8}-\d{6}(-\d+)?")
+"""Of an experiment's name, behind its recipe's: ``<recipe>-<day>-<time>[-<number>]``."""
 
 
 def runs_folder(given: str | None = None) -> Path:
@@ -56,7 +56,9 @@ def find(experiment: str | None, runs: Path, *, running_first: bool = False) -> 
         matches = known
     else:
         matches = [p for p in known if p.root.name == wanted] or [
-            p for p in known if _is_called(p.root.name, wanted)
+            p
+            for p in known
+            if p.root.name.startswith(wanted) and _TIME.fullmatch(p.root.name, len(wanted))
         ]
     if not matches and folder.is_dir() and folder.name != wanted:
         if ExperimentPaths(folder).resolved.exists():
@@ -72,11 +74,6 @@ def find(experiment: str | None, runs: Path, *, running_first: bool = False) -> 
     if running_first:
         matches = list(filter(has_daemon, matches)) or matches
     return matches[-1]
-
-
-def _is_called(name: str, wanted: str) -> bool:
-    """Tell whether ``wanted`` is the recipe's name in an experiment's name, or all of that up to the day."""
-    return name.startswith(wanted) and _REST.fullmatch(name, len(wanted)) is not None
 
 
 def has_daemon(paths: ExperimentPaths) -> bool:
