@@ -16,7 +16,7 @@ from msgspec import structs
 from gpusched.cli import common
 from gpusched.cli.common import argument
 from gpusched.daemon import session
-from gpusched.dashboard.model import FINAL, from_json
+from gpusched.dashboard.model import FINAL, TrialRow, from_json
 from gpusched.errors import InputError
 from gpusched.folder import find
 from gpusched.folder.files import read_from, read_json
@@ -144,7 +144,7 @@ def export(args: argparse.Namespace) -> int:
         from gpusched.driver.assemble import from_journal
 
         state = from_journal(paths).experiment.state
-        rows = [_of_trial(dataclasses.asdict(trial)) for trial in every_trial(state)]
+        rows = [_of_trial(trial, state.trials[trial.id].metrics) for trial in every_trial(state)]
     else:
         rows = list(records(timeline.read(paths.journal)))
     if not rows:
@@ -170,11 +170,12 @@ def records(told: Timeline) -> Iterator[dict[str, Any]]:
             yield _row({"trial": number, **report, **where}, metrics, trial.hparams)
 
 
-def _of_trial(trial: dict[str, Any]) -> dict[str, Any]:
-    """Return a trial as a flat mapping: its number first, then plain values, ``hparams.*`` last."""
+def _of_trial(trial: TrialRow, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a trial as a flat mapping: its number first, then plain values, metrics, ``hparams.*`` last."""
     kinds = (dict, list, tuple)
-    plain = {key: value for key, value in trial.items() if not isinstance(value, kinds)}
-    return _row({"trial": plain.pop("id"), **plain}, trial["metrics"], trial["hparams"])
+    told = dataclasses.asdict(trial).items()
+    plain = {key: value for key, value in told if not isinstance(value, kinds)}
+    return _row({"trial": plain.pop("id"), **plain}, metrics, trial.hparams)
 
 
 def _row(
