@@ -252,33 +252,46 @@ def _winner(view: Standing, best: BestRow) -> Iterator[str]:
     if view.state == "interrupted":
         yield INTERRUPTED
     else:
-        story = f"gpusched explain {best.trial}"
-        yield f"  {'gpusched best':<{len(story)}}  how to load the model"
+        name = find.argument(ExperimentPaths(Path(view.folder)))
+        story = f"gpusched explain {best.trial}{name}"
+        yield f"  {f'gpusched best{name}':<{len(story)}}  how to load the model"
         yield f"  {story}  the trial's story"
-        yield f"  {'gpusched report':<{len(story)}}  plots of the whole search"
+        yield f"  {f'gpusched report{name}':<{len(story)}}  plots of the whole search"
 
 
 def _no_winner(view: Standing) -> Iterator[str]:
     """Say why no model was found, as far as that can be told, and what to do."""
+    name = find.argument(ExperimentPaths(Path(view.folder)))
     if (first := _first_failure(view)) is not None:
         yield f"No trial left a model. The first failure, of trial {first.id} at step {first.step}:"
         yield f"  {first.error}"
-        yield f"'gpusched logs {first.id}' shows what the trial printed. Mend the script or the recipe and run again."
+        yield (
+            f"'gpusched logs {first.id}{name}' shows what the trial printed. Mend the script or the recipe and run "
+            f"again."
+        )
     elif view.state == "interrupted":
         yield INTERRUPTED
     elif (view.ending or "").endswith("by the user") and not any(t.step for t in view.trials):
         yield "The search was ended before a trial had reported a step."
         if view.time_left_s:
-            yield f"'gpusched resume {view.experiment}' continues it."
+            yield f"'gpusched resume{name}' continues it."
     elif not view.trials_total:
-        yield "No trial was started: no device was free ('gpusched gpus' shows who holds them), no configuration came"
-        yield f"in time, or the policy {view.policy} started none. Give a longer --deadline."
+        yield (
+            f"No trial was started: no device was free ('gpusched gpus' shows who holds them), no configuration came "
+            f"in time, or the policy {view.policy} started none. Give a longer --deadline."
+        )
     elif all(trial.step == 0 for trial in view.trials):
-        yield "No trial reported a step before the end. The script must call trial.report(..) after each step; if a"
-        yield "step takes longer, give a longer --deadline. 'gpusched logs 0' shows how far the first trial came."
+        yield (
+            f"No trial reported a step before the end. The script must call trial.report(..) after each step; if a "
+            f"step takes longer, give a longer --deadline. 'gpusched logs 0{name}' shows how far the first trial came."
+        )
     elif all(trial.metric is None for trial in view.trials):
-        yield f"No report of {view.metric} was a finite number: training diverged (try smaller learning rates),"
-        yield "or the script computes it wrongly."
+        yield (
+            f"No report of {view.metric} was a finite number: training diverged (try smaller learning rates), or the "
+            f"script computes it wrongly."
+        )
     else:
-        yield "Trials reported, but none saved a checkpoint: the script must name its model, as in trial.steps(..,"
-        yield "model=model), or the disk refused them: 'gpusched logs 0' shows what trial 0 was told."
+        yield (
+            f"Trials reported, but none saved a checkpoint: the script must name its model, as in trial.steps(.., "
+            f"model=model), or the disk refused them: 'gpusched logs 0{name}' shows what trial 0 was told."
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 from gpusched.errors import DamagedState, InputError
@@ -74,6 +75,14 @@ def find(experiment: str | None, runs: Path, *, running_first: bool = False) -> 
     if running_first:
         matches = list(filter(has_daemon, matches)) or matches
     return matches[-1]
+
+
+def argument(paths: ExperimentPaths) -> str:
+    """Return a search's word behind a command, after a blank; empty for the newest of the folder that is looked in."""
+    known = experiments(runs_folder())
+    if paths not in known:
+        return f" {shlex.quote(str(paths.root))}"
+    return f" {paths.root.name}" if paths != known[-1] else ""
 
 
 def has_daemon(paths: ExperimentPaths) -> bool:

@@ -45,9 +45,9 @@ def test_the_winner_and_where_it_lies() -> None:
         "  optimizer.decay  0.001",
         "  checkpoint       /data/runs/digits-0714-1532/best/checkpoint",
         "",
-        "  gpusched best       how to load the model",
-        "  gpusched explain 0  the trial's story",
-        "  gpusched report     plots of the whole search",
+        "  gpusched best /data/runs/digits-0714-1532       how to load the model",
+        "  gpusched explain 0 /data/runs/digits-0714-1532  the trial's story",
+        "  gpusched report /data/runs/digits-0714-1532     plots of the whole search",
     ]
 
 
@@ -58,7 +58,7 @@ def test_no_trial_succeeded() -> None:
     told = summary(view)
     assert "No trial left a model. The first failure, of trial 0 at step 1:" in told
     assert "  ValueError: trial 0 cannot be: loss is negative" in told
-    assert "'gpusched logs 0'" in told
+    assert "'gpusched logs 0 /data/runs/digits-0714-1532' shows" in told
 
 
 def trial(**fields: object) -> TrialRow:
@@ -83,11 +83,14 @@ def test_why_there_is_no_model(trials: tuple[TrialRow, ...], told: str) -> None:
 
 
 def test_a_search_that_a_person_ended_early_blames_nothing() -> None:
-    view = Standing(experiment="x", state="finished", ending="stopped by the user", time_left_s=9.0)
+    view = Standing(
+        experiment="x", state="finished", ending="stopped by the user", folder="/runs/x"
+    )
+    view = replace(view, time_left_s=9.0)
     told = summary(view)
     assert "before a trial had reported" in told
     assert "--deadline" not in told
-    assert "'gpusched resume x' continues" in told
+    assert "'gpusched resume /runs/x' continues" in told
     assert "resume" not in summary(replace(view, time_left_s=0.0))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.errors import DamagedState, InputError
-from gpusched.folder.find import find, has_daemon
+from gpusched.folder.find import argument, find, has_daemon
 from gpusched.folder.lock import Lock
 from gpusched.folder.paths import ExperimentPaths
 from tests.rig import as_nobody
@@ -55,6 +55,17 @@ def test_what_runs_comes_before_what_is_newer_for_a_command_that_steers(runs: Pa
     assert find(None, runs).root.name == f"digits-big-{DAY}-140000"
     daemon.release()
     assert find("digits", runs, running_first=True).root.name == f"digits-{DAY}-120000-2"
+
+
+def test_a_search_is_named_as_a_command_finds_it(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After ``run --dir`` people were told to call `gpusched best`, which looked elsewhere."""
+    newest, other = find("digits-big", runs), find("digits-8", runs)
+    assert argument(newest) == f" {newest.root}"
+    monkeypatch.setenv("GPUSCHED_RUNS", str(runs))
+    assert argument(newest) == ""
+    assert argument(other) == f" {other.root.name}"
 
 
 @pytest.mark.parametrize("wanted", ["dig", "digits-b", "big", f"digits-{DAY}"])
