@@ -82,16 +82,15 @@ def best_over_time(told: Timeline, sign: float) -> list[tuple[float, float]]:
 
 
 def curves(told: Timeline, sign: float, metric: str) -> go.Figure:
-    """Draw every trial's metric over steps, or over time by a button; a second one has a logarithmic axis.
+    """Draw every trial's metric over steps; a button makes the axis logarithmic.
 
     The best ``LINES`` trials have a line of their own. The axis spans most of their points, so that a curve that runs
     away hides nothing.
     """
     drawn = [trial for trial in ranked(told, sign) if trial.best(sign) is not None]
-    traces, times = [], []
+    traces = []
     for place, trial in reversed(list(enumerate(drawn))):
         points = thinned([(step, value) for _, step, value in trial.curve], POINTS)
-        times.append([at for at, _ in thinned([(at, None) for at, *_ in trial.curve], POINTS)])
         named = place < LINES
         style = {"color": colour(trial.id) if named else OTHERS, "width": 3.5 if place == 0 else 1}
         hover = "%{y}<br>%{fullData.name}<extra></extra>"
@@ -104,24 +103,17 @@ def curves(told: Timeline, sign: float, metric: str) -> go.Figure:
     margin = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
     span = [low - margin, high + margin]
     found.update_yaxes(range=span)
-    steps = [trace.x for trace in traces]
-    menus = [_buttons(0.0, {"by step": ({"x": steps}, {"xaxis.title.text": "step"}),
-                            "by time": ({"x": times}, {"xaxis.title.text": SECONDS})})]  # fmt: skip
     if min(values) > 0:
         plain: dict[str, Any] = {"yaxis.type": "linear", "yaxis.range": span}
-        log = {"yaxis.type": "log", "yaxis.autorange": True}
-        menus.append(_buttons(0.25, {"linear": ({}, plain), "logarithmic": ({}, log)}))
-    found.update_layout(updatemenus=menus)
+        log: dict[str, Any] = {"yaxis.type": "log", "yaxis.autorange": True}
+        buttons = [
+            {"label": label, "method": "relayout", "args": [layout]}
+            for label, layout in (("linear", plain), ("logarithmic", log))
+        ]
+        corner = {"x": 0.0, "xanchor": "left", "y": 1.0, "yanchor": "bottom"}
+        menu = {"type": "buttons", "direction": "right", "buttons": buttons, **corner}
+        found.update_layout(updatemenus=[menu])
     return found
-
-
-def _buttons(x: float, choices: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]) -> Any:
-    """Make a row of buttons: each has data and layout to change."""
-    buttons = [
-        {"label": label, "method": "update", "args": list(args)} for label, args in choices.items()
-    ]
-    place = {"x": x, "xanchor": "left", "y": 1.0, "yanchor": "bottom"}
-    return {"type": "buttons", "direction": "right", "buttons": buttons, **place}
 
 
 def other_metrics(told: Timeline, sign: float, metric: str) -> dict[str, go.Figure]:
