@@ -44,7 +44,6 @@ class Rehearsed:
     judgement: Judgement
     moved: RehearsedTrial
     alone: RehearsedTrial
-    metric: str
     folder: Path
 
     @property
@@ -84,30 +83,13 @@ class Rehearsed:
 
     def lines(self) -> list[str]:
         """Word the rehearsal for people."""
-        head = ("step", "atoms", "rate", self.metric, "left alone: rate", self.metric)
-        rows = []
-        for told in self.reports():
-            sides = (told, told["alone"])
-            values = [v for side in sides for v in (side["rate"], side["metrics"].get(self.metric))]
-            texts = ("" if value is None else f"{value:.6g}" for value in values)
-            rows.append((told["step"], told["atoms"], *texts))
         signs = {True: "WRONG  ", False: "note   "}
         found = [
             common.paragraph(finding.text, signs[finding.is_error], " " * 7)
             for finding in self.findings
         ]
-        still = [
-            row["step"]
-            for launch in self.moved.launches[STILL_FROM - 1 :]
-            for row, *_ in launch.reports
-        ]
         return [
             f"rehearsed {show_hparams(self.hparams)}:",
-            *([common.table(head, rows, head)] if rows else []),
-            *(
-                f"from step {step} on parameters are put back: the metric stands still"
-                for step in still[:1]
-            ),
             *found,
             *map(common.paragraph, _verdicts(self.judgement)),
             *([f"the logs are in {self.folder}"] if self.findings else []),
@@ -158,8 +140,8 @@ def rehearse(
         # The search is given up after as many reports without a number, so what it left out is no news.
         judgement.findings += senseless
         judgement.findings += [one for one in unseen if one.kind == "told" or not senseless]
-        about = (told.trials[number].hparams, judgement, moved, alone)
-        found.append(Rehearsed(*about, recipe.metric, paths.root))
+        hparams = told.trials[number].hparams
+        found.append(Rehearsed(hparams, judgement, moved, alone, paths.root))
     if not found:
         raise GpuschedError(
             f"nothing was rehearsed, no trial has begun: {paths.log} has the details"

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from gpusched.cli.rehearse import (
-    Rehearsed,
     _own_folder,
     _read,
     _scripted,
@@ -26,7 +25,6 @@ from gpusched.cli.rehearse import (
     _unseen,
 )
 from gpusched.doctor.findings import RehearsedLaunch, RehearsedTrial
-from gpusched.doctor.rehearsal import Judgement
 from gpusched.errors import DeviceError
 from gpusched.executors.local import launching
 from gpusched.folder.paths import ExperimentPaths
@@ -296,15 +294,3 @@ def _has_gpus(monkeypatch: pytest.MonkeyPatch, usable: list[bool]) -> None:
     devices = [SimpleNamespace(usable=one) for one in usable]
     found = SimpleNamespace(kind="cuda", open=lambda host: devices, close=lambda: None)
     monkeypatch.setattr(launching, "devices_of", lambda *_: found)
-
-
-def test_a_metric_that_stands_still_is_said_to_be_held_and_no_report_makes_no_table() -> None:
-    def lines(*launches: tuple[int, int]) -> str:
-        made = [RehearsedLaunch(atoms, [[{"step": step}]]) for atoms, step in launches]
-        alone = RehearsedTrial([])
-        told = Rehearsed({}, Judgement(), RehearsedTrial(made), alone, "loss", Path("runs"))
-        return "\n".join(told.lines())
-
-    assert "from step 5 on parameters are put back" in lines((1, 1), (1, 3), (2, 5), (1, 7))
-    assert "put back" not in lines((1, 1), (1, 3))
-    assert "left alone" not in lines()
