@@ -91,7 +91,7 @@ EXPERIMENT = together(
 TRIAL = together(argument("TRIAL", "number of the trial, as in 'status'"), EXPERIMENT)
 
 RECIPE = together(
-    argument("RECIPE", "YAML file that describes the search (- for stdin)", type=Path),
+    argument("RECIPE", "YAML file that describes the search", type=Path),
     argument("--deadline D", "how long the search may take, or until when: 90s, 10m, 1h30m, 18:30"),
     argument("--devices X", "auto, cpu, cpu:N, cuda, cuda:0,2, or GPU UUIDs"),
     argument("--cluster ADDRESS", "the nodes of a Ray cluster: auto, or HOST:PORT"),

@@ -37,10 +37,9 @@ def run(args: argparse.Namespace) -> int:
     for line in validate.remarks(recipe):
         remark(line)
     validate.ask_policy(recipe)
-    source = None if str(args.recipe) == "-" else args.recipe
     if recipe.cluster is not None:
         remark(f"joining the cluster {recipe.cluster}")
-    paths = launchpad.make_experiment(find.runs_folder(args.dir), recipe, began, source)
+    paths = launchpad.make_experiment(find.runs_folder(args.dir), recipe, began, args.recipe)
     try:
         pid = launchpad.start_daemon(paths, say=remark)
     except GpuschedError:

@@ -8,7 +8,6 @@ here, because its own constructor honours tags, knows dates, and stops at the fi
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
@@ -95,10 +94,8 @@ class Unreadable(Exception):
 
 
 def read_text(path: FilePath) -> str:
-    """Return the text of a recipe file, ``-`` for standard input. Raises InputError."""
+    """Return the text of a recipe file. Raises InputError."""
     name = printable(str(path)[:300])
-    if name == "-":
-        return sys.stdin.read()
     if path.suffix == ".py":
         example = f"script: {printable(path.name[:100])}"
         raise InputError(f"{name}: is a Python script; give the recipe that names it ({example})")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from gpusched.recipe import checks
-from gpusched.recipe.load import load_recipe
 from tests.recipe.conftest import GOOD, Load, Problems
 
 
@@ -126,14 +124,6 @@ def test_a_loss_is_not_searched_for_its_most_unasked(load: Load, problems: Probl
 )
 def test_what_a_metrics_name_says(metric: str, better: str | None) -> None:
     assert checks.better_mode(metric) == better
-
-
-def test_a_recipe_from_standard_input(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(GOOD.encode())))
-    recipe = load_recipe(Path("-"), ["try_first=[{lr: 0.5}]"])
-    assert (recipe.name, recipe.script) == ("search", folder / "train.py")
-    assert recipe.configurations().sample(0) == {"lr": 0.5}
 
 
 def test_a_module_names_its_file_as_the_script(
