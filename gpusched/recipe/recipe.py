@@ -49,7 +49,6 @@ class Key:
     type: Any
     default: Any
     path: str
-    meaning: str
     reader: values.Reader | None = None
     example: str = ""
     is_found: bool = False
@@ -65,160 +64,56 @@ class Key:
         return self.reader(value) if self.reader else messages.typed(value, self.type)
 
 
-def key(meaning: str, default: Any = MISSING, **about: Any) -> Any:
-    """Declare a field of ``Recipe`` with its ``Key``."""
-    described = {"meaning": meaning, **about}
+def key(default: Any = MISSING, **about: Any) -> Any:
+    """Declare a field of ``Recipe`` whose ``Key`` has more than a type and a default."""
     if default == {}:
-        return field(default_factory=dict, metadata=described)
-    return field(default=default, metadata=described)
+        return field(default_factory=dict, metadata=about)
+    return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A checked recipe. Times in seconds, paths absolute."""
+    """A checked recipe; ``docs/recipe.md`` says what each key means. Times in seconds, paths absolute."""
 
-    name: str = key(
-        "Name of the search; by default the recipe's file name.",
-        is_found=True,
-        reader=values.name,
-    )
-    script: Path = key(
-        "The training script, relative to the recipe.", reader=values.path, example="train.py"
-    )
-    module: str | None = key(
-        "The training script as a module, in place of `script`: pkg.train is run as python -m does.",
-        None,
-    )
-    args: tuple[str, ...] = key(
-        "Arguments of the script; ${lr} stands for the trial's value of lr, ${trial.folder} and ${trial.id} for its "
-        "folder and number.",
-        (),
-        reader=values.arguments,
-    )
-    cwd: Path = key(
-        "Working directory of the script; by default the recipe's folder. `private`: each trial runs in a folder of "
-        "its own (`trial.folder`), where relative paths of the script lead to nothing that is there today.",
-        is_found=True,
-        reader=values.path,
-    )
-    deadline_s: float = key(
-        "How long the search may take from the start on, or until when: 18:30.",
-        path="deadline",
-        reader=values.deadline,
-        example="10m",
-    )
-    metric: str = key(
-        "Which of the reported numbers is searched for.", example="accuracy", reader=values.metric
-    )
-    mode: Literal["max", "min"] = key("Whether more or less of the metric is better.", "max")
-    space: Mapping[str, Any] = key(
-        "The search space: each hyperparameter and what it may be.",
-        reader=values.anything,
-        example="{lr: {loguniform: [1e-4, 1]}}",
-    )
-    try_first: tuple[Mapping[str, Any], ...] = key(
-        "Configurations to begin with; what they leave out is drawn.",
-        (),
-    )
-    after: tuple[Mapping[str, Any], ...] = key(
-        "The folder of an earlier search: what a sampler that learns has seen; others try its best three first.",
-        (),
-        reader=values.earlier,
-    )
-    policy_name: str = key(
-        "The policy's name, or a map of its name and options.",
-        DEFAULT_POLICY,
-        path="policy",
-        reader=values.anything,
-    )
+    name: str = key(is_found=True, reader=values.name)
+    script: Path = key(reader=values.path, example="train.py")
+    module: str | None = None
+    args: tuple[str, ...] = key((), reader=values.arguments)
+    cwd: Path = key(is_found=True, reader=values.path)
+    deadline_s: float = key(path="deadline", reader=values.deadline, example="10m")
+    metric: str = key(reader=values.metric, example="accuracy")
+    mode: Literal["max", "min"] = "max"
+    space: Mapping[str, Any] = key(reader=values.anything, example="{lr: {loguniform: [1e-4, 1]}}")
+    try_first: tuple[Mapping[str, Any], ...] = ()
+    after: tuple[Mapping[str, Any], ...] = key((), reader=values.earlier)
+    policy_name: str = key(DEFAULT_POLICY, path="policy", reader=values.anything)
     policy_options: Mapping[str, Any] = field(default_factory=dict)
-    devices: str | tuple[str, ...] = key(
-        "What to run on: auto, cpu, cpu:N, cuda, cuda:0,2, or GPU UUIDs.",
-        "auto",
-        reader=values.devices,
-    )
-    cluster: str | None = key(
-        "The Ray cluster whose nodes the trials run on: auto or HOST:PORT; by default this machine alone.",
-        None,
-    )
-    max_nodes: Count | None = key("Most nodes to take of the cluster; by default all.", None)
-    node_patience_s: float = key(
-        "How long a node may be silent before its trials are begun elsewhere, from their newest checkpoints.",
-        20.0,
-        path="node_patience",
-        reader=values.duration,
-    )
-    atoms_per_gpu: Annotated[int, msgspec.Meta(ge=1, le=8)] = key(
-        "Atoms of one GPU, for small models: so many trials share it.", 1
-    )
-    max_atoms: Count | None = key("Most atoms a trial may have; by default all.", None)
-    sizes: tuple[int, ...] = key(
-        "Numbers of atoms a trial may have; by default any.", (), reader=values.sizes
-    )
-    batch: Literal["per_atom", "global"] = key(
-        "Whether the batch size is that of each atom or of all together.", "per_atom"
-    )
-    lr_power: float = key(
-        "Learning rate x atoms^power: auto (1 for SGD, 0.5 for Adam and its like), linear, sqrt or none.",
-        -1.0,
-        path="lr_scaling",
-        reader=values.power,
-    )
-    scaling: str | Mapping[int, float] = key(
-        "Throughput on a atoms, s(a): learnt (auto), a formula, or a table.",
-        "auto",
-        reader=values.scaling,
-    )
-    launch: Literal["warm", "cold"] = key(
-        "Fork from a warm interpreter, or start plain torchrun for each launch.", "warm"
-    )
-    python: Path | None = key(
-        "Another Python interpreter for the script; needs launch: cold.", None, reader=values.path
-    )
-    preload: tuple[str, ...] | None = key(
-        "Modules that the warm interpreter imports once, after what DDP and optimizers need; []: torch alone.",
-        None,
-    )
-    env: Mapping[str, str | None] = key(
-        "Environment variables for the script.", {}, reader=values.environment
-    )
-    seed: Annotated[int, msgspec.Meta(ge=0)] = key("Seed of the configurations and of training.", 0)
-    sampler_name: str = key(
-        "Where configurations come from: a sampler's name, or a map of its name and options.",
-        DEFAULT_SAMPLER,
-        path="sampler",
-        reader=values.anything,
-    )
+    devices: str | tuple[str, ...] = key("auto", reader=values.devices)
+    cluster: str | None = None
+    max_nodes: Count | None = None
+    node_patience_s: float = key(20.0, path="node_patience", reader=values.duration)
+    atoms_per_gpu: Annotated[int, msgspec.Meta(ge=1, le=8)] = 1
+    max_atoms: Count | None = None
+    sizes: tuple[int, ...] = key((), reader=values.sizes)
+    batch: Literal["per_atom", "global"] = "per_atom"
+    #: The learning rate is multiplied by atoms^power; -1: 1 for SGD, 0.5 for Adam and its like.
+    lr_power: float = key(-1.0, path="lr_scaling", reader=values.power)
+    scaling: str | Mapping[int, float] = key("auto", reader=values.scaling)
+    launch: Literal["warm", "cold"] = "warm"
+    python: Path | None = key(None, reader=values.path)
+    preload: tuple[str, ...] | None = None
+    env: Mapping[str, str | None] = key({}, reader=values.environment)
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    sampler_name: str = key(DEFAULT_SAMPLER, path="sampler", reader=values.anything)
     sampler_options: Mapping[str, Any] = field(default_factory=dict)
-    log_to: Mapping[str, Any] = key(
-        "Other tools that show each trial as a run, live: names, or maps of name and options.",
-        {},
-        reader=values.anything,
-    )
-    max_trials: Count | None = key("Most configurations to draw; by default no limit.", None)
-    max_failures: Count = key("Failed trials, before any reported, that end the search.", 3)
-    leave_grace_s: float = key(
-        "How long a script may tidy up once it has saved and leaves, or is over; then it gets SIGTERM.",
-        30.0,
-        path="leave_grace",
-        reader=values.duration,
-    )
-    save_every_s: float = key(
-        "Most training that a trial loses when the machine dies, within the 3% of its time that saves may cost.",
-        300.0,
-        path="save_every",
-        reader=values.duration,
-    )
-    hang_limit_s: float | None = key(
-        "How long a trial may be silent; by default 60 s or five of its steps, and 10 minutes to its first report.",
-        None,
-        path="hang_limit",
-        reader=values.duration,
-    )
-    target: float | None = key(
-        "A metric that is good enough: the search ends when a trial reaches it.",
-        None,
-    )
+    log_to: Mapping[str, Any] = key({}, reader=values.anything)
+    max_trials: Count | None = None
+    max_failures: Count = 3
+    leave_grace_s: float = key(30.0, path="leave_grace", reader=values.duration)
+    save_every_s: float = key(300.0, path="save_every", reader=values.duration)
+    #: None: 60 s or five of its steps, and 10 minutes to its first report.
+    hang_limit_s: float | None = key(None, path="hang_limit", reader=values.duration)
+    target: float | None = None
 
     def resolved(self) -> dict[str, Any]:
         """Return every key as plain values: as JSON, a recipe that loads back as an equal one."""
@@ -328,13 +223,14 @@ def keys() -> dict[str, Key]:
     types = typing.get_type_hints(Recipe, include_extras=True)
     found = {}
     for item in fields(Recipe):
-        if item.metadata:
-            default = ... if item.default is MISSING else item.default
-            if item.default_factory is not MISSING:
-                default = item.default_factory()
-            about: dict[str, Any] = {"path": item.name, **item.metadata}
-            key = Key(field=item.name, type=types[item.name], default=default, **about)
-            found[key.path] = key
+        if item.name in (f"{name}_options" for name in NAMED):
+            continue
+        default = ... if item.default is MISSING else item.default
+        if item.default_factory is not MISSING:
+            default = item.default_factory()
+        about: dict[str, Any] = {"path": item.name, **item.metadata}
+        key = Key(field=item.name, type=types[item.name], default=default, **about)
+        found[key.path] = key
     return found
 
 
