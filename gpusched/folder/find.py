@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from contextlib import suppress
 from pathlib import Path
 
 from gpusched.errors import DamagedState, InputError
@@ -79,7 +80,9 @@ def find(experiment: str | None, runs: Path, *, running_first: bool = False) -> 
 
 def argument(paths: ExperimentPaths) -> str:
     """Return a search's word behind a command, after a blank; empty for the newest of the folder that is looked in."""
-    known = experiments(runs_folder())
+    known: list[ExperimentPaths] = []
+    with suppress(InputError):  # the folder here may be of another user
+        known = experiments(runs_folder())
     if paths not in known:
         return f" {shlex.quote(str(paths.root))}"
     return f" {paths.root.name}" if paths != known[-1] else ""
