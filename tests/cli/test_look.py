@@ -201,14 +201,14 @@ def test_following_logs_ends_with_a_trial_that_no_view_has_and_a_pipe_has_its_li
 
 def test_a_metric_that_is_called_as_a_column_of_the_export_has_a_longer_name() -> None:
     """Why a trial had failed was overwritten by the error that its script reports."""
-    row = _of_trial(FAILED, {"error": 0.05, "loss": 1.0})
-    assert (row["error"], row["metrics.error"], row["loss"]) == (FAILED.error, 0.05, 1.0)
     told = Timeline(devices=("gpu0",), until=9.0)
     steps = [ReportedStep(2.0, Report(1, 1, 7, 0.5, {"step": 90, "loss": 1.0}), 1.0)]
     launch = IncarnationTimeline(1, told.devices, 0.0, steps)
     told.trials[0] = TrialTimeline(0, {"lr": 0.1}, [launch])
     (row,) = records(told)
     assert (row["step"], row["metrics.step"], row["hparams.lr"]) == (7, 90, 0.1)
+    row = _of_trial(FAILED, {"error": 0.05, "loss": 1.0})
+    assert (row["error"], row["metrics.error"], row["loss"]) == (FAILED.error, 0.05, 1.0)
 
 
 def test_an_export_of_nothing_says_so(
