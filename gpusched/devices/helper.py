@@ -44,7 +44,8 @@ KILLED: list[subprocess.Popen[bytes]] = []
 """Killed helpers that have not ended yet (a call stuck in the kernel outlives SIGKILL): nobody else waits for them."""
 START_TIMEOUT_S = 120.0
 HANG_MAX_S, FIRST_HANG_MAX_S = 3.0, 10.0
-"""A helper without an answer for so long is ended; a new one gets longer: without persistence mode GPUs wake up."""
+"""A helper without an answer for so long is ended. Its first answer about a GPU may take longer, since a GPU without
+persistence mode wakes up, unless the last question about that GPU hung: the other GPUs wait meanwhile."""
 RETRY_S = 10.0
 """A GPU whose question hung, that is lost or waits for a reset, is asked about again after this."""
 LOOK_PACE_S, RELEASE_PACE_S = 0.9, 0.05
@@ -138,7 +139,8 @@ class Driver:
         self._processes = processes
         self.boards: Collection[Board] = ()
         self._helper: Helper | None = None
-        self._hang_max_s = 0.0
+        #: The boards that the helper has answered about.
+        self._awake: set[Board] = set()
         #: Until when the helper may look for a GPU that is gone: the driver shows one that is back to new processes.
         self._looks_until = math.inf
         #: The board of the question that is being answered.
@@ -229,11 +231,17 @@ class Driver:
         except EOFError:
             answer, has_ended = None, True
         if answer is None:
-            if has_ended or now - board.asked_at > self._hang_max_s:
-                board.not_before, self._stuck[board] = now + RETRY_S, helper
+            may_wake = not self._awake or not (board in self._awake or board in self._stuck)
+            hangs = now - board.asked_at > (FIRST_HANG_MAX_S if may_wake else HANG_MAX_S)
+            if hangs:
+                self._stuck[board] = helper
+            if hangs or has_ended:
+                board.not_before = now + RETRY_S
                 self._end_helper()
             return
-        self._asked, self._hang_max_s, board.waits_since = None, HANG_MAX_S, None
+        self._asked, board.waits_since = None, None
+        self._awake.add(board)
+        self._stuck.pop(board, None)
         if isinstance(answer, NvmlLost):
             is_open = not (board.gone and isinstance(answer, NvmlMissing))
             self.leave(board, board.gone or f"the GPU is lost: {answer.text}", is_open=is_open)
@@ -245,7 +253,7 @@ class Driver:
     def _begun(self) -> Helper:
         if self._helper is None:
             self._helper = self._world.start(self._processes)
-            self._hang_max_s, self._looks_until = FIRST_HANG_MAX_S, math.inf
+            self._awake, self._looks_until = set(), math.inf
         return self._helper
 
     def _end_helper(self) -> None:

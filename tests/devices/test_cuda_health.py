@@ -114,6 +114,17 @@ def test_a_hanging_gpu_is_out_and_comes_back_and_others_do_not_notice(box: Box) 
     assert devices.recovered() == (name,)
 
 
+def test_gpus_that_wake_up_slowly_do_not_hang(make_box: MakeBox) -> None:
+    """Without persistence mode each GPU wakes up for a new helper, which was ended at the second one, over and over."""
+    box = make_box(*map(gpu, range(4)))
+    begin(box)
+    box.clock.wakes_s = 4.0
+    box.clock.helpers[-1].kill()
+    box.clock.advance(60.0)
+    assert len(box.clock.helpers) == 2
+    assert len(box.clock.helpers[-1].opened) == 4
+
+
 def test_a_box_that_can_start_no_process_has_no_free_gpu_until_it_can(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:

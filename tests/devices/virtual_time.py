@@ -27,6 +27,8 @@ class VirtualClock:
         self._actions: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self.helpers: list[VirtualHelper] = []
+        #: Time that a GPU takes to wake up for a helper that has not opened it.
+        self.wakes_s = 0.0
 
     def now(self) -> float:
         return self._now
@@ -80,7 +82,9 @@ class VirtualHelper:
     def ask(self, gpu: Gpu | None, at: float) -> None:
         assert not self._question, "one question at a time"
         self._question = (gpu, at)
-        self.opened |= {gpu.uuid} if gpu else set()
+        if gpu and gpu.uuid not in self.opened:
+            self.opened.add(gpu.uuid)
+            self._until = self._clock.now() + self._clock.wakes_s
         self._work()
 
     def _work(self) -> None:
