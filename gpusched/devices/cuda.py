@@ -31,7 +31,7 @@ from gpusched.devices.leases import Leases, lease_folder, lease_holder
 from gpusched.devices.machine import choose, islands, place
 from gpusched.devices.nvml import Gpu, Machine
 from gpusched.devices.release import IDLE_LIMIT_BYTES, UNSEEN_LIMIT_BYTES, Processes
-from gpusched.devices.unit import SHARE, Board, Doing, Unit
+from gpusched.devices.unit import SHARE, Board, Doing, Unit, units_of
 from gpusched.errors import DeviceError
 
 LOOK_EVERY_S = 1.0
@@ -64,16 +64,14 @@ class CudaDevices:
         """Find the GPUs that ``spec`` (``cuda``, ``cuda:0,2``, UUIDs) names within CUDA_VISIBLE_DEVICES.
 
         ``experiment``: its folder; processes whose GPUSCHED_DIR is that folder are ours. ``known``: the device ids of
-        a search that is resumed; those that are gone are listed as unusable, and where all are, as many of ``spec``.
-        May take seconds, and at most some minutes with a driver that hangs. Raises DeviceError.
+        a search that is resumed. May take seconds; some minutes with a driver that hangs. Raises DeviceError.
         """
+        self._spec, self._shares = spec, atoms_per_gpu
         world = World()
         self._now = world.now
         self._processes = Processes(experiment)
         self._driver = Driver(world, self._processes)
-        #: Devices that a search which is resumed had before, and what is known of their GPUs.
-        self._known = frozenset(known)
-        self._folder = experiment
+        self._known, self._folder = frozenset(known), experiment
         self._idle_bytes, may_be_left = idle.kept(experiment)
         try:
             self._machine = self._driver.machine()
@@ -83,27 +81,21 @@ class CudaDevices:
                     "container with --pid=host, or set atoms_per_gpu: 1"
                 )
             self._islands = islands(self._machine.gpus)
-            units = self._known_units(known, may_be_left)
-            # A machine of the cloud that was stopped comes back with other GPUs. Where some of its own are there,
-            # numbers in `spec` may mean others than the search was given.
-            if not any(unit.gpu.is_shown for unit in units):
-                with contextlib.suppress(*[DeviceError] if units else ()):
-                    gpus = choose(self._machine.gpus, spec, os.environ.get("CUDA_VISIBLE_DEVICES"))
-                    gpus.sort(key=lambda gpu: (self._islands[gpu.uuid], gpu.pci_bus_id.lower()))
-                    gpus = gpus[: len({unit.gpu.uuid for unit in units}) or None]
-                    for gpu in gpus:
-                        units += self._units_of_gpu(gpu, atoms_per_gpu)
+            units = self._known_units(known, may_be_left) if known else self._chosen()
             self._leases = Leases(lease_folder(), str(experiment))
         except DeviceError:
             self._driver.close()
             raise
-        self._units = {unit.id: unit for unit in units}
-        boards = dict.fromkeys(unit.board for unit in units)
-        self._driver.boards = [board for board in boards if not board.gpu.mig]
+        self._units: dict[str, Unit] = {unit.id: unit for unit in units}
         self._leases_due = self._now() + LEASE_RETRY_S
         self._planned_at = math.inf
         self._closed = False
-        self._host: Host
+
+    def _chosen(self) -> list[Unit]:
+        """Return the devices of the GPUs that the recipe names, island by island. Raises DeviceError."""
+        gpus = choose(self._machine.gpus, self._spec, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        gpus.sort(key=lambda gpu: (self._islands[gpu.uuid], gpu.pci_bus_id.lower()))
+        return [unit for gpu in gpus for unit in self._units_of_gpu(gpu, self._shares)]
 
     def _units_of_gpu(self, gpu: Gpu, shares: int, *, may_be_left: bool = False) -> list[Unit]:
         """Make one device, or one a share. ``may_be_left``: a trial of an earlier daemon may be on the GPU."""
@@ -111,23 +103,16 @@ class CudaDevices:
         board.idle_bytes = self._idle_bytes.get(gpu.uuid)
         is_certain = self._processes.visible and not may_be_left
         limit_bytes = IDLE_LIMIT_BYTES if is_certain else UNSEEN_LIMIT_BYTES
-        numbers: Sequence[int | None] = range(shares) if shares > 1 else (None,)
-        units = [Unit(board, island, self._now, limit_bytes=limit_bytes, share=n) for n in numbers]
-        for unit in units:
-            unit.neighbours = tuple(other for other in units if other is not unit)
-        return units
+        return units_of(board, island, self._now, shares, limit_bytes=limit_bytes)
 
     def _known_units(self, ids: Sequence[str], may_be_left: bool) -> list[Unit]:
         """Return the devices of a search that is resumed, in the journal's order."""
         gpus = {gpu.uuid: gpu for gpu in self._machine.gpus}
-        counts = Counter(name.partition(SHARE)[0] for name in ids)
-        made = {
-            unit.id: unit
-            for uuid, shares in counts.items()
-            for unit in self._units_of_gpu(
-                gpus.get(uuid, Gpu(uuid, name="")), shares, may_be_left=may_be_left
-            )
-        }
+        made: dict[str, Unit] = {}
+        for uuid, shares in Counter(name.partition(SHARE)[0] for name in ids).items():
+            gpu = gpus.get(uuid, Gpu(uuid, name=""))
+            units = self._units_of_gpu(gpu, shares, may_be_left=may_be_left)
+            made |= {unit.id: unit for unit in units}
         return [made[name] for name in ids]
 
     # ---------------------------------------------------------------- opening
@@ -139,17 +124,40 @@ class CudaDevices:
             host.emit(DeviceRemark(note))
         if not self._processes.visible:
             host.emit(DeviceRemark(_UNSEEN))
-        units = list(self._units.values())
-        self._take_leases(units)
-        self._read_first(units)
-        for unit in units:
-            self._judge_first(unit)
-        idle.keep(self._folder, {unit.gpu.uuid: unit.board.idle_bytes for unit in units})
-        devices = tuple(unit.as_device() for unit in units)
+        devices = self._open(list(self._units.values()))
+        if self._known and not any(device.usable for device in devices):
+            devices += self._open_others()
+        boards = [unit.board for unit in self._units.values()]
+        idle.keep(self._folder, {board.gpu.uuid: board.idle_bytes for board in boards})
         if not any(device.usable for device in devices):
             reasons = "\n".join(f"  {device.why_not}" for device in devices)
             raise DeviceError(f"no GPU can be used now:\n{reasons}")
         self._plan(LOOK_EVERY_S)
+        return devices
+
+    def _open(self, units: list[Unit]) -> tuple[Device, ...]:
+        """Take the leases of these, read and list them."""
+        self._units |= {unit.id: unit for unit in units}
+        boards = dict.fromkeys(unit.board for unit in self._units.values())
+        self._driver.boards = [board for board in boards if not board.gpu.mig]
+        self._take_leases(units)
+        self._read_first(units)
+        for unit in units:
+            self._judge_first(unit)
+        return tuple(unit.as_device() for unit in units)
+
+    def _open_others(self) -> tuple[Device, ...]:
+        """Open devices beside the known ones, of which none can be used, until as many can.
+
+        A machine of the cloud that was stopped comes back with other GPUs; on a shared one others have taken them.
+        Where one of its own can be used the search has no others: numbers in the recipe may mean another GPU now.
+        """
+        devices: tuple[Device, ...] = ()
+        with contextlib.suppress(DeviceError):
+            others = [unit for unit in self._chosen() if unit.id not in self._units]
+            for board in dict.fromkeys(unit.board for unit in others):
+                if sum(device.usable for device in devices) < len(self._known):
+                    devices += self._open([unit for unit in others if unit.board is board])
         return devices
 
     def _read_first(self, units: Sequence[Unit]) -> None:
@@ -159,7 +167,7 @@ class CudaDevices:
             self._driver.turn()
             unread = any(u.board.seen is None and not u.board.gone for u in units)
             leaving = not self._known and waited_s < LEAVING_TIMEOUT_S
-            if not unread and not (leaving and any(map(_is_leaving, units))):
+            if not unread and not (leaving and any(unit.is_leaving for unit in units)):
                 break
             self._driver.wait(ANSWER_S)
 
@@ -195,7 +203,7 @@ class CudaDevices:
 
     def place(self, devices: Sequence[str]) -> Placement:
         """Return environment and cores of each rank, one rank a device."""
-        units = [self._unit(name) for name in devices]
+        units = map(self._unit, devices)
         shares = [(unit.gpu, 1 + len(unit.neighbours)) for unit in units]
         return place(shares, self._machine.gpus)
 
@@ -284,13 +292,6 @@ class CudaDevices:
         if unit is None:
             raise DeviceError(f"device {name} is not part of this search")
         return unit
-
-
-def _is_leaving(unit: Unit) -> bool:
-    """Tell whether a GPU is not free only for processes that have ended, or for memory that nobody is named for."""
-    verdict = unit.verdict()
-    has_read = unit.board.seen is not None and not unit.board.gone
-    return has_read and not verdict.is_free and all(h.whose == "gone" for h in verdict.holders)
 
 
 # ---------------------------------------------------------------- for people, without a search or a lease

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpusched.devices.base import Device, Quarantined, Reading
@@ -124,6 +124,12 @@ class Unit:
             is_beside_release=self.doing is Doing.FREE
             and any(unit.doing is Doing.DRAINING and not unit.out for unit in self.neighbours),
         )
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the GPU is not free only for processes that have ended, or for memory that nobody is named for."""
+        verdict, is_read = self.verdict(), self.board.seen is not None and not self.board.gone
+        return is_read and not verdict.is_free and all(h.whose == "gone" for h in verdict.holders)
 
     def learn(self) -> None:
         """Take the newest reading into what the GPU has in use when nobody is on it."""
@@ -281,3 +287,14 @@ class Unit:
             strangers=strangers,
             notes=tuple(notes),
         )
+
+
+def units_of(
+    board: Board, island: int, now: Callable[[], float], shares: int, *, limit_bytes: int
+) -> list[Unit]:
+    """Make the device of a GPU, or one a share."""
+    numbers: Sequence[int | None] = range(shares) if shares > 1 else (None,)
+    units = [Unit(board, island, now, limit_bytes=limit_bytes, share=n) for n in numbers]
+    for unit in units:
+        unit.neighbours = tuple(other for other in units if other is not unit)
+    return units

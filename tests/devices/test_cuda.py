@@ -156,6 +156,25 @@ def test_a_search_that_is_resumed_on_another_machine_takes_its_gpus(make_box: Ma
     assert devices.released([other], 5) is not None
 
 
+def test_a_search_whose_gpus_others_have_taken_is_resumed_on_others(
+    make_box: MakeBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A colleague took them while no daemon ran, and the others that the user named were free."""
+    box = make_box(*map(gpu, range(5)))
+    one, two, busy, three, _ = (board.uuid for board in box.gpus)
+    for pid, board in enumerate(box.gpus[:3], 90):
+        box.driver.start(board, pid, GIB, ours=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3,4")
+    found = box.devices("cuda", known=[one]).open()
+    assert [(device.id, device.usable) for device in found] == [
+        (one, False),
+        (busy, False),
+        (three, True),
+    ]
+    with pytest.raises(DeviceError, match="no GPU can be used now"):
+        box.devices("cuda:0", known=[two]).open()
+
+
 def test_an_unknown_device_is_named(box: Box) -> None:
     devices, _ = begin(box)
     with pytest.raises(DeviceError, match="GPU-x is not part of this search"):
