@@ -314,11 +314,6 @@ def illness(index: int, now: Vitals) -> str:
     return f"the driver asks for {wish.format(index=index)}"
 
 
-def may_finish(now: Vitals | None) -> bool:
-    """Tell whether a trial on the GPU may train on: the driver asks for a reset once nobody is on it."""
-    return now is not None and now.recovery == pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET
-
-
 def slowed_by(now: Vitals) -> str:
     """Say what slows a GPU, for people."""
     if now.throttle & _HEAT:

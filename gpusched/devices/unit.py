@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpusched.devices.base import Device, Quarantined, Reading
-from gpusched.devices.nvml import Gpu, Vitals, illness, may_finish, slowed_by
+from gpusched.devices.nvml import Gpu, Vitals, illness, slowed_by
 from gpusched.devices.release import Seen, Verdict, judge, learn
 
 SHARE = "#"
@@ -201,8 +201,6 @@ class Unit:
     def fault(self) -> Quarantined | None:
         """Return why the device must not be used any more, once; None if nothing is new."""
         out, ill = self.out, self.board.illness()
-        if self.doing is Doing.HELD and not self.board.gone and may_finish(self.board.vitals):
-            ill = ""
         if ill and (out is None or (ill != out.reason and not out.leased)):
             self.out = None  # told anew: a stranger's GPU was lost as well
             self.take_out(ill)

@@ -84,17 +84,6 @@ def test_a_gpu_that_waits_for_a_reset_is_closed_and_taken_up_again(box: Box) -> 
     run_trial(box, devices, name, 12)
 
 
-def test_a_gpu_to_be_reset_when_empty_may_finish_its_trial(box: Box) -> None:
-    devices, (name, _) = begin(box)
-    run_trial(box, devices, name, 11)
-    box.gpus[0].recovery = 4
-    box.clock.advance(5)
-    assert devices.faults() == ()
-    box.driver.end(11)
-    assert devices.released([name], 3) is None
-    assert "reset once the GPU is empty" in devices.faults()[0].reason
-
-
 # ------------------------------------------------------------ a driver that hangs or fails
 
 
