@@ -96,5 +96,7 @@ def place(shares: Sequence[tuple[Gpu, int]], machine: Sequence[Gpu]) -> Placemen
     environment = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu, _ in shares),
+        # For programs that read numbers there, as vLLM does (vllm-project/vllm#46132).
+        "GPUSCHED_GPUS": ",".join(str(gpu.index) for gpu, _ in shares),
     }
     return Placement(environment, tuple(cores), max(1, own // max(1, siblings)))

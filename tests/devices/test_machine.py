@@ -102,6 +102,7 @@ def test_placement(make_box: Callable[..., Box]) -> None:
     assert placement.environment == {  # every rank sees all, LOCAL_RANK chooses
         "CUDA_VISIBLE_DEVICES": ",".join(names),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "GPUSCHED_GPUS": "0,1",
     }
 
 
