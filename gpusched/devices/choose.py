@@ -1,16 +1,16 @@
 """Choice of devices: their kind, and CPU slots.
 
 One slot is one atom of a machine without GPUs: by default one a core this process may use. More slots than cores are
-allowed, for demonstrations and tests; then several slots share a core and each rank gets one thread.
+allowed, for demonstrations and tests; then several slots share a core. Each rank has one thread.
 
-Slots are not leased: two experiments on one machine share its cores as any two programs do.
+Slots are not leased: two experiments on one machine share its cores as any two programs do. So a slot is pinned to a
+core only where all cores have one: ranks of fewer slots would meet on the first cores, with their loaders' workers.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -45,25 +45,24 @@ class CpuDevices:
         count = len(self._cores) if slots is None else slots
         if not 1 <= count <= _MOST_SLOTS:
             raise InputError(f"devices: cpu:{count}: give between 1 and {_MOST_SLOTS} slots")
-        self._core_of = {
-            f"cpu:{slot}": self._cores[slot % len(self._cores)] for slot in range(count)
-        }
-        self._sharers = Counter(self._core_of.values())
+        self._slots = [f"cpu:{slot}" for slot in range(count)]
         self._note = note
 
     def open(self, host: Host) -> tuple[Device, ...]:
         self._host = host
-        slots, cores = len(self._core_of), len(self._cores)
+        slots, cores = len(self._slots), len(self._cores)
         if self._note:
             host.emit(DeviceRemark(self._note))
         if slots > cores:
             shared = f"{slots} CPU slots share {cores} core{'s' * (cores > 1)}"
             host.emit(DeviceRemark(f"{shared}: steps take longer the more run"))
-        return tuple(Device(id=slot, label=self._label(slot)) for slot in self._core_of)
+        return tuple(Device(id=slot, label=slot) for slot in self._slots)
 
-    def _label(self, slot: str) -> str:
-        core = self._core_of[slot]
-        return f"core {core}" if self._sharers[core] == 1 else f"core {core} (shared)"
+    def _cores_of(self, slot: str) -> tuple[int, ...]:
+        cores = self._cores
+        if len(self._slots) < len(cores):
+            return cores
+        return (cores[self._slots.index(slot) % len(cores)],)
 
     def take(self, devices: Sequence[str]) -> None:
         """Do nothing: a slot is a trial's by the core's word alone."""
@@ -72,14 +71,14 @@ class CpuDevices:
         """Do nothing: a core has nothing that could be left on it."""
 
     def place(self, devices: Sequence[str]) -> Placement:
-        """Give each slot one rank, pinned to the slot's core, with one thread."""
-        unknown = [device for device in devices if device not in self._core_of]
+        """Give each slot one rank, with one thread."""
+        unknown = [device for device in devices if device not in self._slots]
         if unknown or not devices:
             raise DeviceError(f"no such CPU slot: {', '.join(unknown) or 'none was named'}")
         return Placement(
             # A rank must not find the GPUs of a machine on which it was given a CPU slot.
             environment={"CUDA_VISIBLE_DEVICES": ""},
-            rank_cpus=tuple((self._core_of[device],) for device in devices),
+            rank_cpus=tuple(map(self._cores_of, devices)),
             threads_per_rank=1,
         )
 
@@ -92,7 +91,7 @@ class CpuDevices:
         self._host.emit(Readmitted(device))
 
     def readings(self) -> tuple[Reading, ...]:
-        return tuple(Reading(device=slot, label=self._label(slot)) for slot in self._core_of)
+        return tuple(Reading(device=slot, label=slot) for slot in self._slots)
 
     def close(self) -> None:
         """Do nothing: slots are not leased."""

@@ -41,7 +41,13 @@ def test_slots_share_cores_where_there_are_more_of_them() -> None:
     assert placement.rank_cpus == ((4,), (6,), (4,))
     assert placement.threads_per_rank == 1
     assert placement.environment == {"CUDA_VISIBLE_DEVICES": ""}, "ranks on slots find no GPU"
-    assert [device.label for device in listed][:2] == ["core 4 (shared)", "core 6 (shared)"]
+    assert [device.label for device in listed][:2] == ["cpu:0", "cpu:1"]
+
+
+def test_fewer_slots_than_cores_are_pinned_to_none() -> None:
+    """The trials of two searches on cpu:2 each met on two cores, and the loaders' workers with them, of sixteen."""
+    placement = CpuDevices(2, cores=range(16)).place(["cpu:1"])
+    assert placement.rank_cpus == (tuple(range(16)),)
 
 
 @pytest.mark.parametrize("wanted", [["cpu:2"], ["cpu:0", "cuda:0"], []])

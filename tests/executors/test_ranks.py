@@ -42,7 +42,7 @@ def test_what_a_rank_sees_and_leaves(lab: Lab) -> None:
             "OMP_NUM_THREADS": "1",
             "PET_LOG_DIR": None,
         }
-        assert one["cpus"] == [cores[rank % len(cores)]]
+        assert one["cpus"] == (cores if len(cores) > 4 else [cores[rank % len(cores)]])
         assert one["session"]
         assert one["sigterm"]
         assert (one["stdin"], one["threads"], one["torch_threads"]) == ("", 1, 1)
