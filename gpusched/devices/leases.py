@@ -16,19 +16,13 @@ import fcntl
 import json
 import os
 import re
-import time
 from dataclasses import dataclass
 from pathlib import Path
-
-import psutil
 
 from gpusched.errors import DeviceError
 from gpusched.folder.files import private_folder
 
 REMEDY = "Set XDG_STATE_HOME to a folder of your own"
-
-PROBES_END_S = 0.5
-"""Time for which ``take`` tries again: a look at the holder (``lease_holder``) shares the lock for an instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +79,7 @@ class Leases:
         except OSError as error:
             raise DeviceError(f"{path} cannot be opened: {error.strerror}") from None
         try:
-            _lock(descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = _read_holder(descriptor)
             os.close(descriptor)
@@ -107,26 +101,13 @@ class Leases:
             os.close(self._held.popitem()[1])
 
 
-def _lock(descriptor: int) -> None:
-    """Lock the file. Raises BlockingIOError where another process keeps the lock for longer than a probe does."""
-    until_s = time.monotonic() + PROBES_END_S
-    while True:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = _read_holder(descriptor)
-            if psutil.pid_exists(holder.pid or -1) or time.monotonic() > until_s:
-                raise
-        time.sleep(0.005)
-
-
 def lock_path(folder: Path, uuid: str) -> Path:
     """Return the lock file of a GPU. The driver gives the UUID, which is not trusted for a file's name."""
     return folder / f"{re.sub(r'[^A-Za-z0-9.-]', '_', uuid)}.lock"
 
 
 def lease_holder(folder: Path, uuid: str) -> LeaseHolder | None:
-    """Return the holder of a GPU's lease, if there is one. Looks without taking."""
+    """Return the holder of a GPU's lease, if there is one. Shares the lock for an instant, a search tries again."""
     try:
         descriptor = os.open(lock_path(folder, uuid), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
