@@ -27,6 +27,7 @@ from gpusched.processes.identity import (
     is_alive,
     kill_each,
     mark_of,
+    marks_of,
     of_incarnation,
     read_each,
     read_file,
@@ -138,6 +139,18 @@ class Hunt:
         )
         more = f" and {len(left) - 5} more" if len(left) > 5 else ""
         return f"process{'es' * (len(left) > 1)} {names}{more}" if left else "its process tree"
+
+
+def incarnations_left(folder: Path) -> set[tuple[int, int]]:
+    """Find the incarnations of the experiment in ``folder``, (trial, number), of which processes are left."""
+    mine = mark_of(folder, "", "").rstrip(":").encode() + b":"
+    found = set()
+    for mark in marks_of(all_pids()).values():
+        if mark.startswith(mine):
+            trial, _, number = mark.removeprefix(mine).partition(b":")
+            if trial.isdigit() and number.isdigit():
+                found.add((int(trial), int(number)))
+    return found
 
 
 # ---------------------------------------------------------------- shared memory

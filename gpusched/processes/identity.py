@@ -282,7 +282,7 @@ def _session(pid: int) -> int:
         return -1
 
 
-def _marks(pids: Iterable[int]) -> dict[int, bytes]:
+def marks_of(pids: Iterable[int]) -> dict[int, bytes]:
     """Read the mark of each process that has one and answers."""
     found = {}
     for pid, environment in read_each(pids, lambda pid: read_file(f"/proc/{pid}/environ")).items():
@@ -314,25 +314,13 @@ def of_incarnation(mark: str, leaders: Iterable[Identity]) -> list[Identity]:
     wanted = mark.encode()
     ours: dict[int, None] = {}
     pids = all_pids()
-    marks = _marks(pids)
+    marks = marks_of(pids)
     for pid in pids:
         if _session(pid) in sessions or marks.get(pid) == wanted:
             ours[pid] = None
             ours.update(dict.fromkeys(descendants(pid)))
     ours.pop(os.getpid(), None)
     return identify(ours)
-
-
-def incarnations_left(folder: Path) -> set[tuple[int, int]]:
-    """Find the incarnations of the experiment in ``folder``, (trial, number), of which processes are left."""
-    mine = mark_of(folder, "", "").rstrip(":").encode() + b":"
-    found = set()
-    for mark in _marks(all_pids()).values():
-        if mark.startswith(mine):
-            trial, _, number = mark.removeprefix(mine).partition(b":")
-            if trial.isdigit() and number.isdigit():
-                found.add((int(trial), int(number)))
-    return found
 
 
 def kill_each(processes: Iterable[Identity]) -> int:

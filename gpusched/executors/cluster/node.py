@@ -60,8 +60,7 @@ from gpusched.executors.local.launching import devices_of
 from gpusched.folder import files
 from gpusched.folder.lock import Epoch, Lock, read_fence
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.processes.claim import Hunt
-from gpusched.processes.identity import incarnations_left
+from gpusched.processes.claim import Hunt, incarnations_left
 from gpusched.protocol import Report
 from gpusched.recipe.recipe import Recipe
 

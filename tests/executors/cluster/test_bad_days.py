@@ -25,8 +25,8 @@ from gpusched.errors import DeviceError
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.cluster import node
 from gpusched.folder.reports import ReportLog
-from gpusched.processes.claim import read_claim
-from gpusched.processes.identity import incarnations_left, mark_of
+from gpusched.processes.claim import incarnations_left, read_claim
+from gpusched.processes.identity import mark_of
 from gpusched.protocol import Report
 from tests.executors.cluster.bed import Bed, train
 from tests.executors.contract import exit_of, report_of, steps_of, the_exit
