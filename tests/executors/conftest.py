@@ -19,8 +19,7 @@ from gpusched.devices.choose import CpuDevices
 from gpusched.errors import GpuschedError
 from gpusched.executors.hub import Hub
 from gpusched.executors.live import Setting
-from gpusched.executors.local.executor import TorchrunExecutor
-from gpusched.executors.local.incarnation import Shared
+from gpusched.executors.local.executor import Shared, TorchrunExecutor
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import read_claim
 from gpusched.recipe.recipe import Recipe

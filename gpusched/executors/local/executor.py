@@ -15,7 +15,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
@@ -39,8 +40,8 @@ from gpusched.devices.base import (
 from gpusched.errors import GpuschedError
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.hub import Peer
-from gpusched.executors.live import LiveExecutor, Setting
-from gpusched.executors.local.incarnation import Incarnation, Shared
+from gpusched.executors.live import LiveExecutor, Setting, Timers
+from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.launching import Server, devices_of, prepare
 from gpusched.folder.paths import commit_left
 from gpusched.processes import outcome
@@ -60,6 +61,35 @@ _UNBEGUN = "it had not begun when the daemon ended"
 RELEASE_LIMIT_S = 60.0
 #: Within this time the driver says of a GPU that it is lost: then its trial has not failed.
 LOST_WITHIN_S = 2.5
+
+
+@dataclass(slots=True, kw_only=True)
+class Shared:
+    """All that every incarnation works with.
+
+    ``emit`` takes events; ``end`` is called with each incarnation of which nothing is left, and how it ended (None: as
+    its files say).
+    """
+
+    setting: Setting
+    timers: Timers
+    server: Server
+    emit: Callable[[Event], None]
+    end: Callable[[Incarnation, TrialExited | None], None]
+    #: The incarnation of each trial of which processes may be left.
+    current: dict[int, Incarnation] = field(default_factory=dict)
+    _told: set[object] = field(default_factory=set)
+
+    def find(self, trial: int, number: int) -> Incarnation | None:
+        """Return the incarnation of this trial if it is the current one."""
+        incarnation = self.current.get(trial)
+        return incarnation if incarnation is not None and incarnation.number == number else None
+
+    def say_once(self, about: object, said: str) -> None:
+        """Tell people of something once in the life of this daemon."""
+        if about not in self._told:
+            self._told.add(about)
+            self.setting.say(said)
 
 
 class TorchrunExecutor(LiveExecutor):
@@ -240,7 +270,6 @@ class TorchrunExecutor(LiveExecutor):
             case Launched(pid=pid, start_time=began):
                 if incarnation.shim is not None and incarnation.shim.pid != pid:
                     return  # a server that died forked the one that has the claim
-                incarnation.launched_by = self.server.pid
                 if began is None or not incarnation.watch_shim(Identity(pid, began)):
                     self.after(0.0, incarnation.shim_gone)
             case ShimDied(pid=pid, status=status):
@@ -255,7 +284,6 @@ class TorchrunExecutor(LiveExecutor):
         """Start another. A launch that no shim has claimed is asked for again."""
         self._setting.say("the warm server ended; starting another")
         for incarnation in self.shared.current.values():
-            incarnation.launched_by = None
             if incarnation.shim is None and incarnation.spec is not None:
                 if incarnation.claim() is None:
                     self.server.launch(incarnation.spec)

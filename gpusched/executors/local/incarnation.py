@@ -9,8 +9,8 @@ From the order to stop to an empty process tree:
 0. A launch that no shim has claimed yet is forbidden, and has ended.
 1. The shim is told to stop: SIGTERM to its ranks, after the grace SIGKILL to the tree.
 2. ``KILL_MARGIN_S`` later the shim itself is killed, unless it has said that its tree is empty.
-3. Whatever the reason, when a shim has died the server that forked it kills what is left and says so; then, or if that
-   server is gone (or silent), the daemon hunts for what is left, shared memory among it (``Hunt``).
+3. Whatever the reason, when a shim has died the server that forked it kills what is left and says so; then, or if no
+   server has, the daemon hunts for what is left, shared memory among it (``Hunt``).
 4. Processes that are left ``UNKILLABLE_AFTER_S`` later, even SIGKILL does not end (a driver that hangs): the
    incarnation ends on paper without them, and its devices are released as ever: only when they are proven empty.
 """
@@ -19,17 +19,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpusched.core.commands import Kill, Save, Yield
-from gpusched.core.events import CheckpointSaved, Event, Outcome, Reported, TrialExited, TrialUp
+from gpusched.core.events import CheckpointSaved, Outcome, Reported, TrialExited, TrialUp
 from gpusched.executors.hub import Peer
-from gpusched.executors.live import Setting, Timers
-from gpusched.executors.local.launching import Server
 from gpusched.folder import files
 from gpusched.folder.paths import TrialPaths
 from gpusched.folder.reports import reports_after
@@ -48,6 +45,9 @@ from gpusched.protocol import (
     StopTree,
     from_rank,
 )
+
+if TYPE_CHECKING:
+    from gpusched.executors.local.executor import Shared
 
 KILL_MARGIN_S = 15.0
 UNKILLABLE_AFTER_S = 60.0
@@ -85,8 +85,6 @@ class Incarnation:
     shim_peer: Peer | None = None
     shim: Identity | None = None
     pidfd: int | None = None
-    #: Pid of the server that forked the shim; None: another daemon's.
-    launched_by: int | None = None
     #: Wait status of a shim that is known to have died.
     shim_status: int | None = None
     #: It has failed, perhaps because a GPU is lost: told once the driver would have said so.
@@ -117,12 +115,7 @@ class Incarnation:
     def exited(self, how: Outcome, error: str | None = None, **more: Any) -> TrialExited:
         """Return the event of its end, to be told with the time at which all that it said before is in."""
         return TrialExited(
-            at=0.0,
-            trial=self.trial,
-            incarnation=self.number,
-            outcome=how,
-            error=error,
-            **more,
+            at=0.0, trial=self.trial, incarnation=self.number, outcome=how, error=error, **more
         )
 
     def obey(self, command: Yield | Save | Kill) -> None:
@@ -150,14 +143,12 @@ class Incarnation:
             self.is_up = True
             now = self.shared.timers.now()
             waited_s = max(0.0, self.shared.server.ready_at - self.asked_at)
-            self.shared.emit(
-                TrialUp(at=now, trial=self.trial, incarnation=self.number, waited_s=waited_s)
-            )
+            up = TrialUp(at=now, trial=self.trial, incarnation=self.number, waited_s=waited_s)
+            self.shared.emit(up)
 
     def _rank_left(self, peer: Peer) -> None:
         if self.rank_peer is peer:
-            self.rank_peer = None
-            self.awaiting = None
+            self.rank_peer = self.awaiting = None
         if peer.fault:
             said = f"trial {self.trial}: its line is closed, it sent no frame: {peer.fault}"
             self.shared.say_once((self.trial, self.number), said)
@@ -219,8 +210,6 @@ class Incarnation:
             self.awaiting = None
             self.rank_peer.send(self._reply_to(seq))
 
-    # ------------------------------------------------------------------ what did not come in
-
     def catch_up(self, known_step: int | None = None) -> None:
         """Tell of reports that did not come in, and of a checkpoint that was committed and not told.
 
@@ -231,14 +220,11 @@ class Incarnation:
         if step > max(self.saved_step, known_step or 0):
             self._saved(step, 0.0, 0)
 
-    def _catch_up(self, before: int | None = None) -> None:
-        """Take the reports that did not come in from the trial's own file."""
+    def _catch_up(self, before: float = float("inf")) -> None:
+        """Take the reports that did not come in from the trial's own file; a node that was given up may write there."""
         for report in reports_after(self.paths.reports, self.last_seq):
-            if before is not None and report.seq >= before:
-                continue
-            if report.incarnation < self.number:
-                continue  # of a node that was given up, and wrote when it woke up
-            if not self._report(report):
+            is_missing = report.seq < before and report.incarnation >= self.number
+            if is_missing and not self._report(report):
                 return
 
     def _saved(self, step: int, save_s: float, size_bytes: int) -> None:
@@ -285,10 +271,8 @@ class Incarnation:
     def adopt(self) -> bool:
         """Watch over the shim that has the claim, if that lives: another daemon, or another server, has started it."""
         claim = self.claim()
-        if claim is None or claim.shim is None or not claim.is_alive:
-            return False
-        self.launched_by = None
-        return self.watch_shim(claim.shim)
+        shim = claim.shim if claim is not None and claim.is_alive else None
+        return shim is not None and self.watch_shim(shim)
 
     def hang_up(self) -> None:
         """Stop watching the shim and close both lines, without a call of ``on_end``."""
@@ -336,20 +320,18 @@ class Incarnation:
             send_signal(self.shim, signal.SIGKILL)
 
     def shim_gone(self) -> None:
-        """Deal with the end of the shim: the server, or else the daemon, kills what is left."""
+        """Deal with the end of the shim: the server that forked it kills what is left, else the daemon does."""
         self.unwatch_shim()
-        if self.adopt():
-            return  # a launch was asked for twice, and the shim that has gone found the claim made
-        if self.launched_by is not None and self.launched_by == self.shared.server.pid:
+        if (
+            not self.adopt()
+        ):  # a launch was asked for twice, and the shim that has gone found the claim made
             self.shared.timers.after(_SERVER_PATIENCE_S, self.hunt)
-        else:
-            self.hunt()
 
     def hunt(self, hunt: Hunt | None = None) -> None:
         """Kill what it left behind, round by round, then end it."""
         if not self.is_current:
             return
-        hunt = hunt or self._hunt()
+        hunt = hunt or Hunt(self.shared.setting.paths, self.trial, self.number)
         if not hunt.round():
             self.shared.end(self, None)
         elif hunt.since_s > UNKILLABLE_AFTER_S:
@@ -357,40 +339,8 @@ class Incarnation:
         else:
             self.shared.timers.after(_HUNT_EVERY_S, partial(self.hunt, hunt))
 
-    def _hunt(self) -> Hunt:
-        return Hunt(self.shared.setting.paths, self.trial, self.number)
-
     def _give_up(self) -> None:
         if self.is_current:
             ended: Outcome = "lost" if self.stop_grace_s is None else "killed"
-            left = self._hunt().describe()
+            left = Hunt(self.shared.setting.paths, self.trial, self.number).describe()
             self.shared.end(self, self.exited(ended, f"{left} cannot be killed"))
-
-
-@dataclass(slots=True, kw_only=True)
-class Shared:
-    """All that every incarnation works with.
-
-    ``emit`` takes events; ``end`` is called with each incarnation of which nothing is left, and how it ended (None: as
-    its files say).
-    """
-
-    setting: Setting
-    timers: Timers
-    server: Server
-    emit: Callable[[Event], None]
-    end: Callable[[Incarnation, TrialExited | None], None]
-    #: The incarnation of each trial of which processes may be left.
-    current: dict[int, Incarnation] = field(default_factory=dict)
-    _told: set[object] = field(default_factory=set)
-
-    def find(self, trial: int, number: int) -> Incarnation | None:
-        """Return the incarnation of this trial if it is the current one."""
-        incarnation = self.current.get(trial)
-        return incarnation if incarnation is not None and incarnation.number == number else None
-
-    def say_once(self, about: object, said: str) -> None:
-        """Tell people of something once in the life of this daemon."""
-        if about not in self._told:
-            self._told.add(about)
-            self.setting.say(said)
