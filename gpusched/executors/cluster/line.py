@@ -37,6 +37,8 @@ from gpusched.folder.reports import REPORT_LIMIT_BYTES
 from gpusched.protocol import CLIENT_FRAME_BYTES, BadFrame, Count, Decode, Frame, decoder
 
 DIAL_LIMIT_S = 5.0
+SILENT_MS = 20_000
+"""The kernel ends a node's line on which no beat is acknowledged for so long."""
 EVENTS_MAX = CLIENT_FRAME_BYTES // (2 * REPORT_LIMIT_BYTES)
 """Events of a frame: reports, the largest of them, are many after a reconcile."""
 
@@ -87,7 +89,7 @@ class Said(Frame, tag="said"):
 
 
 class Beat(Frame, tag="beat"):
-    """A sign of life, once a second; from a node with what its devices look like now."""
+    """A node's sign of life, once a second, with what its devices look like now."""
 
     readings: list[Reading] = field(default_factory=list)
 
@@ -142,7 +144,7 @@ class Bye(Frame, tag="bye"):
 
 from_stranger = decoder(NodeHello)
 from_node = decoder(Joined | Cannot | Reconciled | Happened | Said | Beat)
-to_node = decoder(Welcome | Reconcile | Do | Ack | Beat | Bye)
+to_node = decoder(Welcome | Reconcile | Do | Ack | Bye)
 
 
 def _read(kinds: Any, name: str, fields: Any) -> Any:
@@ -306,6 +308,7 @@ def dial(keys: Keys) -> ssl.SSLSocket | None:
         return None
     try:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_MS)
         secure = keys.context(ssl.PROTOCOL_TLS_CLIENT).wrap_socket(line)
         secure.setblocking(False)
         return secure

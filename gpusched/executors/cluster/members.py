@@ -287,7 +287,7 @@ class Members:
     # ------------------------------------------------------------------ silence
 
     def _beat(self) -> None:
-        """Give a sign of life to every node, and look for those that give none."""
+        """Look for nodes that give no sign of life."""
         now = self._now()
         if now - self._beat_at > 2 * BEAT_S:
             for node in self.nodes.values():  # this daemon was suspended: no node was heard
@@ -295,8 +295,6 @@ class Members:
         self._beat_at = now
         self._take_answer()
         for node in self.nodes.values():
-            if node.peer is not None:
-                node.peer.send(Beat())
             if node.state == "absent":
                 continue
             silent_s = now - node.heard_at

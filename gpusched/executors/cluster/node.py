@@ -65,12 +65,8 @@ from gpusched.protocol import Report
 from gpusched.recipe.recipe import Recipe
 
 BEAT_S = 1.0
-WELCOME_S = 60.0
-"""Time for the daemon's first word; after that the recipe's ``node_patience`` counts."""
-PAUSE_S = 0.5
-"""Least time from one dialling to the next."""
-CANNOT_PAUSE_S = 5.0
-"""The same for a node that could run no trial."""
+PAUSE_S, CANNOT_PAUSE_S = 0.5, 5.0
+"""From the end of a line to the next dialling; the same for a node that could run no trial."""
 LEAVE_AFTER_S = 60.0
 """Time without any daemon after which a node's process ends, if no trial is left: trials leave some time before."""
 LEAVING_S = 10.0
@@ -111,7 +107,7 @@ class NodeProcess:
                 self.paths.root
             ):
                 return
-            began_s, pause_s, line = time.monotonic(), PAUSE_S, dial(self.keys)
+            pause_s, line = PAUSE_S, dial(self.keys)
             if line is not None:
                 session = Session(self, line)
                 session.run()
@@ -119,9 +115,8 @@ class NodeProcess:
                 if session.why_not:
                     print(session.why_not, flush=True)
                     pause_s = CANNOT_PAUSE_S
-            # A line that was good for a while is dialled again at once.
-            while time.monotonic() - began_s < pause_s and not self.is_over:
-                time.sleep(PAUSE_S / 5)
+            if not self.is_over:
+                time.sleep(pause_s)
                 self.is_over = is_over(self.keys)
         if self.is_over:
             self._remove_home()
@@ -167,8 +162,7 @@ class Session:
         self._peer.hear(to_node, self._said)
         self._executor: TorchrunExecutor | None = None
         self._seqs: dict[int, int] = {}
-        self._heard_s = self._looked_s = self._beat_s = 0.0
-        self._patience_s = WELCOME_S
+        self._beat_s = 0.0
         #: Why this node can run no trial; empty where it can.
         self.why_not = ""
 
@@ -177,10 +171,10 @@ class Session:
         return time.monotonic() - self._began_s
 
     def run(self) -> None:
-        """Serve until the line is lost, or silent."""
+        """Serve until the line is lost."""
         self._peer.send(NodeHello(self._node.name))
         try:
-            while not self._peer.closed and not self._is_silent():
+            while not self._peer.closed:
                 self._turn()
         except GpuschedError as error:
             self.why_not = str(error)
@@ -189,14 +183,6 @@ class Session:
             if self._executor is not None:
                 self._executor.close()
             self._hub.close()
-
-    def _is_silent(self) -> bool:
-        """Whether the daemon gives no sign of life; a time in which a slow disk kept this process does not count."""
-        now, looked_s = self.now(), self._looked_s
-        self._looked_s = now
-        if now - looked_s > 2 * BEAT_S:
-            self._heard_s = now
-        return now - self._heard_s > self._patience_s
 
     def _turn(self) -> None:
         if self._executor is None:
@@ -224,7 +210,6 @@ class Session:
     # ------------------------------------------------------------------ what the daemon says
 
     def _said(self, frame: Any) -> None:
-        self._heard_s = self.now()
         if isinstance(frame, Welcome):
             self._open(frame)
         elif isinstance(frame, Bye):
@@ -261,7 +246,7 @@ class Session:
                 report = Report(incarnation, seq, 0)
                 executor.acknowledge(Reported(at=0.0, trial=trial, report=report, metric=None))
             case _:
-                pass  # a beat
+                pass
 
     def _is_fenced(self, command: Launch) -> bool:
         """Whether a node of the trial was given up since the launch was asked for, or the fence cannot be read."""
@@ -277,7 +262,6 @@ class Session:
         """Make the executor, open the devices, and show that this node writes where the daemon reads."""
         node = self._node
         recipe = node.recipe_here(welcome.recipe)
-        self._patience_s = recipe.node_patience_s
         node.keys.prove(node.name)
         setting = Setting(
             paths=node.paths,
