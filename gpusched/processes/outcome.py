@@ -43,7 +43,9 @@ _OF_THE_HARDWARE = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-_OF_A_FULL_DISK = re.compile(r"No space left on device|Disk quota exceeded")
+_OF_A_FULL_DISK = re.compile(
+    r"No space left on device|Disk quota exceeded|workers are out of shared memory"
+)
 _OF_SHARED_MEMORY = re.compile(r"</torch_|/dev/shm|shared memory")
 _OF_CUDA = re.compile(r"CUDA|NCCL|cuDNN|CUBLAS", re.IGNORECASE)
 _GPU_MEMORY = re.compile(

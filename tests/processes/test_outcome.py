@@ -267,6 +267,8 @@ def test_a_full_disk_is_not_the_trials_fault() -> None:
     assert blamed.error.startswith("a disk is to blame, not the trial: No space left on device (OS")
     shared = "RuntimeError: x\nRuntimeError: unable to write to file </torch_76_36_0>: No space left on device (28)"
     assert "--shm-size" in blame(shared, 1).error
+    bus_error = "RuntimeError: .. It is possible that dataloader's workers are out of shared memory. Please try .."
+    assert blame(bus_error, 1).outcome == "lost"
     assert blame("ValueError\n    raise OSError('No space left on device')", 1).outcome == "failed"
 
 
