@@ -28,11 +28,10 @@ from gpusched import __version__
 from gpusched.core.commands import COMMAND_TYPES, Command
 from gpusched.core.events import EVENT_TYPES, Event
 from gpusched.devices.base import Device, Reading
-from gpusched.errors import GpuschedError, InputError
+from gpusched.errors import GpuschedError
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import own_folder, private_folder, read_json, write_durably
-from gpusched.folder.paths import ExperimentPaths
 from gpusched.folder.reports import REPORT_LIMIT_BYTES
 from gpusched.protocol import CLIENT_FRAME_BYTES, BadFrame, Count, Decode, Frame, decoder
 
@@ -166,23 +165,6 @@ class Keys:
         self.address = self.folder / "cluster.json"
         self.certificate = self.folder / "line.pem"
         self.key = self.folder / "line.key"
-
-    def prove(self, node: str) -> None:
-        """Write, link and rename in the shared folder, as a node's trials will. Raises InputError where one fails."""
-        path = ExperimentPaths(self.folder.parent).trials / f".probe-{node}"
-        linked = path.with_suffix(".link")
-        try:
-            write_durably(path, b"")
-            linked.unlink(missing_ok=True)
-            linked.hardlink_to(path)
-            linked.unlink()
-            path.unlink()
-        except OSError as error:
-            raise InputError(
-                f"{self.folder.parent}: files cannot be written, linked and renamed here ({error.strerror}: "
-                f"{error.filename}): all nodes need to write in the search's folder; look at how it is mounted, or "
-                f"choose another with --dir"
-            ) from None
 
     def make(self) -> None:
         """Make key and certificate, unless they are there. Raises GpuschedError without the library."""

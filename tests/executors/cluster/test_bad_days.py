@@ -21,7 +21,6 @@ from gpusched.core.events import (
     Reported,
     TrialExited,
 )
-from gpusched.errors import DeviceError
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.cluster import node
 from gpusched.folder.reports import ReportLog
@@ -159,16 +158,6 @@ def test_a_daemon_that_takes_over_late_reads_all_reports(bed: Bed) -> None:
     assert seqs == list(range(live.last_seq + 1, 1001))
     assert bed.node("node0").state == "up", bed.said
     assert the_exit(events, trial).outcome == "lost"
-
-
-def test_a_folder_that_a_node_cannot_write_is_named(tmp_path: Path) -> None:
-    """One node; its folder refuses (root is refused nothing, so a folder stands where a file would be)."""
-    (tmp_path / "trials/.probe-node0").mkdir(parents=True)
-    with pytest.raises(DeviceError) as refused:
-        Bed(tmp_path, "local:1x1")
-    told = str(refused.value)
-    assert f"{tmp_path}: files cannot be written, linked and renamed here (Is a directory" in told
-    assert "--dir" in told
 
 
 def test_the_end_gives_everything_back(bed: Bed) -> None:

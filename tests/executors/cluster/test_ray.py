@@ -19,7 +19,6 @@ from gpusched.executors.cluster.bootstrap import (
     node_environment,
     wanted,
 )
-from gpusched.executors.cluster.node import NodeProcess
 from gpusched.recipe.load import load_recipe
 from gpusched.recipe.recipe import Recipe
 
@@ -138,13 +137,6 @@ def test_the_recipe_says_what_ray_reserves(
         return
     with pytest.raises(InputError, match="Ray chooses the GPUs of each node"):
         bootstrap_for(given, tmp_path, print)
-
-
-def test_a_recipe_for_gpus_never_trains_on_cpu_slots(tmp_path: Path) -> None:
-    asked = recipe(tmp_path, devices="cuda", cluster="auto")
-    node = NodeProcess(tmp_path, "node0", "cpu:4")
-    with pytest.raises(InputError, match=r"asks for GPUs .* this node gives CPU slots"):
-        node.recipe_here(asked.resolved())
 
 
 def test_a_node_whose_anchor_is_slow_is_not_gone(
