@@ -54,12 +54,6 @@ class Joined(Frame, tag="joined"):
     devices: list[Device]
 
 
-class Cannot(Frame, tag="cannot"):
-    """Reason why the node can run no trial."""
-
-    why: str
-
-
 class Reconciled(Frame, tag="reconciled"):
     """All that ``Reconcile`` asked for has been found out, and told."""
 
@@ -142,7 +136,7 @@ class Bye(Frame, tag="bye"):
 
 
 from_stranger = decoder(NodeHello)
-from_node = decoder(Joined | Cannot | Reconciled | Happened | Said | Beat)
+from_node = decoder(Joined | Reconciled | Happened | Said | Beat)
 to_node = decoder(Welcome | Reconcile | Do | Ack | Bye)
 
 

@@ -23,7 +23,6 @@ from gpusched.executors.cluster.bootstrap import Bootstrap, NodeOffer
 from gpusched.executors.cluster.line import (
     Beat,
     Bye,
-    Cannot,
     Happened,
     Joined,
     Keys,
@@ -114,16 +113,15 @@ class Members:
         is_in = "joining" if takes_over else "up"
         wait(
             limit_s,
-            lambda: all(node.barred or (node.devices and node.state == is_in) for node in wanted),
+            lambda: all(node.devices and node.state == is_in for node in wanted),
         )
         self._beat_at = self._now()
         self._timers.after(BEAT_S, self._beat)
         reasons = set()
         for node in wanted:
             if not node.devices:
-                said = last_line(self._keys.folder / f"{node.name}.log")
-                late = f"it has not joined within {limit_s:.0f} s"
-                why = node.barred or (f"{late}: {said}" if said else late)
+                said = last_line(self._keys.folder / f"{node.name}.log") or "it said nothing"
+                why = f"it has not joined within {limit_s:.0f} s: {said}"
                 self._setting.say(f"node {node.name} is not used: {why}")
                 reasons.add(why)
         if not takes_over and not any(node.devices for node in wanted):
@@ -226,8 +224,10 @@ class Members:
         node.hang_up()
         peer.be_client()
         node.peer = peer
-        node.state, node.heard_at = "joining", self._now()
-        node.devices, node.barred = (), ""
+        # One that is away and cannot open its devices dials again and again.
+        if node.state in ("absent", "lost"):
+            node.heard_at = self._now()
+        node.state, node.devices = "joining", ()
         peer.hear(from_node, partial(self._said, node))
         peer.on_end = partial(self._hung_up, node)
         peer.send(Welcome(self._setting.recipe.resolved()))
@@ -244,11 +244,6 @@ class Members:
                 self._reconciled(node)
             case Said(text=text):
                 self._setting.say(f"node {node.name}: {text}")
-            case Cannot(why=why):
-                node.barred = why
-                if node.peer is not None:
-                    node.peer.close()
-                self._lose(node, why)
             case Happened():
                 self._heard(node, frame)
             case _:

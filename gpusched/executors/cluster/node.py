@@ -38,7 +38,6 @@ from gpusched.executors.cluster.line import (
     Ack,
     Beat,
     Bye,
-    Cannot,
     Do,
     Happened,
     Joined,
@@ -118,8 +117,7 @@ class NodeProcess:
             if not self.is_over:
                 time.sleep(pause_s)
                 self.is_over = is_over(self.keys)
-        if self.is_over:
-            self._remove_home()
+        self._remove_home()
 
     def end_trials(self, but: Collection[tuple[int, int]] = ()) -> None:
         """Kill all incarnations but these; what cannot be killed keeps its devices from being proven clean."""
@@ -174,7 +172,6 @@ class Session:
                 self._turn()
         except GpuschedError as error:
             self.why_not = str(error)
-            self._peer.send(Cannot(self.why_not))
         finally:
             if self._executor is not None:
                 self._executor.close()

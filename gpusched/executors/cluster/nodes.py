@@ -47,8 +47,6 @@ class JoinedNode:
     state: NodeState = "absent"
     peer: Peer | None = None
     heard_at: float = 0.0
-    #: Why it can run no trial; empty where it can.
-    barred: str = ""
     devices: tuple[Device, ...] = ()
     #: Those that the search knows, by name; of a node that joins later, none until it has.
     known: set[str] = field(default_factory=set)

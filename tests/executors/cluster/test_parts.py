@@ -19,7 +19,6 @@ from gpusched.executors.cluster.executor import ClusterExecutor
 from gpusched.executors.cluster.line import (
     Beat,
     Bye,
-    Cannot,
     Joined,
     NodeHello,
     Reconciled,
@@ -133,6 +132,17 @@ def test_a_silent_node_keeps_its_trials_until_patience_ends(apart: Apart) -> Non
     assert executor.now() < 16.0
 
 
+def test_a_node_that_dials_again_and_again_without_its_devices_is_lost(apart: Apart) -> None:
+    executor, cluster = apart
+    a, b, c = (cluster.lines[name] for name in NODES)
+    events: list[Event] = []
+    for _ in range(2):
+        cluster.world.take(NodeHello("a"), a)
+        a.on_end()
+        events += passes(executor, 4, b, c)
+    assert ("TrialExited", "0") in kinds(events)
+
+
 def test_a_launch_that_a_lost_node_was_not_told_of_is_no_fault_of_its_trial(apart: Apart) -> None:
     executor, cluster = apart
     a, b, c = (cluster.lines[name] for name in NODES)
@@ -186,7 +196,7 @@ def test_a_node_that_is_back_does_not_replace_a_fence(
 ) -> None:
     """The trial was told of, and launched elsewhere, while nothing kept the lost incarnation from writing."""
     executor, cluster = apart
-    a = cluster.lines["a"]
+    a, b, c = (cluster.lines[name] for name in NODES)
     refused: list[Path] = []
 
     def refuse(fence: Path, _incarnation: int) -> None:
@@ -195,10 +205,12 @@ def test_a_node_that_is_back_does_not_replace_a_fence(
 
     with monkeypatch.context() as disk:
         disk.setattr("gpusched.executors.cluster.executor.write_fence", refuse)
-        a.say(Cannot("the machine restarts"))
+        events = passes(executor, 8, b, c)
+        assert executor.members.nodes["a"].state == "lost"
         a.join()
         assert executor.members.nodes["a"].state == "up"
-        assert not [event for event in executor.poll(0.0) if isinstance(event, TrialExited)]
+        events += executor.poll(0.0)
+        assert not [event for event in events if isinstance(event, TrialExited)]
     (end,) = executor.poll(executor.now() + 2.0)
     assert (end.outcome, end.error) == ("lost", "node a was lost")
     assert read_fence(refused[0]) == 1
