@@ -139,7 +139,7 @@ class CudaDevices:
         """Take the leases of these, read and list them."""
         self._units |= {unit.id: unit for unit in units}
         boards = dict.fromkeys(unit.board for unit in self._units.values())
-        self._driver.boards = [board for board in boards if not board.gpu.mig]
+        self._driver.boards = [b for b in boards if b.gpu.is_shown and not b.gpu.mig]
         self._take_leases(units)
         self._read_first(units)
         for unit in units:

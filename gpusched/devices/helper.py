@@ -11,7 +11,6 @@ and what cannot be read is not free.
 from __future__ import annotations
 
 import contextlib
-import math
 import select
 import subprocess
 import sys
@@ -28,7 +27,6 @@ from gpusched.devices.nvml import (
     NvmlAbsent,
     NvmlError,
     NvmlLost,
-    NvmlMissing,
     handle_of,
     read_machine,
     read_usage,
@@ -141,8 +139,6 @@ class Driver:
         self._helper: Helper | None = None
         #: The boards that the helper has answered about.
         self._awake: set[Board] = set()
-        #: Until when the helper may look for a GPU that is gone: the driver shows one that is back to new processes.
-        self._looks_until = math.inf
         #: The board of the question that is being answered.
         self._asked: Board | None = None
         #: Ended helpers, by the board whose question they did not answer.
@@ -186,14 +182,11 @@ class Driver:
         """Wait until an answer is there, or the time is over."""
         self._world.wait(self._helper, timeout_s)
 
-    def leave(self, board: Board, why: str, *, is_open: bool = True) -> None:
-        """Close a GPU for the driver, if it is open, so that it can be reset, and look at it again later."""
+    def leave(self, board: Board, why: str) -> None:
+        """Close a GPU for the driver, so that it can be reset, and have another helper look at it later."""
         board.gone, board.waits_since = why, None
         board.not_before = self._world.now() + RETRY_S
-        if is_open:
-            self._end_helper()
-        else:
-            self._looks_until = min(self._looks_until, self._world.now() + RETRY_S / 2)
+        self._end_helper()
 
     def turn(self, urgent: Collection[Board] = ()) -> None:
         """Take the answer that has come, end a helper that hangs, and ask about the board that is due for longest.
@@ -209,8 +202,6 @@ class Driver:
                 board.waits_since = now
         if due and self._asked is None:
             board = min(due, key=lambda board: board.asked_at)
-            if board.gone and now > self._looks_until:
-                self._end_helper()
             board.asked_at = now
             with contextlib.suppress(OSError):  # no process can be started now
                 self._begun().ask(board.gpu, now)
@@ -243,8 +234,7 @@ class Driver:
         self._awake.add(board)
         self._stuck.pop(board, None)
         if isinstance(answer, NvmlLost):
-            is_open = not (board.gone and isinstance(answer, NvmlMissing))
-            self.leave(board, board.gone or f"the GPU is lost: {answer.text}", is_open=is_open)
+            self.leave(board, board.gone or f"the GPU is lost: {answer.text}")
         elif isinstance(answer, NvmlError):
             board.keep(Seen(board.asked_at, error=str(answer)))
         else:
@@ -253,7 +243,7 @@ class Driver:
     def _begun(self) -> Helper:
         if self._helper is None:
             self._helper = self._world.start(self._processes)
-            self._awake, self._looks_until = set(), math.inf
+            self._awake = set()
         return self._helper
 
     def _end_helper(self) -> None:

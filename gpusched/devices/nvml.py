@@ -41,11 +41,7 @@ class NvmlUnsupported(NvmlError):
 
 
 class NvmlLost(NvmlError):
-    """A GPU that is gone from the bus, or must be reset before anything else."""
-
-
-class NvmlMissing(NvmlLost):
-    """A GPU that the driver does not show."""
+    """A GPU that is gone from the bus, that the driver does not show, or that must be reset before anything else."""
 
 
 class NvmlAbsent(NvmlError):
@@ -58,10 +54,10 @@ _KINDS: dict[int, type[NvmlError]] = {
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: NvmlUnsupported,
     pynvml.NVML_ERROR_DEPRECATED: NvmlUnsupported,
     pynvml.NVML_ERROR_NO_PERMISSION: NvmlUnsupported,
-    pynvml.NVML_ERROR_NOT_FOUND: NvmlMissing,
+    pynvml.NVML_ERROR_NOT_FOUND: NvmlLost,
     pynvml.NVML_ERROR_GPU_IS_LOST: NvmlLost,
     pynvml.NVML_ERROR_RESET_REQUIRED: NvmlLost,
-    pynvml.NVML_ERROR_GPU_NOT_FOUND: NvmlMissing,
+    pynvml.NVML_ERROR_GPU_NOT_FOUND: NvmlLost,
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: NvmlAbsent,
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: NvmlAbsent,
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: NvmlAbsent,
@@ -192,16 +188,14 @@ def read_machine() -> Machine:
 
 
 def handle_of(gpu: Gpu) -> Any:
-    """Return NVML's handle of a GPU; raises NvmlMissing where the GPU is not in its place.
+    """Return NVML's handle of a GPU; raises NvmlLost where the GPU is not in its place.
 
-    By the bus, where that is known: NVML attaches to the GPU of that place alone, and perhaps to all for a UUID.
+    By the bus: NVML attaches to the GPU of that place alone, and perhaps to all for a UUID.
     """
-    if not gpu.is_shown:
-        return ask("nvmlDeviceGetHandleByUUID", gpu.uuid)
     handle = ask("nvmlDeviceGetHandleByPciBusId", gpu.pci_bus_id)
     if ask("nvmlDeviceGetUUID", handle) != gpu.uuid:
         code = pynvml.NVML_ERROR_GPU_NOT_FOUND
-        raise NvmlMissing("nvmlDeviceGetUUID", code, "another GPU is in its place")
+        raise NvmlLost("nvmlDeviceGetUUID", code, "another GPU is in its place")
     return handle
 
 

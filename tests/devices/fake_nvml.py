@@ -176,11 +176,9 @@ class FakeDriver:
 
     def nvmlDeviceGetHandleByPciBusId(self, name: str) -> FakeGpu:
         for gpu in self.gpus:
-            if name in (gpu.bus_id, gpu.uuid):
+            if name == gpu.bus_id:
                 return gpu
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
-
-    nvmlDeviceGetHandleByUUID = nvmlDeviceGetHandleByPciBusId
 
     # ------------------------------------------------------------ facts
 

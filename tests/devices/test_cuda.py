@@ -125,9 +125,6 @@ def test_a_resumed_search_finds_its_devices_again(make_box: MakeBox) -> None:
     assert devices.released([second.id], 3) is None
     assert devices.faults() == ()
     box.gpus.insert(0, gone)
-    devices.drain([second.id])
-    box.clock.advance(16.0)
-    assert devices.recovered() == (second.id,), "without another resume"
     devices.close()
     again = box.devices("whatever", known=names)
     again.open()
@@ -147,9 +144,6 @@ def test_a_search_that_is_resumed_on_another_machine_takes_its_gpus(make_box: Ma
     found = devices.open()
     assert [device.id for device in found[2:]] == [board.uuid for board in box.gpus[:2]]
     assert [device.usable for device in found] == [False] * 2 + [True] * 2, "as many as it had"
-    helpers = len(box.clock.helpers)
-    box.clock.advance(5 * RETRY_S)
-    assert len(box.clock.helpers) <= helpers + 5, "one looks for all that are gone"
     other = box.gpus[1].uuid
     run_trial(box, devices, other, 11)
     box.driver.end(11, 0.1, 0.1)
