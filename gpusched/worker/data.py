@@ -35,7 +35,6 @@ class Layout:
 
     rank: int
     world_size: int
-    atoms: int
     exact: bool
 
     def global_batch(self, batch_size: int) -> int:
@@ -46,7 +45,7 @@ class Layout:
         """
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}: at least 1")
-        return batch_size if self.exact else batch_size * self.atoms
+        return batch_size if self.exact else batch_size * self.world_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +177,10 @@ class BatchWeight:
                 module.register_forward_pre_hook(found)
 
     def watch(self, model: nn.Module) -> None:
-        """Note the first gradients of a model that the script has wrapped by itself, as they are."""
+        """Note the first gradients of a model that the script has wrapped by itself, as they are; no shards."""
         for parameter in model.parameters():
-            if parameter.requires_grad and id(parameter) not in self._watched:
+            is_whole = not hasattr(parameter, "device_mesh")
+            if parameter.requires_grad and is_whole and id(parameter) not in self._watched:
                 parameter.register_hook(self._note)
 
     def _weighted(self, gradient: torch.Tensor) -> torch.Tensor:

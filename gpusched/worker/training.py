@@ -47,14 +47,10 @@ class Training:
         self._told_length = 0
         self._checkpoint: Checkpoint | None = None
         self._loaded: dict[str, Any] | None = None
-        self.layout = Layout(
-            rank=context.rank,
-            world_size=context.world_size,
-            atoms=context.world_size,
-            exact=context.settings.batch == "global",
-        )
+        is_exact = context.settings.batch == "global"
+        self.layout = Layout(context.rank, context.world_size, is_exact)
         #: The global batch in base batches (those of one atom).
-        self.global_batches = 1 if self.layout.exact else context.world_size
+        self.global_batches = 1 if is_exact else context.world_size
         self.weight = BatchWeight()
         self.clock = Clock()
         #: Schedules by step, and how many of them ``track`` has seen, and put back.
@@ -196,13 +192,8 @@ class Training:
         elif hasattr(value, "last_epoch") and hasattr(value, "optimizer"):
             if not counts_atoms(value):  # these are right
                 self.schedulers[name], self.positions[name] = value, value.last_epoch
-        elif self.layout.world_size > 1:
-            import torch
-
-            from gpusched.worker.state import is_sharded
-
-            if isinstance(value, torch.nn.Module) and not is_sharded(value):
-                self.weight.watch(value)
+        elif self.layout.world_size > 1 and hasattr(value, "named_parameters"):
+            self.weight.watch(value)
 
     def add_scaler(self, scaler: RateScaler) -> None:
         self.scalers.append(scaler)
@@ -272,11 +263,9 @@ class Training:
         """Return all that is the same on every rank, for ``state.pt``."""
         from gpusched.worker import state
 
+        held = self.tracked.values()
         return {
-            "tracked": {
-                name: state.save_object(name, value, self.tracked.values())
-                for name, value in self.tracked.items()
-            },
+            "tracked": {n: state.save_object(n, each, held) for n, each in self.tracked.items()},
             "loaders": [loader.state_dict() for loader in self.loaders],
             "scalers": [scaler.state_dict() for scaler in self.scalers],
             # Those of trial.prepare and trial.schedule that the script forgot to track.

@@ -16,7 +16,7 @@ from gpusched.worker.data import (
 
 
 def layouts(world_size: int, *, exact: bool = False) -> list[Layout]:
-    return [Layout(rank, world_size, world_size, exact) for rank in range(world_size)]
+    return [Layout(rank, world_size, exact) for rank in range(world_size)]
 
 
 @given(begin=st.integers(0, 100), size=st.integers(1, 200), world_size=st.integers(1, 17))

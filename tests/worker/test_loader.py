@@ -46,7 +46,7 @@ def loaders(
     length: int, world_size: int, batch_size: int = 4, **options: Any
 ) -> list[TrainingLoader]:
     exact, kind = options.pop("exact", False), options.pop("kind", Numbers)
-    layouts = [Layout(rank, world_size, world_size, exact) for rank in range(world_size)]
+    layouts = [Layout(rank, world_size, exact) for rank in range(world_size)]
     seed = options.pop("seed", 5)
     return [
         TrainingLoader(
@@ -186,7 +186,7 @@ def test_foreign_samplers_and_loaders_are_refused() -> None:
         with pytest.raises(TypeError, match=f"leave {option} out"):
             loaders_of(Numbers(3), **{option: object()})
     with pytest.raises(TypeError, match="takes a data set with a length"):
-        evaluation_loader(Endless(), 4, Layout(0, 1, 1, exact=False), CPU)
+        evaluation_loader(Endless(), 4, Layout(0, 1, exact=False), CPU)
     with pytest.raises(ValueError, match="empty"):
         loaders_of(Numbers(0))
     with pytest.raises(
@@ -225,7 +225,7 @@ def test_26_a_sampler_that_never_ends_is_drawn_as_it_is_read() -> None:
 
 
 def loaders_of(dataset: Any, **options: Any) -> TrainingLoader:
-    terms = ShareTerms(Layout(0, 1, 1, exact=False), 1, 0, BatchWeight(), CPU)
+    terms = ShareTerms(Layout(0, 1, exact=False), 1, 0, BatchWeight(), CPU)
     return TrainingLoader(terms, dataset, **{"batch_size": 2, **options})
 
 
@@ -233,7 +233,7 @@ def test_nothing_draws_from_the_global_generator() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
     (loader,) = loaders(10, 1)
-    evaluation = evaluation_loader(Numbers(10), 4, Layout(0, 1, 1, exact=False), CPU)
+    evaluation = evaluation_loader(Numbers(10), 4, Layout(0, 1, exact=False), CPU)
     assert len(list(loader)) == len(list(evaluation)) == 3
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -244,7 +244,7 @@ def test_evaluation_gives_each_sample_to_one_rank(
 ) -> None:
     seen: Counter[int] = Counter()
     for rank in range(world_size):
-        layout = Layout(rank, world_size, world_size, exact=False)
+        layout = Layout(rank, world_size, exact=False)
         loader = evaluation_loader(Numbers(length), batch_size, layout, CPU)
         batches = [batch.tolist() for batch in loader]
         assert len(batches) == len(loader)
