@@ -171,8 +171,7 @@ class TrialSetup:
 
         Args:
             dataset: Map-style, or an ``IterableDataset`` that yields the same stream on every rank: gpusched deals the
-                samples to the ranks. A data set (or its iterator) with ``state_dict`` and ``load_state_dict`` is asked
-                for its state after a resize in mid-epoch; any other stream is read again up to where it was.
+                samples to the ranks. After a resize in mid-epoch it is read again up to where it was.
             batch_size: Samples per atom, or of the global batch where the recipe says ``batch: global``.
             shuffle: Visit the samples in a random order.
             drop_last: Leave the samples out that do not fill a global batch.

@@ -4,14 +4,13 @@ Every rank reads the same stream and keeps its share of each global batch; the d
 worker processes (``num_workers``) a data set splits itself by ``torch.utils.data.get_worker_info()``, as under torch's
 own loader: it is read in parts, one a worker, and global batches come from the workers in turn.
 
-A data set, or its iterator, with ``state_dict`` and ``load_state_dict`` is asked for its state and put back (as
-torchdata's ``StatefulDataLoader`` does); any other is read again up to where it was, with the same random numbers:
-those that it draws from the global generators come from seed, epoch and worker, on every rank alike.
+In mid-epoch a launch reads the stream again up to where it was, with the same random numbers: those that a data set
+draws from the global generators come from seed, epoch and worker, on every rank alike. A data set's own ``state_dict``
+is not asked: it may leave out what a shuffle buffer holds.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,17 +27,15 @@ from gpusched.worker.learning_rate import base_steps
 from gpusched.worker.loader import BaseLoader, Position, ShareTerms
 from gpusched.worker.prepare import PlacedLoader, loader_options
 from gpusched.worker.rng import OwnGenerators
-from gpusched.worker.state import Stateful, portable, unportable
 
 
 class Place(NamedTuple):
-    """Position in the part of one worker: samples taken of this epoch, whether it has ended, of how many parts it is
-    one, and the data set's own state."""
+    """Position in the part of one worker: samples taken of this epoch, whether it has ended, and of how many parts it
+    is one."""
 
     taken: int = 0
     has_ended: bool = False
     parts: int = 1
-    state: Any = None
 
 
 class Piece(NamedTuple):
@@ -81,12 +78,7 @@ class _Reader(IterableDataset[Piece]):
         generators = OwnGenerators(derive_seed(self.seed, worker))
         with generators:
             source = iter(self.dataset)
-            stateful = source if isinstance(source, Stateful) else self.dataset
-            if place.state is None:
-                next(islice(source, place.taken, place.taken), None)
-            else:
-                stateful.load_state_dict(unportable(place.state))
-                source = source if stateful is source else iter(self.dataset)
+            next(islice(source, place.taken, place.taken), None)
         taken, has_ended = place.taken, place.has_ended
         while not has_ended:
             with generators:
@@ -94,13 +86,10 @@ class _Reader(IterableDataset[Piece]):
                 has_ended = len(samples) < self.global_batch
                 if not samples or (has_ended and self.drop_last):
                     return
-                state = None
-                if isinstance(stateful, Stateful):
-                    state = copy.deepcopy(portable(stateful.state_dict(), "the data set"))
             taken += len(samples)
             mine = samples[self.layout.rank :: self.layout.world_size]
             batch = self.collate(mine or samples[:1])
-            here = Place(taken, has_ended, workers, state)
+            here = Place(taken, has_ended, workers)
             yield Piece(batch, len(mine), len(samples), worker, here, _digest(samples[0]))
 
 
