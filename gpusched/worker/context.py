@@ -33,7 +33,6 @@ class Settings:
     seed: int = 0
     batch: str = "per_atom"
     lr_power: float = -1.0
-    lr_warmup_epochs: float = 5.0
     max_steps: int | None = None
     #: Hyperparameters that the recipe's ``args`` pass to the script.
     passed: tuple[str, ...] = ()

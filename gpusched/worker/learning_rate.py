@@ -3,7 +3,7 @@
 Effective rate = base rate x factor, target factor = (global batch / base batch)^p = atoms^p (p 1: Goyal et al. 2017,
 "linear scaling rule"; p 0.5: HyperSched section 6.3; p 0: off; auto: 0.5 for optimizers that divide by the size of
 gradients, such as Adam (Malladi et al. 2022), and 1 for others). A larger target is reached by Goyal's gradual warm-up,
-linear in the samples trained on, over ``warmup_epochs`` epochs (0: at once); a smaller one at 10% less an optimizer
+linear in the samples trained on, over 5 epochs; a smaller one at 10% less an optimizer
 step, from 4 atoms to 1 in 15 steps (ours: over epochs, a small batch would train at a rate meant for a large one).
 
 The factor is put on only while ``optimizer.step()`` runs, by the optimizer's own hooks. So whatever else reads or
@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+WARMUP_EPOCHS = 5.0
 TEN_PERCENT = 1.1
 AUTO_POWER = -1.0
 """A power p that stands for: by the kind of the optimizer."""

@@ -11,6 +11,7 @@ from gpusched.worker.context import Context, take_gpu
 from gpusched.worker.group import Group
 from gpusched.worker.hparams import HParams
 from gpusched.worker.learning_rate import (
+    WARMUP_EPOCHS,
     RateScaler,
     Schedule,
     counts_atoms,
@@ -139,18 +140,18 @@ class TrialSetup:
     def scale_lr(self, optimizer: Any) -> None:
         """Scale this optimizer's rates with the global batch, reached gradually after a resize.
 
-        Effective rate = base rate x (atoms)^p while ``optimizer.step()`` runs, with p and the warm-up from the recipe's
+        Effective rate = base rate x (atoms)^p while ``optimizer.step()`` runs, with p from the recipe's
         ``lr_scaling``; schedulers and checkpoints see the base rate. Nothing is scaled with ``batch: global``, after
         ``local_batch``, and where ``lr`` is None (Adafactor).
 
         Raises:
             TypeError: Not an optimizer of torch, nor one with its hooks and ``param_groups``.
         """
-        settings, training = self._context.settings, self._training
+        training, power = self._training, power_for(optimizer, self._context.settings.lr_power)
         scaler = RateScaler(
             optimizer,
-            target=float(training.global_batches ** power_for(optimizer, settings.lr_power)),
-            warmup_epochs=settings.lr_warmup_epochs,
+            target=float(training.global_batches**power),
+            warmup_epochs=WARMUP_EPOCHS,
             clock=training.clock,
         )
         training.add_scaler(scaler)

@@ -18,7 +18,6 @@ def test_under_gpusched_everything_comes_from_environment_and_files(bench: Bench
     assert context.seed == 123
     assert context.settings.max_steps == 81
     assert context.settings.batch == "global"
-    assert context.settings.lr_warmup_epochs == 5
     assert context.paths == bench.paths
 
 

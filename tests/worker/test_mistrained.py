@@ -340,8 +340,10 @@ def test_a_loader_made_inside_the_loop_goes_on_through_its_epochs(
 
 
 @pytest.mark.parametrize("looping", [True, False])
-def test_the_warm_up_ends_with_a_loader_made_inside_the_loop(bench: Bench, looping: bool) -> None:
-    bench.prepare(lr_warmup_epochs=3)
+def test_the_warm_up_ends_with_a_loader_made_inside_the_loop(
+    bench: Bench, looping: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpusched.worker.setup.WARMUP_EPOCHS", 3.0)
     for _, factors in values(run_ranks(inside, 2, bench, arguments=(looping,))):
         assert factors[2:] == [2.0] * 4
 

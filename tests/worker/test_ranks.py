@@ -154,9 +154,12 @@ def test_prepare_is_wrap_loader_and_scale_lr_in_one_line(bench: Bench) -> None:
         assert issubclass(kind, DistributedDataParallel)
 
 
-def test_a_batch_per_atom_is_the_mean_over_its_samples(bench: Bench) -> None:
+def test_a_batch_per_atom_is_the_mean_over_its_samples(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Uneven last batches too: as one process with the whole global batch and the scaled rate would do it."""
-    bench.prepare(lr_warmup_epochs=0, lr_power=0.5)
+    monkeypatch.setattr("gpusched.worker.setup.WARMUP_EPOCHS", 0.0)
+    bench.prepare(lr_power=0.5)
     weights = resized(bench, [(3, END)], batch_size=4, inside=False)
 
     def by_hand() -> list[float]:
@@ -182,9 +185,11 @@ def test_a_batch_per_atom_is_the_mean_over_its_samples(bench: Bench) -> None:
     assert weights == pytest.approx(expected, abs=1e-9, rel=1e-9)
 
 
-def test_the_effective_rate_over_resizes_1_2_4_2(bench: Bench) -> None:
+def test_the_effective_rate_over_resizes_1_2_4_2(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By hand: 12 samples, batch 3 an atom, warm-up over 2 epochs; an epoch is 4, 2, 1 and 2 steps."""
-    bench.prepare(lr_warmup_epochs=2)
+    monkeypatch.setattr("gpusched.worker.setup.WARMUP_EPOCHS", 2.0)
 
     def script() -> list[float]:
         trial = gpusched.init()
