@@ -70,6 +70,7 @@ def _syntax(script: FilePath, source: bytes) -> str:
     return ""
 
 
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 #: An assignment, or a call that assigns; one that hides all GPUs, or takes of those that are given, chooses none.
 _CHOICE = re.compile(
@@ -92,12 +93,18 @@ def _choice_of_gpus(script: FilePath, source: bytes) -> str:
     return ""
 
 
-def _unconditional(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and those in it that no condition keeps from running, but that the script is the main module."""
-    yield node
-    if not isinstance(node, ast.If | ast.IfExp) or "__name__" in ast.unparse(node.test):
-        for inner in ast.iter_child_nodes(node):
-            yield from _unconditional(inner)
+def _unconditional(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes that run whenever the script does, also those of functions that such nodes name."""
+    bodies = {each.name: each.body for each in ast.walk(tree) if isinstance(each, _FUNCTIONS)}
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += bodies.pop(getattr(node, "id", getattr(node, "attr", "")), ())
+        is_later = isinstance(node, _FUNCTIONS) and node.name != "__init__"
+        if isinstance(node, ast.If | ast.IfExp):
+            is_later = "__name__" not in ast.unparse(node.test)
+        waiting += () if is_later else ast.iter_child_nodes(node)
 
 
 def find_python(written: str, folder: FilePath, launch: str) -> FilePath:

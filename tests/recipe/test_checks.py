@@ -146,6 +146,7 @@ def test_a_module_names_its_file_as_the_script(
         'os.environ.update({"CUDA_VISIBLE_DEVICES": "0"})',
         'os.putenv("CUDA_VISIBLE_DEVICES", "0")',
         'if __name__ == "__main__": os.environ["CUDA_VISIBLE_DEVICES"] = args.gpu',
+        'def main(): os.environ["CUDA_VISIBLE_DEVICES"] = args.gpu\nif __name__ == "__main__": main()',
     ],
 )
 def test_a_script_that_chooses_its_gpus_is_refused(
@@ -164,6 +165,7 @@ def test_a_script_that_chooses_its_gpus_is_refused(
         'os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0")',
         'if args.gpu is not None: os.environ["CUDA_VISIBLE_DEVICES"] = args.gpu',
         'os.environ["CUDA_VISIBLE_DEVICES"] = "-1"',
+        'def one(n): os.environ["CUDA_VISIBLE_DEVICES"] = n\nif args.gpu is not None: one(args.gpu)',
     ],
 )
 def test_a_script_that_takes_the_gpus_it_is_given_is_right(
