@@ -241,7 +241,8 @@ class Schedule:
         #: Whether it is stepped once an epoch; None: where its first step comes after a loop over a loader.
         self.is_by_epoch: bool | None = False
         self._offset: float | None = None
-        self._epochs = 0.0
+        #: Epochs trained on at its last step, without those before the epoch in which it was first stepped.
+        self._epochs = self._missed = 0.0
 
     def step(self, *metrics: Any) -> None:
         """Advance the scheduler to where one atom would have it. Call it after each ``optimizer.step()``."""
@@ -270,6 +271,7 @@ class Schedule:
             "seen": dict(self._seen),
             "is_by_epoch": self.is_by_epoch,
             "epochs": self._epochs,
+            "missed": self._missed,
             "atoms": self._atoms,
             "numbers": numbers_of(self.scheduler),
         }
@@ -285,7 +287,7 @@ class Schedule:
         self.base_steps = int(state["base_steps"])
         self._seen = Counter(state["seen"])
         self.is_by_epoch = state["is_by_epoch"]
-        self._epochs = state["epochs"]
+        self._epochs, self._missed = state["epochs"], state["missed"]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "scheduler":
@@ -296,10 +298,13 @@ class Schedule:
         loader = self._loaders[0] if self._loaders and self._epoch_batches is None else None
         length, each = self._epoch_batches, 1
         if loader is not None:
+            if not self._seen:
+                self._missed, self._handed_out = loader.before
             self._seen[loader.batches_handed_out - self._handed_out] += 1
             self._handed_out = loader.batches_handed_out
             length, each = loader.base_length, self._seen.most_common(1)[0][0] or 1
-        before, self._epochs = self._epochs, 0.0 if loader is None else loader.epochs_seen
+        seen = 0.0 if loader is None else loader.epochs_seen - self._missed
+        before, self._epochs = self._epochs, seen
         if self._atoms == 1:
             return self.base_steps + 1
         if length is None:

@@ -77,8 +77,9 @@ class BaseLoader(ABC):
         self._is_last = self.is_set_up = False
         #: Whether the script is inside a loop over this loader.
         self.is_running = False
-        #: Batches that this launch has handed out.
+        #: Batches that this launch has handed out; that, and epochs seen, where the iteration under way began.
         self.batches_handed_out = 0
+        self.before = (0.0, 0)
         #: Passes of this launch in which an optimizer has stepped, and in which none has.
         self.passes_trained = self.passes_untrained = 0
         #: Lines of the script that have asked for the length outside of a loop, where one atom has another: for that of
@@ -159,6 +160,11 @@ class BaseLoader(ABC):
         return base_steps(samples, self._base_batch, drop_last=self.drop_last) if samples else None
 
     @property
+    def was_read(self) -> bool:
+        """Whether the script has read this loader, or, for evaluation, the one that ``trial.prepare`` was given."""
+        return self.batches_handed_out > 0 or self._reads_given
+
+    @property
     def epoch(self) -> int:
         """Epochs finished; while one is under way, its number."""
         return self._position.epoch
@@ -211,15 +217,17 @@ class BaseLoader(ABC):
             where = self._stepped
         places = {number: tuple(place) for number, place in where.places.items()}
         state = {"epoch": where.epoch, "consumed": where.consumed, "places": places}
-        return {**state, "left_out": self._left_out, "length": self.length}
+        ranks = self._layout.world_size
+        return {**state, "left_out": self._left_out, "length": self.length, "ranks": ranks}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved position.
 
         Raises:
-            ValueError: It is of a data set of another length.
+            ValueError: It is in an epoch of a data set of another length, or the length goes by the number of ranks.
         """
-        if state["length"] != self.length:
+        has_other_ranks = state["ranks"] != self._layout.world_size
+        if state["length"] != self.length and (state["consumed"] or has_other_ranks):
             raise ValueError(
                 f"trial.loader: the checkpoint was made with {state['length']} samples, this data "
                 f"set has {self.length}: the data must be the same in every launch of a trial"
@@ -233,8 +241,8 @@ class BaseLoader(ABC):
     def _begin(self) -> Position:
         if self.is_running:  # a new iteration while an older one is still held: that epoch is over
             self._turn()
-        self.is_running = self.is_set_up = True
-        self._is_last = False
+        self.is_running, self._is_last = True, False
+        self.before = (self.epochs_seen, self.batches_handed_out)
         where = self._position
         self._stepped = replace(where)
         self._generator.manual_seed(
@@ -246,12 +254,17 @@ class BaseLoader(ABC):
         """End the epoch that was begun there, which has come to its end or was left by a ``break``."""
         if self._position.epoch != began.epoch:
             return
-        is_trained = not self._counts_steps or self._stepped != began
-        self.passes_trained += self._counts_steps and is_trained
-        self.passes_untrained += self._is_last and not is_trained
-        self._turn(is_trained)
         self.is_running = False
         self._weight.end(self)
+        has_stepped = self._counts_steps and self._stepped != began
+        if not (self.is_set_up or self._is_last or has_stepped):
+            self._position = began  # a look at some batches, while the script sets itself up
+            return
+        self.is_set_up = True
+        is_trained = has_stepped or not self._counts_steps
+        self.passes_trained += has_stepped
+        self.passes_untrained += self._is_last and not is_trained
+        self._turn(is_trained)
 
     def _turn(self, is_trained: bool = True) -> None:
         """Go to the next epoch; what was not trained on of this one is left out."""

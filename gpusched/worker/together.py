@@ -111,7 +111,7 @@ class Together:
             return
         self._looks_left -= 1
         weight, training = self._training.weight, self._training
-        unread = next((at for each, at in training.prepared if not each.batches_handed_out), None)
+        unread = next((at for each, at in training.prepared if not each.was_read), None)
         if weight.is_foreign and unread is not None:
             raise RuntimeError(
                 f"{unread}: trial.prepare(...) returned a loader of this rank's share of the data that is never read, "

@@ -27,6 +27,8 @@ from gpusched.worker.learning_rate import (
     refuse_other_numbers,
 )
 
+_RATES = {"lr", "momentum", "betas"}
+"""Options of an optimizer that schedules set."""
 STATE_NAME = "trial.state"
 """Name under which a checkpoint holds ``trial.state``."""
 
@@ -73,6 +75,8 @@ class Training:
         self._is_watching = False
         #: Whether a tracked optimizer has stepped in this launch, and since the last report.
         self.has_stepped = self.has_changed = False
+        #: The script's own loop evaluates, and reports, before it trains.
+        self.evaluates_first = False
         #: Tracked schedulers that the script steps itself, by name, and their positions at the last report.
         self.schedulers: dict[str, Any] = {}
         self.positions: dict[str, int] = {}
@@ -133,6 +137,7 @@ class Training:
         self.clock.reports = self._saved("reports") or 0
         self.was_late = set(self._saved("late") or ())
         self.was_trained = self._saved("trained") or {}
+        self.evaluates_first = bool(self._saved("first"))
 
     def track(self, objects: dict[str, Any]) -> None:
         """Remember these, and put them back to where the checkpoint has them.
@@ -174,6 +179,12 @@ class Training:
                     f"(which holds {known}); it starts afresh"
                 )
             self._look_on_at(name, value)
+        for name in self.tracked.keys() & (saved or {}).keys() - objects.keys():
+            if isinstance(optimizer := self.tracked[name], state.Optimizer):
+                # A schedule that was made since this one was put back has set its rates anew.
+                groups = saved[name]["param_groups"]
+                for group, was in zip(optimizer.param_groups, groups, strict=True):
+                    group.update({key: was[key] for key in _RATES & was.keys()})
         for schedule, state_of in zip(self.schedules, self._saved("schedules") or (), strict=False):
             if state_of is not None and not self.is_tracked(schedule):
                 state.load_object("schedule", schedule, state_of, self.step)
@@ -280,6 +291,7 @@ class Training:
             },
             "atoms": self.global_batches,
             "reports": self.clock.reports,
+            "first": self.evaluates_first,
             "late": [] if self.is_looping else sorted(self.late),
             "trained": {name: trained(value) for name, value in self.tracked.items()},
         }

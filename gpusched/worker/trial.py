@@ -173,7 +173,8 @@ class Trial(TrialSetup):
             unnamed: Nothing: metrics have names, ``report(loss=0.3)`` or ``report(**metrics)``.
             step: Steps finished, in the unit of the recipe's ``r`` and ``R`` (epochs, iterations); by default one more
                 than the last. A loop that evaluates before it trains passes its iteration: a step that is reported
-                already, and step 0, are passed over at the beginning of a launch.
+                already, and step 0, are passed over at the beginning of a launch; so is, without ``step``, the first
+                report of a later launch of such a loop.
             metrics: Numbers of rank 0, which count: floats, ints, tensors or numpy scalars of one element.
 
         Raises:
@@ -190,11 +191,13 @@ class Trial(TrialSetup):
             if not self._backing.in_charge:
                 raise SystemExit(0)
             return
+        is_counted = step is None and not training.is_looping
         if not self._training.has_reported and (
-            (step == 0 and not training.has_stepped) or step == training.step > 0
+            (step == 0 and not training.has_stepped)
+            or step == training.step > 0
+            or (is_counted and self._usage.is_told_again())
         ):
             return  # a loop that evaluates before it trains begins with the last step of the launch before
-        is_counted = step is None and not training.is_looping
         step = self._next_step(step)
         self._usage.at_report(
             metrics, writes_files=self._backing.writes_files, is_counted=is_counted

@@ -44,7 +44,7 @@ class Usage:
         #: ``trial.mean`` was called: the script knows that ranks have shares.
         self.has_mean = False
         self._reports = self._passes = 0
-        self._began_untrained = False
+        self._began_untrained = self._was_told_again = False
         #: Comparison of this rank with the others.
         self.together = Together(group, training)
 
@@ -132,17 +132,29 @@ class Usage:
         """
         training = self._training
         if self._reports == 1:
-            moved = (each for value in training.tracked.values() for each in owned(value))
-            has_trained = training.has_stepped or any(each.grad is not None for each in moved)
-            self._began_untrained = bool(training.optimizers) and not has_trained
+            self._began_untrained = self._is_untrained()
         elif self._reports == 2 and self._began_untrained and training.has_stepped:
+            training.evaluates_first = True
             self._tell(
                 "untrained",
                 f"the first trial.report(...) of this launch counted as step {training.step}, before the optimizer had "
-                f"stepped: a loop that evaluates before it trains skips as much training at every resume. Report after "
-                f"training, or say where training stands: trial.report(step=iteration, ...)",
-                is_error=training.written_by is not None,
+                f"stepped: this loop evaluates before it trains, and the first report of each later launch is passed "
+                f"over. Where the loop goes by the number that trial.track(...) returns, say where training stands: "
+                f"trial.report(step=iteration, ...)",
             )
+
+    def is_told_again(self) -> bool:
+        """Tell, once, whether the loop evaluates first, and reports of the step that the launch continues from."""
+        is_again = self._training.evaluates_first and self._is_untrained()
+        self._was_told_again, is_first = True, not self._was_told_again
+        return is_again and is_first
+
+    def _is_untrained(self) -> bool:
+        """Tell whether this launch has not trained what the tracked optimizers move."""
+        training = self._training
+        moved = (each for value in training.tracked.values() for each in owned(value))
+        has_trained = training.has_stepped or any(each.grad is not None for each in moved)
+        return bool(training.optimizers) and not has_trained
 
     def _check_epochs(self) -> None:
         """Find a loop of epochs that reports less often, without saying so, and would repeat epochs at a resume.

@@ -161,7 +161,11 @@ def test_position_epoch_and_mid_epoch() -> None:
 
 def test_break_ends_an_epoch() -> None:
     (loader,) = loaders(20, 1)
-    for _ in loader:
+    first = next(iter(loader)).tolist()
+    assert (loader.epoch, loader.state_dict()["consumed"]) == (0, 0), "a look before the training"
+    loader.is_set_up = True
+    for batch in loader:
+        assert batch.tolist() == first
         break
     assert not loader.mid_epoch
     assert (loader.epoch, loader.state_dict()["consumed"]) == (1, 0)
@@ -193,9 +197,19 @@ def test_foreign_samplers_and_loaders_are_refused() -> None:
         ValueError, match="do not fill one global batch of 4 samples, and drop_last"
     ):
         list(loaders_of(Numbers(3), batch_size=4, drop_last=True))
-    (loader,), (other,) = loaders(9, 1), loaders(10, 1)
-    with pytest.raises(ValueError, match="made with 9 samples, this data set has 10"):
-        other.load_state_dict(loader.state_dict())
+
+
+def test_a_data_set_of_another_length_is_refused_within_an_epoch_and_by_the_number_of_ranks() -> (
+    None
+):
+    """A rollout or a curriculum may have another length in every epoch; a part for each rank may not."""
+    (loader,), (other,), (rank, _) = loaders(9, 1), loaders(10, 1), loaders(10, 2)
+    other.load_state_dict(begun := loader.state_dict())
+    iterator = iter(loader)
+    next(iterator)
+    for into, state in ((other, loader.state_dict()), (rank, begun)):
+        with pytest.raises(ValueError, match="made with 9 samples, this data set has 10"):
+            into.load_state_dict(state)
 
 
 class Wrong(RandomSampler):

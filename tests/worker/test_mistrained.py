@@ -9,13 +9,22 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.lr_scheduler import OneCycleLR, StepLR
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, StepLR
 from torch.utils.data import TensorDataset
 
 import gpusched
 from gpusched.protocol import Remark
 from gpusched.worker.learning_rate import RateScaler
-from tests.worker.fakes import END, Bench, at_step, daemon, run_ranks, through, values
+from tests.worker.fakes import (
+    END,
+    Bench,
+    at_step,
+    daemon,
+    if_it_leaves,
+    run_ranks,
+    through,
+    values,
+)
 
 
 def train(how: str, steps: int = 3) -> float:
@@ -469,6 +478,31 @@ def test_a_loop_that_evaluates_before_it_trains_is_told_where_it_does_not(bench:
     assert ended.stderr.count("trial.report(step=iteration, ...)") == 1
 
 
+def evaluating_first_by_itself(until: int = 8) -> list[int]:
+    """The same with a counter of the script's own, which does not say where it stands."""
+    trial = gpusched.init()
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trial.track(model=model, opt=optimizer)
+    trial.state.setdefault("iteration", 0)
+    trained = []
+    while (iteration := trial.state["iteration"]) < until:
+        if iteration % 2 == 0:
+            trial.report(accuracy=iteration)
+        optimizer.step()
+        trained.append(iteration)
+        trial.state["iteration"] += 1
+    return trained
+
+
+def test_what_a_loop_that_evaluates_first_tells_again_at_a_resume_is_no_step(bench: Bench) -> None:
+    """Every resume was refused at its second report."""
+    plan = [(1, 3), (1, 4), (2, END)]
+    assert through(bench, evaluating_first_by_itself, plan)[2] == [[6, 7]] * 2
+    told = [(line["k"], line["m"]["accuracy"]) for line in bench.reports()]
+    assert told == [(1, 0), (2, 2), (3, 4), (4, 6)]
+
+
 def filling_a_buffer(until: int = 8) -> list[int]:
     """As DQN: each launch trains from its third episode on. The episodes trained on."""
     trial = gpusched.init()
@@ -488,6 +522,33 @@ def filling_a_buffer(until: int = 8) -> list[int]:
 def test_a_loop_that_fills_a_buffer_before_it_trains_is_right(bench: Bench) -> None:
     """Such a loop is not taken for one that evaluates before it trains."""
     assert through(bench, filling_a_buffer, [(1, 4), (1, END)])[1] == [[6, 7]]
+
+
+def made_later(epochs: int = 6) -> list[float]:
+    """The rates of the epochs, by a schedule that is made and tracked once its optimizer is put back."""
+    trial = gpusched.init()
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trial.track(model=model, opt=optimizer)
+    schedule = LambdaLR(optimizer, lambda epoch: 0.5**epoch)
+    trial.track(sched=schedule)
+    rates: list[float] = []
+    if_it_leaves(lambda: rates)
+    for _ in trial.steps(epochs):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+        trial.report(accuracy=0)
+    return rates
+
+
+def test_a_schedule_that_is_made_after_its_optimizer_is_put_back_leaves_the_rates(
+    bench: Bench,
+) -> None:
+    """The first epoch of each launch had the rate of the first of all."""
+    launches = through(bench, made_later, [(1, 2), (1, 4), (1, END)])
+    rates = [rate for (launch,) in launches for rate in launch]
+    assert rates == pytest.approx([0.1 * 0.5**epoch for epoch in range(6)])
 
 
 def test_a_schedule_that_is_made_after_track_and_not_tracked_is_refused(bench: Bench) -> None:

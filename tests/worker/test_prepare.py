@@ -203,6 +203,26 @@ def test_1_and_4_ranks_that_read_the_same_samples_are_refused_at_the_first_repor
         run_rank(wrongly, bench, 2, how)  # right on one rank
 
 
+def without_a_loader() -> None:
+    """Training on batches that the script draws, as nanoGPT does, and a prepared loader for evaluation alone."""
+    trial = gpusched.init()
+    model: Any = nn.Linear(3, 1).double()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.01)
+    held_out: Any = DataLoader(regression(12), batch_size=4, shuffle=True)
+    model, optimizer, held_out = trial.prepare(model, optimizer, held_out)
+    for _ in trial.steps(2, model=model, opt=optimizer):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3).double()).square().mean().backward()
+        optimizer.step()
+        with torch.no_grad():
+            losses = [nn.functional.mse_loss(model(x), y).item() for x, y in held_out]
+        trial.report(accuracy=sum(losses))
+
+
+def test_a_prepared_loader_that_is_only_evaluated_on_is_right(bench: Bench) -> None:
+    values(run_ranks(without_a_loader, 2, bench))
+
+
 def test_gradients_that_overflow_are_not_taken_for_those_of_the_same_samples() -> None:
     """The first steps of a GradScaler: NaN on every rank, bit for bit the same."""
     weight, model = BatchWeight(), nn.Linear(3, 1)
@@ -272,7 +292,7 @@ def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:
     accumulated = 3 if "accumulating" in kind else 1
     if "after track" in kind:
         trial.track(model=model)
-    elif "after a batch" in kind:
+    elif "looked at before" in kind:
         next(iter(loader))
     length = epochs * len(loader) // accumulated
     made: Any = CosineAnnealingLR(optimizer, T_max=length)
@@ -291,6 +311,8 @@ def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:
             if (number + 1) % accumulated == 0 or number + 1 == len(loader):
                 optimizer.step()
                 optimizer.zero_grad()
+                if "begins late" in kind and trial.step < 2:
+                    continue
                 if "timm" in kind:
                     schedule.step_update(num_updates=trial.step, metric=None)
                 elif "by epoch" not in kind:
@@ -322,6 +344,9 @@ def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:
         "prepared, as in timm",
         "left by a break",
         "looked at again",
+        "prepared, looked at before",
+        "begins late",
+        "begins late, accumulating",
     ],
 )
 def test_7_8_and_30_a_schedule_has_the_course_of_one_atom_on_any_number(
@@ -338,7 +363,7 @@ def test_7_8_and_30_a_schedule_has_the_course_of_one_atom_on_any_number(
         for epochs, rate in launch
         if round(epochs, 6) in by_epochs
     ]
-    assert len(compared) >= (4 if "by epoch" in kind else 8)
+    assert len(compared) >= (3 if "by epoch" in kind or "late, acc" in kind else 8)
     for rate, expected in compared:
         assert rate == pytest.approx(expected, abs=1e-9)
     if kind != "left by a break":
@@ -354,13 +379,10 @@ def test_7_a_schedule_with_numbers_of_the_ranks_is_refused_on_another_number(
         assert "leave the number of ranks out of them" in rank.error
 
 
-@pytest.mark.parametrize("kind", ["after track", "after a batch, prepared"])
-def test_7_a_schedule_as_long_as_this_launch_has_batches_is_refused(
-    bench: Bench, kind: str
-) -> None:
+def test_7_a_schedule_as_long_as_this_launch_has_batches_is_refused(bench: Bench) -> None:
     """The schedule was over at half of the training on two ranks, and a cosine turned back."""
-    run_rank(scheduled, bench, 1, kind)  # right on one rank
-    for rank in run_ranks(scheduled, 2, bench, 2, (kind,)):
+    run_rank(scheduled, bench, 1, "after track")  # right on one rank
+    for rank in run_ranks(scheduled, 2, bench, 2, ("after track",)):
         assert "write trial.steps_per_epoch(loader)" in rank.error, rank.error
         assert "test_prepare.py:" in rank.error
 
