@@ -10,7 +10,8 @@ One report is one epoch, after its validation. The strategy is DDP on one rank t
 epoch, so that the order of the samples depends neither on the number of ranks nor on a pause. ``batch_size=B`` is a
 batch per atom, and the learning rate follows the number of atoms; ``batch_size=trial.local_batch(B)`` keeps the global
 batch, and with it the training, the same on any number of atoms. Schedules by step are counted in steps of one atom,
-which ``trainer.estimated_stepping_batches`` tells. With ``LightningCLI`` write ``trainer_class=search.trainer``.
+which ``trainer.estimated_stepping_batches`` tells; each step is one where ``max_steps`` alone, or an integer
+``limit_train_batches``, says how many there are. With ``LightningCLI`` write ``trainer_class=search.trainer``.
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ class SearchTrainer(Trainer):
         """Steps of the whole training on one atom: the length of a schedule, the same in every launch."""
         here: int | float = super().estimated_stepping_batches
         atoms = self.search.trial.base_batches
+        if atoms == 1 or self.search.counts_batches(self):
+            return here
         per_epoch = self.search.steps_of_an_epoch(self)
-        if atoms == 1 or math.isinf(here) or per_epoch is None or not self.max_epochs:
+        if math.isinf(here) or per_epoch is None or not self.max_epochs:
             return here * atoms
         whole: int = per_epoch * self.max_epochs
-        return whole if self.max_steps == -1 else min(whole, self.max_steps * atoms)
+        return whole if self.max_steps == -1 else min(whole, self.max_steps)
 
     def fit(self, *arguments: Any, **options: Any) -> None:
         """As Lightning's; where the trial leaves before its training is over, the script ends here."""
@@ -97,13 +100,19 @@ class Search(Owner, Callback):
             batches = self.trial.steps_per_epoch(trainer.train_dataloader)
         except TypeError:
             return None
-        limit = trainer.limit_train_batches
-        if isinstance(limit, float):  # a part of the data
+        if isinstance(limit := trainer.limit_train_batches, float):  # a part of the data
             batches = int(batches * limit)
-        elif limit < len(trainer.train_dataloader):
-            return None
         steps: int = math.ceil(batches / trainer.accumulate_grad_batches)
         return steps
+
+    def counts_batches(self, trainer: Trainer) -> bool:
+        """Tell whether a number of batches, not the data, ends an epoch or the training.
+
+        There are as many steps on any number of atoms then, and each is a step of a schedule.
+        """
+        limit = trainer.limit_train_batches
+        is_limited = isinstance(limit, int) and limit <= trainer.num_training_batches
+        return is_limited or (trainer.max_epochs == -1 and trainer.max_steps != -1)
 
     @property
     def trainer(self) -> type[SearchTrainer]:
@@ -156,7 +165,8 @@ class Search(Owner, Callback):
         trial.plan(trainer.max_epochs or 0)
         for optimizer in trainer.optimizers:
             trial.scale_lr(optimizer)
-        for config in trainer.lr_scheduler_configs:
+        configs = () if self.counts_batches(trainer) else trainer.lr_scheduler_configs
+        for config in configs:
             if config.interval == "step" and not config.reduce_on_plateau:
                 steps = self.steps_of_an_epoch(trainer)
                 config.scheduler = trial.schedule(config.scheduler, steps_per_epoch=steps)

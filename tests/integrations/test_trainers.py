@@ -242,10 +242,10 @@ def test_6_7_and_28_lightning_by_itself_keeps_order_schedule_and_a_test_at_the_e
     assert (bench.paths.own / "tests").read_text() == "one ", "once, when training is over"
 
 
-def with_lightning_otherwise(kind: str) -> int:
+def with_lightning_otherwise(kind: str) -> tuple[int, int]:
     """Validation every other epoch; a stream, which Lightning gives to every rank whole; a part of the data.
 
-    Return the length of the schedule.
+    Return the length of the schedule, and where it has ended.
     """
     warnings.simplefilter("ignore")
     from gpusched.lightning import Search
@@ -254,16 +254,16 @@ def with_lightning_otherwise(kind: str) -> int:
     torch.manual_seed(0)
     data: Any = TensorDataset(x := torch.rand(36, 4), x.sum(1, keepdim=True))
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    part = 0.4 if kind == "a part" else 1.0
-    trainer = search.trainer(
-        max_epochs=4, check_val_every_n_epoch=2, limit_train_batches=part, **quiet
-    )
+    part = {"a part": 0.4, "batches": 3}.get(kind, 1.0)
+    most = {"max_epochs": -1, "max_steps": 30} if kind == "steps" else {"max_epochs": 4}
+    trainer = search.trainer(check_val_every_n_epoch=2, limit_train_batches=part, **most, **quiet)
     train: Any = DataLoader(data, batch_size=4, shuffle=True)
     if kind == "stream":
         train = DataLoader(Stream(data), batch_size=4)
     model = lightning_module("plain", [], 4)
     trainer.fit(model, train, DataLoader(data, batch_size=4), ckpt_path=search.ckpt_path)
-    return int(trainer.lr_scheduler_configs[0].scheduler.T_max)
+    schedule = trainer.lr_scheduler_configs[0].scheduler
+    return int(schedule.T_max), int(schedule.last_epoch)
 
 
 class Stream(IterableDataset[Any]):
@@ -287,7 +287,18 @@ def test_a_part_of_the_data_has_as_many_steps_on_any_number_of_ranks(
 ) -> None:
     """With limit_train_batches=0.4 two ranks had a schedule of 16 steps, and a resize was refused."""
     bench.prepare(metric="val_loss")
-    assert values(run_ranks(with_lightning_otherwise, ranks, bench, 1, ("a part",))) == [12] * ranks
+    ended = values(run_ranks(with_lightning_otherwise, ranks, bench, 1, ("a part",)))
+    assert [length for length, _ in ended] == [12] * ranks
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("batches", 12), ("steps", 30)])
+def test_a_number_of_batches_makes_a_schedule_of_as_many_steps_at_any_size(
+    bench: Bench, kind: str, steps: int
+) -> None:
+    """With limit_train_batches=3, or max_steps, two ranks had a schedule of twice the steps: a resize was refused."""
+    bench.prepare(metric="val_loss")
+    _, resized = through(bench, with_lightning_otherwise, [(1, 2), (2, END)], kind)
+    assert resized == [(steps, steps)] * 2
 
 
 def test_lightning_with_a_stream_that_every_rank_reads_whole_is_refused(bench: Bench) -> None:
