@@ -118,8 +118,8 @@ class BatchWeight:
         #: The loader that is whole on every rank whose batch was handed out last; None once it is at its end.
         self.whole: object = None
         self._has_shared = False
-        #: Gradients came while no loader of gpusched was in use; while only one was that all ranks read alike.
-        self.is_foreign = self.is_whole = False
+        #: Gradients came while only a loader was in use that all ranks read alike.
+        self.is_whole = False
         #: A few values of each of the first gradients.
         self._first: list[torch.Tensor] = []
         self._watched: set[int] = set()
@@ -189,10 +189,7 @@ class BatchWeight:
         return gradient
 
     def _note(self, gradient: torch.Tensor) -> None:
-        if not self._has_shared and self.whole is not None:
-            self.is_whole = True
-        elif not self._live and self.whole is None:
-            self.is_foreign = True
+        self.is_whole |= not self._has_shared and self.whole is not None
         if len(self._first) == _FIRST:
             return
         import torch

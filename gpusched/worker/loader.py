@@ -160,11 +160,6 @@ class BaseLoader(ABC):
         return base_steps(samples, self._base_batch, drop_last=self.drop_last) if samples else None
 
     @property
-    def was_read(self) -> bool:
-        """Whether the script has read this loader, or, for evaluation, the one that ``trial.prepare`` was given."""
-        return self.batches_handed_out > 0 or self._reads_given
-
-    @property
     def epoch(self) -> int:
         """Epochs finished; while one is under way, its number."""
         return self._position.epoch

@@ -110,14 +110,7 @@ class Together:
         if not self._looks_left:
             return
         self._looks_left -= 1
-        weight, training = self._training.weight, self._training
-        unread = next((at for each, at in training.prepared if not each.was_read), None)
-        if weight.is_foreign and unread is not None:
-            raise RuntimeError(
-                f"{unread}: trial.prepare(...) returned a loader of this rank's share of the data that is never read, "
-                f"and the model is trained on other batches: use what it returns, model, opt, loader = "
-                f"trial.prepare(model, opt, loader)"
-            )
+        weight = self._training.weight
         if weight.is_whole:
             raise RuntimeError(
                 "this script trains on a DataLoader in order, of which trial.prepare gives each rank the whole (as for "

@@ -164,10 +164,6 @@ def wrongly(how: str) -> None:
     if how.startswith("ignored"):
         trial.prepare(model, optimizer, data)
         data = DataLoader(regression(24), batch_size=4)
-    elif how.startswith("loader ignored"):
-        model = trial.prepare(model)
-        trial.prepare(data)
-        data = DataLoader(regression(24), batch_size=4)
     elif how.startswith("in order"):
         model, optimizer, data = trial.prepare(model, optimizer, data)
     elif how == "not shared":
@@ -188,8 +184,7 @@ def wrongly(how: str) -> None:
     [
         ("in order", "write DataLoader(..., shuffle=True), or loader = trial.loader(data"),
         ("in order, dropout", "write DataLoader(..., shuffle=True), or loader = trial.loader(data"),
-        ("ignored", "use what it returns, model, opt, loader = trial.prepare("),
-        ("loader ignored, dropout", "use what it returns, model, opt, loader = trial.prepare("),
+        ("ignored", "train on the same samples"),
         ("not shared", "train on the same samples"),
         ("own DDP", "train on the same samples"),
     ],
