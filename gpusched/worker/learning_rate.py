@@ -3,8 +3,7 @@
 Effective rate = base rate x factor, target factor = (global batch / base batch)^p = atoms^p (p 1: Goyal et al. 2017,
 "linear scaling rule"; p 0.5: HyperSched section 6.3; p 0: off; auto: 0.5 for optimizers that divide by the size of
 gradients, such as Adam (Malladi et al. 2022), and 1 for others). A larger target is reached by Goyal's gradual warm-up,
-linear in the samples trained on, over 5 epochs; a smaller one at 10% less an optimizer
-step, from 4 atoms to 1 in 15 steps (ours: over epochs, a small batch would train at a rate meant for a large one).
+linear in the samples trained on, over 5 epochs; a smaller one at once, as the batch is smaller at once.
 
 The factor is put on only while ``optimizer.step()`` runs, by the optimizer's own hooks. So whatever else reads or
 writes the rates (any scheduler of ``torch.optim.lr_scheduler``, a checkpoint, a log) sees the base rate alone.
@@ -17,11 +16,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 WARMUP_EPOCHS = 5.0
-TEN_PERCENT = 1.1
 AUTO_POWER = -1.0
 """A power p that stands for: by the kind of the optimizer."""
 
@@ -41,19 +39,16 @@ def power_for(optimizer: Any, power: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """From ``start`` to ``target``; ``began`` in epochs trained on, ``steps`` counts optimizer steps since."""
+    """From ``start`` to ``target``; ``began`` in epochs trained on."""
 
     start: float
     target: float
     began: float = 0.0
-    steps: int = 0
 
     def factor(self, epochs: float, warmup_epochs: float) -> float:
         """Return the factor for the optimizer step before which ``epochs`` epochs were trained on."""
-        if warmup_epochs <= 0:
+        if warmup_epochs <= 0 or self.target <= self.start:
             return self.target
-        if self.target <= self.start:
-            return max(self.target, self.start / TEN_PERCENT ** min(self.steps, 1000))
         done = min(1.0, max(0.0, (epochs - self.began) / warmup_epochs))
         return self.start + (self.target - self.start) * done
 
@@ -148,7 +143,6 @@ class RateScaler:
         if self._clock.frozen:
             return
         self._epochs = self._clock.epochs()
-        self._ramp = replace(self._ramp, steps=self._ramp.steps + 1)
 
     def _put_back(self) -> None:
         for group, rate in self._applied:

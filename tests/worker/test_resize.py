@@ -60,26 +60,19 @@ class Rig:
 
 
 @pytest.mark.parametrize(
-    ("start", "target", "epochs", "steps", "expected"),
+    ("start", "target", "epochs", "expected"),
     [
-        (1.0, 4.0, 0.0, 0, 1.0),
-        (1.0, 4.0, 1.0, 10, 1.6),
-        (1.0, 4.0, 2.5, 25, 2.5),
-        (1.0, 4.0, 5.0, 50, 4.0),
-        (1.0, 4.0, 9.0, 90, 4.0),
-        (2.0, 3.0, 1.0, 1, 2.2),
-        (4.0, 2.0, 0.0, 0, 4.0),
-        (4.0, 2.0, 0.0, 1, 4 / 1.1),
-        (4.0, 2.0, 0.1, 7, 4 / 1.1**7),
-        (4.0, 2.0, 0.1, 8, 2.0),
-        (4.0, 2.0, 0.1, 10**9, 2.0),
+        (1.0, 4.0, 0.0, 1.0),
+        (1.0, 4.0, 1.0, 1.6),
+        (1.0, 4.0, 2.5, 2.5),
+        (1.0, 4.0, 5.0, 4.0),
+        (1.0, 4.0, 9.0, 4.0),
+        (2.0, 3.0, 1.0, 2.2),
+        (4.0, 2.0, 0.0, 2.0),
     ],
 )
-def test_the_factor_by_hand(
-    start: float, target: float, epochs: float, steps: int, expected: float
-) -> None:
-    ramp = Ramp(start, target, steps=steps)
-    assert ramp.factor(epochs, 5.0) == pytest.approx(expected)
+def test_the_factor_by_hand(start: float, target: float, epochs: float, expected: float) -> None:
+    assert Ramp(start, target).factor(epochs, 5.0) == pytest.approx(expected)
 
 
 OPTIMIZERS = [
