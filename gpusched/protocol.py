@@ -42,8 +42,7 @@ Metric = (
     Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | float | Literal["nan", "inf", "-inf"]
 )
 Go = Literal["continue", "hold", "save", "yield", "leave"]
-"""The daemon's answer to a report: train on; put a copy aside; save and
-train on; save and leave; leave without saving."""
+"""The daemon's answer: train on; put a copy aside; save and train on; save and leave; leave without saving."""
 GO: tuple[Go, ...] = ("continue", "hold", "save", "yield", "leave")
 
 
@@ -51,14 +50,18 @@ class Frame(Struct, tag_field="kind", omit_defaults=True):
     """A record that is sent as a line."""
 
 
-# ---------------------------------------------------------------------- rank 0 and the daemon
-
-
-class RankHello(Frame, tag="rank"):
-    """Rank 0 of an incarnation speaks on this connection."""
+class OfLaunch(Frame):
+    """A record about one incarnation of a trial."""
 
     trial: Count
     incarnation: Count
+
+
+# ---------------------------------------------------------------------- rank 0 and the daemon
+
+
+class RankHello(OfLaunch, tag="rank"):
+    """Rank 0 of an incarnation speaks on this connection."""
 
 
 class Report(Frame, tag="report"):
@@ -116,11 +119,9 @@ class Answer(Frame, tag="answer"):
 # ---------------------------------------------------------------------- shim and daemon
 
 
-class ShimHello(Frame, tag="shim"):
+class ShimHello(OfLaunch, tag="shim"):
     """The shim of an incarnation speaks on this connection."""
 
-    trial: Count
-    incarnation: Count
     pid: Count
     start_time: Count
 
@@ -181,7 +182,7 @@ class StopTree(Frame, tag="stop"):
 # ---------------------------------------------------------------------- warm server and daemon
 
 
-class LaunchSpec(Frame, tag="launch"):
+class LaunchSpec(OfLaunch, tag="launch"):
     """All that a shim needs to run an incarnation. ``dir``: the trial's folder; ``module``: run ``script`` as this;
     ``rank_cpus``: the cores of each rank, one entry a rank.
 
@@ -189,8 +190,6 @@ class LaunchSpec(Frame, tag="launch"):
     said their last word may take ``leave_grace_s`` to end.
     """
 
-    trial: Count
-    incarnation: Count
     dir: str
     experiment_dir: str
     script: str
@@ -217,28 +216,22 @@ class PreloadFailed(Frame, tag="preload_failed"):
     tainted: bool = False
 
 
-class Launched(Frame, tag="launched"):
+class Launched(OfLaunch, tag="launched"):
     """The shim of an incarnation was forked; ``start_time`` is None where it has died already."""
 
-    trial: Count
-    incarnation: Count
     pid: Count
     start_time: Count | None
 
 
-class LaunchFailed(Frame, tag="launch_failed"):
+class LaunchFailed(OfLaunch, tag="launch_failed"):
     """The shim of an incarnation could not be forked."""
 
-    trial: Count
-    incarnation: Count
     message: str
 
 
-class ShimDied(Frame, tag="shim_died"):
+class ShimDied(OfLaunch, tag="shim_died"):
     """A shim is gone with all that it left behind. ``status``: as ``waitpid`` gives it."""
 
-    trial: Count
-    incarnation: Count
     pid: Count
     status: int
 
