@@ -83,7 +83,7 @@ class BaseLoader(ABC):
         #: Passes of this launch in which an optimizer has stepped, and in which none has.
         self.passes_trained = self.passes_untrained = 0
         #: Lines of the script that have asked for the length outside of a loop, where one atom has another: for that of
-        #: one atom; and, after ``trial.track`` or a first batch, for that of this launch.
+        #: one atom; and, after ``trial.track`` or a first epoch, for that of this launch.
         self.length_read_at: str | None = None
         self.own_length_read_at: str | None = None
         #: The ``DataLoader`` that ``trial.prepare`` was given, whose attributes this one has too, and the script's
@@ -101,7 +101,7 @@ class BaseLoader(ABC):
 
     def __len__(self) -> int:
         """Count the batches of a whole epoch: of one atom until training begins, which is what schedules by step are
-        made of; from ``trial.track`` or the first batch on, on the atoms that the trial has."""
+        made of; from ``trial.track`` or the first epoch on, on the atoms that the trial has."""
         if self._reads_given:
             return len(self.given)
         now = self._epoch_batches()

@@ -248,7 +248,7 @@ class TrialSetup:
         places = (loader.own_length_read_at for loader in training.loaders)
         if (place := next(filter(None, places), None)) and not training.keeps_global_batch:
             raise RuntimeError(
-                f"{place}: len(loader) after trial.track, or a first batch, is the number on the atoms of this launch, "
+                f"{place}: len(loader) after trial.track, or a first epoch, is the number on the atoms of this launch, "
                 f"and a schedule is counted in steps of one atom: write trial.steps_per_epoch(loader)"
             )
         if counts_atoms(scheduler):
@@ -264,7 +264,7 @@ class TrialSetup:
                 f"{type(scheduler).__name__}: step it once an epoch, as it is"
             )
         made = Schedule(scheduler, training.global_batches, steps_per_epoch, training.loaders)
-        training.schedules.append(made)
+        training.add_schedule(made)
         return made
 
     def local_batch(self, global_batch: int) -> int:

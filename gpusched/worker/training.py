@@ -11,6 +11,7 @@ import pickle
 import sys
 import weakref
 from collections import Counter
+from collections.abc import Set
 from typing import Any
 
 from gpusched.worker.checkpoint import Checkpoint
@@ -27,8 +28,7 @@ from gpusched.worker.learning_rate import (
     refuse_other_numbers,
 )
 
-_RATES = {"lr", "momentum", "betas"}
-"""Options of an optimizer that schedules set."""
+_RATES = {"lr", "momentum", "betas"}  # what schedules set
 STATE_NAME = "trial.state"
 """Name under which a checkpoint holds ``trial.state``."""
 
@@ -55,9 +55,8 @@ class Training:
         self.global_batches = 1 if is_exact else context.world_size
         self.weight = BatchWeight()
         self.clock = Clock()
-        #: Schedules by step, and how many of them ``track`` has seen, and put back.
+        #: Schedules by step.
         self.schedules: list[Any] = []
-        self.restored = 0
         #: The script keeps its global batch whatever the number of atoms (``trial.local_batch``).
         self.is_fixed = False
         self.tracked: dict[str, Any] = {}
@@ -73,10 +72,9 @@ class Training:
         self.taken: Counter[int] = Counter()
         self.optimizers: set[int] = set()
         self._is_watching = False
-        #: Whether a tracked optimizer has stepped in this launch, and since the last report.
-        self.has_stepped = self.has_changed = False
-        #: The script's own loop evaluates, and reports, before it trains.
-        self.evaluates_first = False
+        #: Whether a tracked optimizer has stepped in this launch, and since the last report; whether the script's own
+        #: loop evaluates, and reports, before it trains.
+        self.has_stepped = self.has_changed = self.evaluates_first = False
         #: Tracked schedulers that the script steps itself, by name, and their positions at the last report.
         self.schedulers: dict[str, Any] = {}
         self.positions: dict[str, int] = {}
@@ -116,11 +114,6 @@ class Training:
     def keeps_global_batch(self) -> bool:
         """Whether the global batch is the same on any number of atoms."""
         return self.layout.exact or self.is_fixed
-
-    @property
-    def prepared(self) -> list[tuple[Any, str]]:
-        """Loaders for training that ``trial.prepare`` returned, with the script's line."""
-        return [(each, each.given_at) for each in self.loaders if each.given is not None]
 
     @property
     def mid_epoch(self) -> bool:
@@ -179,20 +172,18 @@ class Training:
                     f"(which holds {known}); it starts afresh"
                 )
             self._look_on_at(name, value)
-        for name in self.tracked.keys() & (saved or {}).keys() - objects.keys():
-            if isinstance(optimizer := self.tracked[name], state.Optimizer):
-                # A schedule that was made since this one was put back has set its rates anew.
-                groups = saved[name]["param_groups"]
-                for group, was in zip(optimizer.param_groups, groups, strict=True):
-                    group.update({key: was[key] for key in _RATES & was.keys()})
-        for schedule, state_of in zip(self.schedules, self._saved("schedules") or (), strict=False):
-            if state_of is not None and not self.is_tracked(schedule):
-                state.load_object("schedule", schedule, state_of, self.step)
-        self.restored = len(self.schedules)
+        self._put_rates_back(self.tracked.keys() - objects.keys())
         self.clock.frozen = False
 
-    def is_tracked(self, value: Any) -> bool:
-        return any(each is value for each in self.tracked.values())
+    def _put_rates_back(self, names: Set[str]) -> None:
+        """Put the rates of these optimizers back again: a schedule that is made later sets them anew."""
+        from torch.optim import Optimizer
+
+        saved = self._saved("tracked") or {}
+        for name in names & saved.keys():
+            if isinstance(moved := self.tracked[name], Optimizer):
+                for group, was in zip(moved.param_groups, saved[name]["param_groups"], strict=True):
+                    group.update({key: was[key] for key in _RATES & was.keys()})
 
     def _look_on_at(self, name: str, value: Any) -> None:
         """Notice what this object does while it trains, if it is an optimizer, a scheduler or a model."""
@@ -211,6 +202,16 @@ class Training:
         saved = self._saved("scalers") or []
         if len(self.scalers) <= len(saved):
             scaler.load_state_dict(saved[len(self.scalers) - 1])
+
+    def add_schedule(self, schedule: Any) -> None:
+        """Make a schedule known, and put it back; one that is tracked is put back by its name."""
+        from gpusched.worker.state import load_object
+
+        saved = (self._saved("schedules") or [])[len(self.schedules) :]
+        self.schedules.append(schedule)
+        if saved and saved[0] is not None:
+            load_object("schedule", schedule, saved[0], self.step)
+            self._put_rates_back(self.tracked.keys())
 
     def add_loader(self, loader: Any) -> None:
         """Make a loader known; one that the same line of the script has made in an earlier round is replaced by it."""
@@ -281,7 +282,7 @@ class Training:
             "scalers": [scaler.state_dict() for scaler in self.scalers],
             # Those of trial.prepare and trial.schedule that the script forgot to track.
             "schedules": [
-                None if self.is_tracked(each) else state.save_object("schedule", each)
+                None if each in self.tracked.values() else state.save_object("schedule", each)
                 for each in self.schedules
             ],
             "numbers": {
@@ -307,8 +308,7 @@ class Training:
 
 def trained(value: Any) -> list[bool]:
     """Tell of each parameter of a model whether it is trained; empty for other objects."""
-    torch = sys.modules.get("torch")
-    is_model = torch is not None and isinstance(value, torch.nn.Module)
+    is_model = hasattr(value, "named_parameters")
     return [each.requires_grad for each in value.parameters()] if is_model else []
 
 

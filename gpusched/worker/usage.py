@@ -78,7 +78,6 @@ class Usage:
             self._check_steps()
         if looks_again and self._is_scheduled and not writes_files:
             self._check_lost()
-            self._check_made_late()
         self._check_evaluation()
         if is_counted:
             self._check_untrained()
@@ -183,13 +182,14 @@ class Usage:
         ]
         if any(modes) or not modes:
             return
-        for loader, place in self._training.prepared:
-            if loader.passes_untrained and not loader.passes_trained and not self.has_mean:
+        for loader in self._training.loaders:
+            is_evaluated = loader.passes_untrained and not loader.passes_trained
+            if loader.given is not None and is_evaluated and not self.has_mean:
                 self._tell(
                     "evaluation",
-                    f"{place}: trial.prepare(...) was given a DataLoader that shuffles or samples, of which each rank "
-                    f"has a share, and the script evaluates on it: the metric would be one of a share. Write `with "
-                    f"torch.no_grad():` around the loop over it, or shuffle=False",
+                    f"{loader.given_at}: trial.prepare(...) was given a DataLoader that shuffles or samples, of which "
+                    f"each rank has a share, and the script evaluates on it: the metric would be one of a share. Write "
+                    f"`with torch.no_grad():` around the loop over it, or shuffle=False",
                     is_error=self._group.world_size > 1,
                 )
 
@@ -260,16 +260,6 @@ class Usage:
                 f"wrong after a resize. Write {name} = {call} before trial.track; for a loop of "
                 f"iterations write `batch: global` in the recipe, or one size, `sizes: [1]`",
                 is_error=training.written_by not in (None, self._group.world_size),
-            )
-
-    def _check_made_late(self) -> None:
-        """Find a schedule that was not there when ``track`` put all that it knew back to where it was."""
-        training = self._training
-        late = training.schedules[training.restored :] if training.tracked else ()
-        if not all(map(training.is_tracked, late)):
-            raise RuntimeError(
-                "trial.schedule(...) after trial.track(...): this schedule would begin anew in every launch. Make it "
-                "before trial.track or trial.steps, or track it too"
             )
 
     def _check_lost(self) -> None:

@@ -524,14 +524,17 @@ def test_a_loop_that_fills_a_buffer_before_it_trains_is_right(bench: Bench) -> N
     assert through(bench, filling_a_buffer, [(1, 4), (1, END)])[1] == [[6, 7]]
 
 
-def made_later(epochs: int = 6) -> list[float]:
-    """The rates of the epochs, by a schedule that is made and tracked once its optimizer is put back."""
+def made_later(counted: bool, epochs: int = 6) -> list[float]:
+    """The rates of the epochs, by a schedule that is made, and tracked or counted, once its optimizer is put back."""
     trial = gpusched.init()
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trial.track(model=model, opt=optimizer)
-    schedule = LambdaLR(optimizer, lambda epoch: 0.5**epoch)
-    trial.track(sched=schedule)
+    schedule: Any = LambdaLR(optimizer, lambda epoch: 0.5**epoch)
+    if counted:
+        schedule = trial.schedule(schedule)
+    else:
+        trial.track(sched=schedule)
     rates: list[float] = []
     if_it_leaves(lambda: rates)
     for _ in trial.steps(epochs):
@@ -542,28 +545,11 @@ def made_later(epochs: int = 6) -> list[float]:
     return rates
 
 
+@pytest.mark.parametrize("counted", [False, True])
 def test_a_schedule_that_is_made_after_its_optimizer_is_put_back_leaves_the_rates(
-    bench: Bench,
+    bench: Bench, counted: bool
 ) -> None:
     """The first epoch of each launch had the rate of the first of all."""
-    launches = through(bench, made_later, [(1, 2), (1, 4), (1, END)])
+    launches = through(bench, made_later, [(1, 2), (1, 4), (1, END)], counted)
     rates = [rate for (launch,) in launches for rate in launch]
     assert rates == pytest.approx([0.1 * 0.5**epoch for epoch in range(6)])
-
-
-def test_a_schedule_that_is_made_after_track_and_not_tracked_is_refused(bench: Bench) -> None:
-    """Such a schedule would begin anew in every launch, in silence."""
-
-    def script(is_tracked: bool) -> None:
-        trial = gpusched.init()
-        model = nn.Linear(1, 1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        trial.track(model=model, opt=optimizer)
-        schedule = trial.schedule(torch.optim.lr_scheduler.StepLR(optimizer, 2))
-        if is_tracked:
-            trial.track(schedule=schedule)
-        trial.report(accuracy=0)
-
-    for is_tracked in (True, False):
-        (ended,) = run_ranks(script, 1, bench, arguments=(is_tracked,))
-        assert ("Make it before trial.track" in ended.error) == (not is_tracked)

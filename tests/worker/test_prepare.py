@@ -298,7 +298,7 @@ def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:
     elif "function" in kind:
         made = LambdaLR(optimizer, lambda step: max(0.0, 1 - step / (length * trial.world_size)))
     schedule = trial.prepare(made) if "prepared" in kind else trial.schedule(made)
-    trial.track(opt=optimizer, schedule=schedule, **({} if "track" in kind else {"model": model}))
+    trial.track(opt=optimizer, schedule=schedule, model=model)
     seen = []
     while trial.step < epochs:
         for number, (x, y) in enumerate(loader):
