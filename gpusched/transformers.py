@@ -63,8 +63,10 @@ class Search(Owner, TrainerCallback):
         """
         trial = self.trial
         if options.load_best_model_at_end:
-            raise RuntimeError(
-                "TrainingArguments(load_best_model_at_end=True): gpusched keeps the best model itself; leave it out"
+            options.load_best_model_at_end = False
+            trial.remark(
+                "TrainingArguments(load_best_model_at_end=True) is left out: the search keeps the best model, "
+                "gpusched.load(), and what follows trainer.train() has the last one"
             )
         if options.eval_strategy == IntervalStrategy.NO:
             raise RuntimeError(

@@ -73,7 +73,9 @@ def with_transformers(kind: str, epochs: int = 4) -> list[float]:
         use_cpu=True,
         report_to=[],
         disable_tqdm=True,
+        save_strategy="epoch",
         save_only_model=kind == "model only",
+        load_best_model_at_end=kind == "classifier",
     )
     arguments = search.arguments(options)
     several: dict[str, Any] = {"held": rows, "seen": rows}
