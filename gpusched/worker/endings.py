@@ -71,10 +71,6 @@ _ADVICE = {
     "mark a variable ready only once": (
         " Write model = trial.wrap(model, static_graph=True), and leave model out of trial.prepare"
     ),
-    "modified by an inplace operation": (
-        " If this comes on several ranks alone (a model with batch norm, called twice before backward()), write "
-        "model = trial.wrap(model, broadcast_buffers=False), and leave model out of trial.prepare"
-    ),
     "cannot pin": " Write pin_memory=False: these data are on the GPU already",
 }
 """Advice about errors of torch, by words in them."""

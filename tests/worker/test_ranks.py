@@ -380,23 +380,6 @@ def test_a_model_with_parameters_that_a_step_leaves_out_is_told_how_it_is_wrappe
         assert "Write model = trial.wrap(model, find_unused_parameters=True)" in told
 
 
-def test_a_model_that_is_called_twice_is_told_how_it_is_wrapped(bench: Bench) -> None:
-    """As Siamese networks with batch norm, right on one rank: DDP broadcasts the statistics at each call."""
-
-    def script(how: dict[str, bool]) -> str:
-        trial = gpusched.init()
-        model = trial.wrap(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), **how)
-        try:
-            (model(torch.randn(4, 2)) - model(torch.randn(4, 2))).square().sum().backward()
-        except RuntimeError as error:
-            return endings.headline(error, __file__)
-        return ""
-
-    told = values(run_ranks(script, 2, bench, 1, ({},)))
-    assert any("trial.wrap(model, broadcast_buffers=False)" in line for line in told)
-    assert values(run_ranks(script, 2, bench, 2, ({"broadcast_buffers": False},))) == [""] * 2
-
-
 def test_attributes_and_methods_of_a_wrapped_model_are_the_models(bench: Bench) -> None:
     """On several ranks ``model.scale *= 0.5`` set it on the wrapper, and ``forward`` went on as before."""
 
