@@ -112,7 +112,7 @@ class Search(Owner, Callback):
         """
         limit = trainer.limit_train_batches
         is_limited = isinstance(limit, int) and limit <= trainer.num_training_batches
-        return is_limited or (trainer.max_epochs == -1 and trainer.max_steps != -1)
+        return bool(is_limited or (trainer.max_epochs == -1 and trainer.max_steps != -1))
 
     @property
     def trainer(self) -> type[SearchTrainer]:
