@@ -117,9 +117,10 @@ class AskedSearch:
         if len(raw) < min(futures, LEAST_FUTURES):
             spent_s = time.monotonic() - began_s
             need_s = math.ceil(1.5 * LEAST_FUTURES * spent_s / max(1, len(raw)))
+            hint = f"give about --limit {need_s}s" if raw else "give a longer --limit"
             raise InputError(
                 f"{self.recorded.paths.root.name}: a forecast needs {LEAST_FUTURES} futures, and the limit was "
-                f"enough for {len(raw)}; give about --limit {need_s}s"
+                f"enough for {len(raw)}; {hint}"
             )
         values = [self._scattered(one) for one in np.array(raw, dtype=float).T]
         return [
