@@ -13,6 +13,7 @@ from gpusched.core.events import CheckpointSaved, UserAsked
 from gpusched.daemon.session import Client
 from gpusched.daemon.storage import checksums
 from gpusched.journal.log import Journal
+from gpusched.journal.rows import meta_row
 from tests.e2e.sandbox import PLENTY_S, Sandbox, told
 from tests.rig import PATIENCE_S, wait_until
 
@@ -32,7 +33,8 @@ def _let_pass(sandbox: Sandbox, seconds: float) -> None:
     moved = {k: v - seconds if isinstance(v, int | float) else v for k, v in began.items()}
     paths.began.write_text(json.dumps(moved))
     journal = Journal.open(paths.journal)
-    journal.set_meta({"checksums": checksums(paths)})
+    meta = meta_row({"checksums": checksums(paths)})
+    journal.connection.execute("UPDATE meta SET value = ?, crc = ?", meta)
     journal.close()
 
 
@@ -92,7 +94,6 @@ def test_what_died_with_the_machine_goes_on_from_a_checkpoint_as_old_as_save_eve
     wait_until(lambda: min(_newest_save(sandbox, trial) for trial in (0, 1)) > 1, "a second save")
     said = sandbox.call("explain", "0").out
     assert re.search(r"  checkpoint: of step \d+, \d+ steps? behind, \d.* s old", said), said
-    assert re.search(r"  step \d+, .* ago  ", sandbox.call("status").out)
     sandbox.kill_everything()
     for trial in (0, 1):
         newest = _newest_save(sandbox, trial)
