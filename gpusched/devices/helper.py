@@ -70,9 +70,9 @@ def answer(processes: Processes, gpu: Gpu | None, at: float) -> Seen | Machine |
 
 
 def main() -> None:
-    """Serve the line of descriptor ``argv[1]`` until it is closed; then the owner's pid and the search's folder."""
-    descriptor, owner, folder = sys.argv[1:]
-    processes = Processes(Path(folder) if folder else None, int(owner))
+    """Serve the line of descriptor ``argv[1]`` until it is closed; ``argv[2]``: the search's folder, empty for any."""
+    descriptor, folder = sys.argv[1:]
+    processes = Processes(Path(folder) if folder else None)
     with contextlib.suppress(EOFError, OSError), Connection(int(descriptor)) as line:
         while True:
             line.send(answer(processes, *line.recv()))
@@ -83,7 +83,7 @@ class Helper:
 
     def __init__(self, processes: Processes) -> None:
         self.line, theirs = Pipe()
-        words = (str(theirs.fileno()), str(processes.owner), processes.experiment or "")
+        words = (str(theirs.fileno()), processes.experiment or "")
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", PROGRAM, *words],

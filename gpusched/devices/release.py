@@ -7,8 +7,8 @@ within the limit: quarantined, with the holder's name, until (b) and (c) hold. W
 Killing a process only queues the driver's clean-up: its pid may leave NVML's list long before its memory comes back, or
 the other way round, so neither alone proves anything. A stranger's process is in the way as one of ours is.
 
-Whose a process is: one of *ours* carries this search's folder in its environment (the warm server's, which its forks
-inherit), or descends from this daemon. Any other is foreign: it is named, never touched. A process that is stuck in the
+Whose a process is: one of *ours*, or an ancestor, carries this search's folder in its environment (the warm server's,
+which its forks inherit). Any other is foreign: it is named, never touched. A process that is stuck in the
 kernel may keep a reader waiting, so the helper process does the naming.
 """
 
@@ -174,16 +174,13 @@ def learn(seen: Seen, known: int | None, limit_bytes: int) -> int | None:
 class Processes:
     """The machine's processes, as far as we may look at them. ``experiment``: the folder whose processes are ours.
 
-    ``owner``: the process whose descendants are ours as well (this one if not given). ``visible``: NVML's pids are
-    those of this pid namespace, which holds outside of containers and with ``--pid=host``; None: find that out.
+    ``visible``: NVML's pids are those of this pid namespace, which holds outside of containers and with
+    ``--pid=host``; None: find that out.
     """
 
-    def __init__(
-        self, experiment: Path | None = None, owner: int | None = None, visible: bool | None = None
-    ) -> None:
+    def __init__(self, experiment: Path | None = None, *, visible: bool | None = None) -> None:
         self.visible = in_initial_namespace("pid") if visible is None else visible
         self.experiment = None if experiment is None else os.fspath(experiment)
-        self.owner = owner or os.getpid()
         #: When each process began, and its name.
         self._known: dict[int, tuple[float, Holder]] = {}
 
@@ -213,10 +210,9 @@ class Processes:
         return Holder(pid, "ours" if self._is_ours(pid) else "foreign", user, command)
 
     def _is_ours(self, pid: int) -> bool:
-        """Look for the mark in the environment of the process or of an ancestor, or for this process among those."""
+        """Look for the mark in the environment of the process or of an ancestor."""
         ancestors = [process.pid for process in _ask(pid, psutil.Process.parents) or ()]
-        line = [one for one in (pid, *ancestors) if one > 1]
-        return self.owner in line or any(self._is_marked(one) for one in line)
+        return any(self._is_marked(one) for one in (pid, *ancestors) if one > 1)
 
     def _is_marked(self, pid: int) -> bool:
         folder = (_ask(pid, psutil.Process.environ) or {}).get("GPUSCHED_DIR")

@@ -18,7 +18,7 @@ import pytest
 
 HERE = Path(__file__).parent
 STUB = HERE / "nvml_stub.c"
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 LOOK = """
 import dataclasses, json
