@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpusched.core import speed
 from gpusched.core.commands import Launch
 from gpusched.core.events import CheckpointSaved, Reported
 from gpusched.core.rung import milestones
@@ -33,6 +34,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.journal.log import Journal
 from gpusched.sim.continuing import measured_delays
+from gpusched.sim.executor import SimExecutor
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup
 from gpusched.sim.study import simulate
@@ -206,19 +208,30 @@ def _entries(paths: ExperimentPaths) -> Iterator[tuple[Any, list[Launch]]]:
 # ---------------------------------------------------------------- in virtual time
 
 
+@dataclass(frozen=True, kw_only=True)
+class AsMeasured(Setup):
+    """A simulated run whose steps are as much faster on several atoms as they were."""
+
+    speedup: Mapping[int, float]
+
+    def machine(self) -> SimExecutor:
+        scaling = speed.table(self.speedup)
+        return SimExecutor(
+            self.load(), self.atoms, scaling=scaling, delays=self.delays, seed=self.seed
+        )
+
+
 def imagined(seed: int, measured: Measured) -> tuple[Any, dict[int, float]]:
     """The same search simulated, and when a first trial came to each rung."""
     one_s = measured.step_s[1]
-    speedup = {atoms: one_s / step_s for atoms, step_s in measured.step_s.items() if atoms > 1}
-    setup = Setup(
+    setup = AsMeasured(
         policy=POLICY,
         options=OPTIONS,
         workload=f"synthetic:{one_s!r}",
         atoms=ATOMS,
         deadline_s=DEADLINE_S - measured.start_s,
         seed=seed,
-        scaling=",".join(f"{n}:{s!r}" for n, s in speedup.items()) or "linear",
-        assumed="linear",
+        speedup={atoms: one_s / step_s for atoms, step_s in measured.step_s.items()},
         delays=measured.delays,
     )
     first: dict[int, float] = {}
