@@ -70,8 +70,8 @@ class Recorded:
         state, end, was_ending = self.search.state, None, False
         for place, entry in enumerate(entries):
             replay(self.search, iter([entry]))
-            if was_ending and state.stopping is None:
-                end = None  # a search that was over continues
+            if isinstance(entry.event, LimitsMoved) and state.stopping is None:
+                end = None  # there is more time, or a search that was over continues
             was_ending = state.stopping is not None
             if end is None and (was_ending or _leaves_for_want_of_time(state, entry)):
                 end = place

@@ -12,13 +12,18 @@ import pytest
 
 from gpusched.cli import main
 from gpusched.cli.simulate import whatif_lines
-from gpusched.core.decisions import Start
+from gpusched.core.decisions import NO_STEP_FITS, Start
+from gpusched.core.events import LimitsMoved
+from gpusched.driver.assemble import Beginning, fresh_folder, write_recipe
+from gpusched.driver.loop import Driver
 from gpusched.errors import InputError
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
+from gpusched.journal.log import Journal
 from gpusched.sim.continuing import Future, Midway, Recorded, SeenTrial, TrialCurves
 from gpusched.sim.physics import Delays, SimulatedCurve
-from gpusched.sim.setup import Setup
+from gpusched.sim.setup import Setup, experiment, quiet, recipe
+from gpusched.sim.study import start
 from gpusched.sim.whatif import AskedSearch, Interval
 from gpusched.sim.workload import Synthetic
 from scripts.kept import simulate_into
@@ -117,6 +122,23 @@ def test_a_search_that_is_over_is_asked_before_its_end(recorded):
     assert over.recorded.best.metric == result.best
     assert over.state.stopping is None
     assert over.ask([DEADLINE_S], futures=4)[1].gain.median > 0
+
+
+def test_trials_that_leave_before_the_deadline_is_moved_are_not_the_end(tmp_path):
+    """An hour that was added as the first trial left was forecast once more."""
+    setup = Setup(atoms=2, deadline_s=2.0, options={"R": 900})
+    of, paths = recipe(setup), fresh_folder(tmp_path, "moved")
+    write_recipe(paths, of, Beginning.now())
+    executor, journal = setup.machine(), Journal.create(paths.journal, {"rules": quiet(setup)})
+    driver = Driver(experiment(setup, of), executor, journal)
+    start(driver, executor)
+    trials = driver.experiment.state.trials
+    while not any(t.after and t.after.reason.endswith(NO_STEP_FITS) for t in trials.values()):
+        driver.turn()
+    driver.handle([LimitsMoved(at=executor.now(), deadline_s=DEADLINE_S)])
+    driver.run()
+    journal.close()
+    assert Recorded(paths).state.now > DEADLINE_S - 0.5
 
 
 def test_the_command_says_it_and_journals_nothing(recorded, capsys):
