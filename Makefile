@@ -78,7 +78,7 @@ pin: $(CHECK)/.installed $(DOCS)/.installed $(LIBRARIES)/.installed ## Write wha
 	@{ echo "# Exact versions of everything, written by \`make pin\`. A release is tested with these;"; \
 		echo "# pyproject.toml says what it may run with."; \
 		for one in $(CHECK) $(DOCS) $(LIBRARIES); do $$one/bin/python -m pip freeze; done | \
-		sed -n 's/^\([A-Za-z0-9._-]*==[^+]*\).*/\1/p' | tr 'A-Z_' 'a-z-' | sort -u; } > $(VENV)/pins
+		sed -n '/^gpusched==/d; s/^\([A-Za-z0-9._-]*==[^+]*\).*/\1/p' | tr 'A-Z_' 'a-z-' | sort -u; } > $(VENV)/pins
 	@mv $(VENV)/pins constraints.txt
 
 clean: ## Remove the environments, caches and build leftovers; keeps runs/
