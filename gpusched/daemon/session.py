@@ -18,7 +18,7 @@ from typing import Any
 
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.files import read_json
-from gpusched.folder.find import has_daemon
+from gpusched.folder.find import argument, has_daemon
 from gpusched.folder.lock import holder_elsewhere
 from gpusched.folder.paths import ExperimentPaths, socket_address
 from gpusched.protocol import (
@@ -147,13 +147,13 @@ def view(paths: ExperimentPaths) -> dict[str, Any]:
 
 def failure(paths: ExperimentPaths) -> GpuschedError:
     """Return the error that ended the daemon of an interrupted experiment: why, what is kept, where to look."""
-    name = paths.root.name
+    name, word = paths.root.name, argument(paths) or f" {paths.root.name}"
     why, code = "the daemon ended without a word; it may have been killed", GpuschedError.exit_code
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        word = json.loads(paths.failure.read_bytes())
-        why, code = f"the daemon failed: {word['why']}", int(word["exit_code"])
+        told = json.loads(paths.failure.read_bytes())
+        why, code = f"the daemon failed: {told['why']}", int(told["exit_code"])
     return GpuschedError(
-        f"{name}: {why}\nAll reports and checkpoints are kept: 'gpusched resume {name}' continues; "
+        f"{name}: {why}\nAll reports and checkpoints are kept: 'gpusched resume{word}' continues; "
         f"{paths.log} has the details",
         exit_code=code or None,
     )
@@ -197,17 +197,15 @@ def _from_daemon(paths: ExperimentPaths, verb: str, **arguments: Any) -> dict[st
 def ask(paths: ExperimentPaths, verb: str, **arguments: Any) -> Any:
     """Ask the daemon of a search. Raises InputError if none lives."""
     client = _connect(paths)
-    if client is None and paths.final_view.exists():
-        name = paths.root.name
-        shows = f"'gpusched best {name}' shows its model"
-        if not (paths.best / "metric.json").exists():
-            shows = f"it has no model, and 'gpusched status {name}' shows why"
-        raise InputError(
-            f"{name} is over; {shows}, 'gpusched resume {name} --deadline +20m' continues with it"
-        )
     if client is None:
+        name, word = paths.root.name, argument(paths) or f" {paths.root.name}"
+        if not paths.final_view.exists():
+            raise InputError(f"{name} is not running; 'gpusched resume{word}' continues with it")
+        shows = f"'gpusched best{word}' shows its model"
+        if not (paths.best / "metric.json").exists():
+            shows = f"it has no model, and 'gpusched status{word}' shows why"
         raise InputError(
-            f"{paths.root.name} is not running; 'gpusched resume {paths.root.name}' continues with it"
+            f"{name} is over; {shows}, 'gpusched resume{word} --deadline +20m' continues with it"
         )
     with client:
         return client.ask(verb, **arguments)
@@ -216,7 +214,7 @@ def ask(paths: ExperimentPaths, verb: str, **arguments: Any) -> Any:
 def trial_number(text: str) -> int:
     """Read ``7``, ``0007`` or ``trial-7``. Raises InputError."""
     digits = text.removeprefix("trial").lstrip("-_ ")
-    if not digits.isdigit():
+    if not digits.isdecimal():
         raise InputError(
             f"'{text}' is not the number of a trial; 'gpusched status' lists the trials"
         )
