@@ -161,6 +161,11 @@ class Search(Owner, Callback):
                 "Trainer.fit would begin anew after a pause or a resize: write "
                 "trainer.fit(..., ckpt_path=search.ckpt_path)"
             )
+        if trainer.max_epochs == 1 or trainer.val_check_interval not in (None, 1.0):
+            trial.remark(
+                "the search hears of an epoch once, at its end, not of validations within it. For more reports make "
+                "epochs shorter: limit_train_batches=1000, say, and max_epochs larger by as much"
+            )
         trial.compare(pl_module)
         trial.plan(trainer.max_epochs or 0)
         for optimizer in trainer.optimizers:

@@ -258,7 +258,8 @@ def with_lightning_otherwise(kind: str) -> tuple[int, int]:
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     part = {"a part": 0.4, "batches": 3}.get(kind, 1.0)
     most = {"max_epochs": -1, "max_steps": 30} if kind == "steps" else {"max_epochs": 4}
-    trainer = search.trainer(check_val_every_n_epoch=2, limit_train_batches=part, **most, **quiet)
+    every: Any = {"val_check_interval": 0.5} if kind == "within" else {"check_val_every_n_epoch": 2}
+    trainer = search.trainer(limit_train_batches=part, **every, **most, **quiet)
     train: Any = DataLoader(data, batch_size=4, shuffle=True)
     if kind == "stream":
         train = DataLoader(Stream(data), batch_size=4)
@@ -281,6 +282,17 @@ def test_lightning_reports_the_epochs_that_are_validated(bench: Bench) -> None:
     bench.prepare(metric="val_loss")
     through(bench, with_lightning_otherwise, [(1, 2), (1, END)], "seldom")
     assert [line["k"] for line in bench.reports()] == [2, 4]
+
+
+@pytest.mark.parametrize(("kind", "is_told"), [("within", True), ("seldom", False)])
+def test_lightning_validations_within_an_epoch_are_told_of(
+    bench: Bench, kind: str, is_told: bool
+) -> None:
+    bench.prepare(metric="val_loss")
+    with daemon(bench) as heard:
+        (ended,) = run_ranks(with_lightning_otherwise, 1, bench, 1, (kind,))
+    assert not ended.error
+    assert any("epochs shorter: limit_" in it.text for it in heard.of_kind(Remark)) == is_told
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
