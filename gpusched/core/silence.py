@@ -17,8 +17,8 @@ WATCH_EVERY_S = 10.0
 #: these bounds: a rare evaluation is no hang, and a short search has no time for one.
 STEPS_SILENT = 5
 SILENT_SHARE, LEAST_SILENT_S, MOST_SILENT_S = 1 / 20, 60.0, 600.0
-#: The share of the deadline for a first report while nobody knows what a step takes, and the most.
-UNKNOWN_SHARE, UNKNOWN_MOST_S = 1 / 8, 3600.0
+#: The share of the deadline for a first report while nobody knows what a step takes.
+UNKNOWN_SHARE = 1 / 8
 
 
 def watch(state: State) -> None:
@@ -58,7 +58,7 @@ def _startup_limit_s(state: State, trial: TrialRecord) -> float:
     rules, step_s = state.rules, state.step_on_one_atom_s
     if trial.step_time_s is not None:
         step_s = trial.step_time_s * state.speedup(max(1, trial.trained_atoms))
-    first_s = rules.hang_limit_s or min(UNKNOWN_MOST_S, UNKNOWN_SHARE * rules.deadline_s)
+    first_s = rules.hang_limit_s or UNKNOWN_SHARE * rules.deadline_s
     if step_s is not None:
         first_s = STEPS_SILENT * trial.stride * step_s / state.speedup(max(1, trial.atoms))
     return max(rules.startup_limit_s, rules.hang_limit_s or 0.0, first_s)
