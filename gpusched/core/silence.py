@@ -19,6 +19,8 @@ STEPS_SILENT = 5
 SILENT_SHARE, LEAST_SILENT_S, MOST_SILENT_S = 1 / 20, 60.0, 600.0
 #: The share of the deadline for a first report while nobody knows what a step takes.
 UNKNOWN_SHARE = 1 / 8
+#: A configuration that has not reported may have so many times as long steps as others.
+LARGER = 4
 
 
 def watch(state: State) -> None:
@@ -55,10 +57,11 @@ def _limit_s(state: State, trial: TrialRecord) -> float:
 
 def _startup_limit_s(state: State, trial: TrialRecord) -> float:
     """Return how long a launch may take to its first report: a step may be an epoch of hours."""
-    rules, step_s = state.rules, state.step_on_one_atom_s
-    if trial.step_time_s is not None:
-        step_s = trial.step_time_s * state.speedup(max(1, trial.trained_atoms))
+    rules, usual_s = state.rules, state.step_on_one_atom_s
     first_s = rules.hang_limit_s or UNKNOWN_SHARE * rules.deadline_s
-    if step_s is not None:
-        first_s = STEPS_SILENT * trial.stride * step_s / state.speedup(max(1, trial.atoms))
+    steps = STEPS_SILENT * trial.stride / state.speedup(max(1, trial.atoms))
+    if trial.step_time_s is not None:
+        first_s = steps * trial.step_time_s * state.speedup(max(1, trial.trained_atoms))
+    elif usual_s is not None:
+        first_s = max(steps * usual_s, min(LARGER * steps * usual_s, first_s))
     return max(rules.startup_limit_s, rules.hang_limit_s or 0.0, first_s)

@@ -90,6 +90,17 @@ def test_a_first_step_may_take_long_where_nobody_knows_and_where_all_steps_do() 
     assert silent_for(script, 20.0) == [Kill(0, 2, 5.0, stacks=True)]
 
 
+def test_the_first_step_of_a_new_trial_may_take_four_times_as_long_as_others() -> None:
+    """A larger model was killed in its first epoch, as often as it was launched."""
+    script = Script(devices=2, **{**WATCHED, "deadline_s": 80_000.0}).wants(Start(1), Start(1))
+    script.start().drop()
+    for step in (1, 2):
+        script.wait(300.0).report(0, 0.5, step=step, step_time_s=300.0).drop()
+    script.exited(0, "failed").drop()
+    assert silent_for(script, 5900.0) == []
+    assert silent_for(script, 200.0) == [Kill(1, 1, 5.0, stacks=True)]
+
+
 def test_who_hangs_on_more_atoms_goes_back_to_fewer() -> None:
     script = stages.waiting(**WATCHED).released("d0").drop()
     assert script.trial(0).atoms == 2
