@@ -7,6 +7,7 @@ that was asked for is imported, so that ``gpusched status`` answers at once.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import inspect
 import os
@@ -96,11 +97,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
-        print(
-            f"gpusched: internal error: {type(error).__name__}: {error}\n"
-            "This is a defect of gpusched; run the command again with --debug for the traceback.",
-            file=sys.stderr,
+        why = (
+            f"internal error: {type(error).__name__}: {error}\n"
+            "This is a defect of gpusched; run the command again with --debug for the traceback."
         )
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            why = f"{error.strerror}; make room and run the command again"
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"gpusched: {why}", file=sys.stderr)
         return 1
 
 

@@ -18,20 +18,30 @@ from gpusched.recipe.load import load_recipe
 RECIPE = "script: train.py\nmetric: m\ndeadline: 1m\nspace: {lr: {uniform: [0, 1]}}\n"
 
 
-def test_a_reader_that_has_gone_is_no_failure() -> None:
-    """The last lines of ``gpusched ls | head`` are written when ``head`` may be over: code 120, and words of Python."""
-    reading, writing = os.pipe()
-    os.close(reading)
+def help_into(output: int) -> tuple[int, str]:
+    """Run ``gpusched --help`` with this standard output; return its exit code and what it says."""
     done = subprocess.run(
         [sys.executable, "-m", "gpusched", "--help"],
         env={**os.environ, "PYTHONUNBUFFERED": ""},
-        stdout=writing,
+        stdout=output,
         stderr=subprocess.PIPE,
         text=True,
         check=False,
     )
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (0, "")
+    os.close(output)
+    return done.returncode, done.stderr
+
+
+def test_a_reader_that_has_gone_is_no_failure() -> None:
+    """The last lines of ``gpusched ls | head`` are written when ``head`` may be over: code 120, and words of Python."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    assert help_into(writing) == (0, "")
+
+
+def test_output_that_a_full_disk_does_not_take_is_no_defect() -> None:
+    said = "gpusched: No space left on device; make room and run the command again\n"
+    assert help_into(os.open("/dev/full", os.O_WRONLY)) == (1, said)
 
 
 @pytest.mark.parametrize("runs", ["/proc/none", "search.yaml"])
