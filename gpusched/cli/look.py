@@ -30,7 +30,7 @@ from gpusched.text import count, flat, hparam_texts, show_duration, show_hparams
 
 @common.command(common.TRIAL)
 def explain(args: argparse.Namespace) -> int:
-    """Explain the state of a trial, and what would change it."""
+    """Explain why a trial is where it is, and how it came there."""
     paths = common.experiment(args)
     answer = session.explanation(paths, session.trial_number(args.trial))
     words = (common.paragraph(line, rest=" " * 15) for line in answer["lines"])

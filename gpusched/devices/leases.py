@@ -107,7 +107,10 @@ def lock_path(folder: Path, uuid: str) -> Path:
 
 
 def lease_holder(folder: Path, uuid: str) -> LeaseHolder | None:
-    """Return the holder of a GPU's lease, if there is one. Shares the lock for an instant, a search tries again."""
+    """Return the holder of a GPU's lease, if there is one.
+
+    Shares the lock for an instant; a search that meets that tries again later.
+    """
     try:
         descriptor = os.open(lock_path(folder, uuid), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

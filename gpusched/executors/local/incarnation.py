@@ -322,9 +322,8 @@ class Incarnation:
     def shim_gone(self) -> None:
         """Deal with the end of the shim: the server that forked it kills what is left, else the daemon does."""
         self.unwatch_shim()
-        if (
-            not self.adopt()
-        ):  # a launch was asked for twice, and the shim that has gone found the claim made
+        # Where a launch was asked for twice, the shim that has gone found the claim made by another.
+        if not self.adopt():
             self.shared.timers.after(_SERVER_PATIENCE_S, self.hunt)
 
     def hunt(self, hunt: Hunt | None = None) -> None:
