@@ -12,7 +12,7 @@ import pytest
 
 from gpusched import failpoints
 from gpusched.core import commands
-from tests.rig import wait_until
+from tests.rig import PATIENCE_S, wait_until
 from tests.torture.bed import Bed, MakeBed, count, percentile, times
 from tests.torture.failpoints import DAEMON, SERVER, WORKER
 
@@ -35,13 +35,12 @@ def stir(bed: Bed, rng: random.Random) -> None:
 
 def die_at(bed: Bed, name: str, rng: random.Random, most: int = 3) -> bool:
     """A daemon takes over from the last one and dies at this point. False if it never got there."""
-    seldom = name.startswith(SELDOM)
-    passes = 1 if seldom else rng.choice([1, min(2, most), most])
+    passes = 1 if name.startswith(SELDOM) else rng.choice([1, min(2, most), most])
     if name.startswith("best"):
         bed.paths.best.unlink(missing_ok=True)  # then a daemon that resumes makes it again
     bed.resume(failpoint=f"{name}:{passes}")
     assert bed.daemon is not None
-    until = time.monotonic() + (60 if seldom else 15)
+    until = time.monotonic() + PATIENCE_S
     while bed.daemon.poll() is None and time.monotonic() < until:
         stir(bed, rng)
         if name in NEVER_ALONE:

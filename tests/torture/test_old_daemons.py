@@ -12,7 +12,7 @@ from gpusched.errors import Fenced, GpuschedError
 from gpusched.folder.lock import Epoch, read_epoch
 from gpusched.journal.log import Journal
 from tests.journal_samples import META, sample
-from tests.rig import wait_until
+from tests.rig import PATIENCE_S, wait_until
 from tests.torture.bed import MakeBed
 
 
@@ -63,7 +63,7 @@ def test_an_old_daemon_that_wakes_up_leaves_without_touching_anything(make_bed: 
     bed.resume()
     bed.wait_for_reports(6)  # also ranks that were waiting for the old one's answer
     old.send_signal(signal.SIGCONT)
-    assert old.wait(20) == 1
+    assert old.wait(PATIENCE_S) == 1
     assert "daemon 2 has taken over; this one, daemon 1, leaves" in bed.log()
     assert "Traceback" not in bed.log()
     assert bed.view()["daemon_pid"] == bed.daemon.pid, "its socket is still there"

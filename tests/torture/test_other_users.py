@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.executors.conftest import listening_addresses
-from tests.rig import as_nobody
+from tests.rig import PATIENCE_S, as_nobody
 from tests.torture.bed import Bed
 
 LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
@@ -29,7 +29,7 @@ FILES = (
 def knock(root: Path) -> None:
     """Ask the daemon to stop. Raises OSError if it does not answer."""
     with socket.socket(socket.AF_UNIX) as line:
-        line.settimeout(5)
+        line.settimeout(PATIENCE_S)
         line.connect(str(root / "daemon.sock"))
         line.sendall(b'{"kind":"client"}\n{"kind":"ask","verb":"stop"}\n')
         if not line.recv(100):
@@ -88,7 +88,7 @@ def test_nobody_else_gets_in(open_bed: Bed) -> None:
     check_modes_and_listeners(bed)
     line = socket.socket(socket.AF_UNIX)
     with line:
-        line.settimeout(10)
+        line.settimeout(PATIENCE_S)
         line.connect(str(bed.paths.socket))
         line.sendall(b'{"kind":"client"}\n{"kind":"ask","verb":"view"}\n')
         assert line.recv(1 << 16).startswith(b'{"kind":"done"'), "this user is answered"
