@@ -15,6 +15,8 @@ FAULTS = {
     "other metric": "'score'",
     "10 MB": "report",
     "step 3 on rank 1": "rank 1: ValueError: bad.py:",
+    "GPU memory": "out of GPU memory on 2 atoms",
+    "memory": "out of the machine's memory",
 }
 
 

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 import gpusched
 from gpusched.policies.rehearsal import REHEARSAL
-from tests.e2e.sandbox import PLENTY, Sandbox
+from tests.e2e.sandbox import Sandbox
 
 STEPS = 12
 
 
-def search(
-    sandbox: Sandbox,
-    *,
-    policy: dict[str, Any] | None = None,
-    deadline: float | str = PLENTY,
-    **space: Any,
-) -> Any:
+def search(sandbox: Sandbox, *, policy: dict[str, Any] | None = None, **space: Any) -> Any:
     """Run ``own_loop.py`` once; what ``best --json`` says of it."""
-    space = {"steps": STEPS, "peak": STEPS, "step_s": 0.03, **space}
-    policy = policy or {"name": "fifo", "R": max(100, space["steps"])}
     recipe = sandbox.recipe(
         "own_loop.py",
-        space=space,
-        policy=policy,
+        space={"steps": STEPS, "peak": STEPS, "step_s": 0.03, **space},
+        policy=policy or {"name": "fifo", "R": 100},
         max_trials=1,
         devices="cpu:3",
-        deadline=deadline,
     )
     result = sandbox.gpusched("run", recipe)
     assert result.code == 0, result.text
@@ -43,14 +35,9 @@ def weight(sandbox: Sandbox) -> float:
     return float(next(iter(state["model"].values())))
 
 
-@pytest.mark.parametrize(
-    "groups",
-    [False, pytest.param(True, marks=pytest.mark.slow)],
-    ids=["", "process groups taken down"],
-)
-def test_a_loop_of_several_ranks_that_ends_leaves_its_best(sandbox: Sandbox, groups: bool) -> None:
+def test_a_loop_of_several_ranks_that_ends_leaves_its_best(sandbox: Sandbox) -> None:
     policy = {"name": REHEARSAL, "steps": 100, "sizes": [2], "R": 200}
-    best = search(sandbox, policy=policy, groups=groups)
+    best = search(sandbox, policy=policy)
     assert (best["atoms"], best["step"], best["best_unsaved"]) == (2, STEPS, None)
     assert weight(sandbox) == STEPS
 
@@ -65,15 +52,6 @@ def test_what_was_never_saved_is_told(sandbox: Sandbox) -> None:
     assert "behind the best report, 1.0000 of trial 0 at step 8" in shown.out
 
 
-@pytest.mark.slow
-def test_19_a_copy_that_is_put_aside_is_committed_at_the_deadline(sandbox: Sandbox) -> None:
-    """The second step is the best, and too close to the first for another save; the trial never ends by itself."""
-    best = search(sandbox, deadline=15, holds=True, steps=100_000, peak=2, step_s=0.4)
-    assert (best["step"], best["best_unsaved"]) == (2, None)
-    assert weight(sandbox) == 2
-    assert sandbox.view()["trials"][0]["step"] > 3
-
-
 def test_a_model_trained_after_its_last_report_is_not_taken_for_the_reported_one(
     sandbox: Sandbox,
 ) -> None:
@@ -84,3 +62,15 @@ def test_a_model_trained_after_its_last_report_is_not_taken_for_the_reported_one
     assert weight(sandbox) == best["step"]
     logs = sandbox.call("logs", "0")
     assert "step 4 is not saved: the model was trained on after its last report" in logs.out
+
+
+@pytest.mark.slow
+def test_files_of_a_trainer_that_owns_its_loop_are_those_of_the_best_step(sandbox: Sandbox) -> None:
+    policy = {"name": REHEARSAL, "steps": 4, "sizes": [1, 2], "R": 12}
+    result = sandbox.gpusched("run", sandbox.recipe("library.py", policy=policy, max_trials=1))
+    assert result.code == 0, result.text
+    assert [report["m"]["epochs"] for report in sandbox.lines(0)] == [*range(1, 13)]
+    best = gpusched.load(sandbox.experiment)
+    assert best.folder is not None
+    state = json.loads((best.folder / "state.json").read_text())
+    assert (state["epoch"], set(state["ranks"])) == (best.step, {1, 2})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-from pathlib import Path
 
 import psutil
 
@@ -76,7 +75,9 @@ def test_trials_go_on_without_a_daemon_and_are_adopted(sandbox: Sandbox) -> None
         assert {t["id"]: t["step"] for t in sandbox.view()["trials"]}[trial] == len(numbers)
 
 
-def test_what_died_with_the_machine_goes_on_from_a_checkpoint_of_save_every(sandbox: Sandbox) -> None:
+def test_what_died_with_the_machine_goes_on_from_a_checkpoint_of_save_every(
+    sandbox: Sandbox,
+) -> None:
     # Never better than at first: saved by time alone.
     _run(sandbox, save_every="1s", space={"x": {"uniform": [0, 1]}, "sign": -1})
     # Saves that take long are asked for less often than every second, so the disk decides when this is.
@@ -110,19 +111,10 @@ def test_ctrl_c_three_times(sandbox: Sandbox) -> None:
     assert process.returncode in (0, 130)
 
 
-def test_folders_that_are_no_experiment(sandbox: Sandbox, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    for command in ("resume", "status", "best", "export", "report"):
-        refused = sandbox.call(command, "./empty")
-        assert refused.code == 2, refused.text
-        assert "empty is not a search: no journal.db is in it" in refused.err
-    assert sandbox.call("status").code == 2
-    assert sandbox.call("status", "nonsense").code == 2
-
-
 def test_signals_and_requests_count_in_the_order_in_which_they_arrived(sandbox: Sandbox) -> None:
     """Of a search of one trial that does not leave by itself."""
-    recipe = sandbox.recipe("stubborn.py", max_trials=1, devices="cpu:1")
+    space = {"fault": "ignores SIGTERM"}
+    recipe = sandbox.recipe("bad.py", space=space, max_trials=1, devices="cpu:1")
     assert sandbox.gpusched("run", recipe, "--detach").code == 0
     sandbox.wait_for(lambda view: view["trials"] and view["trials"][0]["step"] == 1)
     daemon = psutil.Process(sandbox.daemon())

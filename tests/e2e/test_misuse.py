@@ -1,10 +1,7 @@
-"""Scripts that use the worker API wrongly, or need too much memory, in real runs: a message with what to change."""
+"""Scripts that use the worker API wrongly, in real runs: a message with what to change."""
 
 from __future__ import annotations
 
-import pytest
-
-from gpusched.policies.rehearsal import REHEARSAL
 from tests.e2e.sandbox import SCRIPTS, Sandbox
 
 #: misuse -> what the user must be told
@@ -65,34 +62,3 @@ def test_a_report_of_rank_0_alone_is_found_at_the_first_growth_and_the_trial_goe
     assert f"{told} trial.steps()" in failed
     ups = [what.partition("up on ")[2] for what in story if "up on " in what]
     assert ups == ["1 atom", "2 atoms", "1 atom"], story
-
-
-@pytest.mark.slow
-def test_a_model_whose_shape_depends_on_the_number_of_ranks(sandbox: Sandbox) -> None:
-    recipe = sandbox.recipe(
-        "misuse.py",
-        space={"fault": "shape"},
-        policy={"name": REHEARSAL, "sizes": [1, 2], "steps": 2},
-        max_trials=1,
-    )
-    result = sandbox.gpusched("run", recipe)
-    assert result.code == 0, result.text  # it trains on one atom, and grows no more
-    told = sandbox.call("explain", "0").text
-    assert "trial.track(model=...): the checkpoint of step 2 does not fit" in told
-    assert f"misuse.py:{line_of('shape')}" in told
-    assert "goes back to 1 and grows no more" in told
-
-
-def test_out_of_memory(sandbox: Sandbox) -> None:
-    """A batch that does not fit into memory fails and says so."""
-    space = {"batch": {"choice": [64, 4096]}, "memory": {"choice": ["gpu", "host"]}}
-    recipe = sandbox.recipe(
-        "greedy.py", space=space, policy={"name": "fifo", "R": 2}, max_trials=4, preload=None
-    )
-    result = sandbox.gpusched("run", recipe)
-    assert result.code == 0, result.text + sandbox.log()
-    trials = sandbox.view()["trials"]
-    failed = {trial["hparams"]["memory"]: trial for trial in trials if trial["state"] == "failed"}
-    assert set(failed) == {"gpu", "host"}, trials
-    assert failed["gpu"]["error"].startswith("out of GPU memory on 1 atom")
-    assert failed["host"]["error"].startswith("out of the machine's memory")

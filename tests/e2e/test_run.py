@@ -78,13 +78,14 @@ def test_a_relative_pythonpath_begins_at_the_users_folder(sandbox: Sandbox, give
 
 
 def test_what_a_script_writes_elsewhere_is_as_open_as_the_user_wants(sandbox: Sandbox) -> None:
-    """A data set in a shared cache, which colleagues could not read."""
+    """A data set in a shared cache, which colleagues could not read; in a working directory of the trial's own."""
     script = sandbox.root / "cache.py"
     script.write_text(
         "import gpusched, pathlib\ntrial = gpusched.init()\ntrial.track()\n"
+        "assert pathlib.Path.cwd() == trial.folder\n"
         "pathlib.Path(__file__).with_name('cached').touch()\ntrial.report(score=1.0)\n"
     )
-    recipe = sandbox.recipe(str(script), max_trials=1, devices="cpu:1")
+    recipe = sandbox.recipe(str(script), max_trials=1, devices="cpu:1", cwd="private")
     before = os.umask(0o027)
     try:
         assert sandbox.gpusched("run", recipe).code == 0
@@ -161,12 +162,14 @@ def test_detach_and_come_back(sandbox: Sandbox, tmp_path: Path) -> None:
 def test_a_secret_of_the_environment_is_not_on_the_disk_and_is_asked_for_at_a_resume(
     sandbox: Sandbox,
 ) -> None:
-    recipe = sandbox.recipe(
-        "secret.py",
-        env={"GT_SECRET": None},
-        policy={"name": "fifo", "R": 100000},
-        max_trials=1,
+    script = sandbox.root / "secret.py"
+    script.write_text(
+        "import gpusched, os, time\nright = float(os.environ['GT_SECRET'] == 'open sesame')\n"
+        "trial = gpusched.init()\ntrial.track()\nfor step in trial.steps():\n    time.sleep(0.02)\n"
+        "    trial.report(score=right + step)\n"
     )
+    endless = {"name": "fifo", "R": 100000}
+    recipe = sandbox.recipe(str(script), env={"GT_SECRET": None}, policy=endless, max_trials=1)
     refused = sandbox.gpusched("run", recipe, "--detach")
     assert (refused.code, "env: no value for GT_SECRET" in refused.err) == (2, True)
     assert sandbox.gpusched("run", recipe, "--detach", GT_SECRET=SECRET).code == 0

@@ -17,6 +17,12 @@ if fault == "silent":
     sys.exit(0)
 if fault == "exit code":
     sys.exit(7)
+if fault in ("GPU memory", "memory"):
+    import torch
+
+    if fault == "GPU memory":
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+    torch.empty(1 << 52, dtype=torch.uint8)  # more than any machine has
 if fault == "grandchildren":
     code = (
         "import os, signal, time; os.setsid(); signal.signal(15, signal.SIG_IGN); time.sleep(600)"

@@ -8,13 +8,10 @@ import gpusched
 
 trial = gpusched.init()
 fault = trial.hparams.fault
-width = trial.world_size if fault == "shape" else 2
-model = torch.nn.Linear(2, width)
-if fault != "no loader":
-    model = trial.wrap(model)
+model = trial.wrap(torch.nn.Linear(2, 2))
 if fault == "lambda":
     trial.track(model=model, schedule=lambda step: 0.1)  # here: lambda
-trial.track(model=model)  # here: shape
+trial.track(model=model)
 for step in trial.steps():
     time.sleep(float(trial.hparams.get("step_s", 0)))
     if fault == "fewer" and step == 1 and trial.rank == 0:

@@ -1,9 +1,7 @@
 """A loop of the script's own that simply ends: no ``trial.steps()``, no word to gpusched after the last report.
 
 The weight counts steps, so that a checkpoint tells which step it holds. ``peak``: the step with the best score;
-``spoil``: it trains on after the last report; ``slow``: the first save takes so long that no second one is due;
-``groups``: the process groups are taken down before the end;
-``holds``: a copy of the best model that is put aside is committed at the trial's end alone.
+``spoil``: it trains on after the last report; ``slow``: the first save takes so long that no second one is due.
 """
 
 import os
@@ -11,10 +9,8 @@ import time
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 import gpusched
-from gpusched.worker import saving
 
 CHECKPOINTS = Path(os.environ["GPUSCHED_TRIAL_DIR"]).parent / "checkpoints"
 
@@ -32,8 +28,6 @@ class Slow:
 
 trial = gpusched.init()
 hp = trial.hparams
-if hp.get("holds"):
-    saving.HOLD_S, saving.SAVE_SHARE = 1000.0, 1.0
 model = torch.nn.Linear(1, 1, bias=False)
 model.weight.data.zero_()
 wrapped = trial.wrap(model)
@@ -50,5 +44,3 @@ for step in range(trial.step, int(hp.steps)):
 if opt:
     model.weight.grad = torch.ones_like(model.weight)
     opt.step()
-if hp.get("groups") and dist.is_initialized():
-    dist.destroy_process_group()
