@@ -10,7 +10,7 @@ server that has been ready for a while), in turn, and notes CLOCK_MONOTONIC
 * after the first DDP step on every rank,
 * at the script's last line, and when nothing of it is left ("empty": the exit of torchrun, or the executor's word).
 
-Ends with one JSON line per number of ranks, medians of all rounds.
+Prints a JSON line a round, and in the end one per number of ranks with the medians of all rounds.
 """
 
 from __future__ import annotations
@@ -18,27 +18,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from gpusched.core.commands import Launch
-from gpusched.core.events import TrialExited
-from gpusched.devices.choose import CpuDevices
-from gpusched.executors.hub import Hub
-from gpusched.executors.live import Setting
-from gpusched.executors.local.executor import TorchrunExecutor
-from gpusched.folder.paths import ExperimentPaths
-from gpusched.recipe.recipe import Recipe
+from gpu_parts.box import Box
 
 SCRIPT = """
 import time
@@ -81,70 +69,26 @@ def read(notes: Path, ranks: int, decided_s: float, empty_s: float) -> Launched:
     )
 
 
-class Cold:
-    def __init__(self, folder: Path, script: Path) -> None:
-        self._folder = folder
-        self._script = script
-        self._count = 0
-
-    def launch(self, ranks: int) -> Launched:
-        self._count += 1
-        notes = self._folder / f"cold-{self._count}"
-        environment = {**os.environ, "BENCH_NOTES": str(notes), "OMP_NUM_THREADS": "1"}
-        words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-        decided_s = time.monotonic()
-        done = subprocess.run([*words, str(self._script)], env=environment, capture_output=True)
-        empty_s = time.monotonic()
-        if not notes.exists():
-            sys.exit(f"torchrun failed:\n{done.stderr.decode()}")
-        return read(notes, ranks, decided_s, empty_s)
+def cold(notes: Path, script: Path, ranks: int) -> Launched:
+    environment = {**os.environ, "BENCH_NOTES": str(notes), "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+    decided_s = time.monotonic()
+    done = subprocess.run([*words, str(script)], env=environment, capture_output=True)
+    empty_s = time.monotonic()
+    if not notes.exists():
+        sys.exit(f"torchrun failed:\n{done.stderr.decode()}")
+    return read(notes, ranks, decided_s, empty_s)
 
 
-class Warm:
-    def __init__(self, folder: Path, executor: TorchrunExecutor) -> None:
-        self._folder = folder
-        self._executor = executor
-        self._count = 0
-
-    def launch(self, ranks: int) -> Launched:
-        self._count += 1
-        executor, trial = self._executor, self._count
-        devices = tuple(device.id for device in executor.inventory())[:ranks]
-        decided_s = time.monotonic()
-        executor.execute(Launch(trial, 1, devices, {}))
-        ending = None
-        while ending is None:
-            for event in executor.poll(executor.now() + 60):
-                ending = event if isinstance(event, TrialExited) else ending
-        empty_s = time.monotonic()
-        if ending.outcome != "finished":
-            sys.exit(f"a warm launch ended as {ending.outcome}: {ending.error}")
-        return read(self._folder / "warm" / str(trial), ranks, decided_s, empty_s)
-
-
-@contextmanager
-def warm_executor(folder: Path, script: Path) -> Iterator[TorchrunExecutor]:
-    (folder / "warm").mkdir()
-    environment: Mapping[str, str] = {"BENCH_NOTES": str(folder / "warm")}
-    began_s = time.monotonic()
-    hub = Hub(ExperimentPaths(folder).socket)
-    recipe = Recipe(
-        name="bench",
-        script=script,
-        cwd=folder,
-        deadline_s=3600.0,
-        metric="none",
-        space={},
-        env=environment,
-    )
-    paths = ExperimentPaths(folder)
-    setting = Setting(paths=paths, recipe=recipe, hub=hub, clock=lambda: time.monotonic() - began_s)
-    executor = TorchrunExecutor(setting, CpuDevices(4))
-    try:
-        yield executor
-    finally:
-        executor.close()
-        hub.close()
+def warm(notes: Path, box: Box, devices: tuple[str, ...]) -> Launched:
+    box.devices = devices
+    decided_s = time.monotonic()
+    trial = box.launch()
+    ending = box.exit(trial)
+    empty_s = time.monotonic()
+    if ending.outcome != "finished":
+        sys.exit(f"a warm launch ended as {ending.outcome}: {ending.error}")
+    return read(notes / str(trial), len(devices), decided_s, empty_s)
 
 
 def main() -> None:
@@ -152,27 +96,24 @@ def main() -> None:
     parser.add_argument("--ranks", default="1,2,4")
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
-    sizes = [int(word) for word in given.ranks.split(",")]
-    folder = Path(tempfile.mkdtemp(prefix="gpusched-bench-"))
-    script = folder / "script.py"
-    script.write_text(SCRIPT)
     results = []
-    try:
-        with warm_executor(folder, script) as executor:
-            cold, warm = Cold(folder, script), Warm(folder, executor)
-            warm.launch(1)
-            executor.poll(executor.now() + 2.0)  # the server tidies its memory up
-            for ranks in sizes:
+    with tempfile.TemporaryDirectory(prefix="gpusched-bench-") as name:
+        folder, script = Path(name), Path(name) / "script.py"
+        script.write_text(SCRIPT)
+        (notes := folder / "warm").mkdir()
+        environment = {"BENCH_NOTES": str(notes)}
+        with Box(device="cpu:4", hparams={}, script=script, env=environment) as box:
+            devices = box.devices
+            warm(notes, box, devices[:1])
+            box.executor.poll(box.executor.now() + 2.0)  # the server tidies its memory up
+            for ranks in map(int, given.ranks.split(",")):
                 rounds = []
                 for number in range(given.rounds):
-                    rounds.append((cold.launch(ranks), warm.launch(ranks)))
-                    print(
-                        f"{ranks} ranks, round {number + 1}: cold {rounds[-1][0]}, warm {rounds[-1][1]}",
-                        flush=True,
-                    )
+                    slow = cold(folder / f"cold-{ranks}-{number}", script, ranks)
+                    rounds.append((slow, warm(notes, box, devices[:ranks])))
+                    both = dict(zip(("cold", "warm"), map(asdict, rounds[-1]), strict=True))
+                    print(json.dumps({"ranks": ranks, "round": number + 1, **both}), flush=True)
                 results.append(summary(ranks, rounds))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     for result in results:
         print(json.dumps(result))
 

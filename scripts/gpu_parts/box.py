@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
 import statistics
 import tempfile
@@ -51,15 +50,24 @@ def devices_of(folder: Path, device: str) -> Devices:
 class Box:
     """Use as a context manager: at the end nothing of it is left."""
 
-    def __init__(self, *, device: str, launch: Any = "warm", hparams: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        *,
+        device: str,
+        launch: Any = "warm",
+        hparams: Mapping[str, object],
+        script: Path = SCRIPT,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="gpusched-check-"))
         (self.folder / "worker.json").write_text(json.dumps({"metric": "loss", "seed": 0}))
         self.paths = ExperimentPaths(self.folder)
         self.hparams = dict(hparams)
         recipe = Recipe(
             name="check",
-            script=SCRIPT,
+            script=script,
             cwd=self.folder,
+            env=env or {},
             deadline_s=3600.0,
             metric="loss",
             space={},
@@ -186,11 +194,3 @@ def spread(values: Sequence[float], why_none: str = "") -> dict[str, float | int
         "p99": round(at(0.99), 4),
         "max": round(ordered[-1], 4),
     }
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
