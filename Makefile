@@ -16,6 +16,7 @@ BESIDE := -n 4 --dist worksteal
 # pip compiles the 12,000 files of the libraries one after the other (40 s); COMPILE does so on all cores.
 PIP     := -m pip --disable-pip-version-check install -qq --no-compile -c constraints.txt
 COMPILE := $(BIN)/python -m compileall -q -j 0 -x '/tests?/' $(VENV)/lib
+NEW_ENOUGH := 'import sys; sys.version_info >= (3, 11) or sys.exit("gpusched needs Python 3.11 or newer; name one: make demo PYTHON=python3.12")'
 # An environment that sees this folder and the packages of .venv after its own.
 ON_TOP = $(BIN)/python -m venv $(1) && \
 	$(BIN)/python -c "import site; print('$(CURDIR)', *site.getsitepackages(), sep='\n')" > \
@@ -89,8 +90,7 @@ clean: ## Remove the environments, caches and build leftovers; keeps runs/
 # onto a machine without a GPU. torchvision without its dependencies, for the same reason (only some recipes need it).
 $(STAMP): pyproject.toml constraints.txt
 	@echo "[1/4] virtual environment in $(VENV)"
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("gpusched needs Python 3.11 or newer; name one: make demo PYTHON=python3.12")'
-	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) # without pip it was begun on a system that lacked python3-venv
+	@test -x $(BIN)/pip || { $(PYTHON) -c $(NEW_ENOUGH) && $(PYTHON) -m venv $(VENV); } # pip lacks where python3-venv did
 	@echo "[2/4] torch (the largest part; minutes on the first run)"
 	@$(BIN)/python $(PIP) "$$(grep '^torch==' constraints.txt)"
 	@echo "[3/4] gpusched and what its tests need"
