@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from gpusched import policies
 from gpusched.core.commands import Command, Launch
 from gpusched.core.events import Event
 from gpusched.sim.setup import Setup
 from gpusched.sim.study import simulate
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-
 
 @pytest.fixture(scope="module")
-def elastic() -> Any:
-    sys.path.insert(0, str(SCRIPTS))
-    try:
-        from papers import elastic
+def elastic() -> Iterator[Any]:
+    """The module, whose policies no other test knows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(policies, "REGISTRY", policies.REGISTRY)
+        from scripts.papers import elastic
 
         yield elastic
-    finally:
-        sys.path.remove(str(SCRIPTS))
 
 
 @pytest.mark.parametrize(("T", "B"), [(15, 60), (15, 240), (30, 240), (30, 960), (60, 960)])

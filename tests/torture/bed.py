@@ -142,10 +142,8 @@ class Bed(Search):
         before = self.reports()
         wait_until(lambda: self.reports() >= before + more, f"{more} more reports\n{self.log()}")
 
-    # ------------------------------------------------------------ what trials wrote
-
     def numbers(self) -> list[int]:
-        return sorted(int(f.name) for f in self.paths.trials.iterdir() if f.name.isdigit())
+        return self.paths.trial_numbers
 
     # ------------------------------------------------------------ processes
 
