@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -21,43 +21,22 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from papers import real
-from papers.real import at, curves, log_uniform, optimizer_of
+from papers.real import curves, log_uniform, optimizer_of
 
 __all__ = ["CONFIGURATIONS", "METRIC", "MODE", "SPACE", "STEPS", "TASKS", "curves"]
 
 CONFIGURATIONS, STEPS = real.CONFIGURATIONS, real.STEPS
 SPACE, METRIC, MODE = real.SPACE, real.METRIC, real.MODE
-TASKS = ("diabetes", "convolution", "lstm", "cartpole", "modular", "diffusion")
-
-
-def diabetes(hp: Mapping[str, int], step: int) -> tuple[float, float]:
-    """Squared error of a network on 300 patients: the best model is often an early one."""
-    return at("diabetes", hp, step)
-
-
-def convolution(hp: Mapping[str, int], step: int) -> tuple[float, float]:
-    """Share of errors of a convolutional network on digits, whose rate falls by steps."""
-    return at("convolution", hp, step)
-
-
-def lstm(hp: Mapping[str, int], step: int) -> tuple[float, float]:
-    """Bits a byte of a recurrent character model, whose rate falls by a cosine to the last step."""
-    return at("lstm", hp, step)
-
-
-def cartpole(hp: Mapping[str, int], step: int) -> tuple[float, float]:
-    """How far the last 100 episodes of a policy gradient are from 500 moves each, as a share."""
-    return at("cartpole", hp, step)
-
-
-def modular(hp: Mapping[str, int], step: int) -> tuple[float, float]:
-    """Share of errors of sums modulo 23: learnt by heart at first, and by some understood later ("grokking")."""
-    return at("modular", hp, step)
-
-
-def diffusion(hp: Mapping[str, int], step: int) -> tuple[float, float]:
-    """Squared error of the noise that a network finds in points of two moons."""
-    return at("diffusion", hp, step)
+WORDS = {
+    "diabetes": "Squared error of a network on 300 patients: the best model is often an early one.",
+    "convolution": "Share of errors of a convolutional network on digits, whose rate falls by steps.",
+    "lstm": "Bits a byte of a recurrent character model, whose rate falls by a cosine to the last step.",
+    "cartpole": "How far the last 100 episodes of a policy gradient are from 500 moves each, as a share.",
+    "modular": 'Share of errors of sums modulo 23: learnt by heart at first, understood by some later ("grokking").',
+    "diffusion": "Squared error of the noise that a network finds in points of two moons.",
+}
+TASKS = tuple(WORDS)
+globals().update({task: real.workload(task) for task in TASKS})
 
 
 # ---------------------------------------------------------------- recording

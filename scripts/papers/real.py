@@ -28,8 +28,16 @@ STEPS, CONFIGURATIONS = 128, 64
 FOLDER = Path(__file__).with_name("curves")
 SPACE = {"configuration": {"choice": list(range(CONFIGURATIONS))}}
 METRIC, MODE = "loss", "min"
-#: An accuracy is recorded as the share of errors, so that less is better everywhere.
-TASKS = ("tabular", "digits", "autoencoder", "boosting", "adding", "charlm")
+#: What a task measures. An accuracy is recorded as the share of errors, so that less is better everywhere.
+WORDS = {
+    "tabular": "Log loss of a network on generated tabular data: 40 columns, 8 classes.",
+    "digits": "Share of errors of a network on 300 handwritten digits, a few of them wrongly labelled.",
+    "autoencoder": "Squared error of handwritten digits squeezed through six numbers.",
+    "boosting": "Share of errors of boosted trees, a tree of each class a step, on labels with noise: some overfit.",
+    "adding": "Squared error of a recurrent network that adds two marked numbers: nothing for long, then a fall.",
+    "charlm": "Bits a byte of a small transformer (``recipes/charlm.py``).",
+}
+TASKS = tuple(WORDS)
 
 
 @functools.cache
@@ -49,34 +57,11 @@ def at(task: str, hp: Mapping[str, int], step: int) -> tuple[float, float]:
     return curve[min(step, len(curve)) - 1], step_s
 
 
-def tabular(hp: Mapping[str, int], step: int) -> tuple[float, float]:
-    """Log loss of a network on generated tabular data: 40 columns, 8 classes."""
-    return at("tabular", hp, step)
+def workload(task: str) -> Callable[[Mapping[str, int], int], tuple[float, float]]:
+    return lambda hp, step: at(task, hp, step)
 
 
-def digits(hp: Mapping[str, int], step: int) -> tuple[float, float]:
-    """Share of errors of a network on 300 handwritten digits, a few of them wrongly labelled."""
-    return at("digits", hp, step)
-
-
-def autoencoder(hp: Mapping[str, int], step: int) -> tuple[float, float]:
-    """Squared error of handwritten digits squeezed through six numbers."""
-    return at("autoencoder", hp, step)
-
-
-def boosting(hp: Mapping[str, int], step: int) -> tuple[float, float]:
-    """Share of errors of boosted trees, one more tree of each class a step, on labels with noise: some overfit."""
-    return at("boosting", hp, step)
-
-
-def adding(hp: Mapping[str, int], step: int) -> tuple[float, float]:
-    """Squared error of a recurrent network that adds two marked numbers: nothing for long, then a fall."""
-    return at("adding", hp, step)
-
-
-def charlm(hp: Mapping[str, int], step: int) -> tuple[float, float]:
-    """Bits a byte of a small transformer (``recipes/charlm.py``)."""
-    return at("charlm", hp, step)
+globals().update({task: workload(task) for task in TASKS})
 
 
 # ---------------------------------------------------------------- recording
