@@ -53,9 +53,9 @@ SLOTS = 2
 ONE_EPOCH = f"{Path(__file__).with_name('papers') / 'one_epoch.py'}:OneEpoch"
 POLICIES = ("hypersched", "foresight", "asha", "fifo", "one-epoch")
 OTHERS = {
-    "ray-asha": ("ray_asha.py",),
-    "optuna-tpe-hyperband": ("optuna_hyperband.py",),
-    "syne-tune-asha": ("syne_tune_search.py",),
+    "ray-asha": "ray_asha.py",
+    "optuna-tpe-hyperband": "optuna_hyperband.py",
+    "syne-tune-asha": "syne_tune_search.py",
 }
 PACKAGES = ("ray[tune]", "optuna", "syne-tune", "statsmodels", "scikit-learn")
 #: How long a tool may take to end after its deadline; then it is killed.
@@ -202,9 +202,8 @@ def command(
     scratch: Path,
 ) -> list[str]:
     if tool in OTHERS:
-        script, *rest = OTHERS[tool]
         python = str((venv / "bin" / "python").absolute())
-        return [python, str(PEERS / script), str(until), str(seed), *rest]
+        return [python, str(PEERS / OTHERS[tool]), str(until), str(seed)]
     policy, rungs = tool.removeprefix("gpusched-"), recipe["policy"]
     if policy in ("foresight", "fifo", "one-epoch"):
         rungs = {"R": rungs["R"]}

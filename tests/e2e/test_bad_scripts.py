@@ -35,6 +35,7 @@ def test_every_fault_is_told_in_its_own_words(sandbox: Sandbox) -> None:
         devices="cpu:4",
         max_trials=len(faults),
         max_failures=len(faults),
+        preload=None,
     )
     result = sandbox.gpusched("run", recipe)
     assert result.code == 0, result.text
