@@ -147,8 +147,11 @@ def test_what_a_recipe_is_given_wrongly_is_named(
     assert "Traceback" not in ended.stderr
 
 
-def test_a_recipe_runs_under_plain_torchrun() -> None:
-    for ended in start("babi", "--questions", "50", "--max-steps", "1", ranks=2):
+@pytest.mark.parametrize(
+    ("words", "ranks"), [("babi --questions 50", 2), ("digits", 2), ("cartpole", 1)]
+)
+def test_a_recipe_runs_under_plain_torchrun_and_alone(words: str, ranks: int) -> None:
+    for ended in start(*words.split(), "--max-steps", "1", ranks=ranks):
         assert ended.code in (None, 0)
         assert not ended.error
         assert ended.stderr == ""
