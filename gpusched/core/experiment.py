@@ -157,7 +157,7 @@ class Experiment:
             self._give_up_if_hopeless()
         else:
             state.has_finite = True
-        if state.is_new_best(trial):
+        if trial.score > state.kept_score:
             self._do.saves.ask_for_best(trial)
         every_s = rules.save_every_s
         if every_s is not None and state.now - trial.saved_at >= every_s:

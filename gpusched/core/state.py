@@ -138,9 +138,10 @@ class State:
         """Number of configurations that can still be started, as far as is known; infinite without a limit."""
         return self.configurations.left(self.rules.max_trials)
 
-    def is_new_best(self, trial: TrialRecord) -> bool:
-        """Tell whether the trial's latest step is better than every checkpoint kept so far."""
-        return trial.score > NEVER and (self.best is None or trial.score > self.best.score)
+    @property
+    def kept_score(self) -> float:
+        """Score of the best checkpoint so far."""
+        return self.best.score if self.best is not None else NEVER
 
     def rank_among_live(self, trial: TrialRecord) -> int:
         """Return 0 for the live trial with the best latest score; equal scores by age."""
@@ -215,6 +216,5 @@ class State:
     @property
     def best_unsaved(self) -> TrialRecord | None:
         """The trial that has reported more than the best checkpoint scores; None where the best has a checkpoint."""
-        kept = self.best.score if self.best is not None else NEVER
-        ahead = [trial for trial in self.trials.values() if trial.best_score > kept]
+        ahead = [trial for trial in self.trials.values() if trial.best_score > self.kept_score]
         return max(ahead, key=lambda trial: trial.best_score, default=None)

@@ -181,11 +181,11 @@ class Transitions:
         state = self._state
         if state.stopping is not None:
             return
-        state.stopping = reason
+        state.stopping, kept_score = reason, state.kept_score
         state.last_savers = {
             trial.id
             for trial in state.live.values()
-            if trial.after is not None and trial.after.save and state.is_new_best(trial)
+            if trial.after is not None and trial.after.save and trial.best_score > kept_score
         }
         for trial in list(state.live.values()):
             self.cut(trial, S.STOPPED, reason)
@@ -195,15 +195,16 @@ class Transitions:
     def last_call(self) -> None:
         """Kill the trials that have not left; those that leave with the best model have longer to save it.
 
-        Another that has the best model may be saving it beside its training, or hold it: it ends by SIGTERM once that
-        is on the disk, and is given as long for it.
+        Another that has reported the best model, at whichever step, may be saving it beside its training, or hold it:
+        SIGTERM ends that trial once the model is on the disk, and the trial is given as long for it.
         """
         state = self._state
         last_save_s = max(LAST_SAVE_S, 2 * state.longest_save_s)
         savers, state.last_savers = state.last_savers & state.live.keys(), set()
         for trial in list(state.live.values()):
             if trial.id not in savers:
-                self.kill(trial, grace_s=last_save_s if state.is_new_best(trial) else None)
+                has_best = trial.best_score > state.kept_score
+                self.kill(trial, grace_s=last_save_s if has_best else None)
         if savers:
             state.timers[LAST_CALL] = state.now + last_save_s
 
@@ -230,7 +231,7 @@ class Transitions:
     def _yield(self, trial: TrialRecord, after: After) -> None:
         """Have a trial leave at this step, with a checkpoint if it may continue or is the best model so far."""
         state = self._state
-        save = after.save or not after.state.is_final or state.is_new_best(trial)
+        save = after.save or not after.state.is_final or trial.score > state.kept_score
         state.move(trial, S.YIELDING, after.reason)
         trial.after = replace(after, save=save)
         self.commands.append(Yield(trial.id, trial.incarnation, save))

@@ -249,10 +249,15 @@ def test_a_save_of_the_best_model_that_has_begun_may_end(end: str) -> None:
     script.timer("last call").expect(Kill(0, 1, 60.0))
 
 
-def test_a_trial_that_saves_the_best_model_beside_its_training_ends_once_that_is_saved() -> None:
+@pytest.mark.parametrize("later", [[], [0.4]], ids=["the last step", "the step before"])
+def test_a_trial_that_saves_the_best_model_beside_its_training_ends_once_that_is_saved(
+    later: list[float],
+) -> None:
     """The deadline came in a step that began while a large model was on its way to the disk: killed after 5 s."""
     script = stages.running(deadline_s=100.0).saved(0, 1, save_s=40.0).drop().wait(9.0)
-    script.report(0, 0.9).drop().timer("deadline").drop()
+    for metric in (0.9, *later):
+        script.report(0, metric).drop()
+    script.timer("deadline").drop()
     script.timer("last call").expect(Kill(0, 1, 80.0))
 
 

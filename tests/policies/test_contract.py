@@ -16,6 +16,7 @@ import pytest
 
 from gpusched import policies
 from gpusched.core.decisions import Policy
+from gpusched.core.transitions import LAST_SAVE_S
 from gpusched.core.trial import TrialState
 from tests.events import reported
 from tests.policies.contract import LONGEST_EXIT_S, VARIANTS, Played, Witness, play
@@ -45,7 +46,8 @@ def test_random_experiments_keep_every_invariant_and_replay(
 def _check_ending(played: Played, seed: int) -> None:
     state = played.experiment.state
     assert state.finished, f"seed {seed}"
-    grace_s = state.rules.last_call_s + state.rules.kill_grace_s + LONGEST_EXIT_S
+    last_save_s = max(LAST_SAVE_S, 2 * state.longest_save_s)  # of a trial that has reported the best
+    grace_s = state.rules.last_call_s + last_save_s + LONGEST_EXIT_S
     assert state.now <= state.rules.deadline_s + grace_s + 1e-6
     for trial in state.trials.values():
         assert trial.is_final, f"seed {seed}: trial {trial.id} is {trial.state.value}"
