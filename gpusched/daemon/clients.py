@@ -11,7 +11,7 @@ import contextlib
 import os
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -35,6 +35,8 @@ VIEW_EVERY_S = 0.5
 PAST_LINES = 50
 #: How long people have to take their last view of a search that is over.
 FAREWELL_S = 1.0
+#: Requests that change a search while it continues.
+CHANGES = ("pause", "unpause", "stop_trial", "deadline", "try")
 
 
 def standing(
@@ -59,6 +61,13 @@ def standing(
         **more,
     )
     return model.to_json(built)
+
+
+def moved_deadline(deadline_s: float, now: float, in_s: float | None, add_s: float | None) -> float:
+    """Return the deadline ``in_s`` seconds from now, or ``add_s`` more than there were; without either as it is."""
+    if in_s is not None:
+        return now + in_s
+    return deadline_s if add_s is None else max(deadline_s, now) + add_s
 
 
 def explain(assembled: Assembled, trial: int, now: float | None = None) -> dict[str, Any]:
@@ -87,7 +96,7 @@ class Clients:
         self._readings = readings
         self._warnings = warnings
         self._asked: list[Event] = []
-        #: Whether anybody wants the search to end without waiting for anything.
+        #: Whether a person has ended the search for the third time: it does not wait for a full disk any more.
         self.is_killed = False
         self._watchers: list[Peer] = []
         self._followers: list[Peer] = []
@@ -142,6 +151,13 @@ class Clients:
             client.send(Refused(f"internal error: {type(error).__name__}: {error}"))
 
     def _answer(self, request: Ask, client: Peer) -> Any:
+        state, name = self._assembled.experiment.state, self._assembled.paths.root.name
+        if request.verb in CHANGES and state.stopping is not None:
+            raise InputError(
+                f"{name} is ending ({state.stopping}); once it is over, 'gpusched resume {name} --deadline +20m' "
+                "continues with it"
+            )
+        number = -1 if request.trial is None else request.trial
         match request.verb:
             case "view":
                 return self.view()
@@ -153,44 +169,28 @@ class Clients:
                 self._followers.append(client)
                 return "following"
             case "explain":
-                return explain(self._assembled, _trial(request), self._clock())
+                return explain(self._assembled, number, self._clock())
             case "pause" | "unpause" | "stop_trial" as verb:
-                return self._ask_of_trial(verb, _trial(request))
+                return self._ask_of_trial(verb, number)
             case "stop" | "cancel" | "kill" as verb:
                 self.ask(verb)
-                return f"{self._assembled.paths.root.name} is asked to {verb}"
+                return f"{name} is asked to {verb}"
             case "deadline":
-                moved = self.moved_deadline(request)
-                self._asked.append(moved)
-                return {"deadline_s": moved.deadline_s, "time_left_s": moved.deadline_s - moved.at}
-            case "try":
-                return self._try(request)
+                now = self._clock()
+                to_s = moved_deadline(state.rules.deadline_s, now, request.in_s, request.add_s)
+                self._asked.append(LimitsMoved(at=now, deadline_s=to_s))
+                return {"deadline_s": to_s, "time_left_s": to_s - now}
+            case "try" if request.hparams:
+                return self._try(request.hparams)
             case other:
                 raise InputError(f"the daemon knows no request {other!r}")
 
-    def moved_deadline(self, request: Ask) -> LimitsMoved:
-        """Read a request: ``in_s`` seconds from now, or ``add_s`` more than there were. Raises InputError."""
-        state, now = self._assembled.experiment.state, self._clock()
-        if state.stopping is not None:
-            raise InputError(f"{self._assembled.paths.root.name} is ending ({state.stopping})")
-        by_s, since_s = request.in_s, now
-        if by_s is None:
-            by_s, since_s = request.add_s, state.rules.deadline_s
-        if by_s is None:
-            raise InputError("to when is the deadline to be moved?")
-        return LimitsMoved(at=now, deadline_s=since_s + by_s)
-
-    def _try(self, request: Ask) -> dict[str, Any]:
+    def _try(self, hparams: Mapping[str, object]) -> dict[str, Any]:
         """Queue a configuration that the client has checked; tell how many are before it."""
-        state, name = self._assembled.experiment.state, self._assembled.paths.root.name
-        if state.stopping is not None:
-            raise InputError(f"{name} is ending ({state.stopping})")
-        if not request.hparams:
-            raise InputError("which configuration? give its values")
+        given = self._assembled.experiment.state.configurations.given
         asked = sum(isinstance(event, UserAsked) and event.verb == "try" for event in self._asked)
-        tried = UserAsked(at=self._clock(), verb="try", hparams=request.hparams)
-        self._asked.append(tried)
-        return {"hparams": request.hparams, "before": len(state.configurations.given) + asked}
+        self._asked.append(UserAsked(at=self._clock(), verb="try", hparams=hparams))
+        return {"hparams": hparams, "before": len(given) + asked}
 
     def _ask_of_trial(self, verb: str, number: int) -> str:
         trials = self._assembled.experiment.state.trials
@@ -285,9 +285,3 @@ class Clients:
         until = self._clock() + FAREWELL_S
         while self._clock() < until and not all(client.closed for client in clients):
             self._hub.turn(until - self._clock())
-
-
-def _trial(request: Ask) -> int:
-    if request.trial is None:
-        raise InputError("which trial? give its number")
-    return request.trial

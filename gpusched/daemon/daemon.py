@@ -218,7 +218,9 @@ class Daemon:
         self._starts = None
         self.paths.failure.unlink(missing_ok=True)
         ready({"ok": os.getpid(), "foreword": self._foreword})
-        while not self.experiment.state.finished or (self.driver.stalled and not self._is_killed):
+        while not self.experiment.state.finished or (
+            self.driver.stalled and not self.clients.is_killed
+        ):
             self.driver.turn(self._due_at())
             if self.clock() >= self._due_at():
                 self._do_what_is_due()
@@ -279,11 +281,6 @@ class Daemon:
         """Ask at once, between two steps of the interpreter: requests that come later stay behind the signal."""
         self._signals = max(self._signals, bool(self.experiment.state.stopping)) + 1
         self.clients.ask(("stop", "cancel", "kill")[min(self._signals, 3) - 1])
-
-    @property
-    def _is_killed(self) -> bool:
-        """Whether a person has ended the search for the third time: it does not wait for a full disk any more."""
-        return self._signals > 2 or self.clients.is_killed
 
     # ------------------------------------------------------------ remarks
 

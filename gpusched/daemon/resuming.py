@@ -19,7 +19,7 @@ from typing import Any
 from gpusched.core.events import LimitsMoved
 from gpusched.core.state import DEADLINE, TOO_LATE, State
 from gpusched.core.trial import TrialRecord
-from gpusched.daemon.clients import standing
+from gpusched.daemon.clients import moved_deadline, standing
 from gpusched.devices.base import Device
 from gpusched.driver.assemble import Assembled, Beginning, assemble, is_same, policy_file
 from gpusched.driver.loop import replay
@@ -149,13 +149,8 @@ def remarks(assembled: Assembled) -> Iterator[str]:
 def _limits(assembled: Assembled, wish: Wish, now: float) -> dict[str, Any]:
     """Return deadline, target and trials as they will be."""
     rules = assembled.experiment.state.rules
-    deadline_s = rules.deadline_s
-    if (in_s := wish.get("in_s")) is not None:
-        deadline_s = now + in_s
-    elif (add_s := wish.get("add_s")) is not None:
-        deadline_s = max(deadline_s, now) + add_s
     return {
-        "deadline_s": deadline_s,
+        "deadline_s": moved_deadline(rules.deadline_s, now, wish.get("in_s"), wish.get("add_s")),
         "target": wish.get("target", rules.target),
         "max_trials": wish.get("max_trials", rules.max_trials),
     }

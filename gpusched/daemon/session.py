@@ -117,9 +117,6 @@ class Client:
     def set_timeout(self, timeout_s: float | None) -> None:
         self._connection.settimeout(timeout_s)
 
-    def fileno(self) -> int:
-        return self._connection.fileno()
-
     def close(self) -> None:
         self._connection.close()
 
