@@ -93,14 +93,9 @@ class DeviceTable:
             wanted = count - len(chosen)
 
             def merit(island: int, wanted: int = wanted) -> tuple[bool, bool, int, int]:
-                size = len(by_island[island])
                 # Home first; then an island that holds them all, the tightest; else the largest.
-                return (
-                    island not in home,
-                    size < wanted,
-                    size if size >= wanted else -size,
-                    island,
-                )
+                size = len(by_island[island])
+                return island not in home, size < wanted, abs(size - wanted), island
 
             island = min(by_island, key=merit)
             chosen += by_island.pop(island)[:wanted]

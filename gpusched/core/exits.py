@@ -10,7 +10,6 @@ from __future__ import annotations
 from itertools import islice
 
 from gpusched.core.allocation import DeviceState
-from gpusched.core.decisions import NO_STEP_FITS
 from gpusched.core.events import TrialExited
 from gpusched.core.state import NOTHING_LEFT, TOO_LATE, State
 from gpusched.core.trial import After, Cap, TrialRecord, TrialState
@@ -199,9 +198,7 @@ def why_over(state: State) -> str:
 def _is_too_late(state: State) -> bool:
     """Tell whether something is left to train of which no step would end before the deadline."""
     step_s = state.speed.step_on_one_atom_s
-    is_cut = any(
-        trial.story and trial.story[-1][1].endswith(NO_STEP_FITS) for trial in state.trials.values()
-    )
+    is_cut = any(trial.cut_atoms is not None for trial in state.trials.values())
     if is_cut or step_s is None:
         return is_cut
     is_left = bool(state.can_draw or state.paused)

@@ -25,6 +25,15 @@ from gpusched.core.trial import RUNNING, Cap, TrialRecord, TrialState
 
 S = TrialState
 
+#: Facts about devices and the room on the disk: all that is followed after the end.
+OUTSIDE = (
+    events.DaemonResumed,
+    events.DevicesJoined,
+    events.DevicesReleased,
+    events.QuarantineChanged,
+    events.StorageChanged,
+)
+
 
 class Experiment:
     """One search: its state, its policy, and what follows from each event."""
@@ -60,7 +69,8 @@ class Experiment:
         state = self.state
         state.said.clear()
         if state.finished and not events.is_reopened(event):
-            self._follow(event)
+            if type(event) in OUTSIDE:  # the search may continue
+                self._handlers[type(event)](event)
             return []
         if event.at > state.now:
             self.idle.count_to(event.at)
@@ -87,18 +97,6 @@ class Experiment:
         if of.learns and (n := of.to_suggest(self.state.rules.max_trials)) is not None:
             of.asked_for = n
             self._do.commands.append(Suggest(n))
-
-    def _follow(self, event: events.Event) -> None:
-        """Follow the devices and the room on the disk alone after the end: the search may continue."""
-        match event:
-            case events.DaemonResumed():
-                self._learn_outside(event)
-            case events.DevicesJoined() | events.DevicesReleased() | events.QuarantineChanged():
-                self._handlers[type(event)](event)
-            case events.StorageChanged():
-                self._storage_changed(event)
-            case _:
-                pass
 
     def check(self) -> None:
         """Assert every invariant."""
