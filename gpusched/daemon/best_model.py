@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from gpusched.errors import DamagedState, GpuschedError, NoTrialSucceeded
 from gpusched.folder import find
-from gpusched.folder.files import is_sound, read_json
+from gpusched.folder.files import is_sound
 from gpusched.folder.paths import ExperimentPaths
 
 T = TypeVar("T")
@@ -100,9 +100,6 @@ def _undisturbed(paths: ExperimentPaths, read: Callable[[Path], T]) -> T:
 
 
 def _why_none(paths: ExperimentPaths) -> str:
-    script = str((read_json(paths.resolved) or {}).get("script"))
-    if script.startswith("simulated:"):
-        return "it was simulated and has no model; 'gpusched status' shows what its trials reached"
     if paths.final_view.is_file():
         return "no trial left a model; 'gpusched status' shows how they ended"
     return "no trial has saved a model yet; 'gpusched status' shows how they do"

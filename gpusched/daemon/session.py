@@ -12,7 +12,6 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +107,6 @@ class Client:
                 if not data:
                     break
         return None
-
-    def frames(self) -> Iterator[Done | Refused | Shown | Lines]:
-        """Frames until the daemon is gone."""
-        while (frame := self.receive()) is not None:
-            yield frame
 
     def set_timeout(self, timeout_s: float | None) -> None:
         self._connection.settimeout(timeout_s)

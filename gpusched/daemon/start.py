@@ -171,10 +171,6 @@ def _take_back(process: subprocess.Popen[bytes], paths: ExperimentPaths) -> None
 
 def _require_script(script: str | Path) -> None:
     """Raise InputError where the script is missing: every trial that is to continue would fail, and be over."""
-    if str(script).startswith("simulated:"):
-        raise InputError(
-            "a search that was simulated has no script: 'gpusched simulate' runs it again"
-        )
     if not Path(script).is_file():
         raise InputError(
             f"the script {script} is not there any more: put it back, and do this again"

@@ -8,7 +8,7 @@ import shlex
 from contextlib import suppress
 from pathlib import Path
 
-from gpusched.errors import DamagedState, InputError
+from gpusched.errors import InputError
 from gpusched.folder.lock import is_locked
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.text import did_you_mean
@@ -43,7 +43,7 @@ def find(experiment: str | None, runs: Path, *, running_first: bool = False) -> 
 
     ``running_first``: of several, the latest that has a daemon, if one has.
 
-    Raises InputError with the latest names, and DamagedState for an experiment that has lost its journal.
+    Raises InputError with the latest names.
     """
     wanted = experiment or "last"
     folder = Path(wanted)
@@ -63,10 +63,6 @@ def find(experiment: str | None, runs: Path, *, running_first: bool = False) -> 
             if p.root.name.startswith(wanted) and _TIME.fullmatch(p.root.name, len(wanted))
         ]
     if not matches and folder.is_dir() and folder.name != wanted:
-        if ExperimentPaths(folder).resolved.exists():
-            raise DamagedState(
-                f"{folder}: its journal.db is missing; nothing can be read without it"
-            )
         raise InputError(f"{folder} is not a search: no journal.db is in it")
     if not matches:
         names = [paths.root.name for paths in known]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -68,9 +67,4 @@ def test_nothing_goes_on_without_its_script(tmp_path: Path) -> None:
         start_daemon(paths, resume=True)
     with pytest.raises(InputError, match=r"the script .*train\.py is not there any more: put it"):
         make_experiment(tmp_path / "runs", recipe, Beginning.now())
-    paths.resolved.write_text(json.dumps({"script": "simulated:synthetic"}))
-    with pytest.raises(
-        InputError, match="was simulated has no script: 'gpusched simulate' runs it"
-    ):
-        start_daemon(paths, resume=True)
     assert not paths.log.exists(), "no daemon was started"

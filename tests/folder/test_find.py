@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.errors import DamagedState, InputError
+from gpusched.errors import InputError
 from gpusched.folder.find import argument, find, has_daemon
 from gpusched.folder.lock import Lock
 from gpusched.folder.paths import ExperimentPaths
@@ -85,12 +85,6 @@ def test_a_folder_beside_that_is_called_like_the_recipe_is_not_meant(
         find("other", runs)
     with pytest.raises(InputError, match=r"^digits is not a search: no journal.db is in it"):
         find("./digits", runs)
-
-
-def test_an_experiment_that_lost_its_journal_is_damaged(tmp_path: Path) -> None:
-    (tmp_path / "resolved.json").write_text("{}")
-    with pytest.raises(DamagedState, match=r"its journal\.db is missing"):
-        find(str(tmp_path), tmp_path / "runs")
 
 
 def test_experiments_of_another_user_are_left_out_and_named_where_they_are_meant() -> None:
