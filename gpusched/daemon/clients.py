@@ -11,7 +11,7 @@ import contextlib
 import os
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -180,17 +180,12 @@ class Clients:
                 to_s = moved_deadline(state.rules.deadline_s, now, request.in_s, request.add_s)
                 self._asked.append(LimitsMoved(at=now, deadline_s=to_s))
                 return {"deadline_s": to_s, "time_left_s": to_s - now}
-            case "try" if request.hparams:
-                return self._try(request.hparams)
+            case "try" if request.hparams:  # which the client has checked
+                given = state.configurations.given
+                self._asked.append(UserAsked(at=self._clock(), verb="try", hparams=request.hparams))
+                return {"hparams": request.hparams, "before": len(given)}
             case other:
                 raise InputError(f"the daemon knows no request {other!r}")
-
-    def _try(self, hparams: Mapping[str, object]) -> dict[str, Any]:
-        """Queue a configuration that the client has checked; tell how many are before it."""
-        given = self._assembled.experiment.state.configurations.given
-        asked = sum(isinstance(event, UserAsked) and event.verb == "try" for event in self._asked)
-        self._asked.append(UserAsked(at=self._clock(), verb="try", hparams=hparams))
-        return {"hparams": hparams, "before": len(given) + asked}
 
     def _ask_of_trial(self, verb: str, number: int) -> str:
         trials = self._assembled.experiment.state.trials
