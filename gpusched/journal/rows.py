@@ -119,8 +119,8 @@ def read_meta(path: Path) -> dict[str, Any]:
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
     require_journal(path)
     with explained(path):
-        quoted = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-        connection = sqlite3.connect(f"file:{quoted}?mode=ro", uri=True, timeout=_LOCK_TIMEOUT_S)
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT_S)
         try:
             refuse_others(connection, path)
             yield connection
