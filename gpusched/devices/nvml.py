@@ -45,7 +45,7 @@ class NvmlLost(NvmlError):
 
 
 class NvmlAbsent(NvmlError):
-    """A driver that is missing, not loaded, or whose halves do not fit together."""
+    """A driver that is missing or not loaded."""
 
 
 _KINDS: dict[int, type[NvmlError]] = {
@@ -60,7 +60,6 @@ _KINDS: dict[int, type[NvmlError]] = {
     pynvml.NVML_ERROR_GPU_NOT_FOUND: NvmlLost,
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: NvmlAbsent,
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: NvmlAbsent,
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: NvmlAbsent,
 }
 
 _ADVICE = {
@@ -73,8 +72,8 @@ _ADVICE = {
         "use devices: cpu"
     ),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-        "the NVIDIA driver was updated while it was loaded: its kernel and user halves differ. Reboot, or use "
-        "devices: cpu"
+        "the NVIDIA driver was updated while it was loaded: its kernel and user halves differ. Reboot (`gpusched "
+        "resume` continues a search), or use devices: cpu"
     ),
 }
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -104,7 +105,7 @@ def test_auto_is_cpu_where_no_gpu_may_be_seen(monkeypatch: pytest.MonkeyPatch) -
 
 
 CPU_BUILD = "torch 2.13.0+cpu is built for CPUs only"
-MISMATCH = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+NOT_LOADED = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ MISMATCH = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
         (2, 0, 0.0, "", "cuda", ""),
         (8, 0, 45.0, "", "cuda", ""),  # without persistence mode they take longer than 20 s
         (0, 0, 0.0, "", "cpu", "the driver sees no GPU"),
-        (2, MISMATCH, 0.0, "", "cpu", "the NVIDIA driver was updated while it was loaded"),
+        (2, NOT_LOADED, 0.0, "", "cpu", "the NVIDIA kernel driver is not loaded"),
         (2, 0, 0.0, CPU_BUILD, "cpu", CPU_BUILD),
     ],
 )
@@ -138,10 +139,20 @@ def test_auto_is_gpus_where_the_driver_shows_any_and_the_script_can_use_them(
     found.close()
 
 
-def test_auto_never_takes_cpu_slots_since_the_driver_hangs(make_box: Callable[..., Box]) -> None:
+@pytest.mark.parametrize(
+    ("trouble", "why"),
+    [
+        ({"init_blocks_until": 1e9}, "did not answer within 120 s"),
+        ({"init_code": pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH}, r"was updated .* Reboot"),
+    ],
+)
+def test_auto_never_takes_cpu_slots_for_a_driver_in_trouble(
+    make_box: Callable[..., Box], trouble: dict[str, Any], why: str
+) -> None:
+    """A night on CPU slots, beside eight GPUs, is nobody's wish."""
     box = make_box(gpu(0))
-    box.driver.init_blocks_until = 1e9
-    with pytest.raises(DeviceError, match="did not answer within 120 s"):
+    vars(box.driver).update(trouble)
+    with pytest.raises(DeviceError, match=why):
         parse_devices("auto", experiment=box.home / "search")
 
 

@@ -86,11 +86,20 @@ def test_what_is_wrong_with_gpus(make_box: MakeBox) -> None:
     assert by_gpu["GPU 3"].state == "warn"
 
 
-def test_a_driver_that_hangs_is_a_finding(make_box: MakeBox) -> None:
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [
+        ({"init_blocks_until": 500.0}, "did not answer"),
+        ({"init_code": pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH}, "was updated"),
+    ],
+)
+def test_a_driver_in_trouble_is_a_finding(
+    make_box: MakeBox, trouble: dict[str, Any], told: str
+) -> None:
     box = make_box(gpu(0))
-    box.driver.init_blocks_until = 500.0
+    vars(box.driver).update(trouble)
     found = run(box)
-    assert "did not answer" in found["driver"].detail
+    assert told in found["driver"].detail
     assert found["driver"].state == "fail"
 
 
