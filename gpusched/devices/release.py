@@ -38,6 +38,8 @@ UNSEEN_LIMIT_BYTES = 128 * MIB
 """The same where others' processes cannot be seen, or a trial of ours may have been there: less than a bare context."""
 SCREEN_MAX_BYTES = 1024 * MIB
 """Somebody's process that draws, and holds no more, belongs to the screen, also if it computes (browsers do)."""
+MPS_SERVER = "nvidia-cuda-mps-server"
+"""What trials compute through where MPS is on: stays on each GPU, with about 30 MiB."""
 
 Whose = Literal["ours", "foreign", "gone", "unseen"]
 
@@ -66,9 +68,11 @@ class Holder:
     draws: bool = False
 
     @property
-    def is_of_the_screen(self) -> bool:
+    def is_of_the_machine(self) -> bool:
+        """Whether the process is the screen's or MPS's, which are in nobody's way."""
         is_small = (self.memory_bytes or 0) <= SCREEN_MAX_BYTES
-        return self.draws and is_small and self.whose in ("foreign", "unseen")
+        serves = self.draws or MPS_SERVER in self.command
+        return serves and is_small and self.whose in ("foreign", "unseen")
 
     def __str__(self) -> str:
         size = "" if self.memory_bytes is None else f", {show_bytes(self.memory_bytes)}"
@@ -97,7 +101,7 @@ class Seen:
     @property
     def own_bytes(self) -> int:
         """The memory in use without what the screen has: that comes and goes with windows."""
-        screen = sum(one.memory_bytes or 0 for one in self.holders if one.is_of_the_screen)
+        screen = sum(one.memory_bytes or 0 for one in self.holders if one.is_of_the_machine)
         return max(0, (self.memory_bytes or 0) - screen)
 
 
@@ -130,7 +134,7 @@ def judge(
         return Verdict(False, f"the GPU cannot be read: {seen.error}")
     if seen.memory_bytes is None:
         return Verdict(False, "NVML gives no memory figure, so no release could be confirmed")
-    screen = [one for one in seen.holders if one.is_of_the_screen]
+    screen = [one for one in seen.holders if one.is_of_the_machine]
     found = [one for one in seen.holders if one not in screen and one.whose != "unseen"]
     whose = ("ours",) * is_beside_trial + ("gone",) * is_beside_release
     others = [holder for holder in found if holder.whose in whose]

@@ -57,6 +57,7 @@ def on(pid: int, memory: int | None, **more: Any) -> Holder:
         (seen(2 * GIB, on(7, 2 * GIB, draws=True)), False, "held by pid 7"),
         (seen(IDLE, on(107, MIB, draws=True)), False, "held by pid 107"),
         (seen(490 * MIB, on(7, 300 * MIB, draws=True)), True, ""),
+        (seen(34 * MIB, on(7, 30 * MIB, command="nvidia-cuda-mps-server")), True, ""),
         (seen(560 * MIB, on(7, 300 * MIB, draws=True)), False, "256 MiB more"),
     ],
 )
