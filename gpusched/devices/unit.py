@@ -266,7 +266,7 @@ class Unit:
             notes.append(slowed)
         if self.release_until is not None:
             notes.append(f"not released yet: {self.verdict(self.changed_at).why}")
-        holders = [one for one in seen.holders if not one.draws] if seen else []
+        holders = [one for one in seen.holders if not one.is_of_the_machine] if seen else []
         strangers = tuple(
             str(holder)
             for holder in holders

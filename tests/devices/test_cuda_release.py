@@ -126,13 +126,17 @@ def test_a_stranger_makes_a_free_gpu_busy_until_it_leaves(box: Box) -> None:
     assert devices.recovered() == (name,)
 
 
-def test_a_stranger_beside_a_trial_kills_nobody_but_is_named(box: Box) -> None:
+@pytest.mark.parametrize("draws", [False, True])
+def test_a_stranger_beside_a_trial_kills_nobody_but_is_named(box: Box, draws: bool) -> None:
+    """One that draws as well: with so much it is no screen, and a trial may be short of memory for it."""
     devices, (name, _) = begin(box)
     run_trial(box, devices, name, 11)
-    box.driver.start(box.gpus[0], 99, GIB, user="alice", command="python hers.py", ours=False)
+    box.driver.start(box.gpus[0], 98, GIB // 8, command="Xorg", ours=False).graphics = True
+    hers = box.driver.start(box.gpus[0], 99, 3 * GIB, user="alice", command="blender", ours=False)
+    hers.graphics = draws
     box.clock.advance(5.0)
     assert devices.faults() == ()
-    assert devices.readings()[0].strangers == ("pid 99 (alice: python hers.py, 1.00 GiB)",)
+    assert devices.readings()[0].strangers == ("pid 99 (alice: blender, 3.00 GiB)",)
     assert any("shared with pid 99" in note for note in devices.readings()[0].notes)
     box.driver.end(11, 0.1, 0.1)
     assert devices.released([name], LIMIT_S + 1.0) is None, "a stranger is in the way as well"
