@@ -149,11 +149,11 @@ def judge(
         return Verdict(False, "NVML does not say how much memory the other trial on it has")
     excess = seen.own_bytes - idle_bytes - sum(other.memory_bytes or 0 for other in others)
     if excess > (SCREEN_TOLERANCE_BYTES if screen and was_seen else TOLERANCE_BYTES):
-        return Verdict(
-            False,
-            f"{show_bytes(excess)} more memory in use than when nobody was on it, and NVML names no process that "
-            "holds it (`sudo fuser -v /dev/nvidia*` may)",
-        )
+        more = f"{show_bytes(excess + idle_bytes)} of memory in use"
+        if was_seen:
+            more = f"{show_bytes(excess)} more memory in use than when nobody was on it"
+        unnamed = "NVML names no process that holds it (`sudo fuser -v /dev/nvidia*` may)"
+        return Verdict(False, f"{more}, and {unnamed}")
     return Verdict(True)
 
 
