@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+REST_S = 600.0
+"""A device on which a trial could not even begin is given to the next one after this."""
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -137,8 +140,11 @@ class Devices(Protocol):
         """
         ...
 
-    def keep_out(self, device: str, reason: str) -> None:
-        """Take up a quarantine that an earlier daemon ended with: ``Readmitted`` once the device is clean and well."""
+    def keep_out(self, device: str, reason: str, rest_s: float = 0.0) -> None:
+        """Keep a device out of use that the caller knows to be, for ``rest_s`` at least.
+
+        ``Readmitted`` once it is clean and well.
+        """
         ...
 
     def readings(self) -> tuple[Reading, ...]:

@@ -86,7 +86,7 @@ class CpuDevices:
         """Release at once: a slot is free when the process tree on it is empty, as the caller has made sure."""
         self._host.emit(Released(tuple(devices)))
 
-    def keep_out(self, device: str, reason: str) -> None:
+    def keep_out(self, device: str, reason: str, rest_s: float = 0.0) -> None:
         """Give the slot back at once: a core has nothing that could be in the way."""
         self._host.emit(Readmitted(device))
 

@@ -221,10 +221,10 @@ class CudaDevices:
             self._unit(name).wait_for_release(limit_s)
         self._turn()
 
-    def keep_out(self, device: str, reason: str) -> None:
+    def keep_out(self, device: str, reason: str, rest_s: float = 0.0) -> None:
         unit = self._unit(device)
         if unit.out is None:
-            unit.take_out(reason)
+            unit.take_out(reason, rest_s=rest_s)
         unit.tell()
 
     def readings(self) -> tuple[Reading, ...]:

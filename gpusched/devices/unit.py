@@ -66,12 +66,16 @@ class Doing(enum.Enum):
 
 @dataclass(slots=True)
 class Out:
-    """A reason why a device is out of use. ``leased``: by another search; ``is_told``: people know."""
+    """A reason why a device is out of use, until ``rests_until`` at least.
+
+    ``leased``: by another search; ``is_told``: people know.
+    """
 
     reason: str
     since: float
-    leased: bool = False
-    is_told: bool = False
+    leased: bool
+    is_told: bool
+    rests_until: float
 
 
 class Unit:
@@ -192,10 +196,10 @@ class Unit:
 
     # ---------------------------------------------------------------- out of use and back
 
-    def take_out(self, reason: str, *, leased: bool = False) -> None:
+    def take_out(self, reason: str, *, leased: bool = False, rest_s: float = 0.0) -> None:
         """Take the device out of use; a new reason for one that is out already is not told."""
-        is_told = self.out is not None and self.out.is_told
-        self.out = Out(reason, self._now(), leased, is_told)
+        is_told, now = self.out is not None and self.out.is_told, self._now()
+        self.out = Out(reason, now, leased, is_told, now + rest_s)
         self.release_until = self._clean_since = None
 
     def fault(self) -> Quarantined | None:
@@ -236,7 +240,7 @@ class Unit:
     def can_recover(self) -> bool:
         """Tell whether the reason has passed: the device has been clean and well for a while."""
         out, seen = self.out, self.board.seen
-        if out is None or out.leased or self.doing is Doing.HELD:
+        if out is None or out.leased or self.doing is Doing.HELD or self._now() < out.rests_until:
             return False
         is_clean = self.verdict(max(out.since, self.changed_at)).is_free
         if seen is None or not is_clean or self.board.illness():

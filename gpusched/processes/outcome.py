@@ -9,7 +9,8 @@ a GPU's, or the machine's:
   stranger was on the GPU the memory may have been theirs: the trial is lost, and continues. The machine's own memory is
   another matter than a GPU's, with other cures: all trials that run at a time share it.
 * A trial whose error names the hardware itself (``uncorrectable ECC error``), or a full disk, is lost, which is the
-  infrastructure's fault: it continues elsewhere from its checkpoint, and nothing is counted against it.
+  infrastructure's fault: it continues elsewhere from its checkpoint, and nothing is counted against it. So is one that
+  finds no GPU where others have trained: a driver was updated, or a container has lost its GPUs.
 
 Everything read here was written by a trial: sizes are bounded, and nothing that is not as it should be raises.
 """
@@ -43,6 +44,11 @@ _OF_THE_HARDWARE = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+_OF_CUDAS_START = re.compile(
+    r"cudaGetDeviceCount|CUDA unknown error|CUDA driver initialization failed|No CUDA GPUs are available|"
+    r"Found no NVIDIA driver"
+)
+_RANK = re.compile(r"rank (\d+): ")
 _OF_A_FULL_DISK = re.compile(
     r"No space left on device|Disk quota exceeded|workers are out of shared memory"
 )
@@ -161,16 +167,19 @@ def verdict(
 
 
 class Blamed(NamedTuple):
-    """A failure with whose fault it is."""
+    """A failure with whose fault it is. ``rank``: the one whose GPU is to blame, if a GPU is."""
 
     outcome: Literal["failed", "lost"]
     error: str
+    rank: int | None = None
 
 
-def blame(error: str, atoms: int, strangers: Sequence[str] = ()) -> Blamed:
+def blame(
+    error: str, atoms: int, strangers: Sequence[str] = (), *, has_trained: bool = False
+) -> Blamed:
     """Say whose fault a failure is, where its error tells; else the trial's.
 
-    ``strangers``: others that were on its GPUs (reliability F12).
+    ``strangers``: others that were on its GPUs (reliability F12). ``has_trained``: trials of this search have, on GPUs.
     """
     size = f"{atoms} {'atom' if atoms == 1 else 'atoms'}"
     kind = memory_fault(error)
@@ -190,9 +199,17 @@ def blame(error: str, atoms: int, strangers: Sequence[str] = ()) -> Blamed:
         if _OF_SHARED_MEMORY.search(told):
             what, cure = "/dev/shm", ". A container needs --shm-size=8g or --ipc=host"
         return Blamed("lost", f"{what} is to blame, not the trial: {disk[0]} ({first}){cure}")
+    named = _RANK.match(error)
+    rank = int(named[1]) if named else 0
     if (hardware := _OF_THE_HARDWARE.search(told)) is not None:
         why = f"its GPU is to blame, not the trial: the error names {hardware[0]} ({first})"
-        return Blamed("lost", why)
+        return Blamed("lost", why, rank)
+    if has_trained and _OF_CUDAS_START.search(told):
+        why = (
+            f"a new process cannot use the GPU: {first}. Where the NVIDIA driver was updated, reboot; where a "
+            f"container has lost its GPUs, start it again; then `gpusched resume` continues"
+        )
+        return Blamed("lost", why, rank)
     return Blamed("failed", error)
 
 

@@ -47,6 +47,25 @@ def test_a_machine_of_the_cloud_that_comes_back_with_other_gpus_goes_on(boxed: B
     assert boxed.asks("cancel", "search").code == 0
 
 
+def test_a_gpu_that_no_new_process_can_use_fails_no_trial(boxed: Boxed) -> None:
+    """The driver was updated at night: trials failed for good, one after the other, until none was left."""
+    boxed.begin("search", max_trials=1, max_atoms=1)
+    (name,) = running_on(boxed.until("search", running_on))
+    (other,) = {*GPUS} - {name}
+    why = "Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display driver"
+    (boxed.box / name / "broken").write_text(why)
+    assert boxed.asks("pause", "0").code == 0
+    boxed.until("search", lambda view: state_of(view, name)[0] == "free")
+    assert boxed.asks("unpause", "0").code == 0
+    view = boxed.until("search", lambda view: other in running_on(view))
+    (trial,) = view["trials"]
+    assert (trial["incarnation"], trial["state"] in ("starting", "running")) == (3, True)
+    state, reason = state_of(view, name)
+    assert state == "quarantined"
+    assert f"{why}. Where the NVIDIA driver was updated, reboot" in reason
+    assert boxed.asks("cancel", "search").code == 0
+
+
 @pytest.mark.slow
 def test_a_strangers_gpu_is_shown_left_alone_and_taken_up_again(boxed: Boxed) -> None:
     stranger = subprocess.Popen(["sleep", "600"])

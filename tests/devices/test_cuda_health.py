@@ -64,6 +64,17 @@ def test_a_gpu_is_not_back_before_the_trial_that_dies_of_it_has_ended(box: Box, 
     assert devices.recovered() == (name,)
 
 
+def test_a_gpu_that_no_process_could_use_rests(box: Box) -> None:
+    devices, (name, _) = begin(box)
+    devices.take([name])
+    devices.keep_out(name, "a new process cannot use the GPU", 600.0)
+    devices.drain([name])
+    box.clock.advance(599.0)
+    assert devices.recovered() == ()
+    box.clock.advance(10.0)
+    assert devices.recovered() == (name,)
+
+
 def test_a_gpu_that_waits_for_a_reset_is_closed_and_taken_up_again(box: Box) -> None:
     """A reset wants every client gone: a new helper asks about the others, and does not open that one."""
     devices, (name, other) = begin(box)

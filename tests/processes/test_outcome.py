@@ -280,7 +280,25 @@ def test_which_errors_a_lost_gpu_may_have_caused() -> None:
 
 
 def test_an_error_of_the_hardware_is_not_the_trials() -> None:
-    blamed = blame("CUDA error: uncorrectable ECC error encountered", 1)
-    assert blamed.outcome == "lost"
+    blamed = blame("rank 1: RuntimeError: CUDA error: uncorrectable ECC error encountered", 2)
+    assert (blamed.outcome, blamed.rank) == ("lost", 1)
     assert blamed.error.startswith("its GPU is to blame, not the trial")
-    assert blame("ValueError: x", 2) == ("failed", "ValueError: x")
+    assert blame("ValueError: x", 2) == ("failed", "ValueError: x", None)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Unexpected error from cudaGetDeviceCount(). Did you .. Error 803: system has unsupported display driver",
+        "CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing",
+        "No CUDA GPUs are available",
+    ],
+)
+def test_a_process_that_finds_no_gpu_where_others_have_trained_is_not_to_blame(said: str) -> None:
+    """In the first trials of a search the script may be, or the machine was never fit for it."""
+    error = f"rank 1: RuntimeError: train.py:3: {said}\n  trace"
+    assert may_be_a_lost_gpus(error)
+    blamed = blame(error, 2, has_trained=True)
+    assert (blamed.outcome, blamed.rank) == ("lost", 1)
+    assert f"{said}. Where the NVIDIA driver was updated, reboot" in blamed.error
+    assert blame(error, 2) == ("failed", error, None)

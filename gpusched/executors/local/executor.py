@@ -28,6 +28,7 @@ from gpusched.core.events import (
     TrialExited,
 )
 from gpusched.devices.base import (
+    REST_S,
     Device,
     DeviceEvent,
     DeviceRemark,
@@ -173,6 +174,13 @@ class TorchrunExecutor(LiveExecutor):
         else:
             self._events.append(as_event(event, self.now()))
 
+    def _let_rest(self, devices: Sequence[str], ending: TrialExited) -> None:
+        """Take a GPU out of use on which a trial could not begin: the next one could not either."""
+        ending.unbegun, why = True, f"trial {ending.trial}: {ending.error}"
+        for device in devices:
+            self._events.append(QuarantineChanged(at=self.now(), device=device, reason=why))
+            self._devices.keep_out(device, why, REST_S)
+
     # ------------------------------------------------------------------ launches
 
     def _launch(self, command: Launch) -> None:
@@ -247,7 +255,12 @@ class TorchrunExecutor(LiveExecutor):
                 return
             seen = [one for one in self._devices.readings() if one.device in names]
             strangers = [who for one in seen for who in one.strangers]
-            ending.outcome, ending.error = outcome.blame(ending.error, len(names), strangers)
+            numbers = range(incarnation.trial + 1)
+            trained = self._devices.kind == "cuda" and any(map(self._setting.seq_of, numbers))
+            blamed = outcome.blame(ending.error, len(names), strangers, has_trained=trained)
+            ending.outcome, ending.error, rank = blamed
+            if trained and rank is not None and incarnation.spec and not incarnation.is_up:
+                self._let_rest(names[rank : rank + 1], ending)
         if incarnation.rank_peer is not None:
             incarnation.rank_peer.drain()
         commit_left(incarnation.paths.checkpoints, boot_id())

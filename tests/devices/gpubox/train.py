@@ -1,6 +1,6 @@
 """A trial that sits on its GPU: its first lines say so in the box, and fail where the driver has not let go of another.
 
-It fails, too, if the GPU is lost.
+It fails, too, if the GPU is lost, or no new process can use it.
 """
 
 import os
@@ -20,6 +20,8 @@ others = [file.name for file in seat.glob("[0-9]*")]  # the driver has not let g
 if others:
     seat.with_name("collision").write_text(f"{seat.name}: {others}")
     raise RuntimeError(f"{seat.name} is in use by {others}")
+if (seat / "broken").exists():
+    raise RuntimeError((seat / "broken").read_text())
 (seat / str(os.getpid())).touch()
 if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # the GPUs are scripted: nccl would want real ones
     torch.distributed.init_process_group("gloo")
