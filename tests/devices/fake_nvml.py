@@ -41,8 +41,6 @@ class Context:
     listed_until: float = NEVER
     memory_until: float = NEVER
     graphics: bool = False
-    #: Computes and draws: on both lists.
-    both: bool = False
 
 
 @dataclass
@@ -216,7 +214,7 @@ class FakeDriver:
         return self._list([c for c in gpu.listed(self.time.now()) if not c.graphics])
 
     def nvmlDeviceGetGraphicsRunningProcesses_v3(self, gpu: FakeGpu) -> list[Any]:
-        return self._list([c for c in gpu.listed(self.time.now()) if c.graphics or c.both])
+        return self._list([c for c in gpu.listed(self.time.now()) if c.graphics])
 
     # ------------------------------------------------------------ vitals
 

@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from gpusched.core.allocation import DeviceState
 from gpusched.core.commands import Command, ConfirmRelease, Kill, Launch
 from gpusched.core.events import (
@@ -41,7 +39,6 @@ from gpusched.errors import DeviceError
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.local.executor import as_event
 from gpusched.journal.rows import Entry
-from gpusched.processes.outcome import blame
 from gpusched.sim.physics import Delays, Run
 from gpusched.sim.setup import experiment, recipe
 from tests.devices.box import scripted
@@ -66,8 +63,6 @@ HANGS_S = 7.0
 """A driver that hangs must be noticed within this."""
 HELD, FREE = DeviceState.HELD, DeviceState.FREE
 DRAINING, QUARANTINED = DeviceState.DRAINING, DeviceState.QUARANTINED
-OF_A_LOST_GPU = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
-ITS_OWN = ("ValueError: loss is nan", "RuntimeError: CUDA error: an illegal memory access")
 
 
 class Seats:
@@ -123,9 +118,6 @@ class Trials(FaultyExecutor):
     @property
     def next_at(self) -> float:
         return self._heap[0][0] if self._heap else float("inf")
-
-    def strike(self, run: Run, after_s: float) -> None:
-        self._cut(run, "failed", OF_A_LOST_GPU, after_s)
 
 
 class Executor:
@@ -196,21 +188,8 @@ class Executor:
     def _told(self, event: Event) -> None:
         """As the live executor ends an incarnation."""
         if isinstance(event, TrialExited):
-            names = self.sim.stories[event.trial].run.devices
-            self._schedule.devices.drain(names)
-            if event.outcome == "failed":
-                event = self._blamed(event, names)
+            self._schedule.devices.drain(self.sim.stories[event.trial].run.devices)
         self._events.append(event)
-
-    def _blamed(self, event: TrialExited, names: Sequence[str]) -> TrialExited:
-        """Tell of a failure as the live executor does, which knows its words alone."""
-        schedule = self._schedule
-        error = event.error if event.error == OF_A_LOST_GPU else schedule.rng.choice(ITS_OWN)
-        by_gpu = error == OF_A_LOST_GPU and any(map(schedule.has_lost, names))
-        ending = blame(error, 1)
-        assert ending.outcome == "lost" or not by_gpu, "a lost GPU counts against its trial"
-        schedule.counts[f"{ending.outcome} by {'its GPU' if by_gpu else 'itself'}"] += 1
-        return msgspec.structs.replace(event, outcome=ending.outcome, error=ending.error)
 
 
 class Schedule(World):
@@ -326,7 +305,8 @@ class Schedule(World):
             if any(map(self.has_lost, run.devices)) and not run.leaving:
                 self.doomed.add(run)
                 if self.rng.random() < 0.8:
-                    executor.sim.strike(run, self.rng.uniform(0, 0.3))
+                    executor.sim._cut(run, "lost", "its GPU is lost", self.rng.uniform(0, 0.3))
+                    self.counts["lost by its GPU"] += 1
                 else:
                     executor.sim._go_wrong(run, "hang", "")
         if is_heard and not is_over:

@@ -163,15 +163,6 @@ def test_a_trial_goes_on_while_its_driver_hangs_but_its_release_waits(box: Box) 
     assert devices.released([name], 20) is not None
 
 
-def test_a_gpu_that_cannot_be_read_is_not_free(box: Box) -> None:
-    devices, (name, _) = begin(box)
-    now = box.clock.now()
-    box.gpus[0].failures.append((now, now + 30, "nvmlDeviceGetComputeRunningProcesses_v3", 999))
-    box.clock.advance(5)
-    (fault,) = devices.faults()
-    assert "cannot be read" in fault.reason
-
-
 def test_a_gpu_that_cannot_be_found_out_about_is_left_out_and_named(make_box: MakeBox) -> None:
     box = make_box(gpu(0), gpu(1, lost_from=0.0))
     devices, names = begin(box)
