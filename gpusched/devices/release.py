@@ -145,8 +145,6 @@ def judge(
         return Verdict(False, f"held by {names}{more}", holders)
     if is_beside_release:
         return Verdict(True)
-    if any(other.memory_bytes is None for other in others):
-        return Verdict(False, "NVML does not say how much memory the other trial on it has")
     excess = seen.own_bytes - idle_bytes - sum(other.memory_bytes or 0 for other in others)
     if excess > (SCREEN_TOLERANCE_BYTES if screen and was_seen else TOLERANCE_BYTES):
         more = f"{show_bytes(excess + idle_bytes)} of memory in use"

