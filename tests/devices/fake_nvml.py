@@ -22,7 +22,7 @@ from gpusched.devices.release import Holder, Processes
 MIB = 1 << 20
 GIB = 1 << 30
 NEVER = float("inf")
-MEMORY, LIST = "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetComputeRunningProcesses_v3"
+LIST = "nvmlDeviceGetComputeRunningProcesses_v3"
 
 
 class Time(Protocol):

@@ -11,7 +11,7 @@ from gpusched.devices.helper import RETRY_S
 from gpusched.devices.leases import Leases, lease_folder
 from gpusched.errors import DeviceError
 from tests.devices.box import Box, begin, gpu, run_trial
-from tests.devices.fake_nvml import GIB, LIST, MEMORY, MIB
+from tests.devices.fake_nvml import GIB, LIST, MIB
 
 MakeBox = Callable[..., Box]
 
@@ -49,13 +49,6 @@ def test_a_sick_gpu_is_not_given_back_without_its_lease(box: Box) -> None:
 
 
 # ------------------------------------------------------------ containers and poor drivers
-
-
-def test_without_a_memory_figure_nothing_could_be_confirmed(make_box: MakeBox) -> None:
-    """Before driver 510 there is a figure that counts the driver's own reserve: it says nothing."""
-    box = make_box(gpu(0), gpu(1, unsupported={MEMORY}))
-    _, second = box.devices().open()
-    assert "NVML gives no memory figure, so no release could be confirmed" in second.why_not
 
 
 @pytest.mark.parametrize("pids", ["host", "absent"])
@@ -165,12 +158,6 @@ def test_a_search_whose_gpus_others_have_taken_is_resumed_on_others(
     ]
     with pytest.raises(DeviceError, match="no GPU can be used now"):
         box.devices("cuda:0", known=[two]).open()
-
-
-def test_an_unknown_device_is_named(box: Box) -> None:
-    devices, _ = begin(box)
-    with pytest.raises(DeviceError, match="GPU-x is not part of this search"):
-        devices.confirm_release(["GPU-x"], 60.0)
 
 
 # ------------------------------------------------------------ what is in use when nobody is there
