@@ -59,8 +59,8 @@ def answer(processes: Processes, gpu: Gpu | None, at: float) -> Seen | Machine |
         handle = handle_of(gpu)
         there, memory_bytes = read_usage(handle)
         holders = [
-            replace(processes.who(one.pid), memory_bytes=one.memory_bytes, draws=one.draws)
-            for one in there
+            replace(processes.who(pid), memory_bytes=memory, draws=draws)
+            for pid, (memory, draws) in there.items()
         ]
         return Seen(at, tuple(holders), memory_bytes, read_vitals(handle))
     except NvmlError as error:

@@ -210,16 +210,11 @@ def _cpus(handle: Any) -> frozenset[int]:
 # ---------------------------------------------------------------- usage, read often
 
 
-@dataclass(frozen=True, slots=True)
-class GpuProcess:
-    """A process with a context on the GPU, by the pid that NVML gives. ``draws``: on the list of those that draw."""
-
-    pid: int
-    memory_bytes: int | None
-    draws: bool = False
+Contexts = dict[int, tuple[int | None, bool]]
+"""By the pid that NVML gives: the memory of a process with a context on the GPU, and whether it draws."""
 
 
-def read_usage(handle: Any) -> tuple[tuple[GpuProcess, ...], int | None]:
+def read_usage(handle: Any) -> tuple[Contexts, int | None]:
     """Read processes, none where they are never listed, then memory in use, None where the driver never says.
 
     Raises NvmlError where the driver fails at one of them, which a later try may not. The memory in use is without the
@@ -230,18 +225,18 @@ def read_usage(handle: Any) -> tuple[tuple[GpuProcess, ...], int | None]:
     return processes, None if memory is None else int(memory.used)
 
 
-def _processes(handle: Any) -> tuple[GpuProcess, ...]:
+def _processes(handle: Any) -> Contexts:
     """Return every process with a context; none where compute processes are never listed."""
     compute = _ask_of_usage("nvmlDeviceGetComputeRunningProcesses_v3", handle)
     if compute is None:
-        return ()
+        return {}
     drawing = _ask_of_usage("nvmlDeviceGetGraphicsRunningProcesses_v3", handle) or ()
     draws = {int(item.pid) for item in drawing}
-    found: dict[int, GpuProcess] = {}
+    found: Contexts = {}
     for item in (*compute, *drawing):
         pid, used = int(item.pid), item.usedGpuMemory
-        found.setdefault(pid, GpuProcess(pid, None if used is None else int(used), pid in draws))
-    return tuple(found.values())
+        found.setdefault(pid, (None if used is None else int(used), pid in draws))
+    return found
 
 
 def _ask_of_usage(function: str, *arguments: object) -> Any | None:
