@@ -301,15 +301,13 @@ class CudaDevices:
 class GpuState(Reading):
     """A GPU of the machine, for people.
 
-    ``leased_by``: the search that has the lease, in words; ``experiment``: that search's folder, if known; ``busy``:
-    why no other search could use the GPU now.
+    ``leased_by``: the search that has the lease, in words; ``busy``: why no other search could use the GPU now.
     """
 
     index: int
     name: str
     leased_by: str
     busy: str
-    experiment: str
 
     def to_json(self) -> dict[str, Any]:
         told = asdict(self)
@@ -346,5 +344,4 @@ def _state(unit: Unit) -> GpuState:
         name=unit.gpu.name,
         leased_by=str(lease) if lease else "",
         busy=unit.out.reason if unit.out else unit.verdict().why,
-        experiment=lease.experiment if lease else "",
     )

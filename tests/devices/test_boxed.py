@@ -114,7 +114,7 @@ def test_a_lost_gpu_costs_its_trial_a_move_and_comes_back(
     assert told in boxed.asks("explain", "0").out
     lost.unlink()
     boxed.until("search", lambda view: state_of(view, name)[0] != "quarantined")
-    assert {row["standing"]["state"] for row in boxed.shown()} == {"held", "free"}
+    assert [bool(row["holders"]) for row in boxed.shown()].count(True) == 1
 
 
 @pytest.mark.slow
@@ -150,9 +150,7 @@ def test_an_experiment_without_a_gpu_to_itself_is_told_who_has_them(boxed: Boxed
     boxed.until("first", lambda view: len(running_on(view)) == 2)
     shown = boxed.shown()
     assert [first["experiment"] in row["leased_by"] for row in shown] == [True, True]
-    assert [row["standing"]["state"] for row in shown] == ["held", "held"]
-    assert {row["standing"]["trial"] for row in shown} == {0, 1}
-    assert "held (trial " in boxed.asks("gpus").out
+    assert boxed.asks("gpus").out.count("leased by search") == 2
     assert boxed.asks("run", recipe).code == 4
     boxed.asks("cancel", "first")
     assert boxed.asks("run", recipe).code == 0
