@@ -90,7 +90,6 @@ class TrialExited(Event, kw_only=True):
     trial: int
     incarnation: int
     outcome: Outcome
-    step: int | None = None
     saved_step: int | None = None
     error: str | None = None
     #: Whether the launch was asked for and had not begun when the daemon ended: not counted as a fault.

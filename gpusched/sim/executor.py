@@ -287,7 +287,6 @@ class SimExecutor:
             trial=story.trial,
             incarnation=run.incarnation,
             outcome=outcome,
-            step=story.log[-1][1] if story.log else None,
             saved_step=saved_step,
             error=error,
         )

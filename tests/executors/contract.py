@@ -116,7 +116,7 @@ class ExecutorContract:
         assert [event.seq for event in reports] == [1, 2, 3]
         assert all(event.metric is not None and event.incarnation == 1 for event in reports)
         ending = the_exit(events, trial)
-        assert (ending.outcome, ending.step, ending.error) == ("finished", 3, None)
+        assert (ending.outcome, ending.error) == ("finished", None)
         times = [event.at for event in events]
         assert times == sorted(times)
         assert times[-1] <= rig.executor.now()
@@ -140,7 +140,7 @@ class ExecutorContract:
         rig.executor.acknowledge(events[-1])
         events = rig.run(trial)
         ending = the_exit(events, trial)
-        assert (ending.outcome, ending.step, ending.saved_step) == ("yielded", 2, 2)
+        assert (ending.outcome, ending.saved_step) == ("yielded", 2)
         assert saved_steps(events, trial) == [2]
         rig.launch(trial, incarnation=2, atoms=2, steps=4)
         events = rig.run(trial)
@@ -153,10 +153,10 @@ class ExecutorContract:
         rig.launch(trial, steps=50)
         rig.watch(report_of(trial, 1))
         rig.executor.execute(Yield(trial, 1, save=False))
-        ending = the_exit(rig.run(trial), trial)
-        assert ending.outcome == "yielded"
-        assert ending.step < 50
-        assert ending.saved_step is None
+        events = rig.run(trial)
+        assert len(steps_of(events, trial)) < 49
+        ending = the_exit(events, trial)
+        assert (ending.outcome, ending.saved_step) == ("yielded", None)
 
     def test_save_and_go_on(self, rig: Rig) -> None:
         trial = rig.new_trial()

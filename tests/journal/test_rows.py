@@ -79,7 +79,6 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 OF_ONE_TYPE = {
     ("Reported", "metric"): st.none() | floats,
     ("KeepBest", "metric"): floats,
-    ("TrialExited", "step"): st.none() | numbers,
     ("LimitsMoved", "target"): st.none() | floats,
     ("UserAsked", "trial"): st.none() | numbers,
     ("Suggested", "hparams"): st.none() | FIELDS["hparams"],

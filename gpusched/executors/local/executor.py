@@ -269,7 +269,7 @@ class TorchrunExecutor(LiveExecutor):
         del self.shared.current[incarnation.trial]
         self._devices.drain(names)
         if incarnation.fault is not None:
-            ending = incarnation.exited("failed", incarnation.fault, step=ending.step)
+            ending = incarnation.exited("failed", incarnation.fault)
         ending.at = self.now()
         self._events.append(ending)
 

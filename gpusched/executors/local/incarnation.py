@@ -98,9 +98,7 @@ class Incarnation:
             record = outcome.verdict(word=word, asked_to_stop=False, codes={}, error=None)
         if record is not None:
             error = str(record.error or record.stuck)
-            return self.exited(
-                record.outcome, error or None, step=record.step, saved_step=record.saved_step
-            )
+            return self.exited(record.outcome, error or None, saved_step=record.saved_step)
         if self.stop_grace_s is not None:
             return self.exited("killed")
         died, claim = "its shim died", self.claim()
