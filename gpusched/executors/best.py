@@ -34,8 +34,8 @@ def keep_best(
     Raises OSError, e.g. when the disk is full.
     """
     facts = {"trial": trial, "step": step, "metric": metric, "value": value, "atoms": atoms}
-    now_best = read_json(paths.best / "metric.json")
-    if now_best is not None and now_best.get("trial") == trial and now_best.get("step") == step:
+    kept = read_json(paths.best / "metric.json") or {}
+    if (kept.get("trial"), kept.get("step"), kept.get("value")) == (trial, step, value):
         return True
     source = paths.trial(trial).checkpoint(step)
     if not source.is_dir():

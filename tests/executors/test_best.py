@@ -65,12 +65,18 @@ def test_it_outlives_the_checkpoint(paths: ExperimentPaths) -> None:
     assert (paths.best / "checkpoint" / "state.pt").read_text() == "state"
 
 
-def test_twice_is_once(paths: ExperimentPaths) -> None:
-    checkpoint(paths, 1, 5)
+def test_twice_is_once_and_a_step_that_was_trained_again_is_another_model(
+    paths: ExperimentPaths,
+) -> None:
+    folder = checkpoint(paths, 1, 5)
     keep(paths, 1, 5)
     before = paths.best.readlink()
     assert keep(paths, 1, 5)
     assert paths.best.readlink() == before
+    shutil.rmtree(folder)
+    checkpoint(paths, 1, 5, "better")
+    assert keep(paths, 1, 5, 0.95)
+    assert (paths.best / "checkpoint" / "state.pt").read_text() == "better"
 
 
 def test_without_a_checkpoint_the_old_best_stays(paths: ExperimentPaths) -> None:
