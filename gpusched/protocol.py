@@ -224,7 +224,7 @@ class Launched(OfLaunch, tag="launched"):
 
 
 class LaunchFailed(OfLaunch, tag="launch_failed"):
-    """The shim of an incarnation could not be forked."""
+    """Neither shim nor ranks of an incarnation are there: they could not be forked."""
 
     message: str
 

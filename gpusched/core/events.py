@@ -92,7 +92,7 @@ class TrialExited(Event, kw_only=True):
     outcome: Outcome
     saved_step: int | None = None
     error: str | None = None
-    #: Whether the launch was asked for and had not begun when the daemon ended: not counted as a fault.
+    #: Whether the launch had no process yet, as the daemon ended or none could be made: not counted as a fault.
     unbegun: bool = False
 
 

@@ -26,6 +26,8 @@ from gpusched.recipe.recipe import Recipe
 
 _TURN_LIMIT_S = 3600.0
 _KEEP_AGAIN_S = 2.0
+LOST_LAUNCH_S = 5.0
+"""Time from a launch to the end that is told of it where it is lost: another launch of the trial follows at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,6 +79,9 @@ HEAVY = (
 )
 """Imported by DDP, FSDP and every torch optimizer at first use, in pieces that each take a fraction of a second."""
 
+_EXIT_UNFORKED = 71
+"""Exit status of a shim that could not fork its ranks."""
+_NO_PROCESS = "no process can be forked: a limit of processes (`ulimit -u`, a container's) or of memory is reached"
 _STRAY_PATIENCE_S = 0.02
 _READ_BYTES = 1 << 20
 
@@ -206,8 +209,8 @@ class WarmServer:
         sys.stderr.flush()
         try:
             pid = os.fork()
-        except OSError as problem:
-            self._say(LaunchFailed(spec.trial, spec.incarnation, f"fork: {problem}"))
+        except OSError:
+            self._say(LaunchFailed(spec.trial, spec.incarnation, _NO_PROCESS))
             return
         if pid == 0:
             self._be_shim(spec)
@@ -244,7 +247,10 @@ class WarmServer:
             return
         for pid, status in self._dead.items():
             spec = self._shims.pop(pid)
-            self._say(ShimDied(spec.trial, spec.incarnation, pid, status))
+            if os.waitstatus_to_exitcode(status) == _EXIT_UNFORKED:
+                self._say(LaunchFailed(spec.trial, spec.incarnation, _NO_PROCESS))
+            else:
+                self._say(ShimDied(spec.trial, spec.incarnation, pid, status))
         self._dead.clear()
 
     def _kill_strays(self) -> int:
@@ -262,7 +268,10 @@ def _run(spec: LaunchSpec, *, is_cold: bool) -> int:
     Ranks are forked before anything else: what a process writes is no longer shared with the warm image, and has to be
     copied at every fork from then on. And the ranks set themselves up while the shim does.
     """
-    forked = () if is_cold else fork_ranks(spec)
+    try:
+        forked = () if is_cold else fork_ranks(spec)
+    except OSError:
+        return _EXIT_UNFORKED
     from gpusched.runtime.shim import run_shim
 
     if is_cold:

@@ -19,6 +19,7 @@ from gpusched.devices.choose import CpuDevices
 from gpusched.errors import GpuschedError
 from gpusched.executors.hub import Hub
 from gpusched.executors.live import Setting
+from gpusched.executors.local import executor as local
 from gpusched.executors.local.executor import Shared, TorchrunExecutor
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import read_claim
@@ -27,6 +28,7 @@ from tests.executors.contract import Rig, exit_of
 from tests.rig import by_incarnation, end_all, marked, wait_until
 
 SCRIPT = Path(__file__).with_name("scenarios.py")
+local.LOST_LAUNCH_S = 0.2  # shims are killed here as soon as they live
 
 
 def of_trial(folder: Path, trial: int, incarnation: int = 1) -> list[int]:

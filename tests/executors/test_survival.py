@@ -18,6 +18,7 @@ from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import InputError
 from gpusched.executors.base import LiveTrial
+from gpusched.executors.local import executor as local
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import is_alive, start_time
 from tests.executors.conftest import Lab, wait_for
@@ -323,3 +324,43 @@ def test_a_launch_that_waits_for_imports_is_given_up_at_once(tmp_path: Path) -> 
     finally:
         may_end.touch()
         lab.clean()
+
+
+@pytest.mark.parametrize("who", ["shim", "ranks"])
+def test_a_limit_of_processes_is_waited_for_and_no_fault_of_a_trial(
+    tmp_path: Path, who: str
+) -> None:
+    """The four relaunches of a trial were used up within a second."""
+    limit = tmp_path / "limit"
+    limit.touch()
+    (tmp_path / "script.py").touch()
+    (tmp_path / "limited.py").write_text(
+        f"import os, pathlib\nserver, fork, limit = os.getpid(), os.fork, pathlib.Path({str(limit)!r})\n"
+        f"def limited():\n    if limit.exists() and (os.getpid() == server) is {who == 'shim'}:\n"
+        "        raise BlockingIOError(11, 'Resource temporarily unavailable')\n    return fork()\n"
+        "os.fork = limited\n"
+    )
+    lab = Lab(tmp_path, preload=("limited",), script=tmp_path / "script.py")
+    try:
+        began_at = lab.executor.now()
+        lab.executor.execute(Launch(0, 1, lab.rig.devices[:1], {}))
+        ending = the_exit(lab.rig.run(0), 0)
+        assert (ending.outcome, ending.unbegun) == ("lost", True)
+        assert "limit of processes" in (ending.error or "")
+        assert ending.at >= began_at + local.LOST_LAUNCH_S
+        limit.unlink()
+        lab.executor.execute(Launch(0, 2, lab.rig.devices[:1], {}))
+        assert the_exit(lab.rig.run(0), 0).outcome == "finished"
+    finally:
+        lab.clean()
+
+
+def test_a_launch_whose_folder_cannot_be_made_is_no_fault_of_its_trial(own_lab: Lab) -> None:
+    """A quota that was used up failed every trial within a second."""
+    trial = own_lab.rig.new_trial()
+    own_lab.paths.trials.mkdir(exist_ok=True)
+    own_lab.trial_folder(trial).touch()
+    own_lab.rig.launch(trial)
+    ending = the_exit(own_lab.rig.run(trial), trial)
+    assert (ending.outcome, ending.unbegun) == ("lost", True)
+    assert "could not be launched: [Errno 20] Not a directory" in (ending.error or "")

@@ -11,6 +11,8 @@ Rules:
   does not end is reported as gone after ``UNKILLABLE_AFTER_S``; its devices prove themselves whether it is on them.
 * Before an end is told, everything its rank 0 wrote has been told: frames first, then its own file.
 * Frames of an incarnation that is not the current one are refused.
+* A launch that is lost lasts ``LOST_LAUNCH_S``: a machine at one of its limits is not asked without a pause. A launch
+  without any process is no fault of its trial.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ from gpusched.devices.base import (
     Released,
 )
 from gpusched.errors import GpuschedError
-from gpusched.executors.base import LiveTrial
+from gpusched.executors.base import FOREVER, LiveTrial
 from gpusched.executors.hub import Peer
-from gpusched.executors.live import LiveExecutor, Setting, Timers
+from gpusched.executors.live import LOST_LAUNCH_S, LiveExecutor, Setting, Timers
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.launching import Server, devices_of, prepare
 from gpusched.folder.paths import commit_left
@@ -189,13 +191,14 @@ class TorchrunExecutor(LiveExecutor):
             return
         incarnation = self._enter(command.trial, command.incarnation, command.devices)
         incarnation.saved_step = incarnation.paths.newest_checkpoint()
+        incarnation.asked_at = self.now()
         try:
             spec, incarnation.last_seq = prepare(self._setting, command, self._devices)
             self._devices.take(command.devices)
         except (OSError, GpuschedError) as problem:
             self._not_launched(incarnation, str(problem))
             return
-        incarnation.spec, incarnation.asked_at = spec, self.now()
+        incarnation.spec = spec
         self.server.launch(spec)
 
     def _enter(self, trial: int, number: int, devices: tuple[str, ...]) -> Incarnation:
@@ -205,7 +208,9 @@ class TorchrunExecutor(LiveExecutor):
         return incarnation
 
     def _not_launched(self, incarnation: Incarnation, why: str) -> None:
-        self._end(incarnation, incarnation.exited("lost", f"it could not be launched: {why}"))
+        incarnation.spec = None  # another server is not asked for it
+        error = f"it could not be launched: {why}"
+        self._end(incarnation, incarnation.exited("lost", error, unbegun=True))
 
     # ------------------------------------------------------------------ connections
 
@@ -245,14 +250,13 @@ class TorchrunExecutor(LiveExecutor):
         if not incarnation.is_current:
             return
         ending = ending or incarnation.ending()
+        if not waited and (wait_s := self._wait_s(incarnation, ending)) > 0:
+            if not incarnation.is_waited_for:
+                incarnation.is_waited_for = True
+                self.after(wait_s, partial(self._end, incarnation, ending, waited=True))
+            return
         names = incarnation.devices
         if ending.outcome == "failed" and ending.error is not None:
-            may_be_lost = self._devices.kind == "cuda" and outcome.may_be_a_lost_gpus(ending.error)
-            if may_be_lost and not waited:
-                if not incarnation.is_waited_for:
-                    incarnation.is_waited_for = True
-                    self.after(LOST_WITHIN_S, partial(self._end, incarnation, ending, waited=True))
-                return
             seen = [one for one in self._devices.readings() if one.device in names]
             strangers = [who for one in seen for who in one.strangers]
             numbers = range(incarnation.trial + 1)
@@ -272,6 +276,14 @@ class TorchrunExecutor(LiveExecutor):
             ending = incarnation.exited("failed", incarnation.fault)
         ending.at = self.now()
         self._events.append(ending)
+
+    def _wait_s(self, incarnation: Incarnation, ending: TrialExited) -> float:
+        """Return how long to keep an end back: its cause may yet be told, or the next launch would follow too soon."""
+        if ending.outcome == "lost" and incarnation.asked_at < FOREVER:
+            return incarnation.asked_at + LOST_LAUNCH_S - self.now()
+        may_be_a_gpus = ending.outcome == "failed" and self._devices.kind == "cuda"
+        is_waited = may_be_a_gpus and outcome.may_be_a_lost_gpus(ending.error or "")
+        return LOST_WITHIN_S if is_waited else 0.0
 
     # ------------------------------------------------------------------ the server
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpusched.core.commands import Kill, Save, Yield
 from gpusched.core.events import CheckpointSaved, Outcome, Reported, TrialExited, TrialUp
+from gpusched.executors.base import FOREVER
 from gpusched.executors.hub import Peer
 from gpusched.folder import files
 from gpusched.folder.paths import TrialPaths
@@ -65,8 +66,8 @@ class Incarnation:
     devices: tuple[str, ...]
     paths: TrialPaths
     spec: LaunchSpec | None = None
-    #: Time at which the server was asked for it.
-    asked_at: float = float("inf")
+    #: Time at which its launch began here.
+    asked_at: float = FOREVER
     #: Number of the last report that is in, and step of the newest checkpoint that is known.
     last_seq: int = 0
     saved_step: int = 0
@@ -87,7 +88,7 @@ class Incarnation:
     pidfd: int | None = None
     #: Wait status of a shim that is known to have died.
     shim_status: int | None = None
-    #: It has failed, perhaps because a GPU is lost: told once the driver would have said so.
+    #: Its end is kept back for a while (``TorchrunExecutor._wait_s``).
     is_waited_for: bool = False
 
     def ending(self, record: Exit | None = None) -> TrialExited:
