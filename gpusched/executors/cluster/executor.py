@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor as Helper
 from contextlib import suppress
+from functools import partial
 
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited
@@ -23,7 +24,7 @@ from gpusched.executors.cluster.bootstrap import Bootstrap, bootstrap_for
 from gpusched.executors.cluster.line import Ack, Happened
 from gpusched.executors.cluster.members import BEAT_S, LOOK_EVERY_S, Members
 from gpusched.executors.cluster.nodes import JoinedNode, NodeTrial, node_of
-from gpusched.executors.live import LiveExecutor, Setting
+from gpusched.executors.live import LOST_LAUNCH_S, LiveExecutor, Setting
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import write_fence
 from gpusched.folder.reports import reports_after
@@ -129,18 +130,21 @@ class ClusterExecutor(LiveExecutor):
         except OSError as error:
             why = f"{error.filename or paths.root} cannot be written ({error.strerror})"
         if why:
-            self._events.append(self._lost_end(command.trial, command.incarnation, why, True))
+            about = command.trial, command.incarnation, why, True
+            self._timers.after(LOST_LAUNCH_S, partial(self._end_as_lost, *about))
         else:
             node.launch(command, self._setting.seq_of(command.trial))
 
-    def _lost_end(self, trial: int, incarnation: int, error: str, unbegun: bool) -> TrialExited:
-        return TrialExited(
-            at=self.now(),
-            trial=trial,
-            incarnation=incarnation,
-            outcome="lost",
-            error=error,
-            unbegun=unbegun,
+    def _end_as_lost(self, trial: int, incarnation: int, error: str, unbegun: bool) -> None:
+        self._events.append(
+            TrialExited(
+                at=self.now(),
+                trial=trial,
+                incarnation=incarnation,
+                outcome="lost",
+                error=error,
+                unbegun=unbegun,
+            )
         )
 
     # ------------------------------------------------------------------ nodes
@@ -179,7 +183,7 @@ class ClusterExecutor(LiveExecutor):
                 continue
             self._unfenced.remove((node, trial))
             self._events += self._last_words(live)
-            self._events.append(self._lost_end(live.trial, live.incarnation, why, is_unbegun))
+            self._end_as_lost(live.trial, live.incarnation, why, is_unbegun)
         if self._unfenced:
             self._timers.after(BEAT_S, self._fence)
 

@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ from gpusched.executors.cluster.line import (
     to_node,
 )
 from gpusched.executors.hub import Hub
-from gpusched.executors.live import Setting
+from gpusched.executors.live import LOST_LAUNCH_S, Setting
 from gpusched.executors.local.executor import TorchrunExecutor
 from gpusched.executors.local.launching import devices_of
 from gpusched.folder import files
@@ -232,7 +233,7 @@ class Session:
                             error="it had not begun when its node was lost, or the shared folder was away",
                             unbegun=True,
                         )
-                        self._tell([unbegun])
+                        executor.after(LOST_LAUNCH_S, partial(self._tell, [unbegun]))
                         return
                 executor.execute(command)
             case Ack(trial=trial, incarnation=incarnation, seq=seq):

@@ -216,6 +216,24 @@ def test_a_node_that_is_back_does_not_replace_a_fence(
     assert read_fence(refused[0]) == 1
 
 
+def test_a_launch_without_a_fence_is_lost_after_a_while(
+    apart: Apart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was lost at once, and asked for again at once, thousands of times a minute."""
+    executor, cluster = apart
+    awake = cluster.lines.values()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr("gpusched.executors.cluster.executor.write_fence", refuse)
+    executor.execute(Launch(1, 1, ("b/cpu:0",), {}))
+    assert not passes(executor, 4, *awake)
+    (end,) = passes(executor, 2, *awake)
+    assert (end.trial, end.unbegun) == (1, True)
+    assert "cannot be written (Disk quota exceeded)" in end.error
+
+
 def test_a_daemon_that_was_stopped_loses_no_node(apart: Apart) -> None:
     """No node was heard meanwhile, which says nothing about the nodes."""
     executor, cluster = apart
