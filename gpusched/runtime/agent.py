@@ -55,7 +55,7 @@ class RankFiles(LogsSpecs):
 class ForkedRanks(PContext):
     """Ranks as forks of this process; see the module's text."""
 
-    def __init__(self, shim: Shim, rendezvous: LoopbackRendezvous, **agent: Any) -> None:
+    def __init__(self, shim: Shim, **agent: Any) -> None:
         super().__init__(
             name=agent["name"],
             entrypoint=agent["entrypoint"],
@@ -64,7 +64,6 @@ class ForkedRanks(PContext):
             logs_specs=agent["logs_specs"],
         )
         self._shim = shim
-        self._rendezvous = rendezvous
         self._pids: dict[int, int] = {}
 
     def start(self) -> None:
@@ -75,7 +74,6 @@ class ForkedRanks(PContext):
             environment = {**self._shim.spec.env, **self.envs[rank]}
             forked.begin(environment, (self.stdouts[rank], self.stderrs[rank]))
             self._pids[rank] = forked.pid
-        self._rendezvous.serve()
         self._shim.started(dict(self._pids))
 
     def pids(self) -> dict[int, int]:
@@ -105,10 +103,9 @@ class ForkedRanks(PContext):
 def run_agent(shim: Shim) -> None:
     """Run the incarnation's ranks, forked already, under the elastic agent until none is left."""
     run_id = f"gpusched-{shim.trial}-{shim.incarnation}"
-    rendezvous = LoopbackRendezvous(run_id, late=True)
 
     def start_processes(**agent: Any) -> PContext:
-        ranks = ForkedRanks(shim, rendezvous, **agent)
+        ranks = ForkedRanks(shim, **agent)
         ranks.start()
         return ranks
 
@@ -123,7 +120,7 @@ def run_agent(shim: Shim) -> None:
             local_world_size=shim.size,
             entrypoint=fork_ranks,  # only its name is asked for
             args=(),
-            rdzv_handler=rendezvous,
+            rdzv_handler=LoopbackRendezvous(run_id),
             max_restarts=0,
             monitor_interval=1e-6,  # the waiting is done in ForkedRanks._poll
             local_addr=LOOPBACK,
