@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from gpusched.executors.local.launching import (
     prepare,
     seed_of,
 )
+from gpusched.folder.lock import write_fence
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.protocol import LaunchSpec, encode, to_server
 from tests.executors.conftest import recipe
@@ -101,6 +103,18 @@ def test_reports_of_earlier_incarnations_are_not_missing(tmp_path: Path) -> None
 def test_devices_that_are_gone(tmp_path: Path) -> None:
     with pytest.raises(DeviceError):
         Bench(tmp_path).prepare("cpu:9")
+
+
+def test_a_node_that_was_given_up_since_it_was_asked_writes_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.setting = dataclasses.replace(bench.setting, node="node0")
+    fence = bench.paths.trial(3).fence
+    fence.parent.mkdir(parents=True)
+    write_fence(fence, 2)
+    with pytest.raises(OSError, match="taken this trial over"):
+        bench.prepare("cpu:0", number=2)
+    assert [*fence.parent.iterdir()] == [fence]
+    bench.prepare("cpu:0", number=3)
 
 
 def test_what_would_confuse_a_trial_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,6 @@ import zlib
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from gpusched.core.events import (
     Event,
     QuarantineChanged,
     Reported,
-    TrialExited,
 )
 from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.cluster.line import (
@@ -54,11 +52,11 @@ from gpusched.executors.cluster.line import (
     to_node,
 )
 from gpusched.executors.hub import Hub
-from gpusched.executors.live import LOST_LAUNCH_S, Setting
+from gpusched.executors.live import Setting
 from gpusched.executors.local.executor import TorchrunExecutor
 from gpusched.executors.local.launching import devices_of
 from gpusched.folder import files
-from gpusched.folder.lock import Epoch, Lock, read_fence
+from gpusched.folder.lock import Epoch, Lock
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import Hunt, incarnations_left
 from gpusched.protocol import Report
@@ -224,30 +222,12 @@ class Session:
                     command = msgspec.structs.replace(command, devices=self._own(command.devices))
                 if isinstance(command, Launch):
                     self._seqs[command.trial] = frame.seq
-                    if self._is_fenced(command):
-                        unbegun = TrialExited(
-                            at=0.0,
-                            trial=command.trial,
-                            incarnation=command.incarnation,
-                            outcome="lost",
-                            error="it had not begun when its node was lost, or the shared folder was away",
-                            unbegun=True,
-                        )
-                        executor.after(LOST_LAUNCH_S, partial(self._tell, [unbegun]))
-                        return
                 executor.execute(command)
             case Ack(trial=trial, incarnation=incarnation, seq=seq):
                 report = Report(incarnation, seq, 0)
                 executor.acknowledge(Reported(at=0.0, trial=trial, report=report, metric=None))
             case _:
                 pass
-
-    def _is_fenced(self, command: Launch) -> bool:
-        """Whether a node of the trial was given up since the launch was asked for, or the fence cannot be read."""
-        try:
-            return command.incarnation <= read_fence(self._node.paths.trial(command.trial).fence)
-        except OSError:
-            return True
 
     def _say(self, text: str) -> None:
         self._peer.send(Said(text))

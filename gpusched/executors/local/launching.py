@@ -28,6 +28,7 @@ from gpusched.executors.hub import Peer
 from gpusched.executors.live import Setting
 from gpusched.folder import files
 from gpusched.folder.files import private_folder, write_aside
+from gpusched.folder.lock import Fence
 from gpusched.folder.reports import last_seq
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
 from gpusched.protocol import (
@@ -66,9 +67,10 @@ def seed_of(seed: int, trial: int) -> int:
 def prepare(setting: Setting, command: Launch, devices: Devices) -> tuple[LaunchSpec, int]:
     """Make folders, ``hparams.json`` and the frame; return the frame and the number of the trial's last report.
 
-    Raises OSError, and DeviceError for devices that are gone.
+    Raises DeviceError for devices that are gone, and OSError; also on a node that was given up since it was asked.
     """
     recipe, paths = setting.recipe, setting.paths.trial(command.trial)
+    Fence(paths.fence if setting.node else None, command.incarnation).check()
     placement = devices.place(command.devices)
     private_folder(paths.logs(command.incarnation))
     own = private_folder(paths.own)
