@@ -36,7 +36,6 @@ from gpusched.processes.identity import (
     become_subreaper,
     children,
     descendants,
-    end_with_parent,
     identify,
     kill_each,
     reap_all,
@@ -113,7 +112,6 @@ class WarmServer:
     def serve(self) -> None:
         """Serve until the daemon has let go and no shim is left."""
         become_subreaper()
-        end_with_parent(False)  # shims will need it, whatever becomes of the daemon
         self._bell.hang()
         if not self._imports:
             self._say(Ready())
@@ -313,8 +311,6 @@ def main(
 
     ``preload``: modules to import beside ours; an empty list: torch alone.
     """
-    # Imports take seconds of processor time: none of it for a daemon that is dead.
-    end_with_parent(True)
     ours = socket.socket(fileno=line)
     ours.set_inheritable(False)
     gc.disable()

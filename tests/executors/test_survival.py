@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -229,32 +227,6 @@ def test_servers_end_with_their_last_shim_when_the_daemon_has_gone(own_lab: Lab)
     wait_for(lab.trial_folder(trial) / "tidied")
     wait_until(lambda: marked(lab.folder) == [])
     lab.executor = lab.build()
-
-
-def test_a_server_does_not_import_on_for_a_dead_daemon(tmp_path: Path) -> None:
-    importing = tmp_path / "importing"
-    (tmp_path / "torch.py").write_text(
-        f"import pathlib, time\npathlib.Path({str(importing)!r}).write_text('1')\ntime.sleep(600)\n"
-    )
-    daemon = f"""
-import os, socket, subprocess, sys, time
-ours, theirs = socket.socketpair()
-start = "import sys; from gpusched.runtime.warm import main; main(int(sys.argv[1]))"
-words = [sys.executable, "-c", start, str(theirs.fileno())]
-server = subprocess.Popen(words, pass_fds=[theirs.fileno()], start_new_session=True)
-print(server.pid, flush=True)
-while not os.path.exists({str(importing)!r}):
-    time.sleep(0.01)
-os.kill(os.getpid(), 9)
-"""
-    path = os.pathsep.join([str(tmp_path), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", daemon],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    assert done.returncode == -signal.SIGKILL
-    wait_until(lambda: start_time(int(done.stdout)) is None)
 
 
 @pytest.mark.parametrize(
