@@ -70,11 +70,7 @@ def test_a_killed_server_is_replaced_and_its_trials_live_on(own_lab: Lab) -> Non
     assert steps_of(events, trial), "it went on meanwhile"
     assert lab.executor.server.pid != server
     assert "the warm server ended; starting another" in lab.said
-    shim = read_claim(lab.paths.trial(trial).shim(1))
-    os.kill(shim.shim.pid, signal.SIGKILL)
-    ending = the_exit(rig.run(trial), trial)
-    assert ending.outcome == "lost"
-    assert lab.left_of(trial) == [], "no server was there to clean up after this shim"
+    rig.stop(trial)
 
 
 def test_a_resumed_daemon_adopts_what_runs(own_lab: Lab) -> None:
@@ -143,37 +139,30 @@ def test_a_resumed_daemon_learns_of_a_newer_checkpoint(own_lab: Lab, known: int)
     assert the_exit(lab.rig.stop(trial), trial).outcome == "killed"
 
 
-def test_a_resumed_daemon_finds_a_tree_without_a_shim(own_lab: Lab) -> None:
+@pytest.mark.parametrize(
+    ("is_of_this_boot", "why"), [(True, "its shim died"), (False, "the machine was restarted")]
+)
+def test_a_resumed_daemon_finds_a_tree_without_a_shim(
+    own_lab: Lab, is_of_this_boot: bool, why: str
+) -> None:
     lab = own_lab
     trial = begin(lab, "orphans", count=4, stay=True)
     wait_for(lab.trial_folder(trial) / "ready")
-    server = lab.executor.server.pid
-    claim = read_claim(lab.paths.trial(trial).shim(1))
-    lab.close()
-    os.kill(server, signal.SIGKILL)
-    os.kill(claim.shim.pid, signal.SIGKILL)
-    wait_until(lambda: start_time(claim.shim.pid) is None)
-    assert lab.left_of(trial), "nobody is there to end them"
-    lab.executor = lab.build()
-    events = list(lab.executor.reconcile([alive(lab, trial)])) or lab.rig.run(trial)
-    assert the_exit(events, trial).outcome == "lost"
-    wait_until(lambda: lab.left_of(trial) == [])
-
-
-def test_a_trial_that_a_restart_of_the_machine_ended_says_so(own_lab: Lab) -> None:
-    lab = own_lab
-    trial = begin(lab, "stubborn")
-    wait_for(lab.trial_folder(trial) / "ready-0")
     shim, server = lab.paths.trial(trial).shim(1), lab.executor.server.pid
     claim = read_claim(shim)
     lab.close()
     for pid in (server, claim.shim.pid):
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: start_time(claim.shim.pid) is None)
-    shim.write_text(shim.read_text().replace(claim.boot_id, "of another boot"))
+    assert lab.left_of(trial), "nobody is there to end them"
+    if not is_of_this_boot:
+        shim.write_text(shim.read_text().replace(claim.boot_id, "of another boot"))
     lab.executor = lab.build()
     events = list(lab.executor.reconcile([alive(lab, trial)])) or lab.rig.run(trial)
-    assert the_exit(events, trial).error.startswith("the machine was restarted")
+    ending = the_exit(events, trial)
+    assert ending.outcome == "lost"
+    assert ending.error.startswith(why)
+    wait_until(lambda: lab.left_of(trial) == [])
 
 
 def test_a_launch_that_never_happened_is_lost_and_cannot_happen_later(own_lab: Lab) -> None:

@@ -48,10 +48,12 @@ def test_orphans_do_not_outlive_a_trial_that_finishes(lab: Lab, count: int) -> N
     assert lab.left_of(trial) == []
 
 
-def test_sigterm_ignored(lab: Lab) -> None:
+def test_sigterm_ignored_until_a_second_kill_shortens_the_grace(lab: Lab) -> None:
     trial = begin(lab, "stubborn", atoms=2)
     pids = [wait_for(lab.trial_folder(trial) / f"ready-{rank}") for rank in range(2)]
     began_at = lab.executor.now()
+    lab.executor.execute(Kill(trial, 1, 600.0))
+    lab.executor.poll(lab.executor.now() + 0.1)
     ending = kill(lab, trial, 0.5)
     assert ending.outcome == "killed"
     assert ending.at >= began_at + 0.5
@@ -66,15 +68,6 @@ def test_a_rank_may_tidy_up_within_the_grace(lab: Lab) -> None:
     assert (ending.outcome, ending.error) == ("killed", None)
     assert (lab.logs(trial) / "stacks-0.txt").read_text() == "", "it did not hang"
     wait_for(lab.trial_folder(trial) / "tidied")
-
-
-def test_a_second_kill_with_less_grace_shortens_the_first(lab: Lab) -> None:
-    trial = begin(lab, "stubborn")
-    wait_for(lab.trial_folder(trial) / "ready-0")
-    lab.executor.execute(Kill(trial, 1, 600.0))
-    lab.executor.poll(lab.executor.now() + 0.1)
-    ending = kill(lab, trial, 0.1)
-    assert ending.outcome == "killed"
 
 
 def test_a_shim_that_is_killed_takes_its_tree_along(lab: Lab) -> None:
