@@ -90,6 +90,8 @@ class Members:
     def open(self, wait: Wait) -> tuple[Device, ...]:
         """Wait for the nodes to join; return their devices. Raises DeviceError where none joins."""
         self._keys.make()
+        # Nodes start while the bootstrap is asked: they must not read there that the search is over.
+        self._keys.address.unlink(missing_ok=True)
         call = self._call = self._helper.submit(self._bootstrap.nodes)
         call.add_done_callback(lambda _call: self._setting.hub.wake())
         wait(float("inf"), call.done)

@@ -20,8 +20,11 @@ from gpusched.executors.cluster.line import (
     Beat,
     Bye,
     Joined,
+    Keys,
     NodeHello,
     Reconciled,
+    is_over,
+    say_over,
 )
 from gpusched.executors.live import Setting
 from gpusched.folder.files import private_folder
@@ -67,11 +70,12 @@ class Cluster:
     devices = "cpu:1"
     host = "127.0.0.1"
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, world: World, keys: Keys) -> None:
+        self.world, self.keys = world, keys
         self.lines = {name: Line(name, world) for name in NODES}
 
     def nodes(self) -> list[NodeOffer]:
+        assert not is_over(self.keys), "a node that starts now would leave"
         for line in self.lines.values():
             if not line.has_begun:
                 line.has_begun = True
@@ -91,7 +95,10 @@ def apart(tmp_path: Path) -> Iterator[Apart]:
     """Trial 0 runs on ``a``."""
     world, paths = World(1), ExperimentPaths(tmp_path)
     private_folder(paths.trials)
-    cluster = Cluster(world)
+    keys = Keys(tmp_path)
+    keys.make()
+    say_over(keys)  # the search continues after its end
+    cluster = Cluster(world, keys)
     recipe = Recipe()
     recipe.node_patience_s = 6.0
     setting = Setting(paths=paths, recipe=recipe, hub=world, clock=lambda: world.now)
