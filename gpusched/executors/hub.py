@@ -156,7 +156,6 @@ class Hub:
         self._peers: dict[int, Peer] = {}
         self._others: dict[int, Callable[[], None]] = {}
         self.path = path
-        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._listener = _listen(path)
         self.watch(self._listener.fileno(), self._accept)
         self._bell, self._wake = socket.socketpair()
@@ -218,17 +217,13 @@ class Hub:
         self.path.unlink(missing_ok=True)
         self._bell.close()
         self._wake.close()
-        os.close(self._spare)
         self._epoll.close()
 
     def accept(self, listener: socket.socket) -> socket.socket | None:
         """Accept a connection, non-blocking; None where none waits, or where no descriptor is left for it."""
         try:
             line, _address = listener.accept()
-        except BlockingIOError:
-            return None
         except OSError:
-            self._turn_one_away(listener)
             return None
         line.setblocking(False)
         return line
@@ -268,13 +263,6 @@ class Hub:
             if line is None:
                 return
             self.greet(line)
-
-    def _turn_one_away(self, listener: socket.socket) -> None:
-        """Close a connection for which no descriptor is left: the loop would spin on one that waits."""
-        os.close(self._spare)
-        with suppress(OSError):
-            listener.accept()[0].close()
-        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def _answer_bell(self) -> None:
         self._rung = True

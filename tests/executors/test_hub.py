@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import resource
 import socket
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -252,29 +250,6 @@ def test_a_flood_does_not_starve_the_others(place: Place) -> None:
     place.turns(1)
     assert saved(1) in place.board.heard
     assert len(place.board.heard) < 1000
-
-
-def test_without_descriptors_the_loop_does_not_spin(place: Place) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(int(name.name) for name in Path("/proc/self/fd").iterdir())
-    keep = [os.open(os.devnull, os.O_RDONLY)]
-    while keep[-1] < highest + 8:
-        keep.append(os.open(os.devnull, os.O_RDONLY))
-    line = socket.socket(socket.AF_UNIX)
-    folder = os.open(place.path.parent, os.O_RDONLY)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(folder, line.fileno()) + 1, hard))
-        line.connect(f"/proc/self/fd/{folder}/daemon.sock")
-        place.turns(3)
-        began_s = time.monotonic()
-        place.hub.turn(0.2)
-        assert time.monotonic() - began_s >= 0.19, "nothing is left to be woken by"
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for descriptor in (*keep, folder):
-            os.close(descriptor)
-        line.close()
-    assert not place.is_closed(place.connect(CLIENT))
 
 
 def test_wake_ends_a_turn(place: Place) -> None:
