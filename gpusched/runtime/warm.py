@@ -175,14 +175,9 @@ class WarmServer:
         if module in self._preload:
             # The last line if it ends this process.
             print(f"importing {module} of `preload`", flush=True)
-        before = {*sys.modules}
         try:
             importlib.import_module(module)
         except BaseException as problem:
-            # The parts that were imported would be missing in the package that a trial imports.
-            for name in {*sys.modules} - before:
-                if name.partition(".")[0] == module.partition(".")[0]:
-                    del sys.modules[name]
             if module in self._preload:
                 self._say(PreloadFailed(module, f"{type(problem).__name__}: {problem}"))
         if uses_cuda():

@@ -243,14 +243,11 @@ def test_a_server_that_cannot_serve_says_why(
 
 def test_a_module_that_cannot_be_preloaded_is_said_and_does_no_harm(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(
-        "import sys, pathlib, os, bad\nbad.part\n"
+        "import sys, pathlib, os, bad\n"
         "pathlib.Path(os.environ['GPUSCHED_DIR'], 'seen').write_text('1' if 'wanted' in sys.modules else '0')\n"
     )
     (tmp_path / "wanted.py").write_text("")
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "part.py").write_text("")
-    fails_beside_no_trial = "import os, bad.part\nif 'GPUSCHED_TRIAL' not in os.environ: 1 / 0"
-    (tmp_path / "bad" / "__init__.py").write_text(fails_beside_no_trial)
+    (tmp_path / "bad.py").write_text("import os\nif 'GPUSCHED_TRIAL' not in os.environ: 1 / 0")
     lab = Lab(tmp_path, preload=("bad", "wanted"), script=tmp_path / "script.py")
     try:
         lab.executor.execute(Launch(0, 1, lab.rig.devices[:1], {}))
