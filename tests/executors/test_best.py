@@ -56,15 +56,6 @@ def test_the_first_and_the_next(paths: ExperimentPaths) -> None:
         assert len(list(paths.bests.iterdir())) == 1, "older ones go"
 
 
-def test_it_outlives_the_checkpoint(paths: ExperimentPaths) -> None:
-    folder = checkpoint(paths, 1, 5)
-    assert (folder / "state.pt").stat().st_nlink == 1
-    keep(paths, 1, 5)
-    assert (folder / "state.pt").stat().st_nlink == 2, "a link, no copy"
-    shutil.rmtree(folder)
-    assert (paths.best / "checkpoint" / "state.pt").read_text() == "state"
-
-
 def test_twice_is_once_and_a_step_that_was_trained_again_is_another_model(
     paths: ExperimentPaths,
 ) -> None:
@@ -73,7 +64,9 @@ def test_twice_is_once_and_a_step_that_was_trained_again_is_another_model(
     before = paths.best.readlink()
     assert keep(paths, 1, 5)
     assert paths.best.readlink() == before
+    assert (folder / "state.pt").stat().st_nlink == 2, "a link, no copy"
     shutil.rmtree(folder)
+    assert (paths.best / "checkpoint" / "state.pt").read_text() == "state"
     checkpoint(paths, 1, 5, "better")
     assert keep(paths, 1, 5, 0.95)
     assert (paths.best / "checkpoint" / "state.pt").read_text() == "better"
