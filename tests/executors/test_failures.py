@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import faulthandler
 import re
 import signal
 
@@ -11,7 +10,7 @@ import pytest
 
 from gpusched.core.commands import Kill, Launch
 from gpusched.core.events import Reported
-from gpusched.processes.stacks import Whereabouts, describe, place_of
+from gpusched.processes.stacks import Whereabouts, describe
 from tests.executors.conftest import Lab, wait_for
 from tests.executors.contract import report_of, steps_of, the_exit
 from tests.executors.test_ranks import play
@@ -113,16 +112,6 @@ def test_the_stuck_rank_is_named(lab: Lab, hparams: dict, expected: str) -> None
             stacks = (lab.logs(trial) / f"stacks-{rank}.txt").read_text()
             assert "scenarios.py" in stacks
     assert lab.left_of(trial) == []
-
-
-def test_what_faulthandler_writes_is_understood(tmp_path) -> None:
-    path = tmp_path / "stacks"
-    with path.open("w") as file:
-        faulthandler.dump_traceback(file=file, all_threads=True)
-    place = place_of(path.read_text())
-    assert place.frame.startswith("test_failures.py:")
-    assert place.frame.endswith("in test_what_faulthandler_writes_is_understood")
-    assert not place.waits
 
 
 WAITS = Whereabouts("train.py:9 in step", waits=True)
