@@ -288,4 +288,5 @@ class Server:
             self._process = None
         if not was_ready:
             self._false_starts += 1
+            self._setting.say(f"the warm server could not start: {files.last_line(self._log)}")
         self._on_gone()
