@@ -31,7 +31,7 @@ class Asha(base.Policy):
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         options = self.options
-        done = base.complete_at(trial, options.R)
+        done = base.ended(trial, options.R)
         if done:
             return done
         rung = self._arrival(trial)

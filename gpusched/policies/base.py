@@ -12,8 +12,10 @@ from gpusched.core.decisions import (
     Decision,
     Options,
     Policy,
+    Stop,
     TrialView,
 )
+from gpusched.core.exits import SENSELESS_REPORTS
 
 __all__ = ["NOTHING", "BadOption", "HalvingOptions", "Options", "Policy", "TrialView"]
 
@@ -48,6 +50,14 @@ def complete_at(trial: TrialView, R: int | None) -> Sequence[Decision]:
     if R is not None and trial.step >= R:
         return (Complete(trial.id, f"complete: {trial.step} of {R} steps"),)
     return NOTHING
+
+
+def ended(trial: TrialView, R: int | None) -> Sequence[Decision]:
+    """Complete a trial that has had R steps; stop one that has diverged, which no rung would see for long."""
+    latest = trial.curve[-SENSELESS_REPORTS:] if trial.metric is None else ()
+    is_lost = len(latest) == SENSELESS_REPORTS and all(y != y for _, y in latest)
+    why = f"stops: no finite metric in {SENSELESS_REPORTS} reports"
+    return complete_at(trial, R) or ((Stop(trial.id, why),) if is_lost else NOTHING)
 
 
 # ---------------------------------------------------------------- metrics on a scale

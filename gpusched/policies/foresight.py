@@ -181,7 +181,7 @@ class Foresight(base.Policy):
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         looked = self.curves.look(trial, view.rules.sign)
-        done = base.complete_at(trial, self.options.R)
+        done = base.ended(trial, self.options.R)
         if done:
             return done
         if trial.step_time_s is not None and trial.step_time_s * trial.stride > view.time_left_s:
@@ -189,10 +189,7 @@ class Foresight(base.Policy):
         if looked:
             found = self.curves.believe({trial.id: self._horizon(view, trial)})
             if not found:
-                is_lost = all(
-                    metric != metric for _, metric in trial.curve[-2:]
-                )  # once may be chance
-                return (Stop(trial.id, "its metric is not finite"),) if is_lost else base.NOTHING
+                return base.NOTHING
             belief = self.beliefs[trial.id] = found[trial.id]
             self._is_stale |= trial.id == self.leader or belief.mean > self.to_beat
             belief.bid = self._bid_of(view, trial, belief)

@@ -5,7 +5,7 @@ Ten lines of Algorithm 3 and what answers them here:
     line 4      Ta, the measured time of a step on one atom            ``Speed.step_on_one_atom_s``
     line 7      tf, the furthest trial's time                          ``State.longest_training_s``
     line 8, 9   entrance: min(R*Ta, eta*tf) < time left, atoms free    ``_may_enter``
-    line 12     trial.iter > R: stop                                   ``base.complete_at``
+    line 12     trial.iter > R: stop                                   ``base.ended``
     line 14-20  at *every* rung at or below the trial: keep or pause   ``_failed_rung``
     line 21     uniform allocation of N atoms over the live trials     ``_share``
     line 22-25  resize if it pays and the COOLDOWN is over             ``_grow``
@@ -98,7 +98,7 @@ class HyperSched(Asha):
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         options = self.options
-        done = base.complete_at(trial, options.R)
+        done = base.ended(trial, options.R)
         if done:
             return done
         rung = self._arrival(trial)

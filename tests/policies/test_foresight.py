@@ -140,15 +140,6 @@ def test_a_slow_trial_is_priced_by_its_own_steps_also_while_it_is_paused() -> No
     assert beliefs[2].mean == pytest.approx(forecast, abs=0.02)
 
 
-def test_a_trial_whose_metric_is_not_finite_stops() -> None:
-    experiment = hand(atoms=2)
-    experiment.report(0, 0.3)
-    experiment.report(0, None)
-    assert experiment.trial(0).state is TrialState.RUNNING, "once may be chance"
-    experiment.report(0, None)
-    assert experiment.trial(0).state is TrialState.STOPPED
-
-
 def test_others_keep_their_atoms_while_a_person_holds_the_incumbent() -> None:
     experiment = hand(atoms=2, configurations=2, deadline_s=600.0)
     good_and_bad(experiment)

@@ -161,6 +161,16 @@ def test_the_first_arrival_goes_on_where_another_trains_or_none_can_come(
 # ---------------------------------------------------------------- the end
 
 
+@pytest.mark.parametrize("policy", ["hypersched", "asha", "foresight"])
+def test_a_trial_that_diverges_does_not_keep_its_atoms_until_the_next_rung(policy: str) -> None:
+    hand = Hand(policy, {} if policy == "foresight" else {"r": 50}, atoms=2, configurations=2)
+    hand.train(0, [0.3, None, None, 0.4, None, None])
+    assert hand.where(0) == "running"
+    hand.report(0, None)
+    assert hand.where(0) == "stopped"
+    assert "stops: no finite metric in 3 reports" in hand.said
+
+
 def test_a_step_that_cannot_end_is_not_begun() -> None:
     """Section 4, rule 8: the trial leaves and its atoms go to the others."""
     hand = Hand("hypersched", PLAIN, atoms=2, deadline_s=100.0)
