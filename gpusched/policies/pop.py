@@ -95,9 +95,8 @@ class Pop(base.Policy):
         self.threshold = 1.0
         self._best = NEVER
         self._best_trial: int | None = None
-        self._target: float | None = None
-        #: The given target that this was made of.
-        self._aimed_at: float | None = None
+        #: The rising target, for a recipe without one.
+        self._rising = 0.0
         #: Whether the last slot went to a new configuration: the next one is for a suspended trial.
         self._gave_to_new = False
         #: Suspended trials, in the order of their turns.
@@ -138,7 +137,7 @@ class Pop(base.Policy):
     def _outlook(self, view: View, trial: TrialView) -> Known | None:
         """3.1.1: M = (Tmax - Tpass) / Epoch, with the measured average duration of a step."""
         step_s = trial.training_s(view.now) / trial.step or trial.step_time_s or 0.0
-        if step_s <= 0 or self._target is None:
+        if step_s <= 0:
             return None
         left = int(view.time_left_s / step_s)
         if self.options.R is not None:
@@ -147,7 +146,7 @@ class Pop(base.Policy):
             return None
         curve, stride = base.curve_of(trial, self.options.scale(view.rules.sign))
         horizon, seed = len(curve) + max(1, round(left / stride)), (trial.id, trial.step)
-        found = extrapolate(curve, horizon, self._target, predictor=self.predictor, seed=seed)
+        found = extrapolate(curve, horizon, self._target(view), predictor=self.predictor, seed=seed)
         if found is None:
             return None
         # Equation 3, and "set ERT = Tmax - Tpass" where it would be more.
@@ -157,23 +156,17 @@ class Pop(base.Policy):
     # ------------------------------------------------------------ the target
 
     def _note_metric(self, view: View, trial: TrialView) -> None:
-        is_best = trial.metric is not None and trial.score > self._best
-        if is_best:
-            self._best, self._best_trial = trial.score, trial.id
-        if self._aimed_at != view.rules.target:
-            self._target = None  # a person has moved the target of a search that continues
-        if is_best or (self._target is None and self._best > NEVER):
-            self._aim(view)
-
-    def _aim(self, view: View) -> None:
-        scale, given = self.options.scale(view.rules.sign), view.rules.target
-        self._aimed_at = given
-        if given is not None:
-            self._target = scale.of_metric(given)
+        if trial.metric is None or trial.score <= self._best:
             return
-        best = scale.of_score(self._best)
-        if self._target is None or best >= self._target:
-            self._target = best + RAISE_BY * (1.0 - best)
+        self._best, self._best_trial = trial.score, trial.id
+        best = self.options.scale(view.rules.sign).of_score(self._best)
+        if best >= self._rising:
+            self._rising = best + RAISE_BY * (1.0 - best)
+
+    def _target(self, view: View) -> float:
+        given = view.rules.target
+        scale = self.options.scale(view.rules.sign)
+        return self._rising if given is None else scale.of_metric(given)
 
     # ------------------------------------------------------------ turns
 
@@ -256,9 +249,9 @@ class Pop(base.Policy):
             yield option, f"the target {why}"
 
     def notes(self, view: View) -> Sequence[str]:
-        if self._target is None:
+        if self._best == NEVER:
             return ()
-        target = self.options.scale(view.rules.sign).metric(self._target)
+        target = self.options.scale(view.rules.sign).metric(self._target(view))
         return (f"target {target:.4g}" + (" (rising)" if view.rules.target is None else ""),)
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
