@@ -171,20 +171,9 @@ class Seer(base.Policy):
         self.plan, words = self.plan_for(view.rules, view.atoms_total, view.time_left_s)
         if self.plan is None:
             return (Say(f"seer cannot plan: {words}"),)
-        self._stage = 1
+        self._stage, self._winner = 1, None
         self._missing = [bracket.trials for bracket in self.plan.brackets]
         return Say(f"seer plans {words}"), WakeAt(self._stage_end_s)
-
-    def _plan_again(self, view: View) -> Sequence[Decision]:
-        """Plan the time that is left anew where the plan is over; a winner takes a place in the new plan."""
-        winners, self._winner = list(self._bracket_of), None
-        said = self._begin(view)
-        self._bracket_of.clear()
-        for trial in winners if self.plan is not None else ():
-            place = len(self._missing) - 1
-            self._bracket_of[trial] = place
-            self._missing[place] = max(0, self._missing[place] - 1)
-        return said
 
     @property
     def _stage_end_s(self) -> float:
@@ -246,9 +235,8 @@ class Seer(base.Policy):
         self._meet(view)
         for number in [n for n in self._bracket_of if view.trials[n].is_final]:
             del self._bracket_of[number]  # it ended with the search, which continues
-        is_over = plan is None or self._winner is not None or not self._bracket_of
-        if is_over and view.rules.deadline_s > self._planned_to_s:
-            return self._plan_again(view)  # the search continues after its end
+        if not self._bracket_of and view.rules.deadline_s > self._planned_to_s:
+            self._has_planned = False  # the search continues after its end, by another plan
         if plan is None or not self._bracket_of or view.now < self._stage_end_s - 1e-9:
             return base.NOTHING
         self._missing = [0] * len(plan.brackets)
@@ -298,7 +286,7 @@ class Seer(base.Policy):
         if self.options.B is not None:
             rest_s = min(60.0 * (self.options.B - plan.used_budget) / atoms, rest_s)
         out = [Stop(trial, "the last stage is over: another trial is the best") for trial in others]
-        if self._winner is None and rest_s > 1e-6:
+        if rest_s > 1e-6 and (self._winner is None or self.options.B is None):
             self._winner = winner
             place = self._bracket_of[winner]
             self._bracket_of = {winner: place}

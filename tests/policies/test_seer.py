@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpusched.core.events import LimitsMoved
 from gpusched.core.rules import Rules
 from gpusched.core.trial import Cap
 from gpusched.policies.seer import Options, Seer
@@ -114,10 +115,12 @@ def test_the_winner_trains_on_with_the_rest_of_the_budget() -> None:
 def test_without_a_budget_of_its_own_the_winner_trains_until_the_deadline() -> None:
     hand = Hand("seer", {"t_min": 1.0}, atoms=1, deadline_s=600.0)
     hand.report(0, 0.5, at=1.0)
-    hand.advance(599.0)
-    hand.report(0, 0.5)
-    assert hand.where(0) == "running"
-    hand.advance(600.0)
+    hand.feed(LimitsMoved(at=599.0, deadline_s=700.0))
+    for at in (599.0, 601.0):
+        hand.advance(at)
+        hand.report(0, 0.5)
+        assert hand.where(0) == "running"
+    hand.advance(700.0)
     hand.report(0, 0.5)
     assert hand.where(0) == "stopped"
 
