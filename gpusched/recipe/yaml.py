@@ -178,7 +178,8 @@ class _Builder:
         if node.id == "mapping":
             return self._mapping(node, path)
         try:
-            return whole(node.value) if node.style else plain(str(node.tag), node.value)
+            node.value.encode()  # half of a character, "\ud83d", can be written nowhere
+            return node.value if node.style else plain(str(node.tag), node.value)
         except ValueError as error:
             self.document.complain(path, str(error))
             return None
@@ -190,10 +191,7 @@ class _Builder:
                 raise Unreadable(
                     key_node.start_mark.line + 1, "a list or map as a key; a key is plain text"
                 )
-            try:
-                key = whole(key_node.value)
-            except ValueError as error:
-                raise Unreadable(key_node.start_mark.line + 1, str(error)) from None
+            key = key_node.value
             here = (*path, key)
             if key in found:
                 line = self.document.places[here].line
@@ -206,14 +204,6 @@ class _Builder:
 
     def _place(self, node: Any) -> SourcePlace:
         return SourcePlace(self._origin, node.start_mark.line + 1)
-
-
-def whole(text: str) -> str:
-    r"""Join the halves of ``"\ud83d\ude00"``, as JSON writes an emoji. Raises ValueError for one half alone."""
-    try:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16")
-    except UnicodeDecodeError:
-        raise ValueError(r"half of a character (\u..); write the character itself") from None
 
 
 def plain(tag: str, text: str) -> str | int | float | bool | None:
