@@ -185,11 +185,11 @@ def _best(one: Mapping[str, Any], sign: float) -> float:
 # A wrong ``mode`` wastes a whole search.
 
 _LESS = (
-    "loss losses err error nll perplexity ppl mse rmse mae mape wer cer fid bpb bpc regret brier logloss "
-    "divergence kl"
+    "loss losses err error nll perplexity ppl mse rmse mae mape wer cer fid bpb bpc bpd regret brier logloss "
+    "divergence kl entropy xent bce lpips eer rmsle"
 )
 _MORE = (
-    "acc accuracy auc auroc f1 map miou iou dice bleu rouge precision recall reward return score r2 psnr "
+    "acc accuracy auc auroc f1 map miou iou dice bleu rouge precision recall reward return r2 psnr "
     "ssim top1 top5"
 )
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
