@@ -19,6 +19,9 @@ from gpusched.text import nearest, printable
 
 _TAGS = "tag:yaml.org,2002:"
 
+#: Booleans for readers of YAML 1.1, as those of other tools are. As text each is true to a script.
+_SWITCHES = ("yes", "no", "on", "off")
+
 Finding = tuple[Path, str]
 """A key and its problem, before the key's place in the file is looked up."""
 
@@ -178,6 +181,8 @@ class _Builder:
         if node.id == "mapping":
             return self._mapping(node, path)
         try:
+            if path[:1] == ("space",) and not node.style and node.value.lower() in _SWITCHES:
+                raise ValueError(f"{node.value} is text; write true or false, or put it in quotes")
             node.value.encode()  # half of a character, "\ud83d", can be written nowhere
             return node.value if node.style else plain(str(node.tag), node.value)
         except ValueError as error:

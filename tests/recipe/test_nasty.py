@@ -80,6 +80,7 @@ policy: {eta: } => policy.eta: no value; should be a number
 space: {} => space: empty
 space:  => space: empty
 space: {n: {const: 1, when: {m: 1}}} => space.n.when.m: the space has no key m
+space: {bn: {choice: [no, 1]}} => space.bn.choice[0]: no is text; write true or false, or put it
 space: {a b: 1} => space.'a b': a key is made of
 space: {lr: {uniform: [0, .inf]}} => space.lr.uniform[1]: .inf: a number
 """
