@@ -38,8 +38,8 @@ def check_script(script: FilePath, launch: str, python: str | None) -> Iterator[
     is_program = launch == "cold" and script.suffix != ".py"
     if not message and python is None and not (is_program and os.access(script, os.X_OK)):
         message = _syntax(script, source) or _choice_of_gpus(script, source)
-        if message and is_program:
-            message += f"; make a program of another kind executable: chmod +x {script.name}"
+        if message and script.suffix != ".py":
+            message += f"; a program of another kind needs launch: cold, and chmod +x {script.name}"
     if message:
         yield ("script",), message
 

@@ -140,7 +140,7 @@ def deadline(value: object, now: datetime | None = None) -> float:
         try:
             return duration(value)
         except ValueError as error:
-            also = ", or a time of day, 18:30" if "not a duration" in str(error) else ""
+            also = ", or a time of day, 09:30" if "not a duration" in str(error) else ""
             raise ValueError(f"{error}{also}") from None
     now = now or datetime.now().astimezone()
     day, _, clock = text.replace("T", " ").rpartition(" ")

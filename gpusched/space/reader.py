@@ -47,7 +47,7 @@ class Reader:
 
     def read(self, raw: object) -> None:
         if not isinstance(raw, Mapping) or not raw:
-            self.complain((), "empty; give at least one key, as in lr: {loguniform: [1e-4, 1]}")
+            self.complain((), "needs a map of at least one key, as in lr: {loguniform: [1e-4, 1]}")
             return
         self._read_group((), raw, [])
 

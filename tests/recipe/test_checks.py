@@ -52,9 +52,9 @@ def test_a_script_that_is_good(name: str, source: str, more: str, folder: Path, 
 
 def test_a_script_that_is_neither_python_nor_a_program(folder: Path, problems: Problems) -> None:
     (folder / "train").write_text("#!/bin/sh\nexec python train.py\n")
-    (found,) = problems(whole=GOOD.replace("train.py", "train") + "launch: cold\n")
+    (found,) = problems(whole=GOOD.replace("train.py", "train"))
     assert "is not Python: line 2" in found
-    assert "chmod +x train" in found
+    assert "needs launch: cold, and chmod +x train" in found
     (folder / "train.py").write_bytes(bytes(range(256)))
     assert "is not Python" in problems("launch: cold\n")[0], (
         "a cold launch of Python is checked too"

@@ -77,8 +77,7 @@ policy: {r: 9, R: 3} => policy.r: the first rung at 9 steps lies beyond R = 3
 policy: {name: fifo, eta: 4} => policy.eta: unknown option of fifo; known are R
 policy: {coolown: 3} => policy.coolown: unknown option of hypersched; did you mean cooldown?
 policy: {eta: } => policy.eta: no value; should be a number
-space: {} => space: empty
-space:  => space: empty
+space:  => space: needs a map of at least one key
 space: {n: {const: 1, when: {m: 1}}} => space.n.when.m: the space has no key m
 space: {bn: {choice: [no, 1]}} => space.bn.choice[0]: no is text; write true or false, or put it
 space: {a b: 1} => space.'a b': a key is made of

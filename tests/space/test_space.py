@@ -140,7 +140,7 @@ def test_conditions_chain_and_name_keys_from_the_top() -> None:
 # ------------------------------------------------------------ what is refused
 
 REFUSED = [
-    ({}, "space: empty"),
+    ([{"lr": 1}], "space: needs a map of at least one key"),
     ({"x": {}}, "x: empty"),
     ({"x": None}, "x: no value"),
     ({"x": [1, 2]}, "x: a list is not a value"),
