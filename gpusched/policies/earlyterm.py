@@ -18,7 +18,7 @@ from typing import ClassVar
 from gpusched.core.decisions import Decision, Stop, TrialView, View
 from gpusched.core.trial import NEVER
 from gpusched.policies import base, fifo
-from gpusched.policies.extrapolation import CurvePredictor, Outlook, ShapesPredictor, extrapolate
+from gpusched.policies.extrapolation import CurvePredictor, ShapesPredictor, extrapolate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +49,6 @@ class EarlyTerm(fifo.Fifo):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._best = NEVER
-        #: The latest extrapolation of a trial, and the step it was made at.
-        self._outlooks: dict[int, tuple[int, Outlook]] = {}
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         self._best = max(self._best, trial.score)
@@ -70,25 +68,15 @@ class EarlyTerm(fifo.Fifo):
             predictor=self.predictor,
             seed=(trial.id, trial.step),
         )
-        if outlook is None:
+        if outlook is None or outlook.reached_at_end >= self.options.delta:
             return base.NOTHING
-        self._outlooks[trial.id] = (trial.step, outlook)
-        if outlook.reached_at_end >= self.options.delta:
-            return base.NOTHING
-        return (Stop(trial.id, f"given up: {self._in_words(view, trial)}"),)
-
-    def _in_words(self, view: View, trial: TrialView) -> str:
-        step, outlook = self._outlooks[trial.id]
-        mean = self.options.scale(view.rules.sign).metric(outlook.mean)
-        return (
-            f"at step {step} it was expected to end at {mean:.4g}, and to beat the best with a "
-            f"probability of {outlook.reached_at_end:.2g}"
+        why = (
+            f"given up: at step {trial.step} it is expected to end at {scale.metric(outlook.mean):.4g}, and to beat "
+            f"the best with a probability of {outlook.reached_at_end:.2g}"
         )
+        return (Stop(trial.id, why),)
 
     def notes(self, view: View) -> Sequence[str]:
         if self.options.R is None:
             return ("nothing is extrapolated: the last step is not known, give R",)
         return ()
-
-    def explain(self, view: View, trial: TrialView) -> Sequence[str]:
-        return (self._in_words(view, trial),) if trial.id in self._outlooks else ()

@@ -199,14 +199,3 @@ class Hermes(base.Policy):
         self._left_at[trial.id] = view.now
         self._ended += trial.is_final
         return base.NOTHING
-
-    # ------------------------------------------------------------ for people
-
-    def explain(self, view: View, trial: TrialView) -> Sequence[str]:
-        job = self._jobs.get(trial.id)
-        if job is None or not job.quanta:
-            return ()
-        return (
-            f"C = {job.speed:.3g} after {job.quanta} quanta; a quantum is {job.quantum_s:g} s "
-            f"({job.passed} of {len(self.options.milestones)} milestones passed)",
-        )

@@ -304,11 +304,3 @@ class Seer(base.Policy):
         elif trial.id in self._bracket_of:
             self._unsettled[trial.id] = None
         return base.NOTHING
-
-    # ------------------------------------------------------------ for people
-
-    def explain(self, view: View, trial: TrialView) -> Sequence[str]:
-        place = self._bracket_of.get(trial.id)
-        if place is None or self.plan is None:
-            return ()
-        return (self._why(trial.id, self.plan.brackets[place].atoms),)
