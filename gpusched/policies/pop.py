@@ -46,13 +46,6 @@ class Options(base.BoundedOptions):
         yield from base.BoundedOptions.problems(self)
         if self.b < 1:
             yield "b", f"must be at least 1 step, not {self.b}"
-        yield from self.beyond("kill_threshold", self.kill_threshold)
-
-    def beyond(self, name: str, metric: float | None) -> Iterator[base.BadOption]:
-        """Complain of a metric outside the bounds."""
-        low, high = self.metric_min, self.metric_max
-        if None not in (metric, low, high) and not low <= metric <= high:  # type: ignore[operator]
-            yield name, f"{metric:g} must lie within the metric's bounds, {low:g} to {high:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +238,10 @@ class Pop(base.Policy):
     # ------------------------------------------------------------ for people
 
     def problems(self, rules: Rules, atoms: int) -> Iterator[base.BadOption]:
-        for option, why in self.options.beyond("metric_max", rules.target):
-            yield option, f"the target {why}"
+        low, high, target = self.options.metric_min, self.options.metric_max, rules.target
+        if None not in (low, high, target) and not low <= target <= high:  # type: ignore[operator]
+            why = f"the target {target:g} must lie within the metric's bounds, {low:g} to {high:g}"
+            yield "metric_max", why
 
     def notes(self, view: View) -> Sequence[str]:
         if self._best == NEVER:

@@ -96,26 +96,24 @@ def _by_name(table: str) -> dict[str, str]:
     return {name: here.strip() for here, _, names in rows for name in names.split()}
 
 
-#: Names of keys in Ray Tune, Optuna, W&B, NNI, Determined and Syne Tune, with the recipe's name.
+#: Names of keys in Ray Tune, Optuna, W&B, Determined and Syne Tune, with the recipe's name.
 ELSEWHERE = _by_name("""
-    max_trials: num_samples n_trials maxtrialnumber run_cap
+    max_trials: num_samples n_trials run_cap
     deadline: timeout time_budget time_budget_s max_time max_wallclock_time max_duration
-    deadline: maxexperimentduration max_runtime
     space: parameters params param_space search_space hyperparameters config_space
-    space: searchspace searchspacefile search hparams config
+    space: search hparams config
     policy: {R: ..}, the steps of a complete trial: epochs max_epochs num_epochs max_t max_length max_iter max_steps
     policy: {r: ..}, the steps to the first rung: min_steps grace_period
     policy: {eta: ..}: reduction_factor
-    script: program entrypoint entry_point trial_command trialcommand command
-    mode: max or min: direction goal optimize_mode smaller_is_better
-    policy: scheduler pruner early_terminate early_stop assessor
+    script: program entrypoint entry_point trial_command command
+    mode: max or min: direction goal smaller_is_better
+    policy: scheduler pruner early_terminate early_stop
     sampler or policy: searcher search_alg method tuner
     devices: gpus num_gpus resources
     sizes or max_atoms: gpus_per_atom gpus_per_trial resources_per_trial slots_per_trial
     try_first: points_to_evaluate enqueue_trial initial_points
     metric: objective metric_name monitor
     target: stop stopping_criterion metric_threshold
-    name: experimentname
     seed: random_seed
 """)
 #: Options of schedulers elsewhere, with the option that policies here have for it.

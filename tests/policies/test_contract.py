@@ -153,7 +153,6 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("earlyterm", {**BOUNDS, "delta": 1.5}, "delta"),
     ("earlyterm", {**BOUNDS, "R": 9, "b": 9}, "b"),
     ("pop", {**BOUNDS, "b": 0}, "b"),
-    ("pop", {**BOUNDS, "kill_threshold": -1.0}, "kill_threshold"),
     ("seer", {"B": -1.0}, "B"),
     ("seer", {"t_min": 0.0}, "t_min"),
     ("seer", {"nu": 1.0}, "nu"),
