@@ -84,11 +84,6 @@ def all_names() -> tuple[str, ...]:
     return (*REGISTRY, *(name for name in plugins.installed(GROUP) if name not in REGISTRY))
 
 
-def is_known(name: str) -> bool:
-    """Tell whether ``name`` is a policy's, or that of a class in a file."""
-    return name in REGISTRY or plugins.is_file(name) or name in plugins.installed(GROUP)
-
-
 def label(name: str) -> str:
     """Return a name that is short and fit for a folder: ``MyPolicy`` of ``/home/me/mine.py:MyPolicy``."""
     return name.rpartition(":")[2]

@@ -133,7 +133,7 @@ def _override(document: Document, text: str) -> None:
 
 def _apply_flag(document: Document, key: str, text: str) -> None:
     place = SourcePlace(f"--{key} {text[:60]}")
-    if key == "policy" and policies.is_known(text):
+    if key == "policy" and (plugins.is_file(text) or text in policies.all_names()):
         # Options that both policies have are kept, so that one recipe compares several.
         before = document.data.get("policy")
         known = option_names(name := plugins.absolute(text, FilePath.cwd()))

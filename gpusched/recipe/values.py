@@ -198,27 +198,20 @@ def devices(value: object) -> str | tuple[str, ...]:
                 )
         if not value:
             raise ValueError("an empty list; write auto for all devices of this machine")
-        return tuple(_once(value))
+        return tuple(value)
     kind, _, rest = str(value).replace(" ", "").partition(":")
     if kind == "cpu" and re.fullmatch(r"[0-9]{1,6}", rest):
         if not 1 <= int(rest) <= MAX_CPU_SLOTS:
             raise ValueError(f"cpu:{rest}: the number of slots is from 1 to {MAX_CPU_SLOTS}")
         return f"cpu:{int(rest)}"
     if kind == "cuda" and re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", rest):
-        return "cuda:" + ",".join(_once([str(int(index)) for index in rest.split(",")]))
+        return "cuda:" + ",".join(str(int(index)) for index in rest.split(","))
     if value in ("auto", "cpu", "cuda"):
         return kind
     is_gpu = kind.lower() in ("gpu", "gpus")  # nearer to cpu by its letters
     meant = "cuda" if is_gpu else nearest(kind, ["auto", "cpu", "cuda"])
     hint = f"; did you mean {meant}?" if meant and meant != kind else ""
     raise ValueError(f"{show(value)} is not {wanted}{hint}")
-
-
-def _once(names: list[str]) -> list[str]:
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise ValueError(f"{name} is named twice; leave one out")
-    return names
 
 
 def power_in_words(exponent: float, batch: str) -> str:
