@@ -183,8 +183,9 @@ class _Builder:
         try:
             if path[:1] == ("space",) and not node.style and node.value.lower() in _SWITCHES:
                 raise ValueError(f"{node.value} is text; write true or false, or put it in quotes")
-            node.value.encode()  # half of a character, "\ud83d", can be written nowhere
-            return node.value if node.style else plain(str(node.tag), node.value)
+            # An emoji that JSON wrote as ASCII is two halves here.
+            text = node.value.encode("utf-16", "surrogatepass").decode("utf-16")
+            return text if node.style else plain(str(node.tag), text)
         except ValueError as error:
             self.document.complain(path, str(error))
             return None

@@ -28,10 +28,11 @@ def test_quoted_and_block_text_stays_text() -> None:
     assert data == {"a": "1", "b": "true", "c": "2\n", "d": "3"}
 
 
-def test_half_of_a_character_is_a_problem() -> None:
-    """As JSON writes an emoji; the resolved recipe could not be written."""
-    (problem,) = read_yaml('a: "\\ud83d\\ude00"\nb: 1', "r").problems
-    assert str(problem).startswith("r:1: a: 'utf-8' codec can't encode characters")
+def test_an_emoji_may_be_written_as_json_writes_it() -> None:
+    document = read_yaml('a: "\\ud83d\\ude80"\nb: "\\ud83d"', "r")
+    assert document.data == {"a": "\N{ROCKET}", "b": None}
+    (problem,) = document.problems
+    assert str(problem).startswith("r:2: b: ")
 
 
 def test_every_key_and_item_has_its_line() -> None:
