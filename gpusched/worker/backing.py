@@ -179,7 +179,7 @@ class Backing:
             return True
         if go == "yield" and saver is not None:
             endings.commit_before_sigterm(saver.finish)
-            if (saver.save(where) or saver.save(where)) and self._say_goodbye():
+            if saver.save(where) and self._say_goodbye():
                 return True
         self._asked = "continue"
         return False

@@ -19,7 +19,6 @@ from torch.utils.data import TensorDataset
 import gpusched
 from gpusched.protocol import Remark, Report, Saved
 from gpusched.worker import trial as trial_module
-from gpusched.worker.checkpoint import CheckpointStore
 from tests.rig import PATIENCE_S, wait_until
 from tests.worker.fakes import Bench, at_step, daemon, if_it_leaves, run_rank, run_ranks
 
@@ -343,23 +342,6 @@ def test_a_yield_that_cannot_be_saved_is_refused_and_training_goes_on(bench: Ben
     (told,) = {frame.text for frame in fake.of_kind(Remark)}
     assert told.startswith("a checkpoint cannot be saved (")
     assert bench.last_word() == {"why": "finished", "step": 6, "saved_step": None}
-
-
-def test_a_yield_is_tried_twice(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    attempts = []
-    write = CheckpointStore.write
-
-    def refuse_once(store: CheckpointStore, step: int, *rest: Any, **options: Any) -> int:
-        attempts.append(step)
-        if len(attempts) == 1:
-            raise OSError(28, "No space left on device")
-        return write(store, step, *rest, **options)
-
-    monkeypatch.setattr(CheckpointStore, "write", refuse_once)
-    with daemon(bench, at_step(**{"yield": 2})):
-        ended = run_rank(train, bench)
-    assert "no checkpoint of step 2: No space left on device" in ended.stderr
-    assert bench.last_word() == {"why": "yielded", "step": 2, "saved_step": 2}
 
 
 def plain(epochs: int = 6) -> list[int]:
