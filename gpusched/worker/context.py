@@ -126,16 +126,16 @@ def _unscheduled(
 ) -> Context:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--max-steps", type=int)  # for what a recipe would say
-    parser.add_argument("--seed", type=int, default=0)
     own, rest = parser.parse_known_args(arguments)
     hparams = from_command_line(rest, defaults)
+    seed = hparams.get("seed")
     world_size = int(environment.get("WORLD_SIZE") or 1) if environment.get("RANK") else 1
     return Context(
         rank=int(environment.get("RANK") or 0),
         local_rank=int(environment.get("LOCAL_RANK") or 0),
         world_size=world_size,
         hparams=HParams(hparams),
-        seed=own.seed,
+        seed=seed if isinstance(seed, int) else 0,
         settings=Settings(max_steps=own.max_steps or None),
     )
 

@@ -26,7 +26,7 @@ def test_under_plain_torchrun(bench: Bench) -> None:
     context = read_context(["--lr", "0.1", "--max-steps", "9", "--seed=5"], environment)
     assert context.paths is None
     assert (context.rank, context.world_size) == (1, 4)
-    assert context.hparams == {"lr": 0.1}
+    assert context.hparams == {"lr": 0.1, "seed": 5}
     assert (context.settings.max_steps, context.seed) == (9, 5)
 
 
