@@ -121,7 +121,8 @@ def _claim_rank(context: Context) -> bool:
         raise RuntimeError(
             "gpusched.init() in a process that this script has spawned: gpusched starts one process for each rank, as "
             "torchrun does. Instead of mp.spawn(main, ...) call main(rank, ...) itself, with rank = "
-            'int(os.environ["RANK"]) and world_size = int(os.environ["WORLD_SIZE"])'
+            'int(os.environ["RANK"]) and world_size = int(os.environ["WORLD_SIZE"]), and leave out what sets '
+            "MASTER_ADDR and MASTER_PORT"
         )
     os.environ[OWNER_VARIABLE] = mine
     return True

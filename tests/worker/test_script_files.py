@@ -230,6 +230,7 @@ def test_a_script_that_spawns_its_ranks_is_told_what_to_write(
     done = as_rank(bench, SPAWNED.replace("JOINS_FIRST", str(port if joins_first else 0)))
     assert done.returncode != 0
     assert "Instead of mp.spawn(main, ...) call main(rank, ...) itself" in done.stderr
+    assert "leave out what sets MASTER_ADDR and MASTER_PORT" in done.stderr
     assert bench.reports() == []
 
 
