@@ -4,7 +4,7 @@
 
     accelerator = gpusched.accelerate.Accelerator()  # in the place of accelerate's; accelerator.trial.hparams
     model, opt, loader, schedule = accelerator.prepare(model, opt, loader, schedule)
-    for epoch in accelerator.trial.steps():
+    for epoch in accelerator.trial.steps(3):
         ...
         accelerator.trial.report(val_loss=evaluate(model))
 
@@ -34,7 +34,8 @@ class Accelerator(accelerate.Accelerator):
         self.trial = gpusched.init()
         self._prepared: Counter[str] = Counter()
         # Ranks on CPU slots: Accelerate takes each for a process of its own unless it is told.
-        super().__init__(**{"cpu": self.trial.device.type == "cpu", **arguments})
+        arguments["cpu"] = self.trial.device.type == "cpu" or arguments.get("cpu", False)
+        super().__init__(**arguments)
 
     def prepare(self, *objects: Any, **options: Any) -> Any:
         """Prepare objects as Accelerate does; track models, optimizers and schedulers, scale the optimizers' rates."""

@@ -354,7 +354,7 @@ def with_accelerate(epochs: int = 3) -> None:
 
     from gpusched.accelerate import Accelerator
 
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=False)  # as of an option, --cpu
     torch.manual_seed(0)
     model: Any = nn.Linear(4, 1)
     opt: Any = torch.optim.AdamW(model.parameters(), lr=0.1)
