@@ -4,7 +4,7 @@
 
     search = gpusched.lightning.Search()  # near the top; search.trial.hparams
     trainer = search.trainer(max_epochs=30, callbacks=[EarlyStopping("val_loss")])
-    trainer.fit(model, train_loader, val_loader, ckpt_path=search.ckpt_path)
+    trainer.fit(model, train_loader, val_loader)
 
 One report is one epoch, after its validation. The strategy is DDP on one rank too: Lightning then shuffles by seed and
 epoch, so that the order of the samples depends neither on the number of ranks nor on a pause. ``batch_size=B`` is a
@@ -16,6 +16,7 @@ which ``trainer.estimated_stepping_batches`` tells; each step is one where ``max
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable
 from functools import wraps
@@ -57,13 +58,19 @@ class SearchTrainer(Trainer):
         whole: int = per_epoch * self.max_epochs
         return whole if self.max_steps == -1 else min(whole, self.max_steps)
 
+    @wraps(Trainer.fit)
     def fit(self, *arguments: Any, **options: Any) -> None:
-        """As Lightning's; where the trial leaves before its training is over, the script ends here."""
+        """As Lightning's, from the trial's checkpoint where it has one; a trial that leaves ends the script here."""
+        if (checkpoint := self.search.ckpt_path) is not None:
+            options["ckpt_path"] = checkpoint
+            if "weights_only" in inspect.signature(Trainer.fit).parameters:  # Lightning 2.6
+                # The trial has written it, and hyperparameters of a module may be of any type.
+                options["weights_only"] = False
         super().fit(*arguments, **options)
         self.search.end_if_leaving()
 
     def validate(self, *arguments: Any, **options: Any) -> Any:
-        """As Lightning's; ``ckpt_path="best"`` and ``"last"`` mean the model as training has left it."""
+        """As Lightning's; without ``ckpt_path``, or with "best" or "last", of the model as training has left it."""
         return self._after(super().validate, arguments, options)
 
     def test(self, *arguments: Any, **options: Any) -> Any:
@@ -75,10 +82,10 @@ class SearchTrainer(Trainer):
         return self._after(super().predict, arguments, options)
 
     def _after(self, call: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        if options.get("ckpt_path") in ("best", "last") and self.checkpoint_callback is None:
+        if options.get("ckpt_path") in (None, "best", "last") and self.checkpoint_callback is None:
             # What Lightning's own checkpoint, which is off here, would hold: the model as training has left it.
-            options["ckpt_path"] = None
-            if not (len(arguments) > 0 or options.get("model")):
+            options.pop("ckpt_path", None)
+            if not (arguments or options.get("model")):
                 options["model"] = self.lightning_module
         return call(*arguments, **options)
 
@@ -141,14 +148,14 @@ class Search(Owner, Callback):
 
     @property
     def ckpt_path(self) -> Path | None:
-        """The checkpoint to continue from, for ``Trainer.fit``; None for a new trial."""
+        """The checkpoint that ``fit`` continues from; None for a new trial."""
         return self._restored(CHECKPOINT)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check that the trainer is one of ``Search.trainer`` and that it continues; scale rates and schedules.
+        """Check that the trainer is one of ``Search.trainer``; scale rates and schedules.
 
         Raises:
-            RuntimeError: The script made the trainer, or calls ``fit`` without the checkpoint.
+            RuntimeError: The script made the trainer.
         """
         trial = self.trial
         if not isinstance(trainer, SearchTrainer):
@@ -156,15 +163,10 @@ class Search(Owner, Callback):
                 f"the Trainer has {trainer.world_size} of {trial.world_size} ranks, and another number of ranks "
                 f"would change the order of samples: write search.trainer(...) in the place of Trainer(...)"
             )
-        if not self._is_asked or (self.ckpt_path is not None and not trainer.ckpt_path):
-            raise RuntimeError(
-                "Trainer.fit would begin anew after a pause or a resize: write "
-                "trainer.fit(..., ckpt_path=search.ckpt_path)"
-            )
         if trainer.max_epochs == 1 or trainer.val_check_interval not in (None, 1.0):
             trial.remark(
                 "the search hears of an epoch once, at its end, not of validations within it. For more reports make "
-                "epochs shorter: limit_train_batches=1000, say, and max_epochs larger by as much"
+                "epochs shorter: limit_train_batches=0.25, say, and max_epochs larger by as much"
             )
         trial.compare(pl_module)
         trial.plan(trainer.max_epochs or 0)

@@ -40,6 +40,8 @@ class Search(Owner, TrainerCallback):
     def __init__(self, trial: Trial | None = None) -> None:
         super().__init__(trial)
         self._options: TrainingArguments | None = None
+        #: The script has asked for the checkpoint to continue from.
+        self._is_asked = False
         #: Steps of the optimizer at which this launch began; None while nothing is trained.
         self._began_at: int | None = None
         self._has_trained = False
@@ -51,6 +53,7 @@ class Search(Owner, TrainerCallback):
     @property
     def checkpoint(self) -> str | None:
         """The folder to continue from, for ``Trainer.train(resume_from_checkpoint=..)``; None for a new trial."""
+        self._is_asked = True
         folder = self._restored(CHECKPOINT, keeps_generators=True)
         return None if folder is None else str(folder)
 

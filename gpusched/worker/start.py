@@ -47,7 +47,6 @@ class Owner:
         #: The trial: ``hparams``, ``local_batch``, ``folder``.
         self.trial = trial or start()
         self.trial.take_charge()
-        self._is_asked = False
         self._is_leaving = False
 
     def end_if_leaving(self) -> None:
@@ -59,11 +58,10 @@ class Owner:
             raise SystemExit(0)
 
     def _restored(self, name: str, *, keeps_generators: bool = False) -> Path | None:
-        """Return a path in the checkpoint to continue from, which the script has asked for; None for a new trial.
+        """Return a path in the checkpoint to continue from; None for a new trial.
 
         ``keeps_generators``: the trainer restores them itself, and seeds its samplers alike on every rank by them.
         """
-        self._is_asked = True
         folder = self.trial.restored_files() if keeps_generators else self.trial.restored_dir
         return None if folder is None else folder / name
 

@@ -145,12 +145,6 @@ MISTAKES = {
         "L.Trainer(max_epochs=EPOCHS, default_root_dir=trial.folder, callbacks=[search, ",
         "write search.trainer(...) in the place of Trainer(...)",
     ),
-    "lightning without the checkpoint": (
-        "lit.py",
-        ", ckpt_path=search.ckpt_path",
-        "",
-        "write trainer.fit(..., ckpt_path=search.ckpt_path)",
-    ),
     "transformers without the checkpoint": (
         "hf.py",
         "resume_from_checkpoint=search.checkpoint",

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+import gpusched
 from gpusched.protocol import Remark
 from tests.worker.fakes import END, Bench, at_step, daemon, if_it_leaves, run_ranks, through, values
 
@@ -165,8 +166,9 @@ def lightning_module(kind: str, seen: list[Any], epochs: int) -> Any:
     import lightning as L
 
     class Net(L.LightningModule):
-        def __init__(self) -> None:
+        def __init__(self, hp: Any = None) -> None:
             super().__init__()
+            self.save_hyperparameters()
             self.net = nn.Linear(4, 1)
 
         def training_step(self, batch: Any, index: int) -> Any:
@@ -188,7 +190,7 @@ def lightning_module(kind: str, seen: list[Any], epochs: int) -> Any:
             made = torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=int(steps))
             return [opt], [{"scheduler": made, "interval": "step"}]
 
-    return Net()
+    return Net(gpusched.init().hparams)
 
 
 def with_lightning(kind: str, epochs: int = 4) -> list[Any]:
@@ -206,8 +208,9 @@ def with_lightning(kind: str, epochs: int = 4) -> list[Any]:
     train, val = DataLoader(data, batch_size=4, shuffle=True), DataLoader(data, batch_size=4)
     model = lightning_module(kind, seen, epochs)
     trainer.validate(model, val, verbose=False)
-    trainer.fit(model, train, val, ckpt_path=search.ckpt_path)
-    trainer.test(ckpt_path="best", dataloaders=val, verbose=False)
+    trainer.fit(model, train, val)
+    for path in ("best", None):
+        trainer.test(ckpt_path=path, dataloaders=val, verbose=False)
     (search.trial.folder / "tests").open("a").write("one ")
     return seen
 
@@ -216,7 +219,10 @@ def with_lightning(kind: str, epochs: int = 4) -> list[Any]:
 def test_6_7_and_28_lightning_by_itself_keeps_order_schedule_and_a_test_at_the_end(
     bench: Bench, ranks: tuple[int, int, int]
 ) -> None:
-    """``strategy="auto"``, a schedule as long as ``estimated_stepping_batches``, ``test(ckpt_path="best")``."""
+    """``strategy="auto"``, a schedule as long as ``estimated_stepping_batches``, tests of the best and the last model.
+
+    A module's hyperparameters were refused at a resume, as torch reads tensors and plain values alone by default.
+    """
     bench.prepare(metric="val_loss")
     plan = list(zip(ranks, (1, 3, END), strict=True))
     launches = through(bench, with_lightning, plan, "plain")
@@ -264,7 +270,7 @@ def with_lightning_otherwise(kind: str) -> tuple[int, int]:
     if kind == "stream":
         train = DataLoader(Stream(data), batch_size=4)
     model = lightning_module("plain", [], 4)
-    trainer.fit(model, train, DataLoader(data, batch_size=4), ckpt_path=search.ckpt_path)
+    trainer.fit(model, train, DataLoader(data, batch_size=4))
     schedule = trainer.lr_scheduler_configs[0].scheduler
     return int(schedule.T_max), int(schedule.last_epoch)
 
@@ -323,25 +329,30 @@ def test_lightning_with_a_stream_that_every_rank_reads_whole_is_refused(bench: B
 
 def by_command_line() -> list[Any]:
     warnings.simplefilter("ignore")
+    import lightning as L
     from lightning.pytorch.cli import LightningCLI
 
     from gpusched.lightning import Search
 
-    search = Search()
-    data = TensorDataset(x := torch.rand(32, 4), x.sum(1, keepdim=True))
+    class Data(L.LightningDataModule):
+        def train_dataloader(self) -> Any:
+            data = TensorDataset(x := torch.rand(32, 4), x.sum(1, keepdim=True))
+            return DataLoader(data, batch_size=4, shuffle=True)
+
+        val_dataloader = train_dataloader
+
     seen: list[Any] = []
+    if_it_leaves(lambda: seen)
     net = type(lightning_module("plain", seen, 2))
-    sys.argv = ["cli.py", "--trainer.max_epochs=2", "--trainer.logger=false"]
-    cli = LightningCLI(net, trainer_class=search.trainer, run=False, save_config_callback=None)
-    loader = DataLoader(data, batch_size=4, shuffle=True)
-    cli.trainer.fit(cli.model, loader, loader, ckpt_path=search.ckpt_path)
+    sys.argv = ["cli.py", "fit", "--trainer.max_epochs=3", "--trainer.logger=false"]
+    LightningCLI(net, Data, trainer_class=Search().trainer, save_config_callback=None)
     return seen
 
 
-def test_28_lightnings_command_line_takes_the_trainer(bench: Bench) -> None:
+def test_28_lightnings_command_line_takes_the_trainer_and_continues(bench: Bench) -> None:
     bench.prepare(metric="val_loss")
-    ((seen,),) = through(bench, by_command_line, [(1, END)])
-    assert len(seen) == 2 * 8
+    launches = through(bench, by_command_line, [(1, 1), (1, END)])
+    assert [len(seen) for (seen,) in launches] == [8, 16]
 
 
 # ---------------------------------------------------------------- accelerate

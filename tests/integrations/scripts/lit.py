@@ -58,4 +58,4 @@ trainer = search.trainer(  # <-
     logger=False,
     enable_progress_bar=False,
 )
-trainer.fit(Net(), train, val, ckpt_path=search.ckpt_path)  # <-
+trainer.fit(Net(), train, val)
