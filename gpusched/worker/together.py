@@ -98,7 +98,7 @@ class Together:
             return ""
         return (
             f"the ranks report {name} {low:.4g} and {high:.4g}, of which rank 0's counts. Where each rank has a share "
-            f"of the data, give the metric of all: trial.mean(correct, total)"
+            f"of the data, give the metric of all: trial.mean(correct, total); in Lightning, log it with sync_dist=True"
         )
 
     def refuse_same_work(self) -> None:
