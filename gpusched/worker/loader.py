@@ -82,10 +82,8 @@ class BaseLoader(ABC):
         self.before = (0.0, 0)
         #: Passes of this launch in which an optimizer has stepped, and in which none has.
         self.passes_trained = self.passes_untrained = 0
-        #: Lines of the script that have asked for the length outside of a loop, where one atom has another: for that of
-        #: one atom; and, after ``trial.track`` or a first epoch, for that of this launch.
+        #: Line of the script that has asked for the length before it trains, where one atom has another.
         self.length_read_at: str | None = None
-        self.own_length_read_at: str | None = None
         #: The ``DataLoader`` that ``trial.prepare`` was given, whose attributes this one has too, and the script's
         #: line; whether it was read the last time, whole on every rank, as this one is where no gradients are recorded:
         #: for evaluation.
@@ -105,13 +103,9 @@ class BaseLoader(ABC):
         if self._reads_given:
             return len(self.given)
         now = self._epoch_batches()
-        if self.is_running or self.base_length in (None, now):
+        if self.is_running or self.is_set_up or self.base_length in (None, now):
             return now
-        place = ":".join(map(str, script_line()))
-        if self.is_set_up:
-            self.own_length_read_at = place
-            return now
-        self.length_read_at = place
+        self.length_read_at = ":".join(map(str, script_line()))
         return self.base_length or now
 
     @abstractmethod

@@ -242,15 +242,7 @@ class TrialSetup:
 
         Raises:
             TypeError: ``ReduceLROnPlateau``, which goes by metrics, or an object without those methods.
-            RuntimeError: The script has asked for the length of a loader too late to get that of one atom.
         """
-        training = self._training
-        places = (loader.own_length_read_at for loader in training.loaders)
-        if (place := next(filter(None, places), None)) and not training.keeps_global_batch:
-            raise RuntimeError(
-                f"{place}: len(loader) after trial.track, or a first epoch, is the number on the atoms of this launch, "
-                f"and a schedule is counted in steps of one atom: write trial.steps_per_epoch(loader)"
-            )
         if counts_atoms(scheduler):
             raise TypeError(
                 "trial.schedule takes the scheduler itself: accelerator.prepare has made one that counts the steps of "
@@ -263,6 +255,7 @@ class TrialSetup:
                 f"trial.schedule takes a scheduler that is stepped once for each optimizer step, not "
                 f"{type(scheduler).__name__}: step it once an epoch, as it is"
             )
+        training = self._training
         made = Schedule(scheduler, training.global_batches, steps_per_epoch, training.loaders)
         training.add_schedule(made)
         return made

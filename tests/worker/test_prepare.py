@@ -285,9 +285,7 @@ def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:
     loader: Any = DataLoader(regression(48), batch_size=4, shuffle=True)
     model, optimizer, loader = trial.prepare(model, optimizer, loader)
     accumulated = 3 if "accumulating" in kind else 1
-    if "after track" in kind:
-        trial.track(model=model)
-    elif "looked at before" in kind:
+    if "looked at before" in kind:
         next(iter(loader))
     length = epochs * len(loader) // accumulated
     made: Any = CosineAnnealingLR(optimizer, T_max=length)
@@ -372,14 +370,6 @@ def test_7_a_schedule_with_numbers_of_the_ranks_is_refused_on_another_number(
         values(run_ranks(scheduled, 1, bench, 1, ("function",)))
     for rank in run_ranks(scheduled, 2, bench, 2, ("function",)):
         assert "leave the number of ranks out of them" in rank.error
-
-
-def test_7_a_schedule_as_long_as_this_launch_has_batches_is_refused(bench: Bench) -> None:
-    """The schedule was over at half of the training on two ranks, and a cosine turned back."""
-    run_rank(scheduled, bench, 1, "after track")  # right on one rank
-    for rank in run_ranks(scheduled, 2, bench, 2, ("after track",)):
-        assert "write trial.steps_per_epoch(loader)" in rank.error, rank.error
-        assert "test_prepare.py:" in rank.error
 
 
 def prepared_anew() -> int:
