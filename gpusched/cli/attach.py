@@ -30,8 +30,6 @@ from gpusched.protocol import Lines, Shown
 if TYPE_CHECKING:
     from gpusched.dashboard.app import Act, Why
 
-#: How long a daemon may hold its lock without taking anybody's call before those who follow give up.
-MUTE_S = 60.0
 #: How long those who follow wait for one answer before they look at the lock again.
 LOOK_S = 5.0
 
@@ -174,19 +172,13 @@ class Stream:
 
         Where a daemon ends without a word, continue with the next one, until the search is over or has no daemon.
         """
-        silent_since_s = time.monotonic()
         while True:
             for frame in self._frames("follow", silence_s=0.3):
-                silent_since_s = time.monotonic()
                 if frame is None or isinstance(frame, Lines):
                     yield frame
             if self.over or not find.has_daemon(self._paths):
                 return
-            if time.monotonic() - silent_since_s > MUTE_S:
-                raise GpuschedError(
-                    f"{self._paths.root.name}: the daemon has not answered for a minute; {self._paths.log} may say why"
-                )
-            # The daemon is about to end, or another has just begun: both take a moment.
+            # The daemon is about to end, has just begun, or waits for its disk.
             yield None
             time.sleep(0.05)
 

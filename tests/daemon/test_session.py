@@ -82,15 +82,11 @@ def test_a_daemon_that_listens_and_says_nothing_is_an_error_of_its_own(
     """Stopped, or on a disk that takes seconds: neither the person nor gpusched has done anything wrong."""
     monkeypatch.setattr(session, "PATIENCE_S", 0.1)
     monkeypatch.setattr(attach, "LOOK_S", 0.1)
-    monkeypatch.setattr(attach, "MUTE_S", 0.3)
     lock = hold(paths)
-    for asked in (
-        lambda: session.view(paths),
-        lambda: session.ask(paths, "stop"),
-        lambda: list(attach.Stream(paths).lines()),
-    ):
+    for asked in (lambda: session.view(paths), lambda: session.ask(paths, "stop")):
         with pytest.raises(GpuschedError, match="has not answered for"):
             asked()
+    assert next(attach.Stream(paths).lines()) is None, "a follower waits for it"
     assert attach.Interrupts(paths)().startswith("stopping"), "it is sent, and read in time"
     os.close(lock)
 
