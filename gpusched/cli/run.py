@@ -194,7 +194,6 @@ _VALUES = "a hyperparameter's value; a word without '=' names the search"
     argument("values", _VALUES, metavar="KEY=VALUE", nargs="*"),
     argument("--outside", "allow values outside the space"),
     common.DIR,
-    lines="configuration",
 )
 def try_(args: argparse.Namespace) -> int:
     """Try a configuration in a running search: the configuration is the next trial to start.
