@@ -76,7 +76,7 @@ def remarks(view: Standing) -> Text:
     """Word what the policy notes and what is wrong, a line each; empty where there is nothing."""
     told = [*view.warnings, *device_notes(view)]
     if view.state == "interrupted":
-        told.append("no daemon runs this search; 'gpusched resume' continues it")
+        told.append(f"no daemon runs this search; 'gpusched resume {view.experiment}' continues it")
     lines = [Text(note, "cyan") for note in view.notes]
     return Text("\n").join([*lines, *(Text(f"! {text}", "bold yellow") for text in told)])
 

@@ -106,7 +106,8 @@ def test_before_the_first_view_and_without_a_daemon() -> None:
     assert "waiting for the daemon .." in shown(None)
     view = replace(EXPLORING, notes=("entrance is closed",), state="interrupted", daemon_pid=None)
     screen = shown(view)
-    assert "! no daemon runs this search; 'gpusched resume' continues it" in screen
+    how = f"'gpusched resume {view.experiment}' continues it"
+    assert f"! no daemon runs this search; {how}" in screen
     assert "entrance is closed" in screen
 
 
