@@ -25,7 +25,15 @@ from gpusched.errors import GpuschedError
 from gpusched.folder import find
 from gpusched.folder.files import read_json
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.text import count, flat, hparam_texts, show_duration, show_hparams, show_metric
+from gpusched.text import (
+    count,
+    flat,
+    hparam_texts,
+    log_line,
+    show_duration,
+    show_hparams,
+    show_metric,
+)
 
 
 @common.command(common.TRIAL)
@@ -33,7 +41,7 @@ def explain(args: argparse.Namespace) -> int:
     """Explain why a trial is where it is, and how it came there."""
     paths = common.experiment(args)
     answer = session.explanation(paths, session.trial_number(args.trial))
-    words = (common.paragraph(line, rest=" " * 15) for line in answer["lines"])
+    words = (common.paragraph(log_line(line), rest=" " * 15) for line in answer["lines"])
     return common.tell(args, answer["data"], "\n".join(words))
 
 

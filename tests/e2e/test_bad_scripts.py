@@ -54,6 +54,7 @@ def test_a_script_that_always_fails_is_given_up(sandbox: Sandbox) -> None:
     )
     assert result.code == 3, result.text
     assert FAULTS[fault] in result.text
+    assert "\x1b" not in sandbox.call("explain", "0").text
     trials = sandbox.view()["trials"]
     assert {trial["state"] for trial in trials} <= {"failed", "stopped"}
     # Given up after max_failures (3), not after 20; the two that ran beside it may have failed as well.

@@ -12,7 +12,7 @@ import gpusched
 trial = gpusched.init()
 fault = trial.hparams.fault
 if fault == "before the loop":
-    raise RuntimeError("the data set is missing")
+    raise RuntimeError("\x1b[31mthe data set is missing")
 if fault == "silent":
     sys.exit(0)
 if fault == "exit code":
