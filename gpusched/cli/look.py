@@ -81,8 +81,6 @@ def lines(view: Standing, *, everything: bool = False) -> list[str]:
 
 def trials(view: Standing, most: int | None) -> list[str]:
     """Word the trials, the best first, at most so many, as a table below an empty line."""
-    first = _first_failure(view)
-    told = None if first is None else first.error
     shown = view.trials[:most]
     head = ("trial", "state", "step", view.metric, "atoms", "launches", "hparams")
     rows = [
@@ -93,15 +91,16 @@ def trials(view: Standing, most: int | None) -> list[str]:
             show_metric(trial.metric),
             trial.atoms or "-",
             trial.incarnation,
-            show_hparams(trial.hparams) if trial.error in (None, told) else trial.error,
+            show_hparams(trial.hparams),
         )
         for trial in shown
     ]
     out = ["", common.table(head, rows, ("trial", "step", view.metric, "atoms", "launches"))]
     if more := sum(view.trial_counts.values()) - len(shown):
+        name = _argument(view)
         are_all_there = len(shown) < len(view.trials) == sum(view.trial_counts.values())
-        where = "status --all' shows" if are_all_there else "export --trials' lists"
-        out.append(f"... and {more} more ('gpusched {where} them)")
+        how = f"status{name} --all' shows" if are_all_there else f"export{name} --trials' lists"
+        out.append(f"... and {more} more ('gpusched {how} them)")
     return out if shown else []
 
 
@@ -115,16 +114,25 @@ def _headline(view: Standing) -> str:
     return ", ".join(parts)
 
 
+#: Different errors of trials that are told.
+ERRORS = 4
+
+
 def failures(view: Standing) -> Iterator[str]:
-    """Say that trials failed, and why the first did."""
-    if (first := _first_failure(view)) is not None:
+    """Say how many trials failed, and why: the first trial of each error, for the first few errors."""
+    if found := _failed(view):
         failed = view.trial_counts.get("failed") or sum(t.error is not None for t in view.trials)
+        first = found[0]
         yield f"{count(failed, 'trial')} failed; the first, trial {first.id} at step {first.step}: {first.error}"
+    for trial in found[1:ERRORS]:
+        yield f"  another error, trial {trial.id} at step {trial.step}: {trial.error}"
 
 
-def _first_failure(view: Standing) -> TrialRow | None:
-    failed = (trial for trial in view.trials if trial.error)
-    return min(failed, key=lambda trial: trial.id, default=None)
+def _failed(view: Standing) -> list[TrialRow]:
+    """List the first trial of each error."""
+    latest_first = sorted(view.trials, key=lambda trial: -trial.id)
+    first = {trial.error: trial for trial in latest_first if trial.error}
+    return sorted(first.values(), key=lambda trial: trial.id)
 
 
 def _behind(better: UnsavedRow) -> str:
@@ -217,20 +225,19 @@ def _said(paths: ExperimentPaths, number: int) -> list[str]:
 
 # ---------------------------------------------------------------- the end of a run
 
-INTERRUPTED = (
-    "The search has no daemon: 'gpusched resume' continues it while there is time left, "
-    "'gpusched resume --deadline 30m' gives more."
-)
-
 
 def summary(view: Standing) -> str:
-    """Word the end in some lines of plain text."""
+    """Word the end in some lines of plain text; how an interrupted search continues is told with its failure."""
     if view.best is None:
         lines = [_outcome(view), "", *_no_winner(view)]
     else:
         told = (_outcome(view), *failures(view), *idle_shares(view))
         lines = [*told, "", *_winner(view, view.best)]
     return "\n".join(lines)
+
+
+def _argument(view: Standing) -> str:
+    return find.argument(ExperimentPaths(Path(view.folder))) if view.folder else ""
 
 
 def _outcome(view: Standing) -> str:
@@ -257,28 +264,30 @@ def _winner(view: Standing, best: BestRow) -> Iterator[str]:
     if view.best_unsaved is not None:
         yield f"B{_behind(view.best_unsaved)[1:]}."
     yield ""
-    if view.state == "interrupted":
-        yield INTERRUPTED
-    else:
-        name = find.argument(ExperimentPaths(Path(view.folder)))
-        story = f"gpusched explain {best.trial}{name}"
-        yield f"  {f'gpusched best{name}':<{len(story)}}  how to load the model"
-        yield f"  {story}  the trial's story"
-        yield f"  {f'gpusched report{name}':<{len(story)}}  plots of the whole search"
+    if view.state != "interrupted":
+        name = _argument(view)
+        ways = {
+            f"best{name}": "how to load the model",
+            f"explain {best.trial}{name}": "the trial's story",
+            f"report{name}": "plots of the whole search",
+            f"resume{name} --deadline +1h": "an hour more",
+        }
+        for way, what in ways.items():
+            yield f"  gpusched {way:<{max(map(len, ways))}}  {what}"
 
 
 def _no_winner(view: Standing) -> Iterator[str]:
     """Say why no model was found, as far as that can be told, and what to do."""
-    name = find.argument(ExperimentPaths(Path(view.folder)))
-    if (first := _first_failure(view)) is not None:
-        yield f"No trial left a model. The first failure, of trial {first.id} at step {first.step}:"
-        yield f"  {first.error}"
+    name = _argument(view)
+    if failed := _failed(view):
+        yield "No trial left a model."
+        yield from failures(view)
         yield (
-            f"'gpusched logs {first.id}{name}' shows what the trial printed. Mend the script or the recipe and run "
-            f"again."
+            f"'gpusched logs {failed[0].id}{name}' shows what the trial printed. Mend the script or the recipe and "
+            f"run again."
         )
     elif view.state == "interrupted":
-        yield INTERRUPTED
+        return
     elif (view.ending or "").endswith("by the user") and not any(t.step for t in view.trials):
         yield "The search was ended before a trial had reported a step."
         if view.time_left_s:

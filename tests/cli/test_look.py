@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,9 +46,10 @@ def test_the_winner_and_where_it_lies() -> None:
         "  optimizer.decay  0.001",
         "  checkpoint       /data/runs/digits-0714-1532/best/checkpoint",
         "",
-        "  gpusched best /data/runs/digits-0714-1532       how to load the model",
-        "  gpusched explain 0 /data/runs/digits-0714-1532  the trial's story",
-        "  gpusched report /data/runs/digits-0714-1532     plots of the whole search",
+        "  gpusched best /data/runs/digits-0714-1532                   how to load the model",
+        "  gpusched explain 0 /data/runs/digits-0714-1532              the trial's story",
+        "  gpusched report /data/runs/digits-0714-1532                 plots of the whole search",
+        "  gpusched resume /data/runs/digits-0714-1532 --deadline +1h  an hour more",
     ]
 
 
@@ -56,8 +58,8 @@ def test_no_trial_succeeded() -> None:
     # They reported a step before they failed, but nothing of it was saved.
     view = replace(scene.play().view(daemon_pid=None), best=None)
     told = summary(view)
-    assert "No trial left a model. The first failure, of trial 0 at step 1:" in told
-    assert "  ValueError: trial 0 cannot be: loss is negative" in told
+    assert "model.\n3 trials failed; the first, trial 0 at step 1: ValueError" in told
+    assert "\n  another error, trial 2 at step 1: ValueError: trial 2 cannot be: loss" in told
     assert "'gpusched logs 0 /data/runs/digits-0714-1532' shows" in told
 
 
@@ -94,11 +96,12 @@ def test_a_search_that_a_person_ended_early_blames_nothing() -> None:
     assert "resume" not in summary(replace(view, time_left_s=0.0))
 
 
-def test_interrupted_says_how_to_go_on() -> None:
-    view = Scene().play(10).view(daemon_pid=None)
-    assert "was interrupted after" in summary(view)
-    assert "'gpusched resume'" in summary(view)
-    assert "'gpusched resume'" in summary(replace(view, best=None))
+@pytest.mark.parametrize("changes", [{}, {"best": None}])
+def test_how_an_interrupted_search_continues_is_said_once_with_its_failure(changes: Any) -> None:
+    told = summary(replace(Scene().play(10).view(daemon_pid=None), **changes))
+    assert "was interrupted after" in told
+    assert "resume" not in told
+    assert "No trial" not in told
 
 
 def test_stopped_by_a_person_is_said() -> None:
@@ -140,8 +143,8 @@ def test_why_it_ended_and_failed_stands_above_a_table_of_twenty() -> None:
 
 
 def test_all_of_them_and_a_search_that_runs() -> None:
-    """An error that stands above the table is not repeated in it: the configuration says more."""
-    again = replace(FAILED, id=40, hparams={"lr": 0.1})
+    """Each error stands above the table, once; in the table the configuration says more."""
+    again = replace(FAILED, id=42, hparams={"lr": 0.1})
     other = replace(FAILED, id=41, error="rank 1: killed by SIGSEGV", hparams={"lr": 0.2})
     running = replace(VIEW, state="running", ending=None, time_left_s=75.0, daemon_pid=7)
     running = replace(running, trials=(*VIEW.trials, again, other), warnings=("a full disk",))
@@ -151,10 +154,12 @@ def test_all_of_them_and_a_search_that_runs() -> None:
     assert told[0] == "digits-1: running, policy asha, 1 min 15 s left, daemon 7"
     assert told[3:5] == ["     25%  no step fits", "note: R is 81"]
     assert told[5:7] == ["note: a full disk", "note: GPU 0: slowed by heat"]
+    assert told[7].startswith("3 trials failed; the first, trial 3 at step 2: rank 0: ValueError")
+    assert told[8] == "  another error, trial 41 at step 0: rank 1: killed by SIGSEGV"
     assert "more (--all" not in told[-1]
     *_, repeated, last = told[-1].splitlines()
     assert repeated.endswith("lr=0.1")
-    assert last.endswith("rank 1: killed by SIGSEGV")
+    assert last.endswith("lr=0.2")
     assert "\n".join(told).count("train.py:4: bad") == 1
 
 
@@ -181,7 +186,7 @@ def test_an_export_has_every_trial_and_metric_and_a_table_says_how_many_it_leave
     assert [row["trial"] for row in rows] == [*range(trials)]
     assert view["metric"] in rows[0]
     assert main(["status", str(folder), "--all"]) == 0
-    more = f"... and {trials - 200} more ('gpusched export --trials' lists them)"
+    more = f"... and {trials - 200} more ('gpusched export {folder} --trials' lists them)"
     assert capsys.readouterr().out.splitlines()[-1] == more
 
 
