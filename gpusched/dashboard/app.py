@@ -103,9 +103,8 @@ class Dashboard(App[Why]):
         self._feed = Feed(frames, self._post)
         self._answers = Answers(sources or {}, self._post)
         self.failure: BaseException | None = None
-        #: The newest standing, and the one that is on the screen.
+        #: The newest standing.
         self.view: Standing | None = None
-        self._drawn: Standing | None = None
         self._trials, self._tabs = TrialTable(), TabbedContent(id="side")
         self._is_stale = False
         self._heard_at = time.monotonic()
@@ -211,7 +210,6 @@ class Dashboard(App[Why]):
         rows = max(2, self.size.height // 4)
         self.query_one("#atoms", Static).update(panels.strip(view, width, rows))
         self.query_one("#remarks", Static).update(panels.remarks(view))
-        self._drawn = view
         self._trials.show(view)
         self._fill_side()
 
@@ -226,7 +224,7 @@ class Dashboard(App[Why]):
 
     def _fill_side(self) -> None:
         """Show the open tab."""
-        if (view := self._drawn) is None or not self.is_running:
+        if (view := self.view) is None or not self.is_running:
             return
         tab, number = self._tabs.active, self._trials.under
         found = self._answers.about(tab, number)

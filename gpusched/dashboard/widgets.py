@@ -5,7 +5,6 @@ Hyperparameters stand before launches; what has no room is reached by scrolling 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -20,14 +19,6 @@ from gpusched.text import clean, flat, hparam_texts, show_hparams, show_metric
 
 #: Columns before the hyperparameters, and behind them.
 FIRST, LAST = ("trial", "state", "step", "metric", "atoms"), ("launches",)
-
-
-@dataclass(frozen=True, slots=True)
-class TableChoice:
-    """Choices of the person who watches. ``sort``: name of a column; ``wanted``: see ``is_wanted``."""
-
-    sort: str = "metric"
-    wanted: str = ""
 
 
 def columns(view: Standing) -> list[str]:
@@ -74,22 +65,22 @@ def cells(view: Standing, trial: TrialRow, names: list[str], colour: str | None)
     ]
 
 
-def order(view: Standing, choice: TableChoice) -> list[TrialRow]:
-    """Choose and sort the trials; those without a value in the column come last."""
-    found = [trial for trial in view.trials if is_wanted(trial, choice.wanted)]
-    known = [trial for trial in found if value(trial, choice.sort) is not None]
-    numbers = all(isinstance(value(trial, choice.sort), int | float) for trial in known)
+def order(view: Standing, column: str = "metric", wanted: str = "") -> list[TrialRow]:
+    """Choose the trials (see ``is_wanted``) and sort them; those without a value in the column come last."""
+    found = [trial for trial in view.trials if is_wanted(trial, wanted)]
+    known = [trial for trial in found if value(trial, column) is not None]
+    numbers = all(isinstance(value(trial, column), int | float) for trial in known)
 
     def key(trial: TrialRow) -> Any:
-        here = value(trial, choice.sort)
-        if choice.sort == "state":
+        here = value(trial, column)
+        if column == "state":
             return STATES.index(here) if here in STATES else len(STATES)
         return here if numbers else str(here)
 
-    falls = choice.sort in ("metric", "step", "atoms", "launches")
-    falls = falls and not (choice.sort == "metric" and view.mode == "min")
+    falls = column in ("metric", "step", "atoms", "launches")
+    falls = falls and not (column == "metric" and view.mode == "min")
     known.sort(key=key, reverse=falls)
-    return known + [trial for trial in found if value(trial, choice.sort) is None]
+    return known + [trial for trial in found if value(trial, column) is None]
 
 
 def is_wanted(trial: TrialRow, wanted: str) -> bool:
@@ -114,29 +105,31 @@ class TrialTable(DataTable[Text]):
 
     def __init__(self) -> None:
         super().__init__(id="trials", cursor_type="row", fixed_columns=1)
-        self.choice = TableChoice()
+        #: Choices of the person who watches: the column that sorts, and which trials are shown.
+        self.sorted_by, self.wanted = "metric", ""
         #: The trial that a person chose, followed wherever the order takes it; None: the cursor stays at the top.
         self.chosen: int | None = None
         self.under: int | None = None
         self._view: Standing | None = None
 
-    def choose(self, **changes: Any) -> None:
+    def choose(self, *, sorted_by: str | None = None, wanted: str | None = None) -> None:
         """Change the order, or which trials are wanted."""
-        self.choice = replace(self.choice, **changes)
+        self.sorted_by = sorted_by or self.sorted_by
+        self.wanted = self.wanted if wanted is None else wanted
         if self._view is not None:
             self.show(self._view)
 
     def action_next_column(self) -> None:
         names = [str(key.value) for key in self.columns] or ["metric"]
-        place = names.index(self.choice.sort) if self.choice.sort in names else 0
-        self.choose(sort=names[(place + 1) % len(names)])
+        place = names.index(self.sorted_by) if self.sorted_by in names else 0
+        self.choose(sorted_by=names[(place + 1) % len(names)])
 
     def show(self, view: Standing) -> None:
         """Bring the rows up to date, in order; the cursor stays with the chosen trial, or at the top."""
         self._view = view
         names = columns(view)
         self._head(view, names)
-        trials = order(view, self.choice)
+        trials = order(view, self.sorted_by, self.wanted)
         painted = marks.colours(view)
         place = {trial.id: number for number, trial in enumerate(trials)}
         for row_key in [key for key in self.rows if int(key.value or 0) not in place]:
@@ -164,7 +157,7 @@ class TrialTable(DataTable[Text]):
             for name in names:  # with room for the mark
                 self.add_column(Text(f"{view.metric if name == 'metric' else name} "), key=name)
         for key, column in self.columns.items():
-            mark = "▾" if key.value == self.choice.sort else " "
+            mark = "▾" if key.value == self.sorted_by else " "
             column.label = Text(column.label.plain[:-1] + mark)
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
@@ -173,7 +166,7 @@ class TrialTable(DataTable[Text]):
             self.chosen = self.under = int(number)
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
-        self.choose(sort=str(event.column_key.value))
+        self.choose(sorted_by=str(event.column_key.value))
 
 
 class YesOrNo(ModalScreen[bool]):

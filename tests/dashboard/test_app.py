@@ -13,7 +13,7 @@ from textual.widgets import DataTable, TabbedContent
 from gpusched.dashboard import panels, widgets
 from gpusched.dashboard.app import Dashboard, Why
 from gpusched.dashboard.model import DeviceRow, IdleRow, Standing
-from gpusched.dashboard.widgets import TableChoice, TrialTable
+from gpusched.dashboard.widgets import TrialTable
 from gpusched.errors import InputError
 from tests.dashboard.driving import Steps, drive, screen_of
 from tests.dashboard.scene import recorded
@@ -208,7 +208,7 @@ def test_the_cursor_stays_on_the_chosen_trial_whatever_the_order() -> None:
         assert grid.chosen == under(app)
         await pilot.click("#trials", offset=(3, 0))
         await pilot.pause()
-        assert grid.choice.sort == "trial"
+        assert grid.sorted_by == "trial"
 
     drive(EXPLORING, steps)
 
@@ -224,7 +224,7 @@ def test_the_cursor_stays_on_the_chosen_trial_whatever_the_order() -> None:
     ],
 )
 def test_a_filter_of_states_and_words(wanted: str, count: int) -> None:
-    found = widgets.order(EXPLORING, TableChoice(wanted=wanted))
+    found = widgets.order(EXPLORING, wanted=wanted)
     assert len(found) == count
 
 
@@ -245,7 +245,7 @@ def test_any_column_sorts_and_trials_without_a_value_come_last(column: str) -> N
         EXPLORING,
         trials=(*EXPLORING.trials, replace(EXPLORING.trials[0], id=99, metric=None, hparams={})),
     )
-    trials = widgets.order(view, TableChoice(sort=column))
+    trials = widgets.order(view, column)
     known = [widgets.value(t, column) is not None for t in trials]
     assert known == sorted(known, reverse=True)
     assert len(trials) == len(view.trials)
