@@ -84,16 +84,10 @@ def order(view: Standing, column: str = "metric", wanted: str = "") -> list[Tria
 
 
 def is_wanted(trial: TrialRow, wanted: str) -> bool:
-    """Tell whether a trial has every word: a state, ``live``, or a part of its number, hyperparameters or error."""
-    return all(_has(trial, word) for word in wanted.lower().split())
-
-
-def _has(trial: TrialRow, word: str) -> bool:
-    if word == "live":
-        return trial.is_live
-    if word in STATES:
-        return trial.state == word
-    return word in f"{trial.id} {show_hparams(trial.hparams)} {trial.error or ''}".lower()
+    """Tell whether a trial has every word: in its state, ``live``, its number, hyperparameters or error."""
+    live = "live" if trial.is_live else ""
+    has = f"{trial.id} {trial.state} {live} {show_hparams(trial.hparams)} {trial.error or ''}"
+    return all(word in has.lower() for word in wanted.lower().split())
 
 
 class TrialTable(DataTable[Text]):

@@ -218,6 +218,7 @@ def test_the_cursor_stays_on_the_chosen_trial_whatever_the_order() -> None:
     [
         ("running", 4),
         ("live", 4),
+        ("runn", 4),
         ("paused adam", 12),
         ("name=SGD paused", 9),
         ("zzz", 0),
