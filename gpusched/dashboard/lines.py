@@ -8,7 +8,6 @@ second are not news.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ from gpusched.core.events import (
 )
 from gpusched.core.state import DEADLINE, State
 from gpusched.core.trial import TrialRecord, TrialState
+from gpusched.dashboard.model import DeviceRow
 from gpusched.text import (
     clean,
     count,
@@ -116,10 +116,9 @@ def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterat
 
 def _quarantined(device: str, why: str) -> Record:
     reason = clean(why)
-    label, _, rest = reason.partition(": ")
-    if not re.fullmatch(r"GPU [\d/+]+", label) or not rest:
-        label, rest = device, reason
-    return _record("quarantined", f"{label} is quarantined: {rest}", device=device, reason=reason)
+    name = DeviceRow(id=device, label=reason).name  # a GPU's reason begins with its number
+    text = f"{name} is quarantined: {reason.removeprefix(f'{name}: ')}"
+    return _record("quarantined", text, device=device, reason=reason)
 
 
 def _decided(trial: TrialRecord) -> Iterator[Record]:

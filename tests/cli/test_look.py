@@ -14,7 +14,6 @@ import pytest
 from gpusched.cli import main
 from gpusched.cli.afterwards import _of_trial, records
 from gpusched.cli.look import lines, summary
-from gpusched.core.events import UserAsked
 from gpusched.daemon import session
 from gpusched.dashboard.model import AtomCounts, DeviceRow, Standing, TrialRow
 from gpusched.folder.paths import ExperimentPaths
@@ -102,12 +101,6 @@ def test_how_an_interrupted_search_continues_is_said_once_with_its_failure(chang
     assert "was interrupted after" in told
     assert "resume" not in told
     assert "No trial" not in told
-
-
-def test_stopped_by_a_person_is_said() -> None:
-    scene = Scene().play(10)
-    scene.tell(UserAsked(at=10.1, verb="stop"))
-    assert "is over (stopped by the user) after" in summary(scene.play().view(daemon_pid=None))
 
 
 def test_a_winner_does_not_hide_that_others_failed() -> None:
