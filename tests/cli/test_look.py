@@ -148,7 +148,7 @@ def test_all_of_them_and_a_search_that_runs() -> None:
     assert told[3:5] == ["     25%  no step fits", "note: R is 81"]
     assert told[5:7] == ["note: a full disk", "note: GPU 0: slowed by heat"]
     assert told[7].startswith("3 trials failed; the first, trial 3 at step 2: rank 0: ValueError")
-    assert told[8] == "  another error, trial 41 at step 0: rank 1: killed by SIGSEGV"
+    assert told[8] == "  another error, trial 41 at step 2: rank 1: killed by SIGSEGV"
     assert "more (--all" not in told[-1]
     *_, repeated, last = told[-1].splitlines()
     assert repeated.endswith("lr=0.1")
