@@ -24,6 +24,7 @@ from gpusched.errors import DamagedState, InputError
 from gpusched.folder.files import FULL, Reserve, Room, read_json, write_durably
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import read_claim
+from gpusched.processes.identity import start
 
 #: How often the disk is looked at.
 LOOK_EVERY_S = 2.5
@@ -67,7 +68,7 @@ class Needs:
 
 
 def _in_a_thread(work: Callable[[], None]) -> None:
-    threading.Thread(target=work, name="gpusched-storage", daemon=True).start()
+    start(threading.Thread(target=work, name="gpusched-storage", daemon=True))
 
 
 class Storage:

@@ -84,18 +84,27 @@ def read_each(pids: Iterable[int], read: Callable[[int], T]) -> dict[int, T]:
     while left:
         answered: SimpleQueue[T] = SimpleQueue()
         reader = threading.Thread(target=_read_all, args=(tuple(left), read, answered), daemon=True)
-        reader.start()
+        start(reader)
         try:
             while left:
                 answers[left[0]] = answered.get(timeout=PATIENCE_S)
                 left.popleft()
-            reader.join()
+            if reader.is_alive():
+                reader.join()
         except Empty:
             pid = left.popleft()
             _silent[pid] = start_time(pid)
             if not answered.empty():  # just now
                 _silent.pop(pid, None)
     return answers
+
+
+def start(thread: threading.Thread) -> None:
+    """Start a thread; on a machine at its limit of threads its work is done here, before this returns."""
+    try:
+        thread.start()
+    except RuntimeError:
+        thread.run()
 
 
 def _read_all(pids: Iterable[int], read: Callable[[int], T], answered: SimpleQueue[T]) -> None:

@@ -184,6 +184,14 @@ def stuck(start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, 
     freed.set()
 
 
+def test_where_no_thread_can_start_processes_are_read_all_the_same(start: Start) -> None:
+    process, usual = start(), threading.stack_size(1 << 46)  # more than there are addresses
+    try:
+        assert "sleep" in command_of(process.pid)
+    finally:
+        threading.stack_size(usual)
+
+
 def test_a_process_that_cannot_be_read_holds_nobody_up(
     start: Start, tmp_path: Path, stuck: tuple[int, threading.Event]
 ) -> None:
