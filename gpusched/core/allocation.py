@@ -30,6 +30,8 @@ class DeviceSlot:
     """One device. ``trial``: who holds it, or, while it is DRAINING, who used it last."""
 
     id: str
+    #: The name for people.
+    label: str
     island: int = 0
     state: DeviceState = DeviceState.FREE
     trial: int | None = None
@@ -50,16 +52,22 @@ class DeviceTable:
         self.free, self.draining = self.by_state[FREE], self.by_state[DRAINING]
         self.quarantined = self.by_state[DeviceState.QUARANTINED]
 
-    def join(self, ids: Sequence[str], islands: Mapping[str, int]) -> None:
+    def join(
+        self, ids: Sequence[str], islands: Mapping[str, int], labels: Mapping[str, str]
+    ) -> None:
         """Add FREE devices; those that are known already stay as they are."""
         for name in ids:
             if name not in self.slots:
-                self.slots[name] = DeviceSlot(name, islands.get(name, 0))
+                self.slots[name] = DeviceSlot(name, labels.get(name, name), islands.get(name, 0))
                 self.free.add(name)
 
     @property
     def total(self) -> int:
         return len(self.slots)
+
+    def named(self, ids: Sequence[str]) -> str:
+        """Name devices for people."""
+        return ", ".join(self.slots[name].label for name in ids)
 
     def counts(self) -> dict[str, int]:
         """Count the devices in each state."""

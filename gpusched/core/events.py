@@ -34,6 +34,8 @@ class DevicesJoined(Event, kw_only=True):
     devices: tuple[str, ...]
     islands: Mapping[str, int] = field(default_factory=dict)
     unusable: Mapping[str, str] = field(default_factory=dict)
+    #: Names for people, of devices whose id is none: ``GPU 3`` rather than its UUID.
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 class TrialUp(Event, kw_only=True):

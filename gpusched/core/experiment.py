@@ -188,7 +188,7 @@ class Experiment:
     def _joined(self, event: events.DevicesJoined) -> None:
         state = self.state
         is_first = not state.devices.slots
-        state.devices.join(event.devices, event.islands)
+        state.devices.join(event.devices, event.islands, event.labels)
         for name, reason in event.unusable.items():
             state.devices.quarantine(name, reason)
         if not is_first:

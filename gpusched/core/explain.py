@@ -94,7 +94,7 @@ def _why(state: State, trial: TrialRecord) -> str:
         case S.STARTING:
             return _why_starting(state, trial)
         case S.RUNNING:
-            return f"trains on {trial.size_in_words} ({', '.join(trial.devices)})"
+            return f"trains on {trial.size_in_words} ({state.devices.named(trial.devices)})"
         case S.YIELDING:
             if (after := trial.after) is None:
                 return ""
@@ -113,8 +113,8 @@ def _why(state: State, trial: TrialRecord) -> str:
 def _why_starting(state: State, trial: TrialRecord) -> str:
     waits = [name for name in trial.devices if state.devices.slots[name].state.value == "draining"]
     if waits:
-        return f"waits until the release of {', '.join(waits)} is confirmed"
-    return f"processes start on {', '.join(trial.devices)}"
+        return f"waits until the release of {state.devices.named(waits)} is confirmed"
+    return f"processes start on {state.devices.named(trial.devices)}"
 
 
 def _where_to(to: TrialState) -> str:

@@ -315,4 +315,6 @@ class Transitions:
             exits.settle_for_less(self._state, trial)
             self.launch_if_ready(trial)
         elif is_used:  # the incarnation cannot continue
-            self.kill(trial, grace_s=0.0, why=f"{device} was lost: {reason}")
+            label = self._state.devices.named([device])
+            why = f"{label} was lost: {reason.removeprefix(f'{label}: ')}"
+            self.kill(trial, grace_s=0.0, why=why)

@@ -26,7 +26,6 @@ from gpusched.core.events import (
 )
 from gpusched.core.state import DEADLINE, State
 from gpusched.core.trial import TrialRecord, TrialState
-from gpusched.dashboard.model import DeviceRow
 from gpusched.text import (
     clean,
     count,
@@ -77,23 +76,24 @@ def remark(at: float, text: str) -> Record:
 def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterator[Record]:
     match event:
         case DevicesJoined(devices=devices) if len(devices) < state.devices.total:
-            text = f"{', '.join(devices)} joined the search"
+            text = f"{state.devices.named(devices)} joined the search"
             yield _record("joined", text, devices=list(devices))
         case DevicesJoined(devices=devices, unusable=unusable):
             usable, left = len(devices) - len(unusable), show_duration(state.time_left_s)
             text = f"the search begins on {count(usable, 'atom')}; deadline in {left}"
             yield _record("began", text, atoms=usable)
             for device, why in unusable.items():
-                yield _quarantined(device, why)
+                yield _quarantined(state, device, why)
         case Reported(trial=number):
             if any(isinstance(command, Yield) and command.trial == number for command in commands):
                 yield from _decided(state.trials[number])
         case TrialExited():
             yield from _exited(event, state)
         case QuarantineChanged(device=device, reason=""):
-            yield _record("readmitted", f"{device} is in use again", device=device)
+            text = f"{state.devices.named([device])} is in use again"
+            yield _record("readmitted", text, device=device)
         case QuarantineChanged(device=device, reason=reason):
-            yield _quarantined(device, reason)
+            yield _quarantined(state, device, reason)
         case StorageChanged(low=low, what=what):
             yield _record("storage", clean(what), low=low)
         case DaemonResumed(epoch=epoch):
@@ -114,9 +114,8 @@ def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterat
             pass
 
 
-def _quarantined(device: str, why: str) -> Record:
-    reason = clean(why)
-    name = DeviceRow(id=device, label=reason).name  # a GPU's reason begins with its number
+def _quarantined(state: State, device: str, why: str) -> Record:
+    reason, name = clean(why), state.devices.named([device])
     text = f"{name} is quarantined: {reason.removeprefix(f'{name}: ')}"
     return _record("quarantined", text, device=device, reason=reason)
 

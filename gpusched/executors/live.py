@@ -69,6 +69,7 @@ def joined(devices: Sequence[Device], at: float) -> DevicesJoined:
         devices=tuple(device.id for device in devices),
         islands={device.id: device.island for device in devices},
         unusable={device.id: device.why_not for device in devices if not device.usable},
+        labels={one.id: one.label for one in devices if one.label not in ("", one.id)},
     )
 
 

@@ -14,7 +14,7 @@ DRAINING, QUARANTINED = DeviceState.DRAINING, DeviceState.QUARANTINED
 
 def make(count: int = 4, islands: dict[str, int] | None = None) -> DeviceTable:
     devices = DeviceTable()
-    devices.join([f"d{n}" for n in range(count)], islands or {})
+    devices.join([f"d{n}" for n in range(count)], islands or {}, {})
     return devices
 
 

@@ -7,6 +7,7 @@ import pytest
 from gpusched.core.commands import ConfirmRelease, Kill, Yield
 from gpusched.core.decisions import Pause, Resize, Resume, Start
 from gpusched.core.events import DevicesJoined
+from gpusched.core.explain import explain
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Finish, Script, SetTimer, launch
@@ -38,6 +39,16 @@ def test_what_cannot_be_used_at_the_start_begins_in_quarantine() -> None:
     assert slot.reason == "leased by another"
     script.wants(Start(1)).readmitted("d0").expect(launch(1, 1, "d0"))
     assert slot.reason == ""
+
+
+def test_people_read_the_name_of_a_device_that_has_one() -> None:
+    script = Script(devices=1).wants(Start(1))
+    joined = DevicesJoined(at=0.0, devices=("GPU-8a", "d1"), labels={"GPU-8a": "GPU 3"})
+    script.feed(joined).expect(SetTimer("deadline", 1000.0), launch(0, 1, "GPU-8a"))
+    told = explain(script.state, script.policy, 0)
+    assert told.why == "processes start on GPU 3"
+    script.quarantined("GPU-8a", "GPU 3: Xid 79").expect(Kill(0, 1, 0.0))
+    assert script.trial(0).doom.why == "GPU 3 was lost: Xid 79"
 
 
 def test_a_first_trial_waits_for_a_device_that_may_come_back() -> None:

@@ -101,7 +101,7 @@ AT_ONCE = ("unclean d0", "not an allowed size", "holds devices")
 def test_the_invariants_find(message: str) -> None:
     """Two trials, the first of which runs on d0."""
     state = make()
-    state.devices.join(["d0", "d1"], {})
+    state.devices.join(["d0", "d1"], {}, {})
     trial, _ = state.draw(), state.draw()
     state.devices.take(["d0"], 0)
     trial.devices, trial.incarnation = ("d0",), 1

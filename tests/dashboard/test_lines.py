@@ -142,8 +142,6 @@ def test_devices_daemons_and_people() -> None:
     told = Told(Scene(incidents=(broken, mended)))
     told.scene.play(5.1)
     assert told.last("quarantined")["text"] == "cpu:1 is quarantined: held by python (pid 9)"
-    share = lines._quarantined("GPU-89ab#1", "GPU 0 #1: held by pid 9")
-    assert share["text"] == "GPU 0 #1 is quarantined: held by pid 9"
     assert "cpu:1 was lost" in told.last("killed")["text"]
     told.scene.play(8)
     assert told.last("readmitted")["device"] == "cpu:1"
