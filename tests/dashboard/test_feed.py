@@ -13,6 +13,7 @@ from gpusched.dashboard.feed import LINES, Feed, Logs, LogTail
 from gpusched.dashboard.model import Standing, to_json
 from gpusched.errors import DamagedState, GpuschedError
 from gpusched.folder.paths import ExperimentPaths
+from tests.rig import PATIENCE_S
 
 RUNNING = Standing(experiment="x", daemon_pid=1)
 OVER = Standing(experiment="x", state="finished")
@@ -30,7 +31,7 @@ class Inbox:
             self.words.append((kind, value))
             self._came.notify_all()
 
-    def wait(self, kind: str, limit_s: float = 60.0) -> Any:
+    def wait(self, kind: str, limit_s: float = PATIENCE_S) -> Any:
         """Return the last value of this kind, once there is one; and forget all."""
         with self._came:
             assert self._came.wait_for(lambda: any(k == kind for k, _ in self.words), limit_s)
@@ -47,7 +48,7 @@ def inbox() -> Inbox:
 def test_views_pass_as_they_are_or_as_json_until_the_end(inbox: Inbox) -> None:
     feed = Feed(lambda: iter([to_json(RUNNING), None, RUNNING, OVER, RUNNING]), inbox)
     feed.start()
-    feed.join(60)
+    feed.join(PATIENCE_S)
     assert not feed.is_alive()
     assert inbox.words == [("view", RUNNING), ("view", RUNNING), ("view", OVER)]
 
@@ -77,7 +78,7 @@ def test_a_daemon_that_comes_back_is_found(inbox: Inbox) -> None:
     feed = Feed(frames, inbox)
     feed._is_over = Impatient()
     feed.start()
-    feed.join(60)
+    feed.join(PATIENCE_S)
     assert inbox.words == [
         ("view", RUNNING),
         ("note", "its daemon does not answer"),
@@ -94,7 +95,7 @@ def test_what_cannot_get_better_ends_it(inbox: Inbox, error: Exception) -> None:
 
     feed = Feed(frames, inbox)
     feed.start()
-    feed.join(60)
+    feed.join(PATIENCE_S)
     assert inbox.words == [("failed", error)]
 
 
@@ -103,7 +104,7 @@ def test_a_feed_is_stopped_while_it_waits(inbox: Inbox) -> None:
     feed.start()
     inbox.wait("view")
     feed.stop()
-    feed.join(60)
+    feed.join(PATIENCE_S)
     assert not feed.is_alive()
 
 

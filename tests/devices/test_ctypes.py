@@ -136,7 +136,6 @@ def test_the_parts_of_gpu_check_that_ask_the_driver(library: Path) -> None:
     facts, warm, context, killed, fault = told
     answers = {call["call"]: call for call in facts["calls"]}
     assert "used" in answers["nvmlDeviceGetMemoryInfo"]["answer"]
-    assert facts["attach_s"] >= 0
     assert warm["warm_imports"].endswith("[]"), "no file of the driver is open"
     assert context["listed"] == []
     assert killed["idle_bytes"] == killed["full_bytes"] == 4 << 20

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -208,7 +207,6 @@ def test_servers_end_with_their_last_shim_when_the_daemon_has_gone(own_lab: Lab)
     wait_for(lab.trial_folder(trial) / "ready-0")
     claim = read_claim(lab.paths.trial(trial).shim(1))
     lab.close()
-    time.sleep(0.2)  # nothing happens
     assert is_alive(claim.shim)
     os.kill(
         claim.shim.pid, signal.SIGTERM

@@ -73,7 +73,9 @@ def rehearsed(
     done = run(folder, words)
     assert done.stdout, done.stderr
     found = json.loads(done.stdout)["rehearsals"]
-    return {Path(one["hparams"]["file"]).name: one for one in found}
+    by_name = {Path(one["hparams"]["file"]).name: one for one in found}
+    assert by_name.keys() == set(names)
+    return by_name
 
 
 def test_a_port_trains_as_if_left_alone(rehearsed: dict[str, Any]) -> None:

@@ -46,7 +46,9 @@ def test_random_experiments_keep_every_invariant_and_replay(
 def _check_ending(played: Played, seed: int) -> None:
     state = played.experiment.state
     assert state.finished, f"seed {seed}"
-    last_save_s = max(LAST_SAVE_S, 2 * state.longest_save_s)  # of a trial that has reported the best
+    last_save_s = max(
+        LAST_SAVE_S, 2 * state.longest_save_s
+    )  # of a trial that has reported the best
     grace_s = state.rules.last_call_s + last_save_s + LONGEST_EXIT_S
     assert state.now <= state.rules.deadline_s + grace_s + 1e-6
     for trial in state.trials.values():
