@@ -121,7 +121,6 @@ class CheckpointStore:
             }
             if script_folder is not None:
                 facts = {**facts, "folder": True}
-                _replace_links(script_folder)
                 script_folder.rename(staged / FOLDER)
                 entries.update(_seal_folder(staged, FOLDER))
             manifest = {"step": step, **facts, "files": entries}
@@ -241,17 +240,12 @@ def verify(folder: Path, step: int, *, hashed: bool = True) -> Checkpoint:
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
-        check = manifest.pop("check")
-        entries = manifest.pop("files")
-        matches = check == _manifest_hash({**manifest, "files": entries})
-    except FileNotFoundError:
-        raise Damaged("it has no manifest") from None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise Damaged("its manifest cannot be read") from None
-    if not matches:
-        raise Damaged("its manifest does not match its own hash")
-    if manifest.pop("step", None) != step:
-        raise Damaged("its manifest is of another step")
+        check, found = manifest.pop("check"), _manifest_hash(manifest)
+        entries, is_sound = manifest.pop("files"), check == found and manifest.pop("step") == step
+    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        is_sound = False
+    if not is_sound:
+        raise Damaged("its manifest is missing, damaged or of another step")
     age_s = time.time() - (folder / MANIFEST).stat().st_mtime
     is_fresh = manifest.pop("boot", None) == boot_id() != "" and 0 <= age_s < FRESH_S
     for name, entry in entries.items() if hashed else ():
@@ -262,12 +256,13 @@ def verify(folder: Path, step: int, *, hashed: bool = True) -> Checkpoint:
 def _compare(path: Path, entry: Mapping[str, Any], *, is_fresh: bool) -> None:
     try:
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size != entry["bytes"]:
-                raise Damaged(f"{path.name} has another size than was written")
-            if not is_fresh and hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
-                raise Damaged(f"{path.name} is not what was written")
+            is_whole = os.fstat(file.fileno()).st_size == entry["bytes"] and (
+                is_fresh or hashlib.file_digest(file, "sha256").hexdigest() == entry["sha256"]
+            )
     except FileNotFoundError:
         raise Damaged(f"{path.name} is missing") from None
+    if not is_whole:
+        raise Damaged(f"{path.name} is not what was written")
 
 
 def _manifest_hash(manifest: Mapping[str, Any]) -> str:
@@ -283,15 +278,6 @@ def _write_file(path: Path, content: memoryview | bytes, *, synced: bool) -> dic
         if synced:
             os.fsync(descriptor)
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-
-
-def _replace_links(folder: Path) -> None:
-    """Put what it points to in the place of every link below ``folder``; a link to nothing goes."""
-    for path in [path for path in folder.rglob("*") if path.is_symlink()]:
-        target = path.resolve()
-        path.unlink()
-        if target.exists():
-            (shutil.copytree if target.is_dir() else shutil.copyfile)(target, path)
 
 
 def _seal_folder(checkpoint: Path, name: str) -> dict[str, dict[str, Any]]:

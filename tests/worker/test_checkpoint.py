@@ -3,7 +3,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import random
 import stat
 from pathlib import Path
 from typing import Any
@@ -183,14 +182,9 @@ def test_tensors_are_read_back_without_unpickling_code(store: CheckpointStore) -
     assert not proof.exists()
 
 
-def test_random_garbage_as_a_manifest(store: CheckpointStore) -> None:
+def test_garbage_as_a_manifest(store: CheckpointStore) -> None:
     commit(store, 1)
-    generator = random.Random(0)
     manifest = store.folder / "step-00000001" / "manifest.json"
-    for _ in range(200):
-        manifest.write_bytes(generator.randbytes(generator.randrange(200)))
-        with pytest.raises(Damaged):
-            verify(manifest.parent, 1)
     for text in (
         '{"check": 1}',
         '{"check": 1, "files": 2}',
