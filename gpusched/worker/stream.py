@@ -62,19 +62,12 @@ class _Reader(IterableDataset[Piece]):
     collate: Callable[[list[Any]], Any]
 
     def __iter__(self) -> Iterator[Piece]:
-        """Read the part of this worker from its place on, under random numbers of its own.
-
-        Raises:
-            ValueError: This epoch was begun in other parts.
-        """
+        """Read the part of this worker from its place on, under random numbers of its own."""
         info: Any = torch.utils.data.get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         place = Place(*self.places.get(worker, ()))
-        if place.taken and place.parts != workers:
-            raise ValueError(
-                f"trial.loader(..., num_workers=...): this epoch of the stream was begun in {place.parts} parts, one "
-                f"for each worker, and there are {workers} now: num_workers must be the same in every launch"
-            )
+        if place.parts != workers:
+            place = Place()  # this epoch was begun by another number of workers: it begins anew
         generators = OwnGenerators(derive_seed(self.seed, worker))
         with generators:
             source = iter(self.dataset)

@@ -151,21 +151,12 @@ def test_shares_of_the_last_batch_are_weighted(bench: Bench) -> None:
     assert (one["weights"][-1], other["weights"][-1]) == (2.0, 0.0)
 
 
-def another_number_of_workers() -> None:
-    trial = gpusched.init()
-    loader = trial.loader(Splitting(), batch_size=4, num_workers=trial.world_size)
-    model = nn.Linear(1, 1)
-    trial.track(model=model)
-    for number, _ in enumerate(loader):
-        if number == 1:
-            trial.report(accuracy=0)
-
-
-def test_a_stream_that_is_read_in_other_parts_in_mid_epoch_is_refused(bench: Bench) -> None:
+def test_a_stream_that_is_read_in_other_parts_begins_its_epoch_anew(bench: Bench) -> None:
+    """A trial whose number of workers goes by that of ranks was refused."""
     with daemon(bench, at_step(**{"yield": 1})):
-        values(run_ranks(another_number_of_workers, 1, bench, 1))
-    for rank in run_ranks(another_number_of_workers, 2, bench, 2):
-        assert "num_workers must be the same in every launch" in rank.error
+        values(run_ranks(consume, 1, bench, 1, ("splitting", {"num_workers": 2}, 1)))
+    found = values(run_ranks(consume, 2, bench, 2, ("splitting", {"num_workers": 1}, 1)))
+    assert Counter(flat([one["steps"] for one in found])) == Counter(range(LENGTH))
 
 
 @pytest.mark.parametrize(
