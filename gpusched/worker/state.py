@@ -99,7 +99,7 @@ def load_object(
         raise RuntimeError(
             f"trial.track({name}=...): the checkpoint of step {step} does not fit: {why}. Every "
             f"launch of a trial must build the same objects: let their shape depend on "
-            f"trial.hparams alone, not on the number of ranks or on chance"
+            f"trial.hparams and trial.step alone, not on the number of ranks or on chance"
         ) from error
 
 
