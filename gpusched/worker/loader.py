@@ -75,8 +75,9 @@ class BaseLoader(ABC):
         self._stepped = Position()
         self._counts_steps = False
         self._is_last = self.is_set_up = False
-        #: Whether the script is inside a loop over this loader.
-        self.is_running = False
+        #: Where the iteration under way began, and whether that was before the script was set up.
+        self._under_way: Position | None = None
+        self._is_look = False
         #: Batches that this launch has handed out; that, and epochs seen, where the iteration under way began.
         self.batches_handed_out = 0
         self.before = (0.0, 0)
@@ -130,7 +131,7 @@ class BaseLoader(ABC):
         is_empty = where.consumed == 0
         try:
             for batch, weight, position, is_last in self._read(where):
-                if self._position.epoch != where.epoch:
+                if self._under_way is not where:
                     raise RuntimeError("trial.loader: an older iteration outlived a newer one")
                 is_empty = False
                 self._position, self._is_last = position, is_last
@@ -157,6 +158,11 @@ class BaseLoader(ABC):
     def epoch(self) -> int:
         """Epochs finished; while one is under way, its number."""
         return self._position.epoch
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the script is inside a loop over this loader."""
+        return self._under_way is not None
 
     @property
     def mid_epoch(self) -> bool:
@@ -228,35 +234,32 @@ class BaseLoader(ABC):
         return Position(self.epoch + 1) if self.is_running and self._is_last else self._position
 
     def _begin(self) -> Position:
-        if self.is_running:  # a new iteration while an older one is still held: that epoch is over
-            self._turn()
-        self.is_running, self._is_last = True, False
+        if self._under_way is not None:  # a new iteration while an older one is still held
+            self._end(self._under_way)
+        self._under_way = where = replace(self._position)
+        self._is_last, self._is_look = False, not self.is_set_up
         self.before = (self.epochs_seen, self.batches_handed_out)
-        where = self._position
         self._stepped = replace(where)
         self._generator.manual_seed(
             derive_seed(self._seed, where.epoch, where.consumed, self._layout.rank)
         )
-        return replace(where)
+        return where
 
     def _end(self, began: Position) -> None:
-        """End the epoch that was begun there, which has come to its end or was left by a ``break``."""
-        if self._position.epoch != began.epoch:
+        """End the iteration that began there, which has come to its end, was left, or gives way to a newer one."""
+        if self._under_way is not began:
             return
-        self.is_running = False
+        self._under_way = None
         self._weight.end(self)
         has_stepped = self._counts_steps and self._stepped != began
-        if not (self.is_set_up or self._is_last or has_stepped):
+        if self._is_look and not (self._is_last or has_stepped):
             self._position = began  # a look at some batches, while the script sets itself up
             return
         self.is_set_up = True
-        is_trained = has_stepped or not self._counts_steps
+        # A step on the only batch of an iteration comes after its end: next(iter(loader)).
+        is_trained = has_stepped or not (self._counts_steps and self._is_last)
         self.passes_trained += has_stepped
-        self.passes_untrained += self._is_last and not is_trained
-        self._turn(is_trained)
-
-    def _turn(self, is_trained: bool = True) -> None:
-        """Go to the next epoch; what was not trained on of this one is left out."""
+        self.passes_untrained += not is_trained
         if samples := self._samples():
             read = 1.0 if self._is_last else min(1.0, self._position.consumed / samples)
             self._left_out += 1.0 - (read if is_trained else 0.0)

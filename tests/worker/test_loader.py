@@ -174,13 +174,28 @@ def test_break_ends_an_epoch() -> None:
     assert loader.epoch == 2
 
 
-def test_an_older_iteration_must_not_go_on_beside_a_newer() -> None:
+def test_a_look_that_is_held_costs_no_part_of_an_epoch_and_must_not_go_on_beside_a_newer() -> None:
+    """After a pause in mid-epoch the rest of that epoch was lost."""
     (loader,) = loaders(20, 1)
-    older = iter(loader)
-    next(older)
-    next(iter(loader))
+    loader.load_state_dict({**loader.state_dict(), "consumed": 8})
+    look = iter(loader)
+    first = next(look).tolist()
+    loader.is_set_up = True
+    batches = [batch.tolist() for batch in loader]
+    assert (batches[0], len(batches), loader.epoch) == (first, 3, 1)
     with pytest.raises(RuntimeError, match="outlived"):
-        next(older)
+        next(look)
+
+
+def test_steps_on_the_first_batches_of_many_iterations_are_training() -> None:
+    """``next(iter(loader))`` in the loop: rates after a resize never rose."""
+    (loader,) = loaders(20, 1)
+    loader.count_steps()
+    loader.is_set_up = True
+    for _ in range(5):
+        next(iter(loader))
+        loader.step_taken()
+    assert (loader.epoch, loader.passes) == (5, pytest.approx(1.0))
 
 
 def test_foreign_samplers_and_loaders_are_refused() -> None:
