@@ -142,10 +142,8 @@ class BaseLoader(ABC):
             self._end(where)
         if is_empty:
             raise ValueError(
-                f"trial.loader: the data do not fill one global batch of {self.global_batch} samples, and "
-                f"drop_last=True leaves none: use drop_last=False, a smaller batch_size, or `batch: global`"
-                if self.drop_last
-                else "trial.loader: this stream yields no sample"
+                f"trial.loader: this stream yields no sample, or with drop_last=True fewer than one global batch of "
+                f"{self.global_batch}: use drop_last=False, a smaller batch_size, or `batch: global`"
             )
 
     @property
@@ -290,7 +288,7 @@ class TrainingLoader(BaseLoader):
         self._terms: dict[str, Any] = {
             "global_batch": self.global_batch,
             "layout": self._layout,
-            "drop_last": drop_last,
+            "drop_last": drop_last and self.length >= self.global_batch,  # else none would be left
         }
         self._wrong_length = (
             f"trial.loader: the sampler has {self.length} indices by its len(), but yields others"
@@ -328,7 +326,7 @@ class TrainingLoader(BaseLoader):
                 raise ValueError(self._wrong_length)
             part = share(begin, end, self._layout)
             yield found[part.begin - begin : part.stop - begin]
-        if not self.drop_last and next(indices, None) is not None:
+        if not self._terms["drop_last"] and next(indices, None) is not None:
             raise ValueError(self._wrong_length)
 
 

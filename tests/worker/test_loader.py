@@ -119,6 +119,12 @@ def test_two_epochs_resized_anywhere(
     assert visited[: 2 * length] == expected
 
 
+def test_data_that_fill_no_global_batch_make_one() -> None:
+    """A trial that had grown beyond its data was refused."""
+    assert [len(batch) for batch in take(loaders(6, 2, drop_last=True))] == [6]
+    assert [len(batch) for batch in take(loaders(6, 1, drop_last=True))] == [4]
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 def test_worker_processes_change_nothing(persistent: bool) -> None:
     (plain,) = loaders(23, 1)
@@ -208,10 +214,6 @@ def test_foreign_samplers_and_loaders_are_refused() -> None:
         evaluation_loader(Endless(), 4, Layout(0, 1, exact=False), CPU)
     with pytest.raises(ValueError, match="empty"):
         loaders_of(Numbers(0))
-    with pytest.raises(
-        ValueError, match="do not fill one global batch of 4 samples, and drop_last"
-    ):
-        list(loaders_of(Numbers(3), batch_size=4, drop_last=True))
 
 
 def test_a_data_set_of_another_length_is_refused_within_an_epoch_and_by_the_number_of_ranks() -> (

@@ -163,7 +163,7 @@ def test_a_stream_that_is_read_in_other_parts_begins_its_epoch_anew(bench: Bench
     ("kind", "options", "told"),
     [
         ("by rank", {}, "yields other samples on other ranks"),
-        ("plain", {"drop_last": True, "batch_size": 46}, "do not fill one global batch of 46"),
+        ("plain", {"drop_last": True, "batch_size": 46}, "fewer than one global batch of 46"),
     ],
 )
 def test_a_stream_that_would_lose_or_repeat_samples_is_refused(
