@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -55,19 +55,23 @@ class Ramp:
 
 @dataclass(slots=True)
 class Clock:
-    """Epochs trained on, for ramps: asked of the training loader (``source``); without a length, a report is an epoch.
+    """Epochs trained on, for ramps: those of the training loader that came furthest; without a length, reports.
 
     Reports are counted whatever step they are of: scripts report every 100th iteration too, as step 100, 200, ..
     While it is ``frozen``, steps are not training and no rate is scaled.
     """
 
-    source: Callable[[], float] | None = None
+    loaders: Sequence[Any] = ()
     frozen: bool = False
     reports: int = 0
 
     def epochs(self) -> float:
         """Epochs trained on so far, with a fraction where there is a loader."""
-        return float(self.reports) if self.source is None else self.source()
+        return self.by_loader() or float(self.reports)
+
+    def by_loader(self) -> float:
+        """Epochs of the loader that came furthest; 0.0 without one that has a length and is trained on."""
+        return max((float(each.passes) for each in self.loaders if each.base_length), default=0.0)
 
 
 def bare_optimizer(optimizer: Any) -> Any:
@@ -96,7 +100,7 @@ class RateScaler:
         self._ramp = Ramp(1.0, target)
         #: Groups of parameters and their base rates, while a step runs.
         self._applied: list[tuple[dict[str, Any], Any]] = []
-        self._epochs = 0.0  # by the loader, after the last optimizer step
+        self._epochs = 0.0  # after the last optimizer step
         if not (
             hasattr(optimizer, "register_step_pre_hook") and hasattr(optimizer, "param_groups")
         ):
@@ -114,7 +118,7 @@ class RateScaler:
     @property
     def _trained(self) -> float:
         """Epochs trained on before the next optimizer step: a loader counts the batch of that step already."""
-        return self._epochs if self._clock.source is not None else self._clock.epochs()
+        return self._epochs if self._clock.by_loader() else self._clock.epochs()
 
     def state_dict(self) -> dict[str, Any]:
         return {"ramp": asdict(self._ramp), "factor": self.factor, "epochs": self._trained}
@@ -219,8 +223,8 @@ class Schedule:
         epoch_batches: int | None = None,
         loaders: Sequence[Any] = (),
     ) -> None:
-        """Count for a trial of ``atoms`` base batches in a global batch, by the first of ``loaders``; or, for a loader
-        of the script's own, by ``epoch_batches`` on one atom.
+        """Count for a trial of ``atoms`` base batches in a global batch, by the one of ``loaders`` that is trained on;
+        or, for a loader of the script's own, by ``epoch_batches`` on one atom.
         """
         #: The scheduler that was given.
         self.scheduler = scheduler
@@ -289,8 +293,10 @@ class Schedule:
         return getattr(self.scheduler, name)
 
     def _target(self) -> int:
-        loader = self._loaders[0] if self._loaders and self._epoch_batches is None else None
-        length, each = self._epoch_batches, 1
+        length, each, loader = self._epoch_batches, 1, None
+        if length is None:
+            trained = (each for each in self._loaders if each.is_running or each.epochs_seen)
+            loader = max(trained, key=lambda each: each.is_running, default=None)
         if loader is not None:
             if not self._seen:
                 self._missed, self._handed_out = loader.before

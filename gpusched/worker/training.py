@@ -37,13 +37,12 @@ class Training:
     """The parts of a trial's state that live in the script's process."""
 
     def __init__(self, context: Context) -> None:
-        #: Steps reported, iterations of ``trial.steps()`` finished, and whether the script is inside that loop.
+        #: Steps reported, iterations of ``trial.steps()`` finished.
         self.step = self.iteration = 0
-        self.is_looping = False
+        #: Whether the script is inside that loop, and whether it has reported in this launch.
+        self.is_looping = self.has_reported = False
         #: Steps reported before this iteration, in this launch or an earlier one.
         self.step_before = 0
-        #: Whether the script has reported in this launch.
-        self.has_reported = False
         #: Steps of the script's own loop, where it says so and the recipe says nothing.
         self.length: int | None = None
         self._told_length = 0
@@ -54,7 +53,8 @@ class Training:
         #: The global batch in base batches (those of one atom).
         self.global_batches = 1 if is_exact else context.world_size
         self.weight = BatchWeight()
-        self.clock = Clock()
+        self.loaders: list[Any] = []
+        self.clock = Clock(self.loaders)
         #: Schedules by step.
         self.schedules: list[Any] = []
         #: The script keeps its global batch whatever the number of atoms (``trial.local_batch``).
@@ -62,7 +62,6 @@ class Training:
         self.tracked: dict[str, Any] = {}
         #: The ranks that wrote the checkpoint that this launch continues from.
         self.written_by: int | None = None
-        self.loaders: list[Any] = []
         self.scalers: list[RateScaler] = []
         #: The index of each loader by the line of the script that made it, and its number there; calls in this round.
         self._slots: dict[tuple[str, int, int], int] = {}
@@ -231,8 +230,6 @@ class Training:
         saved = self._saved("loaders") or []
         if index < len(saved):
             loader.load_state_dict(saved[index])
-        if self.loaders[0].base_length:  # else it may be an endless stream
-            self.clock.source = lambda: float(self.loaders[0].passes)
 
     def begin_round(self) -> None:
         """Begin an iteration of the loop: loaders made from now on replace those of the last one."""
@@ -262,8 +259,7 @@ class Training:
 
     def reported(self, step: int) -> None:
         """Note a report: the script is set up, and the checkpoint it was restored from is not needed any more."""
-        self.step, self.has_reported = step, True
-        self.has_changed = False
+        self.step, self.has_reported, self.has_changed = step, True, False
         self.taken.clear()
         self.positions = {name: each.last_epoch for name, each in self.schedulers.items()}
         self.clock.reports += 1

@@ -283,6 +283,8 @@ def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:
     model: Any = nn.Linear(3, 1).double()
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
     loader: Any = DataLoader(regression(48), batch_size=4, shuffle=True)
+    if kind == "validation first":
+        trial.prepare(DataLoader(regression(12), batch_size=4, shuffle=True))
     model, optimizer, loader = trial.prepare(model, optimizer, loader)
     accumulated = 3 if "accumulating" in kind else 1
     if "looked at before" in kind:
@@ -330,6 +332,7 @@ def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:
     "kind",
     [
         "by step",
+        "validation first",
         "prepared, by step",
         "prepared, by epoch",
         "accumulating",
