@@ -107,8 +107,11 @@ class RateScaler:
             raise TypeError(
                 f"trial.scale_lr takes a torch.optim.Optimizer, not {type(optimizer).__name__}"
             )
-        optimizer.register_step_pre_hook(self._before_step)
-        optimizer.register_step_post_hook(self._after_step)
+
+    def attach(self) -> None:
+        """Scale the rates from the next step on."""
+        self.optimizer.register_step_pre_hook(self._before_step)
+        self.optimizer.register_step_post_hook(self._after_step)
 
     @property
     def factor(self) -> float:

@@ -197,6 +197,9 @@ class Training:
             self.weight.watch(value)
 
     def add_scaler(self, scaler: RateScaler) -> None:
+        if any(each.optimizer is scaler.optimizer for each in self.scalers):
+            return  # trial.prepare has done so already
+        scaler.attach()
         self.scalers.append(scaler)
         saved = self._saved("scalers") or []
         if len(self.scalers) <= len(saved):

@@ -134,7 +134,7 @@ def three_lines(how: str) -> tuple[list[float], Any]:
         model, optimizer, loader = trial.prepare(model, optimizer, loader)
     else:
         model, loader = trial.wrap(model), trial.loader(digits(), batch_size=5)
-        trial.scale_lr(optimizer)
+    trial.scale_lr(optimizer)  # where prepare has done so, no more
     for _ in trial.steps(4, model=model, opt=optimizer):
         for x, y in loader:
             optimizer.zero_grad()

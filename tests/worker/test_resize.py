@@ -43,6 +43,7 @@ class Rig:
             warmup_epochs=warmup_epochs,
             clock=self.clock,
         )
+        self.scaler.attach()
         self.used: list[list[float]] = []
         self.optimizer.register_step_pre_hook(self._note)
 
@@ -121,7 +122,7 @@ def test_a_rate_that_is_a_tensor_stays_that_tensor() -> None:
     rate = torch.tensor(0.1)
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=rate)
-    RateScaler(optimizer, target=4.0, warmup_epochs=0.0, clock=Clock())
+    RateScaler(optimizer, target=4.0, warmup_epochs=0.0, clock=Clock()).attach()
     parameter.grad = torch.ones(1)
     optimizer.step()
     assert parameter.item() == pytest.approx(-0.4)
