@@ -47,8 +47,10 @@ class Lock:
             if time.monotonic() > until_s:
                 holder = _holder(descriptor)
                 os.close(descriptor)
+                name = path.parent.name
                 raise InputError(
-                    f"{path.parent.name} has a daemon already ({holder}); 'gpusched watch {path.parent.name}' shows it"
+                    f"{name} has a daemon already ({holder}); 'gpusched watch {name}' shows it, 'gpusched deadline +1h "
+                    f"{name}' gives it more time"
                 )
             time.sleep(_RETRY_S)
         text = json.dumps(
