@@ -62,8 +62,11 @@ class TrialPaths:
 
     def newest_checkpoint(self) -> int:
         """Return the step of the newest checkpoint that is committed on disk; 0: none is."""
-        committed = self.committed_checkpoints()
-        return int(committed[-1].name.rpartition("-")[2]) if committed else 0
+        return max(self.checkpoint_steps(), default=0)
+
+    def checkpoint_steps(self) -> list[int]:
+        """List the steps of the committed checkpoints, the newest last."""
+        return [int(path.name.rpartition("-")[2]) for path in self.committed_checkpoints()]
 
     def committed_checkpoints(self) -> list[Path]:
         """List the committed checkpoints, the newest last, with one whose successor was on its way into its place."""

@@ -210,14 +210,14 @@ class Incarnation:
             self.rank_peer.send(self._reply_to(seq))
 
     def catch_up(self, known_step: int | None = None) -> None:
-        """Tell of reports that did not come in, and of a checkpoint that was committed and not told.
+        """Tell of reports that did not come in, and of checkpoints that were committed and not told.
 
-        Its writer died, or no daemon listened. ``known_step``: the checkpoint that the event of its end will tell of.
+        Their writer died, or no daemon listened. ``known_step``: the checkpoint that the event of its end will tell of.
         """
         self._catch_up()
-        step = self.paths.newest_checkpoint()
-        if step > max(self.saved_step, known_step or 0):
-            self._saved(step, 0.0, 0)
+        for step in self.paths.checkpoint_steps():
+            if step > self.saved_step and step != known_step:
+                self._saved(step, 0.0, 0)
 
     def _catch_up(self, before: float = float("inf")) -> None:
         """Take the reports that did not come in from the trial's own file; a node that was given up may write there."""
