@@ -100,9 +100,9 @@ class Seen:
 
     @property
     def own_bytes(self) -> int:
-        """The memory in use without what the screen has: that comes and goes with windows."""
-        screen = sum(one.memory_bytes or 0 for one in self.holders if one.is_of_the_machine)
-        return max(0, (self.memory_bytes or 0) - screen)
+        """The memory in use without the screen's, which comes and goes with windows, and that of MPS."""
+        machines = sum(one.memory_bytes or 0 for one in self.holders if one.is_of_the_machine)
+        return max(0, (self.memory_bytes or 0) - machines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ def judge(
         return Verdict(False, f"the GPU cannot be read: {seen.error}")
     if seen.memory_bytes is None:
         return Verdict(False, "NVML gives no memory figure, so no release could be confirmed")
-    screen = [one for one in seen.holders if one.is_of_the_machine]
-    found = [one for one in seen.holders if one not in screen and one.whose != "unseen"]
+    machines = [one for one in seen.holders if one.is_of_the_machine]
+    found = [one for one in seen.holders if one not in machines and one.whose != "unseen"]
     whose = ("ours",) * is_beside_trial + ("gone",) * is_beside_release
     others = [holder for holder in found if holder.whose in whose]
     holders = tuple(holder for holder in found if holder not in others)
@@ -146,7 +146,8 @@ def judge(
     if is_beside_release:
         return Verdict(True)
     excess = seen.own_bytes - idle_bytes - sum(other.memory_bytes or 0 for other in others)
-    if excess > (SCREEN_TOLERANCE_BYTES if screen and was_seen else TOLERANCE_BYTES):
+    has_screen = any(one.draws for one in machines)
+    if excess > (SCREEN_TOLERANCE_BYTES if has_screen and was_seen else TOLERANCE_BYTES):
         more = f"{show_bytes(excess + idle_bytes)} of memory in use"
         if was_seen:
             more = f"{show_bytes(excess)} more memory in use than when nobody was on it"

@@ -58,6 +58,7 @@ def on(pid: int, memory: int | None, **more: Any) -> Holder:
         (seen(IDLE, on(107, MIB, draws=True)), False, "held by pid 107"),
         (seen(490 * MIB, on(7, 300 * MIB, draws=True)), True, ""),
         (seen(34 * MIB, on(7, 30 * MIB, command="nvidia-cuda-mps-server")), True, ""),
+        (seen(164 * MIB, on(7, 30 * MIB, command="nvidia-cuda-mps-server")), False, "130 MiB more"),
         (seen(560 * MIB, on(7, 300 * MIB, draws=True)), False, "256 MiB more"),
     ],
 )
