@@ -105,7 +105,7 @@ def test_on_a_full_disk_it_waits_for_room() -> None:
 
 
 def test_a_full_disk_keeps_no_search_alive_that_has_nothing_left() -> None:
-    """Its devices were held until the deadline."""
+    """The devices of such a search would be held until the deadline."""
     script = stages.running(max_trials=1)
     script.feed(StorageChanged(at=0.0, low=True, what="full")).expect_nothing()
     script.exited(0, "finished").drop().released("d0").expect(Finish("nothing left to run"))

@@ -95,7 +95,7 @@ def test_a_search_goes_on_from_the_middle_of_a_save(tmp_path):
 
 
 def test_where_a_sampler_learns_a_future_draws_at_random(tmp_path):
-    """It was asked, nobody answered, and no configuration began any more."""
+    """A sampler that is asked has nobody to answer it there: no configuration would begin."""
     (tmp_path / "near.py").write_text(SAMPLER)
     sampler = {"sampler": f"{tmp_path}/near.py:Near", "sampler_options": {"startup": 2}}
     _, folder = simulate_into(tmp_path, Setup(policy="asha", atoms=2, deadline_s=6.0, **sampler))

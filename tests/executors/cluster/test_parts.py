@@ -226,7 +226,7 @@ def test_a_node_that_is_back_does_not_replace_a_fence(
 def test_a_launch_without_a_fence_is_lost_after_a_while(
     apart: Apart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was lost at once, and asked for again at once, thousands of times a minute."""
+    """Lost at once, a launch would be asked for again at once, thousands of times a minute."""
     executor, cluster = apart
     awake = cluster.lines.values()
 
