@@ -189,7 +189,7 @@ def stuck(start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stuck]:
 def test_where_no_thread_can_start_processes_are_read_all_the_same(start: Start) -> None:
     process, usual = start(), threading.stack_size(1 << 46)  # more than there are addresses
     try:
-        assert "sleep" in command_of(process.pid)
+        wait_until(lambda: "sleep" in command_of(process.pid))
     finally:
         threading.stack_size(usual)
 
