@@ -51,7 +51,7 @@ class Bandit(fifo.Fifo):
             self._best = max(self._best, trial.score)
             self._lowest = min(self._lowest, trial.metric)
             self._highest = max(self._highest, trial.metric)
-        done = base.complete_at(trial, self.options.R)
+        done = base.ended(trial, self.options.R)
         if done:
             return done
         if not trial.has_passed(self.options.b) or self._best == NEVER:

@@ -53,7 +53,7 @@ def complete_at(trial: TrialView, R: int | None) -> Sequence[Decision]:
 
 
 def ended(trial: TrialView, R: int | None) -> Sequence[Decision]:
-    """Complete a trial that has had R steps; stop one that has diverged, which no rung would see for long."""
+    """Complete a trial that has had R steps; stop one that has diverged."""
     latest = trial.curve[-SENSELESS_REPORTS:] if trial.metric is None else ()
     is_lost = len(latest) == SENSELESS_REPORTS and all(y != y for _, y in latest)
     why = f"stops: no finite metric in {SENSELESS_REPORTS} reports"

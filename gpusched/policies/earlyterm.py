@@ -52,7 +52,7 @@ class EarlyTerm(fifo.Fifo):
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         self._best = max(self._best, trial.score)
-        done = base.complete_at(trial, self.options.R)
+        done = base.ended(trial, self.options.R)
         if done:
             return done
         R = self.options.R  # None: the script has not said how long its loop is

@@ -130,7 +130,7 @@ class Hermes(base.Policy):
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         options = self.options
-        done = base.complete_at(trial, options.R)
+        done = base.ended(trial, options.R)
         if done:
             return done
         job, loss = self.job(trial.id), self._loss(view, trial)

@@ -103,7 +103,7 @@ class Pop(base.Policy):
         self._note_metric(view, trial)
         if view.rules.is_reached_by(trial.metric):
             return base.NOTHING  # the search ends here
-        done = base.complete_at(trial, self.options.R)
+        done = base.ended(trial, self.options.R)
         if done:
             return done
         if trial.has_passed(self.options.b):

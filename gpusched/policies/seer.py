@@ -228,7 +228,7 @@ class Seer(base.Policy):
     # ------------------------------------------------------------ the end of a stage
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        return base.complete_at(trial, self.options.R)
+        return base.ended(trial, self.options.R)
 
     def on_wake(self, view: View) -> Sequence[Decision]:
         plan = self.plan
