@@ -3,8 +3,8 @@
 HyperSched (SoCC'19) section 3.3 and Algorithms 1 to 3. A score is recorded once for each trial; the order within a rung
 is kept in a sorted list, so that a rank costs O(log n).
 
-Equal scores: the trial recorded first ranks better, so that ranks are total and repeat exactly; ``fails`` compares
-scores, so ties are kept together.
+Equal scores: the trial recorded first ranks better, so that ranks are total and repeat exactly. ``fails`` keeps ties
+together, but for the worst: models that have collapsed share one accuracy, and would all be kept.
 """
 
 from __future__ import annotations
@@ -62,8 +62,16 @@ class Rung:
         return int(len(self._order) // self.eta)
 
     def fails(self, trial: int) -> bool:
-        """Tell whether the trial was recorded here and is not among the best ceil(n/eta) of the n; ties are."""
-        return trial in self._entries and self.score(trial) < self.cutoff()
+        """Tell whether the trial was recorded here and is not among the best ceil(n/eta) of the n.
+
+        Ties are, but not of the worst score where another is better.
+        """
+        if trial not in self._entries:
+            return False
+        order, mine = self._order, self._entries[trial]
+        last: Entry = order[math.ceil(len(order) / self.eta) - 1]
+        is_worst = order[0][0] < last[0] == order[-1][0]
+        return mine > last if is_worst else mine[0] > last[0]
 
     def promotable(self, paused: Container[int]) -> Iterator[int]:
         """Yield paused trials among the best floor(n/eta), the best first (Algorithm 1, lines 20 and 21).

@@ -11,10 +11,11 @@ Ten lines of Algorithm 3 and what answers them here:
     line 22-25  resize if it pays and the COOLDOWN is over             ``_grow``
 
 Ours: where a single trial trains at a time, the first would be kept at every rung, and be the only one ever tried;
-while new ones may enter and launches are short, a trial is judged once there, on arrival, against floor(n/eta). A trial
-that may grow waits one report for atoms that are coming, so that they are taken in one resize. A step that cannot end
-before the deadline is not begun; and where nothing may enter and no live trial can use free atoms (the sizes, a script
-that failed on more, a growth that would not pay), the best paused trial continues on them.
+while new ones may enter and launches are short, a trial is judged once there, on arrival, against floor(n/eta). Ties at
+the worst score of a rung keep no more than ceil(n/eta) (``core/rung.py``). A trial that may grow waits one report for
+atoms that are coming, so that they are taken in one resize. A step that cannot end before the deadline is not begun;
+and where nothing may enter and no live trial can use free atoms (the sizes, a script that failed on more, a growth that
+would not pay), the best paused trial continues on them.
 """
 
 from __future__ import annotations
@@ -288,9 +289,7 @@ class HyperSched(Asha):
         if failed is not None and (self._speculates(view) or not trial.is_live):
             best = "the best" if failed.places == 1 else f"among the best {failed.places}"
             until = f"it is {best}" if failed.places else "more trials have come here"
-            worse = (
-                f"worse than the cut-off {self._cutoff(view, failed)} of rung {failed.milestone}"
-            )
+            worse = f"behind the cut-off {self._cutoff(view, failed)} of rung {failed.milestone}"
             lines.append(f"{worse}: it pauses or stays paused until {until}")
         if trial.is_live:
             lines.append(

@@ -31,6 +31,8 @@ class Naive:
     def keeps(self, trial: int, eta: float) -> bool:
         best = self.ranked()[: math.ceil(Fraction(len(self.recorded)) / Fraction(eta))]
         of = dict(self.recorded)
+        if min(of.values()) == of[best[-1]] < max(of.values()):
+            return trial in best
         return of[trial] >= of[best[-1]]
 
     def promotable(self, eta: float, paused: set[int]) -> list[int]:

@@ -41,6 +41,17 @@ def test_the_best_ceil_n_over_eta_are_kept() -> None:
     assert hand.where(5) == "paused"
 
 
+@pytest.mark.parametrize(("first", "state"), [(0.5, "paused"), (0.1, "running")])
+def test_trials_at_chance_do_not_hold_the_atoms_once_another_is_better(
+    first: float, state: str
+) -> None:
+    """Line 19 keeps ties: of eight trials the seven that had collapsed to one accuracy kept seven atoms for good."""
+    hand = Hand("hypersched", PLAIN, atoms=8)
+    for trial, metric in enumerate([first, *[0.1] * 7]):
+        hand.report(trial, metric)
+    assert [hand.where(n) for n in range(2, 8)] == [state] * 6
+
+
 # ---------------------------------------------------------------- who is next: Algorithm 1, lines 18 to 25
 
 
@@ -240,8 +251,8 @@ def test_explanation_says_why_a_trial_is_paused_and_nothing_of_the_kind_once_it_
     hand.report(1, 0.9)
     hand.report(2, 0.5)
     assert (hand.where(0), hand.where(2)) == ("completed", "paused")
-    assert "worse than the cut-off 0.9 of rung 1: it " in "\n".join(hand.explain(2))
-    assert "worse than" not in "\n".join(hand.explain(0))
+    assert "behind the cut-off 0.9 of rung 1: it " in "\n".join(hand.explain(2))
+    assert "behind" not in "\n".join(hand.explain(0))
 
 
 def test_where_a_step_takes_an_hour_a_trial_grows_as_soon_as_its_speed_is_known() -> None:
