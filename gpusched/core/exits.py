@@ -197,9 +197,6 @@ def why_over(state: State) -> str:
 
 def _is_too_late(state: State) -> bool:
     """Tell whether something is left to train of which no step would end before the deadline."""
-    step_s = state.speed.step_on_one_atom_s
-    is_cut = any(trial.cut_atoms is not None for trial in state.trials.values())
-    if is_cut or step_s is None:
-        return is_cut
     is_left = bool(state.can_draw or state.paused)
-    return is_left and state.overhead_s + step_s > state.time_left_s
+    is_cut = any(trial.cut_atoms is not None for trial in state.trials.values())
+    return is_cut or (is_left and state.is_too_late)

@@ -57,11 +57,10 @@ def _limit_s(state: State, trial: TrialRecord) -> float:
 
 def _startup_limit_s(state: State, trial: TrialRecord) -> float:
     """Return how long a launch may take to its first report: a step may be an epoch of hours."""
-    rules, usual_s = state.rules, state.step_on_one_atom_s
+    rules = state.rules
     first_s = rules.hang_limit_s or UNKNOWN_SHARE * rules.deadline_s
     steps = STEPS_SILENT * trial.stride / state.speedup(max(1, trial.atoms))
-    if trial.step_time_s is not None:
-        first_s = steps * trial.step_time_s * state.speedup(max(1, trial.trained_atoms))
-    elif usual_s is not None:
-        first_s = max(steps * usual_s, min(LARGER * steps * usual_s, first_s))
+    if (step_s := state.step_s(trial)) is not None:
+        most_s = 0.0 if trial.step_time_s is not None else min(LARGER * steps * step_s, first_s)
+        first_s = max(steps * step_s, most_s)
     return max(rules.startup_limit_s, rules.hang_limit_s or 0.0, first_s)

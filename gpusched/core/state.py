@@ -115,6 +115,18 @@ class State:
         """To; 0 while unknown."""
         return self.speed.overhead_s or 0.0
 
+    def step_s(self, trial: TrialRecord | None = None) -> float | None:
+        """Return the time of a step on one atom: this trial's where it is known, else Ta."""
+        if trial is None or trial.step_time_s is None:
+            return self.step_on_one_atom_s
+        return trial.step_time_s * self.speedup(max(1, trial.trained_atoms))
+
+    @property
+    def is_too_late(self) -> bool:
+        """Whether not even a step of a quarter of the usual time would end before the deadline, behind a launch."""
+        step_s = self.step_on_one_atom_s
+        return step_s is not None and self.overhead_s + step_s / 4 > self.time_left_s
+
     def speedup(self, atoms: int) -> float:
         """Return s(a)."""
         return self.speed.s(atoms)

@@ -62,10 +62,7 @@ class Foresight(base.Policy):
     # ------------------------------------------------------------ forecasts
 
     def _step_s(self, view: View, trial: TrialView | None = None) -> float:
-        """Return Ta, of this trial where it is known."""
-        if trial is not None and trial.step_time_s is not None:
-            return trial.step_time_s * view.speedup(trial.trained_atoms)
-        return view.step_on_one_atom_s or 1.0
+        return view.step_s(trial) or 1.0
 
     def _reach(self, view: View, trial: TrialView | None, atoms: int) -> float:
         """Return the step that a trial, or a new one, comes to on so many atoms from now on.
@@ -233,8 +230,7 @@ class Foresight(base.Policy):
         return base.NOTHING
 
     def on_capacity(self, view: View) -> Sequence[Decision]:
-        step_s = view.step_on_one_atom_s
-        if step_s is not None and view.overhead_s + step_s / 4 > view.time_left_s:
+        if view.is_too_late:
             return base.NOTHING
         self._refresh(view)
         waiting, who = self._waiting(view)

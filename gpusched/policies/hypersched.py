@@ -161,7 +161,7 @@ class HyperSched(Asha):
         atoms = view.fit(trial, min(share, held + free))
         if atoms <= held or self._waits_for_more(view, trial, share, atoms):
             return ()
-        more = self._more_steps(view, held, atoms)
+        more = self._more_steps(view, trial, atoms)
         if more <= 0:
             return ()
         why = f"grows {held} -> {atoms}: {more:.0f} more steps before the deadline"
@@ -179,11 +179,11 @@ class HyperSched(Asha):
             needed_s = min(needed_s, max((trial.stride + 1) * step_s, WORTH * view.overhead_s))
         return max(0.0, needed_s - since * step_s)
 
-    def _more_steps(self, view: View, held: int, atoms: int, in_s: float = 0.0) -> float:
+    def _more_steps(self, view: View, trial: TrialView, atoms: int, in_s: float = 0.0) -> float:
         """Return how many steps more a growth ``in_s`` seconds from now brings before the deadline."""
         left_s = view.time_left_s - in_s
         grown_s = (left_s - view.overhead_s) * view.speedup(atoms)
-        return (grown_s - left_s * view.speedup(held)) / (view.step_on_one_atom_s or 1.0)
+        return (grown_s - left_s * view.speedup(trial.atoms)) / (view.step_s(trial) or 1.0)
 
     def _could_grow(self, view: View, trial: TrialView) -> bool:
         """Tell whether free atoms would help a live trial, now or when its cooldown is over."""
@@ -191,7 +191,7 @@ class HyperSched(Asha):
         room = view.devices.room(trial.devices)  # on its own node
         atoms = view.fit(trial, min(self._share(view, trial), held + room))
         in_s = self._cooldown_s(view, trial)
-        return 0 < held < atoms and self._more_steps(view, held, atoms, in_s) > 0
+        return 0 < held < atoms and self._more_steps(view, trial, atoms, in_s) > 0
 
     def _waits_for_more(self, view: View, trial: TrialView, share: int, atoms: int) -> bool:
         """Tell whether to let this one report pass for atoms that are coming: one resize instead of two."""
@@ -267,14 +267,15 @@ class HyperSched(Asha):
         return (Resume(best.id, view.atoms_free if is_faster else 1, why),)
 
     def _too_late_for_anything(self, view: View) -> bool:
-        step_s = view.step_on_one_atom_s
-        return step_s is not None and view.overhead_s + step_s / 4 > view.time_left_s
+        return view.is_too_late
 
     # ------------------------------------------------------------ for people
 
     def notes(self, view: View) -> Sequence[str]:
         if self._entrance_closed_at is None:
-            return ("exploring: new configurations may enter",)
+            if view.may_draw:
+                return ("exploring: new configurations may enter",)
+            return ("every configuration has begun; paused trials may be promoted",)
         since, tried = show_clock(self._entrance_closed_at), len(view.trials)
         notes = [f"exploiting: no new configuration since {since}"]
         step_s = view.step_on_one_atom_s

@@ -185,18 +185,15 @@ class AskedSearch:
 
 def _seen(state: State) -> Iterator[SeenTrial]:
     """Yield the curves so far, and the trials that failed without a report."""
-    sign, usual_s = state.rules.sign, state.speed.step_on_one_atom_s or 1.0
+    sign = state.rules.sign
     for trial in state.trials.values():
         is_own = trial.state.value == "completed" and "finished at step" in trial.last_reason
         ending: Any = "failed" if trial.state.value == "failed" else "finished" if is_own else None
         curve = dict(trial.curve)
         if not curve and ending is None:
             continue
-        step_s = usual_s
-        if trial.step_time_s is not None:
-            step_s = trial.step_time_s * state.speed.s(trial.trained_atoms or trial.atoms or 1)
         scores = {step: curve[step] * sign for step in sorted(curve)}
-        yield SeenTrial(trial.id, scores, step_s, ending)
+        yield SeenTrial(trial.id, scores, state.step_s(trial) or 1.0, ending)
 
 
 # ---------------------------------------------------------------- one command's worth

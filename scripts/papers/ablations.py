@@ -60,11 +60,11 @@ class Ablated(hypersched.HyperSched):
     def _grow(self, view: View, trial: TrialView) -> Sequence[Resize]:
         return super()._grow(view, trial) if self.options.resize else ()
 
-    def _more_steps(self, view: View, held: int, atoms: int, in_s: float = 0.0) -> float:
+    def _more_steps(self, view: View, trial: TrialView, atoms: int, in_s: float = 0.0) -> float:
         s = float if self.options.assume_linear else view.speedup
         overhead_s = view.overhead_s if self.options.overhead_aware else 0.0
-        left_s, step_s = view.time_left_s - in_s, view.step_on_one_atom_s or 1.0
-        return ((left_s - overhead_s) * s(atoms) - left_s * s(held)) / step_s
+        left_s, step_s = view.time_left_s - in_s, view.step_s(trial) or 1.0
+        return ((left_s - overhead_s) * s(atoms) - left_s * s(trial.atoms)) / step_s
 
     def _share(self, view: View, trial: TrialView) -> int:
         if not self.options.top_job:

@@ -260,5 +260,6 @@ def test_where_a_step_takes_an_hour_a_trial_grows_as_soon_as_its_speed_is_known(
     hand = Hand("hypersched", {}, atoms=4, configurations=1, deadline_s=36_000.0)
     hand.report(0, 0.5, at=3610.0, took_s=3600.0)
     assert hand.launched(0) == [1]
+    assert "every configuration has begun" in hand.notes
     hand.report(0, 0.6, at=7210.0, took_s=3600.0)
     assert hand.launched(0) == [1, 4]
