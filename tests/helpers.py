@@ -44,8 +44,6 @@ def draw(n: int) -> Mapping[str, object]:
 class ScriptedPolicy(base.Policy):
     """Decides what it was told to, once each, and notes what it is told."""
 
-    name = "scripted"
-
     def __init__(self) -> None:
         self.on_next_report: list[Decision] = []
         self.on_next_exit: list[Decision] = []

@@ -129,16 +129,9 @@ class Policy(ABC):
     same questions must get the same answers when a journal is replayed. A decision that no longer fits is dropped.
     """
 
-    #: Name in messages; a policy of a user's own that gives none is called like its class.
-    name: ClassVar[str] = ""
     options_type: ClassVar[type[Any]] = Options
     #: Where the recipe does not give ``R``, it becomes the length of the longest loop that a script has told of.
     options: Any
-
-    def __init_subclass__(cls, **more: Any) -> None:
-        super().__init_subclass__(**more)
-        if "name" not in vars(cls):
-            cls.name = cls.__name__.lower()
 
     def __init__(self, options: Any) -> None:
         self.options = options

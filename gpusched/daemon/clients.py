@@ -51,7 +51,7 @@ def standing(
     built = views.build(
         state,
         name=assembled.paths.root.name,
-        policy=policy.name,
+        policy=assembled.recipe.policy_name.rpartition(":")[2],
         metric=assembled.recipe.metric,
         folder=str(assembled.paths.root),
         daemon_pid=daemon_pid,

@@ -21,7 +21,6 @@ from gpusched.text import ordinal
 class Asha(base.Policy):
     """Promotion-based asynchronous successive halving."""
 
-    name = "asha"
     options_type = base.HalvingOptions
     options: base.HalvingOptions
 

@@ -37,7 +37,6 @@ class Options(base.Options):
 class Bandit(fifo.Fifo):
     """First in, first out, until somebody is much better."""
 
-    name = "bandit"
     options_type = Options
     options: Options
 

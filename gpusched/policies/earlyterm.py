@@ -41,7 +41,6 @@ class Options(base.BoundedOptions):
 class EarlyTerm(fifo.Fifo):
     """First in, first out, until a curve has no chance any more."""
 
-    name = "earlyterm"
     options_type = Options
     options: Options
     predictor: ClassVar[CurvePredictor] = ShapesPredictor()

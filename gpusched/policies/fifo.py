@@ -14,7 +14,6 @@ from gpusched.policies import base
 class Fifo(base.Policy):
     """First in, first out."""
 
-    name = "fifo"
     options: base.Options
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:

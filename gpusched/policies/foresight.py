@@ -41,7 +41,6 @@ MARGIN = 0.05
 class Foresight(base.Policy):
     """Forecasts of the deadline, and an auction of atom-seconds."""
 
-    name = "foresight"
     options: base.Options
 
     def __init__(self, options: base.Options) -> None:

@@ -111,7 +111,6 @@ class Job:
 class Hermes(base.Policy):
     """One queue for all devices, ordered by convergence."""
 
-    name = "hermes"
     options_type = Options
     options: Options
 

@@ -82,7 +82,6 @@ def dealt(total: int, live: int, sizes: tuple[int, ...], most: int | None) -> tu
 class HyperSched(Asha):
     """Deadline-aware successive halving with moving atoms."""
 
-    name = "hypersched"
     options_type = Options
     options: Options
 

@@ -75,7 +75,6 @@ def split(known: Mapping[int, Known], slots: int) -> tuple[list[int], float]:
 class Pop(base.Policy):
     """Confidence decides who keeps its atoms, who waits for a turn, and who goes."""
 
-    name = "pop"
     options_type = Options
     options: Options
     predictor: ClassVar[CurvePredictor] = ShapesPredictor()

@@ -35,7 +35,6 @@ class Options(base.Options):
 class Rehearsal(base.Policy):
     """Leads every other trial through the sizes."""
 
-    name = "rehearsal"
     options_type = Options
     options: Options
 

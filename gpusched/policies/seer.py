@@ -80,7 +80,6 @@ class Options(base.Options):
 class Seer(base.Policy):
     """A plan, and its stages one after the other."""
 
-    name = "seer"
     options_type = Options
     options: Options
 

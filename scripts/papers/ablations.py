@@ -44,7 +44,6 @@ class Options(hypersched.Options):
 class Ablated(hypersched.HyperSched):
     """HyperSched as printed, or without a part of it."""
 
-    name = "hypersched"
     options_type = Options
     options: Options
 

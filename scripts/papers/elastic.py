@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from gpusched import policies
 from gpusched.core.decisions import Complete, Decision, Resize, Start, Stop, TrialView, View, WakeAt
@@ -89,6 +90,7 @@ class Options(base.Options):
 class Elastic(base.Policy):
     """Every bracket of a plan at once, each stage until its time is over."""
 
+    name: ClassVar[str]
     options_type = Options
     options: Options
 

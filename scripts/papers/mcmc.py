@@ -155,7 +155,6 @@ class McmcPredictor:
 class McmcPop(Pop):
     """POP with the paper's own predictor."""
 
-    name = "pop"
     predictor = McmcPredictor()
 
 

@@ -69,7 +69,7 @@ def test_a_policy_that_failed_is_mended_and_the_search_resumed(
     resumed = sandbox.gpusched("resume")
     assert resumed.code == 0, resumed.text + sandbox.log()
     view = sandbox.view()
-    assert view["policy"] == "median"
+    assert view["policy"] == "Median"
     trials = view["trials"]
     assert {trial["state"] for trial in trials} <= {"completed", "stopped"}
     assert max(trial["step"] for trial in trials) == 6
