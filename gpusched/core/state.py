@@ -161,8 +161,9 @@ class State:
         return sum((-other.score, other.id) < mine for other in self.live.values())
 
     def paused_by_score(self) -> list[TrialRecord]:
-        """Return paused trials, the best latest score first; of equal ones the first."""
-        return sorted(self.paused.values(), key=lambda trial: (-trial.score, trial.id))
+        """Return the paused trials that may resume, the best latest score first; of equal ones the first."""
+        able = (trial for trial in self.paused.values() if trial.may_resume)
+        return sorted(able, key=lambda trial: (-trial.score, trial.id))
 
     @property
     def longest_training_s(self) -> float:

@@ -86,7 +86,7 @@ class Transitions:
         state = self._state
         trial = state.trials[decision.trial]
         atoms = exits.within_room(state, state.fit(trial, decision.atoms))
-        if not atoms or trial.state is not S.PAUSED or trial.held_by_user:
+        if not atoms or not trial.may_resume:
             return False
         self._begin(
             trial, atoms, decision.reason or "resumed", f"resumed from step {trial.saved_step}"

@@ -255,6 +255,11 @@ class TrialRecord:
         return self.state.is_final
 
     @property
+    def may_resume(self) -> bool:
+        """Whether the trial is paused, and not by a person."""
+        return self.state is S.PAUSED and not self.held_by_user
+
+    @property
     def report_s(self) -> float:
         """Usual time to the next report; 0 where it is not known."""
         usual_s = statistics.median(self.intervals_s) if self.intervals_s else 0.0

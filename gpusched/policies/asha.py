@@ -55,13 +55,13 @@ class Asha(base.Policy):
         # ASHA paper, get_job(): the furthest trained promotable configuration first ..
         for rung in reversed(self.ladder.rungs):
             for trial_id in rung.promotable(view.paused):
-                if not view.trials[trial_id].held_by_user:
+                if view.trials[trial_id].may_resume:
                     return (Resume(trial_id, 1, f"promoted from rung {rung.milestone}"),)
         # .. else a new configuration in the bottom rung (Algorithm 2's trivial entrance policy).
         if view.can_draw:
             return (Start(1, "a new configuration"),)
         # Ours: where none will come any more, floor(n/eta) may keep all that are left waiting for good.
-        best = next((t for t in view.paused_by_score() if not t.held_by_user), None)
+        best = next(iter(view.paused_by_score()), None)
         is_one_complete = any(t.state is TrialState.COMPLETED for t in view.trials.values())
         if best is None or view.may_draw or is_one_complete:
             return base.NOTHING

@@ -89,7 +89,7 @@ class Foresight(base.Policy):
             return
         self._refreshed_at, self._is_stale = view.now, False
         self.curves.rescale(view.trials)
-        among = (*view.live, *(i for i in view.paused if _may_resume(view, i)))
+        among = (*view.live, *(i for i, trial in view.paused.items() if trial.may_resume))
         fresh = self.curves.believe({i: self._horizon(view, view.trials[i]) for i in among})
         self.beliefs.update(fresh)
         self._choose_leader(view, list(fresh))
@@ -170,7 +170,8 @@ class Foresight(base.Policy):
 
     def _waiting(self, view: View, served: int = 0) -> tuple[float, int | None]:
         """Return the highest bid of a paused trial, but for so many that have atoms coming."""
-        who = next(islice((i for i in self._queue if _may_resume(view, i)), served, None), None)
+        able = (i for i in self._queue if view.trials[i].may_resume)
+        who = next(islice(able, served, None), None)
         return (-1.0, None) if who is None else (self.beliefs[who].bid, who)
 
     # ------------------------------------------------------------ reports
@@ -235,7 +236,7 @@ class Foresight(base.Policy):
         waiting, who = self._waiting(view)
         elsewhere = max(self._new, waiting)
         best = None if self.leader is None else view.trials[self.leader]
-        is_ready = best is not None and _may_resume(view, best.id)
+        is_ready = best is not None and best.may_resume
         if best and is_ready and (atoms := self._wanted(view, elsewhere, view.atoms_free)):
             return (Resume(best.id, atoms, "the best forecast continues"),)
         if best and _may_grow(view, best):
@@ -279,8 +280,3 @@ def _may_grow(view: View, leader: TrialView) -> bool:
     is_running = leader.state is TrialState.RUNNING and not leader.is_resizing
     has_room = view.devices.room(leader.devices) > 0
     return is_running and has_room and leader.steps_since_launch >= COOLDOWN
-
-
-def _may_resume(view: View, trial: int) -> bool:
-    """Tell whether the trial is paused, and not by a person."""
-    return trial in view.paused and not view.trials[trial].held_by_user

@@ -190,7 +190,7 @@ class Hermes(base.Policy):
 
     def _waiting(self, view: View) -> list[int]:
         """Return the trials that wait, the highest C first: at most G_thres a device are under way."""
-        able = (trial for trial in view.paused if not view.trials[trial].held_by_user)
+        able = (number for number, trial in view.paused.items() if trial.may_resume)
         return sorted(able, key=lambda n: (-self.job(n).speed, self._left_at.get(n, 0.0), n))
 
     def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:

@@ -247,13 +247,13 @@ class HyperSched(Asha):
 
     def _may_resume(self, view: View, trial: TrialView) -> bool:
         """Tell whether a trial may continue: not one that its next report would pause for a lower rung."""
-        if trial.held_by_user:
+        if not trial.may_resume:
             return False
         return not self._speculates(view) or self._failed_rung(trial) is None
 
     def _wake_the_best(self, view: View) -> Sequence[Decision]:
         """Never idle: the best paused trial continues, whatever the entrance rule says."""
-        best = next((t for t in view.paused_by_score() if not t.held_by_user), None)
+        best = next(iter(view.paused_by_score()), None)
         if best is None:
             # Nothing has been paused: a late start is still better than an idle machine.
             can_start = view.can_draw and not view.live

@@ -166,11 +166,7 @@ class Pop(base.Policy):
         """3.2: how many trials are promising, and which of them wait for atoms."""
         slots = max(1, view.atoms_total // view.rules.smallest)
         self.promising, self.threshold = split(self.known, slots)
-        self._urgent = [
-            trial
-            for trial in self.promising
-            if trial in view.paused and not view.trials[trial].held_by_user
-        ]
+        self._urgent = [trial for trial in self.promising if view.trials[trial].may_resume]
 
     def _take_turns(self, view: View, trial: TrialView) -> Sequence[Decision]:
         """5.3: "if the job is opportunistic we suspend it and start a new job", if there is one."""
@@ -189,7 +185,7 @@ class Pop(base.Policy):
 
     def _waiting(self, view: View) -> float:
         """Return how many trials and new configurations would take a slot."""
-        suspended = sum(not view.trials[trial].held_by_user for trial in view.paused)
+        suspended = sum(trial.may_resume for trial in view.paused.values())
         return view.draws_left + max(suspended, len(self._urgent))
 
     # ------------------------------------------------------------ atoms
@@ -199,7 +195,7 @@ class Pop(base.Policy):
             return base.NOTHING
         while self._urgent:
             trial = self._urgent.pop(0)
-            if trial in view.paused and not view.trials[trial].held_by_user:
+            if view.trials[trial].may_resume:
                 p = self.known[trial].p
                 return (Resume(trial, 1, f"promising: p = {p:.2f}"),)
         alternates = view.rules.max_trials is None
@@ -215,12 +211,11 @@ class Pop(base.Policy):
         """The suspended trial whose turn is next; brought to the head of the line."""
         for _ in range(len(self._line)):
             trial = self._line[0]
-            if trial not in view.paused:
-                self._line.popleft()
-            elif view.trials[trial].held_by_user:
-                self._line.rotate(-1)
-            else:
+            if view.trials[trial].may_resume:
                 return trial
+            self._line.popleft()
+            if trial in view.paused:  # a person holds it
+                self._line.append(trial)
         return None
 
     def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:

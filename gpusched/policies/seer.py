@@ -213,7 +213,7 @@ class Seer(base.Policy):
                 continue
             elif trial.state is TrialState.RUNNING:
                 return Resize(trial_id, wanted, self._why(trial_id, wanted))
-            elif trial.state is TrialState.PAUSED and not trial.held_by_user:
+            elif trial.may_resume:
                 return Resume(trial_id, wanted, self._why(trial_id, wanted))
         return None
 

@@ -103,11 +103,7 @@ def run(
 def result(setup: Setup, search: Experiment, executor: SimExecutor, wall_s: float) -> Result:
     state = search.state
     best = state.best
-    reached = None
-    if setup.target is not None:
-        sign = state.rules.sign
-        hits = (at for at, metric in executor.improvements if metric * sign >= setup.target * sign)
-        reached = next(hits, None)
+    reached = (at for at, metric in executor.improvements if state.rules.is_reached_by(metric))
     return Result(
         policy=policies.label(setup.policy),
         atoms=setup.atoms,
@@ -124,7 +120,7 @@ def result(setup: Setup, search: Experiment, executor: SimExecutor, wall_s: floa
         launches=executor.launches,
         device_s=executor.device_s,
         ended_at_s=state.now,
-        time_to_target_s=reached,
+        time_to_target_s=next(reached, None),
         wall_s=wall_s,
         history=tuple(executor.improvements),
     )
