@@ -25,7 +25,7 @@ Scaling = Callable[[int], float]
 PRIOR_SERIAL_FRACTION = 0.05
 #: Most that is believed of f: where a step on two atoms takes twice and a half as long as on one.
 _MOST_SERIAL = 4.0
-#: A growth is taken back where a step takes so many times as long as before.
+#: A growth is taken back where two steps in a row take so many times as long as before.
 SLOWER = 1.1
 
 
@@ -99,7 +99,7 @@ class Speed:
         #: Ta and To; None before the first step, and the first launch, were measured.
         self.step_on_one_atom_s: float | None = None
         self.overhead_s: float | None = None
-        #: By trial: (atoms, step time) before a resize, to compare with the second report after it.
+        #: By trial: (atoms, step time) before a resize, to compare with the second report after it, or the third.
         self._before: dict[int, tuple[int, float]] = {}
         #: By trial: seconds from the decision to the first report of its first launch, and the steps in them.
         self._unpriced: dict[int, tuple[float, int]] = {}
@@ -133,9 +133,13 @@ class Speed:
             return 0
         atoms, back = len(trial.devices), 0
         if trial.id in self._before:
-            before, before_s = self._before.pop(trial.id)
-            self.saw_resize(before, before_s, atoms, step_time_s)
-            back = before if before < atoms and step_time_s > SLOWER * before_s else 0
+            before, before_s = self._before[trial.id]
+            is_slower = before < atoms and step_time_s > SLOWER * before_s
+            # A rare evaluation makes one report slow, not two.
+            if not is_slower or trial.steps_since_launch > stride:
+                del self._before[trial.id]
+                self.saw_resize(before, before_s, atoms, step_time_s)
+                back = before if is_slower else 0
         if trial.id in self._unpriced:
             took_s, steps = self._unpriced.pop(trial.id)
             self._took(took_s - steps * step_time_s)
