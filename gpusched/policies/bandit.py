@@ -58,10 +58,9 @@ class Bandit(fifo.Fifo):
         if self._goes_on(trial.best_score, view.rules.sign):
             return base.NOTHING
         sign = view.rules.sign
-        has = f"{trial.best_score * sign:.4g}" if trial.best_score > NEVER else "not finite"
         why = (
-            f"stops at step {trial.step}: its best is {has}, the best of all {self._best * sign:.4g} "
-            f"(more than {self.options.eps:.0%} apart)"
+            f"stops at step {trial.step}: its best is {trial.best_score * sign:.4g}, the best of all "
+            f"{self._best * sign:.4g} (more than {self.options.eps:.0%} apart)"
         )
         return (Stop(trial.id, why),)
 
@@ -69,8 +68,6 @@ class Bandit(fifo.Fifo):
         """HyperDrive 5.3: jobBest * (1 + eps) > globalBest."""
         if score >= self._best:
             return True
-        if score == NEVER:
-            return False
         factor = 1.0 + self.options.eps
         scale = self._scale(sign)
         if scale is not None:

@@ -21,6 +21,7 @@ def test_a_trial_goes_on_if_its_best_times_one_plus_eps_is_above_the_best_of_all
     """5.3: jobBest * (1 + eps) > globalBest; 0.6 * 1.5 = 0.9 is not above 0.9."""
     assert judged(0.9, 0.61, {}) == "running"
     assert judged(0.9, 0.6, {}) == "stopped"
+    assert judged(0.9, None, {}) == "stopped"
     assert judged(0.9, 0.6, {"eps": 0.6}) == "running"
 
 
@@ -65,13 +66,3 @@ def test_the_best_itself_goes_on_with_a_metric_of_zero() -> None:
     hand.report(0, 0.0)
     hand.report(1, 0.0)
     assert hand.live == [0, 1]
-
-
-def test_without_a_finite_metric_it_stops_once_somebody_has_one() -> None:
-    hand = Hand("bandit", EVERY_STEP, atoms=2)
-    hand.report(0, None)
-    assert hand.where(0) == "running"
-    hand.report(1, -3.0)
-    hand.report(0, None)
-    assert hand.where(0) == "stopped"
-    assert "not finite" in hand.said
