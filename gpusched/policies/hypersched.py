@@ -292,7 +292,6 @@ class HyperSched(Asha):
             worse = f"behind the cut-off {self._cutoff(view, failed)} of rung {failed.milestone}"
             lines.append(f"{worse}: it pauses or stays paused until {until}")
         if trial.is_live:
-            lines.append(
-                f"its share of {count(view.atoms_total, 'atom')} is {self._share(view, trial)}"
-            )
+            share = view.fit(trial, self._share(view, trial))
+            lines.append(f"its share of {count(view.atoms_total, 'atom')} is {share}")
         return lines

@@ -42,9 +42,7 @@ def test_the_best_ceil_n_over_eta_are_kept() -> None:
 
 
 @pytest.mark.parametrize(("first", "state"), [(0.5, "paused"), (0.1, "running")])
-def test_trials_at_chance_do_not_hold_the_atoms_once_another_is_better(
-    first: float, state: str
-) -> None:
+def test_trials_at_chance_keep_no_atoms_once_one_is_better(first: float, state: str) -> None:
     """Line 19 keeps ties: of eight trials the seven that had collapsed to one accuracy kept seven atoms for good."""
     hand = Hand("hypersched", PLAIN, atoms=8)
     for trial, metric in enumerate([first, *[0.1] * 7]):

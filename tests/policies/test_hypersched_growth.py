@@ -55,6 +55,8 @@ def test_growth_waits_for_the_cooldown() -> None:
     assert hand.atoms(0) == 1
     hand.report(0, 0.5)
     assert hand.launched(0) == [1, 4]
+    hand.trial(0).cap = Cap(2, "failed on 4 atoms")
+    assert "its share of 4 atoms is 2" in hand.explain(0)
 
 
 def test_the_steps_that_a_growth_brings_are_the_trials_own() -> None:
