@@ -143,11 +143,11 @@ class Experiment:
         back = state.speed.learn(trial, report.step_time_s, stride, state.now)
         trial.record(report, event.metric, rules.sign, stride, state.now)
         if trial.state is RUNNING and trial.doom is None:
+            if back:
+                self._take_back(trial, back)
             decisions = self.policy.on_report(state, trial)
             if decisions:
                 self._enact(decisions)
-            if back and trial.state is RUNNING:
-                self._take_back(trial, back)
         is_aimed = state.stopping is None and trial.doom is None
         if is_aimed and rules.is_reached_by(event.metric):
             self._end_at_target(trial)

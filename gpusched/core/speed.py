@@ -175,8 +175,8 @@ class Speed:
         self.overhead_s = self._overheads.value
 
     def resizes(self, trial: TrialRecord) -> None:
-        """Remember the speed of a trial that leaves to continue at another size."""
-        if trial.trained_atoms and trial.step_time_s is not None:
+        """Remember the speed of a trial that leaves for another size, unless its last resize is still to be judged."""
+        if trial.trained_atoms and trial.step_time_s is not None and trial.id not in self._before:
             self._before[trial.id] = (trial.trained_atoms, trial.step_time_s)
 
     def saw_resize(

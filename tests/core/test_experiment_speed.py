@@ -56,9 +56,10 @@ def test_a_trial_that_was_paused_and_is_slower_on_more_atoms_goes_back() -> None
     script.decides(Pause(0)).wait(1.0).report(0, 0.1, step_time_s=1.0).drop()
     script.exited(0, saved=3).drop().wants(Resume(0, 4)).released("d0").drop()
     assert script.trial(0).atoms == 4
-    for _ in range(3):
+    for _ in range(2):
         script.wait(2.0).report(0, 0.1, step_time_s=2.0).drop()
-    assert script.trial(0).cap.atoms == 1
+    script.decides(Resize(0, 3)).wait(2.0).report(0, 0.1, step_time_s=2.0).drop()
+    assert (script.trial(0).cap.atoms, script.trial(0).after.atoms) == (1, 1)
 
 
 @pytest.mark.parametrize(
