@@ -142,7 +142,7 @@ class Policy(ABC):
 
     @abstractmethod
     def on_capacity(self, view: View) -> Sequence[Decision]:
-        """Say what to do with free atoms. Asked again until the answer is empty or no atoms are left."""
+        """Say what to do with free atoms. Asked again until the answer is empty or too few are left for any trial."""
 
     def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
         """Answer that a trial has come to rest, paused or final, for whatever reason."""

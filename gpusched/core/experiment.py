@@ -295,7 +295,9 @@ class Experiment:
             if not self._enact([Start(state.rules.smallest, "the user asked for it")]):
                 break
         state.declined = ""
-        while state.devices.free and self._enact(self.policy.on_capacity(state)):
+        while state.atoms_free >= state.rules.smallest:
+            if not self._enact(self.policy.on_capacity(state)):
+                break
             self._tell_of_rest()
 
     def _tell_of_rest(self) -> None:

@@ -20,6 +20,6 @@ class Fifo(base.Policy):
         return base.complete_at(trial, self.options.R)
 
     def on_capacity(self, view: View) -> Sequence[Decision]:
-        if view.can_draw and view.atoms_free >= view.rules.smallest:
+        if view.can_draw:
             return (Start(1, "next in line"),)
         return base.NOTHING

@@ -170,8 +170,6 @@ class Hermes(base.Policy):
     # ------------------------------------------------------------ Algorithms 1 and 2
 
     def on_capacity(self, view: View) -> Sequence[Decision]:
-        if view.atoms_free < view.rules.smallest:
-            return base.NOTHING
         if view.can_draw and self._under_way(view) < self._most(view):
             return (Start(1, "its first turn"),)
         for trial in self._waiting(view)[:1]:

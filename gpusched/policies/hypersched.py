@@ -247,9 +247,8 @@ class HyperSched(Asha):
 
     def _may_resume(self, view: View, trial: TrialView) -> bool:
         """Tell whether a trial may continue: not one that its next report would pause for a lower rung."""
-        if not trial.may_resume:
-            return False
-        return not self._speculates(view) or self._failed_rung(trial) is None
+        stays = not self._speculates(view) or self._failed_rung(trial) is None
+        return trial.may_resume and stays
 
     def _wake_the_best(self, view: View) -> Sequence[Decision]:
         """Never idle: the best paused trial continues, whatever the entrance rule says."""

@@ -191,8 +191,6 @@ class Pop(base.Policy):
     # ------------------------------------------------------------ atoms
 
     def on_capacity(self, view: View) -> Sequence[Decision]:
-        if view.atoms_free < view.rules.smallest:
-            return base.NOTHING
         while self._urgent:
             trial = self._urgent.pop(0)
             if view.trials[trial].may_resume:
