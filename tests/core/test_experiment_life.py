@@ -45,9 +45,8 @@ def test_a_start_that_does_not_fit_is_dropped() -> None:
 
 
 def test_a_start_is_rounded_to_an_allowed_size() -> None:
-    script = (
-        Script(devices=5, sizes=(2, 4), max_atoms=3).wants(Start(1), Start(4), Start(2)).start()
-    )
+    script = Script(devices=5, sizes=(2, 4), max_atoms=3)
+    script.wants(Start(1), Start(4), Start(2)).start()
     script.expect(SetTimer("deadline", 1000.0), launch(0, 1, "d0", "d1"), launch(1, 1, "d2", "d3"))
     assert list(script.policy.capacity) == [Start(2)], "nobody is asked about an atom too few"
 

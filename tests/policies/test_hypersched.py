@@ -9,6 +9,7 @@ import pytest
 from gpusched import policies
 from gpusched.core.state import NOTHING_LEFT, TOO_LATE
 from gpusched.dashboard import view as views
+from tests.policies.contract import BOUNDS
 from tests.policies.hand import Hand
 
 #: The cooldown keeps trials from growing.
@@ -174,9 +175,8 @@ def test_the_first_arrival_goes_on_where_another_trains_or_none_can_come(
 @pytest.mark.parametrize("policy", [name for name in policies.names() if name != "fifo"])
 def test_a_trial_that_diverges_does_not_keep_its_atoms(policy: str) -> None:
     """A promising trial of POP, which keeps its slot, did so until the deadline."""
-    options = {"r": 50} if policy in ("hypersched", "asha") else {}
-    bounds = {"metric_min": 0.0, "metric_max": 1.0} if policy in ("pop", "earlyterm") else {}
-    hand = Hand(policy, {**options, **bounds}, atoms=2, configurations=2)
+    options = {"hypersched": {"r": 50}, "asha": {"r": 50}, "pop": BOUNDS, "earlyterm": BOUNDS}
+    hand = Hand(policy, options.get(policy, {}), atoms=2, configurations=2)
     hand.train(0, [0.3, None, None, 0.4, None, None])
     assert hand.where(0) == "running"
     hand.report(0, None)

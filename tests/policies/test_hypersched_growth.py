@@ -61,8 +61,7 @@ def test_growth_waits_for_the_cooldown() -> None:
 
 def test_the_steps_that_a_growth_brings_are_the_trials_own() -> None:
     """A step of trial 1 takes ten times as long as a usual one: a tenth of the steps that were told of came."""
-    options = {**PLAIN, "cooldown": 0, "R": None, "r": 50}
-    hand = Hand("hypersched", options, atoms=2, configurations=2, deadline_s=1000.0)
+    hand = Hand("hypersched", {**PLAIN, "cooldown": 0, "r": 50}, atoms=2, configurations=2)
     hand.train(0, [0.5] * 4)
     hand.report(1, 0.5, at=10.0, took_s=10.0)
     hand.exited(0, "finished")
