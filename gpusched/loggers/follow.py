@@ -48,7 +48,8 @@ class Follower:
         self._tail = JournalTail(paths.journal)
         recipe, began = (json.loads(file.read_bytes()) for file in (paths.resolved, paths.began))
         about = (recipe["name"], paths.root, recipe["metric"], recipe["mode"], began["wall_s"])
-        self._logger = make(Search(*about))
+        self._search = Search(*about)
+        self._logger = make(self._search)  # a class need not call Logger.__init__
         #: The last step in the tool of each trial whose run is open.
         self._sent: dict[int, int] = {}
         self._best: dict[int, float] = {}
@@ -56,7 +57,7 @@ class Follower:
     def send_news(self) -> None:
         """Hand on what the journal has more than before."""
         found: dict[int, list[Point]] = {}
-        better = min if self._logger.search.mode == "min" else max
+        better = min if self._search.mode == "min" else max
         for trial, incarnation, step in self._tail.read():
             if trial.id not in self._sent:
                 self._sent[trial.id] = self._logger.begin(trial.id, trial.hparams)
@@ -65,7 +66,7 @@ class Follower:
             # A step that was trained again, after a crash, is logged as it was the first time.
             if step.report.step > self._sent[trial.id]:
                 self._sent[trial.id] = step.report.step
-                at_s = self._logger.search.began_s + step.at
+                at_s = self._search.began_s + step.at
                 point = Point(step.report.step, at_s, _values(incarnation, step))
                 found.setdefault(trial.id, []).append(point)
         for number, points in found.items():

@@ -125,7 +125,6 @@ from gpusched.loggers import Logger
 
 class Lines(Logger):
     def __init__(self, search, *, file="lines.jsonl"):
-        super().__init__(search)
         path = search.folder / file
         text = path.read_text() if path.exists() else ""
         whole = text[: text.rfind("\\n") + 1]
