@@ -42,16 +42,16 @@ def after_exit(state: State, trial: TrialRecord, event: TrialExited) -> After:
 
 
 def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | None:
-    """Return a trial that failed or hung on more atoms than it has trained on, before a report from there, to those.
+    """Return a trial that ended on more atoms than it has trained on, before a report from there, to those.
 
-    Out of memory too: where it ran on fewer atoms, those are enough.
+    Out of memory too: where it ran on fewer atoms, those are enough. So is /dev/shm, which may have no room for nccl.
     """
     fewer = trial.trained_atoms
     told = trial.after
     is_told_to_end = state.stopping or (told is not None and not told.is_resize)
     error = ""
-    if trial.doom is None and event.outcome == "failed":
-        error = event.error or "failed"
+    if trial.doom is None and event.outcome in ("failed", "lost") and not event.unbegun:
+        error = event.error or event.outcome
     elif trial.doom is not None and trial.doom.hung:
         error = trial.doom.why
     if not error or is_told_to_end:

@@ -232,10 +232,11 @@ def test_an_exit_without_a_checkpoint_keeps_the_older_one() -> None:
     assert (script.trial(0).step, script.trial(0).saved_step) == (2, 1)
 
 
-def test_a_trial_that_fails_on_more_atoms_goes_back_and_grows_no_more() -> None:
-    """The trial has trained a step on d0, and fails on d0 and d1 before it reports."""
+@pytest.mark.parametrize("outcome", ["failed", "lost"])
+def test_a_trial_that_fails_on_more_atoms_goes_back_and_grows_no_more(outcome: Outcome) -> None:
+    """The trial has trained a step on d0, and fails, or is lost, on d0 and d1 before it reports."""
     script = stages.waiting().released("d0").drop().up(0)
-    script.exited(0, "failed", error="ValueError: not wrapped")
+    script.exited(0, outcome, error="ValueError: not wrapped")
     script.drop().released("d0").expect(launch(0, 3, "d0"))
     assert script.trial(0).error is None
     assert "goes back to 1 and grows no more: ValueError: not wrapped" in str(script.trial(0).story)
