@@ -32,7 +32,7 @@ T = TypeVar("T")
 _FILE_LIMIT_BYTES = 4 << 20
 READ_BYTES = 32 << 20
 """Most of a log that is read at once: as lines it takes several times as much memory."""
-_LINE_BYTES = 16_000
+_TAIL_BYTES, _LINE_BYTES = 1 << 18, 16_000
 _SEAL_BYTES = len(',"crc":"01234567"}')
 
 
@@ -250,15 +250,16 @@ def is_full(folder: Path) -> bool:
     return False
 
 
-def last_line(path: Path) -> str:
-    """Read the last line of a log that is not blank; empty if missing."""
+def last_line(path: Path, begins: str = "") -> str:
+    """Read the last line of a log that is not blank and begins so; empty if missing."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _LINE_BYTES))
-            lines = file.read(_LINE_BYTES).decode("utf-8", "replace").splitlines()
+            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    found = (line.strip()[:_LINE_BYTES] for line in reversed(lines))
+    return next((line for line in found if line and line.startswith(begins)), "")
 
 
 def read_from(path: Path, offset: int, *, is_growing: bool = False) -> tuple[list[str], int]:

@@ -137,10 +137,16 @@ def first_error(
     if found and not (how in _SUDDEN and all(one != first for _, one, _, _ in found)):
         _, rank, said, trace = min(found, key=lambda one: one[0])
     code = bad_codes.get(rank)
+    log = paths.log(incarnation, rank, "err")
     if code == _USAGE_CODE:
-        said = _refused_arguments(paths.log(incarnation, rank, "err")) or said
+        said = _refused_arguments(log) or said
+    elif (
+        not said and code == -signal.SIGABRT
+    ):  # by C++, as where NCCL's watchdog meets an error of CUDA
+        _, _, what = last_line(log, "what():").partition(" ")
+        said = what and f"killed by SIGABRT: {what.strip()}"
     elif not said and code is not None and code > 0:  # it died before it could write an error file
-        last = last_line(paths.log(incarnation, rank, "err"))
+        last = last_line(log)
         said = last if _AN_EXCEPTION.match(last) else ""
     return RankError(said or _in_words(code or 0, killed_by_kernel), rank, trace, code)
 
