@@ -9,6 +9,7 @@ core only where all cores have one: ranks of fewer slots would meet on the first
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -115,13 +116,11 @@ def _gpus_or_slots(why_no_gpu: Callable[[], str], cuda_options: Mapping[str, Any
     The driver is waited for: eight GPUs without persistence mode take long, and CPU slots instead of GPUs do not help.
     """
     is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "?").strip() in ("", "-1", "NoDevFiles")
-    try:
-        from gpusched.devices.cuda import CudaDevices
-        from gpusched.devices.nvml import NvmlAbsent, has_library
-    except DeviceError as error:
-        return CpuDevices(note=f"no GPU is used: {error}")
     if is_hidden or not has_library():
         return CpuDevices()
+    from gpusched.devices.cuda import CudaDevices
+    from gpusched.devices.nvml import NvmlAbsent
+
     try:
         why = why_no_gpu()
         if not why:
@@ -130,3 +129,11 @@ def _gpus_or_slots(why_no_gpu: Callable[[], str], cuda_options: Mapping[str, Any
         why = str(error)
     note = f"no GPU is used: {why}. Trials run on CPU slots (`devices: cuda` insists on GPUs)"
     return CpuDevices(note=note)
+
+
+def has_library() -> bool:
+    """Tell whether NVIDIA's driver is installed on this machine. Nothing is asked of it."""
+    try:
+        return bool(ctypes.CDLL("libnvidia-ml.so.1"))
+    except OSError:
+        return False

@@ -7,7 +7,6 @@ never a guess. The names are those of ``nvidia-ml-py`` (``import pynvml``), whic
 
 from __future__ import annotations
 
-import ctypes
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -78,14 +77,6 @@ _ADVICE = {
 }
 
 started = False
-
-
-def has_library() -> bool:
-    """Tell whether the driver's library is on this machine. Nothing is asked of the driver."""
-    try:
-        return pynvml.nvmlLib is not None or bool(ctypes.CDLL("libnvidia-ml.so.1"))
-    except OSError:
-        return False
 
 
 def start() -> None:

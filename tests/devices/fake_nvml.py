@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import pynvml
 
-from gpusched.devices import nvml
+from gpusched.devices import choose, nvml
 from gpusched.devices.release import Holder, Processes
 
 MIB = 1 << 20
@@ -90,8 +90,6 @@ class FakeDriver:
     As ``pynvml``: the methods are the library's functions for a GPU that is well, whose handle is the GPU; constants
     are the library's. A call about a sick GPU blocks or fails as the script has it.
     """
-
-    nvmlLib = "loaded"
 
     def __init__(self, gpus: list[FakeGpu], time: Time, pids: str = "same") -> None:
         self.gpus = gpus
@@ -265,13 +263,13 @@ class RealTime:
 @contextlib.contextmanager
 def installed(driver: FakeDriver) -> Iterator[FakeDriver]:
     """The fake instead of ``pynvml``, for the whole process."""
-    before = nvml.pynvml, nvml.started
-    nvml.pynvml = driver
+    before = nvml.pynvml, nvml.started, choose.has_library
+    nvml.pynvml, choose.has_library = driver, lambda: True
     nvml.started = False
     try:
         yield driver
     finally:
-        nvml.pynvml, nvml.started = before
+        nvml.pynvml, nvml.started, choose.has_library = before
 
 
 def forget() -> None:
