@@ -28,7 +28,7 @@ from gpusched.devices.base import (
 )
 from gpusched.devices.helper import Driver, World
 from gpusched.devices.leases import Leases, lease_folder, lease_holder
-from gpusched.devices.machine import choose, islands, place
+from gpusched.devices.machine import choose, islands, place, small
 from gpusched.devices.nvml import Gpu, Machine
 from gpusched.devices.release import IDLE_LIMIT_BYTES, UNSEEN_LIMIT_BYTES, Processes
 from gpusched.devices.unit import SHARE, Board, Doing, Unit, units_of
@@ -72,6 +72,7 @@ class CudaDevices:
         self._processes = Processes(experiment)
         self._driver = Driver(world, self._processes)
         self._known, self._folder = frozenset(known), experiment
+        self._left_out: list[Gpu] = []
         self._idle_bytes, may_be_left = idle.kept(experiment)
         try:
             self._machine = self._driver.machine()
@@ -93,7 +94,11 @@ class CudaDevices:
 
     def _chosen(self) -> list[Unit]:
         """Return the devices of the GPUs that the recipe names, island by island. Raises DeviceError."""
-        gpus = choose(self._machine.gpus, self._spec, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        variable = os.environ.get("CUDA_VISIBLE_DEVICES")
+        gpus = choose(self._machine.gpus, self._spec, variable)
+        if self._spec == "cuda" and variable is None:
+            self._left_out = small(gpus)
+            gpus = [gpu for gpu in gpus if gpu not in self._left_out]
         gpus.sort(key=lambda gpu: (self._islands[gpu.uuid], gpu.pci_bus_id.lower()))
         return [unit for gpu in gpus for unit in self._units_of_gpu(gpu, self._shares)]
 
@@ -128,6 +133,9 @@ class CudaDevices:
         if self._known and not any(device.usable for device in devices):
             devices += self._open_others()
         boards = [unit.board for unit in self._units.values()]
+        for gpu in self._left_out:
+            why = "is left out, beside GPUs of more than three times its memory; `devices` may name it"
+            host.emit(DeviceRemark(f"{gpu.label} {gpu.name} {why}"))
         idle.keep(self._folder, {board.gpu.uuid: board.idle_bytes for board in boards})
         if not any(device.usable for device in devices):
             reasons = "\n".join(f"  {device.why_not}" for device in devices)

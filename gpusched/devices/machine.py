@@ -45,6 +45,12 @@ def choose(machine: Sequence[Gpu], spec: str, variable: str | None = None) -> li
     return _named(pool, spec.removeprefix("cuda:"), f"devices: {spec}", inside)
 
 
+def small(gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Return those with less than a third of the largest one's memory: for a screen, where trial after trial fails."""
+    most = max((gpu.memory_total_bytes or 0 for gpu in gpus), default=0)
+    return [gpu for gpu in gpus if 3 * (gpu.memory_total_bytes or most) < most]
+
+
 def _named(gpus: Sequence[Gpu], text: str, where: str, inside: str) -> list[Gpu]:
     found: list[Gpu] = []
     problems: list[str] = []

@@ -10,6 +10,7 @@ from gpusched.devices.machine import choose, islands, place
 from gpusched.devices.nvml import Gpu
 from gpusched.errors import DeviceError
 from tests.devices.box import Box, gpu
+from tests.devices.fake_nvml import GIB
 
 GPUS = [Gpu(f"GPU-{i}a00-beef", i, "NVIDIA H100", f"00000000:{i + 1:02X}:00.0") for i in range(4)]
 
@@ -87,6 +88,26 @@ def test_devices_come_island_by_island(make_box: Callable[..., Box]) -> None:
     assert [(device.label, device.island) for device in box.devices().open()] == [
         *(("GPU 0", 0), ("GPU 2", 0), ("GPU 1", 1), ("GPU 3", 1))
     ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "variable", "used"),
+    [("cuda", None, [1, 2]), ("cuda:0,1", None, [0, 1]), ("cuda", "0,2", [0, 2])],
+)
+def test_a_card_for_the_screen_is_left_out_unless_it_is_named(
+    make_box: Callable[..., Box],
+    monkeypatch: pytest.MonkeyPatch,
+    spec: str,
+    variable: str | None,
+    used: list[int],
+) -> None:
+    """Trial after trial was out of memory on its 4 GiB, and none was left for the others."""
+    box = make_box(gpu(0, total=4 * GIB), gpu(1, total=24 * GIB), gpu(2, total=11 * GIB))
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    devices = box.devices(spec)
+    assert [device.label for device in devices.open()] == [f"GPU {index}" for index in used]
+    assert [note.startswith("GPU 0 NVIDIA") for note in devices.notes] == [True] * (0 not in used)
 
 
 def test_placement(make_box: Callable[..., Box]) -> None:
