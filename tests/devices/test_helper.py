@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import signal
 import time
@@ -22,8 +23,6 @@ from tests.devices.boxed import GPUS, make_gpus
 from tests.devices.fake_nvml import GIB
 from tests.rig import PATIENCE_S, wait_until
 
-BLOCKING_MAX_S = 0.010
-"""A few milliseconds; the quickest of several calls is measured, since the machine is shared."""
 T = TypeVar("T")
 
 
@@ -75,18 +74,6 @@ def helpers() -> list[int]:
     return [p for p in mine if b"devices.helper" in (read_file(f"/proc/{p}/cmdline") or b"")]
 
 
-def quickest(calls: int, work: Callable[[], object]) -> float:
-    """The shortest duration of ``work()``: what always waits is never quick."""
-    gc.collect()
-    took = []
-    for _ in range(calls):
-        begun = time.perf_counter()
-        work()
-        took.append(time.perf_counter() - begun)
-        time.sleep(0.001)
-    return min(took)
-
-
 def test_a_release_in_real_time(real: Real) -> None:
     _, devices, loop = real
     name = devices.open(loop)[0].id
@@ -95,27 +82,19 @@ def test_a_release_in_real_time(real: Real) -> None:
     loop.run_until(lambda: Released((name,)) in loop.events)
 
 
-def test_nothing_blocks_while_a_gpu_hangs(real: Real) -> None:
+def test_nothing_blocks_while_a_gpu_hangs(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call of the driver never returns, and nobody ends it: whatever waited for it would not return either."""
     box, devices, loop = real
     first, second = (device.id for device in devices.open(loop))
+    monkeypatch.setattr(helper, "HANG_MAX_S", math.inf)
     (box / GPUS[0] / "hangs").touch()
     loop.run_until((box / GPUS[0] / "hung").exists)
-
-    def look() -> None:
-        """Do all that the devices want to do, at once."""
-        actions, loop.wanted = loop.wanted, []
-        for action in actions:
-            action()
-
-    requests: dict[str, Callable[[], object]] = {
-        "confirm_release": lambda: devices.confirm_release([first, second], 60.0),
-        "take": lambda: devices.take([second]),
-        "readings": devices.readings,
-        "look": look,
-    }
-    slow = {name: quickest(9, work) for name, work in requests.items()}
-    assert max(slow.values()) < BLOCKING_MAX_S, slow
-    devices.close()  # nor does this wait for it
+    devices.confirm_release([first, second], 60.0)
+    devices.take([second])
+    assert len(devices.readings()) == 2
+    for action in tuple(loop.wanted):
+        action()
+    devices.close()
 
 
 def test_a_helper_that_takes_long_to_die_is_not_forgotten() -> None:

@@ -109,6 +109,8 @@ def test_a_place_that_is_not_ones_own_is_refused_with_what_to_do(
 def test_a_removed_experiment_leaves_no_home(link: Path, disk: Path) -> None:
     home = moved_in(link)
     Journal.create(link, META).close()
+    assert link.resolve().is_relative_to(disk)
+    assert link.is_file()
     home.remove()
     assert not [file for file in disk.rglob("*") if file.is_file()]
 

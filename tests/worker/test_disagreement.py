@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -96,17 +96,23 @@ def test_a_report_of_rank_0_alone_is_found_within_steps_and_names_both_lines(
 
 
 def test_a_rank_that_only_seems_to_wait_as_it_is_looked_at_is_waited_for(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the forward pass of DDP, while rank 0 has evaluated its share: a right trial failed."""
-    looks = [", but rank 1 waits in train.py:9 in evaluate"]
+    first, second = tmp_path / "first", tmp_path / "second"
+
+    def look(*_: object) -> str:
+        is_second = first.exists()
+        (second if is_second else first).touch()
+        return "" if is_second else ", but rank 1 waits in train.py:9 in evaluate"
+
     monkeypatch.setattr(group, "LOOK_AFTER_S", 0.1)
-    monkeypatch.setattr(group.Group, "_stuck_elsewhere", lambda *_: looks.pop() if looks else "")
+    monkeypatch.setattr(group.Group, "_stuck_elsewhere", look)
 
     def script() -> None:
         trial = gpusched.init()
         if trial.rank == 1:
-            time.sleep(0.5)
+            wait_until(second.exists)
         trial.report(accuracy=1)
 
     values(run_ranks(script, 2, bench))
