@@ -6,7 +6,6 @@ Every check looks and changes nothing; none imports torch. ``doctor_checks`` run
 from __future__ import annotations
 
 import os
-import resource
 import runpy
 import shutil
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Literal
 
 from gpusched.devices.cuda import GpuState, gpu_states
-from gpusched.devices.leases import lease_folder
 from gpusched.devices.nvml import Gpu, Machine, NvmlAbsent
 from gpusched.devices.release import Processes
 from gpusched.errors import DeviceError
@@ -25,8 +23,6 @@ from gpusched.text import count, show_bytes
 MIB = 1 << 20
 SHM_WANTED_BYTES = 1024 * MIB
 SHM_NEEDED_BYTES = 64 * MIB
-FILES_WANTED = 4096
-FILES_NEEDED = 1024
 DISK_WANTED_BYTES = 10 * 1024 * MIB
 DISK_NEEDED_BYTES = 1024 * MIB
 
@@ -66,7 +62,7 @@ def doctor_checks(folder: Path) -> list[Check]:
     checks.append(torch_check(torch_cuda, has_gpus=has_gpus))
     if has_gpus:
         checks.append(namespace_check(Processes().visible))
-    return [*checks, shm_check(), limit_check(), disk_check(folder), lease_check()]
+    return [*checks, shm_check(), disk_check(folder)]
 
 
 # ---------------------------------------------------------------- driver and GPUs
@@ -194,25 +190,6 @@ def disk_check(folder: Path) -> Check:
     if space.free < DISK_WANTED_BYTES:
         return warn("disk", detail, advice)
     return ok("disk", detail)
-
-
-def limit_check(files: tuple[int, int] | None = None) -> Check:
-    """Check the limit (soft, hard) of open files in this shell; None: ask the kernel."""
-    soft, hard = files or resource.getrlimit(resource.RLIMIT_NOFILE)
-    now, most = ("unlimited" if n == resource.RLIM_INFINITY else str(n) for n in (soft, hard))
-    if soft == resource.RLIM_INFINITY or soft >= FILES_WANTED:
-        return ok("open files", now)
-    detail = f"{now}: data loaders of several trials may need more"
-    state: State = "warn" if soft >= FILES_NEEDED else "fail"
-    return Check("open files", state, detail, f"run `ulimit -n {most}` first")
-
-
-def lease_check() -> Check:
-    """Check the folder of the locks that keep two experiments from one GPU."""
-    try:
-        return ok("GPU leases", f"in {lease_folder()}")
-    except DeviceError as error:
-        return fail("GPU leases", str(error), "set XDG_STATE_HOME to a folder of your own")
 
 
 # ---------------------------------------------------------------- torch, without importing it
