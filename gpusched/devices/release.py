@@ -44,8 +44,6 @@ MPS_SERVER = "nvidia-cuda-mps-server"
 Whose = Literal["ours", "foreign", "gone", "unseen"]
 
 GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-PID_MAX = 1 << 22
-"""The largest pid of Linux; drivers have named 4294967295 and 0."""
 
 T = TypeVar("T")
 
@@ -189,8 +187,6 @@ class Processes:
 
     def who(self, pid: int) -> Holder:
         """Name a process. Looked at once for each pid and start time; a zombie has ended."""
-        if not 0 < pid <= PID_MAX:
-            return Holder(pid, "foreign", "unknown user", "no process has that number")
         if not self.visible:
             return Holder(pid, "unseen")
         try:

@@ -11,7 +11,7 @@ from gpusched.devices import nvml
 from gpusched.devices.helper import RETRY_S
 from gpusched.devices.nvml import NvmlError, NvmlLost, NvmlUnsupported, Vitals, illness, slowed_by
 from tests.devices.box import Box, begin, gpu, run_trial
-from tests.devices.fake_nvml import GIB, Context
+from tests.devices.fake_nvml import GIB
 
 MakeBox = Callable[..., Box]
 
@@ -168,21 +168,6 @@ def test_a_gpu_that_cannot_be_found_out_about_is_left_out_and_named(make_box: Ma
     devices, names = begin(box)
     assert names == ["GPU-0a00-beef"]
     assert any(note.startswith("GPU 1 is left out: NVML: GPU is lost") for note in devices.notes)
-
-
-@pytest.mark.parametrize("pid", [0, 4294967295])
-def test_a_pid_that_no_process_can_have_is_nobody_known(box: Box, pid: int) -> None:
-    """``os.kill(4294967295, 0)`` raises OverflowError, and the reader of that GPU was gone for good."""
-    devices, (name, other) = begin(box)
-    context = Context(pid, GIB, since=box.clock.now())
-    box.gpus[0].contexts.append(context)
-    box.clock.advance(2)
-    (fault,) = devices.faults()
-    assert fault.device == name
-    assert f"held by pid {pid} (unknown user: no process has that number, 1.00 GiB)" in fault.reason
-    context.listed_until = context.memory_until = box.clock.now()
-    box.clock.advance(6)
-    assert devices.recovered() == (name,)
 
 
 def test_whatever_a_driver_answers_the_next_question_is_asked(
