@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from gpusched.devices import idle
 from gpusched.devices.base import (
     Device,
     DeviceRemark,
@@ -28,10 +27,10 @@ from gpusched.devices.base import (
 )
 from gpusched.devices.helper import Driver, World
 from gpusched.devices.leases import Leases, lease_folder, lease_holder
-from gpusched.devices.machine import choose, islands, place, small
+from gpusched.devices.machine import choose, islands, place
 from gpusched.devices.nvml import Gpu, Machine
 from gpusched.devices.release import IDLE_LIMIT_BYTES, UNSEEN_LIMIT_BYTES, Processes
-from gpusched.devices.unit import SHARE, Board, Doing, Unit, units_of
+from gpusched.devices.unit import SHARE, Board, Doing, Unit, keep_idle, kept_idle, units_of
 from gpusched.errors import DeviceError
 
 LOOK_EVERY_S = 1.0
@@ -72,8 +71,8 @@ class CudaDevices:
         self._processes = Processes(experiment)
         self._driver = Driver(world, self._processes)
         self._known, self._folder = frozenset(known), experiment
-        self._left_out: list[Gpu] = []
-        self._idle_bytes, may_be_left = idle.kept(experiment)
+        self._notes: Sequence[str] = ()
+        self._idle_bytes, may_be_left = kept_idle(experiment)
         try:
             self._machine = self._driver.machine()
             if atoms_per_gpu > 1 and not self._processes.visible:
@@ -95,10 +94,7 @@ class CudaDevices:
     def _chosen(self) -> list[Unit]:
         """Return the devices of the GPUs that the recipe names, island by island. Raises DeviceError."""
         variable = os.environ.get("CUDA_VISIBLE_DEVICES")
-        gpus = choose(self._machine.gpus, self._spec, variable)
-        if self._spec == "cuda" and variable is None:
-            self._left_out = small(gpus)
-            gpus = [gpu for gpu in gpus if gpu not in self._left_out]
+        gpus, self._notes = choose(self._machine.gpus, self._spec, variable)
         gpus.sort(key=lambda gpu: (self._islands[gpu.uuid], gpu.pci_bus_id.lower()))
         return [unit for gpu in gpus for unit in self._units_of_gpu(gpu, self._shares)]
 
@@ -125,7 +121,7 @@ class CudaDevices:
     def open(self, host: Host) -> tuple[Device, ...]:
         """Take the leases, read every GPU once, list the devices. Raises DeviceError where none can be used now."""
         self._host = host
-        for note in self._machine.notes:
+        for note in (*self._machine.notes, *self._notes):
             host.emit(DeviceRemark(note))
         if not self._processes.visible:
             host.emit(DeviceRemark(_UNSEEN))
@@ -133,10 +129,7 @@ class CudaDevices:
         if self._known and not any(device.usable for device in devices):
             devices += self._open_others()
         boards = [unit.board for unit in self._units.values()]
-        for gpu in self._left_out:
-            why = "is left out, beside GPUs of more than three times its memory; `devices` may name it"
-            host.emit(DeviceRemark(f"{gpu.label} {gpu.name} {why}"))
-        idle.keep(self._folder, {board.gpu.uuid: board.idle_bytes for board in boards})
+        keep_idle(self._folder, {board.gpu.uuid: board.idle_bytes for board in boards})
         if not any(device.usable for device in devices):
             reasons = "\n".join(f"  {device.why_not}" for device in devices)
             raise DeviceError(f"no GPU can be used now:\n{reasons}")

@@ -31,24 +31,26 @@ def islands(gpus: Sequence[Gpu]) -> dict[str, int]:
 # ---------------------------------------------------------------- the GPUs that a recipe names
 
 
-def choose(machine: Sequence[Gpu], spec: str, variable: str | None = None) -> list[Gpu]:
+def choose(
+    machine: Sequence[Gpu], spec: str, variable: str | None = None
+) -> tuple[list[Gpu], list[str]]:
     """Return the GPUs that ``devices: spec`` names among those that CUDA_VISIBLE_DEVICES leaves, in this order.
 
-    ``machine``: all GPUs, in PCI order. Raises DeviceError with all problems and the GPUs there are.
+    And remarks: where nobody names GPUs, those with less than a third of the largest one's memory are left out. They
+    are for a screen, and trial after trial would be out of memory there. ``machine``: all GPUs, in PCI order. Raises
+    DeviceError with all problems and the GPUs there are.
     """
     pool, inside = machine, ""
     if variable is not None:
         inside = f" (inside CUDA_VISIBLE_DEVICES={variable})"
         pool = _named(machine, variable, f"CUDA_VISIBLE_DEVICES={variable}", "")
-    if spec == "cuda":
-        return list(pool)
-    return _named(pool, spec.removeprefix("cuda:"), f"devices: {spec}", inside)
-
-
-def small(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Return those with less than a third of the largest one's memory: for a screen, where trial after trial fails."""
-    most = max((gpu.memory_total_bytes or 0 for gpu in gpus), default=0)
-    return [gpu for gpu in gpus if 3 * (gpu.memory_total_bytes or most) < most]
+    if spec != "cuda":
+        return _named(pool, spec.removeprefix("cuda:"), f"devices: {spec}", inside), []
+    most = max((gpu.memory_total_bytes or 0 for gpu in pool), default=0)
+    small = [gpu for gpu in pool if 3 * (gpu.memory_total_bytes or most) < most and not inside]
+    why = "is left out, beside GPUs with more than three times its memory: `devices` may name it"
+    notes = [f"{gpu.label} {gpu.name} {why}" for gpu in small]
+    return [gpu for gpu in pool if gpu not in small], notes
 
 
 def _named(gpus: Sequence[Gpu], text: str, where: str, inside: str) -> list[Gpu]:

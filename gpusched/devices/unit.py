@@ -11,13 +11,18 @@ has ``#`` and a number behind it, so a search that is resumed finds its devices 
 from __future__ import annotations
 
 import enum
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpusched.devices.base import Device, Quarantined, Reading
 from gpusched.devices.nvml import Gpu, Vitals, illness, slowed_by
 from gpusched.devices.release import Seen, Verdict, judge, learn
+from gpusched.folder.files import read_json, write_durably
+from gpusched.processes.identity import boot_id
 
 SHARE = "#"
 SILENCE_MAX_S = 5.0
@@ -300,3 +305,20 @@ def units_of(
     for unit in units:
         unit.neighbours = tuple(other for other in units if other is not unit)
     return units
+
+
+def keep_idle(folder: Path, idle_bytes: Mapping[str, int | None]) -> None:
+    """Keep the memory in use when nobody was on each GPU, by UUID, in the search's folder, for a resume.
+
+    That may find a trial's processes there, and could not learn the figure. Where the disk refuses it does without.
+    """
+    with suppress(OSError):
+        found = {"boot": boot_id(), "idle_bytes": dict(idle_bytes)}
+        write_durably(folder / "gpus.json", json.dumps(found).encode())
+
+
+def kept_idle(folder: Path) -> tuple[Mapping[str, int | None], bool]:
+    """Return the figures of this boot, and whether processes of that search may be left: not where it was another."""
+    found = read_json(folder / "gpus.json") or {}
+    is_this_boot = found.get("boot", boot_id()) == boot_id()
+    return found.get("idle_bytes", {}) if is_this_boot else {}, is_this_boot

@@ -59,10 +59,10 @@ def test_a_gpu_with_a_screen_is_used_again_by_a_search_that_is_resumed(
     """Memory in use when the search began says whether a trial has left something, unless the machine rebooted."""
     box = make_box(gpu(0, idle=400 * MIB))
     box.driver.start(box.gpus[0], 12, 90 * MIB, command="Xorg", ours=False).graphics = True
-    monkeypatch.setattr("gpusched.devices.idle.boot_id", lambda: "0")
+    monkeypatch.setattr("gpusched.devices.unit.boot_id", lambda: "0")
     devices, (name,) = begin(box, experiment=tmp_path)
     devices.close()
-    monkeypatch.setattr("gpusched.devices.idle.boot_id", lambda: str(boots))
+    monkeypatch.setattr("gpusched.devices.unit.boot_id", lambda: str(boots))
     box.gpus[0].idle += more
     devices = box.devices(known=[name], experiment=tmp_path)
     devices.open()

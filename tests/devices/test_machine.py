@@ -32,7 +32,7 @@ GPUS = [Gpu(f"GPU-{i}a00-beef", i, "NVIDIA H100", f"00000000:{i + 1:02X}:00.0") 
 def test_gpus_are_named_within_the_inherited_list(
     spec: str, variable: str | None, indices: list[int]
 ) -> None:
-    assert choose(GPUS, spec, variable) == [GPUS[i] for i in indices]
+    assert choose(GPUS, spec, variable) == ([GPUS[i] for i in indices], [])
 
 
 @pytest.mark.parametrize("variable", ["", "-1", "0,7,1", "GPU-", "0,0", "rubbish"])
