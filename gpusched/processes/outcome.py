@@ -10,7 +10,8 @@ a GPU's, or the machine's:
   another matter than a GPU's, with other cures: all trials that run at a time share it.
 * A trial whose error names the hardware itself (``uncorrectable ECC error``), or a full disk, is lost, which is the
   infrastructure's fault: it continues elsewhere from its checkpoint, and nothing is counted against it. So is one that
-  finds no GPU where others have trained: a driver was updated, or a container has lost its GPUs.
+  finds no GPU where others have trained: a driver was updated, or a container has lost its GPUs; and one that hangs
+  where others have trained, and whose ranks NCCL's watchdog ends (after 10 minutes) before the search does.
 
 Everything read here was written by a trial: sizes are bounded, and nothing that is not as it should be raises.
 """
@@ -52,6 +53,7 @@ _RANK = re.compile(r"rank (\d+): ")
 _OF_A_FULL_DISK = re.compile(
     r"No space left on device|Disk quota exceeded|workers are out of shared memory"
 )
+_OF_A_HANG = "Watchdog caught collective operation timeout"
 _OF_SHARED_MEMORY = re.compile(r"</torch_|/dev/shm|shared memory")
 _OF_CUDA = re.compile(r"CUDA|NCCL|cuDNN|CUBLAS", re.IGNORECASE)
 _GPU_MEMORY = re.compile(
@@ -205,6 +207,8 @@ def blame(
         if _OF_SHARED_MEMORY.search(told):
             what, cure = "/dev/shm", ". A container needs --shm-size=8g or --ipc=host"
         return Blamed("lost", f"{what} is to blame, not the trial: {disk[0]} ({first}){cure}")
+    if has_trained and _OF_A_HANG in told:
+        return Blamed("lost", f"its ranks hung: {first}")
     named = _RANK.match(error)
     rank = int(named[1]) if named else 0
     if (hardware := _OF_THE_HARDWARE.search(told)) is not None:

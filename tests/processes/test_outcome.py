@@ -286,16 +286,27 @@ def test_an_error_of_the_hardware_is_not_the_trials() -> None:
     assert blame("ValueError: x", 2) == ("failed", "ValueError: x", None)
 
 
-def test_an_error_that_the_watchdog_of_nccl_met_first_is_said(paths: TrialPaths) -> None:
-    """It ends the process with SIGABRT, and the trial failed for good, killed by SIGABRT."""
-    said = "[PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread terminated with exception: "
-    said += "CUDA error: uncorrectable ECC error encountered"
+@pytest.mark.parametrize(
+    ("met", "rank"),
+    [
+        ("CUDA error: uncorrectable ECC error encountered", 1),
+        (
+            "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9) ran for ..",
+            None,
+        ),
+    ],
+)
+def test_what_the_watchdog_of_nccl_met_is_said(
+    paths: TrialPaths, met: str, rank: int | None
+) -> None:
+    """It ends the process with SIGABRT, and the trial had failed for good, killed by SIGABRT."""
+    said = f"[PG ID 0 Rank 1] Process group watchdog thread terminated with exception: {met}"
     frames = "frame #0: c10::Error::Error(..)\n" * 2000
     log = f"terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  {said}\n{frames}"
     paths.log(1, 1, "err").write_text(log)
     error = first_error(paths, 1, 2, {1: -signal.SIGABRT})
     assert error.message == f"killed by SIGABRT: {said}"
-    assert blame(str(error), 2)[::2] == ("lost", 1)
+    assert blame(str(error), 2, has_trained=True)[::2] == ("lost", rank)
 
 
 @pytest.mark.parametrize(
