@@ -19,7 +19,6 @@ from unittest import mock
 import pytest
 
 from gpusched.executors.best import keep_best
-from gpusched.executors.local.launching import _write_hparams
 from gpusched.folder.files import private_folder, write_aside, write_durably
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.folder.reports import ReportLog, reports_after
@@ -160,7 +159,10 @@ WRITERS: dict[str, tuple[Do, Callable[[Scene, bool], None]]] = {
     "durable file": (lambda scene: write_durably(scene.paths.final_view, b"new"), _durable),
     "report": (lambda scene: scene.log.append(Report(0, 0, 2, None, {"a": 2})), _report),
     "claim": (_make_claim, _claim),
-    "hparams": (lambda scene: _write_hparams(scene.trial.hparams, b'{"new": 2}'), _hparams),
+    "hparams": (
+        lambda scene: write_aside(to := scene.trial.hparams, b'{"new": 2}').replace(to),
+        _hparams,
+    ),
     "last word": (lambda scene: leave_word(scene.trial.last_word(1), "yielded", 2, 2), _word),
     "exit": (_leave, _exit),
 }

@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,7 +80,8 @@ def prepare(setting: Setting, command: Launch, devices: Devices) -> tuple[Launch
     seq, known_seq = last_seq(paths.reports), setting.seq_of(command.trial)
     if known_seq > seq:  # the disk refused to keep some
         seq = content["seq"] = known_seq
-    _write_hparams(paths.hparams, json.dumps(content).encode() + b"\n")
+    # Not synced: the journal has it all, and a power cut ends every launch.
+    write_aside(paths.hparams, json.dumps(content).encode() + b"\n").replace(paths.hparams)
     spec = LaunchSpec(
         trial=command.trial,
         incarnation=command.incarnation,
@@ -114,14 +114,6 @@ def prepare(setting: Setting, command: Launch, devices: Devices) -> tuple[Launch
         module=recipe.module or "",
     )
     return spec, seq
-
-
-def _write_hparams(path: Path, data: bytes) -> None:
-    """Written at every launch and not synced: the journal has it all, and a power cut ends every launch."""
-    with suppress(OSError):
-        if path.read_bytes() == data:
-            return
-    write_aside(path, data).replace(path)
 
 
 def devices_of(recipe: Recipe, experiment: Path, known: Sequence[str]) -> Devices:
