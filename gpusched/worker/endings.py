@@ -41,7 +41,7 @@ def say(text: str) -> None:
 def trace_of(error: BaseException, script: str) -> str:
     """The traceback from the first frame of the script; the error alone for a script that does not compile.
 
-    Where a call of gpusched's was refused, that call is the last frame (all of them with ``GPUSCHED_DEBUG`` set).
+    Where a call of gpusched's was refused, that call is the last frame.
     """
     frame: TracebackType | None = error.__traceback__
     while frame is not None and _is_ours(frame.tb_frame.f_code.co_filename):
@@ -50,9 +50,8 @@ def trace_of(error: BaseException, script: str) -> str:
     if frame is None or unread:
         return f"{headline(error, script)}\n"
     story = traceback.TracebackException(type(error), error, frame)
-    if not os.environ.get("GPUSCHED_DEBUG"):
-        while len(story.stack) > 1 and _is_ours(story.stack[-1].filename):
-            del story.stack[-1]
+    while len(story.stack) > 1 and _is_ours(story.stack[-1].filename):
+        del story.stack[-1]
     return "".join(story.format())
 
 

@@ -120,12 +120,12 @@ def test_what_would_confuse_a_trial_is_left_out(monkeypatch: pytest.MonkeyPatch)
     )
     ours = "PET_NPROC_PER_NODE TORCHELASTIC_RUN_ID GPUSCHED_TRIAL GPUSCHED_MARK"
     unwanted = (*torchruns.split(), *ours.split())
-    for name in (*unwanted, "HOME_SWEET_HOME", "RANKING", "GPUSCHED_DEBUG"):
+    for name in (*unwanted, "HOME_SWEET_HOME", "RANKING"):
         monkeypatch.setenv(name, "1")
     settings = recipe(Path(), env={"LR_NOTE": "x", "RANKING": "2", "NOT_GIVEN": None})
     environment = environment_for_trials(settings)
     assert not set(unwanted) & set(environment)
-    assert environment["HOME_SWEET_HOME"] == environment["GPUSCHED_DEBUG"] == "1"
+    assert environment["HOME_SWEET_HOME"] == "1"
     assert "NOT_GIVEN" not in environment
     assert (environment["LR_NOTE"], environment["RANKING"]) == ("x", "2")
 

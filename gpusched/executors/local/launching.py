@@ -52,7 +52,7 @@ from gpusched.runtime.warm import main
 sys.exit(main(**json.loads(sys.argv[1])))"""
 
 _FOREIGN = re.compile(
-    r"PET_.*|TORCHELASTIC_.*|(GROUP_|LOCAL_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|GPUSCHED_(?!DEBUG$).*"
+    r"PET_.*|TORCHELASTIC_.*|(GROUP_|LOCAL_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|GPUSCHED_.*"
 )
 """Variables of a torchrun (``PET_*`` are its defaults) or a trial around us that must not reach a trial."""
 
