@@ -144,8 +144,7 @@ def _apply_flag(document: Document, key: str, text: str) -> None:
         }
         _replace(document, ("policy",), place)
     else:
-        # An address is text whatever YAML would read.
-        _set(document, (key,), json.dumps(text) if key == "cluster" else text, place)
+        _set(document, (key,), text, place)
 
 
 def _set(document: Document, path: Path, text: str, place: SourcePlace) -> None:

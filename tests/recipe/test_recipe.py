@@ -169,10 +169,6 @@ def test_flags_of_the_command_line(load: Load) -> None:
     )
 
 
-def test_a_cluster_s_address_is_text_whatever_yaml_makes_of_it(load: Load) -> None:
-    assert load("", cluster="head: 1").cluster == "head: 1"
-
-
 def test_problems_of_flags_name_the_flag(problems: Problems) -> None:
     assert problems("", deadline="0", devices="gpu", policy="ahsa", seed="x") == [
         "--deadline 0: must be more than 0 seconds, not 0",
