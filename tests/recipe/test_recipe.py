@@ -129,37 +129,22 @@ def test_overrides_are_yaml_values(load: Load) -> None:
     assert (recipe.sizes, recipe.lr_power, recipe.mode) == ((1, 2), 0.5, "min")
 
 
-def test_an_override_reaches_into_a_shorthand(load: Load) -> None:
-    recipe = load("policy: asha\n", "policy.R=27")
-    assert (recipe.policy_name, recipe.policy_options["R"]) == ("asha", 27)
-
-
-def test_an_override_may_mend_a_key(load: Load) -> None:
-    assert load("seed: x\n", "seed=3").seed == 3
+def test_an_override_reaches_into_a_shorthand_and_may_mend_a_key(load: Load) -> None:
+    recipe = load("policy: asha\nseed: x\n", "policy.R=27", "seed=3")
+    assert (recipe.policy_name, recipe.policy_options["R"], recipe.seed) == ("asha", 27, 3)
 
 
 def test_problems_of_overrides_name_the_override(problems: Problems) -> None:
-    assert problems(
-        "", "deadlin=5", "policy.eta=1", "space.lr.loguniform=[0, 1]", "seed", "a..b=1"
-    ) == [
+    wrong = ("deadlin=5", "policy.eta=1", "space.lr.loguniform=[0, 1]", "seed", "a..b=1")
+    assert problems("", *wrong, "script.x=1", "sizes=[1") == [
         "--set seed: write --set key=value, as in --set policy.R=27",
         "--set a..b=1: write --set key=value, as in --set policy.R=27",
+        "--set script.x=1: script.x: script is not a map of keys; set script as a whole",
+        "--set sizes=[1: sizes: not YAML: expected ',' or ']', but got '<stream end>'",
         "--set deadlin=5: deadlin: unknown key; did you mean deadline?",
         "--set space.lr.loguniform=[0, 1]: space.lr: the bounds of loguniform must be above 0, not 0",
         "--set policy.eta=1: policy.eta: must be more than 1, not 1; 4 is the usual choice",
     ]
-
-
-def test_an_override_below_a_plain_value(problems: Problems) -> None:
-    [message] = problems("", "script.x=1")
-    assert (
-        message == "--set script.x=1: script.x: script is not a map of keys; set script as a whole"
-    )
-
-
-def test_an_override_that_is_no_yaml(problems: Problems) -> None:
-    [message] = problems("", "sizes=[1")
-    assert message.startswith("--set sizes=[1: sizes: not YAML")
 
 
 def test_flags_of_the_command_line(load: Load) -> None:
@@ -194,12 +179,6 @@ def test_a_script_and_a_folder_are_relative_to_the_recipe(
     monkeypatch.chdir("/")
     recipe = load("cwd: data\n")
     assert (recipe.script, recipe.cwd) == (folder / "train.py", folder / "data")
-
-
-def test_a_recipe_by_relative_path_resolves_to_absolute_paths(
-    folder: Path, load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load()
     monkeypatch.chdir(folder)
     assert load_recipe(Path("digits.yaml")).script == folder / "train.py"
 
