@@ -15,8 +15,6 @@ from gpusched.folder.files import read_json, write_durably
 from gpusched.folder.paths import ExperimentPaths
 
 GIT_LIMIT_S = 5.0
-#: So many modules beside the script are watched.
-MOST_WATCHED = 50
 #: Packages that change what a model becomes.
 PACKAGES = ("torch", "torchvision", "numpy", "transformers", "lightning", "accelerate")
 
@@ -63,7 +61,6 @@ class Edits:
             text = self._script.read_text(errors="replace")
         names = frozenset(re.findall(r"\w+", text))
         beside = [file for file in sorted(self._script.parent.glob("*.py")) if file.stem in names]
-        beside = beside[:MOST_WATCHED]
         #: When each file was changed, and the sum of its content.
         self._known: dict[Path, tuple[int, int | None]] = dict.fromkeys(beside, (-1, None))
         for file in beside:
