@@ -132,7 +132,6 @@ class RankError(Struct, omit_defaults=True):
     message: str
     rank: int | None = None
     traceback: str = ""
-    exitcode: int | None = None
 
     def __str__(self) -> str:
         """The line for people first, the traceback below it."""

@@ -149,8 +149,8 @@ def first_error(
         said = what and f"killed by SIGABRT: {what.strip()}"
     elif not said and code is not None and code > 0:  # it died before it could write an error file
         last = last_line(log)
-        said = last if _AN_EXCEPTION.match(last) else ""
-    return RankError(said or _in_words(code or 0, killed_by_kernel), rank, trace, code)
+        said = last if _AN_EXCEPTION.match(last) else said
+    return RankError(said or _in_words(code or 0, killed_by_kernel), rank, trace)
 
 
 def verdict(

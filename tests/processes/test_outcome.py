@@ -22,7 +22,7 @@ from gpusched.processes.outcome import (
 from gpusched.protocol import RankError, Word, encode
 
 WORD = Word("yielded", 4, 4)
-ERROR = RankError("ValueError: x", 1, "", 1)
+ERROR = RankError("ValueError: x", 1)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_within_one_second_the_exact_time_decides(paths: TrialPaths) -> None:
 
 
 def test_without_an_error_file_the_first_bad_exit_is_the_cause(paths: TrialPaths) -> None:
-    assert first_error(paths, 1, 4, {2: 3, 0: 5}) == RankError("exit code 3", 2, "", 3)
+    assert first_error(paths, 1, 4, {2: 3, 0: 5}) == RankError("exit code 3", 2)
 
 
 def test_an_exception_without_an_error_file_is_the_last_line_of_the_log(paths: TrialPaths) -> None:
