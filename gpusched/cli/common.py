@@ -167,10 +167,10 @@ def tell(args: argparse.Namespace, data: object, text: str) -> int:
 def said(files: TrialPaths, incarnation: int) -> list[str]:
     """Return what gpusched has told a script in this launch, as its log has it."""
     try:
-        # Line by line: progress bars make a log long.
+        # Line by line: progress bars make a log long, and leave one line with what is said next.
         with files.log(incarnation, 0, "err").open(errors="replace") as log:
-            told = (line.rstrip("\n") for line in log)
-            return [line.removeprefix(_SAID) for line in told if line.startswith(_SAID)]
+            told = (line.rstrip("\n").partition(_SAID)[2] for line in log)
+            return [text for text in told if text]
     except OSError:
         return []
 

@@ -29,7 +29,7 @@ def test_22_what_the_best_trial_was_told_stands_in_the_summary(tmp_path: Path) -
     view = replace(recorded("finished"), folder=str(tmp_path))
     log = ExperimentPaths(tmp_path).trial(0).log(1, 0, "err")
     log.parent.mkdir(parents=True)
-    log.write_text("noise\ngpusched: nothing of this script is saved\n")
+    log.write_text("noise\n 10%|#   | 1/9gpusched: nothing of this script is saved\n")
     assert "  note: nothing of this script is saved" in summary(view).splitlines()
 
 
