@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import cast
+from typing import Any, cast
 
 from gpusched.errors import InputError
 from gpusched.text import did_you_mean, flat, nearest
@@ -19,63 +19,59 @@ _OPTION = re.compile(r"--([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)(?:=(.*))?$", re
 _WORDS: dict[str, object] = {"true": True, "false": False, "null": None, "none": None}
 
 
-class HParams(Mapping[str, object]):
-    """A mapping whose keys are attributes too, except where a key is named like a method of mappings."""
+class HParams(dict[str, Any]):
+    """A dictionary that is read only, with its keys as attributes too, but for those named like its methods."""
 
-    __slots__ = ("_path", "_read", "_values")
+    __slots__ = ("_path", "_read")
 
     def __init__(
         self, values: Mapping[str, object], read: set[str] | None = None, path: str = ""
     ) -> None:
-        object.__setattr__(self, "_values", dict(values))
-        object.__setattr__(self, "_read", set() if read is None else read)
+        read = set() if read is None else read
+        object.__setattr__(self, "_read", read)
         object.__setattr__(self, "_path", path)
+        for name, value in values.items():
+            if isinstance(value, Mapping):
+                value = HParams(value, read, f"{path}{name}.")
+            super().__setitem__(name, value)
 
-    def __getitem__(self, name: str) -> object:
-        value, path = self._values[name], f"{self._path}{name}"
-        if isinstance(value, Mapping):
-            return HParams(value, self._read, f"{path}.")
-        self._read.add(path)
+    # All that reads values goes by ``__getitem__``: with an ``__iter__`` of its own, ``dict(hp)`` and ``**hp`` too.
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        if not isinstance(value, HParams):
+            self._read.add(f"{self._path}{name}")
         return value
+
+    def __iter__(self) -> Iterator[str]:
+        return super().__iter__()
+
+    get, items, values = Mapping.get, Mapping.items, Mapping.values  # type: ignore[assignment]
 
     def unread(self, names: Iterable[str]) -> list[str]:
         """Return those of these dotted names that no code has read."""
         return sorted(set(names) - self._read)
 
-    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]  # any type: what the recipe says
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         try:
             return self[name]
         except KeyError:
-            known = ", ".join(self._values) or "none"
+            known = ", ".join(self) or "none"
             raise AttributeError(
-                f"no hyperparameter {name!r}{did_you_mean(name, self._values)} (there are: {known}). The recipe's "
+                f"no hyperparameter {name!r}{did_you_mean(name, self.keys())} (there are: {known}). The recipe's "
                 f"space names them; alone, --{name} on the command line or a default, gpusched.init({{{name!r}: ..}})"
             ) from None
 
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(
-            f"hyperparameters cannot be changed ({name} = {value!r}): take a copy, dict(trial.hparams)"
-        )
+    def _refuse(self, *_: object, **_named: object) -> Any:
+        raise AttributeError("hyperparameters cannot be changed: take a copy, dict(trial.hparams)")
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+    __setattr__ = __setitem__ = __delitem__ = __ior__ = update = _refuse
+    clear = pop = popitem = setdefault = _refuse
 
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __repr__(self) -> str:
-        return f"HParams({self._values!r})"
-
-    def __reduce__(self) -> tuple[type[HParams], tuple[dict[str, object]]]:
-        return HParams, (self.as_dict(),)
-
-    def as_dict(self) -> dict[str, object]:
-        """Plain nested dictionaries, a copy."""
-        self._read.update(f"{self._path}{name}" for name, _ in flat(self._values))
-        copy: dict[str, object] = json.loads(json.dumps(self._values))
-        return copy
+    def __reduce__(self) -> tuple[type[HParams], tuple[dict[str, Any]]]:
+        return HParams, (dict(self),)
 
 
 def merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:

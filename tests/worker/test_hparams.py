@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from contextlib import suppress
 from typing import Any
@@ -21,8 +22,23 @@ def test_values_by_attribute_by_key_and_nested() -> None:
     assert hp.opt.momentum == hp["opt"]["momentum"] == 0.9
     assert hp.get("width", 8) == 8
     assert list(hp) == ["lr", "opt"]
-    assert {**hp}["lr"] == 0.1
-    assert hp.as_dict() == {"lr": 0.1, "opt": {"momentum": 0.9, "betas": [0.9, 0.99]}}
+    assert (
+        json.loads(json.dumps(hp))
+        == hp
+        == {"lr": 0.1, "opt": {"momentum": 0.9, "betas": [0.9, 0.99]}}
+    )
+
+
+WAYS = (lambda hp: {**hp} | hp, lambda hp: [*hp.items()], lambda hp: [*hp.values()])
+
+
+@pytest.mark.parametrize("read", [*WAYS, dict, json.dumps, {}.update, dict.copy])
+def test_a_dictionary_that_knows_what_was_read(read: Any) -> None:
+    """``wandb.init(config=trial.hparams)`` raised TypeError: it takes a dictionary."""
+    hp = HParams({"lr": 0.1})
+    assert isinstance(hp, dict)
+    read(hp)
+    assert hp.unread(["lr"]) == []
 
 
 def test_a_missing_name_is_told_with_the_nearest() -> None:
@@ -36,6 +52,9 @@ def test_read_only_and_copied_as_it_is() -> None:
     assert copy.deepcopy(hp) == pickle.loads(pickle.dumps(hp)) == hp
     with pytest.raises(AttributeError, match="take a copy"):
         hp.lr = 2
+    for change in (hp.clear, hp.popitem, lambda: hp.update(lr=2), lambda: hp.__setitem__("lr", 2)):
+        with pytest.raises(AttributeError, match="take a copy"):
+            change()
 
 
 @pytest.mark.parametrize(

@@ -450,7 +450,7 @@ def test_under_plain_torchrun_nothing_is_saved_and_rank_0_prints(tmp_path: Any) 
         for step in trial.steps(limit=2):
             trial.report(accuracy=step)
             told.append(trial.step)
-        return [type(model).__name__, told, trial.hparams.as_dict()]
+        return [type(model).__name__, told, dict(trial.hparams)]
 
     expected = ["OpenDDP", [1, 2], {}]
     assert values(run_ranks(script, 2)) == [expected, expected]
