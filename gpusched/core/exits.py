@@ -7,11 +7,9 @@ killed, whatever it says with its last breath: a script may catch SIGTERM and ex
 
 from __future__ import annotations
 
-from itertools import islice
-
 from gpusched.core.allocation import DeviceState
 from gpusched.core.events import TrialExited
-from gpusched.core.state import NOTHING_LEFT, TOO_LATE, State
+from gpusched.core.state import MOST_ALIKE, NOTHING_LEFT, TOO_LATE, State
 from gpusched.core.trial import After, Cap, TrialRecord, TrialState
 
 S = TrialState
@@ -175,17 +173,14 @@ def why_hopeless(state: State) -> str:
 
 
 def _alike(state: State) -> str:
-    """Return why a script is given up that fails after its first report, as one does that reports above its loop."""
-    first = max(state.rules.max_failures, state.devices.total)
-    if state.failures < first:
+    """Return why a script is given up of which all trials fail by now: it was edited, or its data are gone.
+
+    So is one that fails after its first report, as one does that reports above its loop.
+    """
+    errors = state.last_errors
+    if len(errors) < MOST_ALIKE or len(set(errors)) > 1:
         return ""
-    oldest = list(islice(state.trials.values(), first))
-    have_failed = all(trial.curve and trial.state is TrialState.FAILED for trial in oldest)
-    if not have_failed or len({trial.error for trial in oldest}) > 1:
-        return ""
-    if any(len(trial.curve) > 1 for trial in state.trials.values()):
-        return ""
-    return f"the first {first} trials failed alike after one report"
+    return f"the last {MOST_ALIKE} trials failed alike: {errors[0]}"
 
 
 def why_over(state: State) -> str:

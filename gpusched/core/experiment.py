@@ -135,6 +135,8 @@ class Experiment:
         state = self.state
         rules = state.rules
         before = trial.step if trial.steps_since_launch else trial.saved_step
+        if trial.steps_since_launch == trial.stride:  # the second report of this launch
+            state.last_errors.clear()
         stride = max(1, report.step - before)
         if report.length is not None and isinstance(
             options := getattr(self.policy, "options", None), Options

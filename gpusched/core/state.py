@@ -19,6 +19,9 @@ DEADLINE, LAST_CALL, WAKE, WATCH = "deadline", "last call", "wake", "watch"
 NOTHING_LEFT = "nothing left to run"
 #: The same where something is left, and no step of it would end in time.
 TOO_LATE = "no step would end before the deadline"
+#: So many trials that fail alike, one after the other, end a search that has trained: half of the configurations may be
+#: too large for a GPU.
+MOST_ALIKE = 20
 
 
 class State:
@@ -46,6 +49,8 @@ class State:
         #: Trials that were saving the best model so far when the search came to its end.
         self.last_savers: set[int] = set()
         self.failures = 0
+        #: Errors of the last trials that failed, since a launch came to its second report, or left in order after one.
+        self.last_errors: deque[str] = deque(maxlen=MOST_ALIKE)
         #: Whether any trial has reported a finite metric.
         self.has_finite = False
         #: Trials that continue as soon as atoms are free, whatever the policy thinks, in the order asked: a person

@@ -301,6 +301,9 @@ class Transitions:
             trial.cut_atoms = None  # the script came to an end of its own
         if after.state is S.FAILED:
             state.failures += 1
+            state.last_errors.append(after.reason.partition("\n")[0])
+        elif trial.steps_since_launch == trial.stride:  # left in order after one report
+            state.last_errors.clear()
         state.move(trial, after.state, after.reason)
         self.launch_if_ready(trial)
 

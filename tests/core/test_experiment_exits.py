@@ -7,6 +7,7 @@ import pytest
 from gpusched.core.commands import ConfirmRelease, KeepBest, Kill, Yield
 from gpusched.core.decisions import Resize, Start
 from gpusched.core.events import Outcome, StorageChanged
+from gpusched.core.state import MOST_ALIKE
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Finish, Script, SetTimer, launch
@@ -200,21 +201,27 @@ def test_after_a_report_failures_do_not_end_it() -> None:
     assert script.state.stopping is None
 
 
-def test_a_script_that_fails_after_its_first_report_in_every_trial_ends_it() -> None:
-    script = Script(devices=2, max_failures=1).wants(*[Start(1)] * 4).start().drop()
-    script.report(0, 0.1).drop().exited(0, "failed", error="a report above the loop").drop()
-    assert script.state.stopping is None, "the other may yet train"
-    script.report(1, 0.1).drop().exited(1, "failed", error="a report above the loop").drop()
-    assert script.state.stopping == "the first 2 trials failed alike after one report"
-
-
-def test_failures_after_a_report_do_not_end_it_while_the_first_trials_train() -> None:
-    script = Script(devices=2, max_failures=1).wants(*[Start(1)] * 4).start().drop()
-    script.report(0, 0.1).drop()
-    for trial in (1, 2):
-        script.report(trial, 0.1).drop().exited(trial, "failed", error="out of memory").drop()
-        script.released("d1").drop()
-    assert script.state.stopping is None
+@pytest.mark.parametrize(
+    ("reports", "outcome", "error", "is_over"),
+    [
+        *((0, "failed", "SyntaxError: x", True), (1, "failed", "SyntaxError: x", True)),
+        *((2, "failed", "SyntaxError: x", False), (1, "finished", None, False)),
+        (0, "failed", "out of memory", False),
+    ],
+)
+def test_trials_that_fail_alike_one_after_the_other_end_a_search(
+    reports: int, outcome: Outcome, error: str | None, is_over: bool
+) -> None:
+    """As where the script was edited: all configurations were used up. The fifth trial may be another."""
+    script = Script(devices=2).wants(*[Start(1)] * 99).start().drop().report(0, 0.5).drop()
+    for trial in range(1, MOST_ALIKE + 1):
+        script.report(0, 0.5).drop()  # launched before them
+        for _ in range(reports if trial == 5 else 0):
+            script.report(trial, 0.1).drop()
+        how = (outcome, error) if trial == 5 else ("failed", "SyntaxError: x\ntrace")
+        script.exited(trial, how[0], error=how[1]).drop().released("d1").drop()
+    over = f"the last {MOST_ALIKE} trials failed alike: SyntaxError: x"
+    assert script.state.stopping == (over if is_over else None)
 
 
 # ---------------------------------------------------------------- the last checkpoint
