@@ -165,7 +165,7 @@ def why_hopeless(state: State) -> str:
     failed = state.failures + reported
     # Several GPUs begin with as many configurations, of which some may be too large: the others may yet report.
     hopes = (t.up_at is not None and len(t.curve) < SENSELESS_REPORTS for t in state.live.values())
-    if failed < max(state.rules.max_failures, sum(hopes)):
+    if failed < max(state.rules.max_failures, 2 * sum(hopes)):
         return ""
     if reported:
         return f"no finite metric after {failed} trials: NaN or infinite in every report"
