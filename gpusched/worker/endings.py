@@ -39,16 +39,15 @@ def say(text: str) -> None:
 
 
 def trace_of(error: BaseException, script: str) -> str:
-    """The traceback from the first frame of the script; the error alone for a script that does not compile.
+    """The traceback from the first frame of the script; the error alone for a script that does not compile, or is gone.
 
     Where a call of gpusched's was refused, that call is the last frame.
     """
     frame: TracebackType | None = error.__traceback__
     while frame is not None and _is_ours(frame.tb_frame.f_code.co_filename):
         frame = frame.tb_next
-    unread = isinstance(error, OSError) and error.filename == script
-    if frame is None or unread:
-        return f"{headline(error, script)}\n"
+    if frame is None or (isinstance(error, OSError) and error.filename == script):
+        return "".join(traceback.format_exception_only(error))
     story = traceback.TracebackException(type(error), error, frame)
     while len(story.stack) > 1 and _is_ours(story.stack[-1].filename):
         del story.stack[-1]
@@ -76,15 +75,16 @@ _ADVICE = {
 
 
 def headline(error: BaseException, script: str) -> str:
-    """Return the error in a line; a SyntaxError with file, line and caret.
+    """Return the error in a line.
 
     The script's line comes first: the one that made a call of gpusched's that was refused, else the last one that was
     the user's own, which is where people look.
     """
-    if isinstance(error, FileNotFoundError) and error.filename == script:
-        return f"FileNotFoundError: no such script: {script}"
-    text = "".join(traceback.format_exception_only(error)).strip()
+    text = " ".join("".join(traceback.format_exception_only(error)).split())
     where = _place(error.__traceback__, script)
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f"{Path(error.filename).name}:{error.lineno}"
+        text = f"{type(error).__name__}: {error.msg}"
     if "on the same device" in text and " cpu" in text:
         text = (
             f"{text} A DataLoader from trial.prepare gives batches on trial.device: move the other tensor there, or "
@@ -94,7 +94,7 @@ def headline(error: BaseException, script: str) -> str:
         text = f'{text} Each rank has a GPU of its own: write device = trial.device instead of "cuda:0"'
     for sign, advice in _ADVICE.items():
         text += advice if sign in text else ""
-    if not where or where in text or isinstance(error, SyntaxError):
+    if not where or where in text:
         return text
     kind, colon, message = text.partition(": ")
     return f"{kind}: {where}: {message}" if colon else f"{text} ({where})"

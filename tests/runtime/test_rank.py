@@ -143,13 +143,20 @@ def test_a_chain_of_exceptions_is_kept(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        ("def f(:\n    pass\n", ("train.py", "line 1", "def f(:", "SyntaxError")),
+        ("def f(:\n    pass\n", ("SyntaxError: train.py:1: invalid syntax",)),
         (b"x = '\xff'\n", ("SyntaxError", "utf-8")),
         (b"x = 1\0\n", ("null bytes",)),
         (None, ("FileNotFoundError: no such script", "train.py")),
         (
             "import beside_that_is_not_there\n",
-            ("ModuleNotFoundError: train.py:1: No module named", "beside"),
+            ("ModuleNotFoundError: train.py:1: No module named 'beside", f"' in {sys.executable}"),
+        ),
+        ("raise ValueError('1 error:\\n  lr')", ("ValueError: train.py:1: 1 error: lr",)),
+        ("raise KeyboardInterrupt", ("KeyboardInterrupt (train.py:1)",)),
+        (HIDES, ("ZeroDivisionError: train.py:3: division by zero",)),
+        (
+            "import sys\nsys.excepthook = lambda *error: print('seen', file=sys.stderr)\n1/0",
+            ("Zero",),
         ),
         ("import gpusched\nraise SystemExit('no data')", ("SystemExit: no data",)),
         ("import sys; sys.exit(3)", ("SystemExit: the script ended with exit code 3",)),
