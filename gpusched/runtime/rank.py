@@ -52,9 +52,6 @@ def run_file(
         _execute(path, module)
     except SystemExit as leaving:
         _leave(leaving, path)
-    except KeyboardInterrupt:
-        endings.mark_failed()
-        raise SystemExit(130) from None
     except BaseException as error:
         _fail(error, path)
 
@@ -74,31 +71,45 @@ def _execute(path: str, module: str) -> None:
 
 
 def _leave(leaving: SystemExit, path: str) -> None:
-    """``sys.exit``: well with 0 or nothing; with another code or a text, a failure that says so."""
+    """``sys.exit``: well with 0 or nothing; else a failure, by the error that was handled there (as by Hydra)."""
     if leaving.code in (None, 0):
         return
     endings.mark_failed()
-    if isinstance(leaving.code, int):
-        code, what = (
-            leaving.code & 0xFF or _FAILED,
-            f"the script ended with exit code {leaving.code}",
-        )
+    code, error = _FAILED, leaving.__cause__ or leaving.__context__
+    if not isinstance(leaving.code, int):
+        what = f"SystemExit: {leaving.code}"
+        _print(str(leaving.code))
     else:
-        code, what = _FAILED, str(leaving.code)
-        _print(what)
-    write_error_file(f"SystemExit: {what}", trace_of(leaving, path))
+        code = leaving.code & 0xFF or _FAILED
+        what = f"SystemExit: the script ended with exit code {leaving.code}"
+        what = _told(error, path) if error is not None else what
+    write_error_file(what, trace_of(error or leaving, path))
     raise SystemExit(code) from None
 
 
 def _fail(error: BaseException, path: str) -> None:
     endings.mark_failed()
     trace = trace_of(error, path)
+    if sys.excepthook is sys.__excepthook__:
+        _print(trace.rstrip())
+    else:  # the script's own, such as that of wandb, whose run has crashed
+        with suppress(Exception):
+            sys.excepthook(type(error), error, error.__traceback__)
+    write_error_file(_told(error, path), trace)
+    raise SystemExit(_FAILED) from None
+
+
+def _told(error: BaseException, path: str) -> str:
+    """Return the error in a line, and which key of the recipe has to do with it."""
     what = headline(error, path)
     if isinstance(error, ImportError) and "attempted relative import" in str(error):
         what += "; a module of a package is named as such: `module: package.train` in the recipe, in place of `script`"
-    _print(trace.rstrip())
-    write_error_file(what, trace)
-    raise SystemExit(_FAILED) from None
+    elif isinstance(error, ModuleNotFoundError):
+        what += f" in {sys.executable}"
+    elif isinstance(error, FileNotFoundError):
+        with suppress(OSError):
+            what += f"; the working directory (`cwd` of the recipe) is {Path.cwd()}"
+    return what
 
 
 def _print(text: str) -> None:

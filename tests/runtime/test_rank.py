@@ -140,13 +140,19 @@ def test_a_chain_of_exceptions_is_kept(stage: Stage) -> None:
     assert "ZeroDivisionError" in trace
 
 
+HIDES = (
+    "import sys\ntry:\n  1 / 0\nexcept Exception as e:\n  print(e, file=sys.stderr)\n  sys.exit(1)"
+)
+"""As ``hydra.main`` does."""
+
+
 @pytest.mark.parametrize(
     ("source", "told"),
     [
         ("def f(:\n    pass\n", ("SyntaxError: train.py:1: invalid syntax",)),
         (b"x = '\xff'\n", ("SyntaxError", "utf-8")),
         (b"x = 1\0\n", ("null bytes",)),
-        (None, ("FileNotFoundError: no such script", "train.py")),
+        (None, ("FileNotFoundError: [Errno 2]", "train.py", "(`cwd` of the recipe) is /")),
         (
             "import beside_that_is_not_there\n",
             ("ModuleNotFoundError: train.py:1: No module named 'beside", f"' in {sys.executable}"),
@@ -178,6 +184,7 @@ def test_bad_scripts_fail_with_a_message(
     assert len(trace) <= 32_000
     assert "gpusched/worker" not in trace
     assert ended.stderr or "exit code" in message
+    assert ("seen" in ended.stderr) == ("excepthook" in str(source)), "as wandb's, for one"
 
 
 @pytest.mark.parametrize("source", ["", "import sys; sys.exit(0)", "raise SystemExit", "x = 1"])
