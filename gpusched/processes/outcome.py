@@ -21,21 +21,27 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from gpusched.folder.files import last_line, read_json, read_record
+from gpusched.folder.files import last_line, read_from, read_json, read_record
 from gpusched.folder.paths import TrialPaths
 from gpusched.protocol import Exit, RankError, Word, exit_from, word_from
 
 _TEXT_LIMIT = 16_000
 _USAGE_CODE = 2
 """Exit code of argparse and its kin."""
+_REFUSAL = re.compile(
+    r"^(.*: )?error: .+(\n +.+)*|(?<=^│ )\S.*(?=│$)", re.IGNORECASE | re.MULTILINE
+)
+"""What argparse, jsonargparse, click and fire say of arguments; typer and tyro frame it."""
 _SUDDEN = tuple(
     -number
     for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 )
 _AN_EXCEPTION = re.compile(r"[\w.]+(Error|Exception): ")
+_NO_MORE = "SystemExit: the script ended with"
 _OF_THE_HARDWARE = re.compile(
     r"""
       uncorrectable\ (ECC|NVLink)\ error        # cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable
@@ -60,7 +66,8 @@ _GPU_MEMORY = re.compile(
     r"C(UDA|uda).*out of memory|OutOfMemoryError|CU\w+_ALLOC(ATION)?_FAILED|_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
 )
 _HOST_MEMORY = re.compile(
-    r"\(out-of-memory killer\)|DefaultCPUAllocator|\b_?\w*MemoryError\b(?<!OutOfMemoryError)"
+    r"\(out-of-memory killer\)|DefaultCPUAllocator|\b_?\w*MemoryError\b(?<!OutOfMemoryError)|"
+    r"DataLoader worker \(pid \d+\) is killed by signal: Killed"
 )
 
 
@@ -81,29 +88,26 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _refused_arguments(path: Path) -> str | None:
-    """Return what argparse said last, where a script ended with its exit code."""
-    said = last_line(path)
-    if ": error: " not in said:
+def _refused_arguments(log: Path) -> str | None:
+    """Return what the reader of the command line said, where a script ended with its exit code."""
+    said = None
+    with suppress(OSError):
+        said = _REFUSAL.search("\n".join(read_from(log, 0)[0]))
+    if said is None:
         return None
-    return f"{said}; `args` of the recipe has the script's arguments, as in --lr=${{lr}}"
+    words = " ".join(said[0].split())
+    return f"{words}; `args` of the recipe has the script's arguments, as in --lr=${{lr}}"
 
 
 def _from_error_file(path: Path) -> tuple[str | None, str, float]:
     """Read message, traceback and time of torchrun's error file (``TORCHELASTIC_ERROR_FILE``)."""
-    body = (read_json(path) or {}).get("message")
-    if isinstance(body, str):
-        return body[:_TEXT_LIMIT], "", float("inf")
-    if not isinstance(body, dict):
-        return None, "", float("inf")
-    extra = body.get("extraInfo")
-    extra = extra if isinstance(extra, dict) else {}
+    body: Any = (read_json(path) or {}).get("message")
     try:
-        at = float(str(extra.get("at_s", extra.get("timestamp", "inf"))))  # ours is exact
-    except ValueError:
-        at = float("inf")
-    trace = str(extra.get("py_callstack", ""))[-_TEXT_LIMIT:]
-    return str(body.get("message", ""))[:_TEXT_LIMIT] or None, trace, at
+        extra = body["extraInfo"]
+        trace, at = str(extra["py_callstack"])[-_TEXT_LIMIT:], float(extra.get("at_s", "inf"))
+        return str(body["message"])[:_TEXT_LIMIT] or None, trace, at
+    except (TypeError, KeyError, ValueError, AttributeError):
+        return None, "", float("inf")
 
 
 def _in_words(code: int, killed_by_kernel: bool) -> str:
@@ -142,12 +146,12 @@ def first_error(
     log = paths.log(incarnation, rank, "err")
     if code == _USAGE_CODE:
         said = _refused_arguments(log) or said
-    elif (
-        not said and code == -signal.SIGABRT
-    ):  # by C++, as where NCCL's watchdog meets an error of CUDA
+    elif code == -signal.SIGABRT and not said:
+        # By C++, as where NCCL's watchdog meets an error of CUDA.
         _, _, what = last_line(log, "what():").partition(" ")
         said = what and f"killed by SIGABRT: {what.strip()}"
-    elif not said and code is not None and code > 0:  # it died before it could write an error file
+    elif code is not None and code > 0 and (not said or said.startswith(_NO_MORE)):
+        # It died before it could write an error file, or has logged the error and left.
         last = last_line(log)
         said = last if _AN_EXCEPTION.match(last) else said
     return RankError(said or _in_words(code or 0, killed_by_kernel), rank, trace)

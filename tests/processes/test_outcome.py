@@ -98,17 +98,10 @@ def test_whoever_was_killed_first_is_the_cause(
 
 
 def test_the_earliest_error_file_is_the_cause(paths: TrialPaths) -> None:
-    error_file(paths, 0, "RuntimeError: peer gone", timestamp="1700000001")
-    error_file(paths, 1, "ValueError: bad", timestamp="1700000000")
-    error = first_error(paths, 1, 2, {0: 1, 1: 3})
-    assert error == RankError("ValueError: bad", 1, "trace of 1", 3)
-
-
-def test_within_one_second_the_exact_time_decides(paths: TrialPaths) -> None:
     error_file(paths, 0, "RuntimeError: peer gone", timestamp="1700000000", at_s=1700000000.9)
     error_file(paths, 1, "ValueError: bad", timestamp="1700000000", at_s=1700000000.1)
-    error = first_error(paths, 1, 2, {0: 1})
-    assert error.rank == 1
+    error = first_error(paths, 1, 2, {0: 1, 1: 3})
+    assert error == RankError("ValueError: bad", 1, "trace of 1")
 
 
 def test_without_an_error_file_the_first_bad_exit_is_the_cause(paths: TrialPaths) -> None:
@@ -123,7 +116,11 @@ def test_an_exception_without_an_error_file_is_the_last_line_of_the_log(paths: T
     assert first_error(paths, 1, 1, {0: 1}).message.startswith(
         "ImportError: gpusched needs msgspec"
     )
+    error_file(paths, 0, "SystemExit: the script ended with exit code 1")
+    assert "ImportError" in first_error(paths, 1, 1, {0: 1}).message, "it has logged the error"
     log.write_text("bye\n")
+    assert "the script ended with exit code 1" in first_error(paths, 1, 1, {0: 1}).message
+    paths.error_file(1, 0).unlink()
     assert first_error(paths, 1, 1, {0: 1}).message == "exit code 1"
 
 
@@ -160,12 +157,6 @@ def test_a_damaged_error_file_is_no_obstacle(paths: TrialPaths, text: str) -> No
     assert error.rank == 0
 
 
-def test_an_error_file_that_holds_a_text(paths: TrialPaths) -> None:
-    paths.error_file(1, 0).write_text(json.dumps({"message": "SignalException"}))
-    error = first_error(paths, 1, 1, {})
-    assert error.message == "SignalException"
-
-
 def test_a_huge_error_is_cut(paths: TrialPaths) -> None:
     error_file(paths, 0, "x" * 1_000_000, py_callstack="y" * 1_000_000)
     error = first_error(paths, 1, 1, {0: 1})
@@ -179,20 +170,35 @@ def test_an_error_in_words() -> None:
     assert str(RankError("no torch")) == "no torch"
 
 
-def test_what_argparse_refused_is_said(paths: TrialPaths) -> None:
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        (
+            "usage: train.py [-h] --lr LR\ntrain.py: error: the following arguments are required: --lr\n",
+            "train.py: error: the following arguments are required: --lr",
+        ),
+        (
+            "usage: train.py\nerror: Key 'lr':\n  Expected a float\n",
+            "error: Key 'lr': Expected a float",
+        ),
+        ("Try 'train.py --help'.\n\nError: No such option: --l\n", "Error: No such option: --l"),
+        (
+            "ERROR: Could not consume arg: --l\nUsage: train.py\n",
+            "ERROR: Could not consume arg: --l",
+        ),
+        ("╭─ Error ───╮\n│ Unrecognized options: --l    │\n╰───╯\n", "Unrecognized options: --l"),
+    ],
+    ids=["argparse", "jsonargparse", "click", "fire", "tyro"],
+)
+def test_arguments_that_a_script_refused_are_said(
+    paths: TrialPaths, printed: str, said: str
+) -> None:
     """The message was "SystemExit: the script ended with exit code 2"."""
-    said = "usage: train.py [-h] --lr LR\ntrain.py: error: the following arguments are required: --lr\n"
-    paths.logs(1).mkdir(parents=True, exist_ok=True)
-    paths.log(1, 0, "err").write_text(said)
-    expected = (
-        "train.py: error: the following arguments are required: --lr; "
-        "`args` of the recipe has the script's arguments, as in --lr=${lr}"
-    )
-    without_a_file = first_error(paths, 1, 1, {0: 2})
-    assert without_a_file.message == expected
+    paths.log(1, 0, "err").write_text(printed)
+    expected = f"{said}; `args` of the recipe has the script's arguments, as in --lr=${{lr}}"
+    assert first_error(paths, 1, 1, {0: 2}).message == expected
     error_file(paths, 0, "SystemExit: the script ended with exit code 2")
-    with_a_file = first_error(paths, 1, 1, {0: 2})
-    assert with_a_file.message == expected
+    assert first_error(paths, 1, 1, {0: 2}).message == expected
 
 
 # ---------------------------------------------------------------- whose fault it is
@@ -232,6 +238,7 @@ HANDLED = (
         (KILLED, "host"),
         ("rank 0: MemoryError: Unable to allocate", "host"),
         ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.45 GiB", "host"),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. ", "host"),
         ("ValueError: out of range", None),
         ("rank 0: killed by SIGKILL from outside", None),
         ("torch.AcceleratorError: CUDA error: an illegal memory access was encountered", None),
