@@ -6,10 +6,11 @@ must fit together. A later check looks only at keys that passed the earlier ones
 
 from __future__ import annotations
 
-import json
+import importlib.util
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -95,11 +96,21 @@ def _find_module(document: Document, folder: FilePath) -> None:
         why = "script names what is run as well; leave one of the two out"
         document.complain(("module",), why)
         return
-    file = FilePath(*module.split("."))
-    if (folder / file).is_dir():
+    file = _home_of(module.partition(".")[0], folder).joinpath(*module.split("."))
+    if file.is_dir():
         file, document.data["module"] = file / "__main__", f"{module}.__main__"
     document.data["script"] = f"{file}.py"
     document.places[("script",)] = document.places[("module",)]
+
+
+def _home_of(package: str, folder: FilePath) -> FilePath:
+    """Return where a package lies: in the recipe's folder, in ``src`` there, else where it is installed."""
+    found = None
+    with suppress(ImportError, ValueError):
+        found = importlib.util.find_spec(package)
+    places = (found and found.submodule_search_locations) or ()
+    homes = (folder, folder / "src", *(FilePath(place).parent for place in places))
+    return next((home for home in homes if (home / package).is_dir()), folder)
 
 
 def _read(path: FilePath) -> Document:

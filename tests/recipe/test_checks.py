@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -135,6 +136,14 @@ def test_a_module_names_its_file_as_the_script(
     for named, module in (("pkg.train", "pkg.train"), ("pkg", "pkg.__main__")):
         found = load(whole=GOOD.replace("script: train.py", f"module: {named}"))
         assert (found.script, found.module) == (folder / f"{module.replace('.', '/')}.py", module)
+    (folder / "src" / "laid").mkdir(parents=True)
+    (folder / "src" / "laid" / "train.py").write_text("")
+    for module, home in (
+        ("laid.train", folder / "src"),
+        ("json.tool", Path(json.__file__).parents[1]),
+    ):
+        found = load(whole=GOOD.replace("script: train.py", f"module: {module}"))
+        assert (found.script, found.module) == (home / f"{module.replace('.', '/')}.py", module)
     (both,) = problems("module: pkg.train\n")
     assert "script names what is run as well" in both
 
