@@ -32,25 +32,30 @@ def absolute(folder: FilePath, written: str) -> FilePath:
     return FilePath(os.path.normpath(folder / FilePath(written).expanduser()))
 
 
-def check_script(script: FilePath, launch: str, python: str | None) -> Iterator[Finding]:
-    """Check that the script is a file and compiles, unless another interpreter runs it or it is a program itself."""
-    source, message = _read(script)
-    is_program = launch == "cold" and script.suffix != ".py"
-    if not message and python is None and not (is_program and os.access(script, os.X_OK)):
-        message = _syntax(script, source) or _choice_of_gpus(script, source)
-        if message and script.suffix != ".py":
-            message += f"; a program of another kind needs launch: cold, and chmod +x {script.name}"
+def check_script(script: FilePath, folder: FilePath, python: str | None) -> Iterator[Finding]:
+    """Check that the script is a file and compiles, unless another interpreter runs it.
+
+    ``folder``: of the recipe.
+    """
+    source, message = _read(script, folder)
+    if not message and python is None:
+        message = _syntax(script, source)
     if message:
         yield ("script",), message
 
 
-def _read(script: FilePath) -> tuple[bytes, str]:
+def _read(script: FilePath, folder: FilePath) -> tuple[bytes, str]:
     try:
         if script.is_dir():
             return b"", f"{script} is a folder; name the Python file in it"
         if not script.exists():
             names = sorted(file.name for file in script.parent.glob("*.py"))
-            return b"", f"no such file: {script}{did_you_mean(script.name, names[:1000])}"
+            hint = did_you_mean(script.name, names[:1000])
+            if FilePath(here := os.path.relpath(script, folder)).is_file():
+                hint = (
+                    f"; a path begins at the recipe's folder: write {os.path.relpath(here, folder)}"
+                )
+            return b"", f"no such file: {script}{hint}"
         return script.read_bytes(), ""
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error

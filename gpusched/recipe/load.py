@@ -242,7 +242,7 @@ def _check_values(
             findings.append((("cwd",), why))
     draft = Recipe(**found)
     if "script" in fields:
-        findings += checks.check_script(script, draft.launch, fields.get("python"))
+        findings += checks.check_script(script, folder, fields.get("python"))
     if draft.python is not None:
         try:
             found["python"] = checks.find_python(fields["python"], folder, draft.launch)

@@ -6,8 +6,7 @@
 * ``torchrun`` registers our rendezvous and asks for it. The exit codes of ranks that failed are left in the file
   ``GPUSCHED_CODES`` names, for the shim.
 * ``rank``, by any Python 3, gives its process its streams and its cores (from ``GPUSCHED_RANKS``), then runs the
-  script with the same interpreter (``gpusched.runtime.rank``), or executes it if it is another kind of program
-  (executable, no ``.py``).
+  script with the same interpreter (``gpusched.runtime.rank``).
 """
 
 from __future__ import annotations
@@ -62,9 +61,6 @@ def rank() -> None:
         os.close(score)
     except OSError:
         pass
-    script = sys.argv[1]
-    if script != "-m" and not script.endswith(".py") and os.access(script, os.X_OK):
-        os.execv(script, sys.argv[1:])
     # -P: the working directory is not on the path of a script that lies elsewhere
     python = [sys.executable, "-u", "-P", "-m", "gpusched.runtime.rank"]
     os.execv(sys.executable, [*python, *sys.argv[1:]])

@@ -41,7 +41,6 @@ def test_a_script_that_does_not_compile(
     [
         ("train.py", "x = '\\d'\nraise SystemExit('was run')\n", ""),  # an odd escape, and not run
         ("train.py", "", ""),
-        ("train", "#!/bin/sh\necho (\n", "launch: cold\n"),  # a program of another kind
         ("train.py", "print 'python 2'\n", f"launch: cold\npython: {sys.executable}\n"),
     ],
 )
@@ -51,14 +50,15 @@ def test_a_script_that_is_good(name: str, source: str, more: str, folder: Path, 
     assert load(whole=GOOD.replace("train.py", name) + more).script == folder / name
 
 
-def test_a_script_that_is_neither_python_nor_a_program(folder: Path, problems: Problems) -> None:
-    (folder / "train").write_text("#!/bin/sh\nexec python train.py\n")
-    (found,) = problems(whole=GOOD.replace("train.py", "train"))
-    assert "is not Python: line 2" in found
-    assert "needs launch: cold, and chmod +x train" in found
-    (folder / "train.py").write_bytes(bytes(range(256)))
-    assert "is not Python" in problems("launch: cold\n")[0], (
-        "a cold launch of Python is checked too"
+def test_a_script_that_is_named_from_where_a_person_stands(
+    folder: Path, problems: Problems, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "src").mkdir()
+    (folder / "src" / "other.py").write_text("")
+    monkeypatch.chdir(folder / "src")
+    (found,) = problems(whole=GOOD.replace("train.py", "other.py"))
+    assert found.endswith(
+        "no such file: other.py; a path begins at the recipe's folder: write src/other.py"
     )
 
 

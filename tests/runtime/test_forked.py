@@ -74,9 +74,8 @@ COLD = Path(gpusched.__file__).parent / "runtime" / "cold.py"
         ("train.py", "import sys\nprint(*sys.argv[1:])\n", 0o644),
         ("train.py", "#!/bin/false\nimport sys\nprint(*sys.argv[1:])\n", 0o755),
         ("train", "import sys\nprint(*sys.argv[1:])\n", 0o644),
-        ("train", "#!/bin/sh\necho $*\n", 0o755),
     ],
-    ids=["python", "executable python", "python without .py", "shell"],
+    ids=["python", "executable python", "python without .py"],
 )
 def test_it_runs_what_it_is_given(tmp_path: Path, name: str, text: str, mode: int) -> None:
     script = tmp_path / name
