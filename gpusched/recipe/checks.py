@@ -5,7 +5,6 @@ Each check of the machine yields ``(path, message)``; none raises. Nothing of th
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import os
@@ -73,43 +72,6 @@ def _syntax(script: FilePath, source: bytes) -> str:
     except (ValueError, OverflowError, RecursionError, MemoryError) as error:
         return f"{script} is not Python: {str(error) or type(error).__name__}"
     return ""
-
-
-_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
-_VARIABLE = "CUDA_VISIBLE_DEVICES"
-#: An assignment, or a call that assigns; one that hides all GPUs, or takes of those that are given, chooses none.
-_CHOICE = re.compile(
-    rf"(?:\w+\.)*(environ\['{_VARIABLE}'\] = (?!['\"](-1)?['\"]$|.*{_VARIABLE})"
-    rf"|(environ\.update|putenv)\(.*{_VARIABLE})"
-)
-
-
-def _choice_of_gpus(script: FilePath, source: bytes) -> str:
-    """Say where a script chooses its GPUs itself: on those of another trial, at best."""
-    if _VARIABLE.encode() not in source:
-        return ""
-    for node in _unconditional(ast.parse(source)):
-        words = ast.unparse(node) if isinstance(node, ast.Assign | ast.Call) else ""
-        if _CHOICE.match(words):
-            return (
-                f"{script}:{node.lineno} sets {_VARIABLE}, which gpusched sets for each rank: the trial would train "  # type: ignore[attr-defined]
-                f"on another trial's GPU. Remove that line; the recipe's key devices chooses GPUs"
-            )
-    return ""
-
-
-def _unconditional(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that run whenever the script does, also those of functions that such nodes name."""
-    bodies = {each.name: each.body for each in ast.walk(tree) if isinstance(each, _FUNCTIONS)}
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        waiting += bodies.pop(getattr(node, "id", getattr(node, "attr", "")), ())
-        is_later = isinstance(node, _FUNCTIONS) and node.name != "__init__"
-        if isinstance(node, ast.If | ast.IfExp):
-            is_later = "__name__" not in ast.unparse(node.test)
-        waiting += () if is_later else ast.iter_child_nodes(node)
 
 
 def find_python(written: str, folder: FilePath, launch: str) -> FilePath:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -152,6 +153,16 @@ def _read(path: Path) -> dict[str, Any]:
 # Not called before the rank's own environment is in place: CUDA reads it once.
 
 
+def refuse_own_choice() -> None:
+    """Raise RuntimeError where the script has chosen GPUs, by numbers: the search gives each rank its own, by UUIDs."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if os.environ.get("GPUSCHED_DEVICE") == "cuda" and chosen[:1].isdecimal():
+        raise RuntimeError(
+            f"this script has set CUDA_VISIBLE_DEVICES={chosen}, which gpusched sets for each rank: the trial would "
+            f"train on another trial's GPU. Remove the line that does so; the recipe's key devices chooses GPUs"
+        )
+
+
 def require_cuda() -> None:
     """Raise RuntimeError where this torch can use no GPU whatever the machine has."""
     import torch
@@ -182,6 +193,7 @@ def take_gpu(local_rank: int) -> torch.device:
     """
     import torch
 
+    refuse_own_choice()
     require_cuda()
     torch.cuda.init()
     device = torch.device("cuda", local_rank % max(1, torch.cuda.device_count()))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.worker import rng
-from gpusched.worker.context import Context
+from gpusched.worker.context import Context, refuse_own_choice
 from gpusched.worker.group import Call, Group
 from gpusched.worker.onlooker import Onlooker
 from gpusched.worker.setup import TrialSetup
@@ -103,6 +103,8 @@ class Trial(TrialSetup):
                 "trial.report(...) comes before trial.steps(...) or trial.track(...), so it counts as a step of "
                 "training: move it into the loop, or give it step=0, which is passed over"
             )
+        if self._device is None:
+            refuse_own_choice()
         self._usage.tracks = True
         if self._onlooker is not None:
             self._onlooker.attach()

@@ -146,39 +146,3 @@ def test_a_module_names_its_file_as_the_script(
         assert (found.script, found.module) == (home / f"{module.replace('.', '/')}.py", module)
     (both,) = problems("module: pkg.train\n")
     assert "script names what is run as well" in both
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        'os.environ["CUDA_VISIBLE_DEVICES"] = "0"',
-        'os.environ.update({"CUDA_VISIBLE_DEVICES": "0"})',
-        'os.putenv("CUDA_VISIBLE_DEVICES", "0")',
-        'if __name__ == "__main__": os.environ["CUDA_VISIBLE_DEVICES"] = args.gpu',
-        'def main(): os.environ["CUDA_VISIBLE_DEVICES"] = args.gpu\nif __name__ == "__main__": main()',
-    ],
-)
-def test_a_script_that_chooses_its_gpus_is_refused(
-    line: str, folder: Path, problems: Problems
-) -> None:
-    (folder / "train.py").write_text(f"import os\n{line}\n")
-    (found,) = problems()
-    assert "train.py:2 sets CUDA_VISIBLE_DEVICES, which gpusched sets for each rank" in found
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        'print(os.environ["CUDA_VISIBLE_DEVICES"])',
-        'os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")',
-        'os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0")',
-        'if args.gpu is not None: os.environ["CUDA_VISIBLE_DEVICES"] = args.gpu',
-        'os.environ["CUDA_VISIBLE_DEVICES"] = "-1"',
-        'def one(n): os.environ["CUDA_VISIBLE_DEVICES"] = n\nif args.gpu is not None: one(args.gpu)',
-    ],
-)
-def test_a_script_that_takes_the_gpus_it_is_given_is_right(
-    line: str, folder: Path, load: Load
-) -> None:
-    (folder / "train.py").write_text(f"import os\n{line}\n")
-    load()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,12 +45,22 @@ def test_each_rank_takes_the_gpu_of_its_number(
     assert current == [torch.device("cuda", taken)]
 
 
+@pytest.mark.parametrize("chosen", ["0", "3,1", "GPU-8932f937", "-1"])
+def test_a_script_that_chooses_its_gpus_is_refused(bench: Bench, chosen: str) -> None:
+    """It would train on another trial's."""
+
+    def body() -> None:
+        os.environ.update(CUDA_VISIBLE_DEVICES=chosen, GPUSCHED_DEVICE="cuda")
+        gpusched.init().track()
+
+    (ended,) = run_ranks(body, 1, bench)
+    assert ("set CUDA_VISIBLE_DEVICES=" in ended.error) == chosen[:1].isdecimal()
+
+
 @on_cpu_torch
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_gpu_under_a_torch_for_cpus_is_explained(tmp_path: Path, ranks: int) -> None:
     def body() -> None:
-        import os
-
         os.environ["GPUSCHED_DEVICE"] = "cuda"
         gpusched.init().wrap(torch.nn.Linear(1, 1))
 
