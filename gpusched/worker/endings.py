@@ -82,9 +82,9 @@ def headline(error: BaseException, script: str) -> str:
     """
     text = " ".join("".join(traceback.format_exception_only(error)).split())
     where = _place(error.__traceback__, script)
-    if isinstance(error, SyntaxError) and error.filename:
-        where = f"{Path(error.filename).name}:{error.lineno}"
-        text = f"{type(error).__name__}: {error.msg}"
+    if isinstance(error, SyntaxError):
+        text, file = f"{type(error).__name__}: {error.msg}", error.filename or "<"
+        where = where if file[0] == "<" else f"{Path(file).name}:{error.lineno}"
     if "on the same device" in text and " cpu" in text:
         text = (
             f"{text} A DataLoader from trial.prepare gives batches on trial.device: move the other tensor there, or "

@@ -151,6 +151,7 @@ HIDES = (
     [
         ("def f(:\n    pass\n", ("SyntaxError: train.py:1: invalid syntax",)),
         (b"x = '\xff'\n", ("SyntaxError", "utf-8")),
+        ("eval('1 +')", ("SyntaxError: train.py:1: invalid syntax",)),
         (b"x = 1\0\n", ("null bytes",)),
         (None, ("FileNotFoundError: [Errno 2]", "train.py", "(`cwd` of the recipe) is /")),
         (
