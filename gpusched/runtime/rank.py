@@ -21,7 +21,7 @@ from types import ModuleType
 
 from gpusched.processes import stacks
 from gpusched.worker import endings
-from gpusched.worker.endings import headline, trace_of, write_error_file
+from gpusched.worker.endings import headline, own_frames, trace_of, write_error_file
 
 _FAILED = 1
 
@@ -94,7 +94,8 @@ def _fail(error: BaseException, path: str) -> None:
         _print(trace.rstrip())
     else:  # the script's own, such as that of wandb, whose run has crashed
         with suppress(Exception):
-            sys.excepthook(type(error), error, error.__traceback__)
+            own = error.with_traceback(own_frames(error))
+            sys.excepthook(type(error), own, own.__traceback__)
     write_error_file(_told(error, path), trace)
     raise SystemExit(_FAILED) from None
 

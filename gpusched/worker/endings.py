@@ -43,15 +43,21 @@ def trace_of(error: BaseException, script: str) -> str:
 
     Where a call of gpusched's was refused, that call is the last frame.
     """
-    frame: TracebackType | None = error.__traceback__
-    while frame is not None and _is_ours(frame.tb_frame.f_code.co_filename):
-        frame = frame.tb_next
+    frame = own_frames(error)
     if frame is None or (isinstance(error, OSError) and error.filename == script):
         return "".join(traceback.format_exception_only(error))
     story = traceback.TracebackException(type(error), error, frame)
     while len(story.stack) > 1 and _is_ours(story.stack[-1].filename):
         del story.stack[-1]
     return "".join(story.format())
+
+
+def own_frames(error: BaseException) -> TracebackType | None:
+    """Return the frames of an error from the first of the script on."""
+    frame = error.__traceback__
+    while frame is not None and _is_ours(frame.tb_frame.f_code.co_filename):
+        frame = frame.tb_next
+    return frame
 
 
 def _is_ours(file: str) -> bool:
