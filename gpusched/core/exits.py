@@ -173,10 +173,7 @@ def why_hopeless(state: State) -> str:
 
 
 def _alike(state: State) -> str:
-    """Return why a script is given up of which all trials fail by now: it was edited, or its data are gone.
-
-    So is one that fails after its first report, as one does that reports above its loop.
-    """
+    """Return why a script is given up of which all trials fail by now: it was edited, say, or its data are gone."""
     errors = state.last_errors
     if len(errors) < MOST_ALIKE or len(set(errors)) > 1:
         return ""

@@ -90,13 +90,11 @@ def signal_name(number: int) -> str:
 
 def _refused_arguments(log: Path) -> str | None:
     """Return what the reader of the command line said, where a script ended with its exit code."""
-    said = None
     with suppress(OSError):
-        said = _REFUSAL.search("\n".join(read_from(log, 0)[0]))
-    if said is None:
-        return None
-    words = " ".join(said[0].split())
-    return f"{words}; `args` of the recipe has the script's arguments, as in --lr=${{lr}}"
+        if (said := _REFUSAL.search("\n".join(read_from(log, 0)[0]))) is not None:
+            words = " ".join(said[0].split())
+            return f"{words}; `args` of the recipe has the script's arguments, as in --lr=${{lr}}"
+    return None
 
 
 def _from_error_file(path: Path) -> tuple[str | None, str, float]:

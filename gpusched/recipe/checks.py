@@ -32,10 +32,7 @@ def absolute(folder: FilePath, written: str) -> FilePath:
 
 
 def check_script(script: FilePath, folder: FilePath, python: str | None) -> Iterator[Finding]:
-    """Check that the script is a file and compiles, unless another interpreter runs it.
-
-    ``folder``: of the recipe.
-    """
+    """Check that the script is a file and compiles, unless another interpreter runs it. ``folder``: of the recipe."""
     source, message = _read(script, folder)
     if not message and python is None:
         message = _syntax(script, source)

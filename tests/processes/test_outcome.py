@@ -127,7 +127,6 @@ def test_an_exception_without_an_error_file_is_the_last_line_of_the_log(paths: T
 @pytest.mark.parametrize(
     ("code", "starved", "said"),
     [
-        (3, False, "exit code 3"),
         (-signal.SIGSEGV, False, "killed by SIGSEGV"),
         (-signal.SIGKILL, False, "killed by SIGKILL from outside"),
         (-signal.SIGKILL, True, "out-of-memory killer"),
