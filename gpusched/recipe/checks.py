@@ -48,9 +48,8 @@ def _read(script: FilePath, folder: FilePath) -> tuple[bytes, str]:
             names = sorted(file.name for file in script.parent.glob("*.py"))
             hint = did_you_mean(script.name, names[:1000])
             if FilePath(here := os.path.relpath(script, folder)).is_file():
-                hint = (
-                    f"; a path begins at the recipe's folder: write {os.path.relpath(here, folder)}"
-                )
+                path = os.path.relpath(here, folder)
+                hint = f"; paths begin at the recipe's folder, and from there it is {path}"
             return b"", f"no such file: {script}{hint}"
         return script.read_bytes(), ""
     except (OSError, ValueError) as error:

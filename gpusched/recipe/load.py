@@ -96,21 +96,23 @@ def _find_module(document: Document, folder: FilePath) -> None:
         why = "script names what is run as well; leave one of the two out"
         document.complain(("module",), why)
         return
-    file = _home_of(module.partition(".")[0], folder).joinpath(*module.split("."))
+    cwd = checks.absolute(folder, str(document.data.get("cwd") or "."))
+    file = _home_of(module.partition(".")[0], folder, cwd).joinpath(*module.split("."))
     if file.is_dir():
         file, document.data["module"] = file / "__main__", f"{module}.__main__"
     document.data["script"] = f"{file}.py"
     document.places[("script",)] = document.places[("module",)]
 
 
-def _home_of(package: str, folder: FilePath) -> FilePath:
-    """Return where a package lies: in the recipe's folder, in ``src`` there, else where it is installed."""
+def _home_of(package: str, *folders: FilePath) -> FilePath:
+    """Return where a package lies: in one of these folders, in ``src`` there, else where it is installed."""
     found = None
     with suppress(ImportError, ValueError):
         found = importlib.util.find_spec(package)
     places = (found and found.submodule_search_locations) or ()
-    homes = (folder, folder / "src", *(FilePath(place).parent for place in places))
-    return next((home for home in homes if (home / package).is_dir()), folder)
+    homes = [one / below for below in (".", "src") for one in folders]
+    homes += [FilePath(place).parent for place in places]
+    return next((home for home in homes if (home / package).is_dir()), folders[0])
 
 
 def _read(path: FilePath) -> Document:

@@ -58,7 +58,7 @@ def test_a_script_that_is_named_from_where_a_person_stands(
     monkeypatch.chdir(folder / "src")
     (found,) = problems(whole=GOOD.replace("train.py", "other.py"))
     assert found.endswith(
-        "no such file: other.py; a path begins at the recipe's folder: write src/other.py"
+        "no such file: other.py; paths begin at the recipe's folder, and from there it is src/other.py"
     )
 
 
@@ -130,19 +130,17 @@ def test_what_a_metrics_name_says(metric: str, better: str | None) -> None:
 def test_a_module_names_its_file_as_the_script(
     folder: Path, load: Load, problems: Problems
 ) -> None:
-    (folder / "pkg").mkdir()
-    for name in ("train", "__main__"):
-        (folder / "pkg" / f"{name}.py").write_text("")
-    for named, module in (("pkg.train", "pkg.train"), ("pkg", "pkg.__main__")):
-        found = load(whole=GOOD.replace("script: train.py", f"module: {named}"))
-        assert (found.script, found.module) == (folder / f"{module.replace('.', '/')}.py", module)
-    (folder / "src" / "laid").mkdir(parents=True)
-    (folder / "src" / "laid" / "train.py").write_text("")
-    for module, home in (
-        ("laid.train", folder / "src"),
-        ("json.tool", Path(json.__file__).parents[1]),
-    ):
-        found = load(whole=GOOD.replace("script: train.py", f"module: {module}"))
+    for file in ("pkg/train.py", "pkg/__main__.py", "src/laid/train.py", "src/src/far/train.py"):
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text("")
+    homes = {"pkg.train": folder, "pkg": folder, "json.tool": Path(json.__file__).parents[1]}
+    for named, home in {
+        **homes,
+        "laid.train": folder / "src",
+        "far.train": folder / "src/src",
+    }.items():
+        module = "pkg.__main__" if named == "pkg" else named
+        found = load("", "cwd=src", whole=GOOD.replace("script: train.py", f"module: {named}"))
         assert (found.script, found.module) == (home / f"{module.replace('.', '/')}.py", module)
     (both,) = problems("module: pkg.train\n")
     assert "script names what is run as well" in both
