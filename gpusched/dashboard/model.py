@@ -9,7 +9,6 @@ tree is made from the journal. Rules:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -20,7 +19,6 @@ from gpusched.text import clean, count, show_duration
 
 LIVE = ("starting", "running", "yielding")
 FINAL = ("completed", "stopped", "failed")
-_GPU = re.compile(r"([^/ ]+/)?GPU [0-9+/]+( #[0-9]+)?")
 STATES = ("running", "starting", "yielding", "pending", "paused", "completed", "stopped", "failed")
 
 
@@ -77,9 +75,8 @@ class DeviceRow:
 
     @property
     def name(self) -> str:
-        """The number of a GPU, as ``nvidia-smi`` has it, rather than its UUID; of anything else the id."""
-        found = _GPU.match(self.label)
-        return clean(found[0] if found else self.id, 60)
+        """The name for people: of a GPU its number, as ``nvidia-smi`` has it, rather than its UUID."""
+        return clean(self.label or self.id, 60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,6 +146,7 @@ def _device(slot: DeviceSlot, reading: Reading | None) -> DeviceRow:
     read["notes"] = tuple(map(clean, read.get("notes", ())))
     return DeviceRow(
         id=slot.id,
+        label=slot.label,
         state=slot.state.value,
         trial=slot.trial,
         reason=clean(_reason(slot, holders)),

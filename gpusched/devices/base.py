@@ -41,7 +41,6 @@ class Reading:
     """
 
     device: str
-    label: str
     utilisation: float | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None

@@ -83,7 +83,7 @@ class CpuDevices:
         self._host.emit(Readmitted(device))
 
     def readings(self) -> tuple[Reading, ...]:
-        return tuple(Reading(device=slot, label=slot) for slot in self._slots)
+        return tuple(Reading(device=slot) for slot in self._slots)
 
     def close(self) -> None:
         """Do nothing: slots are not leased."""

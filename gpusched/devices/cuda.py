@@ -305,6 +305,7 @@ class GpuState(Reading):
     ``leased_by``: the search that has the lease, in words; ``busy``: why no other search could use the GPU now.
     """
 
+    label: str
     index: int
     name: str
     leased_by: str
@@ -341,6 +342,7 @@ def _state(unit: Unit) -> GpuState:
         lease = lease_holder(lease_folder(), unit.gpu.uuid)
     return GpuState(
         **asdict(unit.reading()),
+        label=f"{unit.label} {unit.gpu.name}",
         index=unit.gpu.index,
         name=unit.gpu.name,
         leased_by=str(lease) if lease else "",

@@ -284,7 +284,6 @@ class Unit:
         notes += [f"shared with {stranger}" for stranger in strangers]
         return Reading(
             device=self.id,
-            label=f"{self.label} {self.gpu.name}",
             utilisation=vitals.utilisation if vitals else None,
             memory_used_bytes=seen.memory_bytes if seen else None,
             memory_total_bytes=self.gpu.memory_total_bytes,

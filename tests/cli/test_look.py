@@ -142,7 +142,7 @@ def test_all_of_them_and_a_search_that_runs() -> None:
     running = replace(VIEW, state="running", ending=None, time_left_s=75.0, daemon_pid=7)
     running = replace(running, trials=(*VIEW.trials, again, other), warnings=("a full disk",))
     running = replace(running, now_s=100.0, idle_atom_s={"no step fits": 25.0})
-    hot = DeviceRow(id="GPU-1", label="GPU 0 H100", state="held", notes=("slowed by heat",))
+    hot = DeviceRow(id="GPU-1", label="GPU 0", state="held", notes=("slowed by heat",))
     told = lines(replace(running, notes=("R is 81",), devices=(hot,)), everything=True)
     assert told[0] == "digits-1: running, policy asha, 1 min 15 s left, daemon 7"
     assert told[3:5] == ["     25%  no step fits", "note: R is 81"]

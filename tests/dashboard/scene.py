@@ -151,14 +151,13 @@ class Scene:
         return [
             Reading(
                 device=name,
-                label=f"H100 {place}",
                 utilisation=random.uniform(0.7, 0.99) if name in held else 0.0,
                 memory_used_bytes=int((random.uniform(20, 70) if name in held else 0.4) * 2**30),
                 memory_total_bytes=80 * 2**30,
                 temperature_c=random.randint(45, 72),
                 power_w=random.uniform(300, 690) if name in held else 71.0,
             )
-            for place, name in enumerate(self.ids)
+            for name in self.ids
         ]
 
     def _draw(self, number: int) -> dict[str, object]:

@@ -90,15 +90,15 @@ def test_each_gpu_has_its_figures_and_what_is_wrong_with_it() -> None:
     assert "31.2/80 GiB" in screen
     assert "527 W" in screen
     assert "! the journal cannot be written" in screen
-    busy = DeviceRow(id="GPU-1", label="GPU 0 H100", state="quarantined", reason="held by pid 7")
+    busy = DeviceRow(id="GPU-1", label="GPU 0", state="quarantined", reason="held by pid 7")
     idle = IdleRow(
         devices=("GPU-1",), idle_s=7.0, reason="quarantined", detail="GPU 0: held by pid 7"
     )
-    hot = DeviceRow(id="GPU-2", label="GPU 1 H100", state="held", notes=("slowed by heat",))
+    hot = DeviceRow(id="GPU-2", label="GPU 1", state="held", notes=("slowed by heat",))
     screen = shown(replace(EXPLORING, devices=(busy, hot), idle=(idle,)))
     assert "! GPU 1: slowed by heat" in screen
     assert "GPU 0 idle for 7 s: quarantined (held by pid 7)" in screen
-    far = DeviceRow(id="GPU-3", label="workstation-12/GPU 3 H100", utilisation=0.5)
+    far = DeviceRow(id="GPU-3", label="workstation-12/GPU 3", utilisation=0.5)
     assert "GPU 3" in panels.strip(replace(EXPLORING, devices=(far,)), 80, 4).plain
 
 

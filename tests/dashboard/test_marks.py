@@ -80,7 +80,7 @@ def test_left_gives_way_to_right() -> None:
 
 
 def test_atoms_are_named_as_people_know_them_and_many_are_counted() -> None:
-    gpus = tuple(DeviceRow(id=f"GPU-{n}", label=f"GPU {n} H100") for n in range(6))
+    gpus = tuple(DeviceRow(id=f"GPU-{n}", label=f"GPU {n}") for n in range(6))
     rows = (
         IdleRow(
             devices=("GPU-1",), idle_s=12.0, reason="quarantined", detail="GPU 1: held by pid 311"

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from gpusched.core.events import QuarantineChanged, TrialExited, UserAsked
+from gpusched.core.events import DevicesJoined, QuarantineChanged, TrialExited, UserAsked
 from gpusched.dashboard import view as views
 from gpusched.dashboard.model import from_json, thinned, to_json
 from gpusched.devices.base import Reading
@@ -113,7 +113,7 @@ def test_devices_say_why_they_cannot_be_used() -> None:
     trial = next(t for t in scene.experiment.state.live.values() if t.state.value == "running")
     scene.tell(TrialExited(at=5.05, trial=trial.id, incarnation=trial.incarnation, outcome="lost"))
     (name,) = trial.devices
-    reading = Reading(device=name, label="slot", holders=("python (pid 8812)",))
+    reading = Reading(device=name, holders=("python (pid 8812)",))
     view = scene.view(readings=[reading])
     device = next(device for device in view.devices if device.id == name)
     assert device.state == "draining"
@@ -134,6 +134,9 @@ def test_devices_say_why_they_cannot_be_used() -> None:
         None,
         "4.1 GiB still held",
     )
+    ill, labels = {"GPU-9": "held by pid 7"}, {"GPU-9": "GPU 3"}
+    scene.tell(DevicesJoined(at=5.2, devices=("GPU-9",), unusable=ill, labels=labels))
+    assert scene.view(daemon_pid=None).devices[-1].name == "GPU 3", "nobody reads its name now"
 
 
 def test_errors_are_one_harmless_line() -> None:

@@ -32,7 +32,7 @@ VIEW: dict[str, Any] = {
     "atoms": {"total": 2},
     "trial_counts": {"stopped": 1, "failed": 1},
     "best": {"trial": 0, "step": 2, "metric": 0.75, "at_s": 3.0, "hparams": {"act": EVIL}},
-    "devices": [{"id": "d1", "label": "GPU 1 H100"}],
+    "devices": [{"id": "d1", "label": "GPU 1"}],
     "trials": [{"id": 1, "state": "failed", "error": f"ValueError: {EVIL}"}],
 }
 

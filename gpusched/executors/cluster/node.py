@@ -185,8 +185,7 @@ class Session:
         if self.now() >= self._beat_s + BEAT_S:
             self._beat_s = self.now()
             shown = [
-                replace(one, device=self._shown(one.device), label=self._shown(one.label))
-                for one in self._executor.readings()
+                replace(one, device=self._shown(one.device)) for one in self._executor.readings()
             ]
             self._peer.send(Beat(shown))
 
