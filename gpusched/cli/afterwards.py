@@ -47,8 +47,7 @@ def logs(args: argparse.Namespace) -> int:
     begins with its rank. Of a rank that printed more than 32 MiB the last are shown, and a line says so. Ctrl-C
     ends only the following.
     """
-    paths = common.experiment(args)
-    number = session.trial_number(args.trial)
+    paths, number = common.experiment(args), args.trial
     trial = paths.trial(number)
     if not trial.root.is_dir():
         known = paths.trial_numbers

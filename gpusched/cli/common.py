@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import sys
 import textwrap
@@ -82,13 +83,24 @@ def settable(what: str) -> Argument:
     return argument("--set KEY=VALUE", meaning, action="append", default=[], dest="overrides")
 
 
+def trial_number(text: str) -> int:
+    """Read ``7``, ``0007`` or ``trial-7``. Raises InputError."""
+    if (found := re.fullmatch(r"(?:trial[-_ ]*)?(\d{1,9})", text)) is None:
+        raise InputError(
+            f"'{text}' is not the number of a trial; 'gpusched status' lists the trials"
+        )
+    return int(found[1])
+
+
 DIR = argument("--dir DIR", f"folder of the searches (default: ${find.RUNS_VARIABLE} or runs)")
 DETACH = argument("--detach", "do not stay to watch")
 
 EXPERIMENT = together(
     argument("EXP", "the search: a folder, a name, or 'last' (the default)", nargs="?"), DIR
 )
-TRIAL = together(argument("TRIAL", "number of the trial, as in 'status'"), EXPERIMENT)
+TRIAL = together(
+    argument("TRIAL", "number of the trial, as in 'status'", type=trial_number), EXPERIMENT
+)
 
 RECIPE = together(
     argument("RECIPE", "YAML file that describes the search", type=Path),

@@ -40,7 +40,7 @@ from gpusched.text import (
 def explain(args: argparse.Namespace) -> int:
     """Explain why a trial is where it is, and how it came there."""
     paths = common.experiment(args)
-    answer = session.explanation(paths, session.trial_number(args.trial))
+    answer = session.explanation(paths, args.trial)
     words = (common.paragraph(log_line(line), rest=" " * 15) for line in answer["lines"])
     return common.tell(args, answer["data"], "\n".join(words))
 

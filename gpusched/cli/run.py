@@ -128,12 +128,14 @@ def unpause(args: argparse.Namespace) -> int:
 
 def _ask_of_trial(args: argparse.Namespace, verb: str) -> int:
     paths = common.experiment(args, running_first=True)
-    number = session.trial_number(args.trial)
-    answer = session.ask(paths, verb, trial=number)
-    return common.tell(args, {"trial": number, "answer": answer}, answer)
+    answer = session.ask(paths, verb, trial=args.trial)
+    data = {"trial": args.trial, "answer": answer}
+    return common.tell(args, data, f"{paths.root.name}: {answer}")
 
 
-@common.command(common.EXPERIMENT, argument("--trial TRIAL", "stop this trial only"))
+@common.command(
+    common.EXPERIMENT, argument("--trial TRIAL", "stop this trial only", type=common.trial_number)
+)
 def stop(args: argparse.Namespace) -> int:
     """Stop a search in good order: every trial leaves at its next step, the best model stays on disk.
 

@@ -200,13 +200,3 @@ def ask(paths: ExperimentPaths, verb: str, **arguments: Any) -> Any:
         )
     with client:
         return client.ask(verb, **arguments)
-
-
-def trial_number(text: str) -> int:
-    """Read ``7``, ``0007`` or ``trial-7``. Raises InputError."""
-    digits = text.removeprefix("trial").lstrip("-_ ")
-    if not digits.isdecimal():
-        raise InputError(
-            f"'{text}' is not the number of a trial; 'gpusched status' lists the trials"
-        )
-    return int(digits)

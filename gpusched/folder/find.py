@@ -67,8 +67,10 @@ def find(experiment: str | None, runs: Path, *, running_first: bool = False) -> 
     if not matches:
         names = [paths.root.name for paths in known]
         latest = f"; the latest are {', '.join(names[-5:])}" if names else ", which has none"
-        hint = did_you_mean(wanted, names)
-        raise InputError(f"no search is called '{wanted}' in {runs}/{hint or latest}")
+        hint = did_you_mean(wanted, names) or latest
+        if re.fullmatch(r"\d{1,5}", wanted):
+            hint = f"; trial {wanted} is meant by 'gpusched explain {wanted}' and 'gpusched stop --trial {wanted}'"
+        raise InputError(f"no search is called '{wanted}' in {runs}/{hint}")
     if running_first:
         matches = list(filter(has_daemon, matches)) or matches
     return matches[-1]

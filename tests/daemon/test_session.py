@@ -119,13 +119,6 @@ def test_what_continues_a_search_is_named_as_the_next_command_finds_it(
     assert f"'gpusched resume {paths.root}' continues" in str(session.failure(paths))
 
 
-def test_what_is_no_number_of_a_trial_is_refused() -> None:
-    assert session.trial_number("trial-0007") == 7
-    for wrong in ("x", "", "-", "²"):
-        with pytest.raises(InputError, match="is not the number of a trial"):
-            session.trial_number(wrong)
-
-
 @pytest.mark.parametrize("kept", ['{"experiment": "sim"}', "{", "[]"])
 def test_a_last_view_that_is_none_is_made_from_the_journal(kept: str, tmp_path: Path) -> None:
     """As where the daemon could not word it: ``run`` died of a missing key."""

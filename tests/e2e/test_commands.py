@@ -74,7 +74,9 @@ def test_help_lists_every_command_and_each_has_its_own(finished: Sandbox) -> Non
         (["explain"], "TRIAL is missing"),
         (["logs", "0", "--rank"], "--rank needs a value"),
         (["logs", "0", "--rank", "one"], "--rank: 'one' is not a whole number"),
-        (["logs", "seven"], "'seven' is not the number of a trial"),
+        *((["logs", no], f"'{no}' is not the number of a trial") for no in ("seven", "²", "-1")),
+        (["pause", "counted", "0"], "'counted' is not the number of a trial"),
+        (["stop", "1"], "trial 1 is meant by 'gpusched explain 1' and 'gpusched stop --trial 1'"),
         (["logs", "7"], "trial 7"),
         (["logs", "0", "--rank", "3"], "no rank 3; it has rank 0 alone"),
         (["logs", "0", "--launch", "9"], "no launch 9; it has launch 1 alone"),
@@ -96,7 +98,7 @@ def test_mistakes_get_one_message_and_code_2(
 
 def test_a_search_may_be_named_behind_an_option_and_alone(finished: Sandbox) -> None:
     name = finished.experiment.name
-    for words in (["explain", "0", "--json"], ["logs", "0", "-f"], ["status", "--json"]):
+    for words in (["explain", "trial-0", "--json"], ["logs", "0", "-f"], ["status", "--json"]):
         assert finished.call(*words, name).code == 0, words
     assert "one argument too many: more" in finished.call("status", name, "more").err
 
