@@ -52,9 +52,19 @@ def run(args: argparse.Namespace) -> int:
 # ---------------------------------------------------------------- resume
 
 
+def when(text: str) -> dict[str, float]:
+    """Read WHEN as the daemon takes it: ``add_s`` more, or ``in_s`` from now. Raises InputError."""
+    try:
+        if text.strip().startswith("+"):
+            return {"add_s": values.duration(text.strip()[1:])}
+        return {"in_s": values.deadline(text)}
+    except ValueError as error:
+        raise InputError(f"{error}, or +30m for half an hour more") from None
+
+
 @common.command(
     common.EXPERIMENT,
-    argument("--deadline WHEN", "+30m (more), 45m (from now on) or 18:30 (the next)"),
+    argument("--deadline WHEN", "+30m (more), 45m (from now on) or 18:30 (the next)", type=when),
     argument("--target X", "metric that is good enough; none: no target"),
     argument("--max-trials N", "most trials in all; none: any number"),
     common.DETACH,
@@ -78,7 +88,7 @@ def resume(args: argparse.Namespace) -> int:
 
 def wish(args: argparse.Namespace) -> dict[str, Any]:
     """Read the limits that the search continues with. Raises InputError."""
-    wished: dict[str, Any] = {} if args.deadline is None else dict(when(args.deadline))
+    wished: dict[str, Any] = dict(args.deadline or {})
     if args.target is not None:
         wished["target"] = _number(args.target, "--target", "a number", float)
     if args.max_trials is not None:
@@ -161,8 +171,7 @@ def _end(args: argparse.Namespace, verb: str, done: str) -> int:
 
 
 @common.command(
-    argument("WHEN", "+30m (more), 45m (from now on) or 18:30"),
-    common.EXPERIMENT,
+    argument("WHEN", "+30m (more), 45m (from now on) or 18:30", type=when), common.EXPERIMENT
 )
 def deadline(args: argparse.Namespace) -> int:
     """Move the deadline of a running search.
@@ -171,19 +180,9 @@ def deadline(args: argparse.Namespace) -> int:
     that the policy seer has made in advance stays as it is; all other policies go by the new deadline at once.
     """
     paths = common.experiment(args, running_first=True)
-    moved = {"experiment": paths.root.name, **session.ask(paths, "deadline", **when(args.when))}
+    moved = {"experiment": paths.root.name, **session.ask(paths, "deadline", **args.when)}
     left = f"{paths.root.name} has {show_duration(moved['time_left_s'])} left"
     return common.tell(args, moved, left)
-
-
-def when(text: str) -> dict[str, float]:
-    """Read WHEN as the daemon takes it: ``add_s`` more, or ``in_s`` from now. Raises InputError."""
-    try:
-        if text.strip().startswith("+"):
-            return {"add_s": values.duration(text.strip()[1:])}
-        return {"in_s": values.deadline(text)}
-    except ValueError as error:
-        raise InputError(f"{error}, or +30m for half an hour more") from None
 
 
 # ---------------------------------------------------------------- a configuration that a person chooses
