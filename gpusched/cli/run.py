@@ -164,7 +164,7 @@ def cancel(args: argparse.Namespace) -> int:
 
 def _end(args: argparse.Namespace, verb: str, done: str) -> int:
     paths = common.experiment(args, running_first=True)
-    session.ask(paths, verb)
+    common.note(session.ask(paths, verb))  # a step may take an hour
     common.wait_for_end(paths)
     answer = f"{paths.root.name} {done}"
     return common.tell(args, {"experiment": paths.root.name, "answer": answer}, answer)

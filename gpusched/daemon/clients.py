@@ -174,7 +174,8 @@ class Clients:
                 return self._ask_of_trial(verb, number)
             case "stop" | "cancel" | "kill" as verb:
                 self.ask(verb)
-                return f"{name} is asked to {verb}"
+                how = "; every trial leaves at its next step" if verb == "stop" else ""
+                return f"{name} is asked to {verb}{how}"
             case "deadline":
                 now = self._clock()
                 to_s = moved_deadline(state.rules.deadline_s, now, request.in_s, request.add_s)

@@ -146,7 +146,7 @@ def test_detach_and_come_back(sandbox: Sandbox, tmp_path: Path) -> None:
     os.kill(sandbox.daemon(), signal.SIGHUP)  # a closed terminal ends nothing
     script.write_text(f"{script.read_text()}# another\n")
     sandbox.wait_for(lambda view: any("train the new code" in text for text in view["warnings"]))
-    assert "pauses" in sandbox.call("pause", "1").out
+    assert f"{sandbox.experiment.name}: trial 1 pauses" in sandbox.call("pause", "1").out
     sandbox.wait_for(lambda view: {t["id"]: t["state"] for t in view["trials"]}[1] == "paused")
     assert sandbox.call("unpause", "1").code == 0
     sandbox.wait_for(lambda view: {t["id"]: t["state"] for t in view["trials"]}[1] == "running")
@@ -155,7 +155,7 @@ def test_detach_and_come_back(sandbox: Sandbox, tmp_path: Path) -> None:
     assert sandbox.call("stop", "--trial", "1").code == 0
     sandbox.wait_for(lambda view: {t["id"]: t["state"] for t in view["trials"]}[1] == "stopped")
     assert sandbox.call("logs", "1", "-f").code == 0, "its trial is over, the search is not"
-    assert sandbox.call("stop").code == 0
+    assert "is asked to stop; every trial leaves at its next step" in sandbox.call("stop").err
     assert sandbox.view()["state"] != "running"
 
 
