@@ -99,12 +99,6 @@ def _undisturbed(paths: ExperimentPaths, read: Callable[[Path], T]) -> T:
     return read(paths.best.resolve())
 
 
-def _why_none(paths: ExperimentPaths) -> str:
-    if paths.final_view.is_file():
-        return "no trial left a model; 'gpusched status' shows how they ended"
-    return "no trial has saved a model yet; 'gpusched status' shows how they do"
-
-
 def _read(paths: ExperimentPaths, folder: Path) -> Description:
     try:
         text = (folder / "metric.json").read_bytes().strip()
@@ -125,7 +119,10 @@ def _read(paths: ExperimentPaths, folder: Path) -> Description:
             checkpoint=str(paths.best / "checkpoint"),
         )
     except FileNotFoundError:
-        raise NoTrialSucceeded(f"{paths.root.name}: {_why_none(paths)}") from None
+        is_over = paths.final_view.is_file()
+        why = "no trial left a model" if is_over else "no trial has saved a model yet"
+        shows = f"'gpusched status{find.argument(paths)}' shows its trials"
+        raise NoTrialSucceeded(f"{paths.root.name}: {why}; {shows}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedState(
             f"{folder}: the best model's description cannot be read ({error})"

@@ -101,8 +101,10 @@ def test_what_is_wrong_is_said(paths: ExperimentPaths, monkeypatch: pytest.Monke
     with pytest.raises(NoTrialSucceeded, match="no trial has saved a model yet"):
         gpusched.load()
     paths.final_view.write_text("{}")
-    with pytest.raises(NoTrialSucceeded, match="no trial left a model"):
-        gpusched.load()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.chdir(paths.root)
+        with pytest.raises(NoTrialSucceeded, match=f"left a model; 'gpusched status {paths.root}'"):
+            gpusched.load(paths.root)
     keep(paths, 1)
     file = paths.best / "checkpoint" / "state.pt"
     data = bytearray(file.read_bytes())
