@@ -265,13 +265,16 @@ def _winner(view: Standing, best: BestRow) -> Iterator[str]:
         yield f"B{_behind(view.best_unsaved)[1:]}."
     yield ""
     if view.state != "interrupted":
+        from gpusched.daemon.resuming import OUT_OF_TIME
+
         name = _argument(view)
         ways = {
             f"best{name}": "how to load the model",
             f"explain {best.trial}{name}": "the trial's story",
             f"report{name}": "plots of the whole search",
-            f"resume{name} --deadline +1h": "an hour more",
         }
+        if view.ending in OUT_OF_TIME or (view.ending or "").endswith("by the user"):
+            ways[f"resume{name} --deadline +1h"] = "an hour more"
         for way, what in ways.items():
             yield f"  gpusched {way:<{max(map(len, ways))}}  {what}"
 

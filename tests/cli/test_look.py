@@ -50,6 +50,7 @@ def test_the_winner_and_where_it_lies() -> None:
         "  gpusched report /data/runs/digits-0714-1532                 plots of the whole search",
         "  gpusched resume /data/runs/digits-0714-1532 --deadline +1h  an hour more",
     ]
+    assert "resume" not in summary(replace(view, ending="nothing left to run")), "it is refused"
 
 
 def test_no_trial_succeeded() -> None:
