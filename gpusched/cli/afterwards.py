@@ -235,17 +235,17 @@ def gc(args: argparse.Namespace) -> int:
         )
     # A daemon must not begin to resume from a checkpoint that is being removed; the lock ends with this process.
     lock = Lock.take(paths.lock)
-    victims = storage.unneeded(paths, storage.Needs.of(from_journal(paths).experiment.state))
-    size_bytes = sum(map(storage.size_of, victims))
-    found = f"{count(len(victims), 'checkpoint')}, {show_bytes(size_bytes)}"
+    state = from_journal(paths).experiment.state
+    victims = storage.unneeded(paths, storage.Needs.of(state))
+    number, size_bytes = len(victims), sum(map(storage.size_of, victims))
     removes = bool(victims) and args.yes
     if removes:
-        _, size_bytes = storage.remove(victims)
+        number, size_bytes = storage.remove(victims)
     lock.release()
-    if not victims:
-        told = "nothing to remove"
-    else:
-        told = f"removed {found}" if removes else f"not removed: {found}; --yes removes them"
-    return common.tell(
-        args, {"checkpoints": [*map(str, victims)], "bytes": size_bytes, "removed": removes}, told
-    )
+    found = f"{count(number, 'checkpoint')}, {show_bytes(size_bytes)}"
+    told = f"removed {found}" if removes else f"not removed: {found}; --yes removes them"
+    could_continue = state.finished and any(t.cut_atoms is not None for t in state.trials.values())
+    if could_continue and not removes:
+        told += ", after which 'gpusched resume' continues the best trial alone"
+    data = {"checkpoints": [*map(str, victims)], "bytes": size_bytes, "removed": removes}
+    return common.tell(args, data, told if victims else "nothing to remove")

@@ -38,6 +38,7 @@ def test_a_search_goes_on_after_each_of_its_ends(sandbox: Sandbox) -> None:
     assert all(steps[trial["id"]] >= trial["step"] for trial in first["trials"])
 
     # Its checkpoints are gone, but the best model's, which its trial goes on from.
+    assert "after which 'gpusched resume' continues the best" in sandbox.call("gc").out
     assert sandbox.call("gc", "--yes").code == 0
     reached = sandbox.gpusched("resume", "--target", "-5")
     assert (reached.code, "has reached the target -5" in reached.err) == (2, True)
