@@ -16,6 +16,7 @@ import json
 import math
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -248,5 +249,6 @@ def _forked(work: Callable[[], Any], patience_s: float = math.inf) -> Any:
 
 
 def _tell(writer: Connection, work: Callable[[], Any]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is for the whole group, and worded once
     os.nice(10)
     writer.send_bytes(json.dumps(work()).encode())

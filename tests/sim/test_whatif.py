@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from gpusched.core.decisions import NO_STEP_FITS, Start
 from gpusched.core.events import LimitsMoved
 from gpusched.driver.assemble import Beginning, fresh_folder, write_recipe
 from gpusched.driver.loop import Driver
-from gpusched.errors import InputError
+from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.journal.log import Journal
@@ -24,7 +26,7 @@ from gpusched.sim.continuing import Future, Midway, Recorded, SeenTrial, TrialCu
 from gpusched.sim.physics import Delays, SimulatedCurve
 from gpusched.sim.setup import Setup, experiment, quiet, recipe
 from gpusched.sim.study import start
-from gpusched.sim.whatif import AskedSearch, Interval
+from gpusched.sim.whatif import AskedSearch, Interval, _forked
 from gpusched.sim.workload import Synthetic
 from scripts.kept import simulate_into
 from tests.driver.test_crashes import SAMPLER
@@ -149,6 +151,12 @@ def test_the_command_says_it_and_journals_nothing(recorded, capsys):
     assert {"experiment", "metric", "best", "answers", "over"} <= found.keys()
     assert list(whatif_lines(found))[1].startswith("+3 s: probably score ")
     assert timeline.read(folder / "journal.db") == before
+
+
+def test_ctrl_c_ends_a_future_without_a_traceback(capfd):
+    with pytest.raises(GpuschedError, match="ended with status -2"):
+        _forked(lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert capfd.readouterr().err == ""
 
 
 def test_the_limit_is_kept(recorded, monkeypatch):
