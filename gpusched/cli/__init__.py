@@ -10,6 +10,7 @@ import argparse
 import errno
 import importlib
 import inspect
+import io
 import os
 import re
 import sys
@@ -75,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments
     if debug:
         arguments.remove("--debug")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a locale without the letters of a script's log
+        sys.stdout.reconfigure(errors="replace")
     try:
         code = _dispatch(arguments)
         # A reader that has gone is met here, not while the interpreter ends.

@@ -65,16 +65,10 @@ def begin(args: argparse.Namespace, paths: ExperimentPaths, daemon_pid: int, ver
     name = paths.root.name
     if args.detach:
         started = {"experiment": name, "folder": str(paths.root), "daemon_pid": daemon_pid}
-        return common.tell(args, started, f"{name} {verb} in the background; {ways(paths)}")
+        return common.tell(args, started, f"{name} {verb} in the background; {find.ways(paths)}")
     if not args.json and not has_screen():
         print(f"{name}: {paths.root}", flush=True)
     return attach(paths, as_json=args.json, owns=True)
-
-
-def ways(paths: ExperimentPaths) -> str:
-    """Say how a search in the background is shown and ended."""
-    name = find.argument(paths)
-    return f"'gpusched watch{name}' shows it, 'gpusched stop{name}' ends it"
 
 
 def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool) -> int:
@@ -95,7 +89,7 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool) -> int:
             stays = _follow(stream, as_json, interrupts)
     if not stays and find.has_daemon(paths):
         if not as_json:
-            common.note(f"detached; {paths.root.name} continues. {ways(paths)}")
+            common.note(f"detached; {paths.root.name} continues. {find.ways(paths)}")
         return 0
     return conclude(paths, as_json=as_json, interrupts=interrupts)
 

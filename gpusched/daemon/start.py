@@ -29,7 +29,7 @@ from gpusched.driver.assemble import Beginning, fresh_folder, write_recipe
 from gpusched.errors import Fenced, GpuschedError, InputError
 from gpusched.folder import files
 from gpusched.folder.files import last_line, read_json, write_durably, write_unfailingly
-from gpusched.folder.find import argument
+from gpusched.folder.find import ways
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.local_disk import Home
 from gpusched.processes.identity import require_pidfds
@@ -102,9 +102,7 @@ def start_daemon(
             _take_back(process, paths)
             raise
         raise GpuschedError(
-            f"interrupted; {paths.root.name} continues: 'gpusched watch{argument(paths)}' shows it, 'gpusched "
-            f"stop{argument(paths)}' ends it",
-            exit_code=130,
+            f"interrupted; {paths.root.name} continues: {ways(paths)}", exit_code=130
         ) from None
     if not {"ok", "error"} & message.keys():
         code = process.wait()

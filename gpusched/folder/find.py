@@ -86,6 +86,12 @@ def argument(paths: ExperimentPaths) -> str:
     return f" {paths.root.name}" if paths != known[-1] else ""
 
 
+def ways(paths: ExperimentPaths) -> str:
+    """Say how a search in the background is shown and ended."""
+    name = argument(paths)
+    return f"'gpusched watch{name}' shows it, 'gpusched stop{name}' ends it"
+
+
 def has_daemon(paths: ExperimentPaths) -> bool:
     """Tell whether a daemon holds the experiment's lock."""
     return is_locked(paths.lock)

@@ -191,11 +191,11 @@ def test_following_logs_ends_with_a_trial_that_no_view_has_and_a_pipe_has_its_li
     number = next(n for n in crowd.trial_numbers if n not in seen)
     log = crowd.trial(number).log(1, 0, "out")
     log.parent.mkdir(parents=True)
-    log.write_text("hello\n")
+    log.write_text("hello ✓\n")
     monkeypatch.setattr("gpusched.folder.find.has_daemon", lambda _paths: True)
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe := io.BytesIO()))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe := io.BytesIO(), "ascii"))
     assert main(["logs", str(number), str(crowd.root), "-f", "--json"]) == 0
-    assert json.loads(pipe.getvalue())["line"] == "hello"
+    assert json.loads(pipe.getvalue())["line"] == "hello ?"
 
 
 def test_a_metric_that_is_called_as_a_column_of_the_export_has_a_longer_name() -> None:
