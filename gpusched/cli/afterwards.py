@@ -24,7 +24,7 @@ from gpusched.folder.lock import Lock
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.journal import timeline
 from gpusched.journal.timeline import Timeline
-from gpusched.text import count, flat, log_line, show_bytes
+from gpusched.text import count, flat, log_line, no_trial, show_bytes
 
 FINAL_EVERY_S = 2.0
 """Time after which ``logs -f`` asks again whether its trial is over."""
@@ -50,9 +50,7 @@ def logs(args: argparse.Namespace) -> int:
     paths, number = common.experiment(args), args.trial
     trial = paths.trial(number)
     if not trial.root.is_dir():
-        known = paths.trial_numbers
-        so_far = _span("trial", known) if known else "none"
-        raise InputError(f"trial {number} has not been launched; so far: {so_far}")
+        raise InputError(no_trial(number, len(paths.trial_numbers)))
     ranks = _ranks(_launch(trial, args.launch))
     if ranks and args.rank is not None and args.rank not in ranks:
         raise InputError(f"this launch has no rank {args.rank}; it has {_span('rank', ranks)}")

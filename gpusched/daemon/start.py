@@ -16,7 +16,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -149,9 +148,6 @@ def _spawn(paths: ExperimentPaths, options: Sequence[str]) -> tuple[subprocess.P
 def _interrupts_wait() -> Iterator[list[int]]:
     """Put off Ctrl-C: the list tells whether one came meanwhile. (A mask would be inherited by the child.)"""
     pressed: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield pressed
-        return
     before = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
     try:
         yield pressed
