@@ -15,7 +15,6 @@ from gpusched.dashboard.model import (
     BestRow,
     Standing,
     TrialRow,
-    UnsavedRow,
     device_notes,
     from_json,
     idle_atoms,
@@ -135,10 +134,10 @@ def _failed(view: Standing) -> list[TrialRow]:
     return sorted(first.values(), key=lambda trial: trial.id)
 
 
-def _behind(better: UnsavedRow) -> str:
+def _behind(better: TrialRow) -> str:
     """Say that the best model on disk is not of the best report."""
     return (
-        f"behind the best report, {show_metric(better.metric)} of trial {better.trial} at step {better.step}, "
+        f"behind the best report, {show_metric(better.best_metric)} of trial {better.id} at step {better.best_step}, "
         "which has no checkpoint"
     )
 
@@ -192,7 +191,7 @@ def best(args: argparse.Namespace) -> int:
 
     paths = common.experiment(args)
     about = best_model.describe(paths)
-    better: UnsavedRow | None = None
+    better: TrialRow | None = None
     with contextlib.suppress(GpuschedError, OSError, ValueError):
         better = from_json(session.view(paths)).best_unsaved
     found = {

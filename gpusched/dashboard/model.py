@@ -35,15 +35,6 @@ class BestRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnsavedRow:
-    """A report that beats the best model on disk, and has no checkpoint."""
-
-    trial: int
-    step: int
-    metric: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AtomCounts:
     """Number of atoms in each state."""
 
@@ -137,7 +128,8 @@ class Standing:
     time_left_s: float = 0.0
     deadline_s: float = 0.0
     best: BestRow | None = None
-    best_unsaved: UnsavedRow | None = None
+    #: Trial of which the best report beats the best model on disk, and has no checkpoint.
+    best_unsaved: TrialRow | None = None
     atoms: AtomCounts = field(default_factory=AtomCounts)
     devices: tuple[DeviceRow, ...] = ()
     trials: tuple[TrialRow, ...] = ()

@@ -26,7 +26,6 @@ from gpusched.dashboard.model import (
     IdleRow,
     Standing,
     TrialRow,
-    UnsavedRow,
     thinned,
 )
 from gpusched.text import clean, first_line
@@ -64,7 +63,7 @@ def build(
     counts, by_id = state.devices.counts(), {reading.device: reading for reading in readings}
     slots = state.devices.slots.values()
     devices = {slot.id: _device(slot, by_id.get(slot.id)) for slot in slots}
-    kinds = Counter(trial.state for trial in state.trials.values())
+    kinds, unsaved = Counter(trial.state for trial in state.trials.values()), state.best_unsaved
     return Standing(
         experiment=name,
         state=_standing(state, is_driven=daemon_pid is not None),
@@ -78,7 +77,7 @@ def build(
         time_left_s=round(max(0.0, rules.deadline_s - now_s), 3),
         deadline_s=rules.deadline_s,
         best=_best(state),
-        best_unsaved=_best_unsaved(state),
+        best_unsaved=None if unsaved is None else _trial(state, unsaved),
         atoms=AtomCounts(total=state.devices.total, **counts),
         devices=tuple(devices.values()),
         trials=tuple(_trial(state, trial) for trial in _relevant(state)),
@@ -126,13 +125,6 @@ def _best(state: State) -> BestRow | None:
         at_s=round(best.at, 3),
         hparams=dict(state.trials[best.trial].hparams),
     )
-
-
-def _best_unsaved(state: State) -> UnsavedRow | None:
-    if (trial := state.best_unsaved) is None:
-        return None
-    metric = trial.best_score * state.rules.sign
-    return UnsavedRow(trial=trial.id, step=trial.best_step, metric=metric)
 
 
 # ---------------------------------------------------------------- devices

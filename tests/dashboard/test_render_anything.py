@@ -62,7 +62,7 @@ views = made(
     state=st.sampled_from([*marks.EXPERIMENT]),
     mode=st.sampled_from(["max", "min"]),
     best=st.none() | best,
-    best_unsaved=st.none() | made(model.UnsavedRow),
+    best_unsaved=st.none() | trials,
     atoms=made(model.AtomCounts),
     devices=several(devices, 20) | several(devices, 70, min_size=70),
     trials=several(trials, 12, unique_by=lambda trial: trial.id),
