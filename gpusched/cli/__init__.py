@@ -107,6 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             why = f"{error.strerror}; make room and run the command again"
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        elif isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            why = f"{error.filename}: {error.strerror}; run this as a user who may write there"
         print(f"gpusched: {why}", file=sys.stderr)
         return 1
 

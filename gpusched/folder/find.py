@@ -63,7 +63,9 @@ def find(experiment: str | None, runs: Path, *, running_first: bool = False) -> 
             if p.root.name.startswith(wanted) and _TIME.fullmatch(p.root.name, len(wanted))
         ]
     if not matches and folder.is_dir() and folder.name != wanted:
-        raise InputError(f"{folder} is not a search: no journal.db is in it")
+        is_open = os.access(folder, os.X_OK)
+        why = "no journal.db is in it" if is_open else "it is not open to this user"
+        raise InputError(f"{folder} is not a search: {why}")
     if not matches:
         names = [paths.root.name for paths in known]
         latest = f"; the latest are {', '.join(names[-5:])}" if names else ", which has none"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
 import os
 import tempfile
 import threading
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusched.cli import main
 from gpusched.errors import InputError
 from gpusched.folder.find import argument, find, has_daemon
 from gpusched.folder.lock import Lock
@@ -87,6 +90,12 @@ def test_a_folder_beside_that_is_called_like_the_recipe_is_not_meant(
         find("./digits", runs)
 
 
+def error_of(*words: str) -> str:
+    with contextlib.redirect_stderr(io.StringIO()) as told:
+        main(words)
+    return told.getvalue()
+
+
 def test_experiments_of_another_user_are_left_out_and_named_where_they_are_meant() -> None:
     with tempfile.TemporaryDirectory() as folder:
         runs = Path(folder) / "runs"
@@ -103,6 +112,11 @@ def test_experiments_of_another_user_are_left_out_and_named_where_they_are_meant
 
         assert found(None) == "ours"
         assert "no search is called 'theirs'" in found("theirs")
+        assert found(str(runs / "theirs")).endswith("is not a search: it is not open to this user")
+        assert error_of("gc", str(runs / "ours"))  # an empty journal; imports what nobody may not
+        (runs / "ours" / "lock").chmod(0)
+        told = f"gpusched: {runs / 'ours' / 'lock'}: Permission denied; run this as a user who"
+        assert as_nobody(lambda: error_of("gc", str(runs / "ours"))).startswith(told)
         runs.chmod(0o700 if os.getuid() == 0 else 0)
         closed = f"InputError: {runs} is not open to this user; --dir DIR looks elsewhere"
         assert found(None) == closed
