@@ -139,11 +139,8 @@ def whatif_lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"{found['experiment']}: {metric} {show_metric(found['best'])} {when}"
     now, *changes = answers
     if not found["over"]:
-        of = count(now["futures"] - now["without_model"], "future")
+        of = count(now["futures"], "future")
         yield f"at the deadline: probably {_interval(now['best'])} (80% of {of})"
-        if now["without_model"]:
-            without = count(now["without_model"], "future")
-            yield f"{without} would have no model on disk at the deadline: no checkpoint has been saved yet"
     for change in changes:
         yield f"+{show_duration(change['add_s'])}: {_gain(change, found)}"
 

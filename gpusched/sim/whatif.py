@@ -65,14 +65,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class WhatifAnswer:
-    """``best``: the metric ``add_s`` after the deadline; ``gain``: against no change, future by future, more is better.
-
-    Both are of the futures that have a model on disk by then; ``without_model``: how many have none.
-    """
+    """``best``: metric ``add_s`` after the deadline; ``gain``: against no change, future by future; more is better."""
 
     add_s: float
     futures: int
-    without_model: int
     best: Interval
     gain: Interval
 
@@ -113,6 +109,11 @@ class AskedSearch:
 
         As many futures as there is time for. ``until``: of the monotonic clock. Raises InputError for too few.
         """
+        if self.state.best is None:
+            raise InputError(
+                f"{self.recorded.paths.root.name}: no checkpoint has been saved yet, so no score can be forecast; ask "
+                "again after the first save"
+            )
         asked, began_s = [0.0, *more_s], time.monotonic()
         raw = self._raw(asked, futures, until)
         if len(raw) < min(futures, LEAST_FUTURES):
@@ -129,25 +130,12 @@ class AskedSearch:
         ]
 
     def _answer(self, add_s: float, values: Array, unchanged: Array) -> WhatifAnswer:
-        """Raises InputError where no future has a model on disk."""
         gains = (values - unchanged) * self.state.rules.sign
-        has_model = np.isfinite(values).all(axis=1)
-        both = np.isfinite(gains).all(axis=1)
-        if not both.any():
-            raise InputError(
-                f"{self.recorded.paths.root.name}: no checkpoint has been saved yet, and none would be by the deadline "
-                f"in {len(values)} futures, so no score can be forecast; ask again after the first save"
-            )
-        without = int(len(values) - has_model.sum())
-        return WhatifAnswer(
-            add_s, len(values), without, Interval.of(values[has_model]), Interval.of(gains[both])
-        )
+        return WhatifAnswer(add_s, len(values), Interval.of(values), Interval.of(gains))
 
     def _scattered(self, raw: Array) -> Array:
         """Return the best metric of each future (a row), its gain scattered by draws of how wrong forecasts are."""
-        if self.state.best is None:
-            return raw[:, None]
-        sign, now, range_ = self.state.rules.sign, self.state.best.score, self.curves.model.range
+        sign, now, range_ = self.state.rules.sign, self.state.kept_score, self.curves.model.range
         drawn = default_rng([self.recipe.seed, 1]).standard_normal((len(raw), DRAWS))
         gain = np.maximum(0.0, raw[:, None] * sign - now) / range_
         rise = np.exp(np.minimum(MOST, SCATTER * drawn)) * (gain + LEAST) - LEAST
