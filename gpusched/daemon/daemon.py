@@ -277,8 +277,10 @@ class Daemon:
 
     # ------------------------------------------------------------ signals
 
-    def _on_signal(self, _number: int, _frame: object) -> None:
+    def _on_signal(self, number: int, _frame: object) -> None:
         """Ask at once, between two steps of the interpreter: requests that come later stay behind the signal."""
+        name = signal.Signals(number).name
+        self._notes.append(f"the daemon got {name}, by a 'kill' or as the machine was shut down")
         self._signals = max(self._signals, bool(self.experiment.state.stopping)) + 1
         self.clients.ask(("stop", "cancel", "kill")[min(self._signals, 3) - 1])
 
