@@ -51,7 +51,9 @@ def logs(args: argparse.Namespace) -> int:
     trial = paths.trial(number)
     if not trial.root.is_dir():
         raise InputError(no_trial(number, len(paths.trial_numbers)))
-    ranks = _ranks(_launch(trial, args.launch))
+    ranks = _ranks(folder := _launch(trial, args.launch))
+    if args.launch is None and (before := len(trial.incarnations) - 1):
+        common.note(f"-- launch {folder.name}; --launch N shows one of the {before} before --")
     if ranks and args.rank is not None and args.rank not in ranks:
         raise InputError(f"this launch has no rank {args.rank}; it has {_span('rank', ranks)}")
     try:

@@ -126,6 +126,7 @@ def test_logs_of_a_rank_go_on_where_a_launch_has_not_printed_yet(finished: Sandb
     try:
         for words in (["--rank", "0"], ["--rank", "0", "-f"], ["--launch", "2", "-f"]):
             assert finished.call("logs", "1", *words).code == 0, words
+        assert "launch 2; --launch N shows one of the 1 before" in finished.call("logs", "1").err
     finally:
         (logs / "2").rmdir()
 
