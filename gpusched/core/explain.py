@@ -30,7 +30,7 @@ class Explanation:
     """Reasons for a trial's state.
 
     ``why``: the present state in a sentence; ``policy``: the policy's sentences; ``saved_step``, ``saved_age_s``: its
-    newest checkpoint, None without one.
+    newest checkpoint, None without one; without a daemon its age is not known.
     """
 
     trial: int
@@ -51,11 +51,10 @@ class Explanation:
         why = self.why.removeprefix("pauses: ")
         out = [f"trial {self.trial} is {self.state} at step {self.step}: {why}"]
         out += [f"  {sentence}" for sentence in self.policy]
-        if self.saved_age_s is not None:
-            behind = count(self.step - (self.saved_step or 0), "step")
-            out.append(
-                f"  checkpoint: of step {self.saved_step}, {behind} behind, {show_duration(self.saved_age_s)} old"
-            )
+        if self.saved_step is not None:
+            behind = count(self.step - self.saved_step, "step")
+            age = "" if self.saved_age_s is None else f", {show_duration(self.saved_age_s)} old"
+            out.append(f"  checkpoint: of step {self.saved_step}, {behind} behind{age}")
         elif self.step:
             out.append("  checkpoint: none yet")
         out += ["", "story:"]
@@ -67,8 +66,9 @@ class Explanation:
 
 
 def explain(state: State, policy: Policy, trial_id: int, now: float | None = None) -> Explanation:
-    """Raises KeyError for an unknown trial. ``now``: by default the time of the last event."""
+    """Raises KeyError for an unknown trial. ``now``: None without a daemon, and nothing is said to be seconds old."""
     trial = state.trials[trial_id]
+    age_s = round(now - trial.saved_at, 3) if trial.saved_step and now is not None else None
     return Explanation(
         trial=trial.id,
         state=trial.state.value,
@@ -80,7 +80,7 @@ def explain(state: State, policy: Policy, trial_id: int, now: float | None = Non
         hparams=trial.hparams,
         error=trial.error,
         saved_step=trial.saved_step or None,
-        saved_age_s=trial.saved_age_s(state.now if now is None else now),
+        saved_age_s=age_s,
     )
 
 

@@ -270,10 +270,6 @@ class TrialRecord:
         running = now - self.up_at if self.up_at is not None else 0.0
         return self.past_training_s + running
 
-    def saved_age_s(self, now: float) -> float | None:
-        """Return the seconds since its newest checkpoint was committed; None without one."""
-        return round(max(0.0, now - self.saved_at), 3) if self.saved_step else None
-
     def record(
         self, report: Report, metric: float | None, sign: float, stride: int, now: float
     ) -> None:
