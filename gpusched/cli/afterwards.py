@@ -201,7 +201,7 @@ def report(args: argparse.Namespace) -> int:
 
     paths = common.experiment(args)
     target: Path = args.output or paths.report
-    recipe = read_json(paths.resolved, limit_bytes=-1) or {}  # a report needs none
+    recipe = read_json(paths.resolved) or {}  # a report needs none
     try:
         view = from_json(session.view(paths))
         text = page.html(view, timeline.read(paths.journal), recipe.get("space"))

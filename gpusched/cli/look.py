@@ -167,16 +167,12 @@ def ls(args: argparse.Namespace) -> int:
 
 def _listed(paths: ExperimentPaths) -> dict[str, Any]:
     """Describe a search from small files alone, so that a hundred are listed at once."""
-
-    def read(path: Path) -> dict[str, Any]:
-        return read_json(path, limit_bytes=-1) or {}
-
-    final = read(paths.final_view).get("state", "interrupted")
+    final = (read_json(paths.final_view) or {}).get("state", "interrupted")
     return {
         "experiment": paths.root.name,
         "state": "running" if find.has_daemon(paths) else final,
-        "metric": read(paths.worker).get("metric"),
-        "best": read(paths.best / "metric.json").get("value"),
+        "metric": (read_json(paths.worker) or {}).get("metric"),
+        "best": (read_json(paths.best / "metric.json") or {}).get("value"),
         "folder": str(paths.root),
     }
 

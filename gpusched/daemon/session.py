@@ -126,7 +126,7 @@ def view(paths: ExperimentPaths) -> dict[str, Any]:
     answer = _from_daemon(paths, "view")
     if answer is not None:
         return answer
-    kept = read_json(paths.final_view, limit_bytes=-1) or {}
+    kept = read_json(paths.final_view) or {}
     if "state" in kept:  # else it is damaged, or the daemon could not word it
         # The folder may have been moved or copied since.
         return {**kept, "experiment": paths.root.name, "folder": str(paths.root)}

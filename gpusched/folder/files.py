@@ -29,7 +29,6 @@ from gpusched.protocol import BadFrame
 from gpusched.text import show_bytes
 
 T = TypeVar("T")
-_FILE_LIMIT_BYTES = 4 << 20
 READ_BYTES = 32 << 20
 """Most of a log that is read at once: as lines it takes several times as much memory."""
 _TAIL_BYTES, _LINE_BYTES = 1 << 18, 16_000
@@ -121,11 +120,10 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def read_json(path: Path, limit_bytes: int = _FILE_LIMIT_BYTES) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
     """Return the object in this file; None without such a file, or without an object in it."""
     try:
-        with path.open("rb") as file:
-            found = json.loads(file.read(limit_bytes))
+        found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
@@ -134,8 +132,7 @@ def read_json(path: Path, limit_bytes: int = _FILE_LIMIT_BYTES) -> dict[str, Any
 def read_record(path: Path, decode: Callable[[bytes], T]) -> T | None:
     """Return the record in this file; None without such a file, or where ``decode`` finds none in it."""
     try:
-        with path.open("rb") as file:
-            return decode(file.read(_FILE_LIMIT_BYTES))
+        return decode(path.read_bytes())
     except (OSError, BadFrame):
         return None
 

@@ -75,7 +75,7 @@ class Follower:
     def finish(self) -> None:
         """Hand on the rest, tell the state of each trial if the search is over, and let go of the tool."""
         self.send_news()
-        view = read_json(self._paths.final_view, limit_bytes=-1) or {}
+        view = read_json(self._paths.final_view) or {}
         if "trials" in view:  # 200 at most: the others are told by the outcome of their last launch
             states = {trial["id"]: trial["state"] for trial in view["trials"]}
             for number, trial in self._tail.trials.items():
