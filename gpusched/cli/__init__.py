@@ -134,15 +134,14 @@ def _dispatch(arguments: list[str]) -> int:
     )
     for add_argument in found.arguments:
         add_argument(parser)
-    parser.given = arguments[1:]
+    # -10m is a value, not an option; newer versions of Python have it so.
+    parser._negative_number_matcher = re.compile(r"-\.?\d")
     # The search's name may stand behind an option: ``logs 3 -f NAME``.
     return found.run(parser.parse_intermixed_args(arguments[1:]))
 
 
 class _Parser(argparse.ArgumentParser):
     """argparse, whose messages name the mistake and point to the help, as ours do."""
-
-    given: Sequence[str] = ()
 
     def error(self, message: str) -> None:  # type: ignore[override]
         raise InputError(f"{self._plainly(message)}\n'{self.prog} --help' shows the options")
@@ -157,9 +156,6 @@ class _Parser(argparse.ArgumentParser):
         if found := re.fullmatch(r"argument (\S+): expected one argument", message):
             return f"{found[1]} needs a value"
         if found := re.fullmatch(r"the following arguments are required: (.*)", message):
-            negative = next((word for word in self.given if re.match(r"-\d", word)), None)
-            if found[1] == "WHEN" and negative is not None:
-                return f"{negative}: write +30m (more), 45m (from now on) or 18:30"
             return f"{found[1]} is missing"
         if found := re.fullmatch(r"argument (\S+?): invalid (\w+) value: (.*)", message):
             kind = {"int": "a whole number", "float": "a number"}.get(found[2], found[2])

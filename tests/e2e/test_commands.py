@@ -68,8 +68,7 @@ def test_help_lists_every_command_and_each_has_its_own(finished: Sandbox) -> Non
     [
         (["stauts"], "did you mean status?"),
         (["help", "stauts"], "did you mean status?"),
-        (["deadline", "-10m"], "-10m: write +30m (more), 45m (from now on) or 18:30"),
-        (["deadline", "counted", "+10m"], "'counted' is not a duration; write 90s, 10m"),
+        *((["deadline", no, "+9m"], f"'{no}' is not a duration") for no in ("-10m", "counted")),
         (["status", "--jsn"], "--jsn"),
         (["status", "nonsense"], "no search is called 'nonsense'"),
         (["explain"], "TRIAL is missing"),
