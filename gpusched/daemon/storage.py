@@ -130,7 +130,8 @@ class Storage:
         if room is None:
             return None
         if room.is_low:
-            self.warning = f"{room}: no trial is begun until there is room; those that run continue"
+            how = "'gpusched gc' of an older search makes some; trials that run continue"
+            self.warning = f"{room}: no trial is begun until there is room, and {how}"
             if not state.storage_low:
                 return StorageChanged(at=now, low=True, what=self.warning)
         elif room.is_clear:
