@@ -119,7 +119,10 @@ def read_meta(path: Path) -> dict[str, Any]:
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
     require_journal(path)
     with explained(path):
-        uri = f"{path.absolute().as_uri()}?mode=ro"
+        file = path.resolve()
+        # Of a journal that was closed a reader needs no shared memory, for which a full disk has no room.
+        is_closed = not file.with_name(f"{file.name}-wal").is_file()
+        uri = f"{file.as_uri()}?mode=ro{'&immutable=1' * is_closed}"
         connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT_S)
         try:
             refuse_others(connection, path)
@@ -239,7 +242,8 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def _in_words(path: Path, error: Exception) -> GpuschedError:
-    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+    code = getattr(error, "sqlite_errorcode", 0)
+    match sqlite3.SQLITE_FULL if code == sqlite3.SQLITE_IOERR_SHMSIZE else code & 0xFF:
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
             return InputError(
                 f"{path}: the journal cannot be opened ({error}); look at the permissions of its folder"

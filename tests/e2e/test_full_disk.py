@@ -85,6 +85,9 @@ def play(disk: str, own: str, ends: str, *cluster: str) -> None:
             assert numbers[-1] == trial["step"], "the last are there"
         assert "there is room on the disk again" in sandbox.log()
         assert not [line for line in sandbox.log().splitlines() if "is given up" in line]
+        fill(b"x" * 4096)
+        freed = sandbox.gpusched("gc", "--yes")
+        assert (freed.code, "removed" in freed.out) == (0, True), freed.text
     finally:
         for process in ours():
             process.kill()

@@ -181,10 +181,12 @@ def test_a_folder_that_cannot_be_written() -> None:
         path.parent.chmod(0o555)
         path.chmod(0o444)
         opened = as_nobody(lambda: str(Journal.open(path)))
+        shown = as_nobody(lambda: str(len(list(rows.read(path)))))
         created = as_nobody(lambda: str(Journal.create(path.with_name("other.db"), {})))
         path.parent.chmod(0o755)
     assert opened.startswith("InputError: ")
     assert "permissions" in opened
+    assert shown == "5", "a reader needs no room beside it, which a full disk has not"
     assert "Permission denied" in created
 
 
@@ -193,6 +195,7 @@ def test_a_folder_that_cannot_be_written() -> None:
     [
         (sqlite3.SQLITE_IOERR_READ, "the disk answers with an error"),
         (sqlite3.SQLITE_FULL, "the disk is full; make room"),
+        (sqlite3.SQLITE_IOERR_SHMSIZE, "the disk is full; make room"),
     ],
 )
 def test_what_the_disk_says_is_no_damage(path: Path, code: int, told: str) -> None:
