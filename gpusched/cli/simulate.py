@@ -136,6 +136,7 @@ def whatif_lines(found: Mapping[str, Any]) -> Iterator[str]:
     metric, answers = found["metric"], found["answers"]
     left_s = max(0.0, found["deadline_s"] - found["at_s"])
     when = "at its end" if found["over"] else f"with {show_duration(left_s)} left"
+    when += " when it was interrupted" if found["interrupted"] else ""
     yield f"{found['experiment']}: {metric} {show_metric(found['best'])} {when}"
     now, *changes = answers
     if not found["over"]:

@@ -28,6 +28,7 @@ from numpy.random import default_rng
 
 from gpusched.core.state import State
 from gpusched.errors import GpuschedError, InputError
+from gpusched.folder.find import has_daemon
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.sim.continuing import Array, Future, Recorded, SeenTrial, TrialCurves
 from gpusched.sim.physics import Workload
@@ -204,6 +205,7 @@ def answer(paths: ExperimentPaths, more_s: Sequence[float], limit_s: float) -> d
         "at_s": state.now,
         "deadline_s": state.rules.deadline_s,
         "over": recorded.is_over,
+        "interrupted": not recorded.is_over and not has_daemon(paths),
         "best": None if recorded.best is None else recorded.best.metric,
         "answers": [dataclasses.asdict(one) for one in asked],
     }

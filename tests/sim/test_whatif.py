@@ -226,7 +226,7 @@ def test_answers_are_worded():
 
     found = {
         **{"experiment": "digits", "metric": "accuracy", "mode": "max", "best": 0.9},
-        **{"at_s": 600.0, "deadline_s": 1200.0, "over": False},
+        **{"at_s": 600.0, "deadline_s": 1200.0, "over": False, "interrupted": False},
         "answers": [answered(0.0, 0.0, 0.0, 0.0), answered(1200.0, 0.004, 0.0, 0.009)],
     }
     assert list(whatif_lines(found)) == [
@@ -234,6 +234,8 @@ def test_answers_are_worded():
         "at the deadline: probably 0.9000 (0.9000 to 0.9000) (80% of 200 futures)",
         "+20 min 00 s: probably accuracy 0.9040 (0.9000 to 0.9090), 0.004 better than without",
     ]
+    first, *_ = whatif_lines({**found, "interrupted": True})
+    assert first == "digits: accuracy 0.9000 with 10 min 00 s left when it was interrupted"
 
 
 # ---------------------------------------------------------------- curves, continued
