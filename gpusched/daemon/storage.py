@@ -22,7 +22,7 @@ from gpusched.core.events import StorageChanged
 from gpusched.core.state import State
 from gpusched.errors import DamagedState, InputError
 from gpusched.folder.files import FULL, Reserve, Room, read_json, write_durably
-from gpusched.folder.paths import ExperimentPaths
+from gpusched.folder.paths import HELD, ExperimentPaths
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import start
 
@@ -193,7 +193,9 @@ def unneeded(paths: ExperimentPaths, needs: Needs, is_low: bool = False) -> list
             continue
         kept = 0 if is_final else 1 if is_low else KEEP
         kept = KEEP if _holds_the_best(paths, needs, number) else kept
-        keep = of_trial.committed_checkpoints()[-kept:] if kept else ()
+        keep = of_trial.committed_checkpoints()[-kept:] if kept else []
+        # A copy that a killed rank has left may be the best model: a resume commits it.
+        keep += of_trial.checkpoints.glob(f"{HELD}*") if not is_final else ()
         found += [entry for entry in there if entry not in keep]
     return found
 

@@ -13,7 +13,7 @@ from gpusched.daemon import storage
 from gpusched.daemon.storage import Needs
 from gpusched.executors.best import keep_best
 from gpusched.folder.files import private_folder
-from gpusched.folder.paths import ExperimentPaths
+from gpusched.folder.paths import HELD, ExperimentPaths
 from gpusched.processes.claim import make_claim
 from gpusched.processes.identity import Identity, start_time
 from gpusched.worker.checkpoint import CheckpointStore
@@ -112,9 +112,10 @@ def test_a_trial_that_lives_without_a_daemon_is_left_alone(paths: ExperimentPath
 
 
 def test_one_that_was_being_replaced_counts(paths: ExperimentPaths) -> None:
-    """A crash between the two renames: the worker puts it back, so it is what a resume needs."""
+    """A crash between the two renames: the worker puts it back, so it is what a resume needs; as is a held copy."""
     save(paths, 1, 5)
     folder = paths.trial(1).checkpoints
+    (folder / f"{HELD}00000006").mkdir()
     (folder / "step-00000005").rename(folder / ".replaced-step-00000005")
     state = script("running", "paused").state
     assert storage.unneeded(paths, Needs.of(state)) == []
