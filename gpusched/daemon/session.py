@@ -192,11 +192,9 @@ def ask(paths: ExperimentPaths, verb: str, **arguments: Any) -> Any:
         name, word = paths.root.name, argument(paths) or f" {paths.root.name}"
         if not paths.final_view.exists():
             raise InputError(f"{name} is not running; 'gpusched resume{word}' continues with it")
-        shows = f"'gpusched best{word}' shows its model"
-        if not (paths.best / "metric.json").exists():
-            shows = f"it has no model, and 'gpusched status{word}' shows why"
         raise InputError(
-            f"{name} is over; {shows}, 'gpusched resume{word} --deadline +20m' continues with it"
+            f"{name} is over; 'gpusched status{word}' shows how it ended, 'gpusched resume{word} --deadline +20m' "
+            "continues with it"
         )
     with client:
         return client.ask(verb, **arguments)
