@@ -134,7 +134,7 @@ def duration(value: object) -> float:
 
 
 def deadline(value: object, now: datetime | None = None) -> float:
-    """Read seconds from now on, from a duration, or by the clock: ``18:30``, ``2026-05-04 08:00``."""
+    """Read seconds from now on, from a duration, or by the clock: ``18:30``, ``2026-05-04T08:00``."""
     text = value.strip().upper() if isinstance(value, str) else ""
     if not re.match(r"\d{4}-|\d\d:", text):
         try:
@@ -150,7 +150,7 @@ def deadline(value: object, now: datetime | None = None) -> float:
             date.fromisoformat(day.strip() or str(now.date())), time.fromisoformat(clock)
         ).astimezone()
     except (ValueError, OverflowError):
-        raise ValueError(f"{show(value)} is not a time; write 18:30 or 2026-05-04 08:00") from None
+        raise ValueError(f"{show(value)} is not a time; write 18:30 or 2026-05-04T08:00") from None
     if not day and then <= now:
         then = (then.replace(tzinfo=None) + timedelta(days=1)).astimezone()
     if then <= now:

@@ -99,7 +99,7 @@ REFUSED = {
         *(None, {}, "liner", {"0": 1}, {"2": 0}, {"2": True}, {"2": "1"}, {"1": 2}, {"-1": 1}),
     ),
     "is past: now is 2026-05-04 12:00": (at_noon, "2026-05-04 08:00"),
-    "not a time; write 18:30": (at_noon, "2026-05-04", "25:00"),
+    "not a time; write 18:30 or 2026-05-04T08:00": (at_noon, "2026-05-04", "25:00"),
     "or a time of day, 09:30": (at_noon, "9:00"),
     "more than ten years": (at_noon, "9999-12-31 23:59"),
     "more than 0 seconds, not 0$": (at_noon, 0),
