@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpusched.worker.context import Context
-from gpusched.worker.group import Group, script_line
+from gpusched.worker.group import Group
 from gpusched.worker.learning_rate import Schedule, bare_optimizer, owned
 from gpusched.worker.together import Together
 from gpusched.worker.training import Training, trained
 
-_WHEN = "; one that only some trials need gets a 'when' in the space"
 _SAVE = (
     "track what it learns (trial.track(model=model); gpusched.pickled(clf) for an object without state_dict; "
     "trial.state for plain values; trial.checkpoint_dir() for files), or say with trial.track() that the step is all "
@@ -97,9 +96,8 @@ class Usage:
             self._tell(
                 "unread",
                 f"the script has not read {', '.join(names)} by its first report, so trials that differ in nothing "
-                f"else train the same: read trial.hparams, or pass it to the script: args: "
-                f'["--{names[0]}=${{{names[0]}}}"] in the recipe'
-                f"{'' if self._context.reads_nothing else _WHEN}",
+                f"else train the same: read trial.hparams, or pass it to the script, args: "
+                f'["--{names[0]}=${{{names[0]}}}"] in the recipe; one that only some trials need gets a `when` there',
             )
         training = self._training
         read = next((loader for loader in training.loaders if loader.length_read_at), None)
@@ -202,14 +200,10 @@ class Usage:
         for optimizer in list(self._training.at_work):
             if not optimizer.state and all(each.grad is None for each in owned(optimizer)):
                 continue
-            place, line = script_line()
-            add = "add trial.track(model=model, opt=opt) before the loop"
-            if self._training.is_looping:
-                add = "write trial.steps(.., model=model, opt=opt) for the loop"
             self._tell(
                 "nothing",
                 f"this script trains a model (it steps {type(optimizer).__name__}) and saves nothing of it, so nothing "
-                f"could be resumed: {add} that reports at {place}:{line}",
+                f"could be resumed: add trial.track(model=model, opt=opt) before the loop that reports",
                 is_error=not self.tracks,
             )
         if self.tracks:

@@ -75,7 +75,7 @@ def fails(how: str) -> None:
     ("how", "kind", "told"),
     [
         ("stepped", "RuntimeError", "trains a model (it steps SGD)"),
-        ("untracked", "RuntimeError", "write trial.steps(.., model=model, opt=opt) for the loop"),
+        ("untracked", "RuntimeError", "add trial.track(model=model, opt=opt) before the loop"),
         ("twice", "ValueError", "'model' is tracked already"),
         ("late", "RuntimeError", "move it into the loop, or give it step=0"),
         ("huge", "ValueError", "bytes in 10001 metrics"),
