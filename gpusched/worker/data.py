@@ -126,18 +126,10 @@ class BatchWeight:
 
     @property
     def value(self) -> float:
-        """Factor for the gradients that come now.
-
-        Raises:
-            RuntimeError: They are of several batches that were handed out, with different weights.
-        """
+        """Factor for the gradients that come now; 1, as in DDP, where they are of batches with different weights."""
         self._is_used = True
         if len(self._pending) > 1:
-            raise RuntimeError(
-                "one backward() for several batches of trial.loader whose samples the ranks share unevenly: their "
-                "gradients need different weights. Write trial.loader(..., drop_last=True) with a batch_size that "
-                "divides by the number of ranks, or call backward() after each batch"
-            )
+            return 1.0
         return next(reversed(self._live.values()), 1.0)
 
     def hand_out(self, loader: object, weight: float) -> None:
