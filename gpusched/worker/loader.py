@@ -219,8 +219,10 @@ class BaseLoader(ABC):
         Raises:
             ValueError: It is in an epoch of a data set of another length, or the length goes by the number of ranks.
         """
-        has_other_ranks = state["ranks"] != self._layout.world_size
-        if state["length"] != self.length and (state["consumed"] or has_other_ranks):
+        ranks, length = self._layout.world_size, self.length or 0
+        apart = abs((state["length"] or 0) * state["ranks"] - length * ranks)
+        is_share = state["ranks"] != ranks and apart < state["ranks"] + ranks
+        if state["length"] != self.length and (state["consumed"] or is_share):
             raise ValueError(
                 f"trial.loader: the checkpoint was made with {state['length']} samples, this data "
                 f"set has {self.length}: the data must be the same in every launch of a trial"

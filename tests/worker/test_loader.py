@@ -219,13 +219,16 @@ def test_foreign_samplers_and_loaders_are_refused() -> None:
 def test_a_data_set_of_another_length_is_refused_within_an_epoch_and_by_the_number_of_ranks() -> (
     None
 ):
-    """A rollout or a curriculum may have another length in every epoch; a part for each rank may not."""
-    (loader,), (other,), (rank, _) = loaders(9, 1), loaders(10, 1), loaders(10, 2)
+    """A fold, a rollout or a curriculum may have another length in every epoch; a part for each rank may not."""
+    (loader,), (other,), (fold, _), (part, _) = (
+        loaders(*n) for n in ((9, 1), (10, 1), (10, 2), (5, 2))
+    )
     other.load_state_dict(begun := loader.state_dict())
+    fold.load_state_dict(begun)
     iterator = iter(loader)
     next(iterator)
-    for into, state in ((other, loader.state_dict()), (rank, begun)):
-        with pytest.raises(ValueError, match="made with 9 samples, this data set has 10"):
+    for into, state in ((other, loader.state_dict()), (part, begun)):
+        with pytest.raises(ValueError, match="made with 9 samples, this data set has"):
             into.load_state_dict(state)
 
 
