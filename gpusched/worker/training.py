@@ -171,7 +171,8 @@ class Training:
                     f"(which holds {known}); it starts afresh"
                 )
             self._look_on_at(name, value)
-        self._put_rates_back(self.tracked.keys() - objects.keys())
+        if STATE_NAME not in objects:  # which a loop may read first after it has set a rate
+            self._put_rates_back(self.tracked.keys() - objects.keys())
         self.clock.frozen = False
 
     def _put_rates_back(self, names: Set[str]) -> None:

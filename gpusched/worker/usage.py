@@ -105,8 +105,8 @@ class Usage:
             self._tell(
                 "length",
                 f"{read.length_read_at}: len(loader) before training is {read.base_length}, the batches of one atom "
-                f"(for schedules by step), and an epoch of this launch has {len(read)}: where it divides a loss, read "
-                f"it inside the loop",
+                f"(for schedules by step), and an epoch of this launch has {len(read)}: where it divides a loss, or "
+                f"counts iterations for a rate that the script sets, read it inside the loop",
             )
 
     def _check_frozen(self) -> None:

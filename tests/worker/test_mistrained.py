@@ -524,32 +524,36 @@ def test_a_loop_that_fills_a_buffer_before_it_trains_is_right(bench: Bench) -> N
     assert through(bench, filling_a_buffer, [(1, 4), (1, END)])[1] == [[6, 7]]
 
 
-def made_later(counted: bool, epochs: int = 6) -> list[float]:
-    """The rates of the epochs, by a schedule that is made, and tracked or counted, once its optimizer is put back."""
+def made_later(how: str, epochs: int = 6) -> list[float]:
+    """The rates of the epochs, by a schedule that is made once its optimizer is put back, or set by the loop."""
     trial = gpusched.init()
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trial.track(model=model, opt=optimizer)
     schedule: Any = LambdaLR(optimizer, lambda epoch: 0.5**epoch)
-    if counted:
+    if how == "counted":
         schedule = trial.schedule(schedule)
-    else:
+    elif how == "tracked":
         trial.track(sched=schedule)
     rates: list[float] = []
     if_it_leaves(lambda: rates)
-    for _ in trial.steps(epochs):
+    for epoch in trial.steps(epochs):
+        if how == "by hand":
+            optimizer.param_groups[0]["lr"] = 0.1 * 0.5**epoch
+            trial.state["epoch"] = epoch
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
-        schedule.step()
+        if how != "by hand":
+            schedule.step()
         trial.report(accuracy=0)
     return rates
 
 
-@pytest.mark.parametrize("counted", [False, True])
-def test_a_schedule_that_is_made_after_its_optimizer_is_put_back_leaves_the_rates(
-    bench: Bench, counted: bool
+@pytest.mark.parametrize("how", ["tracked", "counted", "by hand"])
+def test_rates_that_are_set_after_their_optimizer_is_put_back_are_those_of_their_epochs(
+    bench: Bench, how: str
 ) -> None:
-    """The first epoch of each launch had the rate of the first of all."""
-    launches = through(bench, made_later, [(1, 2), (1, 4), (1, END)], counted)
+    """The first epoch of each launch had the rate of the first of all, or of the epoch before."""
+    launches = through(bench, made_later, [(1, 2), (1, 4), (1, END)], how)
     rates = [rate for (launch,) in launches for rate in launch]
     assert rates == pytest.approx([0.1 * 0.5**epoch for epoch in range(6)])
