@@ -75,11 +75,12 @@ class Clock:
 
 
 def bare_optimizer(optimizer: Any) -> Any:
-    """Return the optimizer inside a wrapper, which has the hooks: Accelerate's has it as ``.optimizer``."""
+    """Return the optimizer inside a wrapper (Accelerate's, SAM, Lookahead), which has the hooks; else itself."""
     from torch.optim import Optimizer
 
-    inner = getattr(optimizer, "optimizer", None)
-    return inner if isinstance(inner, Optimizer) else optimizer
+    held = vars(optimizer).values() if hasattr(optimizer, "param_groups") else ()
+    inner = [each for each in held if isinstance(each, Optimizer)]
+    return bare_optimizer(inner[0]) if len(inner) == 1 else optimizer
 
 
 def owned(optimizer: Any) -> list[Any]:

@@ -131,7 +131,7 @@ class Onlooker:
         self._moved: list[float] = []
 
     def _before_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
-        if self._training.clock.frozen:
+        if self._training.clock.frozen or bare_optimizer(optimizer) is not optimizer:
             return
         self._note_optimizers(optimizer)
         if self._start is None:

@@ -14,7 +14,6 @@ from typing import Any
 
 from gpusched.worker.channel import clean_metrics
 from gpusched.worker.group import Call, Group
-from gpusched.worker.learning_rate import bare_optimizer
 from gpusched.worker.training import Training
 
 _SAMPLES = 2048
@@ -48,7 +47,7 @@ class Together:
         rates = [
             float(group.get("lr") or 0.0)
             for value in self._training.tracked.values()
-            for group in getattr(bare_optimizer(value), "param_groups", ())
+            for group in getattr(value, "param_groups", ())
         ]
         told = self._group.gather_bytes(Call.REPORT, repr(rates).encode())
         if len(set(told)) > 1:

@@ -155,6 +155,9 @@ class Training:
             if self.tracked.get(name, value) is not value:
                 raise ValueError(f"trial.track({name}=...): {name!r} is tracked already")
         self.watch_optimizers()
+        for name, value in tuple(objects.items()):
+            if (inner := bare_optimizer(value)) is not value:  # SAM's own state lacks that
+                objects[f"{name}.inner"] = inner
         self.tracked.update(objects)
         saved, numbers = self._saved("tracked"), self._saved("numbers") or {}
         self.clock.frozen = True  # loading may step an optimizer to make its state
@@ -171,6 +174,10 @@ class Training:
                     f"(which holds {known}); it starts afresh"
                 )
             self._look_on_at(name, value)
+        for value in objects.values() if saved else ():
+            inner = bare_optimizer(value)
+            if inner is not value and inner.param_groups[0].keys() <= value.param_groups[0].keys():
+                inner.param_groups = value.param_groups  # loading has parted them
         if STATE_NAME not in objects:  # which a loop may read first after it has set a rate
             self._put_rates_back(self.tracked.keys() - objects.keys())
         self.clock.frozen = False
@@ -188,12 +195,11 @@ class Training:
     def _look_on_at(self, name: str, value: Any) -> None:
         """Notice what this object does while it trains, if it is an optimizer, a scheduler or a model."""
         if hasattr(value, "param_groups") and hasattr(value, "register_step_post_hook"):
-            self.optimizers.add(id(bare_optimizer(value)))
+            self.optimizers.add(id(value))
             for loader in self.loaders:
                 loader.count_steps()
         elif hasattr(value, "last_epoch") and hasattr(value, "optimizer"):
-            if not counts_atoms(value):  # these are right
-                self.schedulers[name], self.positions[name] = value, value.last_epoch
+            self.schedulers[name], self.positions[name] = value, value.last_epoch
         elif self.layout.world_size > 1 and hasattr(value, "named_parameters"):
             self.weight.watch(value)
 
@@ -249,6 +255,8 @@ class Training:
         register_optimizer_step_post_hook(self._stepped)
 
     def _stepped(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
+        if bare_optimizer(optimizer) is not optimizer:
+            return  # around one that has stepped
         self.at_work.add(optimizer)
         if self.clock.frozen:
             return

@@ -269,7 +269,10 @@ class Usage:
         is_plain = all(isinstance(each, int | float | str | None) for each in kept)
         if not tracked or not (values or is_plain) or not all(map(_is_known, values)):
             return
-        held = {id(bare_optimizer(value)) for value in values}
+        held = {id(value) for value in values}
+        known = [each for each in values if not hasattr(each, "param_groups")]
+        known += [each.scheduler for each in training.schedules]
+        moved_by = {id(bare_optimizer(getattr(each, "optimizer", None))) for each in known}
         models = [value for value in values if hasattr(value, "named_parameters")]
         parameters = {id(each) for model in models for each in model.parameters()}
         for optimizer in list(training.at_work):
@@ -283,6 +286,9 @@ class Usage:
                 about = "parameters"
                 lost = f"the tracked optimizer ({name}) moves parameters of a model that trial.track does not have"
                 is_certain = not kept
+            elif id(optimizer) not in moved_by and "initial_lr" in optimizer.param_groups[0]:
+                about, is_certain = "scheduler", False
+                lost = "a scheduler has set the learning rates, and trial.track does not have it"
             else:
                 continue
             self._tell(
@@ -291,16 +297,6 @@ class Usage:
                 f"changes: trial.track(model=model, opt=opt, sched=sched), by one name each",
                 is_error=is_certain and training.written_by is not None,
             )
-        known = [each for each in values if not hasattr(each, "param_groups")]
-        known += [each.scheduler for each in training.schedules]
-        moved_by = {id(bare_optimizer(getattr(each, "optimizer", None))) for each in known}
-        for optimizer in list(training.at_work):
-            if id(optimizer) in held - moved_by and "initial_lr" in optimizer.param_groups[0]:
-                self._tell(
-                    "scheduler",
-                    "a scheduler has set the learning rates, and trial.track does not have it: it would begin afresh "
-                    "at every launch. Track it beside the others: trial.steps(.., model=model, opt=opt, sched=sched)",
-                )
 
 
 def _kind(scheduler: Any) -> str:

@@ -12,12 +12,13 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import swa_utils
-from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, ReduceLROnPlateau
+from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, ReduceLROnPlateau, StepLR
 
 import gpusched
 from gpusched.protocol import Remark
 from tests.worker.fakes import END, Bench, at_step, daemon, run_ranks, through
 from tests.worker.test_ranks import digits, small_net
+from tests.worker.test_resize import SAM
 
 EPOCHS = 5
 
@@ -35,6 +36,8 @@ def common(how: str) -> list[float]:
     optimizer: Any = torch.optim.Adam(model.parameters(), lr=0.01)
     if how == "lbfgs":
         optimizer = torch.optim.LBFGS(model.parameters(), lr=0.05, max_iter=2)
+    elif how == "sam":
+        optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.01, momentum=0.9)
     trial.scale_lr(optimizer)
     loader = trial.loader(digits(), batch_size=6)
     more: dict[str, Any] = {}
@@ -47,6 +50,8 @@ def common(how: str) -> list[float]:
         more["sched"] = ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
     if how == "restarts":
         more["sched"] = CosineAnnealingWarmRestarts(optimizer, T_0=2)
+    if how == "sam":
+        more["sched"] = StepLR(optimizer, 1, gamma=0.7)
     trial.track(model=model, opt=optimizer, **more)
     held_out = trial.loader(digits(), batch_size=4, shuffle=False) if how == "validates" else ()
     for epoch in trial.steps(limit=EPOCHS):
@@ -78,11 +83,12 @@ def common(how: str) -> list[float]:
                 closure()
                 nn.utils.clip_grad_norm_(model.parameters(), 0.1)
                 if how != "skips" or (epoch + number) % 3:
-                    optimizer.step()
+                    getattr(optimizer, "second_step", optimizer.step)()
             if how == "restarts":
                 more["sched"].step(epoch + (number + 1) / len(loader))
         if how == "swa":
             more["average"].update_parameters(model)
+        if how in ("swa", "sam"):
             more["sched"].step()
         with torch.no_grad():
             parts = [(model(x) - y).square().mean().item() * len(x) for x, y in held_out]
@@ -114,7 +120,7 @@ def adversarial() -> list[float]:
 
 HOWS = (
     *("clips", "scaler", "autocast", "swa", "plateau", "restarts", "lbfgs", "skips", "validates"),
-    *("compiled", "adversarial"),
+    *("compiled", "adversarial", "sam"),
 )
 
 
@@ -150,25 +156,11 @@ class Whole:
             part.load_state_dict(state[name])
 
 
-class Wrapped(torch.optim.Optimizer):
-    """An optimizer around another, as ``accelerator.prepare`` makes one."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self.optimizer = optimizer
-        self.param_groups = optimizer.param_groups
-
-    def state_dict(self) -> Any:
-        return self.optimizer.state_dict()
-
-    def load_state_dict(self, state_dict: Any) -> None:
-        self.optimizer.load_state_dict(state_dict)
-
-
 def forgetful(what: str, how: str = "forgets") -> None:
     """Train with one object more than the model and its optimizer, which ``how`` it is tracked may leave out."""
     trial = gpusched.init()
     model, other = nn.Linear(1, 1), nn.Linear(1, 1)
-    optimizer = torch.optim.Adam(model.parameters())
+    optimizer: Any = torch.optim.Adam(model.parameters())
     if what == "parameters":
         optimizer = torch.optim.Adam([*model.parameters(), *other.parameters()])
     second = torch.optim.Adam(other.parameters())
@@ -178,12 +170,15 @@ def forgetful(what: str, how: str = "forgets") -> None:
     elif what == "parameters":
         more["other"] = other
     if how in ("tracks", "wraps"):
-        wrapped = Wrapped(optimizer) if how == "wraps" else optimizer
-        trial.track(model=model, opt=wrapped, **more)
+        if how == "wraps":
+            optimizer = SAM(model.parameters(), torch.optim.Adam)
+        trial.track(model=model, opt=optimizer, **more)
     elif what == "all":
         trial.state["seen"] = 0
     elif what == "nothing":
         trial.track()
+    elif what == "all but its schedule":
+        trial.track(model=model, sched=StepLR(optimizer, 9))
     elif how == "nests":
         trial.track(trainer=Whole(model=model, opt=optimizer, **more))
     else:
@@ -204,6 +199,7 @@ FORGOTTEN = {
     "all": "steps an optimizer (Adam) that trial.track does not have",
     "nothing": "trains a model (it steps Adam) and saves nothing of it",
     "parameters": "(Adam) moves parameters of a model that trial.track does not have",
+    "all but its schedule": "steps an optimizer (Adam) that trial.track does not have",
 }
 LIKELY = ("optimizer", "anew", "all", "nothing")
 """May be right: a probe that is trained anew for each evaluation, a model that the script keeps in files of its own."""
