@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpusched.daemon.best_model import Best
-    from gpusched.worker.training import Pickled
+    from gpusched.worker.state import Pickled
     from gpusched.worker.trial import Trial
 
     trial: Trial
@@ -92,13 +92,13 @@ def load(experiment: str | os.PathLike[str] | None = None) -> Best:
 def pickled(value: Any) -> Pickled:
     """Make an object without ``state_dict`` trackable: ``trial.track(clf=gpusched.pickled(clf))``.
 
-    The object's attributes are pickled into the checkpoint and put back into the same object in place. Reading a pickle
-    can run any code: only one that this trial has written, and that matches its SHA-256, is read. Models, optimizers
-    and other objects with ``state_dict`` need no pickle.
+    The object's attributes are pickled into the checkpoint and put back in place; a tracked model to which they refer
+    stays that of the launch. Reading a pickle can run any code: only one that this trial has written, and that matches
+    its SHA-256, is read. Models, optimizers and other objects with ``state_dict`` need no pickle.
 
     Raises:
         TypeError: The object has no attributes to put a state back into (a list, a number): use ``trial.state``.
     """
-    from gpusched.worker.training import Pickled
+    from gpusched.worker.state import Pickled
 
     return Pickled(value)

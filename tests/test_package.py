@@ -57,7 +57,7 @@ POOLS = {"gpusched/sim/study.py", "gpusched/sim/whatif.py", "gpusched/devices/he
 BEYOND_THIS_MACHINE = {"gpusched/executors/cluster/line.py"}
 
 #: What a script asks to have pickled (``gpusched.pickled``): read from its own committed, hashed checkpoints alone.
-ASKED_FOR = {"gpusched/worker/training.py"}
+ASKED_FOR = {"gpusched/worker/state.py"}
 
 
 def _calls(file: Path) -> list[tuple[str, ast.Call]]:

@@ -13,10 +13,12 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,18 +32,57 @@ _BYTES_MARK = "__gpusched_bytes__"
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Size)
 
 
-@runtime_checkable
-class Stateful(Protocol):
-    """An object that ``trial.track`` takes."""
+class Pickled:
+    """An object without ``state_dict`` that ``trial.track`` saves as a pickle. See ``gpusched.pickled``."""
 
-    def state_dict(self) -> Any: ...
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        #: All that is tracked, by name: where the object refers to a model in it, that is no part of the object.
+        self.tracked: Mapping[str, Any] = {}
+        if not hasattr(value, "__dict__"):
+            raise TypeError(
+                f"gpusched.pickled takes an object whose state can be put back into it; a {type(value).__name__} has "
+                f"no __dict__: keep it in trial.state, or in an attribute of an object of your own"
+            )
 
-    def load_state_dict(self, state_dict: Any) -> Any: ...
+    def state_dict(self) -> dict[str, Any]:
+        """Return the pickled attributes of the object."""
+        names = {id(each): name for name, each in self._named().items()}
+
+        class ByName(pickle.Pickler):
+            def persistent_id(self, value: Any) -> str | None:
+                return names.get(id(value))
+
+        file = io.BytesIO()
+        ByName(file, protocol=5).dump(vars(self.value))
+        return {"pickle": file.getvalue()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put saved attributes back into the object, in place."""
+        named = self._named()
+
+        class ByName(pickle.Unpickler):
+            def persistent_load(self, name: str) -> Any:
+                return named.get(name)
+
+        found = ByName(io.BytesIO(state["pickle"])).load()
+        vars(self.value).clear()
+        vars(self.value).update(found)
+
+    def _named(self) -> dict[str, Any]:
+        """Return the tracked objects by name, with models inside wrappers and their parameters."""
+        named: dict[str, Any] = {}
+        for name, each in self.tracked.items():
+            inside = each.module if isinstance(each, DistributedDataParallel) else each
+            if isinstance(inside, nn.Module):
+                named |= {f"{name}.{key}": own for key, own in inside.named_parameters()}
+            named |= {f"{name}.module": inside, name: each}
+        return named
 
 
 def refuse_stateless(name: str, value: object) -> None:
     """Raise TypeError if a checkpoint could not hold ``value``."""
-    if not isinstance(value, Stateful) or isinstance(value, type):
+    if isinstance(value, type) or not hasattr(value, "load_state_dict"):
         raise TypeError(
             f"trial.track({name}=...): a {type(value).__name__} has no state_dict() and "
             f"load_state_dict(); track a model, an optimizer, a scheduler, or an object of your own "
@@ -58,7 +99,7 @@ def refuse_stateless(name: str, value: object) -> None:
             )
 
 
-def save_object(name: str, value: Stateful, others: Iterable[Any] = ()) -> Any:
+def save_object(name: str, value: Any, others: Iterable[Any] = ()) -> Any:
     """Return the state of a tracked object; ``others`` are all that are tracked. All ranks call it.
 
     Raises:
@@ -73,9 +114,7 @@ def save_object(name: str, value: Stateful, others: Iterable[Any] = ()) -> Any:
     return portable(state, name)
 
 
-def load_object(
-    name: str, value: Stateful, saved: Any, step: int, others: Iterable[Any] = ()
-) -> None:
+def load_object(name: str, value: Any, saved: Any, step: int, others: Iterable[Any] = ()) -> None:
     """Put a tracked object back. All ranks call it.
 
     Raises:
@@ -90,7 +129,7 @@ def load_object(
             actual = {_canonical(key, wrappers): key for key in value.state_dict()}
             renamed = ((actual.get(key, key), entry) for key, entry in state.items())
             value.load_state_dict(OrderedDict(renamed))
-        elif isinstance(value, Optimizer) or not _has_tensors(state):
+        elif isinstance(value, Optimizer | Pickled):
             value.load_state_dict(state)
         else:
             value.load_state_dict(moved(state, value.state_dict()))
@@ -167,14 +206,6 @@ def unportable(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(unportable(part) for part in value)
     return value
-
-
-def _has_tensors(state: Any) -> bool:
-    if isinstance(state, Mapping):
-        return any(map(_has_tensors, state.values()))
-    if isinstance(state, (list, tuple)):
-        return any(map(_has_tensors, state))
-    return isinstance(state, torch.Tensor)
 
 
 def moved(state: Any, now: Any) -> Any:

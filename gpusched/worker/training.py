@@ -7,7 +7,6 @@ A loader made anew in every iteration of the loop takes the place of its forerun
 
 from __future__ import annotations
 
-import pickle
 import sys
 import weakref
 from collections import Counter
@@ -162,6 +161,8 @@ class Training:
         saved, numbers = self._saved("tracked"), self._saved("numbers") or {}
         self.clock.frozen = True  # loading may step an optimizer to make its state
         for name, value in objects.items():
+            if isinstance(value, state.Pickled):
+                value.tracked = self.tracked
             if name in numbers and counts_atoms(value):
                 atoms = self._saved("atoms")
                 refuse_other_numbers(value.scheduler, numbers[name], atoms, self.global_batches)
@@ -334,24 +335,3 @@ class PlainState(dict[str, Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take saved values over; names that the script has set before and the checkpoint lacks stay."""
         self.update(state)
-
-
-class Pickled:
-    """An object without ``state_dict`` that ``trial.track`` saves as a pickle. See ``gpusched.pickled``."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        if not hasattr(value, "__dict__"):
-            raise TypeError(
-                f"gpusched.pickled takes an object whose state can be put back into it; a {type(value).__name__} has "
-                f"no __dict__: keep it in trial.state, or in an attribute of an object of your own"
-            )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the pickled attributes of the object."""
-        return {"pickle": pickle.dumps(vars(self.value), protocol=5)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put saved attributes back into the object, in place."""
-        vars(self.value).clear()
-        vars(self.value).update(pickle.loads(state["pickle"]))

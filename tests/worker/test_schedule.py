@@ -27,8 +27,6 @@ from tests.worker.fakes import (
     Bench,
     at_step,
     daemon,
-    if_it_leaves,
-    run_rank,
     run_ranks,
     through,
     values,
@@ -133,30 +131,6 @@ def test_indices_of_a_sampler_of_the_scripts_own_are_dealt_exactly(bench: Bench)
     )
     (rest,) = values(run_ranks(weighted, 1, bench, 2, (0,)))
     assert sorted(rest[0]) == sorted(whole[0][8:])
-
-
-def counted() -> tuple[dict[str, Any], list[float], int]:
-    trial = gpusched.init()
-    found = dict(trial.state)
-    clf = Classifier()
-    trial.track(clf=gpusched.pickled(clf))
-    if_it_leaves(lambda: (found, clf.weights, trial.state["seen"]))
-    for step in trial.steps(limit=4):
-        trial.state["seen"] = trial.state.get("seen", 0) + 10
-        clf.weights.append(float(step))
-        trial.report(accuracy=0)
-    return found, clf.weights, trial.state["seen"]
-
-
-class Classifier:
-    def __init__(self) -> None:
-        self.weights: list[float] = []
-
-
-def test_plain_values_and_pickled_objects_are_put_back(bench: Bench) -> None:
-    with daemon(bench, at_step(**{"yield": 2})):
-        assert run_rank(counted, bench).value == ({}, [0.0, 1.0], 20)
-    assert run_rank(counted, bench, 2).value == ({"seen": 20}, [0.0, 1.0, 2.0, 3.0], 40)
 
 
 @pytest.mark.parametrize("batch_sampler", [False, True])

@@ -27,6 +27,20 @@ def weights(*models: nn.Module) -> list[float]:
     return torch.cat([p.detach().flatten() for m in models for p in m.parameters()]).tolist()
 
 
+class Own:
+    """A schedule and a decay of weights of the script's own, without ``state_dict``."""
+
+    def __init__(self, model: Any, optimizer: Any) -> None:
+        self.optimizer, self.held, self.epochs = optimizer, (model, [*model.parameters()]), 0
+
+    def step(self) -> None:
+        self.epochs += 1
+        self.optimizer.param_groups[0]["lr"] = 0.01 * 0.7**self.epochs
+        with torch.no_grad():
+            for each in (*self.held[0].parameters(), *self.held[1]):
+                each.mul_(0.9)
+
+
 def common(how: str) -> list[float]:
     """Clipping, a GradScaler, averaged weights, schedules by epoch, L-BFGS, steps left out, a validation loader."""
     trial = gpusched.init()
@@ -50,6 +64,9 @@ def common(how: str) -> list[float]:
         more["sched"] = ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
     if how == "restarts":
         more["sched"] = CosineAnnealingWarmRestarts(optimizer, T_0=2)
+    own = Own(model, optimizer)
+    if how == "own":
+        more["own"] = gpusched.pickled(own)
     if how == "sam":
         more["sched"] = StepLR(optimizer, 1, gamma=0.7)
     trial.track(model=model, opt=optimizer, **more)
@@ -90,6 +107,8 @@ def common(how: str) -> list[float]:
             more["average"].update_parameters(model)
         if how in ("swa", "sam"):
             more["sched"].step()
+        if how == "own":
+            own.step()
         with torch.no_grad():
             parts = [(model(x) - y).square().mean().item() * len(x) for x, y in held_out]
         loss = sum(parts) or float(epoch == 1)
@@ -120,7 +139,7 @@ def adversarial() -> list[float]:
 
 HOWS = (
     *("clips", "scaler", "autocast", "swa", "plateau", "restarts", "lbfgs", "skips", "validates"),
-    *("compiled", "adversarial", "sam"),
+    *("compiled", "adversarial", "sam", "own"),
 )
 
 
