@@ -75,6 +75,9 @@ _ADVICE = {
     "mark a variable ready only once": (
         " Write model = trial.wrap(model, static_graph=True), and leave model out of trial.prepare"
     ),
+    "on the same device": (
+        " Batches from trial.prepare are on trial.device, the GPU of this rank: move the other tensor there, or y.cpu()"
+    ),
     "cannot pin": " Write pin_memory=False: these data are on the GPU already",
 }
 """Advice about errors of torch, by words in them."""
@@ -91,13 +94,6 @@ def headline(error: BaseException, script: str) -> str:
     if isinstance(error, SyntaxError):
         text, file = f"{type(error).__name__}: {error.msg}", error.filename or "<"
         where = where if file[0] == "<" else f"{Path(file).name}:{error.lineno}"
-    if "on the same device" in text and " cpu" in text:
-        text = (
-            f"{text} A DataLoader from trial.prepare gives batches on trial.device: move the other tensor there, or "
-            f"compare both on the CPU, y.cpu()"
-        )
-    elif "on the same device" in text and os.environ.get("LOCAL_RANK", "0") != "0":
-        text = f'{text} Each rank has a GPU of its own: write device = trial.device instead of "cuda:0"'
     for sign, advice in _ADVICE.items():
         text += advice if sign in text else ""
     if not where or where in text:

@@ -336,24 +336,9 @@ def test_12_a_process_group_that_a_script_makes_too_late_is_refused_with_the_fix
         assert "if not dist.is_initialized():" in told
 
 
-DEVICES = "Expected all tensors to be on the same device, but found at least two devices, cuda:"
-
-
-@pytest.mark.parametrize(
-    ("rank", "others", "told"),
-    [
-        (0, "1 and cuda:0!", []),
-        (1, "1 and cuda:0!", ['write device = trial.device instead of "cuda:0"']),
-        (0, "0 and cpu!", ["trial.prepare gives batches on trial.device"]),  # (model(x).cpu() == y)
-    ],
-)
-def test_a_script_that_mixes_devices_is_told_the_line(
-    monkeypatch: pytest.MonkeyPatch, rank: int, others: str, told: list[str]
-) -> None:
-    monkeypatch.setenv("LOCAL_RANK", str(rank))
-    line = endings.headline(RuntimeError(f"{DEVICES}{others}"), __file__)
-    assert [words for words in told if words in line] == told
-    assert ("trial.device" in line) == bool(told)
+def test_a_script_that_mixes_devices_is_told_where_batches_are() -> None:
+    text = "Expected all tensors to be on the same device, but found at least two, cuda:0 and cpu!"
+    assert "are on trial.device" in endings.headline(RuntimeError(text), __file__)
 
 
 def test_a_model_with_parameters_that_a_step_leaves_out_is_told_how_it_is_wrapped(
