@@ -224,7 +224,7 @@ class TrialSetup:
         """
         return steps_per_epoch(loader, has_shares=self._training.keeps_global_batch)
 
-    def schedule(self, scheduler: Any, *, steps_per_epoch: int | None = None) -> Schedule:
+    def schedule(self, scheduler: Any, *, steps_per_epoch: int | None = None) -> Any:
         """Count a scheduler by step in the steps of one atom, so that a resize leaves its course as it is.
 
         With ``batch: per_atom`` n atoms take one step where one atom takes n. Use what this returns in the place of the
@@ -244,10 +244,7 @@ class TrialSetup:
             TypeError: ``ReduceLROnPlateau``, which goes by metrics, or an object without those methods.
         """
         if counts_atoms(scheduler):
-            raise TypeError(
-                "trial.schedule takes the scheduler itself: accelerator.prepare has made one that counts the steps of "
-                "one atom already; use and track that one as it is"
-            )
+            return scheduler  # from accelerator.prepare
         if hasattr(scheduler, "cooldown_counter") or not (
             hasattr(scheduler, "step") and hasattr(scheduler, "load_state_dict")
         ):

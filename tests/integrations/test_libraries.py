@@ -127,12 +127,6 @@ def test_accelerate_counts_its_schedule_once(tmp_path: Path, files: bool) -> Non
 
 
 MISTAKES = {
-    "accelerate's steps counted twice": (
-        "accel.py",
-        "for epoch in",
-        "trial.schedule(schedule)\nfor epoch in",
-        "counts the steps of one atom already",
-    ),
     "accelerate's steps counted for each rank of a fixed batch": (
         "accel.py",
         "batch_size=hp.batch",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -407,12 +408,15 @@ def attributes() -> list[Any]:
     with pytest.raises(AttributeError):
         _ = train.nothing_of_the_kind
     assert same is plateau
+    of_accelerate = SimpleNamespace(step_with_optimizer=True, split_batches=False)
+    assert trial.schedule(of_accelerate) is of_accelerate  # it counts the steps of one atom
     assert train.dataset is given.dataset
     assert train.sampler is given.sampler
     assert next(iter(val))[0].shape == (2, 3)
-    return [train.batch_size, train.num_workers, len(train), val.batch_size, len(val)]
+    steps = [trial.steps_per_epoch(loader) for loader in (train, val)]
+    return [train.batch_size, train.num_workers, len(train), val.batch_size, len(val), *steps]
 
 
 def test_30_a_prepared_loader_has_the_attributes_of_the_one_given(bench: Bench) -> None:
     for found in values(run_ranks(attributes, 2, bench)):
-        assert found == [4, 0, 6, 2, 5]
+        assert found == [4, 0, 6, 2, 5, 6, 5]
