@@ -184,9 +184,9 @@ def steps_per_epoch(loader: Any, *, has_shares: bool = False) -> int:
     """
     from torch.utils.data import DataLoader
 
-    if (given := getattr(loader, "given", None)) is not None:
-        loader = given  # to trial.prepare
     length = getattr(loader, "base_length", None)
+    if length is None and (given := getattr(loader, "given", None)) is not None:
+        loader = given  # to trial.prepare, in order
     if isinstance(loader, DataLoader) and hasattr(loader.dataset, "__len__"):
         sampler = loader.batch_sampler if loader.batch_size is None else loader
         if batch := getattr(sampler, "batch_size", None):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, cast
 
 import torch
@@ -316,7 +316,7 @@ class TrainingLoader(BaseLoader):
     def _shares(self) -> Iterator[list[int]]:
         """Yield this rank's indices of each global batch that is left of the epoch."""
         where = self._where
-        drawn: Iterable[int] = range(self.length)
+        drawn: Iterable[Any] = range(self.length)
         if self._sampler is not None:
             drawn = draw(self._sampler, self._seed, where.epoch)
         elif self._shuffle:
@@ -327,7 +327,8 @@ class TrainingLoader(BaseLoader):
             if len(found) < end - begin:
                 raise ValueError(self._wrong_length)
             part = share(begin, end, self._layout)
-            yield found[part.begin - begin : part.stop - begin]
+            mine = found[part.begin - begin : part.stop - begin]
+            yield [*chain(*mine)] if isinstance(mine[0], list) else mine  # of a batch sampler
         if not self._terms["drop_last"] and next(indices, None) is not None:
             raise ValueError(self._wrong_length)
 

@@ -126,23 +126,29 @@ def _prepared_loader(trial: Any, training: Any, given: DataLoader[Any]) -> Any:
         sampler = getattr(given.batch_sampler, "sampler", None)
     if type(sampler) is SequentialSampler and not isinstance(given.dataset, IterableDataset):
         return PlacedLoader(given, trial.device, training.weight)
-    made = trial.loader(given.dataset, **arguments_of(given))
+    splits = training.layout.exact and trial.world_size > 1
+    made = trial.loader(given.dataset, **arguments_of(given, splits=splits))
     made.given, made.given_at = given, ":".join(map(str, script_line()))
     return made
 
 
-def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
+def arguments_of(loader: DataLoader[Any], *, splits: bool = False) -> dict[str, Any]:
     """Return the arguments with which ``trial.loader`` gives one rank the batches of this loader.
 
+    Of a batch sampler each rank takes whole batches, unless ranks are to share each batch (``splits``).
+
     Raises:
-        TypeError: Its batches are a batch sampler's.
+        TypeError: Its batches cannot be shared.
     """
-    if loader.batch_size is None:
-        raise TypeError(
-            "trial.prepare: this DataLoader has a batch_sampler (or no batches), which cannot be shared by ranks: make "
-            "it with batch_size, or keep it and give each rank its share (trial.rank, trial.world_size)"
-        )
     arguments: dict[str, Any] = {name: getattr(loader, name) for name in _KEPT}
+    if loader.batch_size is None:
+        if loader.batch_sampler is None or splits:
+            raise TypeError(
+                "trial.prepare: this DataLoader has no batches, or `batch: global` would split those of its "
+                "batch_sampler, so they cannot be shared by ranks: make it with batch_size, or keep it and give each "
+                "rank its share (trial.rank, trial.world_size)"
+            )
+        return {**arguments, "batch_size": 1, "drop_last": True, "sampler": loader.batch_sampler}
     sampler: Any = loader.sampler
     if isinstance(loader.dataset, IterableDataset):
         return {**arguments, "shuffle": False}
@@ -152,8 +158,8 @@ def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
     return {**arguments, "sampler": sampler}
 
 
-def draw(sampler: Any, seed: int, epoch: int) -> Iterator[int]:
-    """Ask a sampler for the indices of an epoch: the same on every rank and in every launch.
+def draw(sampler: Any, seed: int, epoch: int) -> Iterator[Any]:
+    """Ask a sampler for the indices, or lists of them, of an epoch: the same on every rank and in every launch.
 
     Python's, numpy's and torch's global generators are seeded for the drawing and put back.
     """
@@ -164,10 +170,11 @@ def draw(sampler: Any, seed: int, epoch: int) -> Iterator[int]:
         if callable(set_epoch := getattr(sampler, "set_epoch", None)):
             set_epoch(epoch)
         source = iter(sampler)
-    drawn = [0]
+    drawn: list[Any] = [0]
     while drawn:
         with generators:
-            drawn = [int(index) for index in islice(source, _DRAWN_AT_ONCE)]
+            part = islice(source, _DRAWN_AT_ONCE)
+            drawn = [each if isinstance(each, list) else int(each) for each in part]
         yield from drawn
 
 
@@ -183,7 +190,8 @@ def loader_options(dataset: Any, options: dict[str, Any], device: torch.device) 
             "loader = trial.prepare(loader)"
         )
     found = [name for name in _OURS if options.get(name) is not None]
-    if hasattr(options.get("sampler"), "num_replicas"):
+    sampler = options.get("sampler")
+    if any(hasattr(each, "num_replicas") for each in (sampler, getattr(sampler, "sampler", None))):
         found.append("sampler")
     if found:
         raise TypeError(

@@ -97,7 +97,8 @@ class TrialSetup:
             model, opt, train, val, sched = trial.prepare(model, opt, train, val, sched)
 
         * A model: as ``wrap`` does. An optimizer: as it is, with its rates scaled (``scale_lr``).
-        * A ``DataLoader`` that shuffles or samples, or of a stream: this rank's share of training data (``loader``).
+        * A ``DataLoader`` that shuffles or samples, or of a stream: this rank's share of training data (``loader``),
+          whole batches of a ``batch_sampler`` (fewer than one for each rank are left at the end of an epoch).
         * A ``DataLoader`` in order, or read under ``torch.no_grad()``: for evaluation, the whole of it on every rank. A
           script that wants shares writes ``trial.eval_loader`` and ``trial.mean``.
         * A scheduler of learning rates: counted as ``schedule`` does where the script steps it inside its loop over the
@@ -180,7 +181,7 @@ class TrialSetup:
                 subset) is asked for the list of each epoch under a seed, and the ranks share that list.
 
         Raises:
-            TypeError: A ready-made DataLoader, a batch sampler, or a sampler that shards by itself.
+            TypeError: A ready-made DataLoader, a `batch_sampler`, or a sampler that shards by itself.
             ValueError: An empty data set, a batch size below 1, or a stream that differs between ranks.
         """
         from torch.utils.data import IterableDataset

@@ -220,9 +220,8 @@ def test_a_data_set_of_another_length_is_refused_within_an_epoch_and_by_the_numb
     None
 ):
     """A fold, a rollout or a curriculum may have another length in every epoch; a part for each rank may not."""
-    (loader,), (other,), (fold, _), (part, _) = (
-        loaders(*n) for n in ((9, 1), (10, 1), (10, 2), (5, 2))
-    )
+    (loader,), (other,) = loaders(9, 1), loaders(10, 1)
+    (fold, _), (part, _) = loaders(10, 2), loaders(5, 2)
     other.load_state_dict(begun := loader.state_dict())
     fold.load_state_dict(begun)
     iterator = iter(loader)
@@ -337,4 +336,26 @@ def test_a_ready_made_loader_keeps_its_options(
 def test_a_loader_whose_batches_cannot_be_shared_is_refused(batches: Any) -> None:
     loader = DataLoader(Numbers(9), batch_sampler=batches, batch_size=1 if batches else None)
     with pytest.raises(TypeError, match="cannot be shared by ranks"):
-        arguments_of(loader)
+        arguments_of(loader, splits=batches is not None)
+
+
+class OfOneKind(BatchSampler):
+    """As torchvision's ``GroupedBatchSampler``: even numbers in one batch, odd ones in another."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        drawn = list(self.sampler)
+        for kind in (0, 1, 0, 1):
+            of_kind = [number for number in drawn if number % 2 == kind][: self.batch_size]
+            drawn = [number for number in drawn if number not in of_kind]
+            yield of_kind
+
+
+def test_batches_of_a_batch_sampler_are_dealt_whole_and_on_over_a_resize() -> None:
+    batches = OfOneKind(RandomSampler(range(8)), 2, drop_last=False)
+    options = arguments_of(DataLoader(Numbers(8), batch_sampler=batches))
+    whole = take(loaders(8, 1, **options))
+    assert [[number % 2 for number in batch] for batch in whole] == [[0, 0], [1, 1]] * 2
+    first, (rest,) = loaders(8, 2, **options), loaders(8, 1, **options)
+    assert take(first, 1) == [whole[0] + whole[1]]
+    rest.load_state_dict(first[0].last_state)
+    assert take([rest]) == whole[2:]
