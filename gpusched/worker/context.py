@@ -70,11 +70,6 @@ class Context:
         """Names of hyperparameters that were drawn, and that the script has neither read nor been passed."""
         return self.hparams.unread(set(self.drawn) - set(self.settings.passed))
 
-    @property
-    def reads_nothing(self) -> bool:
-        """Whether that is all that was drawn."""
-        return set(self.unread) >= set(self.drawn)
-
 
 def read_context(
     arguments: Sequence[str],

@@ -88,9 +88,10 @@ class Onlooker:
         self.attach()
         self._note_optimizers()
         optimizers, lr_power = list(self._optimizers.values()), self._context.settings.lr_power
+        unread = self._context.unread
         row = {
             "step": step,
-            "unread": self._context.unread if self._context.reads_nothing else [],
+            "unread": unread if len(unread) == len(self._context.drawn) else [],
             "ranks": self._context.world_size,
             "metrics": {
                 name: number
