@@ -28,12 +28,8 @@ def test_under_plain_torchrun(bench: Bench) -> None:
     assert (context.rank, context.world_size) == (1, 4)
     assert context.hparams == {"lr": 0.1, "seed": 5}
     assert (context.settings.max_steps, context.seed) == (9, 5)
-
-
-def test_alone() -> None:
-    context = read_context([], {"WORLD_SIZE": "4"})
-    assert context.world_size == 1
-    assert context.settings.max_steps is None
+    alone = read_context([], {"WORLD_SIZE": "4"})
+    assert (alone.world_size, alone.settings.max_steps) == (1, None)
 
 
 def test_a_folder_that_cannot_be_read_is_told(bench: Bench) -> None:

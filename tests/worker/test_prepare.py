@@ -101,7 +101,8 @@ def share_alone(how: str) -> None:
     """A script whose metric is of each rank's share, of all, or of what rank 0 alone knows."""
     trial = gpusched.init()
     trial.track()
-    shares = {"share": 0.5 + 0.1 * trial.rank, "whole": 0.5, "rank 0": 0.5 * (trial.rank == 0)}
+    of_rank_0 = None if trial.rank else 0.5
+    shares = {"share": 0.5 + 0.1 * trial.rank, "whole": 0.5, "rank 0": of_rank_0}
     for _ in range(2):
         trial.report(accuracy=shares[how])
 

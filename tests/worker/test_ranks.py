@@ -393,15 +393,6 @@ def test_attributes_and_methods_of_a_wrapped_model_are_the_models(bench: Bench) 
     assert values(run_ranks(script, 2, bench)) == [alone] * 2
 
 
-def test_the_metrics_of_other_ranks_do_not_matter(bench: Bench) -> None:
-    def script() -> None:
-        trial = gpusched.init()
-        trial.report(accuracy=0.5 if trial.rank == 0 else None)
-
-    values(run_ranks(script, 2, bench))
-    assert [line["m"] for line in bench.reports()] == [{"accuracy": 0.5}]
-
-
 @pytest.mark.parametrize("own", ["before", "none"])
 def test_a_plain_torchrun_script_that_wraps_ddp_itself(bench: Bench, own: str) -> None:
     def script() -> list[float]:

@@ -82,18 +82,17 @@ def test_the_factor_by_hand(start: float, target: float, epochs: float, expected
 
 
 class SAM(torch.optim.Optimizer):
-    """As github.com/davda54/sam: around another optimizer, whose state it lacks; at rho 0 the first step is none."""
+    """As github.com/davda54/sam: an optimizer around another, whose state it lacks and which it steps alone."""
 
     def __init__(self, parameters: Any, base_optimizer: Any, **options: Any) -> None:
         super().__init__(parameters, options)
         self.base_optimizer = base_optimizer(self.param_groups, **options)
         self.param_groups = self.base_optimizer.param_groups
 
-    def second_step(self) -> None:
+    def second_step(self, closure: Any = None) -> None:
         self.base_optimizer.step()
 
-    def step(self, closure: Any = None) -> None:
-        self.second_step()
+    step = second_step
 
 
 OPTIMIZERS = [

@@ -50,7 +50,7 @@ def common(how: str) -> list[float]:
     optimizer: Any = torch.optim.Adam(model.parameters(), lr=0.01)
     if how == "lbfgs":
         optimizer = torch.optim.LBFGS(model.parameters(), lr=0.05, max_iter=2)
-    elif how == "sam":
+    elif how == "own":
         optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.01, momentum=0.9)
     trial.scale_lr(optimizer)
     loader = trial.loader(digits(), batch_size=6)
@@ -67,8 +67,6 @@ def common(how: str) -> list[float]:
     own = Own(model, optimizer)
     if how == "own":
         more["own"] = gpusched.pickled(own)
-    if how == "sam":
-        more["sched"] = StepLR(optimizer, 1, gamma=0.7)
     trial.track(model=model, opt=optimizer, **more)
     held_out = trial.loader(digits(), batch_size=4, shuffle=False) if how == "validates" else ()
     for epoch in trial.steps(limit=EPOCHS):
@@ -105,7 +103,6 @@ def common(how: str) -> list[float]:
                 more["sched"].step(epoch + (number + 1) / len(loader))
         if how == "swa":
             more["average"].update_parameters(model)
-        if how in ("swa", "sam"):
             more["sched"].step()
         if how == "own":
             own.step()
@@ -139,7 +136,7 @@ def adversarial() -> list[float]:
 
 HOWS = (
     *("clips", "scaler", "autocast", "swa", "plateau", "restarts", "lbfgs", "skips", "validates"),
-    *("compiled", "adversarial", "sam", "own"),
+    *("compiled", "adversarial", "own"),
 )
 
 
