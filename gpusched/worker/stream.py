@@ -66,8 +66,6 @@ class _Reader(IterableDataset[Piece]):
         info: Any = torch.utils.data.get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         place = Place(*self.places.get(worker, ()))
-        if place.parts != workers:
-            place = Place()  # this epoch was begun by another number of workers: it begins anew
         generators = OwnGenerators(derive_seed(self.seed, worker))
         with generators:
             source = iter(self.dataset)
@@ -122,8 +120,12 @@ class StreamLoader(BaseLoader):
             self.drop_last,
             self._collate,
         )
-        ours: dict[str, Any] = {"collate_fn": _as_it_is, "generator": self._generator}
-        pieces = iter(DataLoader(reader, batch_size=None, **ours, **self._options))
+        options = {**self._options, "collate_fn": _as_it_is, "generator": self._generator}
+        # As many workers as have begun this epoch, by which the data set splits itself; one reads as none does.
+        parts = max((Place(*each).parts for each in where.places.values()), default=0)
+        if parts not in (0, max(1, options.get("num_workers", 0))):
+            options["num_workers"] = parts
+        pieces = iter(DataLoader(reader, batch_size=None, **options))
         piece = next(pieces, None)
         self._compare(piece)
         consumed, places = where.consumed, where.places
