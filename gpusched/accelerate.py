@@ -36,6 +36,8 @@ class Accelerator(accelerate.Accelerator):
         # Ranks on CPU slots: Accelerate takes each for a process of its own unless it is told.
         arguments["cpu"] = self.trial.device.type == "cpu" or arguments.get("cpu", False)
         super().__init__(**arguments)
+        if self.split_batches:  # the global batch stays as it is, and the rates with it
+            self.trial.local_batch(self.trial.world_size)
 
     def prepare(self, *objects: Any, **options: Any) -> Any:
         """Prepare objects as Accelerate does; track models, optimizers and schedulers, scale the optimizers' rates."""

@@ -390,6 +390,19 @@ def test_10_accelerates_warm_up_with_the_number_of_ranks_is_refused(bench: Bench
         assert "leave the number of ranks out of them (accelerator.num_processes too)" in rank.error
 
 
+def with_split_batches() -> int:
+    from accelerate import DataLoaderConfiguration
+
+    from gpusched.accelerate import Accelerator
+
+    made = Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))
+    return made.trial.base_batches
+
+
+def test_accelerates_split_batches_keep_the_global_batch_and_its_rate(bench: Bench) -> None:
+    assert values(run_ranks(with_split_batches, 2, bench)) == [1, 1]
+
+
 def with_a_scaler() -> float:
     from gpusched.accelerate import Accelerator
 
