@@ -192,8 +192,7 @@ class Search(Owner, Callback):
         metrics["step"] = trainer.current_epoch + 1
         self.trial.report(**metrics)
         self._is_wanted = self.trial.should_save()
-        self._is_leaving = self.trial.should_yield()
-        if self._is_leaving:
+        if self.has_to_stop():
             trainer.fit_loop.min_epochs = 0
             trainer.fit_loop.epoch_loop.min_steps = None
             trainer.should_stop = True

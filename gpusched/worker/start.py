@@ -49,6 +49,11 @@ class Owner:
         self.trial.take_charge()
         self._is_leaving = False
 
+    def has_to_stop(self) -> bool:
+        """Tell, after a report, whether the trainer stops here. Training that is over leaves by the script's end."""
+        self._is_leaving = not self.trial.is_over and self.trial.should_yield()
+        return self._is_leaving or self.trial.is_cut
+
     def end_if_leaving(self) -> None:
         """End the script, once the trainer has stopped, where the search has this trial leave.
 

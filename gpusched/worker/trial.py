@@ -158,6 +158,18 @@ class Trial(TrialSetup):
         if self._context.settings.max_steps is None and steps > 0:
             self._training.length = int(steps)
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether all steps are reported that the recipe's R allows."""
+        most = self._context.settings.max_steps
+        return most is not None and self.step >= most
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all steps are reported that the recipe's R allows, or that a trainer has planned."""
+        length = self._training.length
+        return self.is_cut or (length is not None and self.step >= length)
+
     def compare(self, model: Any) -> None:
         """Have a trainer's own model compared between the ranks at reports, and their samples at the first."""
         self._usage.together.models.append(model)
@@ -309,10 +321,7 @@ class Trial(TrialSetup):
         return int(step)
 
     def _done(self, limit: int | None) -> bool:
-        most = self._context.settings.max_steps
-        return (limit is not None and self._training.iteration >= limit) or (
-            most is not None and self._training.step >= most
-        )
+        return (limit is not None and self._training.iteration >= limit) or self.is_cut
 
     def _set_generators(self) -> None:
         """End the set-up: every rank's random numbers go their own way, or on from where they were."""
