@@ -15,6 +15,7 @@ transformers multiplies losses by the number of ranks otherwise, also those of m
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,13 +43,10 @@ class Search(Owner, TrainerCallback):
         self._options: TrainingArguments | None = None
         #: The script has asked for the checkpoint to continue from.
         self._is_asked = False
-        #: Steps of the optimizer at which this launch began; None while nothing is trained.
+        #: Steps of the optimizer at which this launch began, and at which it has ended; None before training.
         self._began_at: int | None = None
-        self._has_trained = False
-        #: Step of the newest evaluation, and its numbers that are not reported yet: one data set comes after another.
-        self._evaluated_at = -1
-        self._unreported: dict[str, Any] = {}
-        self._has_reported = False
+        #: Step of the newest evaluation that was reported.
+        self._reported_at = -1
 
     @property
     def checkpoint(self) -> str | None:
@@ -118,52 +116,41 @@ class Search(Owner, TrainerCallback):
             )
         self._began_at = state.global_step
         self.trial.compare(model)
-        by_steps = args.eval_strategy == IntervalStrategy.STEPS
-        self.trial.plan(state.max_steps // state.eval_steps if by_steps else state.num_train_epochs)
+        by_steps = args.eval_strategy == IntervalStrategy.STEPS  # and at the last one
+        evaluations = math.ceil(state.max_steps / state.eval_steps) if by_steps else 0
+        self.trial.plan(evaluations or state.num_train_epochs)
 
     def on_evaluate(
         self,
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        metrics: dict[str, float],
+        metrics: dict[str, Any],
         **_: Any,
     ) -> None:
         """Report an evaluation, under its names and without the prefix ``eval_`` (``eval_loss`` and ``loss``).
 
-        An evaluation before or after ``train``, or by ``eval_on_start``, is of no new step. Of several data sets the
-        report waits for the one with the recipe's metric. Only numbers are reported.
+        An evaluation before or after ``train``, or by ``eval_on_start``, is of no new step. Of several data sets that
+        with the recipe's metric is reported. Only numbers are reported.
         """
-        if self._began_at is None and not self._has_trained:
+        if self._began_at is None:
             self.trial.remark(
                 "trainer.evaluate() before trainer.train(): on several ranks transformers then trains each rank apart, "
                 "as it leaves out DistributedDataParallel: write eval_on_start=True, or evaluate after training"
             )
-        if self._began_at in (None, state.global_step):
+        step = state.global_step
+        if self._began_at is None or step <= self._began_at or step == self._reported_at:
             return
-        if self._evaluated_at != state.global_step:
-            self._refuse_unreported()
-        elif not self._unreported:
+        told = {key.removeprefix("eval_"): each for key, each in metrics.items()} | metrics
+        numbers: dict[str, Any] = {k: v for k, v in told.items() if isinstance(v, int | float)}
+        # Of several data sets another has it; of one rank 0 may have computed it alone, as in run_qa.
+        if "eval_runtime" not in metrics and self.trial.metric not in (None, *numbers):
             return
-        self._evaluated_at = state.global_step
-        short: dict[str, Any] = {key.removeprefix("eval_"): each for key, each in metrics.items()}
-        told = {**short, **metrics}.items()
-        self._unreported |= {key: each for key, each in told if isinstance(each, int | float)}
-        wanted = self.trial.metric
-        if wanted is not None and wanted not in self._unreported:
-            return
-        self.trial.report(**self._unreported)
-        self._unreported, self._has_reported = {}, True
+        self.trial.report(**numbers)
+        self._reported_at = step
         control.should_save = self.trial.should_save()
-        self._is_leaving = self.trial.should_yield()
         # What is to be saved is saved before that is looked at.
-        control.should_training_stop |= self._is_leaving
-
-    def _refuse_unreported(self) -> None:
-        """Report numbers that lack the metric, which raises ValueError, unless an evaluation has had it."""
-        told, self._unreported = self._unreported, {}
-        if told and not self._has_reported:
-            self.trial.report(**told)
+        control.should_training_stop |= self.has_to_stop()
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -178,6 +165,5 @@ class Search(Owner, TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """End the script where the trial leaves: what follows ``train`` is for training that is over."""
-        self._refuse_unreported()
-        self._began_at, self._has_trained = None, True
+        self._began_at = state.global_step
         self.end_if_leaving()

@@ -68,7 +68,8 @@ def with_transformers(kind: str, epochs: int = 4) -> list[float]:
         num_train_epochs=epochs,
         per_device_train_batch_size=8,
         learning_rate=0.01,
-        eval_strategy="epoch",
+        eval_strategy="steps" if kind == "by steps" else "epoch",
+        eval_steps=6,
         eval_on_start=True,
         logging_steps=1,
         use_cpu=True,
@@ -80,12 +81,15 @@ def with_transformers(kind: str, epochs: int = 4) -> list[float]:
     )
     arguments = search.arguments(options)
     several: dict[str, Any] = {"held": rows, "seen": rows}
+    one: dict[str, Any] = {"one": 1.0}
+    scores = {"several": {**one, "table": [[1, 2]]}}
+    scores["classifier"] = one if search.trial.rank == 0 else {}
     trainer = hf.Trainer(
         model,
         arguments,
         train_dataset=rows,
         eval_dataset=several if kind == "several" else rows,
-        compute_metrics=(lambda _: {"one": 1.0, "table": [[1, 2]]}) if kind == "several" else None,
+        compute_metrics=(lambda _: scores[kind]) if kind in scores else None,
         callbacks=[search],
     )
     if kind == "evaluated":
@@ -97,35 +101,37 @@ def with_transformers(kind: str, epochs: int = 4) -> list[float]:
     return [row["grad_norm"] for row in trainer.state.log_history if "grad_norm" in row]
 
 
-@pytest.mark.parametrize("kind", ["causal", "classifier"])
+@pytest.mark.parametrize("kind", ["causal", "classifier", "by steps"])
 def test_2_transformers_evaluates_and_trains_alike_on_two_ranks(bench: Bench, kind: str) -> None:
-    """An evaluation before or after training is of no new step; what follows training runs once."""
+    """An evaluation before or after training is of no new step; what follows training runs once.
+
+    The last report is answered by "yield" in a search. Rank 0 alone may compute the metric; 16 steps are evaluated at
+    6, 12 and 16.
+    """
     seen = []
-    for name, plan in (("alone", [(1, END)]), ("resized", [(1, 1), (2, 3), (1, END)])):
-        one = bench.beside(name, metric="eval_loss")
+    most = 3 if kind == "by steps" else 4
+    for name, plan in (("alone", [(1, END)]), ("resized", [(1, 1), (2, most - 1), (1, most)])):
+        one = bench.beside(name, metric="eval_one" if kind == "classifier" else "eval_loss")
         *left, (norms,) = through(one, with_transformers, plan, kind)
         assert not any(any(ranks) for ranks in left)
         seen.append(([line["m"]["eval_loss"] for line in one.reports()], norms))
-    assert len(seen[0][0]) == 4
+        assert one.reports()[0]["l"] == most
+    assert len(seen[0][0]) == most
     assert seen[1][0] == pytest.approx(seen[0][0], rel=1e-3)
     assert seen[1][1] == pytest.approx(seen[0][1], rel=1e-3)
 
 
-@pytest.mark.parametrize("metric", ["eval_seen_loss", "eval_nothing"])
-def test_of_several_data_sets_the_one_with_the_metric_is_reported(
-    bench: Bench, metric: str
-) -> None:
-    """Several data sets make one report, with the metric; tables are no metrics."""
-    one = bench.beside("several", metric=metric)
-    (rank,) = run_ranks(with_transformers, 1, one, 1, ("several",))
-    told = [line["m"] for line in one.reports()]
-    if metric == "eval_nothing":
-        assert "eval_nothing" in rank.error
-        assert told == []
-        return
-    assert not rank.error, rank.error
+def test_of_several_data_sets_the_one_with_the_metric_is_reported(bench: Bench) -> None:
+    """Of several data sets one makes the report; tables are no metrics. An only one must have the metric."""
+    bench.prepare(metric="eval_seen_loss")
+    values(run_ranks(with_transformers, 1, bench, 1, ("several",)))
+    told = [line["m"] for line in bench.reports()]
     assert len(told) == 4
-    assert {"eval_held_loss", "eval_seen_loss", "seen_one"} <= set(told[0])
+    assert {"eval_seen_loss", "seen_loss", "seen_one"} <= set(told[0])
+    lacking = bench.beside("lacking", metric="eval_nothing")
+    (rank,) = run_ranks(with_transformers, 1, lacking, 1, ("causal",))
+    assert "but not 'eval_nothing'" in rank.error
+    assert lacking.reports() == []
 
 
 def test_transformers_that_evaluates_first_and_then_trains_ranks_apart_is_refused(
