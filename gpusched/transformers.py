@@ -20,7 +20,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from gpusched.worker.start import Owner
@@ -119,6 +121,17 @@ class Search(Owner, TrainerCallback):
         by_steps = args.eval_strategy == IntervalStrategy.STEPS  # and at the last one
         evaluations = math.ceil(state.max_steps / state.eval_steps) if by_steps else 0
         self.trial.plan(evaluations or state.num_train_epochs)
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any
+    ) -> None:
+        """Have samples that are grouped by length come in one order of seed and epoch, on any number of ranks."""
+        batches = getattr(more["train_dataloader"], "batch_sampler", None)
+        sampler = getattr(getattr(batches, "batch_sampler", batches), "sampler", None)
+        if isinstance(sampler, LengthGroupedSampler):
+            sampler.batch_size = args.train_batch_size * args.gradient_accumulation_steps
+            sampler.batch_size *= self.trial.world_size
+            sampler.generator = torch.Generator().manual_seed(args.seed + int(state.epoch or 0))
 
     def on_evaluate(
         self,
