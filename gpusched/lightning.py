@@ -163,6 +163,11 @@ class Search(Owner, Callback):
                 f"the Trainer has {trainer.world_size} of {trial.world_size} ranks, and another number of ranks "
                 f"would change the order of samples: write search.trainer(...) in the place of Trainer(...)"
             )
+        if trial.step > 0 and (trial.is_over or self.ckpt_path is None):
+            trial.remark(
+                "trainer.fit is called again, and a trial is one fit, with which each launch begins: give all epochs "
+                "to one (the callback BaseFinetuning unfreezes layers on the way)"
+            )
         if trainer.max_epochs == 1 or trainer.val_check_interval not in (None, 1.0):
             trial.remark(
                 "the search hears of an epoch once, at its end, not of validations within it. For more reports make "

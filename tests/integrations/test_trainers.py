@@ -177,7 +177,6 @@ def lightning_module(kind: str, seen: list[Any], epochs: int) -> Any:
             super().__init__()
             self.save_hyperparameters()
             self.net = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))
-            self.automatic_optimization = kind != "manual"
 
         def training_step(self, batch: Any, index: int) -> Any:
             x, y = batch
@@ -285,6 +284,8 @@ def with_lightning_otherwise(kind: str) -> tuple[int, int]:
         train = DataLoader(Stream(data), batch_size=4)
     model = lightning_module(kind, [], 4)
     trainer.fit(model, train, DataLoader(data, batch_size=4))
+    if kind == "twice":
+        search.trainer(max_epochs=2, **quiet).fit(model, train, DataLoader(data, batch_size=4))
     schedule = trainer.lr_scheduler_configs[0].scheduler
     return getattr(schedule, "T_max", 0), schedule.last_epoch
 
@@ -308,32 +309,23 @@ def test_lightning_reports_the_epochs_that_are_validated(
     assert bench.last_word(2)["why"] == "finished"  # type: ignore[index]
 
 
-@pytest.mark.parametrize(("kind", "is_told"), [("within", True), ("seldom", False)])
-def test_lightning_validations_within_an_epoch_are_told_of(
-    bench: Bench, kind: str, is_told: bool
-) -> None:
+TOLD = {"within": ["epochs shorter: limit_train_batches"], "twice": ["one fit"], "seldom": []}
+
+
+@pytest.mark.parametrize("kind", TOLD)
+def test_what_of_lightning_a_search_does_not_follow_is_told(bench: Bench, kind: str) -> None:
     bench.prepare(metric="val_loss")
     with daemon(bench) as heard:
-        (ended,) = run_ranks(with_lightning_otherwise, 1, bench, 1, (kind,))
-    assert not ended.error
-    assert any("epochs shorter: limit_" in it.text for it in heard.of_kind(Remark)) == is_told
+        run_ranks(with_lightning_otherwise, 1, bench, 1, (kind,))
+    told = [remark.text for remark in heard.of_kind(Remark)]
+    assert all(words in text for words, text in zip(TOLD[kind], told, strict=True)), told
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_part_of_the_data_has_as_many_steps_on_any_number_of_ranks(
-    bench: Bench, ranks: int
-) -> None:
-    """With limit_train_batches=0.4 two ranks had a schedule of 16 steps, and a resize was refused."""
-    bench.prepare(metric="val_loss")
-    ended = values(run_ranks(with_lightning_otherwise, ranks, bench, 1, ("a part",)))
-    assert [length for length, _ in ended] == [12] * ranks
-
-
-@pytest.mark.parametrize(("kind", "steps"), [("batches", 12), ("steps", 30)])
-def test_a_number_of_batches_makes_a_schedule_of_as_many_steps_at_any_size(
+@pytest.mark.parametrize(("kind", "steps"), [("a part", 12), ("batches", 12), ("steps", 30)])
+def test_a_part_of_the_data_makes_a_schedule_of_as_many_steps_at_any_size(
     bench: Bench, kind: str, steps: int
 ) -> None:
-    """With limit_train_batches=3, or max_steps, two ranks had a schedule of twice the steps: a resize was refused."""
+    """With limit_train_batches, or max_steps, two ranks had a schedule of other steps: a resize was refused."""
     bench.prepare(metric="val_loss")
     _, resized = through(bench, with_lightning_otherwise, [(1, 2), (2, END)], kind)
     assert resized == [(steps, steps)] * 2
