@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from gpusched.worker.trial import Trial
 
 CHECKPOINT = "lightning.ckpt"
+#: For what the trial has written (Lightning 2.6): hyperparameters of a module may be of any type.
+_TAKEN = inspect.signature(Trainer.fit).parameters
+_TRUSTED = {"weights_only": False} if "weights_only" in _TAKEN else {}
 
 
 class SearchTrainer(Trainer):
@@ -62,10 +65,7 @@ class SearchTrainer(Trainer):
     def fit(self, *arguments: Any, **options: Any) -> None:
         """As Lightning's, from the trial's checkpoint where it has one; a trial that leaves ends the script here."""
         if (checkpoint := self.search.ckpt_path) is not None:
-            options["ckpt_path"] = checkpoint
-            if "weights_only" in inspect.signature(Trainer.fit).parameters:  # Lightning 2.6
-                # The trial has written it, and hyperparameters of a module may be of any type.
-                options["weights_only"] = False
+            options |= {"ckpt_path": checkpoint, **_TRUSTED}
         super().fit(*arguments, **options)
         self.search.end_if_leaving()
 
@@ -82,12 +82,13 @@ class SearchTrainer(Trainer):
         return self._after(super().predict, arguments, options)
 
     def _after(self, call: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        if options.get("ckpt_path") in (None, "best", "last") and self.checkpoint_callback is None:
+        is_own = options.get("ckpt_path") in (None, "best", "last")
+        if is_own and self.checkpoint_callback is None:
             # What Lightning's own checkpoint, which is off here, would hold: the model as training has left it.
             options.pop("ckpt_path", None)
             if not (arguments or options.get("model")):
                 options["model"] = self.lightning_module
-        return call(*arguments, **options)
+        return call(*arguments, **{**(_TRUSTED if is_own else {}), **options})
 
 
 class Search(Owner, Callback):

@@ -79,8 +79,7 @@ class Search(Owner, TrainerCallback):
         options.save_strategy = SaveStrategy.NO
         options.average_tokens_across_devices = options.save_only_model = False
         options.restore_callback_states_from_checkpoint = True
-        batch = options.per_device_train_batch_size
-        options.per_device_train_batch_size = trial.local_batch(batch)
+        options.per_device_train_batch_size = trial.local_batch(options.per_device_train_batch_size)
         self._options = options
         return options
 

@@ -83,8 +83,7 @@ def with_transformers(kind: str, epochs: int = 4) -> list[float]:
     arguments = search.arguments(options)
     several: dict[str, Any] = {"held": rows, "seen": rows}
     one: dict[str, Any] = {"one": 1.0}
-    scores = {"several": {**one, "table": [[1, 2]]}}
-    scores["classifier"] = one if search.trial.rank == 0 else {}
+    scores = {"several": {**one, "table": [[1, 2]]}, "classifier": {} if search.trial.rank else one}
     trainer = hf.Trainer(
         model,
         arguments,
@@ -203,6 +202,8 @@ def lightning_module(kind: str, seen: list[Any], epochs: int) -> Any:
 def with_lightning(kind: str, epochs: int = 4) -> list[Any]:
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
     from gpusched.lightning import Search
 
     search = Search()
@@ -211,7 +212,8 @@ def with_lightning(kind: str, epochs: int = 4) -> list[Any]:
     seen: list[Any] = []
     if_it_leaves(lambda: seen)
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = search.trainer(max_epochs=epochs, strategy="auto", **quiet)
+    kept = ModelCheckpoint(monitor="val_loss") if kind == "kept" else None
+    trainer = search.trainer(max_epochs=epochs, strategy="auto", callbacks=kept, **quiet)
     train, val = DataLoader(data, batch_size=4, shuffle=True), DataLoader(data, batch_size=4)
     model = lightning_module(kind, seen, epochs)
     trainer.validate(model, val, verbose=False)
@@ -228,11 +230,12 @@ def test_6_7_and_28_lightning_by_itself_keeps_order_schedule_and_a_test_at_the_e
 ) -> None:
     """``strategy="auto"``, a schedule as long as ``estimated_stepping_batches``, tests of the best and the last model.
 
-    A module's hyperparameters were refused at a resume, as torch reads tensors and plain values alone by default.
+    A module's hyperparameters were refused at a resume, and where ModelCheckpoint kept the best model, as torch reads
+    tensors and plain values alone by default.
     """
     bench.prepare(metric="val_loss")
     plan = list(zip(ranks, (1, 3, 4), strict=True))  # as in a search, the last report too
-    launches = through(bench, with_lightning, plan, "plain")
+    launches = through(bench, with_lightning, plan, "kept" if ranks[0] == 2 else "plain")
     orders = [tuple(map(tuple, (s for _, s, _ in launch[0][:9]))) for launch in launches]
     assert len(set(orders)) == 3, "each launch begins with an epoch of its own"
     course = torch.optim.lr_scheduler.CosineAnnealingLR(
