@@ -119,7 +119,12 @@ class Search(Owner, TrainerCallback):
         self.trial.compare(model)
         by_steps = args.eval_strategy == IntervalStrategy.STEPS  # and at the last one
         evaluations = math.ceil(state.max_steps / state.eval_steps) if by_steps else 0
-        self.trial.plan(evaluations or state.num_train_epochs)
+        self.trial.plan(length := evaluations or state.num_train_epochs)
+        if length == 1:
+            self.trial.remark(
+                "the search hears of a trial once, when it is trained to its end, and can stop none before: write "
+                'eval_strategy="steps", and eval_steps=0.1, say, for ten reports'
+            )
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any

@@ -101,7 +101,7 @@ def with_transformers(kind: str, epochs: int = 4) -> list[float]:
     return [row["grad_norm"] for row in trainer.state.log_history if "grad_norm" in row]
 
 
-@pytest.mark.parametrize("kind", ["causal", "classifier", "by length"])
+@pytest.mark.parametrize("kind", ["model only", "classifier", "by length"])
 def test_2_transformers_evaluates_and_trains_alike_on_two_ranks(bench: Bench, kind: str) -> None:
     """An evaluation before or after training is of no new step; what follows training runs once.
 
@@ -140,11 +140,12 @@ def test_transformers_that_evaluates_first_and_then_trains_ranks_apart_is_refuse
     """As under plain torchrun (transformers 5.23): its evaluation keeps ``train`` from wrapping the model."""
     bench.prepare(metric="eval_loss")
     with daemon(bench, at_step(**{"yield": 1})) as heard:
-        (alone,) = run_ranks(with_transformers, 1, bench, 1, ("evaluated",))
+        (alone,) = run_ranks(with_transformers, 1, bench, 1, ("evaluated", 1))
         told = [frame.text for frame in heard.of_kind(Remark)]
         apart = run_ranks(with_transformers, 2, bench, 2, ("evaluated",))
     assert not alone.error
-    assert any(text.startswith("trainer.evaluate() before trainer.train()") for text in told)
+    for begins in ("trainer.evaluate() before trainer.train()", "the search hears of a trial once"):
+        assert any(text.startswith(begins) for text in told)
     assert all("have trained apart" in rank.error for rank in apart)
 
 
@@ -154,15 +155,6 @@ def test_transformers_leaves_at_once_where_nothing_is_to_be_saved(bench: Bench) 
     with daemon(bench, at_step(leave=1)):
         trained = values(run_ranks(with_transformers, 1, bench, 1, ("leaves",)))
     assert trained == [4], "of 16 steps"
-
-
-def test_transformers_that_saves_only_models_keeps_its_optimizer_over_a_pause(bench: Bench) -> None:
-    seen = []
-    for name, plan in (("steady", [(1, END)]), ("paused", [(1, 2), (1, END)])):
-        one = bench.beside(name, metric="eval_loss")
-        *_, (norms,) = through(one, with_transformers, plan, "model only")
-        seen.append(norms[-4:])
-    assert seen[1] == pytest.approx(seen[0], rel=1e-3)
 
 
 # ---------------------------------------------------------------- lightning
