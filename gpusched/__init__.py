@@ -51,9 +51,10 @@ def __getattr__(name: str) -> object:
 def init(defaults: Mapping[str, object] | None = None, *, in_charge: bool = False) -> Trial:
     """Join the trial that this process is a rank of; called once, near the top of a training script.
 
-    Works under ``gpusched run``, under plain ``torchrun`` and alone (``python train.py --lr 0.1 --opt.momentum 0.9``).
-    The ranks talk over a process group of gpusched's own. On several ranks torch's default group is made here, unless
-    the script has made it before, with the backend it likes; afterwards write ``if not dist.is_initialized():`` first.
+    Works under ``gpusched run``, under plain ``torchrun`` and alone: ``python train.py --lr 0.1 --opt.momentum 0.9``,
+    where ``--seed N`` seeds training and ``--max-steps N`` ends it. The ranks talk over a process group of gpusched's
+    own. On several ranks torch's default group is made here, unless the script has made it before, with the backend it
+    likes; afterwards write ``if not dist.is_initialized():`` first.
 
     In a process that a rank has started (a DataLoader worker that imports the script anew) the trial can be read, and
     neither reports nor saves.
@@ -74,15 +75,15 @@ def init(defaults: Mapping[str, object] | None = None, *, in_charge: bool = Fals
 
 
 def load(experiment: str | os.PathLike[str] | None = None) -> Best:
-    """Load the best model of an experiment.
-
-    ``state`` holds what ``track`` was given, by name; beside it are ``hparams``, ``value`` and ``step``.
+    """Load the best model of a search, which may still be running, verified against its hashes.
 
     Args:
-        experiment: A folder, a name, or None for the newest in ``runs/``; a running one will do.
+        experiment: A folder, a name, or None for the newest in ``runs/`` (``GPUSCHED_RUNS``).
 
     Raises:
-        GpuschedError: The experiment does not exist, has no model yet, or has a damaged one.
+        InputError: The search does not exist.
+        NoTrialSucceeded: No trial has saved a model yet.
+        DamagedState: The best model is not what was written.
     """
     from gpusched.daemon import best_model as result
 

@@ -28,7 +28,7 @@ _KINDS = {"model": nn.Module, "optimizer": AcceleratedOptimizer, "schedule": Acc
 
 
 class Accelerator(accelerate.Accelerator):
-    """Accelerate's own, with a ``trial``; see the top of this file."""
+    """Accelerate's own, with a ``trial``: takes the arguments of Accelerate's."""
 
     def __init__(self, **arguments: Any) -> None:
         self.trial = gpusched.init()

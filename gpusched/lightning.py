@@ -92,7 +92,7 @@ class SearchTrainer(Trainer):
 
 
 class Search(Owner, Callback):
-    """The callback that makes a ``Trainer`` a trial; see the top of this file.
+    """The callback that makes a ``Trainer`` a trial: ``trainer`` takes the place of Lightning's.
 
     Args:
         trial: From ``gpusched.init()``, which is called here where the script has not.
@@ -161,8 +161,8 @@ class Search(Owner, Callback):
         trial = self.trial
         if not isinstance(trainer, SearchTrainer):
             raise RuntimeError(
-                f"the Trainer has {trainer.world_size} of {trial.world_size} ranks, and another number of ranks "
-                f"would change the order of samples: write search.trainer(...) in the place of Trainer(...)"
+                "a Trainer of the script's own has neither the trial's ranks nor its checkpoint: write "
+                "search.trainer(...) in the place of Trainer(...)"
             )
         if trial.step > 0 and (trial.is_over or self.ckpt_path is None):
             trial.remark(

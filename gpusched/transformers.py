@@ -34,7 +34,7 @@ CHECKPOINT = "trainer"
 
 
 class Search(Owner, TrainerCallback):
-    """The callback that makes a ``Trainer`` a trial; see the top of this file.
+    """The callback that makes a ``Trainer`` a trial: give it ``arguments(...)``, and ``checkpoint`` to ``train``.
 
     Args:
         trial: From ``gpusched.init()``, which is called here where the script has not.

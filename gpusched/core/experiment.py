@@ -246,7 +246,7 @@ class Experiment:
         configurations.asked_for = None
         configurations.suggested[event.n] = event.hparams
         if event.why:
-            self.state.said.append(f"configuration {event.n} is by {event.by}: {event.why}")
+            self.state.said.append(f"configuration {event.n} is drawn at random: {event.why}")
 
     def _limits_moved(self, event: events.LimitsMoved) -> None:
         if requests.move_limits(self.state, self._do, event):

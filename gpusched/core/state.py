@@ -78,6 +78,7 @@ class State:
 
     @property
     def time_left_s(self) -> float:
+        """Seconds until the deadline."""
         return self.rules.deadline_s - self.now
 
     @property
@@ -107,17 +108,17 @@ class State:
 
     @property
     def wake_at(self) -> float | None:
-        """The time of the policy's next wake; None: none is awaited."""
+        """The time of the policy's next wake, in seconds since the search began; None: none is awaited."""
         return self.timers.get(WAKE)
 
     @property
     def step_on_one_atom_s(self) -> float | None:
-        """Ta; None before the first step was measured."""
+        """Median seconds of a step on one atom (Ta of Algorithm 3); None before the first was measured."""
         return self.speed.step_on_one_atom_s
 
     @property
     def overhead_s(self) -> float:
-        """To; 0 while unknown."""
+        """Median seconds that a launch or a resize costs (To of HyperSched, 4.3); 0 before the first was measured."""
         return self.speed.overhead_s or 0.0
 
     def step_s(self, trial: TrialRecord | None = None) -> float | None:
@@ -133,7 +134,7 @@ class State:
         return step_s is not None and self.overhead_s + step_s / 4 > self.time_left_s
 
     def speedup(self, atoms: int) -> float:
-        """Return s(a)."""
+        """Return s(a): the throughput on ``atoms`` atoms relative to one, as given or learnt."""
         return self.speed.s(atoms)
 
     def fit(self, trial: TrialRecord, atoms: int) -> int:
@@ -172,7 +173,7 @@ class State:
 
     @property
     def longest_training_s(self) -> float:
-        """Training time of the trial that has had most of it (Algorithm 3, line 7: the furthest trial's time)."""
+        """Seconds that the trial trained longest has trained (Algorithm 3, line 7: the furthest trial's time)."""
         live_s = (trial.training_s(self.now) for trial in self.live.values())
         return max(self._longest_past_s, *live_s, 0.0)
 

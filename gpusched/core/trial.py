@@ -161,7 +161,7 @@ class TrialRecord:
     #: When that was committed.
     saved_at: float = NEVER
     save_s: float = 0.0
-    """Time that the latest save took."""
+    """Seconds that the latest save took."""
 
     #: When the launch, or the yield of a resize, was decided: the start of what counts as overhead. None: not known.
     decided_at: float | None = 0.0
@@ -223,6 +223,7 @@ class TrialRecord:
 
     @property
     def atoms(self) -> int:
+        """Atoms that the trial holds now; 0 unless live."""
         return len(self.devices)
 
     @property
@@ -235,6 +236,7 @@ class TrialRecord:
 
     @property
     def is_live(self) -> bool:
+        """Whether the trial starts, trains or is about to leave."""
         return self.state.is_live
 
     @property
@@ -252,6 +254,7 @@ class TrialRecord:
 
     @property
     def is_final(self) -> bool:
+        """Whether the trial is completed, stopped or failed."""
         return self.state.is_final
 
     @property

@@ -41,8 +41,8 @@ class Best(Description):
     """The best model with its state.
 
     Attributes:
-        state: What ``trial.track`` was given, by name, with tensors on the CPU. The state of an object that
-            ``gpusched.pickled`` made trackable goes back by ``gpusched.pickled(clf).load_state_dict(state["clf"])``.
+        state: What ``trial.track`` or ``trial.steps`` was given, by name, with tensors on the CPU. An object that was
+            tracked as pickled gets it back by ``gpusched.pickled(clf).load_state_dict(state["clf"])``.
         folder: Files that the script wrote inside ``trial.checkpoint_dir()``; None without any. While the search runs,
             a better model may replace the folder: copy what is needed.
     """
@@ -52,17 +52,7 @@ class Best(Description):
 
 
 def load(experiment: str | os.PathLike[str] | None = None) -> Best:
-    """The best model of a search, verified against the hashes it was written with.
-
-    Args:
-        experiment: A folder, a name, or None or ``"last"`` for the newest in ``runs/`` (or ``GPUSCHED_RUNS``). It may
-            still be running.
-
-    Raises:
-        InputError: The search does not exist.
-        NoTrialSucceeded: No trial has saved a model yet.
-        DamagedState: The best model is not what was written.
-    """
+    """Load the best model of a search, verified against the hashes it was written with: ``gpusched.load``."""
     from gpusched.worker.checkpoint import Damaged, verify
     from gpusched.worker.state import unportable
 

@@ -81,8 +81,8 @@ class Client:
             answer = self.receive()
         except TimeoutError:
             raise DaemonSilent(
-                f"the daemon has not answered for {self._connection.gettimeout():g} s; it may be stopped, or its "
-                "disk very slow: its daemon.log tells more"
+                f"the daemon has not answered for {self._connection.gettimeout():g} s: it is suspended, or its disk "
+                "very slow. daemon.log in the search's folder may say why; then ask again"
             ) from None
         if answer is None:
             raise DaemonGone(
@@ -170,7 +170,7 @@ def _connect(paths: ExperimentPaths) -> Client | None:
     while (client := Client.connect(paths.socket)) is None and has_daemon(paths):
         if time.monotonic() > until:
             raise GpuschedError(
-                f"{paths.root.name}: its daemon holds the lock but does not answer; see {paths.log}"
+                f"{paths.root.name}: its daemon has not answered for {PATIENCE_S:g} s; {paths.log} may say why"
             )
         time.sleep(0.02)
     return client

@@ -127,7 +127,7 @@ class ChildSuggester:
             return
         self.asked_for = None
         if "failed" in answer:
-            self.complaints.append(f"suggestions: {answer['failed']}")
+            self.complaints.append(f"sampler {self._name}: {answer['failed']}")
             self._draw(n, why)
         elif answer["hparams"] is not None and identity(answer["hparams"]) in self._tried:
             self._draw(n, f"{self._name} suggested one that was tried before")

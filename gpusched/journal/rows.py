@@ -249,7 +249,7 @@ def _in_words(path: Path, error: Exception) -> GpuschedError:
                 f"{path}: the journal cannot be opened ({error}); look at the permissions of its folder"
             )
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return InputError(f"{path}: another process has the journal open")
+            return InputError(f"{path}: another process has the journal open; end it")
         case sqlite3.SQLITE_FULL:
             return GpuschedError(f"{path}: the disk is full; make room and try again")
         case sqlite3.SQLITE_IOERR:

@@ -42,7 +42,10 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One step of a trial. ``at_s``: seconds since 1970; ``values``: numbers, those that are not finite included."""
+    """One step of a trial. ``at_s``: seconds since 1970.
+
+    ``values``: the reported numbers, those that are not finite too, ``gpusched/atoms`` and ``gpusched/step_time_s``.
+    """
 
     step: int
     at_s: float
@@ -68,8 +71,11 @@ class Logger(ABC):
         """Hand points over to the run of a trial; their steps rise."""
 
     @abstractmethod
-    def end(self, trial: int, state: str, score: float | None) -> None:
-        """Tell the state of a trial at the end of the search (``completed``, ``stopped``, ..) and its best score."""
+    def end(self, trial: int, state: str, best: float | None) -> None:
+        """Tell the state of a trial at the end of the search: ``completed``, ``stopped``, ``paused`` or ``failed``.
+
+        ``best``: the best finite value of the recipe's metric; None without one.
+        """
 
     def close(self) -> None:  # noqa: B027 - most have nothing to let go of
         """Let go of the tool; nothing comes after."""

@@ -62,7 +62,7 @@ class TensorBoard(Logger):
 
         self._writers[trial].add_event(Event(summary=summary, step=step, wall_time=at_s))
 
-    def end(self, trial: int, state: str, score: float | None) -> None:
+    def end(self, trial: int, state: str, best: float | None) -> None:
         from tensorboard.plugins.hparams import api_pb2
         from tensorboard.plugins.hparams.plugin_data_pb2 import SessionEndInfo
 
@@ -144,11 +144,11 @@ class Mlflow(Logger):
             ]
             self._client.log_batch(self._runs[trial], metrics)
 
-    def end(self, trial: int, state: str, score: float | None) -> None:
+    def end(self, trial: int, state: str, best: float | None) -> None:
         run = self._runs[trial]
         self._client.set_tag(run, "gpusched.state", state)
-        if score is not None:
-            self._client.set_tag(run, "gpusched.best", str(score))
+        if best is not None:
+            self._client.set_tag(run, "gpusched.best", str(best))
         self._client.set_terminated(run, _MLFLOW_STATUS.get(state, "KILLED"))
 
 
@@ -214,9 +214,9 @@ class Wandb(Logger):
         for point in points:
             self._runs[trial].log({**point.values, "_timestamp": point.at_s}, step=point.step)
 
-    def end(self, trial: int, state: str, score: float | None) -> None:
+    def end(self, trial: int, state: str, best: float | None) -> None:
         run = self._runs[trial]
-        run.summary.update({"gpusched.state": state, "gpusched.best": score})
+        run.summary.update({"gpusched.state": state, "gpusched.best": best})
         run.finish(exit_code=1 if state == "failed" else 0)
 
     def close(self) -> None:

@@ -58,9 +58,10 @@ class CurvePredictor(Protocol):
     """Extrapolates learning curves."""
 
     def predict(self, curve: Array, steps: Array, seed: Sequence[int]) -> Prediction:
-        """The distribution of y at ``steps`` (rising, all beyond ``len(curve)``) given the curve.
+        """Return the distribution of y at ``steps`` given the curve; the same arguments give the same answer.
 
-        ``curve`` is finite and has at least three values. The same arguments give the same answer.
+        ``curve``: (n,), n at least 3, the values y(1) to y(n), from 0 (worst) to 1. ``steps``: (m,), rising, all above
+        n. ``seed``: of a predictor that draws random numbers.
         """
         ...
 

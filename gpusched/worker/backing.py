@@ -135,16 +135,16 @@ class Backing:
 
     def _why_it_waits(self) -> str:
         """Say what keeps the trial from what it was asked for some reports ago; empty: nothing that it should not."""
+        asked = "the search has asked this trial to leave, which waits until"
         if self.writes_files:
-            is_to_leave = self._asked == "yield"
-            how = "once trial.checkpoint_dir() has saved a step: ask trial.should_save() after each trial.report(..)"
-            return f"this trial is to leave, and does {how}" if is_to_leave else ""
+            why = f"{asked} trial.checkpoint_dir() has saved a step: ask trial.should_save() after each report"
+            return why if self._asked == "yield" else ""
         if self.in_charge:
-            return "this trial is to leave, and is not told: ask trial.should_yield() after each trial.report(..)"
+            return f"{asked} the script looks: ask trial.should_yield() after each report, and end where it is True"
         return (
-            "what the search has asked for (to save or to leave) waits for the end of the body of trial.steps(), which "
-            "reports several times: give the body one report, or its data to trial.loader or trial.prepare, with which "
-            "it may leave before the end of an epoch"
+            "the search has asked this trial to save or to leave, which waits for the end of the body of "
+            "trial.steps(), as that reports several times: report once in the body, or give its data to trial.loader "
+            "or trial.prepare, with which a trial may leave in the middle of an epoch"
         )
 
     def _act(self, go: Go) -> None:

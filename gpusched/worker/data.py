@@ -44,7 +44,7 @@ class Layout:
             ValueError: Fewer than one sample an atom.
         """
         if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}: at least 1")
+            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         return batch_size if self.exact else batch_size * self.world_size
 
 

@@ -132,7 +132,7 @@ class BaseLoader(ABC):
         try:
             for batch, weight, position, is_last in self._read(where):
                 if self._under_way is not where:
-                    raise RuntimeError("trial.loader: an older iteration outlived a newer one")
+                    raise RuntimeError("trial.loader: two loops at a time: make a loader for each")
                 is_empty = False
                 self._position, self._is_last = position, is_last
                 self._weight.hand_out(self, weight)
@@ -292,9 +292,8 @@ class TrainingLoader(BaseLoader):
             "layout": self._layout,
             "drop_last": drop_last and self.length >= self.global_batch,  # else none would be left
         }
-        self._wrong_length = (
-            f"trial.loader: the sampler has {self.length} indices by its len(), but yields others"
-        )
+        has = f"trial.loader: the sampler has {self.length} indices by its len()"
+        self._wrong_length = f"{has}, and yields another number: correct its __len__"
         self._loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_sampler=cast(Any, _Lists(self._shares)),

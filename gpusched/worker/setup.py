@@ -112,7 +112,7 @@ class TrialSetup:
         return prepare(self, self._training, objects)
 
     def wrap(self, model: Any, *, shard: bool = False, **ddp_options: Any) -> Any:
-        """``model`` on this rank's device, in ``DistributedDataParallel`` where there are several ranks.
+        """Return ``model`` on this rank's device, in ``DistributedDataParallel`` where there are several ranks.
 
         The model's own attributes and methods stay reachable through it: ``model.decode(x)``.
 
@@ -166,7 +166,7 @@ class TrialSetup:
         drop_last: bool = False,
         **options: Any,
     ) -> TrainingLoader | StreamLoader:
-        """Batches of this rank's share of ``dataset``, on its device; one iteration is (what is left of) one epoch.
+        """Return a loader of this rank's share of ``dataset``, on its device; a loop over it is (the rest of) an epoch.
 
         Each epoch visits every sample once, in an order fixed by seed and epoch, whatever the number of ranks and
         however often the trial is resized.
@@ -203,7 +203,13 @@ class TrialSetup:
         return made
 
     def eval_loader(self, dataset: Any, batch_size: int = 256, **options: Any) -> PlacedLoader:
-        """Batches for evaluation: every sample on exactly one rank, in order, nothing padded. See ``mean``."""
+        """Return a loader for evaluation: every sample on exactly one rank, in order, nothing padded. See ``mean``.
+
+        ``batch_size``: samples a rank; ``options`` go to ``torch.utils.data.DataLoader``.
+
+        Raises:
+            TypeError: A stream, which has no length.
+        """
         from gpusched.worker.stream import evaluation_loader
 
         layout = self._training.layout

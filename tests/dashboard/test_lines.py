@@ -153,7 +153,7 @@ def test_devices_daemons_and_people() -> None:
     assert told.last("said")["text"] == "asked to try lr=0.1"
     told.scene.experiment.state.configurations.asked_for = 3
     told.scene.tell(Suggested(at=8.0, n=3, hparams=None, by="random", why="Mine failed"))
-    assert told.last("said")["text"] == "configuration 3 is by random: Mine failed"
+    assert told.last("said")["text"] == "configuration 3 is drawn at random: Mine failed"
     told.scene.tell(UserAsked(at=8.1, verb="stop"))
     assert told.last("asked")["text"] == "asked to stop the search"
     told.scene.play()

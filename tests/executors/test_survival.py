@@ -68,7 +68,7 @@ def test_a_killed_server_is_replaced_and_its_trials_live_on(own_lab: Lab) -> Non
     assert the_exit(events, other).outcome == "finished"
     assert steps_of(events, trial), "it went on meanwhile"
     assert lab.executor.server.pid != server
-    assert "the warm server ended; starting another" in lab.said
+    assert "the warm server ended (see warm.log); starting another" in lab.said
     rig.stop(trial)
 
 

@@ -282,7 +282,7 @@ def reporting(how: str) -> None:
         ("right", ""),
         ("within", "waits for the end of the body of trial.steps()"),
         ("first", "another than the one that was scored. Report after training"),
-        ("own best", "once trial.checkpoint_dir() has saved a step: ask trial.should_save()"),
+        ("own best", "until trial.checkpoint_dir() has saved a step: ask trial.should_save()"),
     ],
 )
 def test_a_loop_that_keeps_a_trial_from_saving_what_it_reported_is_told(

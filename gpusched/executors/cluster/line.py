@@ -168,7 +168,7 @@ class Keys:
             key, certificate = _self_signed()
         except ImportError:
             raise GpuschedError(
-                "a cluster needs the library cryptography: pip install 'gpusched[cluster]'"
+                "a cluster needs the library cryptography: pip install 'gpusched[ray]'"
             ) from None
         private_folder(self.folder)
         write_durably(self.key, key)

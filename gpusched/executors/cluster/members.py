@@ -153,7 +153,7 @@ class Members:
         wait(JOIN_LIMIT_S, lambda: all(node.state != "joining" for node in asked))
         for node in self.nodes.values():
             if node.state != "up":
-                self._lose(node, "it has not come back to the daemon that took over")
+                self._lose(node, "it has not come back to the resumed search")
 
     def stop_listening(self) -> None:
         """Take no further connection."""
@@ -201,9 +201,7 @@ class Members:
             if offer is None or offer != before.get(node.name, offer):
                 self._dismiss(node.peer)
                 if self._is_open:
-                    self._lose(
-                        node, "the cluster says that it is gone, or has other devices for us"
-                    )
+                    self._lose(node, "the cluster has withdrawn it, or some of its devices")
 
     def _dismiss(self, peer: Peer | None) -> None:
         """Have a node end its trials and leave: the cluster may have given its devices to another job."""

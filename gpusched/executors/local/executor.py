@@ -307,7 +307,7 @@ class TorchrunExecutor(LiveExecutor):
 
     def _server_gone(self) -> None:
         """Start another. A launch that no shim has claimed is asked for again."""
-        self._setting.say("the warm server ended; starting another")
+        self._setting.say("the warm server ended (see warm.log); starting another")
         for incarnation in self.shared.current.values():
             if incarnation.shim is None and incarnation.spec is not None:
                 if incarnation.claim() is None:

@@ -149,7 +149,7 @@ class Incarnation:
         if self.rank_peer is peer:
             self.rank_peer = self.awaiting = None
         if peer.fault:
-            said = f"trial {self.trial}: its line is closed, it sent no frame: {peer.fault}"
+            said = f"trial {self.trial}: its connection was closed after a message that cannot be read: {peer.fault}"
             self.shared.say_once((self.trial, self.number), said)
 
     def _said(self, frame: Report | Saved | Remark) -> None:
