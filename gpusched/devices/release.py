@@ -1,8 +1,9 @@
 """The release rule.
 
-A device is free when (a) the trial's process tree is empty (the shim's word), (b) NVML names no process of ours on it,
-where pids can be seen, and (c) its used memory is back at what it was when nobody was on it, plus a tolerance. Not
-within the limit: quarantined, with the holder's name, until (b) and (c) hold. What cannot be read is not free.
+A device is free when (a) the trial's process tree is empty (the shim's word), (b) NVML names no process on it, but the
+screen's and MPS's, where pids can be seen, and (c) its used memory is back at what it was when nobody was on it, plus a
+tolerance. Not within the limit: quarantined, with the holder's name, until (b) and (c) hold. What cannot be read is not
+free.
 
 Killing a process only queues the driver's clean-up: its pid may leave NVML's list long before its memory comes back, or
 the other way round, so neither alone proves anything. A stranger's process is in the way as one of ours is.
