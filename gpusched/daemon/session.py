@@ -1,9 +1,7 @@
-"""A search seen from outside: which folder is meant, whether its daemon lives, and where it stands.
+"""A search seen from outside: whether its daemon lives, where it stands, and requests to it (``Client``).
 
-What the commands share. Reads through the daemon's socket while one lives; straight from the files only when none does
-(the journal has one connection, the daemon's).
-
-``Client`` is a command's end of ``daemon.sock`` (frames: ``protocol``).
+Reads through the daemon's socket while one lives; straight from the files only when none does (the journal has one
+connection, the daemon's).
 """
 
 from __future__ import annotations

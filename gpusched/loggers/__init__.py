@@ -72,10 +72,7 @@ class Logger(ABC):
 
     @abstractmethod
     def end(self, trial: int, state: str, best: float | None) -> None:
-        """Tell the state of a trial at the end of the search: ``completed``, ``stopped``, ``paused`` or ``failed``.
-
-        ``best``: the best finite value of the recipe's metric; None without one.
-        """
+        """Tell a trial's state at the search's end (``completed``, ``stopped``, ..) and its best metric, if any."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to let go of
         """Let go of the tool; nothing comes after."""

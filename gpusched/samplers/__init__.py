@@ -58,7 +58,7 @@ class Sampler(ABC):
     def suggest(
         self, n: int, seen: Sequence[Seen], random: random.Random
     ) -> Mapping[str, object] | None:
-        """Return configuration ``n``, or a part of it: the rest is drawn. None ends the sequence.
+        """Return configuration ``n``, nested as the space, or a part of it: the rest is drawn. None ends the sequence.
 
         ``random`` is seeded by the recipe's seed and ``n``: the same question gets the same answer.
         """

@@ -298,18 +298,17 @@ class Trial(TrialSetup):
     # ------------------------------------------------------------------ inside
 
     def _refuse_misplaced(self, unnamed: tuple[Any, ...]) -> None:
-        """Raise where ``report`` is called with metrics without names, or in another process."""
+        """Raise for a ``report`` with metrics without names, or else in another process."""
         if unnamed:
             raise TypeError(
                 f"trial.report(...) takes metrics by name: write "
                 f"trial.report({self._context.settings.metric or 'accuracy'}=...), and trial.report(**metrics) for a "
                 f"dictionary; steps are counted by themselves, or named too: step=..."
             )
-        if os.getpid() != self._pid:
-            raise RuntimeError(
-                "trial.report(...) in a process that a rank has started (a DataLoader worker, a helper): report in the "
-                "process that called gpusched.init() first"
-            )
+        raise RuntimeError(
+            "trial.report(...) in a process that a rank has started (a DataLoader worker, a helper): report in the "
+            "process that called gpusched.init() first"
+        )
 
     def _next_step(self, step: int | None) -> int:
         training = self._training
