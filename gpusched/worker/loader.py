@@ -132,7 +132,9 @@ class BaseLoader(ABC):
         try:
             for batch, weight, position, is_last in self._read(where):
                 if self._under_way is not where:
-                    raise RuntimeError("trial.loader: two loops at a time: make a loader for each")
+                    raise RuntimeError(
+                        "trial.loader: a loop continues after a newer one has begun: make a loader for each"
+                    )
                 is_empty = False
                 self._position, self._is_last = position, is_last
                 self._weight.hand_out(self, weight)

@@ -223,10 +223,7 @@ class Trial(TrialSetup):
         self._step_began_s = time.monotonic()
 
     def mean(self, correct: Any, total: Any) -> float:
-        """Return ``correct / total``, both summed over the ranks; NaN where the total is 0. Every rank calls it.
-
-        With ``eval_loader`` each sample counts once.
-        """
+        """Return ``correct / total`` over all ranks, NaN for a total of 0; ``eval_loader`` has each sample once."""
         self._usage.has_mean = True
         rows = self._group.exchange(Call.MEAN, float(correct), float(total))
         count = sum(row[1] for row in rows)

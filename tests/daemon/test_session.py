@@ -71,7 +71,7 @@ def test_a_daemon_that_has_the_lock_and_never_answers_is_an_error_that_names_its
     monkeypatch.setattr(session, "PATIENCE_S", 0.1)
     lock = hold(paths)
     for asked in (lambda: session.view(paths), lambda: session.ask(paths, "stop")):
-        with pytest.raises(GpuschedError, match=r"does not answer; see .*daemon\.log"):
+        with pytest.raises(GpuschedError, match=r"has not answered for 0.1 s; .*daemon\.log"):
             asked()
     os.close(lock)
 

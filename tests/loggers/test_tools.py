@@ -140,8 +140,8 @@ class Lines(Logger):
             for name, value in point.values.items():
                 print(json.dumps([trial, point.step, name, value]), file=self.file)
         self.file.flush()
-    def end(self, trial, state, score):
-        print(json.dumps([trial, 0, f"gpusched/{state}", score]), file=self.file, flush=True)
+    def end(self, trial, state, best):
+        print(json.dumps([trial, 0, f"gpusched/{state}", best]), file=self.file, flush=True)
 """
 READERS: dict[str, Callable[[Path], Iterator[tuple[int, int, float]]]] = {
     "lines": in_lines,

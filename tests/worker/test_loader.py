@@ -189,7 +189,7 @@ def test_a_look_that_is_held_costs_no_part_of_an_epoch_and_must_not_go_on_beside
     loader.is_set_up = True
     batches = [batch.tolist() for batch in loader]
     assert (batches[0], len(batches), loader.epoch) == (first, 3, 1)
-    with pytest.raises(RuntimeError, match="outlived"):
+    with pytest.raises(RuntimeError, match="a loop continues after a newer one"):
         next(look)
 
 
