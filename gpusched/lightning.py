@@ -63,22 +63,22 @@ class SearchTrainer(Trainer):
 
     @wraps(Trainer.fit)
     def fit(self, *arguments: Any, **options: Any) -> None:
-        """As Lightning's, from the trial's checkpoint where it has one; a trial that leaves ends the script here."""
+        """Fit as Lightning does, from the trial's checkpoint if it has one; a trial that leaves ends the script."""
         if (checkpoint := self.search.ckpt_path) is not None:
             options |= {"ckpt_path": checkpoint, **_TRUSTED}
         super().fit(*arguments, **options)
         self.search.end_if_leaving()
 
     def validate(self, *arguments: Any, **options: Any) -> Any:
-        """As Lightning's; without ``ckpt_path``, or with "best" or "last", of the model as training has left it."""
+        """Validate as Lightning does; without ``ckpt_path``, or with "best" or "last", the model as trained last."""
         return self._after(super().validate, arguments, options)
 
     def test(self, *arguments: Any, **options: Any) -> Any:
-        """As Lightning's; see ``validate``."""
+        """Test as Lightning does; see ``validate``."""
         return self._after(super().test, arguments, options)
 
     def predict(self, *arguments: Any, **options: Any) -> Any:
-        """As Lightning's; see ``validate``."""
+        """Predict as Lightning does; see ``validate``."""
         return self._after(super().predict, arguments, options)
 
     def _after(self, call: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:

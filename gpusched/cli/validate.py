@@ -36,9 +36,9 @@ _TRAINERS = re.compile(r"gpusched\.(lightning|transformers|accelerate)\b")
     argument("--configurations N", "how many to rehearse (1)", type=int, default=1),
 )
 def validate(args: argparse.Namespace) -> int:
-    """Check a recipe without running it: all its problems at once, or a summary of what would run.
+    """Check a recipe: all its problems at once, or a summary of what would run; with --rehearse its script too.
 
-    Exit code 0 if the recipe is good, 2 if it is not.
+    Exit code 0 if the recipe, and the script that was rehearsed, is good; 2 if not.
     """
     try:
         limit_s = common.read_option("--limit", args.limit, duration)

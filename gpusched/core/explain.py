@@ -66,7 +66,7 @@ class Explanation:
 
 
 def explain(state: State, policy: Policy, trial_id: int, now: float | None = None) -> Explanation:
-    """Raises KeyError for an unknown trial. ``now``: None without a daemon, and nothing is said to be seconds old."""
+    """Explain a trial's place; without ``now`` (no daemon) nothing is said to be seconds old. Raises KeyError."""
     trial = state.trials[trial_id]
     age_s = round(now - trial.saved_at, 3) if trial.saved_step and now is not None else None
     return Explanation(

@@ -95,7 +95,7 @@ class Client:
             self._connection.sendall(encode(Ask(verb, **arguments)))
 
     def receive(self) -> Done | Refused | Shown | Lines | None:
-        """The next frame; None when the daemon is gone. Raises TimeoutError while it is silent."""
+        """Return the next frame; None when the daemon is gone. Raises TimeoutError while it is silent."""
         data = b""
         with contextlib.suppress(ConnectionError, BadFrame):
             while True:

@@ -228,7 +228,7 @@ def size_of(folder: Path) -> int:
 
 
 def _holds_the_best(paths: ExperimentPaths, needs: Needs, number: int) -> bool:
-    """Whether the best model is this trial's and is not in ``best/`` yet."""
+    """Tell whether the best model is this trial's and is not in ``best/`` yet."""
     if needs.best is None or needs.best[0] != number:
         return False
     kept = read_json(paths.best / "metric.json")
@@ -236,7 +236,7 @@ def _holds_the_best(paths: ExperimentPaths, needs: Needs, number: int) -> bool:
 
 
 def _is_alive(paths: ExperimentPaths, number: int) -> bool:
-    """Whether an incarnation of a trial still has processes, perhaps without any daemon."""
+    """Tell whether an incarnation of a trial still has processes, perhaps without any daemon."""
     trial = paths.trial(number)
     for incarnation in trial.incarnations:
         if not trial.exit(incarnation).exists():

@@ -79,7 +79,7 @@ class Logger(ABC):
 
 
 def names() -> list[str]:
-    """Names of all loggers, those of installed packages last."""
+    """Return the names of all loggers, those of installed packages last."""
     return [*_OWN, *plugins.installed(GROUP)]
 
 

@@ -44,7 +44,7 @@ class Prediction:
     weights: Array  # (k,), summing to 1
 
     def reaches(self, target: float) -> Array:
-        """P(y(m) >= target | y(1..n)) at each of the steps: equation 1 of HyperDrive."""
+        """Return P(y(m) >= target | y(1..n)) at each of the steps: equation 1 of HyperDrive."""
         above: Array = special.ndtr((self.means - target) / self.scales)
         return np.clip(self.weights @ above, 0.0, 1.0)
 

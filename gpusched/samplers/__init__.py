@@ -65,7 +65,7 @@ class Sampler(ABC):
 
 
 def names() -> list[str]:
-    """Names of all samplers, those of installed packages last."""
+    """Return the names of all samplers, those of installed packages last."""
     return [*sequence.NAMES, TPE, *plugins.installed(GROUP)]
 
 

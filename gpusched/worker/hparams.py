@@ -75,7 +75,7 @@ class HParams(dict[str, Any]):
 
 
 def merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
-    """``base`` with the values of ``over``, key by key down the nesting."""
+    """Return ``base`` with the values of ``over``, key by key down the nesting."""
     result = dict(base)
     for name, value in over.items():
         before = result.get(name)

@@ -28,7 +28,7 @@ _DRAWN_AT_ONCE = 1 << 16
 
 
 def place_batch(batch: Any, device: torch.device) -> Any:
-    """``batch`` with every tensor in it on ``device``, and every other object that can be moved."""
+    """Return ``batch`` with every tensor in it on ``device``, and every other object that can be moved."""
 
     def can_move(part: Any) -> bool:
         return callable(getattr(part, "to", None))
