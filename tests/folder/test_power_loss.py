@@ -27,8 +27,8 @@ from gpusched.executors.best import keep_best
 from gpusched.folder.files import private_folder, write_durably
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.worker.checkpoint import CheckpointStore
+from tests.torture.bed import times
 
-TIMES = int(os.environ.get("GPUSCHED_TORTURE", "1"))
 TRIAL = 7
 SECTOR = 512
 CALLS = ("open", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "link", "symlink")
@@ -274,4 +274,4 @@ def test_a_trial_after_a_power_loss(folder: Path, capsys: pytest.CaptureFixture[
 def test_a_trial_after_ten_thousand_power_losses(
     folder: Path, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trial_states(folder, 10_000 * TIMES, seed, capsys)
+    trial_states(folder, times(10_000), seed, capsys)

@@ -24,8 +24,8 @@ from gpusched.protocol import Report
 from gpusched.worker import checkpoint
 from gpusched.worker.checkpoint import CheckpointStore
 from tests.journal_samples import META, read, sample, write
+from tests.torture.bed import times
 
-TIMES = int(os.environ.get("GPUSCHED_TORTURE", "1"))
 EVENTS = 60
 CLOSED = "closed.db"
 """A journal that was closed in good order; ``journal.db`` is as kill -9 leaves it, with all of it in the log."""
@@ -195,7 +195,7 @@ def test_flipped_bits_are_found_or_harmless(
 def test_thousands_of_flipped_bits(
     victim: str, seed: int, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outcomes = flip(folder, victim, 400 * TIMES, seed)
+    outcomes = flip(folder, victim, times(400), seed)
     capsys.readouterr()
     print(f"seed {seed}: {json.dumps(outcomes)}")
 
