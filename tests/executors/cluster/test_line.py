@@ -30,6 +30,7 @@ from gpusched.protocol import BadFrame, encode
 from tests.executors.cluster.bed import Bed, train
 from tests.executors.conftest import listening_addresses
 from tests.executors.contract import exit_of, the_exit
+from tests.rig import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -45,18 +46,28 @@ def address(bed: Bed) -> tuple[str, int]:
     return where["host"], where["port"]
 
 
-def is_hung_up_on(bed: Bed, line: socket.socket) -> bool:
-    """Whether the daemon closes this line; the loop turns meanwhile."""
+def wait_for_the_end(bed: Bed, line: socket.socket) -> None:
+    """Wait until the daemon closes this line; the loop turns meanwhile."""
     line.settimeout(0.01)
-    for _ in range(200):
+
+    def is_over() -> bool:
         bed.executor.poll(bed.executor.now() + 0.01)
-        with suppress(TimeoutError, ssl.SSLWantReadError):
-            try:
-                if not line.recv(4096):
-                    return True
-            except OSError as error:
-                if not isinstance(error, TimeoutError | ssl.SSLWantReadError):
-                    return True
+        try:
+            return not line.recv(4096)
+        except (TimeoutError, ssl.SSLWantReadError):
+            return False
+        except OSError:
+            return True
+
+    wait_until(is_over, "the daemon to hang up")
+
+
+def has_shaken_hands(bed: Bed, line: ssl.SSLSocket) -> bool:
+    """Turn the loop, and tell whether the handshake is over. Raises OSError where the daemon refuses it."""
+    bed.executor.poll(bed.executor.now() + 0.01)
+    with suppress(ssl.SSLWantReadError):
+        line.do_handshake()
+        return True
     return False
 
 
@@ -91,7 +102,7 @@ def test_noise_is_hung_up_on(bed: Bed, address: tuple[str, int]) -> None:
     ):
         with socket.create_connection(address) as line:
             line.sendall(noise)
-            assert is_hung_up_on(bed, line)
+            wait_for_the_end(bed, line)
     assert is_well(bed)
 
 
@@ -108,13 +119,9 @@ def test_a_certificate_of_another_experiment_is_refused(
         with socket.create_connection(address) as plain, suppress(OSError):
             plain.setblocking(False)
             with rules.wrap_socket(plain, do_handshake_on_connect=False) as line:
-                for _ in range(50):
-                    bed.executor.poll(bed.executor.now() + 0.01)
-                    with suppress(ssl.SSLWantReadError):
-                        line.do_handshake()
-                with suppress(ssl.SSLWantReadError):
-                    line.send(encode(NodeHello("node0")))
-                assert is_hung_up_on(bed, line)
+                wait_until(lambda line=line: has_shaken_hands(bed, line), "the handshake")
+                line.send(encode(NodeHello("node0")))
+                wait_for_the_end(bed, line)
     assert is_well(bed)
 
 
@@ -143,7 +150,7 @@ def test_a_node_of_another_version_is_hung_up_on(bed: Bed) -> None:
     first, other = bed.node("node0").peer, encode(NodeHello("node0"))
     with dial_while(bed) as line:
         line.sendall(other.replace(__version__.encode(), b"0.0.1"))
-        assert is_hung_up_on(bed, line)
+        wait_for_the_end(bed, line)
     assert bed.node("node0").peer is first
 
 
