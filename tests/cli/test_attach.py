@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -42,11 +41,8 @@ def terminal(tmp_path: Path) -> Iterator[Open]:
 def assert_restored(screen: Terminal) -> None:
     """The shell's own screen, a cursor, and a line editor that echoes."""
     screen.wait(PROMPT)
-    for _ in range(600):
-        if (flags := screen.ask("#{alternate_on} #{cursor_flag} #{wrap_flag}")) == "0 1 1":
-            break
-        time.sleep(0.1)
-    assert flags == "0 1 1"
+    asked = "#{alternate_on} #{cursor_flag} #{wrap_flag}"
+    wait_until(lambda: screen.ask(asked) == "0 1 1", lambda: f"0 1 1, not {screen.ask(asked)}")
     screen.type("echo $((6 * 7)) $(stty -a | grep -o -e ' -icanon' -e ' -echo ')")
     screen.wait(r"(?m)^42\s*$")
 
@@ -71,8 +67,8 @@ def test_keys_sizes_and_a_terminal_left_as_it_was(terminal: Open, tmp_path: Path
     screen.wait("atoms▾")
     screen.resize(140, 35)
     screen.keys("4")
-    shown = screen.settled("trial 18 pauses")
-    assert len(shown.rstrip("\n").splitlines()) == 35
+    screen.wait("trial 18 pauses")
+    wait_until(lambda: len(screen.screen().rstrip("\n").splitlines()) == 35, "all rows")
     screen.resize(30, 12)
     screen.wait("q detach")
     screen.resize(80, 24)
@@ -108,7 +104,7 @@ def test_at_the_end_trials_and_summary_are_left_on_the_screen(terminal: Open) ->
 def test_a_watcher_stays_when_it_is_over(terminal: Open) -> None:
     screen = terminal()
     screen.type(f"{PLAY} --deadline 10 --speed 40")
-    screen.settled("✓ finished")
+    screen.wait("✓ finished")
     screen.keys("q")
     screen.wait("ended: over, 0 interrupts")
     assert_restored(screen)
@@ -152,14 +148,17 @@ def test_a_signal_or_a_failure_that_ends_it_restores_the_terminal(
 def test_colours_where_they_are_wanted(terminal: Open, no_color: str) -> None:
     screen = terminal(100, 30, **({"NO_COLOR": no_color} if no_color else {}))
     screen.type(f"{PLAY} {VIEW}")
-    assert "[ 0 ][ 24]" in screen.settled("accuracy▾")
-    codes = re.findall(r"\x1b\[([\d;]*)m", screen.screen(styles=True))
+    screen.wait(r"\[ 0 \]\[ 24\](.|\n)*accuracy▾(.|\n)*detach")
+
+    def codes() -> list[str]:
+        return re.findall(r"\x1b\[([\d;]*)m", screen.screen(styles=True))
+
     if no_color:
-        styles = {part for code in codes for part in code.split(";")}
+        styles = {part for code in codes() for part in code.split(";")}
         bold_dim_reverse = {"", "0", "1", "2", "7", "22", "27", "39", "49"}
         assert styles <= bold_dim_reverse
     else:
-        assert any("48;5;110" in code for code in codes)
+        wait_until(lambda: any("48;5;110" in code for code in codes()), "the colour of the cursor")
 
 
 def test_a_terminal_without_unicode_gets_plain_lines(terminal: Open) -> None:

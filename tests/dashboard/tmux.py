@@ -89,14 +89,6 @@ class Terminal:
 
         return wait_until(matches, lambda: f"{pattern!r} on this screen:\n{self.screen()}")
 
-    def settled(self, pattern: str) -> str:
-        """The same once all of it is drawn: it may be looked at in the middle of that."""
-        shown, before = self.wait(pattern), ""
-        while shown != before:
-            time.sleep(0.1)
-            before, shown = shown, self.wait(pattern)
-        return shown
-
     def close(self) -> None:
         subprocess.run(
             ["tmux", "-S", str(self._socket), "kill-server"], capture_output=True, check=False
