@@ -65,7 +65,10 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Real]:
         yield tmp_path / "box", devices, Loop()
     finally:
         devices.close()
-    wait_until(lambda: not helpers(), "the end of the helpers after close()")
+    wait_until(
+        lambda: all(one.poll() is not None for one in helper.KILLED) and not helpers(),
+        "the end of the helpers after close()",
+    )
 
 
 def helpers() -> list[int]:
