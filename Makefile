@@ -23,7 +23,7 @@ ON_TOP = $(BIN)/python -m venv $(1) && \
 	"$$($(1)/bin/python -c 'import site; print(site.getsitepackages()[0])')/first.pth"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs bench pictures torture clean pin test-integrations test-slow-disk test-wheel
+.PHONY: help demo test check docs bench pictures torture clean pin test-gpu test-integrations test-slow-disk test-wheel
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ test-wheel: $(CHECK)/.installed ## Build what a release uploads (dist/), install
 test-integrations: $(LIBRARIES)/.installed ## Run searches with Lightning, transformers, Optuna, MLflow, Ray and others (minutes)
 	@$(LIBRARIES)/bin/python -m pytest -q $(BESIDE) -m "integrations and not slow" \
 		tests/integrations tests/samplers tests/loggers tests/executors/cluster
+
+test-gpu: $(STAMP) ## Run the tests that need an NVIDIA GPU, where there is one
+	@$(BIN)/python -m pytest -q -m gpu
 
 bench: $(STAMP) ## Measure launches, resizes and reports, as in docs/benchmarks.md
 	@$(BIN)/python scripts/bench_launch.py

@@ -1,4 +1,4 @@
-"""On a real GPU (``pytest -m gpu``): a search finds it by itself and leaves nothing on it; nccl takes a first step."""
+"""On a real GPU (``make test-gpu``): a search finds it by itself and leaves nothing on it; nccl takes a first step."""
 
 from __future__ import annotations
 
