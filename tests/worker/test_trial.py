@@ -284,16 +284,6 @@ def test_a_loop_that_a_loader_outlives_is_the_same_over_pauses(bench: Bench) -> 
     assert tail.exists()
 
 
-def test_save_goes_on_and_two_generations_stay(bench: Bench) -> None:
-    with daemon(bench, lambda report: "save" if report.step < 5 else "continue") as fake:
-        assert run_rank(train, bench).value[0] == [0, 1, 2, 3, 4, 5]
-        saved = fake.saved()
-    # One that is asked for while the disk still has the one before it is left out.
-    assert saved == sorted({*saved} & {1, 2, 3, 4, 6})
-    assert (saved[0], saved[-1]) == (1, 6)
-    assert bench.checkpoints() == [f"step-{step:08d}" for step in saved[-2:]]
-
-
 def test_a_slow_disk_does_not_hold_training_up(bench: Bench) -> None:
     """The disk answers when training is over: saves that are asked for meanwhile are left out."""
 
