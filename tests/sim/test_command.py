@@ -74,14 +74,6 @@ def test_bad_input(capsys, arguments, message):
     assert "Traceback" not in err
 
 
-def test_a_function_that_fails_in_another_process(capsys, tmp_path):
-    file = tmp_path / "own.py"
-    file.write_text("def f(hp, step):\n    raise RuntimeError('no such data')\n")
-    code, _, err = simulate(capsys, f"{file}:f", "--seeds", "3", "--jobs", "2")
-    assert code == 2
-    assert "RuntimeError: no such data" in err
-
-
 def test_a_run_that_fails_ends_the_others(tmp_path):
     """The command waited for them at its end, after a Ctrl-C as well."""
     file = tmp_path / "own.py"
