@@ -152,18 +152,6 @@ def test_a_policy_may_ask_itself_and_keep_options_of_any_kind(tmp_path: Path) ->
     assert hand.where(0) == "running"
 
 
-def test_what_fails_in_it_is_said_with_its_line(tmp_path: Path, capsys) -> None:
-    head = "from gpusched.policies import Policy, Start\n\nclass Mine(Policy):\n"
-    report = "    def on_report(self, view, trial):\n        1 / 0\n        return []\n"
-    capacity = "    def on_capacity(self, view):\n        return [Start(1, 'x')]\n"
-    (tmp_path / "mine.py").write_text(head + report + capacity)
-    arguments = ["--policy", f"{tmp_path}/mine.py:Mine", "--seeds", "1", "--jobs", "1"]
-    assert main(["simulate", *arguments, "--deadline", "3"]) == 2
-    said = capsys.readouterr().err
-    assert "mine.py:5: on_report failed: ZeroDivisionError: division by zero\nMend it" in said
-    assert "defect of gpusched" not in said
-
-
 def test_an_entry_point_of_a_package_is_a_policy(install: Install) -> None:
     install("policies", "median = extra:Median", EXAMPLE)
     assert policies.all_names() == (*policies.names(), "median")
