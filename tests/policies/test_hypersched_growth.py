@@ -69,16 +69,6 @@ def test_the_steps_that_a_growth_brings_are_the_trials_own() -> None:
     assert "grows 1 -> 2: 98 more steps" in hand.said
 
 
-def test_growth_takes_free_atoms_only() -> None:
-    options = {**PLAIN, "cooldown": 0, "R": None, "eta": 1.5}
-    hand = Hand("hypersched", options, atoms=4, configurations=2)
-    hand.report(0, 0.5, at=1.0)
-    assert hand.atoms(0) == 2
-    hand.exited(1, "failed")
-    hand.report(0, 0.5, at=2.0)
-    assert hand.atoms(0) == 4
-
-
 def four_trials(**more: Any) -> Hand:
     """Four atoms, one trial each, past its cooldown."""
     options = {**PLAIN, "cooldown": 2, "R": None, "r": 50, **more}
