@@ -9,7 +9,7 @@ import gpusched
 trial = gpusched.init()
 model = trial.wrap(torch.nn.Linear(2, 2))
 trial.track(model=model)
-for step in trial.steps():
+for _ in trial.steps():
     time.sleep(0.05)
     if trial.rank == 0:
         trial.report(score=1.0)  # here
