@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,9 +13,7 @@ from gpusched.protocol import Report
 from gpusched.runtime.orders import HARD_FACTOR, Tether
 from gpusched.runtime.rank import run_file
 from gpusched.worker.channel import Channel
-from tests.worker.fakes import Bench, Ended, run_ranks
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.worker.fakes import Ended, run_ranks
 
 
 class Stage:
@@ -196,36 +193,6 @@ def test_good_endings_leave_no_error(stage: Stage, source: str) -> None:
     ended = stage.run(source)
     assert (ended.code, ended.error) == (None, "")
     assert not stage.error_file.exists()
-
-
-def test_a_failure_after_reports_leaves_no_word(stage: Stage, bench: Bench) -> None:
-    script = stage.folder / "train.py"
-    script.write_text("import gpusched\ngpusched.init().report(accuracy=1)\n1 / 0\n")
-    (ended,) = run_ranks(lambda: run_file(str(script), []), 1, bench)
-    assert ended.code == 1
-    assert bench.last_word() is None
-    script.write_text("import gpusched\ngpusched.init().report(accuracy=1)\n")
-    (ended,) = run_ranks(lambda: run_file(str(script), []), 1, bench, incarnation=2)
-    assert bench.last_word(2) == {"why": "finished", "step": 1, "saved_step": 1}
-
-
-def test_as_a_module_under_an_interpreter_of_its_own(stage: Stage) -> None:
-    script = stage.folder / "train.py"
-    script.write_text("import sys\nprint(sys.argv[1:], __name__)\nif sys.argv[1:]: 1 / 0\n")
-    command = [sys.executable, "-m", "gpusched.runtime.rank"]
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT)}
-        return subprocess.run(
-            [*command, *arguments], env=environment, capture_output=True, text=True, check=False
-        )
-
-    assert run(str(script)).stdout == "[] __main__\n"
-    failed = run(str(script), "--lr", "1")
-    assert failed.returncode == 1
-    assert failed.stdout == "['--lr', '1'] __main__\n"
-    assert failed.stderr.splitlines()[1].endswith("line 3, in <module>")
-    assert failed.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
 
 
 # ---------------------------------------------------------------- a trial without a daemon
