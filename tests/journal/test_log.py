@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.events import TrialExited, TrialUp
+from gpusched.core.events import TrialUp
 from gpusched.errors import DamagedState, GpuschedError, InputError
 from gpusched.journal import log, rows
 from gpusched.journal.log import Journal
@@ -16,14 +16,6 @@ from tests.journal_samples import META, read, sample, write
 from tests.rig import as_nobody
 
 # ---------------------------------------------------------------- the good way
-
-
-def test_what_is_written_comes_back(path: Path) -> None:
-    entries = write(path, 60)
-    assert read(path) == entries
-    journal = Journal.open(path)
-    assert journal.meta == META
-    journal.close()
 
 
 def test_it_goes_on_where_it_ended_again_and_again(path: Path) -> None:
@@ -67,14 +59,6 @@ def test_whole_numbers_as_time_come_back(path: Path) -> None:
     journal.append(TrialUp(at=3, trial=0, incarnation=1), [])
     journal.close()
     assert read(path)[0].event == TrialUp(at=3.0, trial=0, incarnation=1)
-
-
-def test_broken_characters_come_back(path: Path) -> None:
-    event = TrialExited(at=1.0, trial=0, incarnation=1, outcome="failed", error="\udcff \0 \ud800")
-    journal = Journal.create(path, META)
-    journal.append(event, [])
-    journal.close()
-    assert read(path)[0].event == event
 
 
 def test_a_new_daemons_number_leaves_the_rest_of_meta(path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusched.core.commands import COMMAND_TYPES, Command, KeepBest, Kill, Launch
-from gpusched.core.events import EVENT_TYPES, DevicesJoined, Event
+from gpusched.core.events import EVENT_TYPES, Event
 from gpusched.journal import rows
 from gpusched.protocol import Report
 from tests.events import reported
@@ -129,11 +129,6 @@ def test_commands_of_several_types_keep_their_order() -> None:
     assert rows.commands_from(rows.commands_text(commands)) == commands
 
 
-def test_no_command_is_no_text() -> None:
-    assert rows.commands_text([]) == ""
-    assert rows.commands_from("") == []
-
-
 def test_defaults_are_not_written() -> None:
     report = reported(at=1.0, trial=3, incarnation=1, seq=9, step=9, metric=0.5)
     assert json.loads(rows.event_body(report)) == {
@@ -141,15 +136,6 @@ def test_defaults_are_not_written() -> None:
         "report": {"kind": "report", "i": 1, "n": 9, "k": 9},
         "metric": 0.5,
     }
-
-
-def test_a_default_is_not_shared_between_events() -> None:
-    first = rows.event_from("DevicesJoined", 0.0, '{"devices":["d0"]}')
-    second = rows.event_from("DevicesJoined", 0.0, '{"devices":["d0"]}')
-    assert isinstance(first, DevicesJoined)
-    assert isinstance(second, DevicesJoined)
-    assert first.islands == second.islands == {}
-    assert first.islands is not second.islands
 
 
 @pytest.mark.parametrize(
