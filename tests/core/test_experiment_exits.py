@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpusched.core.commands import ConfirmRelease, KeepBest, Kill, Yield
+from gpusched.core.commands import ConfirmRelease, Kill
 from gpusched.core.decisions import Resize, Start
 from gpusched.core.events import Outcome, StorageChanged
 from gpusched.core.state import MOST_ALIKE
@@ -225,13 +225,6 @@ def test_trials_that_fail_alike_one_after_the_other_end_a_search(
 
 
 # ---------------------------------------------------------------- the last checkpoint
-
-
-def test_the_checkpoint_of_a_yield_may_be_the_best_model() -> None:
-    script = stages.starting().report(0, 0.5).drop()
-    script.asked("pause", 0).expect(Yield(0, 1, save=True))
-    script.exited(0, "yielded", saved=1).expect(KeepBest(0, 1, 0.5), ConfirmRelease(("d0",)))
-    assert script.state.best.atoms == 1
 
 
 def test_an_exit_without_a_checkpoint_keeps_the_older_one() -> None:

@@ -213,13 +213,3 @@ def test_events_for_a_daemon_between_two_lives_are_passed_over() -> None:
     script.feed(DaemonResumed(at=script.now, epoch=2)).expect_nothing()
     script.feed(LimitsMoved(at=script.now, deadline_s=9.0)).expect_nothing()
     script.reopened().expect(SetTimer("deadline", 2000.0), launch(0, 2, "d0"))
-
-
-def test_it_ends_and_goes_on_again_and_again() -> None:
-    script = stages.running()
-    for round in range(1, 4):
-        script.asked("stop").drop()
-        over(script).reopened(3000.0 + round).drop().report(0, 0.1 * round).drop()
-        assert script.trial(0).incarnation == round + 1
-    script.timer("deadline").drop()
-    assert script.state.stopping == "deadline"

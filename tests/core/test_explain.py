@@ -76,9 +76,3 @@ def test_ranks_in_rungs_are_the_policys_sentences() -> None:
     for trial, loss in ((0, 0.5), (1, 0.3), (2, None)):
         script.report(trial, loss).drop()
     assert "rung 1: 2nd of 3" in explain(script.state, policy, 0).policy[0]
-
-
-def test_nobody_knows_it() -> None:
-    script = stages.running()
-    with pytest.raises(KeyError):
-        explain(script.state, script.policy, 9)
