@@ -167,12 +167,3 @@ def test_the_daemon_dies_at_every_instant(setup: Setup, folder: Path) -> None:
     count = run(setup, folder / "0", set()).points.count
     for instant in range(1, count + 1):
         assert run(setup, folder / str(instant), {instant}).epoch == 2
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", range(4))
-def test_a_thousand_deaths(setup: Setup, seed: int, folder: Path) -> None:
-    rng = random.Random(seed)
-    for number in range(25):
-        run(setup, folder / str(number), set(rng.sample(range(1, 500), 10)))

@@ -56,15 +56,6 @@ def test_every_key_and_item_has_its_line() -> None:
     }
 
 
-def test_of_a_key_that_is_there_twice_the_first_counts() -> None:
-    document = read_yaml("a: {b: 1}\na: {b: 2, b: 3, c: [4]}\nb: 5\n", "r")
-    assert document.data == {"a": {"b": 1}, "b": 5}
-    assert [str(problem) for problem in document.problems] == [
-        "r:2: a: this key is in line 1 already; leave one of them out"
-    ]
-    assert ("a", "c") not in document.places
-
-
 @given(st.text() | st.binary().map(lambda data: data.decode("latin-1")))
 def test_any_text_is_read_or_unreadable(text: str) -> None:
     found = None
