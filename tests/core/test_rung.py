@@ -107,17 +107,6 @@ def test_a_trial_is_promoted_only_from_the_rung_it_was_recorded_in_last() -> Non
     assert list(low.promotable({0, 1, 2, 3})) == [], "it has used that promotion"
 
 
-def test_who_waits_for_the_user_is_passed_over_not_forgotten() -> None:
-    rung = Rung(1, 4.0)
-    for trial in range(8):
-        rung.record(trial, float(trial))
-    paused = set(range(8))
-    assert list(rung.promotable(paused)) == [7, 6]
-    declined = rung.promotable(paused)
-    assert (next(declined), next(declined)) == (7, 6), "the caller may decline the first"
-    assert list(rung.promotable(paused)) == [7, 6]
-
-
 # ---------------------------------------------------------------- ladders
 
 
