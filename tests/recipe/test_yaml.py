@@ -56,7 +56,10 @@ def test_every_key_and_item_has_its_line() -> None:
     }
 
 
-@given(st.text() | st.binary().map(lambda data: data.decode("latin-1")))
+MARKS = "ab1 \n\t:-?,[]{}#&*!|>'\"%~"
+
+
+@given(st.text() | st.text(MARKS) | st.binary().map(lambda data: data.decode("latin-1")))
 def test_any_text_is_read_or_unreadable(text: str) -> None:
     found = None
     try:

@@ -102,7 +102,12 @@ def test_all_problems_at_once_with_the_nearest_name() -> None:
     ]
 
 
-@given(st.lists(st.text(max_size=12), max_size=8))
-def test_any_command_line_is_read_or_refused_clearly(arguments: list[str]) -> None:
+WORDS = st.text(max_size=12) | st.from_regex(r"--?(lr|width|name|nesterov|opt)?[.=a-z0-9-]{0,6}")
+
+
+@given(st.lists(WORDS, max_size=8), st.sampled_from([{}, DEFAULTS]))
+def test_any_command_line_is_read_or_refused_clearly(
+    arguments: list[str], defaults: dict[str, Any]
+) -> None:
     with suppress(InputError):
-        assert isinstance(from_command_line(arguments), dict)
+        assert isinstance(from_command_line(arguments, defaults), dict)
