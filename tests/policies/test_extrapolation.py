@@ -20,6 +20,7 @@ from gpusched.policies.extrapolation import (
     extrapolate,
     remaining,
 )
+from scripts.papers.mcmc import McmcPredictor
 
 Array = NDArray[np.float64]
 
@@ -77,8 +78,16 @@ def judge(predictor: CurvePredictor, curves: list[Array]) -> Iterator[Judged]:
             yield Judged(p, bool(curve[-1] >= target), bool(low <= curve[-1] <= high))
 
 
-def test_the_same_question_has_the_same_answer() -> None:
-    predictor, curve = ShapesPredictor(), rising(20)
+EACH = pytest.mark.parametrize(
+    "predictor",
+    [ShapesPredictor(), pytest.param(McmcPredictor(), marks=pytest.mark.slow)],
+    ids=["shapes", "mcmc"],
+)
+
+
+@EACH
+def test_the_same_question_has_the_same_answer(predictor: CurvePredictor) -> None:
+    curve = rising(20)
     first = predictor.predict(curve, AHEAD, (1, 2, 3))
     np.random.seed(5)
     again = predictor.predict(curve, AHEAD, (1, 2, 3))
@@ -86,8 +95,9 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert np.array_equal(first.reaches(0.7), again.reaches(0.7))
 
 
-def test_probabilities_are_some_and_fall_with_the_target() -> None:
-    found = ShapesPredictor().predict(rising(20), AHEAD, (0,))
+@EACH
+def test_probabilities_are_some_and_fall_with_the_target(predictor: CurvePredictor) -> None:
+    found = predictor.predict(rising(20), AHEAD, (0,))
     assert found.steps.tolist() == AHEAD.tolist()
     assert found.weights.sum() == pytest.approx(1.0)
     assert (found.scales > 0).all()
@@ -98,6 +108,7 @@ def test_probabilities_are_some_and_fall_with_the_target() -> None:
     assert at_each[-1, -1] < 0.05
 
 
+@EACH
 @pytest.mark.parametrize(
     "curve",
     [
@@ -111,19 +122,20 @@ def test_probabilities_are_some_and_fall_with_the_target() -> None:
     ],
     ids=["constant", "zeros", "ones", "three", "unlearning", "jumping", "long"],
 )
-def test_odd_curves_have_finite_forecasts(curve: Array) -> None:
+def test_odd_curves_have_finite_forecasts(predictor: CurvePredictor, curve: Array) -> None:
     steps = np.arange(len(curve) + 1.0, len(curve) + 20.0)
-    found = ShapesPredictor().predict(curve, steps, (0,))
+    found = predictor.predict(curve, steps, (0,))
     assert np.isfinite(found.reaches(0.5)).all()
     low, high = interval(found)
     assert np.isfinite([found.mean, low, high]).all()
     assert low < high
 
 
-def check_calibration(predictor: CurvePredictor, curves: int) -> None:
+@EACH
+def test_the_probabilities_mean_something(predictor: CurvePredictor) -> None:
     """Of the cases given p of 0.8 and more most come true, of those given 0.2 and less few do; of the outcomes
     nearly as many lie within the 90 % interval as it says."""
-    judged = list(judge(predictor, [synthetic(seed) for seed in range(curves)]))
+    judged = list(judge(predictor, [synthetic(seed) for seed in range(60)]))
     sure = [case.reached for case in judged if case.p >= 0.8]
     unlikely = [case.reached for case in judged if case.p <= 0.2]
     assert min(len(sure), len(unlikely)) >= len(judged) // 5
@@ -133,10 +145,6 @@ def check_calibration(predictor: CurvePredictor, curves: int) -> None:
     blind = statistics.fmean(case.reached for case in judged)
     brier = statistics.fmean((case.p - case.reached) ** 2 for case in judged)
     assert brier < 0.5 * blind * (1 - blind), "hardly better than the share of all that reach it"
-
-
-def test_the_probabilities_of_shapes_mean_something() -> None:
-    check_calibration(ShapesPredictor(), curves=60)
 
 
 class Straight:

@@ -415,11 +415,13 @@ def score(hparams: Mapping[str, Any]) -> float:
     return -off - (hparams["opt"] == "sgd")
 
 
-@pytest.mark.integrations
-@needs_optuna
-def test_tpe_stays_in_the_space_repeats_and_learns() -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["mine.py:NearTheBest", pytest.param("tpe", marks=[pytest.mark.integrations, needs_optuna])],
+)
+def test_a_sampler_stays_in_the_space_repeats_and_learns(folder: Path, name: str) -> None:
     space = parse_space(SPACE)
-    sampler = samplers.load("tpe")(space)
+    sampler = samplers.make(name if name == "tpe" else f"{folder}/{name}", space, {})
     seen: list[Seen] = []
     for n in range(30):
         values = space.draw(1, str(n), {}) if n < 10 else None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from scripts.papers.mcmc import McmcPredictor
-from tests.policies.test_extrapolation import check_calibration, interval
+from tests.policies.test_extrapolation import interval
 
 
 def test_it_finds_the_curve_it_was_given() -> None:
@@ -19,8 +18,3 @@ def test_it_finds_the_curve_it_was_given() -> None:
     assert low < curve[-1] < high
     assert high - low < 0.08
     assert found.reaches(0.95)[-1] < 0.05
-
-
-@pytest.mark.slow
-def test_its_probabilities_mean_something() -> None:
-    check_calibration(McmcPredictor(), curves=60)
