@@ -82,14 +82,27 @@ forms = st.one_of(
     st.builds(lambda b, key, value: {"choice": b, "when": {key: value}}, bounds, words, scalars),
     values,
 )
-spaces = st.dictionaries(words | st.text(max_size=5), forms, max_size=4)
+#: What some keys take, so that many a recipe is accepted.
+taken = st.fixed_dictionaries(
+    {
+        "space": st.dictionaries(
+            st.sampled_from(["lr", "opt", "eta"]) | words, forms, min_size=1, max_size=2
+        )
+    },
+    optional={
+        "args": st.lists(words | numbers, max_size=3),
+        "env": st.dictionaries(st.sampled_from(["A", "lr"]), words | numbers, max_size=2),
+        "policy": st.sampled_from(["fifo", {"name": "asha", "r": 2, "R": 81}]),
+        "mode": st.sampled_from(["min", "max"]),
+        "seed": st.sampled_from([0, 2**63 - 1]),
+    },
+)
+BASE = {"script": "train.py", "deadline": 60, "metric": "a", "space": {"x": 1}}
 recipes = st.builds(
-    lambda base, more, space: {**(json.loads(base)), **more, **({"space": space} if space else {})},
-    st.sampled_from(
-        ['{"script": "train.py", "deadline": 60, "metric": "a", "space": {"x": 1}}', "{}"]
-    ),
-    st.dictionaries(st.sampled_from(sorted(keys())) | words, values, max_size=4),
-    spaces,
+    lambda base, taken, more: base | taken | more,
+    st.sampled_from([BASE, BASE, {}]),
+    taken,
+    st.just({}) | st.dictionaries(st.sampled_from(sorted(keys())) | words, values, max_size=4),
 )
 
 
