@@ -20,6 +20,7 @@ import ctypes
 import gc
 import importlib
 import os
+import resource
 import select
 import socket
 import sys
@@ -78,6 +79,7 @@ HEAVY = (
 )
 """Imported by DDP, FSDP and every torch optimizer at first use, in pieces that each take a fraction of a second."""
 
+OPEN_FILES = 65_536
 _EXIT_UNFORKED = 71
 """Exit status of a shim that could not fork its ranks."""
 _NO_PROCESS = "no process can be forked: a limit of processes (`ulimit -u`, a container's) or of memory is reached"
@@ -299,6 +301,14 @@ def use_huge_pages(start: int, length: int) -> None:
     ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_COLLAPSE)
 
 
+def raise_file_limit() -> None:
+    """Let each rank open up to ``OPEN_FILES`` files: data loaders pass tensors as such, and 1024 are soon used up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def main(
     line: int, path: str = "", preload: Sequence[str] | None = None, is_cold: bool = False
 ) -> int:
@@ -308,6 +318,7 @@ def main(
     """
     ours = socket.socket(fileno=line)
     ours.set_inheritable(False)
+    raise_file_limit()
     gc.disable()
     if not is_cold:
         # OpenBLAS starts threads as it is loaded; a shim is forked without any.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import resource
 import shutil
 import tempfile
 import time
@@ -132,6 +133,8 @@ def train(steps: int, **more: object) -> Mapping[str, object]:
 
 @pytest.fixture(scope="session")
 def shared_lab() -> Iterator[Lab]:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))  # as most machines are installed
     lab = Lab(Path(tempfile.mkdtemp(prefix="gpusched-lab-")))
     yield lab
     lab.clean()

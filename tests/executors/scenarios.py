@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -85,6 +86,7 @@ def inspect_rank() -> None:
             "threads": threading.active_count(),
             "title": Path("/proc/self/cmdline").read_bytes().strip(b"\0").decode(),
             "open": open_files(),
+            "file_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
             "torch_threads": sys.modules["torch"].get_num_threads()
             if "torch" in sys.modules
             else 1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def test_what_a_rank_sees_and_leaves(lab: Lab) -> None:
     trial, ending = play(lab, "inspect_rank", atoms=4, names=["OMP_NUM_THREADS", "PET_LOG_DIR"])
     assert ending.outcome == "finished"
     seen = [wait_for(lab.trial_folder(trial) / f"seen-{rank}") for rank in range(4)]
-    cores = sorted(os.sched_getaffinity(0))
+    cores, hard = sorted(os.sched_getaffinity(0)), resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     for rank, one in enumerate(seen):
         assert one["argv"] == [str(SCRIPT)]
         assert (one["cwd"], one["path0"], one["name"]) == (
@@ -46,6 +47,7 @@ def test_what_a_rank_sees_and_leaves(lab: Lab) -> None:
         assert one["session"]
         assert one["sigterm"]
         assert (one["stdin"], one["threads"], one["torch_threads"]) == ("", 1, 1)
+        assert one["file_limit"] == min(hard, 65_536), "1024 are too few for data loaders"
         assert not one["cuda"]
         assert one["title"] == f"gpusched: trial {trial}.1 rank {rank}"
         sockets = [name for name in one["open"] if name.startswith(("socket", "pipe", "anon"))]
