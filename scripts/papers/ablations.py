@@ -42,7 +42,7 @@ class Options(hypersched.Options):
 
 
 class Ablated(hypersched.HyperSched):
-    """HyperSched as printed, or without a part of it."""
+    """HyperSched as printed, but for ties at the worst score of a rung, or without a part of it."""
 
     options_type = Options
     options: Options
