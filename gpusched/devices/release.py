@@ -40,7 +40,7 @@ UNSEEN_LIMIT_BYTES = 128 * MIB
 SCREEN_MAX_BYTES = 1024 * MIB
 """Somebody's process that draws, and holds no more, belongs to the screen, also if it computes (browsers do)."""
 MPS_SERVER = "nvidia-cuda-mps-server"
-"""What trials compute through where MPS is on: stays on each GPU, with about 30 MiB."""
+"""Process through which trials compute where MPS is on; stays on each GPU, with about 30 MiB."""
 
 Whose = Literal["ours", "foreign", "gone", "unseen"]
 

@@ -35,7 +35,7 @@ _USAGE_CODE = 2
 _REFUSAL = re.compile(
     r"^(.*: )?error: .+(\n +.+)*|(?<=^│ )\S.*(?=│$)", re.IGNORECASE | re.MULTILINE
 )
-"""What argparse, jsonargparse, click and fire say of arguments; typer and tyro frame it."""
+"""Refusals of arguments, as argparse, jsonargparse, click and fire word them; typer and tyro in a frame."""
 _SUDDEN = tuple(
     -number
     for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)

@@ -64,7 +64,7 @@ def test_a_process_that_has_escaped_is_in_the_way_beside_a_share_never_used(box:
 def test_a_free_share_is_given_out_beside_one_that_drains(
     box: Box, listed_s: float, memory_s: float, was_used: bool
 ) -> None:
-    """What is left on the GPU is the other trial's: this share was proven free. The other's release stays strict."""
+    """Memory left on the GPU is the other trial's: this share was proven free. The other's release stays strict."""
     devices, _ = begin(box, atoms_per_gpu=2)
     if was_used:
         run_trial(box, devices, TWO, 10, GIB)

@@ -305,7 +305,7 @@ def test_an_error_of_the_hardware_is_not_the_trials() -> None:
 def test_what_the_watchdog_of_nccl_met_is_said(
     paths: TrialPaths, met: str, rank: int | None
 ) -> None:
-    """It ends the process with SIGABRT, and the trial had failed for good, killed by SIGABRT."""
+    """The watchdog ends the process with SIGABRT, and the trial had failed for good, killed by SIGABRT."""
     said = f"[PG ID 0 Rank 1] Process group watchdog thread terminated with exception: {met}"
     frames = "frame #0: c10::Error::Error(..)\n" * 2000
     log = f"terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  {said}\n{frames}"

@@ -47,7 +47,7 @@ def test_each_rank_takes_the_gpu_of_its_number(
 
 @pytest.mark.parametrize("chosen", ["0", "3,1", "GPU-8932f937", "-1"])
 def test_a_script_that_chooses_its_gpus_is_refused(bench: Bench, chosen: str) -> None:
-    """It would train on another trial's."""
+    """Such a script would train on another trial's GPU."""
 
     def body() -> None:
         os.environ.update(CUDA_VISIBLE_DEVICES=chosen, GPUSCHED_DEVICE="cuda")
