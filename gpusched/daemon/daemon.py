@@ -22,7 +22,6 @@ from gpusched.core.events import Event, LimitsMoved
 from gpusched.daemon import resuming
 from gpusched.daemon.clients import Clients
 from gpusched.daemon.provenance import Edits, recorded
-from gpusched.daemon.resuming import settle_policy
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
 from gpusched.driver.assemble import Assembled, Beginning, ExperimentClock, assemble, read_recipe
 from gpusched.driver.loop import Driver, replay
@@ -66,8 +65,6 @@ class Daemon:
         self._starts: Callable[[dict[str, Any]], None] | None = None
         self._next_look_at = 0.0
         recipe = read_recipe(paths).with_environment()
-        if resuming:
-            self._foreword += settle_policy(paths, recipe)
         self.assembled: Assembled = assemble(recipe, paths)
         self.experiment = self.assembled.experiment
         self._began = Beginning(**json.loads(paths.began.read_bytes()))

@@ -21,14 +21,10 @@ from gpusched.core.state import DEADLINE, TOO_LATE, State
 from gpusched.core.trial import TrialRecord
 from gpusched.daemon.clients import moved_deadline, standing
 from gpusched.devices.base import Device
-from gpusched.driver.assemble import Assembled, Beginning, assemble, is_same, policy_file
-from gpusched.driver.loop import replay
-from gpusched.errors import GpuschedError, InputError
+from gpusched.driver.assemble import Assembled, Beginning
+from gpusched.errors import InputError
 from gpusched.executors.best import give_back, keep_best
 from gpusched.folder.files import write_durably
-from gpusched.folder.paths import ExperimentPaths
-from gpusched.journal import rows
-from gpusched.recipe.recipe import Recipe
 from gpusched.text import count
 
 #: Reasons for the end of a search that more time lets continue.
@@ -62,24 +58,6 @@ def unusable(state: State, inventory: Sequence[Device]) -> dict[str, str]:
         if slot.state.value != "quarantined" and (device is None or not device.usable):
             found[name] = device.why_not if device is not None else NOT_THERE
     return found
-
-
-def settle_policy(paths: ExperimentPaths, recipe: Recipe) -> list[str]:
-    """Have a policy of the user's own decide as its file is now, if that decides as before; return remarks for people.
-
-    A policy that is mended after it failed does: it is replayed here, once, before its copy in the folder is replaced.
-    """
-    file = policy_file(recipe)
-    if file is None or not file.is_file() or is_same(file, paths.policy):
-        return []
-    try:
-        replay(assemble(recipe, paths, is_mended=True).experiment, rows.read(paths.journal))
-    except GpuschedError:
-        return [
-            f"{file} would have decided otherwise than this search's policy did, so its copy decides, {paths.policy}"
-        ]
-    write_durably(paths.policy, file.read_bytes())
-    return [f"{file} was changed since it decided last, and decides from here on"]
 
 
 # ---------------------------------------------------------------- a search that is over continues

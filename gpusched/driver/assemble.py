@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -75,55 +74,19 @@ def rules(recipe: Recipe) -> Rules:
     )
 
 
-def make_experiment(recipe: Recipe, obeyed: Rules, policy_name: str = "") -> Experiment:
-    """Make a fresh experiment of this recipe, live or simulated; ``policy_name``: if other than the recipe's."""
-    policy = policies.make(policy_name or recipe.policy_name, recipe.policy_options)
+def make_experiment(recipe: Recipe, obeyed: Rules) -> Experiment:
+    """Make a fresh experiment of this recipe, live or simulated."""
+    policy = policies.make(recipe.policy_name, recipe.policy_options)
     draw = None if recipe.has_memory else recipe.configurations().sample
     return Experiment(obeyed, policy, draw)
 
 
-# ---------------------------------------------------------------- a policy in a file of the user's
-
-
-def _named(name: str, copy: Path) -> str:
-    """Return a policy's name in the recipe; in the copy of its file where the file is another by now."""
-    file, _, attribute = name.rpartition(":")
-    if is_same(Path(file), copy):
-        return name
-    if (folder := str(Path(file).parent)) not in sys.path:
-        sys.path.append(folder)  # its neighbours
-    return f"{copy}:{attribute}"
-
-
-def is_same(file: Path, copy: Path) -> bool:
-    """Tell whether the file is as it was when it was copied."""
-    with contextlib.suppress(OSError):
-        return file.read_bytes() == copy.read_bytes()
-    return False
-
-
-def policy_file(recipe: Recipe) -> Path | None:
-    """Return the file of a policy of the user's own; None for one of ours, or of a package."""
-    name = recipe.policy_name
-    return Path(name.rpartition(":")[0]) if plugins.is_file(name) else None
-
-
 def assemble(
-    recipe: Recipe,
-    paths: ExperimentPaths,
-    simulated: Mapping[str, Any] | None = None,
-    *,
-    is_mended: bool = False,
+    recipe: Recipe, paths: ExperimentPaths, simulated: Mapping[str, Any] | None = None
 ) -> Assembled:
-    """Assemble a fresh experiment. ``simulated``: rules in which a simulated one differs from a live one.
-
-    ``is_mended``: take the user's policy from its file as it is now, not from the copy in the folder.
-    """
+    """Assemble a fresh experiment. ``simulated``: rules in which a simulated one differs from a live one."""
     obeyed = replace(rules(recipe), **(simulated or {}))
-    name = recipe.policy_name
-    if policy_file(recipe) is not None and paths.policy.is_file() and not is_mended:
-        name = _named(name, paths.policy)
-    return Assembled(make_experiment(recipe, obeyed, name), recipe, paths)
+    return Assembled(make_experiment(recipe, obeyed), recipe, paths)
 
 
 def from_journal(paths: ExperimentPaths) -> Assembled:
@@ -149,7 +112,8 @@ def fresh_folder(runs: Path, name: str) -> ExperimentPaths:
 
 def write_recipe(paths: ExperimentPaths, recipe: Recipe, began: Beginning) -> None:
     """Write everything a search starts from; ``resolved.json`` last. Raises OSError."""
-    if (own := policy_file(recipe)) is not None:
+    if plugins.is_file(recipe.policy_name):
+        own = Path(recipe.policy_name.rpartition(":")[0])
         write_durably(paths.policy, own.read_bytes())
     write_durably(paths.worker, json.dumps(recipe.worker_settings()).encode())
     write_durably(paths.began, json.dumps(asdict(began)).encode())

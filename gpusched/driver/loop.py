@@ -293,8 +293,9 @@ def replay(
 def _diverged(entry: Entry, what: str) -> ReplayDiverged:
     event = f"event {entry.seq} ({type(entry.event).__name__} at {entry.event.at:.3f} s)"
     return ReplayDiverged(
-        f"{event} {what}\nThe journal was written by another version of gpusched or of a policy, or on a machine whose "
-        "arithmetic differs: use that one, or begin another search with this one's folder as `after`; best/ is whole"
+        f"{event} {what}\nThe journal was written by another version of gpusched or of a policy (policy.py in "
+        "the search's folder is a copy of yours), or on a machine whose arithmetic differs: use that one, or begin "
+        "another search with this one's folder as `after`; best/ is whole"
     )
 
 
