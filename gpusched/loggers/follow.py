@@ -29,14 +29,10 @@ from gpusched.loggers import Logger, Point, Search, load
 from gpusched.text import first_line
 
 EVERY_S = 1.0
-#: A tool that fails is tried again after 1, 2, 4, .. seconds, at most this.
-RETRY_MAX_S = 60.0
-#: Once the search is over, a tool that fails is tried again so often.
-LAST_TRIES = 3
+#: The process of a tool that fails is started again so long after its last start.
+RETRY_S = 60.0
 #: The daemon that is over waits so long until a tool has everything; the process may take as long as the second.
 LAST_WORDS_S, HANDING_OVER_S = 15.0, 600
-#: The last line of the log of a tool that fails again and again begins so.
-FAILS = "gpusched: it fails, and is tried again: "
 _ENDED: Mapping[str | None, str] = {"finished": "completed", "failed": "failed"}
 
 
@@ -113,41 +109,23 @@ def _await_the_one_before() -> None:
             time.sleep(EVERY_S)
 
 
-def main(folder: str, name: str, options: str) -> int:
-    """Follow until the daemon is over; return 1 if the tool did not get everything."""
-    paths, is_over, failures = ExperimentPaths(Path(folder)), False, 0
-    about: dict[str, Any] = json.loads(options)
+def main(folder: str, name: str, options: str) -> None:
+    """Follow until the daemon is over, then hand over the rest. What the tool raises ends this process."""
     _await_the_one_before()
-    while True:
-        try:
-            follower = Follower(paths, lambda search: load(name)(search, **about))
-            while not is_over:
-                follower.send_news()
-                failures = 0
-                is_over = _is_over(EVERY_S)
-            signal.alarm(HANDING_OVER_S)
-            follower.finish()
-        except Exception as error:
-            traceback.print_exc()
-            failures += 1
-            if failures > 1:
-                print(f"{FAILS}{type(error).__name__}: {first_line(str(error))}", flush=True)
-            if is_over and failures >= LAST_TRIES:
-                return 1
-            wait_s = min(2.0 ** (failures - 1), RETRY_MAX_S)
-            if is_over:
-                time.sleep(wait_s)
-            else:
-                is_over = _is_over(wait_s)
-        else:
-            return 0
+    about: dict[str, Any] = json.loads(options)
+    follower = Follower(ExperimentPaths(Path(folder)), lambda search: load(name)(search, **about))
+    follower.send_news()
+    while not _is_over(EVERY_S):
+        follower.send_news()
+    signal.alarm(HANDING_OVER_S)
+    follower.finish()
 
 
 # ---------------------------------------------------------------- the daemon's end
 
 
 class Loggers:
-    """The loggers of one search, each in a process that tries again by itself where its tool fails.
+    """The loggers of one search, each in a process, which is started again where its tool fails.
 
     ``log_to``: names and options, as in the recipe; ``folder``: the base of relative paths among them.
     """
@@ -162,28 +140,25 @@ class Loggers:
         #: The earliest time of the next start of a logger whose process has ended.
         self._again_at: dict[str, float] = {}
         self._failing: set[str] = set()
-        self._log_bytes: dict[str, int] = {}
         #: Problems, for the daemon's log.
         self.complaints: deque[str] = deque(maxlen=20)
 
     def look(self) -> None:
-        """Start what does not run, and note what has ended or keeps failing; never waits."""
+        """Start what does not run, and note what has ended; never waits."""
         for name, process in list(self._running.items()):
             if (status := process.poll()) is not None:
                 self._running.pop(name).communicate()  # lets go of its standard input
-                self._fails(name, f"its process ended (status {status}), and is started again")
-            elif name not in self._failing and (why := self._why_it_fails(name)):
-                self._fails(name, f"it fails, and is tried again: {why}")
+                why = f": {last_line(self._paths.logger_log(name))}" if status > 0 else ""
+                self._fails(name, f"its process ended (status {status}), and is started again{why}")
         for name, options in self._log_to.items():
             if name not in self._running and time.monotonic() >= self._again_at.get(name, 0.0):
                 self._start(name, options)
 
     def _start(self, name: str, options: Mapping[str, Any]) -> None:
         command = [sys.executable, "-m", "gpusched.loggers.follow", str(self._paths.root)]
-        self._again_at[name] = time.monotonic() + RETRY_MAX_S
+        self._again_at[name] = time.monotonic() + RETRY_S
         try:
             with self._paths.logger_log(name).open("ab") as log:
-                self._log_bytes[name] = log.tell()
                 self._running[name] = subprocess.Popen(
                     [*command, name, json.dumps(dict(options))],
                     stdin=subprocess.PIPE,
@@ -195,11 +170,6 @@ class Loggers:
                 )
         except OSError as error:
             self._fails(name, f"its process cannot be started ({error}), and is tried again")
-
-    def _why_it_fails(self, name: str) -> str:
-        log = self._paths.logger_log(name)
-        last = last_line(log) if log.stat().st_size > self._log_bytes[name] else ""
-        return last.removeprefix(FAILS) if last.startswith(FAILS) else ""
 
     def _fails(self, name: str, why: str) -> None:
         """Complain of a logger that is tried again and again, once."""
@@ -232,4 +202,9 @@ class Loggers:
 
 if __name__ == "__main__":
     os.nice(10)
-    sys.exit(main(*sys.argv[1:]))
+    try:
+        main(*sys.argv[1:])
+    except Exception as error:
+        traceback.print_exc()
+        # The last line of the log, which the daemon tells.
+        sys.exit(f"{type(error).__name__}: {first_line(str(error))}")

@@ -253,9 +253,8 @@ def test_a_process_that_keeps_failing_is_given_up_and_said_so(
     loggers.look()
     loggers.finish(limit_s=PATIENCE_S)
     while_it_runs, at_the_end = loggers.complaints
-    assert while_it_runs.startswith(
-        f"log_to {own}: it fails, and is tried again: FileNotFoundError"
-    )
+    why = "its process ended (status 1), and is started again: FileNotFoundError: "
+    assert while_it_runs.startswith(f"log_to {own}: {why}")
     assert at_the_end.startswith(f"log_to {own}: not everything was handed over")
     assert not children_of("gpusched.loggers.follow")
 
@@ -264,7 +263,7 @@ def test_a_process_that_is_killed_is_started_again(
     search: ExperimentPaths, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by a machine out of memory: what followed was in no tool."""
-    monkeypatch.setattr("gpusched.loggers.follow.RETRY_MAX_S", 0.0)
+    monkeypatch.setattr("gpusched.loggers.follow.RETRY_S", 0.0)
     loggers = Loggers(search, {own: {"file": "killed.jsonl"}}, tmp_path)
     loggers.look()
     (process,) = children_of("gpusched.loggers.follow")
