@@ -29,8 +29,8 @@ from gpusched.processes.identity import end_with_parent
 from gpusched.recipe.recipe import Recipe
 from gpusched.space.forms import identity
 
-#: A suggestion that takes longer is not waited for.
-LIMIT_S = 20.0
+#: A suggestion that takes longer is not waited for; imports of a process's first one may take long on a busy machine.
+LIMIT_S = 60.0
 #: A process that dies this often without an answer in between is not started again.
 MAX_DEATHS = 3
 #: Points of a curve that the sampler gets to see.
@@ -122,7 +122,7 @@ class ChildSuggester:
         answer, why = self._process.answer(), f"{self._name} failed"
         if answer is None and time.monotonic() > self._asked_at_s + self._limit_s:
             why = f"{self._name} was too late"
-            answer = self._process.is_late(f"did not answer in {self._limit_s:g} s")
+            answer = self._process.died(f"did not answer in {self._limit_s:g} s")
         if answer is None:
             return
         self.asked_for = None
@@ -167,15 +167,12 @@ class Process:
         self._about = about
         self._process: subprocess.Popen[bytes] | None = None
         self._unsent = self._read = b""
-        #: Deaths, and answers that were late, since the last one in time.
+        #: Deaths since the last answer; a process whose answer is late is killed.
         self.deaths = 0
-        #: Questions so far: each has a number, which its answer repeats.
-        self._asked = 0
 
     def ask(self, question: Mapping[str, object]) -> None:
         """Send a question; never waits."""
-        self._asked += 1
-        self._unsent += json.dumps([self._asked, question]).encode() + b"\n"
+        self._unsent = json.dumps(question).encode() + b"\n"
 
     def answer(self) -> Answer | None:
         """Return the answer to the last question, ``{"failed": why}`` without one; None: there is none yet."""
@@ -196,19 +193,11 @@ class Process:
         self._read += chunk
         if not self._read.endswith(b"\n"):
             return None
-        lines, self._read = self._read.splitlines(), b""
-        found: Mapping[int, Answer] = dict(map(json.loads, lines))
-        answer = found.get(self._asked)
-        if answer is not None and "failed" not in answer:
+        line, self._read = self._read, b""
+        answer: Answer = json.loads(line)
+        if "failed" not in answer:
             self.deaths = 0
         return answer
-
-    def is_late(self, how: str) -> Answer:
-        """Leave it its time, as imports may take long on a busy machine: a late answer is passed over."""
-        if self.deaths + 1 >= MAX_DEATHS:
-            return self.died(how)
-        self.deaths += 1
-        return {"failed": f"the process {how}"}
 
     def died(self, how: str) -> Answer:
         """End the process, which is of no more use; return the answer that says so."""
@@ -266,15 +255,14 @@ def serve(about: Mapping[str, Any]) -> None:
     sampler: Callable[[Answer], Mapping[str, object]] | None = None
     for line in sys.stdin.buffer:
         try:
-            number, question = json.loads(line)
             sampler = sampler or _sampler(about)
-            found = sampler(question)
+            found = sampler(json.loads(line))
         except InputError as error:  # a user's class, and the line
             found = {"failed": str(error).partition("\n")[0]}
         except Exception as error:
             traceback.print_exc()
             found = {"failed": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps([number, found]).encode() + b"\n")
+        answers.write(json.dumps(found).encode() + b"\n")
         if sampler is None:
             return
 
