@@ -11,9 +11,6 @@ in the home directory, since ``/run/user/<uid>`` vanishes with the user's last l
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import json
 import os
 import re
 from dataclasses import dataclass
@@ -21,6 +18,7 @@ from pathlib import Path
 
 from gpusched.errors import DeviceError
 from gpusched.folder.files import private_folder
+from gpusched.folder.lock import lock_note, take_lock
 
 REMEDY = "Set XDG_STATE_HOME to a folder of your own"
 
@@ -73,26 +71,15 @@ class Leases:
         if uuid in self._held:
             return None
         path = lock_path(self._folder, uuid)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            descriptor = os.open(path, flags, 0o600)
+            found = take_lock(path, {"pid": os.getpid(), "experiment": self._experiment})
         except OSError as error:
-            raise DeviceError(f"{path} cannot be opened: {error.strerror}") from None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = _read_holder(descriptor)
-            os.close(descriptor)
-            if isinstance(error, BlockingIOError):
-                return holder
             raise DeviceError(
                 f"{path} cannot be locked: {error.strerror}. {REMEDY} on a local disk"
             ) from None
-        self._held[uuid] = descriptor
-        note = {"pid": os.getpid(), "experiment": self._experiment}
-        with contextlib.suppress(OSError):  # a full disk: the lock counts, and is ours
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(note).encode(), 0)
+        if found is None:
+            return lease_holder(self._folder, uuid) or LeaseHolder(0, "")
+        self._held[uuid] = found
         return None
 
     def close(self) -> None:
@@ -107,29 +94,7 @@ def lock_path(folder: Path, uuid: str) -> Path:
 
 
 def lease_holder(folder: Path, uuid: str) -> LeaseHolder | None:
-    """Return the holder of a GPU's lease, if there is one.
-
-    Shares the lock for an instant; a search that meets that tries again later.
-    """
-    try:
-        descriptor = os.open(lock_path(folder, uuid), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
+    """Return the holder of a GPU's lease, if there is one; a search that meets this probe tries again later."""
+    if (note := lock_note(lock_path(folder, uuid))) is None:
         return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _read_holder(descriptor)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    return None
-
-
-def _read_holder(descriptor: int) -> LeaseHolder:
-    """Read what the holder wrote: nothing yet, where the holder is about to write it."""
-    try:
-        note = json.loads(os.pread(descriptor, 4096, 0))
-        return LeaseHolder(int(note["pid"]), str(note["experiment"]))
-    except (OSError, ValueError, LookupError, TypeError):
-        return LeaseHolder(0, "")
+    return LeaseHolder(note.get("pid", 0), note.get("experiment", ""))

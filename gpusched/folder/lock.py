@@ -18,22 +18,65 @@ import json
 import os
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from gpusched import failpoints
 from gpusched.errors import Fenced, GpuschedError, InputError
 from gpusched.folder.files import read_json, write_durably
 
 _PROBES_END_S = 0.5
-"""Time for which ``take`` tries again: a probe (``is_locked``) shares the lock for an instant."""
+"""Time for which ``take`` tries again: a probe (``lock_note``) shares the lock for an instant."""
 _RETRY_S = 0.005
 _UNREAD_S = 0.2
 """Time after which a fence that could not be read is tried again."""
 
 
+def take_lock(path: Path, note: Mapping[str, object]) -> int | None:
+    """Take the lock of a file without waiting and write down who has it; None where another process has.
+
+    The descriptor that is returned keeps the lock until it is closed. Raises OSError.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
+    # A full disk: the lock counts, and whoever takes over speaks of the disk.
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(note).encode(), 0)
+    return descriptor
+
+
+def lock_note(path: Path) -> dict[str, Any] | None:
+    """Return what the process that has the lock has written down, as far as it can be read; None where none has.
+
+    The lock is shared for an instant: probes that meet do not see each other.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return read_json(path) or {}
+    except OSError:  # there are no locks here
+        return None
+    finally:
+        os.close(descriptor)
+    return None
+
+
 class Lock:
-    """Held from ``take`` until the process ends."""
+    """The lock of an experiment's daemon. Held from ``take`` until the process ends."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -41,24 +84,22 @@ class Lock:
     @classmethod
     def take(cls, path: Path) -> Lock:
         """Raises InputError, naming the holder, if another process has it."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        note = {"pid": os.getpid(), "since": time.strftime("%F %T"), "host": socket.gethostname()}
         until_s = time.monotonic() + _PROBES_END_S
-        while not _lock(descriptor, fcntl.LOCK_EX):
-            if time.monotonic() > until_s:
-                holder = _holder(descriptor)
-                os.close(descriptor)
-                name = path.parent.name
-                raise InputError(
-                    f"{name} has a daemon already ({holder}); 'gpusched watch {name}' shows it, 'gpusched deadline +1h "
-                    f"{name}' gives it more time"
-                )
-            time.sleep(_RETRY_S)
-        text = json.dumps(
-            {"pid": os.getpid(), "since": time.strftime("%F %T"), "host": socket.gethostname()}
-        )
-        with suppress(OSError):  # a full disk, of which whoever takes over speaks in its own words
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, text.encode(), 0)
+        try:
+            while (descriptor := take_lock(path, note)) is None:
+                if time.monotonic() > until_s:
+                    name = path.parent.name
+                    raise InputError(
+                        f"{name} has a daemon already ({_holder(path)}); 'gpusched watch {name}' shows it, 'gpusched "
+                        f"deadline +1h {name}' gives it more time"
+                    )
+                time.sleep(_RETRY_S)
+        except OSError as error:
+            raise InputError(
+                f"{path} cannot be locked ({error.strerror}), so two daemons could run one search: mount the folder of "
+                f"searches with locks and as one that you may write, or choose another with --dir"
+            ) from None
         return cls(descriptor)
 
     def release(self) -> None:
@@ -67,44 +108,22 @@ class Lock:
 
 
 def is_locked(path: Path) -> bool:
-    """Tell whether a process has taken the lock. Probes that meet do not see each other: they share the lock."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return not _lock(descriptor, fcntl.LOCK_SH)
-    finally:
-        os.close(descriptor)
+    """Tell whether a process has taken the lock."""
+    return lock_note(path) is not None
 
 
 def holder_elsewhere(path: Path) -> str:
     """Return the name of another machine whose process has taken the lock; empty for none, and for this machine."""
-    host = str((read_json(path) or {}).get("host", ""))
-    return host if host != socket.gethostname() and is_locked(path) else ""
+    host = str((lock_note(path) or {}).get("host", ""))
+    return "" if host == socket.gethostname() else host
 
 
-def _lock(descriptor: int, kind: int) -> bool:
-    """Take the lock without waiting; False where another descriptor's lock excludes it."""
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise InputError(
-            f"a file here cannot be locked (flock: {error.strerror}), so two daemons could run one search: mount the "
-            f"folder of searches with locks, or choose another with --dir"
-        ) from None
-    return True
-
-
-def _holder(descriptor: int) -> str:
-    try:
-        found = json.loads(os.pread(descriptor, 4096, 0))
-        host = f" on {found['host']}" if found.get("host") else ""
-        return f"pid {found['pid']}{host}, since {found['since']}"
-    except (OSError, ValueError, KeyError, TypeError):
+def _holder(path: Path) -> str:
+    note = lock_note(path) or {}
+    if "pid" not in note:
         return "its pid is not known"
+    host = f" on {note['host']}" if note.get("host") else ""
+    return f"pid {note['pid']}{host}, since {note.get('since')}"
 
 
 _EPOCH = "epoch"
