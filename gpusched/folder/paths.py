@@ -113,7 +113,7 @@ class TrialPaths:
         return self.logs(incarnation) / "exit.json"
 
     def shim(self, incarnation: int) -> Path:
-        """Return the file that identifies the shim: pid, start time, boot id."""
+        """Return the file that identifies the shim and its ranks (``processes/claim.py``)."""
         return self.logs(incarnation) / "shim.json"
 
     def shim_log(self, incarnation: int) -> Path:

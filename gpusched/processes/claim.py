@@ -33,21 +33,15 @@ from gpusched.processes.identity import (
     read_file,
     start_time,
 )
-from gpusched.protocol import Number, decoder, encode
+from gpusched.protocol import decoder, encode
 
 
 class Claim(Struct, frozen=True):
-    """The processes that look after an incarnation. ``pid`` is None where a daemon has forbidden a shim to start."""
+    """The processes that look after an incarnation. ``shim`` is None where a daemon has forbidden one to start."""
 
-    pid: Number | None
-    start_time: int | None
+    shim: Identity | None
     boot_id: str
     ranks: tuple[Identity, ...] = ()
-
-    @property
-    def shim(self) -> Identity | None:
-        known = self.pid is not None and self.start_time is not None
-        return Identity(self.pid, self.start_time) if known else None  # type: ignore[arg-type]
 
     @property
     def is_alive(self) -> bool:
@@ -66,8 +60,7 @@ _decode = decoder(Claim)
 
 
 def _text(shim: Identity | None, ranks: Iterable[Identity] = ()) -> bytes:
-    pid, began = shim if shim is not None else (None, None)
-    return encode(Claim(pid, began, boot_id(), tuple(ranks)))
+    return encode(Claim(shim, boot_id(), tuple(ranks)))
 
 
 def make_claim(path: Path, shim: Identity | None) -> bool:

@@ -58,8 +58,8 @@ def test_one_of_many_at_once(tmp_path: Path) -> None:
 
 def test_a_pid_of_another_process_or_boot_is_not_the_shim(tmp_path: Path) -> None:
     path = tmp_path / "shim.json"
-    for changed in ({"boot_id": "other"}, {"start_time": 1}):
-        record = {**HERE._asdict(), "boot_id": boot_id(), "ranks": [[1, 2]], **changed}
+    for changed in ({"boot_id": "other"}, {"shim": [HERE.pid, 1]}):
+        record = {"shim": HERE, "boot_id": boot_id(), "ranks": [[1, 2]], **changed}
         path.write_text(json.dumps(record))
         claim = read_claim(path)
         assert not claim.is_alive
@@ -70,11 +70,11 @@ def test_a_pid_of_another_process_or_boot_is_not_the_shim(tmp_path: Path) -> Non
     "changed",
     [
         *({"ranks": ranks} for ranks in (None, 5, "x", [[1]], [["1", 2]], [{}])),
-        *({"pid": 0}, {"start_time": "x"}, {"boot_id": None}),
+        *({"shim": 5}, {"shim": [1, "x"]}, {"boot_id": None}),
     ],
 )
 def test_what_is_no_claim(tmp_path: Path, changed: object) -> None:
-    record = {**HERE._asdict(), "boot_id": boot_id(), "ranks": [[1, 2]]}
+    record = {"shim": HERE, "boot_id": boot_id(), "ranks": [[1, 2]]}
     (tmp_path / "shim.json").write_text(json.dumps(record))
     assert read_claim(tmp_path / "shim.json") is not None
     (tmp_path / "shim.json").write_text(json.dumps({**record, **changed}))

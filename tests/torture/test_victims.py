@@ -73,7 +73,7 @@ def bring_to(bed: Bed, number: int, state: str) -> int:
 def pids_of(bed: Bed, number: int, incarnation: int, victim: str) -> Iterator[int]:
     claim = bed.shim_of(number, incarnation) or {}
     if victim == "shim":
-        yield from [claim["pid"]] if claim.get("pid") else []
+        yield from claim["shim"][:1] if claim.get("shim") else []
     elif victim == "server":
         yield from bed.processes().get((-1, -1), ())
     elif bed.keys.get("launch") == "cold":
