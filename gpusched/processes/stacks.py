@@ -19,11 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpusched.processes.identity import (
-    identify,
-    read_file,
-    send_signal,
-)
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.processes.identity import identify, read_file, send_signal
 
 SIGNAL = signal.SIGRTMIN + 7
 PATIENCE_S = 0.5
@@ -53,16 +50,16 @@ def listen(path: Path) -> None:
     faulthandler.register(SIGNAL, file=file, all_threads=True, chain=False)
 
 
-def folder() -> Path:
-    """The folder for stacks of this rank's incarnation, by the environment. Raises KeyError, ValueError without one."""
+def file_of(rank: int) -> Path:
+    """Return the file for stacks of a rank of this incarnation, by the environment. Raises KeyError without one."""
     env = os.environ
-    logs = Path(env["GPUSCHED_DIR"], "trials", f"{int(env['GPUSCHED_TRIAL']):04d}", "logs")
-    return logs / str(int(env["GPUSCHED_INCARNATION"]))
+    trial = ExperimentPaths(Path(env["GPUSCHED_DIR"])).trial(int(env["GPUSCHED_TRIAL"]))
+    return trial.stacks(int(env["GPUSCHED_INCARNATION"]), rank)
 
 
 def listen_as_rank() -> None:
-    """Call ``listen`` with what the environment says of this rank. Raises OSError, KeyError, ValueError without one."""
-    listen(folder() / f"stacks-{int(os.environ['RANK'])}.txt")
+    """Call ``listen`` with what the environment says of this rank. Raises OSError, KeyError without one."""
+    listen(file_of(int(os.environ["RANK"])))
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,9 +197,8 @@ class Group:
     def _stuck_elsewhere(self, line: int) -> str:
         """Word where the other ranks wait, if all wait in another line of the script; they are asked by a signal."""
         try:
-            folder = stacks.folder()
             pids = {rank: int(self._names.get(f"pid/{rank}")) for rank in range(1, self.world_size)}
-            places = stacks.places(pids, lambda rank: folder / f"stacks-{rank}.txt")
+            places = stacks.places(pids, stacks.file_of)
         except Exception:  # a plain run, or a rank that has gone
             return ""
         if not all(each.waits and f":{line} in " not in each.frame for each in places.values()):
