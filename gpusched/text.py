@@ -177,11 +177,9 @@ def no_trial(number: int, known: int) -> str:
     return f"trial {number} does not exist; so far: {so_far}"
 
 
-def sentence(trial: int | None, text: str) -> str:
+def sentence(trial: int, text: str) -> str:
     """Word a decision of the core with the trial it is about: ``trial 7 grows 1 -> 3: ..``."""
     text = clean(text)
-    if trial is None:
-        return text
     verb = text.partition(" ")[0].rstrip(":")
     is_verb = verb.isascii() and verb.isalpha() and verb.islower() and verb[-1] == "s"
     return f"trial {trial}{' ' if is_verb else ': '}{text}"

@@ -113,7 +113,6 @@ def test_hparams_are_flat() -> None:
 )
 def test_sentence(text: str, told: str) -> None:
     assert sentence(7, text) == told
-    assert sentence(None, text) == text
 
 
 def test_sizes_and_ranks() -> None:

@@ -134,14 +134,14 @@ def _trials(view: Standing, sign: float) -> str:
     )
     names = list(dict.fromkeys(name for trial in trials for name, _ in hparam_texts(trial.hparams)))
     head = ("trial", "best", "step", "launches", "state", *names)
-    out = [f"<h2>Trials</h2><div class='wide'><table><tr>{_cells('th', head, 4)}</tr>"]
+    out = [f"<h2>Trials</h2><div class='wide'><table><tr>{_cells('th', head)}</tr>"]
     for trial in trials:
         state = f"{trial.state}: {trial.error}" if trial.error else trial.state
         score, given = show_metric(trial.best_metric), dict(hparam_texts(trial.hparams))
         cells = [str(trial.id), score, str(trial.step), str(trial.incarnation), state]
         cells += [given.get(name, "") for name in names]
         mark = " class='best'" if view.best and trial.id == view.best.trial else ""
-        out.append(f"<tr{mark}>{_cells('td', cells, 4)}</tr>")
+        out.append(f"<tr{mark}>{_cells('td', cells)}</tr>")
     out.append("</table></div>")
     if view.trials_total > len(trials):
         more = f"{len(trials)} of {view.trials_total}; 'gpusched export --trials' has all"
@@ -152,9 +152,9 @@ def _trials(view: Standing, sign: float) -> str:
 # ---------------------------------------------------------------- small things
 
 
-def _cells(tag: str, texts: Iterable[str], numbers: int) -> str:
-    """Make a row; the first ``numbers`` cells are numbers."""
+def _cells(tag: str, texts: Iterable[str]) -> str:
+    """Make a row; the first four cells are numbers."""
     return "".join(
-        f"<{tag}{' class=n' if place < numbers else ''}>{escape(text)}</{tag}>"
+        f"<{tag}{' class=n' if place < 4 else ''}>{escape(text)}</{tag}>"
         for place, text in enumerate(texts)
     )
