@@ -281,9 +281,8 @@ class Shown(Frame, tag="view"):
 
 
 class Lines(Frame, tag="lines"):
-    """Lines of the log for those who follow, and the same as records for programs."""
+    """Lines of the log for those who follow, as records (``dashboard/lines.py`` words them)."""
 
-    lines: list[str]
     records: list[dict[str, Any]]
 
 

@@ -52,7 +52,7 @@ SAMPLES: list[Frame] = [
     protocol.Done({"a": [1, "é"]}),
     protocol.Refused("there is no trial 9", 2),
     protocol.Shown({"trials": []}, over=True),
-    protocol.Lines(["one"], [{"what": "began"}]),
+    protocol.Lines([{"what": "began"}]),
 ]
 DECODERS = [
     getattr(protocol, name)

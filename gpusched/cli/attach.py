@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from gpusched.cli import common, look
 from gpusched.daemon import session
 from gpusched.daemon.session import Client, DaemonGone, DaemonSilent
+from gpusched.dashboard import lines as plain
 from gpusched.dashboard.feed import Frames, Logs, LogTail, Source
 from gpusched.dashboard.model import Standing, from_json
 from gpusched.errors import GpuschedError
@@ -214,8 +215,8 @@ def _follow(stream: Stream, as_json: bool, interrupts: Callable[[], str] | None)
                 common.note(interrupts())
             if frame is None:
                 continue
-            for news in frame.records if as_json else frame.lines:
-                common.print_json(news) if as_json else print(news)
+            for news in frame.records:
+                common.print_json(news) if as_json else print(plain.line(news))
             sys.stdout.flush()
     finally:
         signal.signal(signal.SIGINT, previous)

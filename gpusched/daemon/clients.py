@@ -100,7 +100,7 @@ class Clients:
         self.is_killed = False
         self._watchers: list[Peer] = []
         self._followers: list[Peer] = []
-        self._past: deque[tuple[str, dict[str, Any]]] = deque(maxlen=PAST_LINES)
+        self._past: deque[plain.Record] = deque(maxlen=PAST_LINES)
         self._next_view_at = 0.0
         self._is_over = assembled.experiment.state.finished
         self._unshown: set[str] = set()
@@ -141,8 +141,7 @@ class Clients:
         try:
             client.send(Done(self._answer(request, client)))
             if request.verb == "follow" and self._past:
-                lines, records = zip(*self._past, strict=True)
-                client.send(Lines(list(lines), list(records)))
+                client.send(Lines(list(self._past)))
         except GpuschedError as error:
             client.send(Refused(str(error), error.exit_code))
         except Exception as error:
@@ -265,13 +264,12 @@ class Clients:
         self._tell([plain.remark(self._clock(), text)])
 
     def _tell(self, records: list[plain.Record]) -> None:
-        lines = [plain.line(record) for record in records]
         with contextlib.suppress(OSError):  # a full disk
-            print("\n".join(lines), flush=True)
-        self._past.extend(zip(lines, records, strict=True))
+            print(*map(plain.line, records), sep="\n", flush=True)
+        self._past.extend(records)
         self._followers = [client for client in self._followers if not client.closed]
         for client in self._followers:
-            client.send(Lines(lines, records))
+            client.send(Lines(records))
 
     def farewell(self, view: dict[str, Any]) -> None:
         """Send the last view, and wait a little until all have taken it."""
