@@ -47,8 +47,6 @@ def rank() -> None:
     ranks = json.loads(os.environ.pop("GPUSCHED_RANKS"))
     os.environ.pop("GPUSCHED_CODES", None)
     mine = ranks[int(os.environ["LOCAL_RANK"])]
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
     for path, descriptor in ((mine["out"], 1), (mine["err"], 2)):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(file, descriptor)

@@ -100,9 +100,6 @@ def _set_up(spec: LaunchSpec, local_rank: int) -> None:
 
 def _enter(begin: Begin) -> None:
     os.environ.update(begin.env)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
     redirect(begin.out, 1)
     redirect(begin.err, 2)
     write_unfailingly()

@@ -228,7 +228,7 @@ class Server:
         try:
             return subprocess.Popen(
                 words,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL,  # of all that it forks, too
                 stdout=log,
                 stderr=log,
                 env=environment,
