@@ -56,10 +56,6 @@ class DamagedState(GpuschedError):
     exit_code = 5
 
 
-class ReplayDiverged(DamagedState):
-    """Replaying the journal gave other commands than it recorded."""
-
-
 class Fenced(GpuschedError):
     """A newer daemon has taken the experiment over while this one slept; this daemon must touch nothing any more."""
 

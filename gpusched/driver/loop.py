@@ -36,7 +36,7 @@ from gpusched.core.events import (
 )
 from gpusched.core.experiment import Experiment
 from gpusched.core.trial import InvalidTransition
-from gpusched.errors import ReplayDiverged
+from gpusched.errors import DamagedState
 from gpusched.executors.base import FOREVER, Executor, Helper, LiveTrial
 from gpusched.journal.log import DiskFull, Journal
 from gpusched.journal.rows import Entry
@@ -272,7 +272,7 @@ def replay(
 ) -> int:
     """Feed journaled events through ``handle``; return how many.
 
-    Raises ReplayDiverged if an event does not cause the commands that the journal says it caused, or cannot even be
+    Raises DamagedState if an event does not cause the commands that the journal says it caused, or cannot even be
     what happened next.
     """
     count = 0
@@ -290,9 +290,9 @@ def replay(
     return count
 
 
-def _diverged(entry: Entry, what: str) -> ReplayDiverged:
+def _diverged(entry: Entry, what: str) -> DamagedState:
     event = f"event {entry.seq} ({type(entry.event).__name__} at {entry.event.at:.3f} s)"
-    return ReplayDiverged(
+    return DamagedState(
         f"{event} {what}\nThe journal was written by another version of gpusched or of a policy (policy.py in "
         "the search's folder is a copy of yours), or on a machine whose arithmetic differs: use that one, or begin "
         "another search with this one's folder as `after`; best/ is whole"

@@ -12,7 +12,7 @@ from gpusched.core.decisions import Start, WakeAt
 from gpusched.core.events import Event, QuarantineChanged, TrialExited, UserAsked
 from gpusched.core.experiment import Experiment
 from gpusched.driver.loop import Driver, live_trials, outstanding, replay
-from gpusched.errors import ReplayDiverged
+from gpusched.errors import DamagedState
 from gpusched.executors.base import LiveTrial
 from gpusched.journal.log import Journal
 from gpusched.journal.rows import Entry
@@ -172,7 +172,7 @@ def test_replay_gives_the_same_experiment() -> None:
 def test_replay_that_causes_other_commands_names_both() -> None:
     entries = entries_of(stages.running())
     entries[0] = Entry(1, entries[0].event, [KeepBest(7, 1, 0.5)])
-    with pytest.raises(ReplayDiverged) as raised:
+    with pytest.raises(DamagedState) as raised:
         replay(scripted(), iter(entries))
     text = str(raised.value)
     assert "event 1 (DevicesJoined at 0.000 s) caused other commands" in text
@@ -192,5 +192,5 @@ def test_replay_of_what_cannot_have_happened_is_a_divergence_and_no_crash() -> N
 
     script = Script(devices=2).wants(Start(1))
     stubborn = Stubborn(script.rules, script.policy, lambda n: {"n": n})
-    with pytest.raises(ReplayDiverged, match="cannot have happened: a rule of another version"):
+    with pytest.raises(DamagedState, match="cannot have happened: a rule of another version"):
         replay(stubborn, iter(entries))

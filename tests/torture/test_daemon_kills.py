@@ -186,7 +186,7 @@ def test_the_points_that_are_died_at_are_those_of_the_package() -> None:
 
 
 def test_what_a_failpoint_is_armed_with() -> None:
-    with pytest.raises(ValueError, match="name"):
+    with pytest.raises(ValueError, match="x"):
         failpoints.arm("journal.before:x")
     failpoints.arm("journal.before:2")("journal.before")  # once is not twice
     failpoints.reach("journal.before")  # not armed: nothing happens
