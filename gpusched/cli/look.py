@@ -232,7 +232,7 @@ def summary(view: Standing) -> str:
 
 
 def _argument(view: Standing) -> str:
-    return find.argument(ExperimentPaths(Path(view.folder))) if view.folder else ""
+    return find.as_argument(ExperimentPaths(Path(view.folder))) if view.folder else ""
 
 
 def _outcome(view: Standing) -> str:

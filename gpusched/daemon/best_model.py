@@ -111,7 +111,7 @@ def _read(paths: ExperimentPaths, folder: Path) -> Description:
     except FileNotFoundError:
         is_over = paths.final_view.is_file()
         why = "no trial left a model" if is_over else "no trial has saved a model yet"
-        shows = f"'gpusched status{find.argument(paths)}' shows its trials"
+        shows = f"'gpusched status{find.as_argument(paths)}' shows its trials"
         raise NoTrialSucceeded(f"{paths.root.name}: {why}; {shows}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedState(

@@ -51,13 +51,13 @@ class Daemon:
         self,
         paths: ExperimentPaths,
         *,
-        resuming: bool,
+        is_resume: bool,
         wish: resuming.Wish | None = None,
     ) -> None:
         self.paths = paths
         self._wish = wish or {}
         self._lock = Lock.take(paths.lock)
-        self._resuming = resuming
+        self._is_resume = is_resume
         self._signals = 0
         self._notes: deque[str] = deque(maxlen=NOTES_SHOWN)
         self._foreword: list[str] = []
@@ -69,7 +69,7 @@ class Daemon:
         self.experiment = self.assembled.experiment
         self._began = Beginning(**json.loads(paths.began.read_bytes()))
         self._home = Home(paths.journal, is_wanted=recipe.cluster is not None)
-        if resuming:
+        if is_resume:
             journal: Journal | None = self._replay()
         else:
             journal, self.epoch = None, Epoch(paths.root, 0)
@@ -154,7 +154,7 @@ class Daemon:
 
     def _start(self) -> None:
         inventory = self.executor.inventory()
-        if self._resuming and self.experiment.state.devices.total:
+        if self._is_resume and self.experiment.state.devices.total:
             there = {device.id for device in inventory}
             for slot in self.experiment.state.devices.slots.values():
                 if slot.reason and slot.id in there:

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.files import read_json
-from gpusched.folder.find import argument, has_daemon
+from gpusched.folder.find import as_argument, has_daemon
 from gpusched.folder.lock import holder_elsewhere
 from gpusched.folder.paths import ExperimentPaths, socket_address
 from gpusched.protocol import (
@@ -136,7 +136,7 @@ def view(paths: ExperimentPaths) -> dict[str, Any]:
 
 def failure(paths: ExperimentPaths) -> GpuschedError:
     """Return the error that ended the daemon of an interrupted experiment: why, what is kept, where to look."""
-    name, word = paths.root.name, argument(paths) or f" {paths.root.name}"
+    name, word = paths.root.name, as_argument(paths) or f" {paths.root.name}"
     why, code = "the daemon ended without a word; it may have been killed", GpuschedError.exit_code
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         told = json.loads(paths.failure.read_bytes())
@@ -187,7 +187,7 @@ def ask(paths: ExperimentPaths, verb: str, **arguments: Any) -> Any:
     """Ask the daemon of a search. Raises InputError if none lives."""
     client = _connect(paths)
     if client is None:
-        name, word = paths.root.name, argument(paths) or f" {paths.root.name}"
+        name, word = paths.root.name, as_argument(paths) or f" {paths.root.name}"
         if not paths.final_view.exists():
             raise InputError(f"{name} is not running; 'gpusched resume{word}' continues with it")
         raise InputError(

@@ -201,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from gpusched.daemon.daemon import Daemon  # the daemon's process alone needs it
 
-        daemon = Daemon(paths, resuming=args.resume, wish=args.wish)
+        daemon = Daemon(paths, is_resume=args.resume, wish=args.wish)
         daemon.run(ready)
     except Fenced as error:
         # Not even its socket is ours any more. Descriptors end with the process; nothing is closed in good order.

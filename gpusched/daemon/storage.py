@@ -24,7 +24,7 @@ from gpusched.errors import DamagedState, InputError
 from gpusched.folder.files import FULL, Reserve, Room, read_json, write_durably
 from gpusched.folder.paths import HELD, ExperimentPaths
 from gpusched.processes.claim import read_claim
-from gpusched.processes.identity import start
+from gpusched.processes.identity import start_thread
 
 #: How often the disk is looked at.
 LOOK_EVERY_S = 2.5
@@ -68,7 +68,7 @@ class Needs:
 
 
 def _in_a_thread(work: Callable[[], None]) -> None:
-    start(threading.Thread(target=work, name="gpusched-storage", daemon=True))
+    start_thread(threading.Thread(target=work, name="gpusched-storage", daemon=True))
 
 
 class Storage:

@@ -78,7 +78,7 @@ def find(experiment: str | None, runs: Path, *, running_first: bool = False) -> 
     return matches[-1]
 
 
-def argument(paths: ExperimentPaths) -> str:
+def as_argument(paths: ExperimentPaths) -> str:
     """Return a search's word behind a command, after a blank; empty for the newest of the folder that is looked in."""
     known: list[ExperimentPaths] = []
     with suppress(InputError):  # the folder here may be of another user
@@ -90,7 +90,7 @@ def argument(paths: ExperimentPaths) -> str:
 
 def ways(paths: ExperimentPaths) -> str:
     """Say how a search in the background is shown and ended."""
-    name = argument(paths)
+    name = as_argument(paths)
     return f"'gpusched watch{name}' shows it, 'gpusched stop{name}' ends it"
 
 

@@ -84,7 +84,7 @@ def read_each(pids: Iterable[int], read: Callable[[int], T]) -> dict[int, T]:
     while left:
         answered: SimpleQueue[T] = SimpleQueue()
         reader = threading.Thread(target=_read_all, args=(tuple(left), read, answered), daemon=True)
-        start(reader)
+        start_thread(reader)
         try:
             while left:
                 answers[left[0]] = answered.get(timeout=PATIENCE_S)
@@ -99,7 +99,7 @@ def read_each(pids: Iterable[int], read: Callable[[int], T]) -> dict[int, T]:
     return answers
 
 
-def start(thread: threading.Thread) -> None:
+def start_thread(thread: threading.Thread) -> None:
     """Start a thread; on a machine at its limit of threads its work is done here, before this returns."""
     try:
         thread.start()
@@ -151,7 +151,7 @@ class Bell:
     def fileno(self) -> int:
         return self._bell
 
-    def hang(self) -> None:
+    def put_up(self) -> None:
         """Ring from now on, in the main thread of this process."""
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -185,7 +185,7 @@ class _Builder:
                 raise ValueError(f"{node.value} is text; write true or false, or put it in quotes")
             # An emoji that JSON wrote as ASCII is two halves here.
             text = node.value.encode("utf-16", "surrogatepass").decode("utf-16")
-            return text if node.style else plain(str(node.tag), text)
+            return text if node.style else scalar(str(node.tag), text)
         except ValueError as error:
             self.document.complain(path, str(error))
             return None
@@ -212,7 +212,7 @@ class _Builder:
         return SourcePlace(self._origin, node.start_mark.line + 1)
 
 
-def plain(tag: str, text: str) -> str | int | float | bool | None:
+def scalar(tag: str, text: str) -> str | int | float | bool | None:
     """Return the value of an unquoted scalar, by the tag that its form gives it. Raises ValueError."""
     match tag.removeprefix(_TAGS):
         case "null":

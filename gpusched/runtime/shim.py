@@ -109,7 +109,7 @@ class Shim:
         put_title(f"gpusched: trial {self.trial}.{self.incarnation}")
         redirect(self.paths.shim_log(self.incarnation), 1, 2)
         os.environ.update(self.spec.env)
-        self._bell.hang()
+        self._bell.put_up()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         return True

@@ -114,7 +114,7 @@ class WarmServer:
     def serve(self) -> None:
         """Serve until the daemon has let go and no shim is left."""
         become_subreaper()
-        self._bell.hang()
+        self._bell.put_up()
         if not self._imports:
             self._say(Ready())
         while True:

@@ -15,7 +15,7 @@ import pytest
 
 from gpusched.cli import main
 from gpusched.errors import InputError
-from gpusched.folder.find import argument, find, has_daemon
+from gpusched.folder.find import as_argument, find, has_daemon
 from gpusched.folder.lock import Lock
 from gpusched.folder.paths import ExperimentPaths
 from tests.rig import as_nobody
@@ -65,10 +65,10 @@ def test_a_search_is_named_as_a_command_finds_it(
 ) -> None:
     """After ``run --dir`` people were told to call `gpusched best`, which looked elsewhere."""
     newest, other = find("digits-big", runs), find("digits-8", runs)
-    assert argument(newest) == f" {newest.root}"
+    assert as_argument(newest) == f" {newest.root}"
     monkeypatch.setenv("GPUSCHED_RUNS", str(runs))
-    assert argument(newest) == ""
-    assert argument(other) == f" {other.root.name}"
+    assert as_argument(newest) == ""
+    assert as_argument(other) == f" {other.root.name}"
 
 
 @pytest.mark.parametrize("wanted", ["dig", "digits-b", "big", f"digits-{DAY}"])
