@@ -47,15 +47,9 @@ DRAIN_S = 10.0
 class Daemon:
     """Process of one search, to its end."""
 
-    def __init__(
-        self,
-        paths: ExperimentPaths,
-        *,
-        is_resume: bool,
-        wish: resuming.Wish | None = None,
-    ) -> None:
+    def __init__(self, paths: ExperimentPaths, *, is_resume: bool, wish: resuming.Wish) -> None:
         self.paths = paths
-        self._wish = wish or {}
+        self._wish = wish
         self._lock = Lock.take(paths.lock)
         self._is_resume = is_resume
         self._signals = 0

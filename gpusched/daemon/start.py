@@ -119,9 +119,8 @@ def _spawn(paths: ExperimentPaths, options: Sequence[str]) -> tuple[subprocess.P
     command += ["--ready-fd", str(writing)]
     log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     environment = dict(os.environ)
-    if modules := environment.get(
-        "PYTHONPATH"
-    ):  # relative to the user's folder, which is not the daemon's
+    # What is relative in it is so to the user's folder, which is not the daemon's.
+    if modules := environment.get("PYTHONPATH"):
         environment["PYTHONPATH"] = files.absolute_each(modules, Path.cwd())
     try:
         process = subprocess.Popen(
@@ -170,22 +169,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gpusched.daemon.start")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--ready-fd", type=int)
-    parser.add_argument(
-        "--wish", type=json.loads, help="limits to continue with (daemon/resuming.py)"
-    )
+    parser.add_argument("--ready-fd", type=int, required=True)
+    limits = "limits to continue with (daemon/resuming.py)"
+    parser.add_argument("--wish", type=json.loads, default={}, help=limits)
     args = parser.parse_args(argv)
     files.be_private()
     write_unfailingly()
+    line = os.fdopen(args.ready_fd, "wb", buffering=0)
 
     def ready(message: dict[str, Any]) -> None:
-        if args.ready_fd is not None:
-            with suppress(OSError):
-                os.write(args.ready_fd, json.dumps(message).encode() + b"\n")
-                if "say" in message:
-                    return
-                os.close(args.ready_fd)
-            args.ready_fd = None
+        with suppress(OSError, ValueError):  # nobody listens any more, or all is told
+            line.write(json.dumps(message).encode() + b"\n")
+            if "say" not in message:
+                line.close()
 
     paths = ExperimentPaths(args.folder.resolve())
     daemon: Daemon | None = None
