@@ -54,9 +54,8 @@ class Daemon:
         self._is_resume = is_resume
         self._signals = 0
         self._notes: deque[str] = deque(maxlen=NOTES_SHOWN)
-        self._foreword: list[str] = []
-        #: Told what the start waits for, by whoever starts this daemon.
-        self._starts: Callable[[dict[str, Any]], None] | None = None
+        #: Tells whoever starts this daemon what is said until it has begun.
+        self._tell_starter: Callable[[dict[str, Any]], None] = lambda _message: None
         self._next_look_at = 0.0
         recipe = read_recipe(paths).with_environment()
         self.assembled: Assembled = assemble(recipe, paths)
@@ -182,7 +181,8 @@ class Daemon:
             self.driver.turn(self.clock() + FENCE_EVERY_S)
         if state.finished:
             event = resuming.reopened(self.assembled, self._wish, self._began)
-            self._foreword += resuming.remarks(self.assembled)
+            for text in resuming.remarks(self.assembled):
+                self._tell_starter({"say": text})
             # Before the event: a daemon that dies now must not leave word of an end that never came.
             self.paths.final_view.unlink(missing_ok=True)
             failpoints.reach("final.removed")
@@ -193,12 +193,12 @@ class Daemon:
     # ------------------------------------------------------------ the loop
 
     def run(self, ready: Callable[[dict[str, Any]], None]) -> None:
-        """Run until the search is over. ``ready`` is told once that it has begun."""
+        """Run until the search is over. ``ready`` is told once that it has begun, and before that what is said."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.set_wakeup_fd(self.hub.wake_descriptor, warn_on_full_buffer=False)
-        self._starts = ready
+        self._tell_starter = ready
         try:
             self._start()
         except GpuschedError:
@@ -206,9 +206,8 @@ class Daemon:
                 self.executor.close()
                 self.hub.close()  # whoever asked takes the folder away
             raise
-        self._starts = None
         self.paths.failure.unlink(missing_ok=True)
-        ready({"ok": os.getpid(), "foreword": self._foreword})
+        ready({"ok": os.getpid()})
         while not self.experiment.state.finished or (
             self.driver.stalled and not self.clients.is_killed
         ):
@@ -284,8 +283,7 @@ class Daemon:
     def _say(self, text: str) -> None:
         """Tell a remark of a trial, the executor or the devices: in the log, to followers, in the dashboard."""
         self.clients.remark(text)
-        if self._starts is not None:
-            self._starts({"say": text})
+        self._tell_starter({"say": text})
         self._notes.append(text)
 
     def _look_around(self) -> None:

@@ -73,9 +73,8 @@ def start_daemon(
 ) -> int:
     """Start the daemon and wait until it serves; return its pid. Raises what kept it from coming up.
 
-    ``wish``: limits that a resumed search continues with (``resuming``).
-
-    ``say`` is told what the start waits for, and what the policy wants a person to know before the search starts.
+    ``wish``: limits that a resumed search continues with (``resuming``). ``say`` is told what a person is to know
+    before the search starts, such as what the start waits for.
     """
     require_pidfds()
     if resume and (script := (read_json(paths.resolved) or {}).get("script")):
@@ -106,9 +105,6 @@ def start_daemon(
     if "error" in message:
         process.wait()
         raise InputError(message["error"], exit_code=message["exit_code"])
-    if say is not None:
-        for line in message.get("foreword", ()):
-            say(line)
     return int(message["ok"])
 
 
