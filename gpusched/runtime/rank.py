@@ -61,9 +61,8 @@ def _execute(path: str, module: str) -> None:
     main = ModuleType("__main__")
     main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None, __spec__=None)
     if module:
-        main.__spec__ = importlib.util.find_spec(
-            module
-        )  # imports the package, as ``python -m`` does
+        # Imports the package, as ``python -m`` does.
+        main.__spec__ = importlib.util.find_spec(module)
         main.__package__ = module.rpartition(".")[0]
     sys.modules["__main__"] = main
     linecache.checkcache(path)

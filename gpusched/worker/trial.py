@@ -140,9 +140,8 @@ class Trial(TrialSetup):
                 yield self._training.iteration
                 self._training.iteration += 1
                 if self._training.step == before and not self._backing.has_left:
-                    self._group.exchange(
-                        Call.STEPS
-                    )  # no rank may have reported where this one did not
+                    # No rank may have reported where this one did not.
+                    self._group.exchange(Call.STEPS)
                 if self._backing.at_end_of_body(is_over=self._done(limit)):
                     return
             if self._training.has_reported:

@@ -148,9 +148,8 @@ def environment_for_trials(recipe: Recipe) -> dict[str, str]:
     """Ours without what would confuse a trial, with what the recipe sets."""
     ours = {name: value for name, value in os.environ.items() if not _FOREIGN.fullmatch(name)}
     given = given_env(recipe)
-    if (
-        given.get("PYTHONPATH") and recipe.cwd.is_absolute()
-    ):  # the warm server runs elsewhere than the script
+    # The warm server runs elsewhere than the script.
+    if given.get("PYTHONPATH") and recipe.cwd.is_absolute():
         given["PYTHONPATH"] = files.absolute_each(given["PYTHONPATH"], recipe.cwd)
     # The order of a set of names, a vocabulary say, is the same in every launch.
     return {"PYTHONHASHSEED": str(recipe.seed % 2**32), **ours, **given}
