@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import select
 import signal
 import threading
 from collections import deque
@@ -143,22 +144,26 @@ def become_subreaper() -> None:
 
 
 class Bell:
-    """Rings in a ``poll`` when a child ends, or a signal with a handler comes."""
+    """Ends a wait when a child ends, or a signal with a handler comes."""
 
     def __init__(self) -> None:
         self._bell, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-
-    def fileno(self) -> int:
-        return self._bell
 
     def put_up(self) -> None:
         """Ring from now on, in the main thread of this process."""
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
-    def answer(self) -> None:
-        with suppress(BlockingIOError):
-            os.read(self._bell, 4096)
+    def wait(self, line: int, timeout_s: float | None) -> bool:
+        """Wait until it rings, or this descriptor (-1: none) has something, which is what True means."""
+        poll = select.poll()
+        for descriptor in {self._bell, line} - {-1}:
+            poll.register(descriptor, select.POLLIN)
+        ready = [one for one, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)]
+        if self._bell in ready:
+            with suppress(BlockingIOError):
+                os.read(self._bell, 4096)
+        return line in ready
 
     def take_down(self) -> None:
         """For a forked child: ring no more."""

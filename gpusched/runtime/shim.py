@@ -15,7 +15,6 @@ get ``OVERDUE_GRACE_S`` after SIGTERM, and it is said. If a rank fails, the othe
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 import time
@@ -159,15 +158,8 @@ class Shim:
     def _pass(self, timeout_s: float) -> None:
         """Wait at most ``timeout_s`` for children that end, and the daemon."""
         self._orders.mind_the_daemon()
-        poll = select.poll()
-        poll.register(self._bell, select.POLLIN)
-        if self._orders.fileno() >= 0:
-            poll.register(self._orders.fileno(), select.POLLIN)
-        for descriptor, _ in poll.poll(max(0.0, timeout_s) * 1000):
-            if descriptor == self._bell.fileno():
-                self._bell.answer()
-            else:
-                self._orders.read()
+        if self._bell.wait(self._orders.fileno(), max(0.0, timeout_s)):
+            self._orders.read()
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self._orders.stop()

@@ -21,7 +21,6 @@ import gc
 import importlib
 import os
 import resource
-import select
 import socket
 import sys
 import traceback
@@ -134,15 +133,9 @@ class WarmServer:
     # ------------------------------------------------------------------ the daemon's line
 
     def _listen(self, timeout_s: float | None) -> None:
-        poll = select.poll()
-        poll.register(self._bell, select.POLLIN)
-        if self._line is not None:
-            poll.register(self._line, select.POLLIN)
-        for descriptor, _ in poll.poll(None if timeout_s is None else timeout_s * 1000):
-            if descriptor == self._bell.fileno():
-                self._bell.answer()
-            else:
-                self._read()
+        line = -1 if self._line is None else self._line.fileno()
+        if self._bell.wait(line, timeout_s):
+            self._read()
 
     def _read(self) -> None:
         assert self._line is not None
