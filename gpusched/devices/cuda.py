@@ -337,7 +337,7 @@ def gpu_states() -> tuple[list[GpuState], Machine]:
 
 def _state(unit: Unit) -> GpuState:
     unit.fault()
-    lease = None
+    lease = ""
     with contextlib.suppress(DeviceError):
         lease = lease_holder(lease_folder(), unit.gpu.uuid)
     return GpuState(
@@ -345,6 +345,6 @@ def _state(unit: Unit) -> GpuState:
         label=f"{unit.label} {unit.gpu.name}",
         index=unit.gpu.index,
         name=unit.gpu.name,
-        leased_by=str(lease) if lease else "",
+        leased_by=lease,
         busy=unit.out.reason if unit.out else unit.verdict().why,
     )

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpusched.errors import DeviceError
@@ -21,17 +20,6 @@ from gpusched.folder.files import private_folder
 from gpusched.folder.lock import lock_note, take_lock
 
 REMEDY = "Set XDG_STATE_HOME to a folder of your own"
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseHolder:
-    """The experiment that has a lease, as written by itself."""
-
-    pid: int
-    experiment: str
-
-    def __str__(self) -> str:
-        return f"search {self.experiment} (pid {self.pid})" if self.pid else "another search"
 
 
 def lease_folder() -> Path:
@@ -66,10 +54,10 @@ class Leases:
         self._experiment = experiment
         self._held: dict[str, int] = {}
 
-    def take(self, uuid: str) -> LeaseHolder | None:
-        """Take the lease: None if we have it now, else who has. Raises DeviceError where the lock cannot be tried."""
+    def take(self, uuid: str) -> str:
+        """Take the lease; name who has it, if not we. Raises DeviceError where the lock cannot be tried."""
         if uuid in self._held:
-            return None
+            return ""
         path = lock_path(self._folder, uuid)
         try:
             found = take_lock(path, {"pid": os.getpid(), "experiment": self._experiment})
@@ -78,9 +66,9 @@ class Leases:
                 f"{path} cannot be locked: {error.strerror}. {REMEDY} on a local disk"
             ) from None
         if found is None:
-            return lease_holder(self._folder, uuid) or LeaseHolder(0, "")
+            return lease_holder(self._folder, uuid) or "another search"
         self._held[uuid] = found
-        return None
+        return ""
 
     def close(self) -> None:
         """Drop the locks by closing their files."""
@@ -93,8 +81,9 @@ def lock_path(folder: Path, uuid: str) -> Path:
     return folder / f"{re.sub(r'[^A-Za-z0-9.-]', '_', uuid)}.lock"
 
 
-def lease_holder(folder: Path, uuid: str) -> LeaseHolder | None:
-    """Return the holder of a GPU's lease, if there is one; a search that meets this probe tries again later."""
+def lease_holder(folder: Path, uuid: str) -> str:
+    """Name who has a GPU's lease; empty for nobody. A search that meets this probe tries again later."""
     if (note := lock_note(lock_path(folder, uuid))) is None:
-        return None
-    return LeaseHolder(note.get("pid", 0), note.get("experiment", ""))
+        return ""
+    is_told = {"pid", "experiment"} <= note.keys()
+    return f"search {note['experiment']} (pid {note['pid']})" if is_told else "another search"
