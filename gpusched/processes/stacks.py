@@ -16,9 +16,11 @@ import re
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpusched.folder.files import read_from
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import identify, read_file, send_signal
 
@@ -27,7 +29,6 @@ PATIENCE_S = 0.5
 """Time that the ranks have to write their stacks."""
 
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
-_MOST_BYTES = 1 << 18
 #: Files in which a rank waits for others: torch's collectives, our exchange, DDP's all-reduce behind ``backward``, the
 #: daemon.
 _WAITING = re.compile(
@@ -124,9 +125,6 @@ def _size(path: Path) -> int:
 
 
 def _read(path: Path, start: int) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(start)
-            return file.read(_MOST_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return ""
+    with suppress(OSError):
+        return "\n".join(read_from(path, start)[0])
+    return ""
