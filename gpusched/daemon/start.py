@@ -113,7 +113,7 @@ def _spawn(paths: ExperimentPaths, options: Sequence[str]) -> tuple[subprocess.P
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "gpusched.daemon.start", str(paths.root), *options]
     command += ["--ready-fd", str(writing)]
-    log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     environment = dict(os.environ)
     # What is relative in it is so to the user's folder, which is not the daemon's.
     if modules := environment.get("PYTHONPATH"):

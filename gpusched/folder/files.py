@@ -90,7 +90,7 @@ def write_aside(path: Path, data: bytes, *, sync: bool = False) -> Path:
     The name is random: two machines that share the folder may have processes with one pid.
     """
     aside = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         write_all(descriptor, data)
         if sync:
@@ -113,7 +113,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 def sync(path: Path) -> None:
     """fsync a file, or a folder so that the names in it survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -184,8 +184,7 @@ class Reserve:
 
     def fill(self) -> None:
         """Allocate what is missing. Raises OSError on a full disk; the part that fitted is kept."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(self._path, flags, 0o600)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, SLICES * SLICE_BYTES)
         finally:
@@ -233,7 +232,7 @@ def is_full(folder: Path) -> bool:
     """Tell whether ``folder`` takes no 64 KiB more: SQLite does not say why a write failed."""
     probe = folder / ".probe"
     try:
-        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             write_all(descriptor, bytes(1 << 16))
             os.fsync(descriptor)

@@ -39,8 +39,7 @@ def take_lock(path: Path, note: Mapping[str, object]) -> int | None:
 
     The descriptor that is returned keeps the lock until it is closed. Raises OSError.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(path, flags, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -61,7 +60,7 @@ def lock_note(path: Path) -> dict[str, Any] | None:
     The lock is shared for an instant: probes that meet do not see each other.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
@@ -133,7 +132,7 @@ _NOTE_BYTES = 80
 def _read_number(path: Path | str) -> int:
     """Return the number in a small file; 0 for no such file. Raises OSError where that is not known."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
         return 0
     try:
@@ -182,7 +181,7 @@ def write_note(path: Path, text: str) -> None:
     Each reader opens the file anew: a network file system then asks its server whether the file has changed, which it
     does not for a name that was not there a moment ago. So there is a file before anybody looks.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         os.pwrite(descriptor, f"{text:<{_NOTE_BYTES - 1}}\n".encode(), 0)
         os.fsync(descriptor)

@@ -186,7 +186,7 @@ def socket_address(path: Path) -> Iterator[str]:
 
     Raises OSError if the folder is not there.
     """
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:

@@ -61,8 +61,7 @@ class ReportLog:
             data = b"\n" + data
         try:
             if self._file is None:
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-                self._file = os.open(self._path, flags, 0o600)
+                self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             written = os.write(self._file, data)
         except OSError as error:
             self._say(str(error))

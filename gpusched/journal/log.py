@@ -65,7 +65,7 @@ class Mark:
     def __init__(self, path: Path) -> None:
         self._descriptor: int | None = None
         with contextlib.suppress(OSError):
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
     def write(self, seq: int) -> None:
         if self._descriptor is None:

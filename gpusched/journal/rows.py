@@ -182,7 +182,7 @@ def create(path: Path, meta: Mapping[str, Any]) -> sqlite3.Connection:
     """Create a complete, empty journal in one transaction: a crash leaves none, or a whole one."""
     with explained(path):
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except OSError as error:
             raise InputError(f"{path}: the journal cannot be made: {error.strerror}") from None
         connection = connect(path)

@@ -58,7 +58,7 @@ class Identity(NamedTuple):
 def read_file(path: str, limit_bytes: int = 1 << 20) -> bytes | None:
     """Read a file of ``/proc``; None if missing."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return None
     try:

@@ -46,8 +46,7 @@ def listen(path: Path) -> None:
     if path == _listening:
         return
     _listening = path
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    file = os.open(path, flags, 0o600)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     faulthandler.register(SIGNAL, file=file, all_threads=True, chain=False)
 
 

@@ -107,7 +107,7 @@ def _enter(begin: Begin) -> None:
 
 def redirect(path: Path | str, *descriptors: int) -> None:
     """Have these descriptors append to ``path``."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for descriptor in descriptors:
         os.dup2(file, descriptor)
     if file not in descriptors:

@@ -62,7 +62,7 @@ class Tether:
             self._asked = True
             print(f"no daemon for {alone_s:.0f} s: the trial is to save and leave", flush=True)
             with suppress(OSError):
-                os.close(os.open(self._leave, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+                os.close(os.open(self._leave, os.O_CREAT | os.O_WRONLY, 0o600))
         return alone_s > HARD_FACTOR * self._limit_s
 
 

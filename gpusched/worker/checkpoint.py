@@ -271,7 +271,7 @@ def _manifest_hash(manifest: Mapping[str, Any]) -> str:
 
 def _write_file(path: Path, content: memoryview | bytes, *, synced: bool) -> dict[str, Any]:
     """Write a file; return its manifest entry."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:
         file.write(content)
         file.flush()

@@ -223,8 +223,7 @@ class Server:
         environment = environment_for_trials(recipe)
         environment[MARK] = " " * MARK_WIDTH_BYTES
         environment["GPUSCHED_DIR"] = str(self._setting.paths.root)
-        log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
+        with self._log.open("ab") as log:
             return subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,  # of all that it forks, too
@@ -235,8 +234,6 @@ class Server:
                 start_new_session=True,
                 umask=files.users_umask,
             )
-        finally:
-            os.close(log)
 
     def launch(self, spec: LaunchSpec) -> None:
         """Ask for a launch. Raises as ``want`` does. ``on_gone`` tells of a server that did not take it."""
