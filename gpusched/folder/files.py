@@ -230,19 +230,10 @@ class Room:
 
 def is_full(folder: Path) -> bool:
     """Tell whether ``folder`` takes no 64 KiB more: SQLite does not say why a write failed."""
-    probe = folder / ".probe"
     try:
-        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            write_all(descriptor, bytes(1 << 16))
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        write_aside(folder / "probe", bytes(1 << 16), sync=True).unlink()
     except OSError as error:
         return error.errno in FULL
-    finally:
-        with suppress(OSError):
-            probe.unlink(missing_ok=True)
     return False
 
 

@@ -129,16 +129,12 @@ _EPOCH = "epoch"
 _NOTE_BYTES = 80
 
 
-def _read_number(path: Path | str) -> int:
+def _read_number(path: Path) -> int:
     """Return the number in a small file; 0 for no such file. Raises OSError where that is not known."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        found = path.read_bytes()
     except FileNotFoundError:
         return 0
-    try:
-        found = os.read(descriptor, _NOTE_BYTES)
-    finally:
-        os.close(descriptor)
     if not (found.endswith(b"\n") and found.strip().isdigit()):
         raise OSError(errno.EAGAIN, "the number is being written", str(path))
     return int(found)
@@ -147,7 +143,7 @@ def _read_number(path: Path | str) -> int:
 def read_epoch(experiment: Path | str) -> int:
     """Return the epoch of the newest daemon of the experiment in this folder; 0 if unknown."""
     with suppress(OSError):
-        return _read_number(f"{experiment}/{_EPOCH}")
+        return _read_number(Path(experiment, _EPOCH))
     return 0
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -182,7 +181,7 @@ def create(path: Path, meta: Mapping[str, Any]) -> sqlite3.Connection:
     """Create a complete, empty journal in one transaction: a crash leaves none, or a whole one."""
     with explained(path):
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            path.touch(0o600, exist_ok=False)
         except OSError as error:
             raise InputError(f"{path}: the journal cannot be made: {error.strerror}") from None
         connection = connect(path)

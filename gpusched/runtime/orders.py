@@ -5,7 +5,6 @@ The daemon may be away, come back, or be stuck; a shim's work depends on none of
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from contextlib import suppress
@@ -62,7 +61,7 @@ class Tether:
             self._asked = True
             print(f"no daemon for {alone_s:.0f} s: the trial is to save and leave", flush=True)
             with suppress(OSError):
-                os.close(os.open(self._leave, os.O_CREAT | os.O_WRONLY, 0o600))
+                self._leave.touch(0o600)
         return alone_s > HARD_FACTOR * self._limit_s
 
 
