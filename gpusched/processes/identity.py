@@ -58,18 +58,10 @@ class Identity(NamedTuple):
 def read_file(path: str, limit_bytes: int = 1 << 20) -> bytes | None:
     """Read a file of ``/proc``; None if missing."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        with Path(path).open("rb") as file:
+            return file.read(limit_bytes)
     except OSError:
         return None
-    try:
-        data = b""
-        while part := os.read(descriptor, limit_bytes - len(data)):
-            data += part
-        return data
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
 
 
 def read_each(pids: Iterable[int], read: Callable[[int], T]) -> dict[int, T]:
