@@ -34,8 +34,7 @@ def run_torchrun(shim: Shim) -> None:
     shim.started({TORCHRUN: process.pid})
     news = shim.watch()
     shim.end_ranks()
-    process.returncode = shim.codes.get(TORCHRUN, 0)  # the shim has reaped it
-    code = shim.codes.get(TORCHRUN, 0)
+    code = process.returncode = shim.codes.get(TORCHRUN, 0)  # the shim has reaped it
     if code < 0 and news == "left" and shim.word is None:
         # Not the trial's fault: nothing is said of how it ended, so it is relaunched from its last checkpoint.
         raise RuntimeError(f"torchrun was killed by {outcome.signal_name(-code)}")
@@ -44,7 +43,6 @@ def run_torchrun(shim: Shim) -> None:
 
 def _words(shim: Shim) -> list[str]:
     spec = shim.spec
-    python = spec.python
     options = {
         "nproc-per-node": shim.size,
         "max-restarts": 0,
@@ -54,24 +52,24 @@ def _words(shim: Shim) -> list[str]:
         "monitor-interval": 0.05,
         "log-dir": os.devnull,
     }
-    torchrun = [python, "-m", "gpusched.runtime.cold"]
+    torchrun = [spec.python, "-m", "gpusched.runtime.cold"]
     torchrun += [f"--{name}={value}" for name, value in options.items()]
-    rank = [python, "-I", str(Path(__file__).with_name("cold.py"))]
+    rank = [spec.python, "-I", str(Path(__file__).with_name("cold.py"))]
     program = ["-m", spec.module] if spec.module else [spec.script]
     return [*torchrun, "--no-python", *rank, *program, *spec.args]
 
 
 def _environment(shim: Shim, codes: Path) -> dict[str, str]:
     spec = shim.spec
-    logs, ranks = shim.paths, range(shim.size)
+    paths, number = shim.paths, shim.incarnation
     per_rank = [
         {
             "cpus": spec.rank_cpus[rank],
-            "out": str(logs.log(shim.incarnation, rank, "out")),
-            "err": str(logs.log(shim.incarnation, rank, "err")),
-            "error": str(logs.error_file(shim.incarnation, rank)),
+            "out": str(paths.log(number, rank, "out")),
+            "err": str(paths.log(number, rank, "err")),
+            "error": str(paths.error_file(number, rank)),
         }
-        for rank in ranks
+        for rank in range(shim.size)
     ]
     path = [str(_gate(Path(spec.experiment_dir)))]
     if spec.module:
