@@ -37,19 +37,6 @@ _WAITING = re.compile(
 _LIBRARY = re.compile(r"/(site-packages|dist-packages|lib/python3[^/]*)/|/gpusched/|^<")
 
 
-_listening: Path | None = None
-
-
-def listen(path: Path) -> None:
-    """Have this process write its stacks to ``path`` whenever it gets ``SIGNAL``. Raises OSError."""
-    global _listening
-    if path == _listening:
-        return
-    _listening = path
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    faulthandler.register(SIGNAL, file=file, all_threads=True, chain=False)
-
-
 def file_of(rank: int) -> Path:
     """Return the file for stacks of a rank of this incarnation, by the environment. Raises KeyError without one."""
     env = os.environ
@@ -58,8 +45,10 @@ def file_of(rank: int) -> Path:
 
 
 def listen_as_rank() -> None:
-    """Call ``listen`` with what the environment says of this rank. Raises OSError, KeyError without one."""
-    listen(file_of(int(os.environ["RANK"])))
+    """Have this rank write its stacks to its file whenever it gets ``SIGNAL``. Raises OSError, KeyError for no rank."""
+    path = file_of(int(os.environ["RANK"]))
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    faulthandler.register(SIGNAL, file=file, all_threads=True, chain=False)
 
 
 @dataclass(frozen=True, slots=True)

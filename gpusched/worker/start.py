@@ -8,12 +8,10 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from gpusched.errors import GpuschedError
-from gpusched.processes import stacks
 from gpusched.worker import endings, rng
 from gpusched.worker.context import Context, read_context
 from gpusched.worker.endings import say
@@ -83,8 +81,6 @@ def _start(defaults: Mapping[str, object] | None) -> Trial:
         rng.seed_everything(context.seed)
         bare = replace(context, experiment=None, paths=None, is_helper=True)
         return Trial(bare, Group(0, 1))  # neither reports nor saves
-    with suppress(Exception):  # nobody asks a script that runs alone
-        stacks.listen_as_rank()
     group = Group(context.rank, context.world_size)
     group.join(context.device_kind)
     if context.paths is None and context.world_size > 1:
