@@ -10,6 +10,7 @@ import runpy
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata, util
 from pathlib import Path
 from typing import Literal
@@ -26,29 +27,18 @@ SHM_NEEDED_BYTES = 64 * MIB
 DISK_WANTED_BYTES = 10 * 1024 * MIB
 DISK_NEEDED_BYTES = 1024 * MIB
 
-State = Literal["ok", "warn", "fail"]
-
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """One look at the machine. ``fail``: a search will not work as asked for; ``warn``: it will, with a loss."""
 
+    state: Literal["ok", "warn", "fail"]
     name: str
-    state: State
     detail: str
     advice: str = ""
 
 
-def ok(name: str, detail: str) -> Check:
-    return Check(name, "ok", detail)
-
-
-def warn(name: str, detail: str, advice: str) -> Check:
-    return Check(name, "warn", detail, advice)
-
-
-def fail(name: str, detail: str, advice: str) -> Check:
-    return Check(name, "fail", detail, advice)
+ok, warn, fail = partial(Check, "ok"), partial(Check, "warn"), partial(Check, "fail")
 
 
 def doctor_checks(folder: Path) -> list[Check]:
@@ -123,7 +113,7 @@ def gpu_check(state: GpuState) -> Check:
     if state.busy:
         held = state.busy.startswith("held by")
         advice = "wait, or ask its owner" if held else "see `nvidia-smi -q`"
-        return Check(label, "warn" if held else "fail", state.busy, advice)
+        return Check("warn" if held else "fail", label, state.busy, advice)
     if notes:
         return warn(label, "; ".join(notes), "see `nvidia-smi -q -d PERFORMANCE,ECC`")
     return ok(label, "free")
