@@ -334,13 +334,11 @@ def kill_each(processes: Iterable[Identity]) -> int:
     return sum(send_signal(process, signal.SIGKILL) for process in processes)
 
 
-def reap_all(on_exit: Callable[[int, int], None]) -> bool:
-    """Reap every child that has ended; return True if no child is left (ECHILD)."""
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return True
-        if pid == 0:
-            return False
-        on_exit(pid, status)
+def reap_all() -> tuple[dict[int, int], bool]:
+    """Reap every child that has ended; return their wait statuses by pid, and whether no child is left (ECHILD)."""
+    ended: dict[int, int] = {}
+    with suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            ended.update([found])
+        return ended, False
+    return ended, True

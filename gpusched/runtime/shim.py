@@ -166,13 +166,11 @@ class Shim:
 
     def _reap(self) -> bool:
         """Reap children that ended. True if the tree is empty."""
-
-        def note(pid: int, status: int) -> None:
-            rank = self._rank_of.get(pid)
-            if rank is not None:
+        ended, is_empty = reap_all()
+        for pid, status in ended.items():
+            if (rank := self._rank_of.get(pid)) is not None:
                 self.codes[rank] = os.waitstatus_to_exitcode(status)
-
-        return reap_all(note)
+        return is_empty
 
     # ------------------------------------------------------------------ ending
 

@@ -225,12 +225,8 @@ class WarmServer:
 
     def _reap(self) -> None:
         """Note shims that ended, and kill until live shims alone are below this process."""
-
-        def note(pid: int, status: int) -> None:
-            if pid in self._shims:
-                self._dead[pid] = status
-
-        reap_all(note)
+        ended, _ = reap_all()
+        self._dead |= {pid: status for pid, status in ended.items() if pid in self._shims}
         if not self._dead or self._kill_strays():
             return
         for pid, status in self._dead.items():
