@@ -7,7 +7,6 @@ killed, whatever it says with its last breath: a script may catch SIGTERM and ex
 
 from __future__ import annotations
 
-from gpusched.core.allocation import DeviceState
 from gpusched.core.events import TrialExited
 from gpusched.core.state import MOST_ALIKE, NOTHING_LEFT, TOO_LATE, State
 from gpusched.core.trial import After, Cap, TrialRecord, TrialState
@@ -141,13 +140,9 @@ def drain(state: State, trial: TrialRecord, keep: int) -> tuple[str, ...]:
 
 def settle_for_less(state: State, trial: TrialRecord) -> None:
     """Keep an allowed size of what a waiting trial has left after losing a device; give back the rest."""
-    slots = state.devices.slots
     atoms = _size_within(state, len(trial.devices))
-    # Clean devices first: the trial need not wait for the others then.
-    by_readiness = sorted(trial.devices, key=lambda name: slots[name].state is DeviceState.DRAINING)
-    keep = by_readiness[:atoms]
-    state.devices.give_back([name for name in trial.devices if name not in keep])
-    trial.devices = tuple(keep)
+    state.devices.give_back(trial.devices[atoms:])
+    trial.devices = trial.devices[:atoms]
 
 
 # ---------------------------------------------------------------- whether the search is over

@@ -264,14 +264,7 @@ class Experiment:
         """Take in what the outside is like now, before anything is begun."""
         if event.storage_low is not None:
             self.state.storage_low = event.storage_low
-        slots = self.state.devices.slots
-        # Those that drain come last, or a launch that waits for one is made on another that cannot be used either.
-        unusable = sorted(
-            slots.keys() & event.unusable,
-            key=lambda device: (slots[device].state is DeviceState.DRAINING, device),
-        )
-        for device in unusable:
-            reason = event.unusable[device]
+        for device, reason in sorted(event.unusable.items()):
             lost = events.QuarantineChanged(at=event.at, device=device, reason=reason)
             self._quarantine_changed(lost)
 

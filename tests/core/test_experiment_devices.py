@@ -178,15 +178,6 @@ def test_more_reserved_than_what_is_left_allows() -> None:
     assert script.state.devices.free == {"d2"}
 
 
-def test_a_waiting_trial_that_lost_a_device_prefers_what_is_clean() -> None:
-    script = grown(2, 4, sizes=(1, 2, 4)).decides(Resize(0, 4)).report(0, 0.4).drop()
-    script.exited(0, saved=2).drop().released("d1").expect_nothing()
-    script.quarantined("d3").expect(launch(0, 2, "d1", "d2"))
-    assert script.device("d0") == "draining"
-    script.released("d0").expect_nothing()
-    assert script.device("d0") == "free"
-
-
 # ---------------------------------------------------------------- readmission, and none left
 
 
