@@ -150,6 +150,7 @@ class Experiment:
             decisions = self.policy.on_report(state, trial)
             if decisions:
                 self._enact(decisions)
+            self._make_room(trial)
         is_aimed = state.stopping is None and trial.doom is None
         if is_aimed and rules.is_reached_by(event.metric):
             self._end_at_target(trial)
@@ -162,6 +163,15 @@ class Experiment:
         every_s = rules.save_every_s
         if every_s is not None and state.now - trial.saved_at >= every_s:
             self._do.saves.ask_if_due(trial, every_s)
+
+    def _make_room(self, trial: TrialRecord) -> None:
+        """Have a trial continue on fewer atoms where others are to start and no atom comes free for them."""
+        state, smallest = self.state, self.state.rules.smallest
+        others = len(state.wanted) + len(state.configurations.given)
+        is_full = state.atoms_free + state.atoms_coming < smallest and not state.storage_low
+        if others and is_full:
+            fewer = trial.atoms - others * smallest
+            self._do.enact(Resize(trial.id, fewer, "makes room for a trial that is to start"))
 
     def _take_back(self, trial: TrialRecord, atoms: int) -> None:
         """Have a trial go back to fewer atoms, for good: the growth to these has made its steps longer."""

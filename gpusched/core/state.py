@@ -96,8 +96,8 @@ class State:
         """Atoms that come free as soon as their trial has left, or their release is confirmed."""
         coming = 0
         for trial in self.live.values():
-            if trial.after is not None and not trial.after.is_resize:
-                coming += trial.atoms + len(trial.after.reserved)
+            if trial.after is not None:
+                coming += max(0, trial.atoms + len(trial.reserved) - trial.after.atoms)
         slots = self.devices.slots
         return coming + sum(slots[name].awaited_by is None for name in self.devices.draining)
 

@@ -330,6 +330,23 @@ def test_it_waits_for_an_atom_and_is_next_before_the_sequence() -> None:
     script.expect(Launch(3, 1, ("d0",), {"n": 1}))
 
 
+@pytest.mark.parametrize(
+    ("sizes", "asked", "atoms"),
+    [((), 2, [3, 1, 1]), ((1, 2, 4), 2, [2, 1, 1]), ((2, 4), 3, [2, 2]), ((4,), 1, [4])],
+)
+def test_a_trial_on_several_atoms_makes_room_for_it(
+    sizes: tuple[int, ...], asked: int, atoms: list[int]
+) -> None:
+    """The best trial had all atoms until the deadline, and what a person asked for was never tried."""
+    script = Script(devices=5, sizes=sizes).wants(Start(5)).start().drop().report(0).drop()
+    for _ in range(asked):
+        tried(script, lr=0.1).drop()
+    script.report(0).drop()
+    if script.trial(0).is_resizing:
+        script.exited(0, saved=2).drop().released(*script.devices).drop()
+    assert [trial.atoms for trial in script.state.live.values()] == atoms
+
+
 def test_it_starts_where_no_configuration_is_left() -> None:
     script = Script(devices=2, max_trials=1).wants(Start(1)).start().drop()
     assert script.state.draws_left == 0
