@@ -59,7 +59,9 @@ def _startup_limit_s(state: State, trial: TrialRecord) -> float:
     """Return how long a launch may take to its first report: a step may be an epoch of hours."""
     rules = state.rules
     first_s = rules.hang_limit_s or UNKNOWN_SHARE * rules.deadline_s
-    steps = STEPS_SILENT * trial.stride / state.speedup(max(1, trial.atoms))
+    # A trial that has not reported will do so every so many steps, as the others.
+    stride = max(other.stride for other in state.trials.values())
+    steps = STEPS_SILENT * stride / state.speedup(max(1, trial.atoms))
     if (step_s := state.step_s(trial)) is not None:
         most_s = 0.0 if trial.step_time_s is not None else min(LARGER * steps * step_s, first_s)
         first_s = max(steps * step_s, most_s)
