@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -121,23 +122,20 @@ class BoundedOptions(Options):
         return Scale(self.metric_min, self.metric_max, sign)
 
 
-def curve_of(trial: TrialView, scale: Scale) -> tuple[tuple[float, ...], int]:
-    """Return the trial's learning curve on the scale, one value every ``stride`` steps, and that stride.
+def curve_of(trial: TrialView, scale: Scale) -> tuple[tuple[float, ...], float]:
+    """Return the trial's learning curve on the scale, one value a report, and the steps that a value stands for.
 
     A step that was trained twice counts with its later value; a metric that was not finite is replaced by the one
     before it (by the one after it at the beginning). Empty if no metric was finite.
     """
-    values: dict[int, float] = dict(trial.curve)
-    length = max(values, default=0)
-    stride = -(-length // MAX_CURVE) if length else 1
-    known = next((values[step] for step in sorted(values) if values[step] == values[step]), None)
+    values = [value for _, value in sorted(dict(trial.curve).items())]
+    known = next((value for value in values if value == value), None)
     if known is None:
-        return (), 1
+        return (), 1.0
     found = []
-    for step in range(1, length + 1):
-        value = values.get(step)
-        if value is not None and value == value:
+    for value in values:
+        if value == value:
             known = value
-        if (length - step) % stride == 0:
-            found.append(scale.of_metric(known))
-    return tuple(found), stride
+        found.append(scale.of_metric(known))
+    kept = found[:: -math.ceil(len(found) / MAX_CURVE)][::-1]
+    return tuple(kept), trial.furthest_step / len(kept)

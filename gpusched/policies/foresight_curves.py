@@ -179,7 +179,7 @@ class Curves:
             return
         for (a, b), (_, c) in pairwise(pairwise(values[-6:])):
             self._noise.add((b - 0.5 * (a + c)) ** 2 / 1.5)
-        y, shape = sum(values) / len(values), shapes_between(low, step)
+        y, shape = sum(values) / len(values), shapes_between(low, step, len(window))
         variance = self.noise_var / len(values) + self.misfit_var
         seen.level, ones = y, np.ones_like(shape)
         seen.sums *= KEPT
@@ -269,9 +269,9 @@ def shapes_at(steps: Array) -> Array:
 
 
 @cache
-def shapes_between(low: int, high: int) -> Array:
-    """Return the mean of each shape over the steps after ``low``, up to ``high``."""
-    count = min(high - low, 64)
+def shapes_between(low: int, high: int, reports: int) -> Array:
+    """Return the mean of each shape over the steps after ``low`` that are reported, up to ``high``."""
+    count = min(high - low, reports, 64)
     found: Array = shapes(high - (high - low) * np.arange(count) / count).mean(axis=1)
     return found
 

@@ -49,9 +49,10 @@ def saturating(end: float, tau: float) -> Score:
     return lambda step: end * (1 - math.exp(-step / tau))
 
 
-def test_a_curve_that_goes_on_is_forecast_to() -> None:
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_curve_that_goes_on_is_forecast_to(every: int) -> None:
     trained = Trained()
-    trained.train(9, power(0.3), 16)
+    trained.train(9, power(0.3), 16, every)
     assert trained.forecast(9, 128) == pytest.approx(power(0.3)(128), abs=0.05)
 
 

@@ -72,15 +72,24 @@ def trial(curve: list[tuple[int, float]]) -> TrialRecord:
     return TrialRecord(0, {}, curve=curve)
 
 
-def test_a_curve_has_one_finite_value_a_step() -> None:
-    nan = math.nan
-    curve, stride = curve_of(
-        trial([(1, nan), (2, 0.2), (3, 0.3), (2, 0.25), (3, 0.35), (5, nan), (6, 0.6)]),
-        Scale(0.0, 1.0, 1.0),
-    )
-    # Steps 2 and 3 were trained twice, 4 was not reported, 1 and 5 were not finite.
-    assert curve == (0.25, 0.25, 0.35, 0.35, 0.35, 0.6)
-    assert stride == 1
+@pytest.mark.parametrize(
+    ("reports", "values", "stride"),
+    [
+        # Steps 2 and 3 were trained twice, 1 and 4 were not finite.
+        (
+            [(1, math.nan), (2, 0.2), (3, 0.3), (2, 0.25), (3, 0.35), (4, math.nan), (5, 0.6)],
+            (0.25, 0.25, 0.35, 0.35, 0.6),
+            1.0,
+        ),
+        ([(10, 0.1), (20, 0.3), (30, 0.4)], (0.1, 0.3, 0.4), 10.0),
+        ([(step, math.nan) for step in range(3)], (), 1.0),
+    ],
+    ids=["every step", "every tenth", "none"],
+)
+def test_a_curve_has_one_finite_value_a_report(
+    reports: list[tuple[int, float]], values: tuple[float, ...], stride: float
+) -> None:
+    assert curve_of(trial(reports), Scale(0.0, 1.0, 1.0)) == (values, stride)
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_last_value() -> None:
