@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,9 +18,6 @@ from gpusched.core.decisions import (
 from gpusched.core.exits import SENSELESS_REPORTS
 
 __all__ = ["NOTHING", "BadOption", "HalvingOptions", "Options", "Policy", "TrialView"]
-
-#: Longer curves are thinned to at most this many values before they are extrapolated.
-MAX_CURVE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,5 +133,4 @@ def curve_of(trial: TrialView, scale: Scale) -> tuple[tuple[float, ...], float]:
         if value == value:
             known = value
         found.append(scale.of_metric(known))
-    kept = found[:: -math.ceil(len(found) / MAX_CURVE)][::-1]
-    return tuple(kept), trial.furthest_step / len(kept)
+    return tuple(found), trial.furthest_step / len(found)

@@ -10,7 +10,7 @@ import pytest
 
 from gpusched.core.trial import TrialRecord
 from gpusched.policies import pop
-from gpusched.policies.base import MAX_CURVE, Scale, curve_of
+from gpusched.policies.base import Scale, curve_of
 from gpusched.policies.pop import Known
 
 
@@ -90,12 +90,3 @@ def test_a_curve_has_one_finite_value_a_report(
     reports: list[tuple[int, float]], values: tuple[float, ...], stride: float
 ) -> None:
     assert curve_of(trial(reports), Scale(0.0, 1.0, 1.0)) == (values, stride)
-
-
-def test_a_long_curve_is_thinned_and_keeps_its_last_value() -> None:
-    curve, stride = curve_of(
-        trial([(step, step / 1000) for step in range(1, 1001)]), Scale(0.0, 1.0, 1.0)
-    )
-    assert stride == 4
-    assert len(curve) == 250 <= MAX_CURVE
-    assert (curve[0], curve[-1]) == (0.004, 1.0)
