@@ -167,6 +167,8 @@ class TrialCurves:
 
     def __init__(self, seen: Sequence[SeenTrial], best: float | None = None) -> None:
         self.seen = {one.trial: one for one in seen}
+        #: The longest that the script has trained a trial before it ended by itself; None: it has not.
+        self.length = max((t.last_step for t in seen if t.ending == "finished"), default=None)
         self.model = foresight_curves.Curves()
         curves = {one.trial: list(one.curve.items()) for one in seen}
         self.model.read(curves, best)
@@ -220,8 +222,11 @@ class Future:
 
     def _continued(self, donor: SeenTrial, shift: float, random: Generator) -> SimulatedCurve:
         """Return the donor's curve, moved by ``shift``, and how it continues."""
-        ending = donor.ending or "finished"
-        length = donor.last_step if donor.ending else None
+        ending, length = donor.ending or "finished", self.curves.length
+        if donor.ending:
+            length = donor.last_step
+        elif length is not None and length < donor.last_step:
+            length = None
         path = _Path(self.curves, donor, shift, random)
         score = path.score if donor.trial in self.curves.fits else lambda step: math.nan
         return SimulatedCurve(score, lambda step: donor.step_s, length, ending, donor.stride)

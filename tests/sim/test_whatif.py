@@ -301,6 +301,14 @@ def test_a_new_configuration_differs_from_those_seen_though_no_two_report_at_the
         assert seen_scores.isdisjoint(map(newcomer.metric, strides)), "a copy of one seen"
 
 
+def test_a_trial_ends_where_the_script_has_ended_others():
+    """A plain loop of 12 epochs tells nobody its length: trials were forecast to train on until the deadline."""
+    ended = [seen(n, rising(0.5, steps), ending="finished") for n, steps in enumerate((9, 12))]
+    curves = TrialCurves([*ended, *(seen(n, rising(0.5, n)) for n in (5, 12, 20))])
+    lengths = [Future(curves, [1, 1]).curve(n).length for n in (0, 1, 5, 12, 20)]
+    assert lengths == [9, 12, 12, 12, None]
+
+
 def test_failures_and_divergence_are_drawn_like_the_rest():
     curves = TrialCurves(
         [*(seen(n, rising(0.5, 12)) for n in range(3)), seen(3, [], ending="failed")]
