@@ -25,7 +25,7 @@ from gpusched.core.trial import NEVER
 
 Array = NDArray[Any]
 
-#: Scales of the shapes, in steps.
+#: Scales of the shapes, in reports.
 SCALES: Array = 2.0 ** np.arange(0, 13)
 #: The logarithm of how likely each shape is; the scales of a family are equally likely.
 LIKELY: Array = np.log(np.repeat([0.3 / 13, *[0.15 / 13] * 4, 0.1 / 9], [*[13] * 5, 9]))
@@ -47,7 +47,7 @@ def shapes(steps: Array) -> Array:
     return np.concatenate(families)
 
 
-#: Steps at which curves are looked at, two an octave; later looks count for more.
+#: Reports at which curves are looked at, two an octave; later looks count for more.
 LOOKS: tuple[int, ...] = tuple(sorted({2**p for p in range(1, 40)} | {3 * 2**p for p in range(39)}))
 #: What is expected of a curve, in shares of the scale: amplitude, its deviation, the start's deviation.
 AMPLITUDE, WIDE, START = 0.5, 0.4, 0.3
@@ -97,6 +97,8 @@ class Curves:
 
     def __init__(self) -> None:
         self.sign = 1.0
+        #: Steps that a report stands for: shapes are over reports, as a step may be an iteration.
+        self.stride = 0
         self.seen: dict[int, SeenCurve] = {}
         #: The best possible score, known or guessed; a usual first score; and how far apart they are.
         self.ceiling, self.usual, self.range = math.inf, 0.0, 1.0
@@ -112,6 +114,7 @@ class Curves:
     def look(self, trial: TrialView, sign: float) -> bool:
         """Take in a report; True if the trial has come to its next look."""
         self.sign = sign
+        self.stride = self.stride or trial.stride
         if trial.score > NEVER:
             score = _bounded(trial.score)
             self._low, self._high = min(self._low, score), max(self._high, score)
@@ -119,13 +122,17 @@ class Curves:
                 self._first_scores.append(score)
                 self._guess()
         seen = self.seen.setdefault(trial.id, SeenCurve())
-        if bisect_right(LOOKS, trial.step) <= bisect_right(LOOKS, seen.step):
+        if self._looks(trial.step) <= self._looks(seen.step):
             return False  # a relaunch begins before the last look
         # A step that was trained twice counts with both metrics.
         late = takewhile(lambda report: report[0] > seen.step, reversed(trial.curve))
         window = [metric * sign for step, metric in late if step <= trial.step]
         self._look(seen, trial.step, window[::-1])
         return True
+
+    def _looks(self, step: int) -> int:
+        """Count the looks up to a step."""
+        return bisect_right(LOOKS, step / self.stride)
 
     def _guess(self) -> None:
         """Guess the best possible score where it is not known, and the scale."""
@@ -155,6 +162,7 @@ class Curves:
     def read(self, curves: Mapping[int, Sequence[tuple[int, float]]], best: float | None) -> None:
         """Look at whole curves of steps and scores, to their last steps. ``best``: the best possible score."""
         self._given, self._first_scores = best, []
+        self.stride = min(curve[0][0] for curve in curves.values() if curve)
         for curve in curves.values():
             scores = [_bounded(score) for _, score in curve if math.isfinite(score)]
             self._low, self._high = min([self._low, *scores]), max([self._high, *scores])
@@ -165,7 +173,7 @@ class Curves:
             window: list[float] = []
             for n, (step, score) in enumerate(curve, 1):
                 window.append(score)
-                is_due = bisect_right(LOOKS, step) > bisect_right(LOOKS, seen.step)
+                is_due = self._looks(step) > self._looks(seen.step)
                 if is_due or (n == len(curve) and step > seen.step):
                     self._look(seen, step, window)
                     window = []
@@ -179,7 +187,8 @@ class Curves:
             return
         for (a, b), (_, c) in pairwise(pairwise(values[-6:])):
             self._noise.add((b - 0.5 * (a + c)) ** 2 / 1.5)
-        y, shape = sum(values) / len(values), shapes_between(low, step, len(window))
+        y = sum(values) / len(values)
+        shape = shapes_between(low / self.stride, step / self.stride, len(window))
         variance = self.noise_var / len(values) + self.misfit_var
         seen.level, ones = y, np.ones_like(shape)
         seen.sums *= KEPT
@@ -228,7 +237,7 @@ class Curves:
             found: Array = np.einsum("nm,...nm->...n", weight, by_shape)
             return found
 
-        shape = shapes_at(ends)
+        shape = shapes_at(ends / self.stride)
         score = np.minimum(start + height * shape, self.bound)
         mean = mixed(score)
         off = score - mean[:, None]
@@ -269,9 +278,9 @@ def shapes_at(steps: Array) -> Array:
 
 
 @cache
-def shapes_between(low: int, high: int, reports: int) -> Array:
-    """Return the mean of each shape over the steps after ``low`` that are reported, up to ``high``."""
-    count = min(high - low, reports, 64)
+def shapes_between(low: float, high: float, reports: int) -> Array:
+    """Return the mean of each shape over so many reports after ``low``, up to ``high``."""
+    count = min(reports, 64)
     found: Array = shapes(high - (high - low) * np.arange(count) / count).mean(axis=1)
     return found
 

@@ -264,7 +264,8 @@ class _Path:
 
     def _smooth(self, step: int) -> float:
         shape, start, height = self._course
-        place = min(math.log2(step) * FINE, len(TABLE) - 1.001)
+        reports = max(1.0, step / self._curves.model.stride)
+        place = min(math.log2(reports) * FINE, len(TABLE) - 1.001)
         below = int(place)
         low, high = float(TABLE[below, shape]), float(TABLE[below + 1, shape])
         return start + height * (low + (place - below) * (high - low))

@@ -27,7 +27,7 @@ class Trained:
         trial = self.trials.setdefault(trial_id, TrialRecord(trial_id, {}))
         for step in range(trial.step + every, steps + 1, every):
             value = metric(step)
-            trial.step = step
+            trial.step, trial.stride = step, every
             trial.score = NEVER if math.isnan(value) else value * self.sign
             trial.curve.append((step, value))
             self.curves.look(trial, self.sign)
@@ -49,11 +49,13 @@ def saturating(end: float, tau: float) -> Score:
     return lambda step: end * (1 - math.exp(-step / tau))
 
 
-@pytest.mark.parametrize("every", [1, 4])
-def test_a_curve_that_goes_on_is_forecast_to(every: int) -> None:
+def test_a_curve_that_goes_on_is_forecast_to() -> None:
     trained = Trained()
-    trained.train(9, power(0.3), 16, every)
+    trained.train(9, power(0.3), 16)
     assert trained.forecast(9, 128) == pytest.approx(power(0.3)(128), abs=0.05)
+    iterations = Trained()
+    iterations.train(9, lambda step: power(0.3)(step // 5000), 80_000, every=5000)
+    assert iterations.forecast(9, 640_000) == trained.forecast(9, 128), "a report is a report"
 
 
 def test_a_curve_that_is_fast_first_and_goes_on_slowly_is_forecast_to_go_on() -> None:
