@@ -166,14 +166,12 @@ class Pool:
 
     def occupy(self, run: Run, now: float) -> None:
         """Raises AssertionError if one of the run's devices is in use or not clean."""
-        names, on = run.devices, self._on
-        if not on.keys().isdisjoint(names):
-            name = next(name for name in names if name in on)
-            raise AssertionError(f"{run}: {name} is in use by {on[name]}")
-        if self.clean_at(names) > now:
-            name = next(name for name in names if self._clean_at[name] > now)
-            raise AssertionError(f"{run}: {name} is not clean yet")
-        on.update(dict.fromkeys(names, run))
+        for name in run.devices:
+            if name in self._on:
+                raise AssertionError(f"{run}: {name} is in use by {self._on[name]}")
+            if self._clean_at[name] > now:
+                raise AssertionError(f"{run}: {name} is not clean yet")
+            self._on[name] = run
 
     def soil(self, names: Sequence[str], until: float) -> None:
         """Have devices without a run become clean at a later time."""
@@ -189,8 +187,6 @@ class Pool:
 
     def clean(self, names: tuple[str, ...], now: float) -> tuple[str, ...]:
         """Return the devices that are clean and unused."""
-        if self._on.keys().isdisjoint(names) and self.clean_at(names) <= now:
-            return names
         return tuple(name for name in names if self.is_clean(name, now))
 
     def is_clean(self, name: str, now: float) -> bool:

@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import signal
 import statistics
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, fields
@@ -55,7 +54,6 @@ class Result:
     device_s: float
     ended_at_s: float
     time_to_target_s: float | None
-    wall_s: float
     history: tuple[tuple[float, float], ...] = field(repr=False)
 
     def line(self) -> dict[str, Any]:
@@ -64,10 +62,8 @@ class Result:
 
 def start(driver: Driver, executor: SimExecutor) -> None:
     """Tell the experiment that it has begun, as the daemon does."""
-    devices = executor.inventory()
-    islands = {device.id: device.island for device in devices}
-    ids = tuple(device.id for device in devices)
-    driver.handle([DevicesJoined(at=0.0, devices=ids, islands=islands)])
+    ids = tuple(device.id for device in executor.inventory())
+    driver.handle([DevicesJoined(at=0.0, devices=ids)])
 
 
 def simulate(setup: Setup, *, observer: Observer | None = None, check: bool = False) -> Result:
@@ -84,7 +80,6 @@ def run(
     check: bool = False,
 ) -> tuple[Experiment, Result]:
     """Run the search of this recipe to its end."""
-    began = time.perf_counter()
     search, executor = experiment(setup, of), setup.machine()
     trials = search.state.trials
     suggester = ChildSuggester(of, trials, is_patient=True) if of.has_memory else None
@@ -97,10 +92,10 @@ def run(
         gc.enable()
         if suggester is not None:
             suggester.close()
-    return search, result(setup, search, executor, time.perf_counter() - began)
+    return search, result(setup, search, executor)
 
 
-def result(setup: Setup, search: Experiment, executor: SimExecutor, wall_s: float) -> Result:
+def result(setup: Setup, search: Experiment, executor: SimExecutor) -> Result:
     state = search.state
     best = state.best
     reached = (at for at, metric in executor.improvements if state.rules.is_reached_by(metric))
@@ -121,7 +116,6 @@ def result(setup: Setup, search: Experiment, executor: SimExecutor, wall_s: floa
         device_s=executor.device_s,
         ended_at_s=state.now,
         time_to_target_s=next(reached, None),
-        wall_s=wall_s,
         history=tuple(executor.improvements),
     )
 

@@ -171,13 +171,6 @@ def test_a_resize_that_lost_a_reserved_device_takes_the_size_below() -> None:
     script.released("d0").expect(launch(0, 2, "d0", "d2"))
 
 
-def test_more_reserved_than_what_is_left_allows() -> None:
-    script = grown(1, 4, sizes=(1, 4)).decides(Resize(0, 4)).report(0, 0.4).drop()
-    script.quarantined("d3").expect_nothing()
-    script.exited(0, saved=2).expect(ConfirmRelease(("d0",)), launch(0, 2, "d1"))
-    assert script.state.devices.free == {"d2"}
-
-
 # ---------------------------------------------------------------- readmission, and none left
 
 

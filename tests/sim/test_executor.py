@@ -140,18 +140,6 @@ def test_reconcile_tells_what_a_new_driver_has_missed():
     assert told(events(executor, 1)[0]) == ("report", 2.0, 2)  # trial 0 just goes on
 
 
-def test_reconcile_tells_of_every_report_that_was_not_journaled():
-    """Several may have been answered before the journal was synced: the daemon answers a "go on" at once."""
-    executor = machine(1)
-    launch(executor, 0, ("sim:0",))
-    events(executor, 4)  # up, and three reports
-    found = executor.reconcile([LiveTrial(0, 1, ("sim:0",), last_seq=1)])
-    assert [told(event) for event in found] == [("report", 3.0, 2), ("report", 3.0, 3)]
-    assert [event.seq for event in found] == [2, 3]
-    assert [event.metric for event in found] == [2.0, 3.0]
-    assert told(events(executor, 1)[0]) == ("report", 4.0, 4)  # and it just goes on
-
-
 # ---------------------------------------------------------------- the contract of all executors
 
 
