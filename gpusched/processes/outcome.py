@@ -56,6 +56,7 @@ _OF_CUDAS_START = re.compile(
     r"Found no NVIDIA driver"
 )
 _RANK = re.compile(r"rank (\d+): ")
+_FROM_OUTSIDE = re.compile(r"(rank \d+: )?killed by SIG(KILL from outside|TERM)")
 _OF_A_FULL_DISK = re.compile(
     r"No space left on device|Disk quota exceeded|workers are out of shared memory"
 )
@@ -204,6 +205,8 @@ def blame(
         }[kind]
         return Blamed("failed", f"{said}\n{error}")
     first, told = error.partition("\n")[0], _told(error)
+    if _FROM_OUTSIDE.fullmatch(first):
+        return Blamed("lost", error)
     if (disk := _OF_A_FULL_DISK.search(told)) is not None:
         what, cure = "a disk", ""
         if _OF_SHARED_MEMORY.search(told):
