@@ -27,7 +27,7 @@ from gpusched.devices.base import (
 )
 from gpusched.devices.helper import Driver, World
 from gpusched.devices.leases import Leases, lease_folder, lease_holder
-from gpusched.devices.machine import choose, islands, place
+from gpusched.devices.machine import choose, islands, place, visible
 from gpusched.devices.nvml import Gpu, Machine
 from gpusched.devices.release import IDLE_LIMIT_BYTES, UNSEEN_LIMIT_BYTES, Processes
 from gpusched.devices.unit import SHARE, Board, Doing, Unit, keep_idle, kept_idle, units_of
@@ -108,7 +108,7 @@ class CudaDevices:
 
     def _known_units(self, ids: Sequence[str], may_be_left: bool) -> list[Unit]:
         """Return the devices of a search that is resumed, in the journal's order."""
-        gpus = {gpu.uuid: gpu for gpu in self._machine.gpus}
+        gpus = {gpu.uuid: gpu for gpu in visible(self._machine.gpus)}
         made: dict[str, Unit] = {}
         for uuid, shares in Counter(name.partition(SHARE)[0] for name in ids).items():
             gpu = gpus.get(uuid, Gpu(uuid, name=""))
@@ -141,7 +141,7 @@ class CudaDevices:
         self._units |= {unit.id: unit for unit in units}
         boards = dict.fromkeys(unit.board for unit in self._units.values())
         self._driver.boards = [b for b in boards if b.gpu.is_shown and not b.gpu.mig]
-        self._take_leases(units)
+        self._take_leases([unit for unit in units if unit.gpu.is_shown])
         self._read_first(units)
         for unit in units:
             self._judge_first(unit)

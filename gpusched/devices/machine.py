@@ -53,6 +53,15 @@ def choose(
     return [gpu for gpu in pool if gpu not in small], notes
 
 
+def visible(machine: Sequence[Gpu]) -> list[Gpu]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves a search that is resumed; one that it names may be gone."""
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if names is None:
+        return list(machine)
+    found = (_find(machine, item.strip()) for item in names.split(","))
+    return [gpu for gpu in found if isinstance(gpu, Gpu)]
+
+
 def _named(gpus: Sequence[Gpu], text: str, where: str, inside: str) -> list[Gpu]:
     found: list[Gpu] = []
     problems: list[str] = []

@@ -37,8 +37,8 @@ class Board:
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
-        # Of a GPU that the driver does not show to a search that is resumed, the UUID alone is known.
-        self.gone = "" if gpu.is_shown else "the driver does not show it"
+        # Of a GPU that is not shown to a search that is resumed, the UUID alone is known.
+        self.gone = "" if gpu.is_shown else "the driver or CUDA_VISIBLE_DEVICES hides it"
         if gpu.mig:
             off = f"`sudo nvidia-smi -i {gpu.index} -mig 0` switches MIG off"
             self.gone = f"MIG has cut it into slices, which gpusched does not use ({off})"

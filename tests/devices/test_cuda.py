@@ -116,7 +116,7 @@ def test_a_resumed_search_finds_its_devices_again(make_box: MakeBox) -> None:
     first, second = devices.open()
     assert [first.id, second.id] == names
     assert first.usable
-    assert second.why_not == f"{gone.uuid}: the driver does not show it"
+    assert second.why_not == f"{gone.uuid}: the driver or CUDA_VISIBLE_DEVICES hides it"
     assert devices.released([second.id], 3) is None
     assert devices.faults() == ()
     box.gpus.insert(0, gone)
@@ -139,6 +139,19 @@ def test_a_search_that_is_resumed_on_another_machine_takes_its_gpus(make_box: Ma
     found = devices.open()
     assert [device.id for device in found[2:]] == [board.uuid for board in box.gpus[:2]]
     assert [device.usable for device in found] == [False] * 2 + [True] * 2, "as many as it had"
+
+
+def test_a_resume_keeps_to_the_gpus_that_its_shell_leaves(
+    make_box: MakeBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A colleague has been given the other one since, and has not begun yet."""
+    box = make_box(gpu(0), gpu(1))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,7")
+    devices = box.devices(known=[board.uuid for board in box.gpus])
+    assert [device.usable for device in devices.open()] == [False, True]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    (other,) = box.devices(experiment=box.home / "other").open()
+    assert other.usable, "its lease is left to another search, too"
 
 
 def test_a_search_whose_gpus_others_have_taken_is_resumed_on_others(
