@@ -100,5 +100,7 @@ def _point_to(link: Path, folder: Path) -> None:
     aside = link.with_name(f".{link.name}.tmp")
     aside.unlink(missing_ok=True)
     aside.symlink_to(folder.relative_to(link.parent))
+    if link.is_dir() and not link.is_symlink():  # of a copy that followed links, as scp -r does
+        link.rename(folder.with_name(".followed"))
     aside.replace(link)
     sync(link.parent)

@@ -283,7 +283,8 @@ def _listen(path: Path) -> socket.socket:
             listener.bind(address)
     except OSError as problem:
         listener.close()
-        raise GpuschedError(f"{path}: cannot listen there: {problem.strerror}") from problem
+        why = f"{path}: cannot listen there: {problem.strerror}"
+        raise GpuschedError(f"{why}; --dir names a folder on another disk") from problem
     listener.listen(512)
     listener.setblocking(False)
     return listener

@@ -79,13 +79,21 @@ def test_without_a_checkpoint_the_old_best_stays(paths: ExperimentPaths) -> None
     assert json.loads((paths.best / "metric.json").read_text())["trial"] == 1
 
 
-def test_leftovers_of_a_crash_are_no_hindrance(paths: ExperimentPaths) -> None:
+def test_leftovers_of_a_crash_or_of_a_copy_are_no_hindrance(paths: ExperimentPaths) -> None:
     checkpoint(paths, 1, 5)
     (paths.bests / ".1.tmp" / "checkpoint").mkdir(parents=True)
     (paths.best.with_name(".best.tmp")).symlink_to("nowhere")
     assert keep(paths, 1, 5)
     assert (paths.best / "checkpoint" / "state.pt").exists()
     assert [entry.name for entry in paths.bests.iterdir()] == ["1"]
+    # ``scp -r``, ``zip -r``: on the other machine the link is a folder.
+    shutil.copytree(paths.best.resolve(), copy := paths.root / "copy")
+    paths.best.unlink()
+    copy.rename(paths.best)
+    checkpoint(paths, 2, 7)
+    assert keep(paths, 2, 7)
+    assert paths.best.is_symlink()
+    assert [entry.name for entry in paths.bests.iterdir()] == ["2"]
 
 
 class Keeper(LiveExecutor):
