@@ -21,7 +21,7 @@ from gpusched import failpoints
 from gpusched.core.events import Event, LimitsMoved
 from gpusched.daemon import resuming
 from gpusched.daemon.clients import Clients
-from gpusched.daemon.provenance import Edits, recorded
+from gpusched.daemon.provenance import Edits, recipe_edits, recorded
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
 from gpusched.driver.assemble import Assembled, Beginning, ExperimentClock, assemble, read_recipe
 from gpusched.driver.loop import Driver, replay
@@ -148,6 +148,8 @@ class Daemon:
     def _start(self) -> None:
         inventory = self.executor.inventory()
         if self._is_resume and self.experiment.state.devices.total:
+            for text in recipe_edits(self.paths):
+                self._tell_starter({"say": text})
             there = {device.id for device in inventory}
             for slot in self.experiment.state.devices.slots.values():
                 if slot.reason and slot.id in there:
@@ -270,7 +272,7 @@ class Daemon:
     def _on_signal(self, number: int, _frame: object) -> None:
         """Ask at once, between two steps of the interpreter: requests that come later stay behind the signal."""
         name = signal.Signals(number).name
-        self._notes.append(f"the daemon got {name}, by a 'kill' or as the machine was shut down")
+        self._notes.append(f"the daemon got {name}, by a 'kill', a logout or a shutdown")
         self._signals = max(self._signals, bool(self.experiment.state.stopping)) + 1
         self.clients.ask(("stop", "cancel", "kill")[min(self._signals, 3) - 1])
 

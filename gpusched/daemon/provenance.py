@@ -21,14 +21,12 @@ PACKAGES = ("torch", "torchvision", "numpy", "transformers", "lightning", "accel
 
 def record(paths: ExperimentPaths, script: Path, recipe: Path | None) -> None:
     """Write ``code.json``; ``recipe``: the recipe's file."""
-    known: dict[str, Any] = {"packages": {}}
+    known: dict[str, Any] = {"packages": {}, "script_crc32": _crc32(script)}
     if recipe is not None:
-        known["recipe"] = str(recipe.absolute())
+        known |= {"recipe": str(recipe.absolute()), "recipe_crc32": _crc32(recipe)}
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             known["packages"][name] = metadata.version(name)
-    with suppress(OSError):
-        known["script_crc32"] = zlib.crc32(script.read_bytes())
     with suppress(OSError, subprocess.SubprocessError):
         known["commit"] = _git(script.parent, "rev-parse", "HEAD")
         changed = _git(script.parent, "status", "--porcelain", "--untracked-files=no")
@@ -49,6 +47,17 @@ def in_words(known: dict[str, Any]) -> str:
         changes = "" if known.get("is_committed") else " with uncommitted changes"
         words.insert(0, f"commit {commit[:10]}{changes}")
     return ", ".join(words)
+
+
+def recipe_edits(paths: ExperimentPaths) -> list[str]:
+    """Return a remark where the recipe's file is another than at the start: the search continues as it began."""
+    known = recorded(paths)
+    crc32 = _crc32(file := Path(known.get("recipe", "")))
+    if crc32 in (None, known.get("recipe_crc32", crc32)):
+        return []
+    return [
+        f"{file} was edited, but this search continues as it began; 'gpusched run' begins one with the edits"
+    ]
 
 
 class Edits:
@@ -84,6 +93,13 @@ class Edits:
                 self._known[file] = now_ns, zlib.crc32(file.read_bytes())
                 return crc32 not in (None, self._known[file][1])
         return False
+
+
+def _crc32(file: Path) -> int | None:
+    try:
+        return zlib.crc32(file.read_bytes())
+    except OSError:
+        return None
 
 
 def _git(folder: Path, *words: str) -> str:

@@ -64,6 +64,18 @@ def test_without_git_the_packages_are_told(
     assert provenance.in_words(provenance.recorded(paths)) == ""
 
 
+def test_a_resume_tells_of_an_edited_recipe(paths: ExperimentPaths, script: Path) -> None:
+    """People edit the recipe of a search that failed, and resume it: nothing said that this changes nothing."""
+    recipe = script.with_name("recipe.yaml")
+    recipe.write_text("deadline: 1h\n")
+    provenance.record(paths, script, recipe)
+    assert provenance.recipe_edits(paths) == []
+    recipe.write_text("deadline: 2h\n")
+    assert "this search continues as it began" in provenance.recipe_edits(paths)[0]
+    recipe.unlink()
+    assert provenance.recipe_edits(paths) == []
+
+
 def test_an_edit_during_the_search_is_told_once(paths: ExperimentPaths, script: Path) -> None:
     provenance.record(paths, script, None)
     edits = provenance.Edits(paths, script)
