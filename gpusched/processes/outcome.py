@@ -46,6 +46,7 @@ _OF_THE_HARDWARE = re.compile(
     r"""
       uncorrectable\ (ECC|NVLink)\ error        # cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable
     | hardware\ error                           # cudaErrorContained
+    | CUDA\ error:\ unknown\ error              # of the driver, as after a suspend of the machine
     | CUDA-capable\ device\(s\)\ is/are\ busy\ or\ unavailable
     | fallen\ off\ the\ bus
     """,

@@ -286,9 +286,10 @@ def test_which_errors_a_lost_gpu_may_have_caused() -> None:
 
 
 def test_an_error_of_the_hardware_is_not_the_trials() -> None:
-    blamed = blame("rank 1: RuntimeError: CUDA error: uncorrectable ECC error encountered", 2)
-    assert (blamed.outcome, blamed.rank) == ("lost", 1)
-    assert blamed.error.startswith("its GPU is to blame, not the trial")
+    for met in ("uncorrectable ECC error encountered", "unknown error\nCUDA kernel errors"):
+        blamed = blame(f"rank 1: RuntimeError: CUDA error: {met}", 2)
+        assert (blamed.outcome, blamed.rank) == ("lost", 1)
+        assert blamed.error.startswith("its GPU is to blame, not the trial")
     for killed in ("rank 1: killed by SIGKILL from outside", "killed by SIGTERM"):
         assert blame(killed, 2).outcome == "lost", "a kill, or a guard of the machine's memory"
     for failed in ("ValueError: x", "rank 1: killed by SIGSEGV"):
