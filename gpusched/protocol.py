@@ -77,8 +77,8 @@ class Report(Frame, tag="report"):
     length: Count | None = field(default=None, name="l")
 
     def metric(self, name: str) -> float | None:
-        """The metric of this name; None where the value is not finite. Raises KeyError for an unknown name."""
-        value = self.metrics[name]
+        """The metric of this name; None where the value is not finite, or not there."""
+        value = self.metrics.get(name, "nan")
         return None if isinstance(value, str) else float(value)
 
 

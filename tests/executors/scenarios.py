@@ -192,7 +192,6 @@ def speak_nonsense() -> None:
     for frame in (hello, *HPARAMS["frames"]):
         line.sendall((frame if isinstance(frame, str) else json.dumps(frame)).encode() + b"\n")
     note("answer", line.recv(4096).decode())
-    time.sleep(HPARAMS.get("then_sleep_s", 0))
 
 
 def stuck_rank() -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor as Helper
-from contextlib import suppress
 from functools import partial
 
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
@@ -191,10 +190,9 @@ class ClusterExecutor(LiveExecutor):
         """Yield what the files of an incarnation say and its node has not: reports, and a newer checkpoint."""
         paths, now = self._paths.trial(live.trial), self.now()
         for report in reports_after(paths.reports, live.last_seq):
-            with suppress(KeyError):
+            if report.incarnation == live.incarnation:
                 metric = report.metric(self._setting.recipe.metric)
-                if report.incarnation == live.incarnation:
-                    yield Reported(at=now, trial=live.trial, report=report, metric=metric)
+                yield Reported(at=now, trial=live.trial, report=report, metric=metric)
         step = paths.newest_checkpoint()
         if step > live.saved_step:
             yield CheckpointSaved(

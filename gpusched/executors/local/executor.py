@@ -272,8 +272,6 @@ class TorchrunExecutor(LiveExecutor):
         incarnation.hang_up()
         del self.shared.current[incarnation.trial]
         self._devices.drain(names)
-        if incarnation.fault is not None:
-            ending = incarnation.exited("failed", incarnation.fault)
         ending.at = self.now()
         self._events.append(ending)
 

@@ -79,8 +79,6 @@ class Incarnation:
     #: Stop that was asked for: its grace, and whether the ranks first write down where they hang.
     stop_grace_s: float | None = None
     stacks: bool = False
-    #: Reason why the trial fails, whatever its processes say.
-    fault: str | None = None
     is_up: bool = False
     rank_peer: Peer | None = None
     shim_peer: Peer | None = None
@@ -171,29 +169,13 @@ class Incarnation:
             return
         if report.seq > self.last_seq + 1:
             self._catch_up(before=report.seq)
-        if self._report(report):
-            self.awaiting = report.seq
-        else:
-            peer.send(Answer(report.seq, "leave"))
+        self._report(report)
+        self.awaiting = report.seq
 
-    def _report(self, report: Report) -> bool:
-        """False where the report cannot stand; the trial fails then."""
-        shared = self.shared
-        if self.fault is not None:
-            return False
-        wanted = shared.setting.recipe.metric
-        try:
-            metric = report.metric(wanted)
-        except KeyError:
-            has = f" (it has {', '.join(map(repr, report.metrics))})" if report.metrics else ""
-            self.fault = f"it sent a report without a number for {wanted!r}, by which the recipe searches{has}"
-            self.kill(0.0)
-            return False
-        self.last_seq = report.seq
-        report.incarnation = self.number
-        now = shared.timers.now()
+    def _report(self, report: Report) -> None:
+        shared, self.last_seq, report.incarnation = self.shared, report.seq, self.number
+        now, metric = shared.timers.now(), report.metric(shared.setting.recipe.metric)
         shared.emit(Reported(at=now, trial=self.trial, report=report, metric=metric))
-        return True
 
     def _reply_to(self, seq: int) -> Answer:
         """Word the answer to a report: what was asked for, or to continue."""
@@ -222,9 +204,8 @@ class Incarnation:
     def _catch_up(self, before: float = float("inf")) -> None:
         """Take the reports that did not come in from the trial's own file; a node that was given up may write there."""
         for report in reports_after(self.paths.reports, self.last_seq):
-            is_missing = report.seq < before and report.incarnation >= self.number
-            if is_missing and not self._report(report):
-                return
+            if report.seq < before and report.incarnation >= self.number:
+                self._report(report)
 
     def _saved(self, step: int, save_s: float, size_bytes: int) -> None:
         self.saved_step = step
