@@ -8,7 +8,6 @@ second one cancels. SIGHUP means nothing: a closed terminal ends nothing.
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import signal
@@ -294,9 +293,6 @@ class Daemon:
         if now < self._next_look_at:
             return
         self._next_look_at = now + FENCE_EVERY_S
-        # A full collection stops the loop for 40 ms at 4,000 trials: what has lived until now is not looked at again.
-        gc.collect(1)
-        gc.freeze()
         self.epoch.check()
         self._loggers.look()
         if (edited := self._edits.look()) is not None:
