@@ -246,6 +246,6 @@ def gc(args: argparse.Namespace) -> int:
     told = f"removed {found}" if removes else f"not removed: {found}; --yes removes them"
     could_continue = state.finished and any(t.cut_atoms is not None for t in state.trials.values())
     if could_continue and not removes:
-        told += ", after which 'gpusched resume' continues the best trial alone"
+        told += ", after which 'gpusched resume' continues none of its trials"
     data = {"checkpoints": [*map(str, victims)], "bytes": size_bytes, "removed": removes}
     return common.tell(args, data, told if victims else "nothing to remove")

@@ -23,7 +23,7 @@ from gpusched.daemon.clients import moved_deadline, standing
 from gpusched.devices.base import Device
 from gpusched.driver.assemble import Assembled, Beginning
 from gpusched.errors import InputError
-from gpusched.executors.best import give_back, keep_best
+from gpusched.executors.best import keep_best
 from gpusched.folder.files import write_durably
 from gpusched.text import count
 
@@ -76,12 +76,9 @@ def changed(assembled: Assembled, wish: Wish, now: float) -> LimitsMoved:
 
 def reopened(assembled: Assembled, wish: Wish, began: Beginning) -> LimitsMoved:
     """Return the event of a search that continues after its end. Raises InputError where it cannot."""
-    state, paths = assembled.experiment.state, assembled.paths
+    state = assembled.experiment.state
     limits = _limits(assembled, wish, state.now)
     require_reopenable(assembled, wish)
-    best = state.best
-    if best is not None and state.trials[best.trial].cut_atoms is not None:
-        give_back(paths, best.trial, best.step)
     checkpoints = {str(trial.id): step for trial, step in _checkpoints(assembled) if step}
     return LimitsMoved(at=state.now, checkpoints=checkpoints, began=asdict(began), **limits)
 
@@ -149,10 +146,6 @@ def _require_open_target(assembled: Assembled, target: float | None) -> None:
 
 def _checkpoints(assembled: Assembled) -> Iterator[tuple[TrialRecord, int]]:
     """Yield each trial that only the end stopped, with the step of its newest checkpoint on disk (0: none)."""
-    state, paths = assembled.experiment.state, assembled.paths
-    for trial in state.trials.values():
+    for trial in assembled.experiment.state.trials.values():
         if trial.cut_atoms is not None:
-            step = paths.trial(trial.id).newest_checkpoint()
-            if not step and state.best is not None and state.best.trial == trial.id:
-                step = state.best.step if (paths.best / "checkpoint").is_dir() else 0
-            yield trial, step
+            yield trial, assembled.paths.trial(trial.id).newest_checkpoint()

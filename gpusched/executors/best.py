@@ -62,19 +62,6 @@ def keep_best(
     return True
 
 
-def give_back(paths: ExperimentPaths, trial: int, step: int) -> None:
-    """Give a trial whose checkpoints were removed the best model's, which is its own. Raises OSError."""
-    home = paths.trial(trial).checkpoint(step)
-    facts = read_json(paths.best / "metric.json") or {}
-    if home.is_dir() or (facts.get("trial"), facts.get("step")) != (trial, step):
-        return
-    aside = home.with_name(f".staging-{home.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    _link_folder(paths.best / "checkpoint", aside)
-    aside.replace(home)
-    sync(home.parent)
-
-
 def _build(folder: Path, source: Path, hparams: Path, facts: Mapping[str, Any]) -> None:
     _link_folder(source, folder / "checkpoint")
     sums = {}

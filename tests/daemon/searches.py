@@ -161,11 +161,9 @@ class Search(Daemons):
         def trial(number: int) -> Any:
             story = self.machine.stories.get(number)
             newest = story.saved_step if story is not None else 0
-            return SimpleNamespace(
-                newest_checkpoint=lambda: newest, checkpoint=lambda _step: Path("/")
-            )
+            return SimpleNamespace(newest_checkpoint=lambda: newest)
 
-        return SimpleNamespace(root=Path("search"), trial=trial, best=Path("nowhere"))
+        return SimpleNamespace(root=Path("search"), trial=trial)
 
     def _resume(self, driver: Driver, storage: Storage, assembled: Assembled) -> None:
         state, now, was_missing = self.experiment.state, self.machine.now(), self.missing

@@ -69,7 +69,9 @@ def test_a_search_without_time_for_a_step_needs_another_deadline(tmp_path: Path)
     assembled: Any = SimpleNamespace(
         experiment=script.experiment, paths=ExperimentPaths(tmp_path), recipe=recipe
     )
-    (tmp_path / "best" / "checkpoint").mkdir(parents=True)
+    checkpoint = assembled.paths.trial(0).checkpoint(1)
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").touch()
     for wish in ({}, {"max_trials": 9}):
         with pytest.raises(InputError, match=r"no time is left\. 'gpusched resume .* --deadline"):
             resuming.require_reopenable(assembled, wish)
