@@ -267,6 +267,8 @@ def test_a_process_that_is_killed_is_started_again(
     loggers = Loggers(search, {own: {"file": "killed.jsonl"}}, tmp_path)
     loggers.look()
     (process,) = children_of("gpusched.loggers.follow")
+    search.logger_log(own).unlink()  # by whoever makes room on the disk
+    loggers.look()
     process.kill()
     wait_until(lambda: loggers.look() or loggers.complaints, "a complaint of its end")
     loggers.finish(limit_s=PATIENCE_S)
