@@ -44,6 +44,11 @@ def place_batch(batch: Any, device: torch.device) -> Any:
 class OpenDDP(DistributedDataParallel):
     """``DistributedDataParallel`` through which the model's own attributes and methods are reachable."""
 
+    def __init__(self, module: Any, **options: Any) -> None:
+        super().__init__(module, **options)
+        del self.dim  # DDP scatters nothing by it, and models call their width so
+        self._is_made = True
+
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
@@ -53,17 +58,13 @@ class OpenDDP(DistributedDataParallel):
             return getattr(self.module, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set the model's own attributes on the model, whose ``forward`` reads them."""
-        inner = self.__dict__.get("_modules", {}).get("module")
-        if (
-            inner is None
-            or name in self.__dict__
-            or not hasattr(inner, name)
-            or hasattr(type(self), name)
-        ):
+        """Set the model's own attributes on the model, whose ``forward`` reads them; what DDP has set stays DDP's."""
+        own = self.__dict__
+        is_ours = "_is_made" not in own or name in own or hasattr(type(self), name)
+        if is_ours or not hasattr(self.module, name):
             super().__setattr__(name, value)
         else:
-            setattr(inner, name, value)
+            setattr(self.module, name, value)
 
 
 class PlacedLoader:

@@ -366,10 +366,14 @@ def test_a_model_with_parameters_that_a_step_leaves_out_is_told_how_it_is_wrappe
 
 
 def test_attributes_and_methods_of_a_wrapped_model_are_the_models(bench: Bench) -> None:
-    """On several ranks ``model.scale *= 0.5`` set it on the wrapper, and ``forward`` went on as before."""
+    """On several ranks ``model.scale *= 0.5`` set it on the wrapper; a ``device`` like transformers' was set by DDP."""
 
     class Scaled(nn.Linear):
-        scale = 1.0
+        scale, dim = 1.0, 512
+
+        @property
+        def device(self) -> str:
+            return str(self.weight.device)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x) * self.scale
@@ -386,9 +390,10 @@ def test_attributes_and_methods_of_a_wrapped_model_are_the_models(bench: Bench) 
         with pytest.raises(AttributeError, match="'Scaled' object has no attribute 'lost'"):
             model.lost  # noqa: B018
         is_wrapped = isinstance(model, DistributedDataParallel)
-        return [ratio, model.scale, model.decode(3), is_wrapped and hasattr(model.module, "note")]
+        own = [model.scale, model.dim, str(model.device), model.decode(3)]
+        return [ratio, *own, is_wrapped and hasattr(model.module, "note")]
 
-    alone = [2.0, 2.0, 6.0, False]
+    alone = [2.0, 2.0, 512, "cpu", 6.0, False]
     assert values(run_ranks(script, 1, bench.beside("alone"))) == [alone]
     assert values(run_ranks(script, 2, bench)) == [alone] * 2
 
