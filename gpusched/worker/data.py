@@ -72,7 +72,7 @@ def epoch_order(length: int, seed: int, epoch: int) -> torch.Tensor:
     import torch
 
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
-    return torch.randperm(length, generator=generator)
+    return torch.randperm(length, generator=generator, device="cpu")
 
 
 def count_batches(

@@ -125,7 +125,7 @@ class Group:
         place, line = script_line()
         number = float(_CALLS.index(call))
         padded = [*values, *([0.0] * (_PAYLOAD - len(values)))]
-        mine = torch.tensor([number, float(line), *padded], dtype=torch.float64)
+        mine = torch.tensor([number, float(line), *padded], dtype=torch.float64, device="cpu")
         everyone = [row.tolist() for row in self._gather(call, mine)]
         if any(row[0] != number for row in everyone):
             raise RanksDisagree(_disagreement(everyone, place), calls=True)
@@ -144,7 +144,7 @@ class Group:
         sizes = [int(row[0]) for row in self.exchange(call, len(data))]
         if not any(sizes):
             return [b""] * self.world_size
-        mine = torch.zeros(max(sizes), dtype=torch.uint8)
+        mine = torch.zeros(max(sizes), dtype=torch.uint8, device="cpu")
         if data:
             mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         rows = self._gather(call, mine)

@@ -30,7 +30,7 @@ from gpusched.worker.data import (
 )
 from gpusched.worker.group import script_line
 from gpusched.worker.learning_rate import base_steps
-from gpusched.worker.prepare import draw, loader_options, place_batch
+from gpusched.worker.prepare import batches_of, draw, loader_options, place_batch
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ class BaseLoader(ABC):
     def __iter__(self) -> Iterator[Any]:
         self._reads_given = self.given is not None and not torch.is_grad_enabled()
         if self._reads_given:
-            yield from (place_batch(batch, self._device) for batch in self.given)
+            yield from (place_batch(batch, self._device) for batch in batches_of(self.given))
             return
         where = self._begin()
         is_empty = where.consumed == 0
@@ -309,7 +309,7 @@ class TrainingLoader(BaseLoader):
     def _read(self, where: Position) -> Iterator[tuple[Any, float, Position, bool]]:
         self._where = where
         stretched = stretches(self.length, where.consumed, **self._terms)
-        for (begin, end), batch in zip(stretched, self._loader, strict=True):
+        for (begin, end), batch in zip(stretched, batches_of(self._loader), strict=True):
             weight = share(begin, end, self._layout).weight
             is_last = count_batches(self.length, end, **self._terms) == 0
             yield batch, weight, Position(where.epoch, end), is_last

@@ -182,7 +182,7 @@ class Onlooker:
             if self._wants_input and isinstance(value, torch.Tensor):
                 self._values += value.numel()
                 flat = value.detach().reshape(-1)[:_LARGEST_INPUT].to("cpu", torch.float64)
-                places = torch.arange(1, flat.numel() + 1, dtype=torch.float64)
+                places = torch.arange(1, flat.numel() + 1, dtype=torch.float64, device="cpu")
                 total = float((flat * places.sqrt()).sum())
                 self._input = total if math.isfinite(total) else 0.0
                 self._wants_input = False

@@ -41,6 +41,15 @@ def place_batch(batch: Any, device: torch.device) -> Any:
     return tree_map(moved, batch, is_leaf=can_move)  # a PackedSequence knows what stays on the CPU
 
 
+def batches_of(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Begin to read a loader where its generator is, also where ``torch.set_default_device`` says otherwise."""
+    home = torch.device("cpu") if loader.generator is None else loader.generator.device
+    if torch.get_default_device() == home:
+        return iter(loader)
+    with home:
+        return iter(loader)
+
+
 class OpenDDP(DistributedDataParallel):
     """``DistributedDataParallel`` through which the model's own attributes and methods are reachable."""
 
@@ -85,7 +94,7 @@ class PlacedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         try:
-            for batch in self.given:
+            for batch in batches_of(self.given):
                 self._weight.whole = self
                 yield place_batch(batch, self._device)
         finally:

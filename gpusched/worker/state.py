@@ -147,7 +147,7 @@ def sampled(tensors: Sequence[torch.Tensor], most: int, least: int = 1) -> torch
     each = max(least, most // max(1, len(tensors)))
     flat = (tensor.detach().reshape(-1) for tensor in tensors)
     parts = [part[:: max(1, part.numel() // each)][:each].to("cpu", torch.float64) for part in flat]
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64, device="cpu")
 
 
 def portable(value: Any, path: str) -> Any:

@@ -25,7 +25,7 @@ from gpusched.worker.data import Layout, derive_seed
 from gpusched.worker.group import Call, Group
 from gpusched.worker.learning_rate import base_steps
 from gpusched.worker.loader import BaseLoader, Position, ShareTerms
-from gpusched.worker.prepare import PlacedLoader, loader_options
+from gpusched.worker.prepare import PlacedLoader, batches_of, loader_options
 from gpusched.worker.rng import OwnGenerators
 
 
@@ -125,7 +125,7 @@ class StreamLoader(BaseLoader):
         parts = max((Place(*each).parts for each in where.places.values()), default=0)
         if parts not in (0, max(1, options.get("num_workers", 0))):
             options["num_workers"] = parts
-        pieces = iter(DataLoader(reader, batch_size=None, **options))
+        pieces = batches_of(DataLoader(reader, batch_size=None, **options))
         piece = next(pieces, None)
         self._compare(piece)
         consumed, places = where.consumed, where.places

@@ -262,12 +262,14 @@ def loaders_of(dataset: Any, **options: Any) -> TrainingLoader:
     return TrainingLoader(terms, dataset, **{"batch_size": 2, **options})
 
 
-def test_nothing_draws_from_the_global_generator() -> None:
+def test_nothing_draws_from_the_global_generator_or_on_the_default_device() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    (loader,) = loaders(10, 1)
-    evaluation = evaluation_loader(Numbers(10), 4, Layout(0, 1, exact=False), CPU)
-    assert len(list(loader)) == len(list(evaluation)) == 3
+    data = TensorDataset(torch.arange(10))
+    (loader,) = loaders(10, 1, kind=lambda _: data)
+    evaluation = evaluation_loader(data, 4, Layout(0, 1, exact=False), CPU)
+    with torch.device("meta"):  # as torch.set_default_device("cuda")
+        assert len(list(loader)) == len(list(evaluation)) == 3
     assert torch.equal(torch.get_rng_state(), before)
 
 
