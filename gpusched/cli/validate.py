@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import dataclasses
-import re
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gpusched.cli import common
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 SAMPLES = 3
 #: More atoms than a workstation has.
 MANY = 64
-_TRAINERS = re.compile(r"gpusched\.(lightning|transformers|accelerate)\b")
 
 
 @common.command(
@@ -76,43 +73,13 @@ def remarks(recipe: Recipe) -> Iterator[str]:
     """Yield oddities of a recipe, and of its script, that are not surely mistakes."""
     if recipe.atoms_named is not None and max(recipe.sizes, default=0) > recipe.atoms_named:
         yield f"sizes: {max(recipe.sizes)} atoms are more than the {recipe.atoms_named} there are; no trial gets them"
-    has_one_size = 1 in (recipe.atoms_named, recipe.max_atoms, max(recipe.sizes, default=None))
-    scales = recipe.batch == "per_atom" and not has_one_size and recipe.lr_power != 0
-    yield from script_remarks(recipe.script, scales=scales)
-
-
-def script_remarks(script: Path, *, scales: bool) -> Iterator[str]:
-    """Yield oddities that a script's text alone shows; nothing for a script that cannot be read as Python.
-
-    ``scales``: a trial may get more atoms, and its global batch and learning rate grow with them.
-    """
-    try:
-        text = script.read_text("utf-8")
-        tree = ast.parse(text)
-    except (OSError, ValueError, SyntaxError, RecursionError):
-        return
-    if "gpusched" not in text:
-        yield (
-            f"{script.name} does not mention gpusched: unless a module that it imports does, every trial ends without "
-            f"a report. Write `from gpusched import trial`, `for epoch in trial.steps(50, model=model, opt=opt)` and "
-            f"`trial.report(..)` once an epoch"
-        )
-        return
-    calls = [
-        (call, ast.unparse(call.func)) for call in ast.walk(tree) if isinstance(call, ast.Call)
-    ]
-    names = {name.rpartition(".")[2] for _, name in calls}
-    if not scales or _TRAINERS.search(text) or {"local_batch", "scale_lr", "prepare"} & names:
-        return
-    tracks = "track" in names or any(
-        call.keywords for call, name in calls if name.endswith(".steps")
-    )
-    if "backward" in names and tracks:
-        yield (
-            f"{script.name}: on several atoms a trial has a batch for each, and the script does not call "
-            f"trial.scale_lr(opt), so its learning rate stays what it is on one atom: add it before trial.track or "
-            f"trial.steps, or write `batch: global` or `lr_scaling: none`"
-        )
+    with suppress(OSError):
+        if b"gpusched" not in recipe.script.read_bytes():
+            yield (
+                f"{recipe.script.name} does not mention gpusched: unless a module that it imports does, every trial "
+                f"ends without a report. Write `from gpusched import trial`, `for epoch in trial.steps(50, "
+                f"model=model, opt=opt)` and `trial.report(..)` once an epoch"
+            )
 
 
 def ask_policy(recipe: Recipe) -> None:

@@ -91,7 +91,7 @@ class Usage:
         self._remark(wrong, about)
 
     def _tell_of_set_up(self) -> None:
-        """Tell what the first report shows: hyperparameters not read, a length that divides a loss."""
+        """Tell what the first report shows: hyperparameters not read, rates not scaled, a length in a loss."""
         if names := self._context.unread:
             self._tell(
                 "unread",
@@ -100,6 +100,16 @@ class Usage:
                 f'["--{names[0]}=${{{names[0]}}}"] in the recipe; one that only some trials need gets a `when` there',
             )
         training = self._training
+        scaled = {id(scaler.optimizer) for scaler in training.scalers}
+        kept = [one for one in training.at_work if id(one) in training.optimizers - scaled]
+        follows = self._context.settings.lr_power != 0 and not training.keeps_global_batch
+        if kept and follows and self._group.world_size > 1:
+            self._tell(
+                "rate",
+                f"on several atoms a trial has a batch for each, and the learning rate of {type(kept[0]).__name__} "
+                f"stays what it is on one atom: write trial.scale_lr(opt) before trial.track or trial.steps, or "
+                f"`lr_scaling: none` in the recipe; a loader of your own keeps its batch by trial.local_batch(..)",
+            )
         read = next((loader for loader in training.loaders if loader.length_read_at), None)
         if read is not None and not training.schedules:
             self._tell(

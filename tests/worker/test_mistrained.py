@@ -61,6 +61,19 @@ def test_ranks_that_do_not_train_together_are_refused(bench: Bench) -> None:
     assert bench.reports() == []
 
 
+@pytest.mark.parametrize(
+    ("settings", "is_told"), [({}, True), ({"lr_power": 0.0}, False), ({"batch": "global"}, False)]
+)
+def test_rates_that_stay_as_they_are_on_several_ranks_are_told(
+    bench: Bench, settings: dict[str, Any], is_told: bool
+) -> None:
+    bench.prepare(**settings)
+    with daemon(bench) as fake:
+        values(run_ranks(train, 2, bench, arguments=("ddp",)))
+        said = [frame.text for frame in fake.of_kind(Remark)]
+    assert ["the learning rate of SGD stays" in text for text in said].count(True) == is_told, said
+
+
 @pytest.mark.parametrize("how", ["wrap", "ddp", "prepared"])
 def test_a_schedule_by_step_that_nothing_counts_is_told_and_refused_after_a_resize(
     bench: Bench, how: str
