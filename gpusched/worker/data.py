@@ -112,9 +112,6 @@ class BatchWeight:
     def __init__(self) -> None:
         #: The last weight of each loader that is in an epoch; the latest is last.
         self._live: dict[int, float] = {}
-        #: Weights of batches that were handed out since the last gradient.
-        self._pending: set[float] = set()
-        self._is_used = False
         #: The loader that is whole on every rank whose batch was handed out last; None once it is at its end.
         self.whole: object = None
         self._has_shared = False
@@ -126,26 +123,18 @@ class BatchWeight:
 
     @property
     def value(self) -> float:
-        """Factor for the gradients that come now; 1, as in DDP, where they are of batches with different weights."""
-        self._is_used = True
-        if len(self._pending) > 1:
-            return 1.0
+        """Factor for the gradients that come now."""
         return next(reversed(self._live.values()), 1.0)
 
     def hand_out(self, loader: object, weight: float) -> None:
         """Note that ``loader`` hands out a batch of this weight."""
         self._has_shared = True
-        if self._is_used:
-            self._pending.clear()
-            self._is_used = False
-        self._pending.add(weight)
         self._live.pop(id(loader), None)
         self._live[id(loader)] = weight
 
     def end(self, loader: object) -> None:
         """Note that an epoch of ``loader`` is over."""
         self._live.pop(id(loader), None)
-        self._pending.clear()
 
     def weigh(self, parameters: Iterable[nn.Parameter]) -> None:
         """Have the gradients of these multiplied by the weight of the batch that is being trained on."""
