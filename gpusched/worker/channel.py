@@ -200,10 +200,7 @@ def _number(name: str, value: object) -> Metric:
             )
     if isinstance(plain, numbers.Integral) and abs(int(plain)) < 1 << 63:
         return int(plain)
-    try:
-        return as_metric(float(plain))
-    except OverflowError:
-        return "inf" if plain > 0 else "-inf"
+    return as_metric(float(plain))
 
 
 def shown(report: Report) -> str:

@@ -183,8 +183,6 @@ def test_a_report_waits_on_its_own_connection_alone(
         (math.nan, "nan"),
         (math.inf, "inf"),
         (-math.inf, "-inf"),
-        (10**400, "inf"),
-        (-(10**400), "-inf"),
         (1 << 62, 1 << 62),
         (1 << 70, float(1 << 70)),
         (np.float32(0.5), 0.5),
