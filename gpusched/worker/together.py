@@ -65,8 +65,8 @@ class Together:
         rows = self._group.gather_bytes(Call.REPORT, samples.numpy().tobytes())
         fix = (
             "wrap the model (model = trial.wrap(model), or DistributedDataParallel), and call it, model(x), not a "
-            "method of it, as DDP sums the gradients of its own call alone; or let trials have one rank: `sizes: [1]` "
-            "in the recipe"
+            "method of it, as DDP sums the gradients of its own call alone, of parameters that are not frozen when it "
+            "is wrapped; or let trials have one rank: `sizes: [1]` in the recipe"
         )
         for rank, other in enumerate(rows[1:], 1):
             if len(other) != len(rows[0]):
