@@ -101,7 +101,8 @@ class Trial(TrialSetup):
         if self._training.has_reported:
             raise RuntimeError(
                 "trial.report(...) comes before trial.steps(...) or trial.track(...), so it counts as a step of "
-                "training: move it into the loop, or give it step=0, which is passed over"
+                "training: move it into the loop, or give it step=0, which is passed over. What a second loop trains "
+                "is made and tracked before the first one"
             )
         if self._device is None:
             refuse_own_choice()
@@ -129,7 +130,13 @@ class Trial(TrialSetup):
         if objects:
             self.track(**objects)
         if limit is not None:
+            first = self._training.length
             self.plan(limit)
+            if self._training.has_reported and first is not None and first < limit:
+                self.remark(
+                    f"a loop of {first} steps is followed by one of trial.steps({limit}), which no trial comes to: "
+                    f"the search takes the first for the whole. Write `policy: {{R: {limit}}}` in the recipe"
+                )
         self._set_generators()
         self._training.is_looping = True
         try:

@@ -261,6 +261,23 @@ def test_a_loop_whose_body_reports_several_times_is_so_many_times_as_long(bench:
     assert [report.length for report in fake.of_kind(Report)] == [2, 4, 6, None, None, None]
 
 
+def test_a_second_loop_to_which_no_trial_comes_is_told(bench: Bench) -> None:
+    """Train the head, then all: the search ended each trial with the first loop, and nothing said so."""
+
+    def script() -> None:
+        trial = gpusched.init()
+        trial.track(model=nn.Linear(1, 1))
+        for steps in (2, 4):
+            for _ in trial.steps(steps):
+                trial.report(accuracy=1)
+
+    for one, told in ((bench, 1), (bench.beside("known", max_steps=4), 0)):
+        with daemon(one) as fake:
+            run_rank(script, one)
+        said = [frame.text for frame in fake.of_kind(Remark)]
+        assert sum("followed by one of trial.steps(4)" in text for text in said) == told
+
+
 def test_a_loop_that_a_loader_outlives_is_the_same_over_pauses(bench: Bench) -> None:
     """A pause in the middle of an epoch repeats no iteration, and what follows the loop runs."""
     tail = bench.root / "tail"
