@@ -7,6 +7,7 @@ A loader made anew in every iteration of the loop takes the place of its forerun
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
 from collections import Counter
@@ -40,8 +41,8 @@ class Training:
         self.step = self.iteration = 0
         #: Whether the script is inside that loop, and whether it has reported in this launch.
         self.is_looping = self.has_reported = False
-        #: Steps reported before this iteration, in this launch or an earlier one.
-        self.step_before = 0
+        #: Steps reported before this iteration, in this launch or an earlier one; the last iteration that reported.
+        self.step_before, self._reported_in = 0, -1
         #: Steps of the script's own loop, where it says so and the recipe says nothing.
         self.length: int | None = None
         self._told_length = 0
@@ -87,16 +88,18 @@ class Training:
     def whole_length(self, step: int) -> int | None:
         """Return the steps of the script's loop, as far as it is known at this step; None: as was told before.
 
-        A body of ``trial.steps()`` may report several times: then the loop is so many times as long. Counted in this
-        iteration alone: one that a pause has cut short began anew.
+        A body of ``trial.steps()`` may report several times, or every fifth time: then the loop is so many times as
+        long. Counted since the last iteration that has reported: one that a pause has cut short began anew.
         """
         if self.length is None:
             return None
-        each = step - self.step_before if self.is_looping else 1
-        if each * self.length <= self._told_length:
+        steps = rounds = 1
+        if self.is_looping:
+            steps, rounds = step - self.step_before, max(1, self.iteration - self._reported_in)
+        if (length := math.ceil(steps * self.length / rounds)) <= self._told_length:
             return None
-        self._told_length = each * self.length
-        return self._told_length
+        self._told_length = length
+        return length
 
     @property
     def where(self) -> tuple[int, int]:
@@ -124,6 +127,7 @@ class Training:
             return
         self._checkpoint = checkpoint
         self.step, self.iteration = checkpoint.step, checkpoint.facts["iteration"]
+        self._reported_in = self.iteration - 1
         self.written_by = checkpoint.facts["world_size"]
         self.clock.reports = self._saved("reports") or 0
         self.was_late = set(self._saved("late") or ())
@@ -273,6 +277,7 @@ class Training:
     def reported(self, step: int) -> None:
         """Note a report: the script is set up, and the checkpoint it was restored from is not needed any more."""
         self.step, self.has_reported, self.has_changed = step, True, False
+        self._reported_in = self.iteration
         self.taken.clear()
         self.positions = {name: each.last_epoch for name, each in self.schedulers.items()}
         self.clock.reports += 1

@@ -246,19 +246,29 @@ def test_a_report_tells_seconds_a_step_and_the_length_of_the_loop_once(bench: Be
     assert {report.length for report in fake.of_kind(Report)} == {None}
 
 
-def test_a_loop_whose_body_reports_several_times_is_so_many_times_as_long(bench: Bench) -> None:
-    """Such a loop was over after as many reports as it has bodies."""
+@pytest.mark.parametrize(
+    ("how", "lengths"),
+    [
+        ("three in each", [6, 12, 18, *[None] * 15]),
+        ("each third", [2, None]),
+        ("each third, by epochs", [6, None]),
+    ],
+)
+def test_a_loop_is_as_long_as_the_reports_of_its_bodies(
+    bench: Bench, how: str, lengths: list[int | None]
+) -> None:
+    """Such a loop was over after as many reports as it has bodies, or three times as long as it is."""
 
     def script() -> None:
         trial = gpusched.init()
         trial.track()
-        for _ in trial.steps(2):
-            for _ in range(3):
-                trial.report(accuracy=1)
+        for epoch in trial.steps(6):
+            for _ in range(3 if how == "three in each" else epoch % 3 == 2):
+                trial.report(accuracy=1, step=epoch + 1 if "by epochs" in how else None)
 
     with daemon(bench) as fake:
         run_rank(script, bench)
-    assert [report.length for report in fake.of_kind(Report)] == [2, 4, 6, None, None, None]
+    assert [report.length for report in fake.of_kind(Report)] == lengths
 
 
 def test_a_second_loop_to_which_no_trial_comes_is_told(bench: Bench) -> None:
