@@ -71,9 +71,8 @@ class Training:
         self.taken: Counter[int] = Counter()
         self.optimizers: set[int] = set()
         self._is_watching = False
-        #: Whether a tracked optimizer has stepped in this launch, and since the last report; whether the script's own
-        #: loop evaluates, and reports, before it trains.
-        self.has_stepped = self.has_changed = self.evaluates_first = False
+        #: Whether a tracked optimizer has stepped in this launch, and since the last report.
+        self.has_stepped = self.has_changed = False
         #: Tracked schedulers that the script steps itself, by name, and their positions at the last report.
         self.schedulers: dict[str, Any] = {}
         self.positions: dict[str, int] = {}
@@ -132,7 +131,6 @@ class Training:
         self.clock.reports = self._saved("reports") or 0
         self.was_late = set(self._saved("late") or ())
         self.was_trained = self._saved("trained") or {}
-        self.evaluates_first = bool(self._saved("first"))
 
     def track(self, objects: dict[str, Any]) -> None:
         """Remember these, and put them back to where the checkpoint has them.
@@ -306,7 +304,6 @@ class Training:
             },
             "atoms": self.global_batches,
             "reports": self.clock.reports,
-            "first": self.evaluates_first,
             "late": [] if self.is_looping else sorted(self.late),
             "trained": {name: trained(value) for name, value in self.tracked.items()},
         }

@@ -193,8 +193,7 @@ class Trial(TrialSetup):
             unnamed: Nothing: metrics have names, ``report(loss=0.3)`` or ``report(**metrics)``.
             step: Steps finished, in the unit of the recipe's ``r`` and ``R`` (epochs, iterations); by default one more
                 than the last. A loop that evaluates before it trains passes its iteration: a step that is reported
-                already, and step 0, are passed over at the beginning of a launch; so is, without ``step``, the first
-                report of a later launch of such a loop.
+                already, and step 0, are passed over at the beginning of a launch.
             metrics: Numbers of rank 0, which count: floats, ints, tensors or numpy scalars of one element.
 
         Raises:
@@ -212,11 +211,8 @@ class Trial(TrialSetup):
                 raise SystemExit(0)
             return
         is_counted = step is None and not training.is_looping
-        if not self._training.has_reported and (
-            (step == 0 and not training.has_stepped)
-            or step == training.step > 0
-            or (is_counted and self._usage.is_told_again())
-        ):
+        is_told_again = (step == 0 and not training.has_stepped) or step == training.step > 0
+        if is_told_again and not training.has_reported:
             return  # a loop that evaluates before it trains begins with the last step of the launch before
         step = self._next_step(step)
         self._usage.at_report(

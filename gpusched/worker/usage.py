@@ -43,7 +43,7 @@ class Usage:
         #: ``trial.mean`` was called: the script knows that ranks have shares.
         self.has_mean = False
         self._reports = self._passes = 0
-        self._began_untrained = self._was_told_again = False
+        self._began_untrained = False
         #: Comparison of this rank with the others.
         self.together = Together(group, training)
 
@@ -141,20 +141,12 @@ class Usage:
         if self._reports == 1:
             self._began_untrained = self._is_untrained()
         elif self._reports == 2 and self._began_untrained and training.has_stepped:
-            training.evaluates_first = True
             self._tell(
                 "untrained",
-                f"the first trial.report(...) of this launch counted as step {training.step}, before the optimizer had "
-                f"stepped: this loop evaluates before it trains, and the first report of each later launch is passed "
-                f"over. Where the loop goes by the number that trial.track(...) returns, say where training stands: "
-                f"trial.report(step=iteration, ...)",
+                "the first trial.report(...) of a launch counts as a step before the optimizer has stepped: this loop "
+                "evaluates before it trains, and each launch has a step without training. Say where training stands: "
+                "trial.report(step=iteration, ...)",
             )
-
-    def is_told_again(self) -> bool:
-        """Tell, once, whether the loop evaluates first, and reports of the step that the launch continues from."""
-        is_again = self._training.evaluates_first and self._is_untrained()
-        self._was_told_again, is_first = True, not self._was_told_again
-        return is_again and is_first
 
     def _is_untrained(self) -> bool:
         """Tell whether this launch has not trained what the tracked optimizers move."""

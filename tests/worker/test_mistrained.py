@@ -483,31 +483,6 @@ def test_a_loop_that_evaluates_before_it_trains_is_told_where_it_does_not(bench:
     assert ended.stderr.count("trial.report(step=iteration, ...)") == 1
 
 
-def evaluating_first_by_itself(until: int = 8) -> list[int]:
-    """The same with a counter of the script's own, which does not say where it stands."""
-    trial = gpusched.init()
-    model = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trial.track(model=model, opt=optimizer)
-    trial.state.setdefault("iteration", 0)
-    trained = []
-    while (iteration := trial.state["iteration"]) < until:
-        if iteration % 2 == 0:
-            trial.report(accuracy=iteration)
-        optimizer.step()
-        trained.append(iteration)
-        trial.state["iteration"] += 1
-    return trained
-
-
-def test_what_a_loop_that_evaluates_first_tells_again_at_a_resume_is_no_step(bench: Bench) -> None:
-    """Every resume was refused at its second report."""
-    plan = [(1, 3), (1, 4), (2, END)]
-    assert through(bench, evaluating_first_by_itself, plan)[2] == [[6, 7]] * 2
-    told = [(line["k"], line["m"]["accuracy"]) for line in bench.reports()]
-    assert told == [(1, 0), (2, 2), (3, 4), (4, 6)]
-
-
 def filling_a_buffer(until: int = 8) -> list[int]:
     """As DQN: each launch trains from its third episode on. The episodes trained on."""
     trial = gpusched.init()
