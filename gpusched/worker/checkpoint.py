@@ -292,7 +292,5 @@ def _seal_folder(checkpoint: Path, name: str) -> dict[str, dict[str, Any]]:
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest()
                 os.fsync(file.fileno())
                 entries[inside] = {"bytes": os.fstat(file.fileno()).st_size, "sha256": sha256}
-        else:
-            path.unlink()  # a socket or a pipe holds nothing
     sync(checkpoint / name)
     return entries
