@@ -114,12 +114,13 @@ class Search(Owner, Callback):
         return steps
 
     def counts_batches(self, trainer: Trainer) -> bool:
-        """Tell whether a number of batches, not the data, ends an epoch or the training.
+        """Tell whether a number of batches, not the data, ends an epoch on one atom, or the training.
 
-        There are as many steps on any number of atoms then, and each is a step of a schedule.
+        There are as many steps on more atoms then, and each is a step of a schedule.
         """
         limit = trainer.limit_train_batches
-        is_limited = isinstance(limit, int) and limit <= trainer.num_training_batches
+        on_one_atom = trainer.num_training_batches * self.trial.base_batches
+        is_limited = isinstance(limit, int) and limit <= on_one_atom
         return bool(is_limited or (trainer.max_epochs == -1 and trainer.max_steps != -1))
 
     @property
