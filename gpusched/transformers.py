@@ -47,8 +47,8 @@ class Search(Owner, TrainerCallback):
         self._is_asked = False
         #: Steps of the optimizer at which this launch began, and at which it has ended; None before training.
         self._began_at: int | None = None
-        #: Step of the newest evaluation that was reported.
-        self._reported_at = -1
+        #: Step of the newest evaluation that was reported, and of one since then that was not.
+        self._reported_at = self._unreported_at = -1
 
     @property
     def checkpoint(self) -> str | None:
@@ -161,10 +161,12 @@ class Search(Owner, TrainerCallback):
         told = {key.removeprefix("eval_"): each for key, each in metrics.items()} | metrics
         numbers: dict[str, Any] = {k: v for k, v in told.items() if isinstance(v, int | float)}
         # Of several data sets another has it; of one rank 0 may have computed it alone, as in run_qa.
-        if "eval_runtime" not in metrics and self.trial.metric not in (None, *numbers):
+        lacks = "eval_runtime" not in metrics and self.trial.metric not in (None, *numbers)
+        if lacks and self._unreported_at in (-1, step):
+            self._unreported_at = step
             return
         self.trial.report(**numbers)
-        self._reported_at = step
+        self._reported_at, self._unreported_at = step, -1
         control.should_save = self.trial.should_save()
         # What is to be saved is saved before that is looked at.
         control.should_training_stop |= self.has_to_stop()

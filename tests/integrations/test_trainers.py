@@ -122,16 +122,17 @@ def test_2_transformers_evaluates_and_trains_alike_on_two_ranks(bench: Bench, ki
 
 
 def test_of_several_data_sets_the_one_with_the_metric_is_reported(bench: Bench) -> None:
-    """Of several data sets one makes the report; tables are no metrics. An only one must have the metric."""
+    """Of several data sets one makes the report; tables are no metrics. One must have the metric."""
     bench.prepare(metric="eval_seen_loss")
     values(run_ranks(with_transformers, 1, bench, 1, ("several",)))
     told = [line["m"] for line in bench.reports()]
     assert len(told) == 4
     assert {"eval_seen_loss", "seen_loss", "seen_one"} <= set(told[0])
-    lacking = bench.beside("lacking", metric="eval_nothing")
-    (rank,) = run_ranks(with_transformers, 1, lacking, 1, ("causal",))
-    assert "but not 'eval_nothing'" in rank.error
-    assert lacking.reports() == []
+    for kind in ("causal", "several"):
+        lacking = bench.beside(kind, metric="eval_nothing")
+        (rank,) = run_ranks(with_transformers, 1, lacking, 1, (kind,))
+        assert "but not 'eval_nothing'" in rank.error
+        assert lacking.reports() == []
 
 
 def test_transformers_that_evaluates_first_and_then_trains_ranks_apart_is_refused(
