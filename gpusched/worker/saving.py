@@ -159,6 +159,19 @@ class Saver:
                 folder = None
         return folder if self._group.share(Call.FILES, folder is not None)[0] else None
 
+    def close_folder(self, folder: Path, *, is_all: bool) -> None:
+        """Wait until every rank has written its files. All ranks call it.
+
+        Raises:
+            RuntimeError: There are none, and they are all that the checkpoint would hold (``is_all``).
+        """
+        written = self._group.exchange(Call.FILES, any(folder.iterdir()))
+        if is_all and not any(map(any, written)):
+            raise RuntimeError(
+                "nothing was written into the folder of trial.checkpoint_dir(), so this checkpoint would hold no "
+                "model: save into that folder (accelerator.save_state(folder), without automatic_checkpoint_naming)"
+            )
+
     def save_behind(self, where: Where, script_folder: Path | None = None) -> None:
         """Begin a checkpoint of this step; it is committed while training continues. All ranks call it.
 

@@ -268,7 +268,7 @@ class Trial(TrialSetup):
         thrown away.
 
         Raises:
-            RuntimeError: Nothing has been reported yet: a checkpoint is of a reported step.
+            RuntimeError: Nothing has been reported yet, as a checkpoint is of a reported step; or nothing was written.
             OSError: The disk refuses, and the script has been told to leave already.
         """
         if self._training.step == (self._training.step_before if self._training.is_looping else 0):

@@ -62,7 +62,9 @@ def fails(how: str) -> None:
     elif how == "late state":
         trial.report(accuracy=1)
         trial.state["n"] = 1
-    elif how == "no files yet":
+    elif how in ("no files yet", "no files"):
+        if how == "no files":
+            trial.report(accuracy=1)
         with trial.checkpoint_dir():
             pass
     elif how == "stateful":
@@ -95,6 +97,7 @@ def fails(how: str) -> None:
         ("prepared", "TypeError", "not a TensorDataset"),
         ("late state", "RuntimeError", "write state = trial.state beside trial.track(...)"),
         ("no files yet", "RuntimeError", "report first, then save"),
+        ("no files", "RuntimeError", "save into that folder (accelerator.save_state(folder)"),
         ("stateful", "TypeError", "a checkpoint cannot hold model['fn'], a builtins."),
     ],
 )
