@@ -8,7 +8,7 @@ killed, whatever it says with its last breath: a script may catch SIGTERM and ex
 from __future__ import annotations
 
 from gpusched.core.events import TrialExited
-from gpusched.core.state import MOST_ALIKE, NOTHING_LEFT, TOO_LATE, State
+from gpusched.core.state import NOTHING_LEFT, TOO_LATE, State
 from gpusched.core.trial import After, Cap, TrialRecord, TrialState
 
 S = TrialState
@@ -149,9 +149,9 @@ def settle_for_less(state: State, trial: TrialRecord) -> None:
 
 
 def why_hopeless(state: State) -> str:
-    """Return why a search is given up of which no trial has trained beyond a report; empty while one may yet."""
+    """Return why a search is given up of which no trial trains; empty while one may yet."""
     if state.has_finite:
-        return _alike(state)
+        return "" if any(trial.curve for trial in state.live.values()) else state.why_all_fail
     reported = sum(
         len(trial.curve) >= SENSELESS_REPORTS or not trial.is_live
         for trial in state.trials.values()
@@ -165,14 +165,6 @@ def why_hopeless(state: State) -> str:
     if reported:
         return f"no finite metric after {failed} trials: NaN or infinite in every report"
     return f"the first {failed} trials failed"
-
-
-def _alike(state: State) -> str:
-    """Return why a script is given up of which all trials fail by now: it was edited, say, or its data are gone."""
-    errors = state.last_errors
-    if len(errors) < MOST_ALIKE or len(set(errors)) > 1:
-        return ""
-    return f"the last {MOST_ALIKE} trials failed alike: {errors[0]}"
 
 
 def why_over(state: State) -> str:

@@ -19,7 +19,7 @@ from gpusched.core.commands import Command, Suggest
 from gpusched.core.decisions import Decision, Options, Policy, Resize, Resume, Start
 from gpusched.core.idle import IdleTime
 from gpusched.core.rules import Draw, Rules
-from gpusched.core.state import DEADLINE, LAST_CALL, WAKE, WATCH, State
+from gpusched.core.state import ALIKE_PAUSE_S, DEADLINE, LAST_CALL, WAKE, WATCH, State
 from gpusched.core.transitions import Transitions
 from gpusched.core.trial import RUNNING, Cap, TrialRecord, TrialState
 
@@ -299,7 +299,9 @@ class Experiment:
         while state.configurations.given and state.devices.free:
             if not self._enact([Start(state.rules.smallest, "the user asked for it")]):
                 break
-        state.declined = ""
+        state.declined = state.why_all_fail
+        if state.declined and state.now < state.failed_at + ALIKE_PAUSE_S:
+            return
         while state.atoms_free >= state.rules.smallest:
             if not self._enact(self.policy.on_capacity(state)):
                 break

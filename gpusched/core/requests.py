@@ -67,6 +67,7 @@ def move_limits(state: State, do: Transitions, event: LimitsMoved) -> bool:
         return False
     state.stopping, state.finished = None, False
     state.watched_since, state.failures = state.now, 0
+    state.last_errors.clear()
     state.timers.pop(LAST_CALL, None)
     silence.watch(state)
     untold, state.untold = state.untold, {}

@@ -19,9 +19,9 @@ DEADLINE, LAST_CALL, WAKE, WATCH = "deadline", "last call", "wake", "watch"
 NOTHING_LEFT = "nothing left to run"
 #: The same where something is left, and no step of it would end in time.
 TOO_LATE = "no step would end before the deadline"
-#: So many trials that fail alike, one after the other, end a search that has trained: half of the configurations may be
-#: too large for a GPU.
-MOST_ALIKE = 20
+#: After so many trials that fail alike, one after the other, none is begun for a while: half of the configurations may
+#: be too large for a GPU, and a script that was edited may be mended.
+MOST_ALIKE, ALIKE_PAUSE_S = 20, 600.0
 
 
 class State:
@@ -48,7 +48,7 @@ class State:
         self.longest_save_s, self.largest_save_bytes = 0.0, 0
         #: Trials that were saving the best model so far when the search came to its end.
         self.last_savers: set[int] = set()
-        self.failures = 0
+        self.failures, self.failed_at = 0, NEVER
         #: Errors of the last trials that failed, since a launch came to its second report, or left in order after one.
         self.last_errors: deque[str] = deque(maxlen=MOST_ALIKE)
         #: Whether any trial has reported a finite metric.
@@ -176,6 +176,14 @@ class State:
         """Seconds that the trial trained longest has trained (Algorithm 3, line 7: the furthest trial's time)."""
         live_s = (trial.training_s(self.now) for trial in self.live.values())
         return max(self._longest_past_s, *live_s, 0.0)
+
+    @property
+    def why_all_fail(self) -> str:
+        """Error of the last trials, which have all failed by it: the script was edited, say, or its data are gone."""
+        errors = self.last_errors
+        if len(errors) < MOST_ALIKE or len(set(errors)) > 1:
+            return ""
+        return f"the last {MOST_ALIKE} trials failed alike: {errors[0]}"
 
     @property
     def may_go_on(self) -> bool:

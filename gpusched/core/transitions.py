@@ -134,6 +134,8 @@ class Transitions:
         more = atoms - trial.atoms
         if trial.state is not S.RUNNING or trial.doom or more == 0 or more > room:
             return False
+        if state.why_all_fail:
+            return False  # so would its next launch
         reserved: tuple[str, ...] = ()
         if more > 0:
             reserved = state.devices.choose(more, near=trial.devices)
@@ -300,7 +302,7 @@ class Transitions:
         if after.state is not S.STOPPED and after != told:
             trial.cut_atoms = None  # the script came to an end of its own
         if after.state is S.FAILED:
-            state.failures += 1
+            state.failures, state.failed_at = state.failures + 1, state.now
             state.last_errors.append(after.reason.partition("\n")[0])
         elif trial.steps_since_launch == trial.stride:  # left in order after one report
             state.last_errors.clear()

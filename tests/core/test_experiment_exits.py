@@ -7,7 +7,7 @@ import pytest
 from gpusched.core.commands import ConfirmRelease, Kill
 from gpusched.core.decisions import Resize, Start
 from gpusched.core.events import Outcome, StorageChanged
-from gpusched.core.state import MOST_ALIKE
+from gpusched.core.state import ALIKE_PAUSE_S, MOST_ALIKE
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Finish, Script, SetTimer, launch
@@ -209,10 +209,13 @@ def test_after_a_report_failures_do_not_end_it() -> None:
         (0, "failed", "out of memory", False),
     ],
 )
-def test_trials_that_fail_alike_one_after_the_other_end_a_search(
+def test_after_trials_that_fail_alike_one_after_the_other_none_begins_for_a_while(
     reports: int, outcome: Outcome, error: str | None, is_over: bool
 ) -> None:
-    """As where the script was edited: all configurations were used up. The fifth trial may be another."""
+    """As where the script was edited: all configurations were used up. The fifth trial may be another.
+
+    The search went on with the trial that trains, until its last one ended.
+    """
     script = Script(devices=2).wants(*[Start(1)] * 99).start().drop().report(0, 0.5).drop()
     for trial in range(1, MOST_ALIKE + 1):
         script.report(0, 0.5).drop()  # launched before them
@@ -220,8 +223,20 @@ def test_trials_that_fail_alike_one_after_the_other_end_a_search(
             script.report(trial, 0.1).drop()
         how = (outcome, error) if trial == 5 else ("failed", "SyntaxError: x\ntrace")
         script.exited(trial, how[0], error=how[1]).drop().released("d1").drop()
-    over = f"the last {MOST_ALIKE} trials failed alike: SyntaxError: x"
-    assert script.state.stopping == (over if is_over else None)
+    over = f"the last {MOST_ALIKE} trials failed alike: SyntaxError: x" if is_over else ""
+    assert script.state.declined == over
+    script.decides(Resize(0, 2)).report(0, 0.5).drop()  # its next launch would fail too
+    assert script.trial(0).state is S.RUNNING
+    assert len(script.state.trials) == MOST_ALIKE + 2 - is_over
+    script.wait(ALIKE_PAUSE_S).report(0, 0.5).drop()
+    assert len(script.state.trials) == MOST_ALIKE + 2
+    script.exited(MOST_ALIKE + 1, "failed", error="SyntaxError: x").drop()
+    assert script.state.stopping is None
+    script.exited(0, "finished").drop()
+    assert script.state.stopping == (over or None)
+    if is_over:
+        script.released("d0", "d1").drop().reopened().drop()
+        assert len(script.state.trials) == MOST_ALIKE + 4
 
 
 # ---------------------------------------------------------------- the last checkpoint
