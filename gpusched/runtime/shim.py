@@ -8,8 +8,8 @@ this process) or ``torchrun.py`` (torchrun in a process of its own). Either star
 ``Shim.watch`` until there is news and ``Shim.end_ranks`` when the ranks are to go.
 
 When ranks go: once the last word is committed they may tidy up for ``leave_grace_s`` of the recipe; those that linger
-get ``OVERDUE_GRACE_S`` after SIGTERM, and it is said. If a rank fails, the others (which hang in collectives) get
-``FAILURE_GRACE_S``. What they leave behind (loaders, orphans) gets ``LEFTOVER_GRACE_S`` after SIGTERM.
+get ``GRACE_S`` after SIGTERM, and it is said. If a rank fails, the others (which hang in collectives) get it too. What
+they leave behind (loaders, orphans) gets ``LEFTOVER_GRACE_S``.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ from gpusched.runtime.orders import Orders
 News = Literal["running", "left", "failed", "stop", "overdue"]
 
 TICK_S = 1.0
-OVERDUE_GRACE_S = 2.0
-FAILURE_GRACE_S = 2.0
+GRACE_S = 2.0
 LEFTOVER_GRACE_S = 1.0
 
 EXIT_FENCED = 75
@@ -176,12 +175,8 @@ class Shim:
 
     def end_ranks(self) -> None:
         """End the ranks, with the grace that fits the news of them."""
-        grace_s = {
-            "stop": self.stop_grace_s or 0.0,
-            "overdue": OVERDUE_GRACE_S,
-            "left": LEFTOVER_GRACE_S,
-        }
-        self.end(grace_s.get(self._news, FAILURE_GRACE_S))
+        grace_s = {"stop": self.stop_grace_s or 0.0, "left": LEFTOVER_GRACE_S}
+        self.end(grace_s.get(self._news, GRACE_S))
 
     def end(self, grace_s: float) -> None:
         """Send SIGTERM to the ranks' sessions, after ``grace_s`` SIGKILL to the tree; return when the tree is empty."""
