@@ -12,7 +12,7 @@ from typing import Any
 from gpusched.core.decisions import Policy
 from gpusched.core.state import State
 from gpusched.core.trial import TrialRecord, TrialState
-from gpusched.text import count, show_duration
+from gpusched.text import count
 
 S = TrialState
 
@@ -29,8 +29,8 @@ class Moment:
 class Explanation:
     """Reasons for a trial's state.
 
-    ``why``: the present state in a sentence; ``policy``: the policy's sentences; ``saved_step``, ``saved_age_s``: its
-    newest checkpoint, None without one; without a daemon its age is not known.
+    ``why``: the present state in a sentence; ``policy``: the policy's sentences; ``saved_step``: of its newest
+    checkpoint, None without one; of a trial that is over none may be left.
     """
 
     trial: int
@@ -43,7 +43,6 @@ class Explanation:
     hparams: Mapping[str, Any]
     error: str | None
     saved_step: int | None
-    saved_age_s: float | None
 
     def lines(self) -> list[str]:
         """Word the explanation for people."""
@@ -51,12 +50,11 @@ class Explanation:
         why = self.why.removeprefix("pauses: ")
         out = [f"trial {self.trial} is {self.state} at step {self.step}: {why}"]
         out += [f"  {sentence}" for sentence in self.policy]
-        if self.saved_step is not None:
-            behind = count(self.step - self.saved_step, "step")
-            age = "" if self.saved_age_s is None else f", {show_duration(self.saved_age_s)} old"
-            out.append(f"  checkpoint: of step {self.saved_step}, {behind} behind{age}")
-        elif self.step:
-            out.append("  checkpoint: none yet")
+        if self.step and not S(self.state).is_final:
+            saved = self.saved_step
+            behind = count(self.step - (saved or 0), "step")
+            where = f"of step {saved}, {behind} behind" if saved else "none yet"
+            out.append(f"  checkpoint: {where}")
         out += ["", "story:"]
         for moment in self.story:
             first, *more = moment.what.splitlines() or [""]
@@ -65,10 +63,9 @@ class Explanation:
         return out
 
 
-def explain(state: State, policy: Policy, trial_id: int, now: float | None = None) -> Explanation:
-    """Explain a trial's place; without ``now`` (no daemon) nothing is said to be seconds old. Raises KeyError."""
+def explain(state: State, policy: Policy, trial_id: int) -> Explanation:
+    """Explain a trial's place. Raises KeyError."""
     trial = state.trials[trial_id]
-    age_s = round(now - trial.saved_at, 3) if trial.saved_step and now is not None else None
     return Explanation(
         trial=trial.id,
         state=trial.state.value,
@@ -80,7 +77,6 @@ def explain(state: State, policy: Policy, trial_id: int, now: float | None = Non
         hparams=trial.hparams,
         error=trial.error,
         saved_step=trial.saved_step or None,
-        saved_age_s=age_s,
     )
 
 

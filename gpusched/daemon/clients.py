@@ -70,12 +70,12 @@ def moved_deadline(deadline_s: float, now: float, in_s: float | None, add_s: flo
     return deadline_s if add_s is None else max(deadline_s, now) + add_s
 
 
-def explain(assembled: Assembled, trial: int, now: float | None = None) -> dict[str, Any]:
+def explain(assembled: Assembled, trial: int) -> dict[str, Any]:
     """Return ``{"data": .., "lines": [..]}``. Raises InputError for an unknown trial."""
     state = assembled.experiment.state
     if trial not in state.trials:
         raise InputError(no_trial(trial, len(state.trials)))
-    explanation = explained(state, assembled.experiment.policy, trial, now)
+    explanation = explained(state, assembled.experiment.policy, trial)
     return {"data": asdict(explanation), "lines": explanation.lines()}
 
 
@@ -168,7 +168,7 @@ class Clients:
                 self._followers.append(client)
                 return "following"
             case "explain":
-                return explain(self._assembled, number, self._clock())
+                return explain(self._assembled, number)
             case "pause" | "unpause" | "stop_trial" as verb:
                 return self._ask_of_trial(verb, number)
             case "stop" | "cancel" | "kill" as verb:
