@@ -288,13 +288,15 @@ class Training:
         from gpusched.worker import state
 
         held = self.tracked.values()
+        # With trial.state alone optimizers begin afresh, as in a loop over folds, and schedules with them.
+        is_afresh = bool(held) and all(isinstance(each, PlainState) for each in held)
         return {
             "tracked": {n: state.save_object(n, each, held) for n, each in self.tracked.items()},
             "loaders": [loader.state_dict() for loader in self.loaders],
             "scalers": [scaler.state_dict() for scaler in self.scalers],
             # Those of trial.prepare and trial.schedule that the script forgot to track.
             "schedules": [
-                None if each in self.tracked.values() else state.save_object("schedule", each)
+                None if is_afresh or each in held else state.save_object("schedule", each)
                 for each in self.schedules
             ],
             "numbers": {
