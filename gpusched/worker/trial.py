@@ -102,7 +102,8 @@ class Trial(TrialSetup):
             raise RuntimeError(
                 "trial.report(...) comes before trial.steps(...) or trial.track(...), so it counts as a step of "
                 "training: move it into the loop, or give it step=0, which is passed over. What a second loop trains "
-                "is made and tracked before the first one"
+                "is made and tracked before the first one; a loop over folds, with a model for each, reports once a "
+                "fold, and keeps its scores in trial.state instead"
             )
         if self._device is None:
             refuse_own_choice()
