@@ -198,7 +198,7 @@ def best(args: argparse.Namespace) -> int:
     }
     out = [f"{about.metric} {show_metric(about.value)}: trial {about.trial} at step {about.step}"]
     out += [_behind(better)] if better is not None else []
-    out += [f"  {key} = {value}" for key, value in flat(about.hparams)]
+    out += [f"  {key} = {value}" for key, value in flat({"seed": about.seed} | about.hparams)]
     if words := provenance.in_words(found["code"]):
         out.append(f"code:       {words}")
     checkpoint = paths.best / "checkpoint"

@@ -66,8 +66,7 @@ def test_who_waits_for_room_on_the_disk_is_not_said_to_wait_for_an_atom() -> Non
 
 def test_a_person_holds_it() -> None:
     script = stages.pausing().asked("pause", 0).drop().wants(Start(1)).exited(0, saved=2).drop()
-    told = explain(script.state, script.policy, 0)
-    assert "paused by the user" in told.why
+    assert "paused by the user" in explain(script.state, script.policy, 0).why
 
 
 def test_ranks_in_rungs_are_the_policys_sentences() -> None:

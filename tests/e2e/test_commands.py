@@ -46,7 +46,9 @@ def test_a_search_ends_with_the_best_model_on_disk(finished: Sandbox) -> None:
     tried = [json.loads(file.read_text())["hparams"]["x"] for file in files]
     assert (len(tried), max(tried)) == (2, best["hparams"]["x"])
     assert (Path(best["checkpoint"]) / "manifest.json").exists()
-    assert f"gpusched.load('{finished.experiment}')" in finished.call("best").out
+    told = finished.call("best").out
+    assert f"gpusched.load('{finished.experiment}')" in told
+    assert f"  seed = {best['seed']}\n" in told
 
 
 def test_help_lists_every_command_and_each_has_its_own(finished: Sandbox) -> None:

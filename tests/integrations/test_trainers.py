@@ -324,10 +324,7 @@ def test_what_of_lightning_a_search_does_not_follow_is_told(bench: Bench, kind: 
 def test_a_part_of_the_data_makes_a_schedule_of_as_many_steps_at_any_size(
     bench: Bench, kind: str, steps: int, end: int
 ) -> None:
-    """With limit_train_batches, or max_steps, two ranks had a schedule of other steps: a resize was refused.
-
-    An epoch of 6 batches on one atom has the 5 that there are on two.
-    """
+    """Two ranks, with 5 batches an epoch, had a schedule of other steps, or another count: a resize was refused."""
     bench.prepare(metric="val_loss")
     _, resized = through(bench, with_lightning_otherwise, [(1, 2), (2, END)], kind)
     assert resized == [(steps, end)] * 2
