@@ -19,7 +19,6 @@ from textual.widgets import (
     DataTable,
     Footer,
     HelpPanel,
-    Input,
     RichLog,
     Static,
     TabbedContent,
@@ -56,8 +55,6 @@ class Dashboard(App[Why]):
     #head, #atoms, #remarks { height: auto; padding: 0 1; }
     #atoms { max-height: 40%; }
     #remarks { max-height: 6; }
-    #filter { display: none; }
-    #filter.-open { display: block; }
     #body { height: 1fr; layout: vertical; }
     #trials { height: 3fr; }
     #side { height: 2fr; min-height: 5; }
@@ -75,7 +72,6 @@ class Dashboard(App[Why]):
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("enter", "enter", "details"),
         Binding("escape", "leave_panel", "back to the trials", show=False),
-        Binding("f,slash", "filter", "filter", key_display="f"),
         *(
             Binding(str(number), f"open('{tab}')", tab, show=False)
             for number, tab in enumerate(("trial", "curves", "log", "decisions"), 1)
@@ -124,8 +120,6 @@ class Dashboard(App[Why]):
                     yield RichLog(id="output", wrap=True, max_lines=3 * LINES, auto_scroll=True)
                 with TabPane("decisions", id="decisions"):
                     yield RichLog(id="told", wrap=True, max_lines=3 * LINES, auto_scroll=True)
-        hint = "live, a state, or a part of a configuration; Esc: all"
-        yield Input(id="filter", placeholder=hint, compact=True)
         yield Static(id="remarks", markup=False)
         yield Footer()
 
@@ -255,18 +249,6 @@ class Dashboard(App[Why]):
 
     # ------------------------------------------------------------ looking
 
-    def action_filter(self) -> None:
-        asked = self.query_one("#filter", Input)
-        asked.add_class("-open")
-        asked.focus()
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        if event.input.id == "filter":
-            self._trials.choose(wanted=event.value)
-
-    def on_input_submitted(self, _event: Input.Submitted) -> None:
-        self._trials.focus()
-
     def action_open(self, tab: str) -> None:
         self._tabs.active = tab
 
@@ -279,12 +261,10 @@ class Dashboard(App[Why]):
         self.call_after_refresh(self._draw)
 
     def action_leave_panel(self) -> None:
-        """From a panel back to the trials; there, all trials again, and the cursor at the top."""
+        """From a panel back to the trials; there, the cursor at the top."""
         self.screen.remove_class("-zoomed")
         if self.focused is self._trials:
             self._trials.chosen = None
-            self.query_one("#filter", Input).value = ""
-        self.query_one("#filter", Input).remove_class("-open")
         self._trials.focus()
         self.call_after_refresh(self._draw)
 

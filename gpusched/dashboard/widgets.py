@@ -1,4 +1,4 @@
-"""Widgets of the dashboard: the table of trials (columns, order, filter), and a question.
+"""Widgets of the dashboard: the table of trials (columns, order), and a question.
 
 Hyperparameters stand before launches; what has no room is reached by scrolling sideways.
 """
@@ -15,7 +15,7 @@ from textual.widgets import DataTable, Label
 
 from gpusched.dashboard import marks
 from gpusched.dashboard.model import STATES, Standing, TrialRow
-from gpusched.text import clean, flat, hparam_texts, show_hparams, show_metric
+from gpusched.text import clean, flat, hparam_texts, show_metric
 
 #: Columns before the hyperparameters, and behind them.
 FIRST, LAST = ("trial", "state", "step", "metric", "atoms"), ("launches",)
@@ -65,10 +65,9 @@ def cells(view: Standing, trial: TrialRow, names: list[str], colour: str | None)
     ]
 
 
-def order(view: Standing, column: str = "metric", wanted: str = "") -> list[TrialRow]:
-    """Choose the trials (see ``is_wanted``) and sort them; those without a value in the column come last."""
-    found = [trial for trial in view.trials if is_wanted(trial, wanted)]
-    known = [trial for trial in found if value(trial, column) is not None]
+def order(view: Standing, column: str = "metric") -> list[TrialRow]:
+    """Sort the trials; those without a value in the column come last."""
+    known = [trial for trial in view.trials if value(trial, column) is not None]
     numbers = all(isinstance(value(trial, column), int | float) for trial in known)
 
     def key(trial: TrialRow) -> Any:
@@ -80,18 +79,11 @@ def order(view: Standing, column: str = "metric", wanted: str = "") -> list[Tria
     falls = column in ("metric", "step", "atoms", "launches")
     falls = falls and not (column == "metric" and view.mode == "min")
     known.sort(key=key, reverse=falls)
-    return known + [trial for trial in found if value(trial, column) is None]
-
-
-def is_wanted(trial: TrialRow, wanted: str) -> bool:
-    """Tell whether a trial has every word: in its state, ``live``, its number, hyperparameters or error."""
-    live = "live" if trial.is_live else ""
-    has = f"{trial.id} {trial.state} {live} {show_hparams(trial.hparams)} {trial.error or ''}"
-    return all(word in has.lower() for word in wanted.lower().split())
+    return known + [trial for trial in view.trials if value(trial, column) is None]
 
 
 class TrialTable(DataTable[Text]):
-    """The trials that a person wants to see, a row each, in the order of a column."""
+    """The trials, a row each, in the order of a column."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "next_column", "sort by the next column", show=False)
@@ -99,31 +91,29 @@ class TrialTable(DataTable[Text]):
 
     def __init__(self) -> None:
         super().__init__(id="trials", cursor_type="row", fixed_columns=1)
-        #: Choices of the person who watches: the column that sorts, and which trials are shown.
-        self.sorted_by, self.wanted = "metric", ""
+        #: The column that sorts, as the person who watches has chosen.
+        self.sorted_by = "metric"
         #: The trial that a person chose, followed wherever the order takes it; None: the cursor stays at the top.
         self.chosen: int | None = None
         self.under: int | None = None
         self._view: Standing | None = None
 
-    def choose(self, *, sorted_by: str | None = None, wanted: str | None = None) -> None:
-        """Change the order, or which trials are wanted."""
-        self.sorted_by = sorted_by or self.sorted_by
-        self.wanted = self.wanted if wanted is None else wanted
+    def _sort_by(self, column: str) -> None:
+        self.sorted_by = column
         if self._view is not None:
             self.show(self._view)
 
     def action_next_column(self) -> None:
         names = [str(key.value) for key in self.columns] or ["metric"]
         place = names.index(self.sorted_by) if self.sorted_by in names else 0
-        self.choose(sorted_by=names[(place + 1) % len(names)])
+        self._sort_by(names[(place + 1) % len(names)])
 
     def show(self, view: Standing) -> None:
         """Bring the rows up to date, in order; the cursor stays with the chosen trial, or at the top."""
         self._view = view
         names = columns(view)
         self._head(view, names)
-        trials = order(view, self.sorted_by, self.wanted)
+        trials = order(view, self.sorted_by)
         painted = marks.colours(view)
         place = {trial.id: number for number, trial in enumerate(trials)}
         for row_key in [key for key in self.rows if int(key.value or 0) not in place]:
@@ -160,7 +150,7 @@ class TrialTable(DataTable[Text]):
             self.chosen = self.under = int(number)
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
-        self.choose(sorted_by=str(event.column_key.value))
+        self._sort_by(str(event.column_key.value))
 
 
 class YesOrNo(ModalScreen[bool]):

@@ -154,7 +154,7 @@ def test_what_is_opened_is_closed(
 
 def test_at_80_columns_every_key_that_is_shown_is_shown_in_whole_words() -> None:
     keys = shown(EXPLORING, size=(80, 24), act=Asked()).splitlines()[-1].split()
-    assert " ".join(keys) == "q detach ? help f filter p pause x stop trial + 10 min S stop search"
+    assert " ".join(keys) == "q detach ? help p pause x stop trial + 10 min S stop search"
 
 
 def test_what_has_no_room_is_reached_by_scrolling_sideways() -> None:
@@ -209,33 +209,6 @@ def test_the_cursor_stays_on_the_chosen_trial_whatever_the_order() -> None:
         await pilot.click("#trials", offset=(3, 0))
         await pilot.pause()
         assert grid.sorted_by == "trial"
-
-    drive(EXPLORING, steps)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "count"),
-    [
-        ("running", 4),
-        ("live", 4),
-        ("runn", 4),
-        ("paused adam", 12),
-        ("name=SGD paused", 9),
-        ("zzz", 0),
-    ],
-)
-def test_a_filter_of_states_and_words(wanted: str, count: int) -> None:
-    found = widgets.order(EXPLORING, wanted=wanted)
-    assert len(found) == count
-
-
-def test_what_is_typed_filters_at_once_and_escape_shows_all() -> None:
-    async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
-        await pressing("f", *"running")(pilot, app)
-        assert any(line.startswith("running") for line in screen_of(app).splitlines())
-        assert app.query_one(DataTable).row_count == 4
-        await pressing("enter", "escape")(pilot, app)
-        assert app.query_one(DataTable).row_count == len(EXPLORING.trials)
 
     drive(EXPLORING, steps)
 
