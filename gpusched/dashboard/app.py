@@ -116,10 +116,9 @@ class Dashboard(App[Why]):
                     yield Static(id="detail", markup=False)
                 with TabPane("curves", id="curves"):
                     yield Static(id="chart", markup=False)
-                with TabPane("log", id="log"):
-                    yield RichLog(id="output", wrap=True, max_lines=3 * LINES, auto_scroll=True)
-                with TabPane("decisions", id="decisions"):
-                    yield RichLog(id="told", wrap=True, max_lines=3 * LINES, auto_scroll=True)
+                for tab, name in (("log", "output"), ("decisions", "told")):
+                    with TabPane(tab, id=tab):
+                        yield RichLog(id=name, wrap=True, min_width=1, max_lines=3 * LINES)
         yield Static(id="remarks", markup=False)
         yield Footer()
 
@@ -177,6 +176,7 @@ class Dashboard(App[Why]):
         self._answers.fetch(self._tabs.active, self._trials.under, is_over=is_over)
 
     def on_resize(self, _event: events.Resize) -> None:
+        self._logged = []  # a log is wrapped to the new width
         self.call_after_refresh(self._draw)
 
     @property
@@ -238,14 +238,20 @@ class Dashboard(App[Why]):
                 pass
 
     def _write(self, name: str, lines: Sequence[str]) -> None:
-        """Have a log hold these lines: what is new is added, anything else is written anew."""
-        log = self.query_one(name, RichLog)
-        if self._logged != [name, *lines[: len(self._logged) - 1]]:
+        """Have a log hold these lines: what is new is added, anything else is written anew.
+
+        Its end is shown, unless a person is in it and has scrolled up half a page or more.
+        """
+        log, about = self.query_one(name, RichLog), f"{name} {self._trials.under}"
+        behind = log.max_scroll_y - log.scroll_offset.y
+        is_read = (log.has_focus or log.mouse_hover) and behind > log.size.height // 2
+        follows = not is_read or self._logged[:1] != [about]
+        if self._logged != [about, *lines[: len(self._logged) - 1]]:
             log.clear()
-            self._logged = [name]
+            self._logged = [about]
         for line in lines[len(self._logged) - 1 :]:
-            log.write(Text(line))
-        self._logged = [name, *lines]
+            log.write(Text(line), scroll_end=follows)
+        self._logged = [about, *lines]
 
     # ------------------------------------------------------------ looking
 

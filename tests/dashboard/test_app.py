@@ -168,19 +168,33 @@ def test_what_has_no_room_is_reached_by_scrolling_sideways() -> None:
     drive(EXPLORING, steps, size=(80, 24))
 
 
-def test_a_log_is_wrapped() -> None:
-    line = f"{'x' * 150} the-end"
-    assert shown(EXPLORING, "3", until="the-end", sources={"log": lambda _: [line]}, size=(80, 40))
+@pytest.mark.parametrize("size", [(80, 40), (160, 40)])
+def test_a_log_is_wrapped(size: tuple[int, int]) -> None:
+    """Beside the trials, on less than 78 columns, the ends of its lines were cut off."""
+    line = f"begin {'word ' * 12}the-end"
+    screen = shown(EXPLORING, "3", until="begin", sources={"log": lambda _: [line]}, size=size)
+    assert "the-end" in screen
 
 
 def test_a_log_that_grows_is_added_to_and_another_trials_takes_its_place() -> None:
-    printed = {0: ["one"], 1: ["other"]}
+    """Whoever had scrolled up to read was taken to the end again by the next line."""
+    printed = {0: [f"line {n}" for n in range(90)], 1: ["other"]}
 
     async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
-        await press_until(pilot, app, "one", "3")
-        printed[0].append("two")
-        await press_until(pilot, app, "two")
-        assert "two" not in await press_until(pilot, app, "other", "down")
+        await press_until(pilot, app, "line 89", "3")
+        printed[0].append("line 90")
+        await press_until(pilot, app, "line 90")
+        await press_until(pilot, app, "line 0\n", "enter", "home")
+        printed[0].insert(45, "of another rank")
+        printed[0] += ["line 91", "line 92"]
+        while "line 92" not in app._logged:
+            await pilot.pause(0.02)
+        await pilot.pause()
+        assert "line 0\n" in screen_of(app)
+        await press_until(pilot, app, "line 92", "escape")
+        printed[0].append("line 93")
+        await press_until(pilot, app, "line 93")
+        assert "line 9" not in await press_until(pilot, app, "other", "down")
 
     drive(EXPLORING, steps, sources={"log": lambda trial: list(printed[trial or 0])})
 
