@@ -22,8 +22,9 @@ FIRST, LAST = ("trial", "state", "step", "metric", "atoms"), ("launches",)
 
 
 def columns(view: Standing) -> list[str]:
-    """Return the names of the columns, those of the hyperparameters dotted."""
-    names = dict.fromkeys(name for trial in view.trials for name in _hparams(trial))
+    """Return the names of the columns, those of the hyperparameters dotted; whichever trial is best, in one order."""
+    by_age = sorted(view.trials, key=lambda trial: trial.id)
+    names = dict.fromkeys(name for trial in by_age for name in _hparams(trial))
     return [*FIRST, *names, *LAST]
 
 
@@ -132,7 +133,7 @@ class TrialTable(DataTable[Text]):
         if trials:
             at = place.get(self.chosen, 0) if self.chosen is not None else 0
             self.under = trials[at].id
-            self.move_cursor(row=at, scroll=self.chosen is not None)
+            self.move_cursor(row=at, scroll=False)
 
     def _head(self, view: Standing, names: list[str]) -> None:
         """Show these columns, with a mark at the one that sorts."""

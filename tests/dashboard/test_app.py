@@ -213,6 +213,11 @@ def test_the_cursor_stays_on_the_chosen_trial_whatever_the_order() -> None:
         assert under(app) == 0
         await pressing("down", "down")(pilot, app)
         assert under(app) == grid.chosen == 18
+        grid.scroll_end(animate=False)
+        await pilot.pause()
+        grid.show(EXPLORING)
+        await pilot.pause()
+        assert grid.scroll_y > 0, "whoever looks at other trials was taken back each second"
         await pressing("s", "s", "r")(pilot, app)
         assert under(app) == 18
         await pressing("escape")(pilot, app)
@@ -245,6 +250,11 @@ def test_hyperparameters_stand_before_launches_and_keep_their_names() -> None:
     view = replace(EXPLORING, trials=(trial,))
     assert widgets.columns(view)[5:7] == ["hparams.step", "lr"]
     assert widgets.value(trial, "hparams.step") == 7
+    adam = replace(trial, id=99, hparams={"lr": 0.5, "beta": 0.9, "step": 8})
+    both = [replace(view, trials=order) for order in ((trial, adam), (adam, trial))]
+    assert widgets.columns(both[0]) == widgets.columns(both[1]), (
+        "a table made anew is scrolled back"
+    )
     assert "hparams.step" in shown(view, size=(160, 30))
 
 
