@@ -29,14 +29,13 @@ def show(value: object) -> str:
 
 
 def show_metric(value: float | None) -> str:
-    """Word a metric in five digits, so that a column of them lines up; ``-`` for none."""
+    """Word a metric in five digits, one below 1 in four that count, so that two can be told apart; ``-`` for none."""
     if value is None:
         return "-"
     size = abs(value)
-    if size >= 1e6 or 0 < size < 1e-4:
+    if size >= 1e6:
         return f"{value:.3e}"
-    whole = len(str(int(size))) if size >= 1 else 1
-    return f"{value:.{max(0, 5 - whole)}f}"
+    return f"{value:.{max(0, 5 - len(str(int(size))))}f}" if size >= 1 else f"{value:#.4g}"
 
 
 def flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
