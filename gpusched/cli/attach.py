@@ -108,7 +108,8 @@ def tabs(paths: ExperimentPaths) -> dict[str, Source]:
 def has_screen() -> bool:
     """Tell whether this process has a terminal that can show a screen, and is not in its background."""
     is_utf = (sys.stdout.encoding or "").lower().startswith("utf")
-    if not is_utf or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
+    # xterm-color: a cell of Jupyter, whose ``!`` is a terminal that draws no screen.
+    if not is_utf or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown", "xterm-color"):
         return False
     try:
         streams = [stream.fileno() for stream in (sys.stdin, sys.stdout, sys.stderr)]

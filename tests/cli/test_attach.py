@@ -161,8 +161,11 @@ def test_colours_where_they_are_wanted(terminal: Open, no_color: str) -> None:
         wait_until(lambda: any("48;5;110" in code for code in codes()), "the colour of the cursor")
 
 
-def test_a_terminal_without_unicode_gets_plain_lines(terminal: Open) -> None:
-    screen = terminal(100, 30, PYTHONIOENCODING="ascii")
+@pytest.mark.parametrize("setting", [{"PYTHONIOENCODING": "ascii"}, {"TERM": "xterm-color"}])
+def test_a_terminal_without_unicode_and_a_notebook_get_plain_lines(
+    terminal: Open, setting: dict[str, str]
+) -> None:
+    screen = terminal(100, 30, **setting)
     screen.type(
         f"{sys.executable} -c 'from gpusched.cli import attach; print(attach.has_screen())'"
     )
