@@ -175,22 +175,14 @@ def _of_commands(
 
 
 def _kills(event: Event, commands: Sequence[Command], state: State) -> Iterator[Record]:
-    """Tell which trials are told to die, those of one reason together, each trial once however often it is told."""
-    by_reason: dict[str, dict[int, None]] = {}
-    for command in commands:
-        if isinstance(command, Kill):
-            trial = state.trials[command.trial]
-            is_late = isinstance(event, TimerFired) and event.timer != DEADLINE
-            if trial.doom is not None and trial.doom.at == state.now:
-                why = trial.doom.why or ("did not leave in time" if is_late else state.stopping)
-                by_reason.setdefault(why or "", {})[trial.id] = None
-    for why, numbers in by_reason.items():
-        because, told = f": {clean(why)}" if why else "", tuple(numbers)
-        if len(told) == 1:
-            yield _record("killed", f"trial {told[0]} is killed{because}", told[0], reason=why)
-        else:
-            text = f"{count(len(told), 'trial')} are ended{because}"
-            yield _record("killed", text, trials=list(told), reason=why)
+    """Tell which trials are told to die, each once however often it is told."""
+    is_late = isinstance(event, TimerFired) and event.timer != DEADLINE
+    for number in dict.fromkeys(one.trial for one in commands if isinstance(one, Kill)):
+        doom = state.trials[number].doom
+        if doom is not None and doom.at == state.now:
+            why = doom.why or ("did not leave in time" if is_late else state.stopping) or ""
+            because = f": {clean(why)}" if why else ""
+            yield _record("killed", f"trial {number} is killed{because}", number, reason=why)
 
 
 def _launch(command: Launch, state: State) -> Record:
