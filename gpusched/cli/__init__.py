@@ -54,7 +54,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "gc": ("afterwards", "remove checkpoints that nothing needs any more"),
     },
     "this machine": {
-        "doctor": ("machine", "check driver, memory, limits and disk"),
+        "doctor": ("machine", "check driver, GPUs, torch, shared memory and disk"),
         "gpus": ("machine", "GPUs, their state and who holds them"),
         "simulate": ("simulate", "compare policies in virtual time, without any GPU"),
     },
@@ -141,26 +141,18 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, whose messages name the mistake and point to the help, as ours do."""
+    """argparse, whose messages point to the help and name the option that was meant."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
-        raise InputError(f"{self._plainly(message)}\n'{self.prog} --help' shows the options")
-
-    def _plainly(self, message: str) -> str:
-        """Word a message of argparse as ours are."""
+        told = message.removeprefix("argument ")
         if found := re.fullmatch(r"unrecognized arguments: (.*)", message):
+            told = f"one argument too many: {found[1]}; leave that out"
             word = found[1].split()[0].partition("=")[0]
-            if not word.startswith("-"):
-                return f"one argument too many: {found[1]}; leave that out"
-            return f"unknown option {word}{did_you_mean(word, self._option_string_actions, 0.7)}"
-        if found := re.fullmatch(r"argument (\S+): expected one argument", message):
-            return f"{found[1]} needs a value"
-        if found := re.fullmatch(r"the following arguments are required: (.*)", message):
-            return f"{found[1]} is missing"
-        if found := re.fullmatch(r"argument (\S+?): invalid (\w+) value: (.*)", message):
-            kind = {"int": "a whole number", "float": "a number"}.get(found[2], found[2])
-            return f"{found[1]}: {found[3]} is not {kind}"
-        return message.removeprefix("argument ")
+            if word.startswith("-"):
+                told = (
+                    f"unknown option {word}{did_you_mean(word, self._option_string_actions, 0.7)}"
+                )
+        raise InputError(f"{told}\n'{self.prog} --help' shows the options")
 
 
 def _help() -> str:

@@ -55,7 +55,7 @@ def logs(args: argparse.Namespace) -> int:
     if args.launch is None and (before := len(trial.incarnations) - 1):
         common.note(f"-- launch {folder.name}; --launch N shows one of the {before} before --")
     if ranks and args.rank is not None and args.rank not in ranks:
-        raise InputError(f"this launch has no rank {args.rank}; it has {_span('rank', ranks)}")
+        raise InputError(f"this launch has no rank {args.rank}; the last is {ranks[-1]}")
     try:
         _print(paths, number, args)
     except KeyboardInterrupt:
@@ -69,7 +69,7 @@ def _launch(trial: TrialPaths, wanted: int | None) -> Path:
     if not known:
         raise InputError(f"trial {int(trial.root.name)} has printed nothing yet")
     if wanted is not None and wanted not in known:
-        raise InputError(f"this trial has no launch {wanted}; it has {_span('launch', known)}")
+        raise InputError(f"this trial has no launch {wanted}; the latest is {known[-1]}")
     return trial.logs(wanted if wanted is not None else known[-1])
 
 
@@ -114,12 +114,6 @@ def _print(paths: ExperimentPaths, number: int, args: argparse.Namespace) -> Non
             next_look_at = time.monotonic() + FINAL_EVERY_S
             ended = session.explanation(paths, number)["data"]["state"] in FINAL
         time.sleep(0.3)
-
-
-def _span(noun: str, numbers: list[int]) -> str:
-    if len(numbers) == 1:
-        return f"{noun} {numbers[0]} alone"
-    return f"{noun}{'es' if noun[-1] == 'h' else 's'} {numbers[0]} to {numbers[-1]}"
 
 
 # ---------------------------------------------------------------- export

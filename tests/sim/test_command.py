@@ -64,7 +64,7 @@ def test_the_table_compares_on_the_same_seeds(capsys):
         (["--delay", "fast"], "--delay: 'fast' is not a delay"),
         (["--delay=-1"], "must be 0 or more"),
         (["--set", "eta"], "write KEY=VALUE"),
-        (["--seeds", "many"], "is not a whole number"),
+        (["--seeds", "many"], "--seeds: invalid int value: 'many'"),
     ],
 )
 def test_bad_input(capsys, arguments, message):
