@@ -80,21 +80,22 @@ def lines(view: Standing, *, everything: bool = False) -> list[str]:
 
 def trials(view: Standing, most: int | None) -> list[str]:
     """Word the trials, the best first, at most so many, as a table below an empty line."""
-    shown = view.trials[:most]
-    head = ("trial", "state", "step", view.metric, "atoms", "launches", "hparams")
+    shown = view.ranked[:most]
+    head = ("trial", "state", "step", view.metric, "best", "atoms", "launches", "hparams")
     rows = [
         (
             trial.id,
             trial.state,
             trial.step,
             show_metric(trial.metric),
+            show_metric(trial.best_metric),
             trial.atoms or "-",
             trial.incarnation,
             show_hparams(trial.hparams),
         )
         for trial in shown
     ]
-    out = ["", common.table(head, rows, ("trial", "step", view.metric, "atoms", "launches"))]
+    out = ["", common.table(head, rows, head[:1] + head[2:-1])]
     if more := sum(view.trial_counts.values()) - len(shown):
         name = _argument(view)
         are_all_there = len(shown) < len(view.trials) == sum(view.trial_counts.values())

@@ -145,6 +145,14 @@ class Standing:
         return sum(self.trial_counts.values())
 
     @property
+    def ranked(self) -> list[TrialRow]:
+        """The trials that were sent, in the order of their best reports."""
+        sign = 1.0 if self.mode == "max" else -1.0
+        return sorted(
+            self.trials, key=lambda t: (t.best_metric is None, -sign * (t.best_metric or 0))
+        )
+
+    @property
     def is_over(self) -> bool:
         return self.state == "finished"
 

@@ -76,7 +76,7 @@ def html(view: Standing, told: Timeline, space: Mapping[str, Any] | None = None)
         _best(view),
         f"<p class='quiet'>{spent}</p>",
     ]
-    return "".join([*parts, *_drawn(sections), _trials(view, sign), "</body></html>\n"])
+    return "".join([*parts, *_drawn(sections), _trials(view), "</body></html>\n"])
 
 
 def _logarithmic(space: Mapping[str, Any]) -> set[str]:
@@ -127,11 +127,9 @@ def _best(view: Standing) -> str:
     )
 
 
-def _trials(view: Standing, sign: float) -> str:
+def _trials(view: Standing) -> str:
     """Make the table of the trials in the view, the best first."""
-    trials = sorted(
-        view.trials, key=lambda t: (t.best_metric is None, -(t.best_metric or 0.0) * sign)
-    )
+    trials = view.ranked
     names = list(dict.fromkeys(name for trial in trials for name, _ in hparam_texts(trial.hparams)))
     head = ("trial", "best", "step", "launches", "state", *names)
     out = [f"<h2>Trials</h2><div class='wide'><table><tr>{_cells('th', head)}</tr>"]
