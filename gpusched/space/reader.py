@@ -81,8 +81,9 @@ class Reader:
         elif isinstance(value, list | tuple):
             meant = nearest(path[-1], forms.NAMES) or _ELSEWHERE.get(path[-1].lower())
             hint = f"did you mean the form {meant}? " if meant else ""
-            choices = "{uniform: [..]} for a range, {choice: [..]} to draw one item, {const: [..]} to pass the list on"
-            self.complain(path, f"a list is not a value; {hint}write {choices}")
+            self.complain(path, f"a list is not a value; {hint}{_INSTEAD} the list on")
+        elif isinstance(value, str) and _SWEEP.fullmatch(value):
+            self.complain(path, f"{show(value)} is text, and one value; {_INSTEAD} the text on")
         else:
             self._add(path, "const", value, whens)
 
@@ -185,14 +186,19 @@ _BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"), ("minval", "maxv
 _LISTS = ("values", "categories", "choices", "vals", "_value", "grid", "grid_search")
 _BESIDE = {"distribution", "type", "_type", "log", "scale", "q", "step", "name", "count", "base"}
 _WORDS = {"value", *_BESIDE, *_LISTS, *(name for pair in _BOUNDS for name in pair)}
-_WRITE = "write {uniform: [1, 10]} or {choice: [1, 10]}, or {const: ..} if"
+_INSTEAD = "write {uniform: [..]} or {loguniform: [..]} for a range, {choice: [..]} to draw one, {const: ..} to pass"
+_NUMBER = r"[-+]?\d*\.?\d+(e[-+]?\d+)?"
+#: ``1e-4..1``, ``0.1,0.01`` and ``choice(0.1, 0.01)``, as Hydra's sweeps and Ray Tune's functions are written.
+_SWEEP = re.compile(
+    rf"{_NUMBER}( *(,|\.\.) *{_NUMBER})+|(\w+\.)?(\w*uniform|choice|range|randint|interval) *\(.*"
+)
 
 
 def _foreign(value: Mapping[str, object]) -> str:
     """Return what to write instead of ``{min: 0, max: 1}``, ``{values: [1, 2]}``, ``{value: 1}``; empty for others."""
     is_range = any({low, high} <= set(value) for low, high in _BOUNDS)
     is_list = any(isinstance(value.get(name), list | tuple) for name in _LISTS)
-    is_value = set(value) == {"value"} and not isinstance(value["value"], Mapping)
-    if not (is_range or is_list or is_value) or not set(value) <= _WORDS:
+    is_known = set(value) <= _WORDS and not any(isinstance(v, Mapping) for v in value.values())
+    if not is_known or not (is_range or is_list or set(value) == {"value"}):
         return ""
-    return f"{' and '.join(value)} would be constants; {_WRITE} a map is meant"
+    return f"{' and '.join(value)} would be constants; {_INSTEAD} the map on"

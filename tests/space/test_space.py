@@ -144,6 +144,10 @@ REFUSED = [
     ({"x": {}}, "x: empty"),
     ({"x": None}, "x: no value"),
     ({"x": [1, 2]}, "x: a list is not a value"),
+    *(
+        ({"x": text}, f"x: '{text}' is text, and one value; write {{uniform: [..]}} or")
+        for text in ("1e-4..1", "0.1, .01,1", "tune.loguniform(1e-4, 1)", "choice(a,b)")
+    ),
     ({"x": {"choice": []}}, "x: choice is empty"),
     ({"x": {"choice": {"a": 1}}}, "x: choice needs a list"),
     ({"x": {"choice": [{"uniform": [0, 1]}]}}, "x: uniform inside choice"),
@@ -335,6 +339,7 @@ def test_other_tools_ways_to_write_a_range_are_no_constants(written: object, ins
     with pytest.raises(SpaceError, match=re.escape(instead)):
         parse_space({"x": written})
     parse_space({"x": {"const": written}, "y": {"min": 1, "max": 2, "other": 3}})
+    parse_space({"x": {"low": {"uniform": [0, 1]}, "high": {"uniform": [1, 2]}}, "y": "1.2,b"})
 
 
 # ------------------------------------------------------------ in the script's arguments
