@@ -120,11 +120,12 @@ def _hint(path: FilePath) -> str:
     """Name the recipe beside the missing one that was probably meant."""
     folder = path.parent
     try:
-        names = [entry.name for entry in folder.iterdir() if entry.suffix in (".yaml", ".yml")]
+        found = [entry for entry in folder.iterdir() if entry.suffix in (".yaml", ".yml")]
     except OSError:
         return ""
-    meant = nearest(path.name, sorted(names), 0.75)
-    return f"; did you mean {folder / meant}?" if meant else ""
+    names = {entry.stem: entry.name for entry in sorted(found)}
+    meant = nearest(path.stem, names, 0.75)
+    return f"; did you mean {folder / names[meant]}?" if meant else ""
 
 
 def read_yaml(text: str, origin: str) -> Document:

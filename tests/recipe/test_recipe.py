@@ -187,6 +187,7 @@ def test_a_script_and_a_folder_are_relative_to_the_recipe(
     ("name", "message"),
     [
         ("digit.yaml", "no such file; did you mean"),
+        ("digits", "digits.yaml?"),
         ("train.py", "is a Python script; give the recipe"),
         ("nowhere/x.yaml", "no such file"),
         (".", "is a folder; name the recipe inside it"),
