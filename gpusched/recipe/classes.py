@@ -36,6 +36,8 @@ def _named(
     if not isinstance(options, Mapping):
         raise BadValue(f"should be one of {names}, or a map of a name and options; not {show(raw)}")
     name = options.get("name", default)
+    if meant := next((key for key in options if key in known), None):
+        raise BadValue(f"write the options beside the name, as in {{name: {meant}, ..}}", (meant,))
     if not isinstance(name, str):
         raise BadValue(f"should be one of {names}, not {show(name)}", ("name",))
     name = plugins.absolute(name, folder or Path.cwd())

@@ -29,6 +29,7 @@ from gpusched.recipe.yaml import (
     read_text,
     read_yaml,
 )
+from gpusched.space import forms
 from gpusched.space.space import (
     ALL,
     FOLDER,
@@ -214,8 +215,9 @@ def _unknown_keys(data: Mapping[str, Any]) -> list[Finding]:
 
 def _misplaced(key: str, data: Mapping[str, Any]) -> str:
     """Return a hint for another tool's name of a key, a hyperparameter, or an option of the policy; else nothing."""
-    space = data.get("space")
-    if isinstance(space, Mapping) and key in space:
+    space, value = data.get("space"), data[key]
+    has_form = isinstance(value, Mapping) and any(form in value for form in forms.NAMES)
+    if has_form or (isinstance(space, Mapping) and key in space):
         return f"is a hyperparameter; write it as space: {{{key}: ...}}"
     if key.lower() in ELSEWHERE:
         return f"unknown key; here it is {ELSEWHERE[key.lower()]}"
