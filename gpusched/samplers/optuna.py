@@ -18,7 +18,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from gpusched.samplers import Sampler, Seen
-from gpusched.space.forms import BITS, Choice, Const, Form, Range, Steps, quantile_of, same
+from gpusched.space.forms import BITS, Choice, Form, Range, Steps, quantile_of, same
 from gpusched.space.space import flat
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -60,8 +60,6 @@ class Tpe(Sampler):
 
         def choose(path: tuple[str, ...], form: Form) -> object:
             name = ".".join(path)
-            if isinstance(form, Const):
-                return form.value
             if isinstance(form, Choice):
                 place: int = asked.suggest_categorical(name, range(len(form.values)))
                 return form.values[place]
@@ -88,7 +86,7 @@ class Tpe(Sampler):
         params, distributions = {}, {}
         for path, value in flat(seen.hparams, self.space.leaves).items():
             leaf, name = self.space.leaves.get(path), ".".join(path)
-            if leaf is not None and leaf.form is not None and not isinstance(leaf.form, Const):
+            if leaf is not None and leaf.form is not None:
                 # A person may have tried a value outside the space.
                 with suppress(StopIteration, ArithmeticError):
                     params[name], distributions[name] = _param(leaf.form, value)

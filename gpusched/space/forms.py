@@ -67,25 +67,8 @@ def _shown(options: Sequence[object]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Const(Form):
-    value: object
-
-    def draw(self, bits: int) -> object:
-        return copy.deepcopy(self.value)
-
-    def may_be(self, value: object) -> bool:
-        return same(self.value, value)
-
-    def options(self, limit: int) -> list[object]:
-        return [copy.deepcopy(self.value)]
-
-    def __str__(self) -> str:
-        return show(self.value)
-
-
-@dataclass(frozen=True, slots=True)
 class Choice(Form):
-    """One of the values, each equally likely; a value named twice is twice as likely."""
+    """One of the values, each equally likely; a value named twice is twice as likely. A constant has one value."""
 
     values: tuple[object, ...]
 
@@ -100,7 +83,7 @@ class Choice(Form):
         return copy.deepcopy(distinct) if len(distinct) <= limit else None
 
     def __str__(self) -> str:
-        return "one of " + _shown(self.values)
+        return ("one of " if len(self.values) > 1 else "") + _shown(self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +228,7 @@ def read(name: str, argument: object, quantum: object = None, prior: object = No
         if given is not None and name not in RANGES:
             raise FormError(f"{beside} goes with {', '.join(RANGES)} only, not with {name}")
     if name == "const":
-        return Const(plain(argument))
+        return Choice((plain(argument),))
     if name == "choice":
         return _read_options(argument)
     form = _read_range(name, argument, quantum)

@@ -180,12 +180,11 @@ class Reader:
 
 _ELSEWHERE = {
     **{"log_uniform": "loguniform", "float": "uniform", "randint": "int", "lograndint": "logint"},
-    **{"categorical": "choice", "grid_search": "choice"},
+    **dict.fromkeys(("categorical", "values", "categories", "grid", "grid_search"), "choice"),
 }
 _BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"), ("minval", "maxval"))
-_LISTS = ("values", "categories", "choices", "vals", "_value", "grid", "grid_search")
-_BESIDE = {"distribution", "type", "_type", "log", "scale", "q", "step", "name", "count", "base"}
-_WORDS = {"value", *_BESIDE, *_LISTS, *(name for pair in _BOUNDS for name in pair)}
+_BESIDE = {"distribution", "type", "log", "scale", "q", "step", "name", "count", "base"}
+_WORDS = {"value", *_BESIDE, *(name for pair in _BOUNDS for name in pair)}
 _INSTEAD = "write {uniform: [..]} or {loguniform: [..]} for a range, {choice: [..]} to draw one, {const: ..} to pass"
 _NUMBER = r"[-+]?\d*\.?\d+(e[-+]?\d+)?"
 #: ``1e-4..1``, ``0.1,0.01`` and ``choice(0.1, 0.01)``, as Hydra's sweeps and Ray Tune's functions are written.
@@ -195,10 +194,9 @@ _SWEEP = re.compile(
 
 
 def _foreign(value: Mapping[str, object]) -> str:
-    """Return what to write instead of ``{min: 0, max: 1}``, ``{values: [1, 2]}``, ``{value: 1}``; empty for others."""
+    """Return what to write instead of ``{min: 0, max: 1}`` and ``{value: 1}``; empty for others."""
     is_range = any({low, high} <= set(value) for low, high in _BOUNDS)
-    is_list = any(isinstance(value.get(name), list | tuple) for name in _LISTS)
     is_known = set(value) <= _WORDS and not any(isinstance(v, Mapping) for v in value.values())
-    if not is_known or not (is_range or is_list or set(value) == {"value"}):
+    if not is_known or not (is_range or set(value) == {"value"}):
         return ""
     return f"{' and '.join(value)} would be constants; {_INSTEAD} the map on"

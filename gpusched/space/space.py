@@ -21,7 +21,7 @@ from typing import Any
 from gpusched import text
 from gpusched.errors import InputError
 from gpusched.space import forms
-from gpusched.space.forms import Const, Form, Range, Steps, same
+from gpusched.space.forms import Choice, Form, Range, Steps, same
 from gpusched.space.reader import MAX_GRID, Finding, Leaf, Path, Reader
 from gpusched.text import nearest, show
 
@@ -52,7 +52,7 @@ class Space:
         """Return the configuration of this name as nested maps: values that are ``given``, all others drawn."""
 
         def choose(path: Path, form: Form) -> object:
-            form = Const(given[path]) if path in given else form
+            form = Choice((given[path],)) if path in given else form
             return form.draw(_bits(seed, name, path))
 
         return self.fill(choose)
