@@ -6,6 +6,7 @@ Every check looks and changes nothing; none imports torch. ``doctor_checks`` run
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import shutil
 from collections.abc import Iterator, Sequence
@@ -126,6 +127,9 @@ def torch_check(torch_cuda: tuple[str, str] | None, *, has_gpus: bool) -> Check:
     if torch_cuda is None:
         return fail("torch", "not installed", "pip install torch")
     version, cuda = torch_cuda
+    number = re.match(r"(\d+)\.(\d+)", version)
+    if number and (int(number[1]), int(number[2])) < (2, 8):  # as in pyproject.toml
+        return fail("torch", f"{version} is older than 2.8", "pip install 'torch>=2.8'")
     if has_gpus and not cuda:
         return fail(
             "torch",

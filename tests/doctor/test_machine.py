@@ -181,3 +181,4 @@ def test_what_a_cpu_build_of_torch_means_depends_on_the_box() -> None:
     assert doctor.torch_check(("2.13.0+cpu", ""), has_gpus=False).state == "ok"
     assert doctor.torch_check(("2.13.0", "13.0"), has_gpus=True).state == "ok"
     assert doctor.torch_check(None, has_gpus=False).state == "fail"
+    assert doctor.torch_check(("2.7.1+cu128", "12.8"), has_gpus=True).state == "fail"
