@@ -79,7 +79,7 @@ class Reader:
         if value is None:
             self.complain(path, "no value; write {const: null} if null is meant")
         elif isinstance(value, list | tuple):
-            meant = nearest(path[-1], forms.NAMES) or _ELSEWHERE.get(path[-1].lower())
+            meant = _ELSEWHERE.get(path[-1].lower()) or nearest(path[-1], forms.NAMES)
             hint = f"did you mean the form {meant}? " if meant else ""
             self.complain(path, f"a list is not a value; {hint}{_INSTEAD} the list on")
         elif isinstance(value, str) and _SWEEP.fullmatch(value):
@@ -179,7 +179,7 @@ class Reader:
 # Taken literally they would be constants, and search nothing.
 
 _ELSEWHERE = {
-    **{"log_uniform": "loguniform", "float": "uniform", "randint": "int", "lograndint": "logint"},
+    **{"log": "loguniform", "float": "uniform", "randint": "int"},
     **dict.fromkeys(("categorical", "values", "categories", "grid", "grid_search"), "choice"),
 }
 _BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"), ("minval", "maxval"))
@@ -189,7 +189,7 @@ _INSTEAD = "write {uniform: [..]} or {loguniform: [..]} for a range, {choice: [.
 _NUMBER = r"[-+]?\d*\.?\d+(e[-+]?\d+)?"
 #: ``1e-4..1``, ``0.1,0.01`` and ``choice(0.1, 0.01)``, as Hydra's sweeps and Ray Tune's functions are written.
 _SWEEP = re.compile(
-    rf"{_NUMBER}( *(,|\.\.) *{_NUMBER})+|(\w+\.)?(\w*uniform|choice|range|randint|interval) *\(.*"
+    rf"{_NUMBER}( *(,|\.\.|to) *{_NUMBER})+|(\w+\.)?(\w*uniform|choice|range|randint|interval) *\(.*"
 )
 
 
