@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -107,10 +108,11 @@ def arguments(value: object) -> tuple[str, ...]:
 
 
 def _argument(value: object) -> str:
-    """Read text for a command line or an environment variable, from text or a number."""
+    """Read text for a command line or an environment variable, from text or a number; ``~/`` as a shell does."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"should be text or a number, not {show(value)}; put it in quotes")
-    return str(value)
+    text = str(value)
+    return str(Path(text).expanduser()) if text.startswith("~/") else text
 
 
 # ------------------------------------------------------------ times

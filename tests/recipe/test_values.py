@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -118,7 +119,7 @@ def test_refused(told: str, read: values.Reader, written: object) -> None:
 @pytest.mark.parametrize(
     "pair",
     [
-        *("MAX_TOKENS=512", "SSH_KEY=~/.ssh/id", "KEY_PATH=keys/a.pem", "SORT_KEY=length"),
+        *("MAX_TOKENS=512", "SSH_KEY=/home/me/.ssh/id", "KEY_PATH=keys/a.pem", "SORT_KEY=length"),
         *("DB=postgres://host/db", "AUTH_MODE=basic", "PAD_TOKEN=<pad>", "PIN_MEMORY=always"),
         *("HF_HOME=/scratch/hf_datasets", "DATA=/mnt/disk-training", "TASK=mask-generation"),
     ],
@@ -150,3 +151,8 @@ def test_values_that_are_left_out_come_from_the_environment(
     monkeypatch.setenv("GT_A", "sesame")
     assert recipe.with_environment().env == {"GT_A": "sesame", "GT_B": "file"}
     assert "sesame" not in str(recipe.resolved())
+
+
+def test_the_home_folder_is_written_as_in_a_shell() -> None:
+    assert values.arguments(["~/data", "a~/b"]) == (f"{Path.home()}/data", "a~/b")
+    assert values.environment({"DATA": "~/data"}) == {"DATA": f"{Path.home()}/data"}
