@@ -171,7 +171,9 @@ def environment(value: object) -> dict[str, str | None]:
         if not _ENV_NAME.fullmatch(name):
             raise ValueError(f"{show(name)} is not a name for an environment variable")
         if name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIXES):
-            raise ValueError(f"{name} is set by gpusched for each rank; leave it out")
+            is_gpus = name == "CUDA_VISIBLE_DEVICES"
+            cure = "write devices: cuda:0,2 in the recipe" if is_gpus else "leave it out"
+            raise ValueError(f"{name} is set by gpusched for each rank; {cure}")
         try:
             text = found[name] = None if item is None else _argument(item)
         except ValueError as error:

@@ -37,7 +37,6 @@ seed: "1" => seed: should be a whole number, not '1' (in quotes?)
 seed: 1.5 => seed: should be a whole number, not 1.5
 seed: -1 => seed: must be at least 0, not -1
 seed: => seed: no value; should be a whole number
-target: {value: 1} => target: should be a number
 name: ../../etc => name: '../../etc' is not a name
 name: nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn => name: 'nnn
 name: 5 => name: should be text, not 5; put it in quotes
@@ -49,7 +48,8 @@ sizes: [0, 1] => sizes[0]: must be at least 1, not 0
 lr_scaling: [1] => lr_scaling: should be linear (1)
 scaling: liner => scaling: should be auto, linear, sqrt, none or a table
 env: [A=1] => env: should be a map such as
-env: {RANK: 0} => env: RANK is set by gpusched
+env: {RANK: 0} => env: RANK is set by gpusched for each rank; leave it out
+env: {CUDA_VISIBLE_DEVICES: 1} => env: CUDA_VISIBLE_DEVICES is set by gpusched for each rank; write devices: cuda
 env: {A: true} => env: A should be text or a number, not true
 python: python3 => python: trials cannot be forked into another interpreter; add launch: cold
 cwd: nowhere => cwd: '/
