@@ -24,7 +24,7 @@ from scripts.kept import simulate_into
 from tests.dashboard.scene import Scene, recorded
 
 
-def test_22_what_the_best_trial_was_told_stands_in_the_summary(tmp_path: Path) -> None:
+def test_what_the_best_trial_was_told_stands_in_the_summary(tmp_path: Path) -> None:
     """A checkpoint that holds nothing was sold as a model."""
     view = replace(recorded("finished"), folder=str(tmp_path))
     log = ExperimentPaths(tmp_path).trial(0).log(1, 0, "err")

@@ -179,7 +179,7 @@ def test_right_scripts_pass_and_mistakes_are_told(tmp_path: Path) -> None:
         assert_told(name, seen)
 
 
-def test_26_a_rehearsal_leaves_another_one_in_the_same_folder_alone(tmp_path: Path) -> None:
+def test_a_rehearsal_leaves_another_one_in_the_same_folder_alone(tmp_path: Path) -> None:
     """A rehearsal's folder was removed while it had no daemon: before its search began, and while it was judged."""
     with subprocess.Popen(["sleep", "100"]) as other:
         for pid in (other.pid, "experiment-20260101"):

@@ -79,7 +79,7 @@ def test_saving_costs_at_most_its_share_of_the_time() -> None:
     script.wait(0.1).report(0, 0.59).expect(Save(0, 1))
 
 
-def test_19_one_live_trial_holds_the_best_model_that_may_not_be_saved_yet() -> None:
+def test_one_live_trial_holds_the_best_model_that_may_not_be_saved_yet() -> None:
     """Every trial that was better than the best checkpoint held a copy, at every step."""
     script = Script(devices=2, best_every_s=1e9).wants(Start(1), Start(1)).start().drop()
     script.report(0, 0.5).drop().saved(0, 1).drop()

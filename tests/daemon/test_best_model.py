@@ -64,7 +64,7 @@ class Classifier:
         self.weights: list[float] = []
 
 
-def test_31_pickled_models_and_numpy_arrays_are_loaded_as_they_were(
+def test_pickled_models_and_numpy_arrays_are_loaded_as_they_were(
     paths: ExperimentPaths,
 ) -> None:
     trained, loaded = Classifier(), Classifier()

@@ -233,7 +233,7 @@ def test_what_follows_the_loop_fails_in_the_trial_left_alone() -> None:
         ({"inputs": [], "updates": 1}, "less training", "a replay buffer, a counter"),
     ],
 )
-def test_25_a_replay_buffer_that_is_lost_is_found_by_what_differs(
+def test_a_replay_buffer_that_is_lost_is_found_by_what_differs(
     values: dict[str, Any], kind: str, says: str
 ) -> None:
     """As in DQN: nothing is drawn by a data loader; training is on what has been seen so far."""
@@ -261,7 +261,7 @@ def test_metrics_are_compared_where_no_optimizer_steps(loss: float, outcome: str
     assert "two runs" not in str(found.verdicts)
 
 
-def test_26_samples_drawn_with_replacement_are_not_compared() -> None:
+def test_samples_drawn_with_replacement_are_not_compared() -> None:
     """Such samples were called other ones after a pause."""
     rows, alone = moved(), [[row(step)] for step in range(1, 9)]
     for reports, of in ((rows[0], 0), (rows[1], 1), (alone, 2)):

@@ -102,7 +102,7 @@ def with_transformers(kind: str, epochs: int = 4) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", ["model only", "classifier", "by length"])
-def test_2_transformers_evaluates_and_trains_alike_on_two_ranks(bench: Bench, kind: str) -> None:
+def test_transformers_evaluates_and_trains_alike_on_two_ranks(bench: Bench, kind: str) -> None:
     """An evaluation before or after training is of no new step; what follows training runs once.
 
     The last report is answered by "yield" in a search. Rank 0 alone may compute the metric; 16 steps are evaluated at
@@ -218,7 +218,7 @@ def with_lightning(kind: str, epochs: int = 4) -> list[Any]:
 
 
 @pytest.mark.parametrize("ranks", [(1, 2, 1), (2, 2, 1)])
-def test_6_7_and_28_lightning_by_itself_keeps_order_schedule_and_a_test_at_the_end(
+def test_lightning_by_itself_keeps_order_schedule_and_a_test_at_the_end(
     bench: Bench, ranks: tuple[int, int, int]
 ) -> None:
     """``strategy="auto"``, a schedule as long as ``estimated_stepping_batches``, tests of the best and the last model.
@@ -358,7 +358,7 @@ def by_command_line() -> list[Any]:
     return seen
 
 
-def test_28_lightnings_command_line_takes_the_trainer_and_continues(bench: Bench) -> None:
+def test_lightnings_command_line_takes_the_trainer_and_continues(bench: Bench) -> None:
     bench.prepare(metric="val_loss")
     launches = through(bench, by_command_line, [(1, 1), (1, END)])
     assert [len(seen) for (seen,) in launches] == [8, 16]
@@ -392,7 +392,7 @@ def with_accelerate(epochs: int = 3) -> None:
         accelerator.trial.report(accuracy=0)
 
 
-def test_10_accelerates_warm_up_with_the_number_of_ranks_is_refused(bench: Bench) -> None:
+def test_accelerates_warm_up_with_the_number_of_ranks_is_refused(bench: Bench) -> None:
     with daemon(bench, at_step(**{"yield": 1})):
         run_ranks(with_accelerate, 1, bench)
     for rank in run_ranks(with_accelerate, 2, bench, 2):

@@ -242,7 +242,7 @@ def test_a_sampler_that_is_not_as_long_as_it_says_is_refused(samples: int) -> No
         list(loaders_of(Numbers(9), sampler=Wrong(range(9), num_samples=samples)))
 
 
-def test_26_a_sampler_that_never_ends_is_drawn_as_it_is_read() -> None:
+def test_a_sampler_that_never_ends_is_drawn_as_it_is_read() -> None:
     """makemore's: an epoch of 1e10 indices, dealt exactly over a resize; a pass over the data is what rates go by."""
     sampler = RandomSampler(range(40), replacement=True, num_samples=10**10)
     (whole,), resized = (loaders(40, ranks, sampler=sampler, shuffle=False) for ranks in (1, 2))

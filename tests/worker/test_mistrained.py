@@ -143,7 +143,7 @@ def drifting(eps: float) -> None:
 
 
 @pytest.mark.parametrize(("eps", "found"), [(1e-5, True), (1e-7, False)])
-def test_13_ranks_that_part_late_and_by_a_little_are_found(
+def test_ranks_that_part_late_and_by_a_little_are_found(
     bench: Bench, eps: float, found: bool
 ) -> None:
     for rank in run_ranks(drifting, 2, bench, arguments=(eps,)):
@@ -170,7 +170,7 @@ def every_second_epoch(says: bool, reports_all: bool = False) -> list[int]:
     return done
 
 
-def test_17_a_loop_that_reports_every_second_epoch_says_so_or_is_told_of(bench: Bench) -> None:
+def test_a_loop_that_reports_every_second_epoch_says_so_or_is_told_of(bench: Bench) -> None:
     with daemon(bench, at_step(**{"yield": 4})) as fake:
         values(run_ranks(every_second_epoch, 1, bench, 1, (True,)))
         assert values(run_ranks(every_second_epoch, 1, bench, 2, (True,))) == [[4, 5]]

@@ -84,7 +84,7 @@ def as_with_accelerate(shuffles: bool, epochs: int = 4) -> None:
 
 
 @pytest.mark.parametrize("shuffles", [False, True])
-def test_1_a_loader_for_evaluation_is_whole_on_every_rank_so_no_loss_halves(
+def test_a_loader_for_evaluation_is_whole_on_every_rank_so_no_loss_halves(
     bench: Bench, shuffles: bool
 ) -> None:
     """One in order, or one that shuffles and is read without gradients, as both of torch's MNIST example on a GPU."""
@@ -212,7 +212,7 @@ def wrongly(how: str) -> None:
         ("own DDP", "train on the same samples"),
     ],
 )
-def test_1_and_4_ranks_that_read_the_same_samples_are_refused_at_the_first_report(
+def test_ranks_that_read_the_same_samples_are_refused_at_the_first_report(
     bench: Bench, how: str, told: str
 ) -> None:
     for rank in run_ranks(wrongly, 2, bench, arguments=(how,)):
@@ -273,7 +273,7 @@ def divided(kind: str) -> list[float]:
     ("kind", "expected", "is_told"),
     [("plain", [6, 3], True), ("schedule", [6, 3], False), ("local", [6, 6], False)],
 )
-def test_7_a_length_read_before_training_that_may_divide_a_loss_is_told(
+def test_a_length_read_before_training_that_may_divide_a_loss_is_told(
     bench: Bench, kind: str, expected: list[float], is_told: bool
 ) -> None:
     with daemon(bench) as fake:
@@ -368,9 +368,7 @@ def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:
         "begins late, accumulating",
     ],
 )
-def test_7_8_and_30_a_schedule_has_the_course_of_one_atom_on_any_number(
-    bench: Bench, kind: str
-) -> None:
+def test_a_schedule_has_the_course_of_one_atom_on_any_number(bench: Bench, kind: str) -> None:
     """The schedule's length is ``epochs * len(loader)``; batches that make a step are counted; ``prepare`` takes it."""
     ((course,),) = through(bench.beside("alone"), scheduled, [(1, END)], kind)
     plan = [(2, 1), (1, 2), (2, 3), (3, END)]
@@ -389,7 +387,7 @@ def test_7_8_and_30_a_schedule_has_the_course_of_one_atom_on_any_number(
         assert found[-1][-1][0] == course[-1][0] == 4
 
 
-def test_7_a_schedule_with_numbers_of_the_ranks_is_refused_on_another_number(
+def test_a_schedule_with_numbers_of_the_ranks_is_refused_on_another_number(
     bench: Bench,
 ) -> None:
     with daemon(bench, at_step(**{"yield": 1})):
@@ -439,6 +437,6 @@ def attributes() -> list[Any]:
     return [train.batch_size, train.num_workers, len(train), val.batch_size, len(val), *steps]
 
 
-def test_30_a_prepared_loader_has_the_attributes_of_the_one_given(bench: Bench) -> None:
+def test_a_prepared_loader_has_the_attributes_of_the_one_given(bench: Bench) -> None:
     for found in values(run_ranks(attributes, 2, bench)):
         assert found == [4, 0, 6, 2, 5, 6, 5]

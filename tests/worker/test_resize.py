@@ -233,7 +233,7 @@ def reporting_iterations(until: int, data: str) -> list[float]:
 
 
 @pytest.mark.parametrize("data", ["of its own", "for evaluation", "endless"])
-def test_9_iterations_as_steps_warm_up_over_reports_not_over_steps(bench: Bench, data: str) -> None:
+def test_iterations_as_steps_warm_up_over_reports_not_over_steps(bench: Bench, data: str) -> None:
     """With data of the script's own, perhaps beside a loader for evaluation, and with an endless stream."""
     with daemon(bench, at_step(**{"yield": 200})):
         run_ranks(reporting_iterations, 1, bench, 1, (1000, data))

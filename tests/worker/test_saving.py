@@ -123,7 +123,7 @@ def _hold(folder: Path, line: int) -> None:
 
 
 @pytest.mark.parametrize("by", ["the next launch", "the daemon", "nobody: the machine restarted"])
-def test_19_the_best_copy_that_is_held_outlives_a_rank_that_is_killed(
+def test_the_best_copy_that_is_held_outlives_a_rank_that_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     told, kill = fork(partial(_hold, tmp_path))

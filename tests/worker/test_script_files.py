@@ -65,7 +65,7 @@ def test_files_of_every_rank_are_in_the_checkpoint_and_given_back(bench: Bench, 
     assert end == (6, [4, 4])
 
 
-def test_19_the_best_step_has_its_files_where_a_copy_in_memory_would_be_held(bench: Bench) -> None:
+def test_the_best_step_has_its_files_where_a_copy_in_memory_would_be_held(bench: Bench) -> None:
     """The checkpoint of the best step was left out: files cannot be held."""
 
     def script() -> list[int]:
@@ -87,7 +87,7 @@ def test_19_the_best_step_has_its_files_where_a_copy_in_memory_would_be_held(ben
         assert fake.saved() == [2, 3, 4]
 
 
-def test_19_the_last_step_of_a_trial_that_knows_its_length_is_saved(bench: Bench) -> None:
+def test_the_last_step_of_a_trial_that_knows_its_length_is_saved(bench: Bench) -> None:
     """Lightning's best epoch was its last, and had no checkpoint."""
 
     def script() -> list[int]:

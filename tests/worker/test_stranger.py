@@ -1,7 +1,7 @@
 """Ordinary loops as people write them, and what they plainly forget: over a pause, and over 1 -> 2 -> 1 ranks.
 
 With ``batch: global`` the weights at the end must be those of the loop left alone, whatever happened in between; what
-cannot be must be refused. Each loop is one that the issue's list of defects does not have.
+cannot be must be refused.
 """
 
 from __future__ import annotations

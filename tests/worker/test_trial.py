@@ -176,7 +176,7 @@ def test_a_held_model_is_committed_as_soon_as_saves_may_cost_time_again(
         assert run_rank(script, bench).value == 2
 
 
-def test_19_a_trial_that_is_killed_or_fails_commits_the_best_model_that_it_holds(
+def test_a_trial_that_is_killed_or_fails_commits_the_best_model_that_it_holds(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The best model is not lost with a trial that does not leave in good order."""
