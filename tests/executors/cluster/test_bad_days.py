@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -124,7 +123,8 @@ def test_a_daemon_is_killed_and_another_adopts_the_trials_of_all_nodes(bed: Bed)
     ]
     gone = replace(live[0], trial=bed.rig.new_trial(), incarnation=3)
     bed.crash()
-    time.sleep(0.3)
+    logs = {bed.paths.trial(one.trial).reports: one.last_seq for one in live}
+    wait_until(lambda: all(log.read_bytes().count(b"\n") > seq + 5 for log, seq in logs.items()))
     events = bed.resume(*live, gone)
     for event in events:
         if isinstance(event, Reported):
