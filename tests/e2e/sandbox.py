@@ -18,6 +18,7 @@ import psutil
 
 import gpusched
 from gpusched import cli
+from gpusched.devices import helper
 from gpusched.processes.identity import start_time
 from tests.rig import PATIENCE_S, Search, end_all, wait_until
 
@@ -107,6 +108,8 @@ class Sandbox(Search):
             code = int(end.code or 0)
         finally:
             signal.signal(signal.SIGINT, handler)
+        for process in helper.KILLED:  # of a look at the GPUs; nobody else waits for it here
+            process.wait()
         assert "internal error" not in err.getvalue(), err.getvalue()
         return Result(code, out.getvalue(), err.getvalue())
 
