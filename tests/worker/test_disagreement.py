@@ -60,6 +60,21 @@ def test_a_rank_that_reports_less_often_ends_the_trial_badly(bench: Bench, fewer
     assert bench.last_word() is None
 
 
+def test_ranks_that_make_different_calls_are_told_where_each_is(bench: Bench) -> None:
+    def script() -> None:
+        trial = gpusched.init()
+        for _ in trial.steps():
+            if trial.rank == 0:
+                trial.report(accuracy=1)
+
+    lines, first = inspect.getsourcelines(script)
+    line = first + next(n for n, text in enumerate(lines) if "report" in text)
+    told = f"rank 0 is in trial.report() at line {line}, rank 1 is in the next of trial.steps()"
+    for rank in run_ranks(script, 2, bench):
+        assert "the ranks of this trial make different calls" in rank.error
+        assert told in rank.error
+
+
 def test_a_rank_that_is_killed_is_told_by_the_others(bench: Bench) -> None:
     def script() -> None:
         trial = gpusched.init()
