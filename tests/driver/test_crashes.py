@@ -140,17 +140,12 @@ def test_the_daemon_dies_at_every_instant_around_a_suggestion(folder: Path) -> N
         assert len(daemons.experiment.state.configurations.suggested) > 8
 
 
-def test_the_daemon_dies_again_and_again(setup: Setup, folder: Path) -> None:
+def test_the_daemon_dies_again_and_again_also_while_it_resumes(setup: Setup, folder: Path) -> None:
     rng = random.Random(2)
-    for number in range(2):
-        armed = set(rng.sample(range(1, 200), 8))
-        assert run(setup, folder / str(number), armed).epoch == 9
-
-
-def test_the_daemon_dies_in_the_middle_of_resuming(setup: Setup, folder: Path) -> None:
-    for number, instant in enumerate(range(30, 200, 80)):
-        armed = set(range(instant, instant + 6))
-        assert run(setup, folder / str(number), armed).epoch == 7
+    anywhere = [set(rng.sample(range(1, 200), 8)) for _ in range(2)]
+    in_a_row = [set(range(instant, instant + 6)) for instant in (30, 110, 190)]
+    for number, armed in enumerate([*anywhere, *in_a_row]):
+        assert run(setup, folder / str(number), armed).epoch == len(armed) + 1
 
 
 def test_the_daemon_dies_as_the_search_goes_on_after_its_end(setup: Setup, folder: Path) -> None:
