@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import IterableDataset, get_worker_info
 
 import gpusched
-from tests.worker.fakes import Bench, at_step, daemon, run_ranks, values
+from tests.worker.fakes import END, Bench, run_ranks, through, values
 
 LENGTH = 45
 
@@ -107,16 +107,12 @@ def consume(kind: str, options: dict[str, Any], epochs: int = 2) -> dict[str, An
     return found
 
 
-def through(bench: Bench, sizes: list[int], kind: str, **options: Any) -> list[list[list[int]]]:
+def dealt(bench: Bench, sizes: list[int], kind: str, **options: Any) -> list[Any]:
     """The global batches of a trial that leaves after two more reports at each size but the last."""
-    batches = []
-    for number, ranks in enumerate(sizes, 1):
-        last = number == len(sizes)
-        with daemon(bench, at_step(**({} if last else {"yield": 2 * number}))):
-            found = values(run_ranks(consume, ranks, bench, number, (kind, options)))
-        lengths = {len(one["steps"]) for one in found}
-        assert len(lengths) == 1, "every rank has as many batches"
-        batches += list(zip(*(one["steps"] for one in found), strict=True))
+    plan = [(ranks, 2 * number) for number, ranks in enumerate(sizes, 1)]
+    batches: list[Any] = []
+    for found in through(bench, consume, [*plan[:-1], (sizes[-1], END)], kind, options):
+        batches += zip(*(one["steps"] for one in found), strict=True)
     return batches
 
 
@@ -138,7 +134,7 @@ CASES = [
 def test_no_sample_is_lost_or_repeated_over_resizes_in_mid_epoch(
     bench: Bench, kind: str, options: dict[str, Any]
 ) -> None:
-    batches = through(bench, SIZES, kind, **options)
+    batches = dealt(bench, SIZES, kind, **options)
     seen = flat(batches)
     assert Counter(seen) == EVERY_SAMPLE
     assert [sample >= 1000 for sample in seen] == sorted(sample >= 1000 for sample in seen)
