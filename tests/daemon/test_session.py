@@ -105,10 +105,6 @@ def test_a_daemon_of_another_machine_is_named(
     assert Client.connect(paths.socket) is None
 
 
-def test_nobody_there_is_no_client(paths: ExperimentPaths) -> None:
-    assert Client.connect(paths.socket) is None
-
-
 def test_what_continues_a_search_is_named_as_the_next_command_finds_it(
     paths: ExperimentPaths,
 ) -> None:

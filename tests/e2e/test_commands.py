@@ -155,12 +155,6 @@ def test_gc_keeps_the_best_model_and_nothing_else(finished: Sandbox) -> None:
     assert "nothing to remove" in finished.call("gc").out
 
 
-def test_watch_of_a_finished_experiment_says_how_it_ended(finished: Sandbox) -> None:
-    result = finished.call("watch")
-    assert result.code == 0
-    assert "best/checkpoint" in result.out
-
-
 def test_damaged_and_newer_journals(finished: Sandbox, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(finished.experiment, tmp_path / "copied"))
     (copied / "final.json").unlink()
