@@ -187,6 +187,7 @@ def test_releases_come_in_any_order_and_more_than_once() -> None:
     script = grown(3, 3).decides(Resize(0, 2)).report(0, 0.4).expect(Yield(0, 1, save=True))
     script.exited(0, saved=2).expect(ConfirmRelease(("d0", "d1", "d2")))
     script.released("d2").expect_nothing().released("d1").expect_nothing()
+    assert script.state.devices.free == {"d2"}
     script.released("d2", "d1").expect_nothing()
     script.released("d0").expect(launch(0, 2, "d0", "d1"))
     script.released("d0").expect_nothing()

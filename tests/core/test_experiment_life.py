@@ -136,15 +136,6 @@ def test_a_report_on_the_way_out_is_not_judged() -> None:
     script.policy.on_next_report.clear()
 
 
-def test_shrinking_gives_devices_back_when_they_are_released() -> None:
-    script = stages.waiting().released("d0").drop().report(0, 0.4).expect_nothing()
-    script.decides(Resize(0, 1)).report(0, 0.4).expect(Yield(0, 2, save=True))
-    script.exited(0, saved=4).expect(ConfirmRelease(("d0", "d1")))
-    script.released("d1").expect_nothing()
-    assert script.state.devices.free == {"d1"}
-    script.released("d0").expect(launch(0, 3, "d0"))
-
-
 def test_a_resize_to_the_size_it_has_is_dropped() -> None:
     stages.running().decides(Resize(0, 1)).report(0, 0.4).expect_nothing()
 
