@@ -28,6 +28,8 @@ from gpusched.doctor.findings import RehearsedLaunch, RehearsedTrial
 from gpusched.errors import DeviceError
 from gpusched.executors.local import launching
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.timeline import IncarnationTimeline, ReportedStep, TrialTimeline
+from gpusched.protocol import Report
 from gpusched.recipe.load import load_recipe
 
 RIGHT = """\
@@ -201,11 +203,9 @@ def test_a_launch_that_the_end_of_a_rehearsal_kills_has_not_failed(
     logs = paths.trial(0).logs(1)
     logs.mkdir(parents=True)
     (logs / "seen-0.jsonl").write_text('{"step": 1}\n' * reported + '{"st')
-    step = SimpleNamespace(report=SimpleNamespace(step=1, step_time_s=1.0))
-    launch = SimpleNamespace(
-        number=1, steps=[step] * reported, outcome="killed", error=None, devices=(0,)
-    )
-    trial: Any = SimpleNamespace(id=0, incarnations=[launch], steps=list)
+    steps = [ReportedStep(1.0, Report(1, 1, 1, 1.0), 0.5)] * reported
+    launch = IncarnationTimeline(1, ("d0",), 0.0, steps, outcome="killed")
+    trial = TrialTimeline(0, {}, [launch])
     assert _read(paths, trial).launches[0].error == error
 
 
