@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -21,6 +22,9 @@ from gpusched.text import did_you_mean, show
 
 Named = tuple[str, dict[str, Any], list[Finding]]
 """A name, its complete options, and their problems."""
+
+#: Endings of names of classes in other tools: TPESampler, ASHAScheduler, HyperbandPruner.
+_ELSEWHERE = re.compile(r"(sampler|scheduler|pruner|optimizer)$")
 
 
 def _named(
@@ -46,7 +50,8 @@ def _loaded(what: str, name: str, load: Callable[[str], Any], known: Collection[
         return load(name)
     except KeyError:
         there = f"; there are {', '.join(known)}; one of your own is written FILE.py:CLASS"
-        hint = did_you_mean(name, known) or there
+        elsewhere = _ELSEWHERE.sub("", name.lower())
+        hint = did_you_mean(name, known) or did_you_mean(elsewhere, known) or there
         raise BadValue(f"unknown {what} {show(name)}{hint}") from None
     except InputError as error:
         raise BadValue(str(error)) from None

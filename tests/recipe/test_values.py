@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -151,8 +150,3 @@ def test_values_that_are_left_out_come_from_the_environment(
     monkeypatch.setenv("GT_A", "sesame")
     assert recipe.with_environment().env == {"GT_A": "sesame", "GT_B": "file"}
     assert "sesame" not in str(recipe.resolved())
-
-
-def test_the_home_folder_is_written_as_in_a_shell() -> None:
-    assert values.arguments(["~/data", "a~/b"]) == (f"{Path.home()}/data", "a~/b")
-    assert values.environment({"DATA": "~/data"}) == {"DATA": f"{Path.home()}/data"}

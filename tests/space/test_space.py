@@ -146,7 +146,7 @@ REFUSED = [
     ({"x": [1, 2]}, "x: a list is not a value"),
     *(
         ({"x": text}, f"x: '{text}' is text, and one value; write {{uniform: [..]}} or")
-        for text in ("1e-4..1", "0.1, .01,1", "tune.loguniform(1e-4, 1)", "choice(a,b)")
+        for text in ("1e-4..1", "0.1 to 1", "0.1, .01,1", "tune.loguniform(1e-4, 1)", "choice(a,b)")
     ),
     ({"x": {"choice": []}}, "x: choice is empty"),
     ({"x": {"choice": {"a": 1}}}, "x: choice needs a list"),
@@ -178,6 +178,7 @@ REFUSED = [
         {"x": {"unifrom": [0, 1]}},
         "x.unifrom: a list is not a value; did you mean the form uniform?",
     ),
+    ({"x": {"log": [1, 9]}}, "x.log: a list is not a value; did you mean the form loguniform?"),
     (
         {"x": {"categorical": [0, 1]}},
         "x.categorical: a list is not a value; did you mean the form choice?",
