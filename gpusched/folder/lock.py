@@ -95,9 +95,11 @@ class Lock:
                     )
                 time.sleep(_RETRY_S)
         except OSError as error:
+            if error.filename is not None:  # it cannot even be opened
+                raise
             raise InputError(
                 f"{path} cannot be locked ({error.strerror}), so two daemons could run one search: mount the folder of "
-                f"searches with locks and as one that you may write, or choose another with --dir"
+                f"searches with locks, or choose another with --dir"
             ) from None
         return cls(descriptor)
 
