@@ -85,9 +85,11 @@ class BaseLoader(ABC):
         self.passes_trained = self.passes_untrained = 0
         #: Line of the script that has asked for the length before it trains, where one atom has another.
         self.length_read_at: str | None = None
-        #: The ``DataLoader`` that ``trial.prepare`` was given, whose attributes this one has too; whether it was read
-        #: the last time, whole on every rank, as this one is where no gradients are recorded: for evaluation.
+        #: The ``DataLoader`` that ``trial.prepare`` was given, whose attributes this one has too, and the script's
+        #: line; whether it was read the last time, whole on every rank, as this one is where no gradients are recorded:
+        #: for evaluation.
         self.given: Any = None
+        self.given_at = ""
         self._reads_given = False
         self._generator = torch.Generator()
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from gpusched.worker.data import BatchWeight, derive_seed
+from gpusched.worker.group import script_line
 from gpusched.worker.rng import OwnGenerators
 
 _KEPT = (
@@ -137,7 +138,7 @@ def _prepared_loader(trial: Any, training: Any, given: DataLoader[Any]) -> Any:
         return PlacedLoader(given, trial.device, training.weight)
     splits = training.layout.exact and trial.world_size > 1
     made = trial.loader(given.dataset, **arguments_of(given, splits=splits))
-    made.given = given
+    made.given, made.given_at = given, ":".join(map(str, script_line()))
     return made
 
 

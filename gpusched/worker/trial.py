@@ -227,6 +227,7 @@ class Trial(TrialSetup):
 
     def mean(self, correct: Any, total: Any) -> float:
         """Return ``correct / total`` over all ranks, NaN for a total of 0; ``eval_loader`` has each sample once."""
+        self._usage.has_mean = True
         rows = self._group.exchange(Call.MEAN, float(correct), float(total))
         count = sum(row[1] for row in rows)
         return sum(row[0] for row in rows) / count if count else float("nan")

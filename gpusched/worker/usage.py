@@ -40,6 +40,8 @@ class Usage:
         self._is_scheduled = context.paths is not None
         #: ``trial.track`` was called, perhaps with nothing to save.
         self.tracks = False
+        #: ``trial.mean`` was called: the script knows that ranks have shares.
+        self.has_mean = False
         self._reports = self._passes = 0
         self._began_untrained = False
         #: Comparison of this rank with the others.
@@ -182,12 +184,12 @@ class Usage:
             return
         for loader in self._training.loaders:
             is_evaluated = loader.passes_untrained and not loader.passes_trained
-            if loader.given is not None and is_evaluated:
+            if loader.given is not None and is_evaluated and not self.has_mean:
                 self._tell(
                     "evaluation",
-                    "trial.prepare(...) was given a DataLoader that shuffles or samples, of which each rank has a "
-                    "share, and the script evaluates on it: the metric would be one of a share. Write "
-                    "`with torch.no_grad():` around the loop over it, or shuffle=False",
+                    f"{loader.given_at}: trial.prepare(...) was given a DataLoader that shuffles or samples, of which "
+                    f"each rank has a share, and the script evaluates on it: the metric would be one of a share. Write "
+                    f"`with torch.no_grad():` around the loop over it, or shuffle=False",
                     is_error=self._group.world_size > 1,
                 )
 
