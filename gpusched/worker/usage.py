@@ -106,9 +106,10 @@ class Usage:
         if kept and follows and self._group.world_size > 1:
             self._tell(
                 "rate",
-                f"on several atoms a trial has a batch for each, and the learning rate of {type(kept[0]).__name__} "
-                f"stays what it is on one atom: write trial.scale_lr(opt) before trial.track or trial.steps, or "
-                f"`lr_scaling: none` in the recipe; a loader of your own keeps its batch by trial.local_batch(..)",
+                f"on several atoms a trial has a batch for each, and nothing here scales the learning rate of "
+                f"{type(kept[0]).__name__}: unless the script does, write trial.scale_lr(opt) before trial.track or "
+                f"trial.steps, or `lr_scaling: none` in the recipe; a loader of your own keeps its batch by "
+                f"trial.local_batch(..)",
             )
         read = next((loader for loader in training.loaders if loader.length_read_at), None)
         if read is not None and not training.schedules:
