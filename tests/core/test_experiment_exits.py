@@ -6,7 +6,7 @@ import pytest
 
 from gpusched.core.commands import ConfirmRelease, Kill
 from gpusched.core.decisions import Resize, Start
-from gpusched.core.events import Outcome, StorageChanged
+from gpusched.core.events import Outcome, StorageChanged, Verb
 from gpusched.core.state import ALIKE_PAUSE_S, MOST_ALIKE
 from gpusched.core.trial import TrialState
 from tests.core import stages
@@ -247,6 +247,20 @@ def test_a_trial_that_fails_on_more_atoms_goes_back_and_grows_no_more(outcome: O
     script.decides(Resize(0, 2)).report(0, 0.6).drop()
     assert script.trial(0).state is S.RUNNING
     assert script.trial(0).atoms == 1
+
+
+@pytest.mark.parametrize(("verb", "becomes"), [("pause", S.FAILED), ("stop", S.STOPPED)])
+def test_a_trial_that_is_to_leave_and_fails_on_more_atoms_does_not_go_back(
+    verb: Verb, becomes: TrialState
+) -> None:
+    script = stages.waiting().released("d0").drop().up(0).drop().asked(verb, 0).drop()
+    script.exited(0, "failed", error="ValueError: not wrapped").drop()
+    assert script.trial(0).state is becomes
+
+
+def test_a_larger_launch_that_never_began_is_begun_again() -> None:
+    script = stages.waiting().released("d0").drop().exited(0, "lost", unbegun=True).drop()
+    script.released("d0", "d1").expect(launch(0, 3, "d0", "d1"))
 
 
 def test_a_growth_that_failed_says_nothing_about_speed() -> None:

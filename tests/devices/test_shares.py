@@ -51,6 +51,22 @@ def test_memory_that_does_not_come_back_beside_another_trial(box: Box, shared: W
     assert shared.recovered() == (ONE,)
 
 
+def test_memory_that_no_process_is_named_for_takes_all_free_shares_out(box: Box) -> None:
+    devices, _ = begin(box, atoms_per_gpu=2)
+    box.gpus[0].idle += 3 * GIB
+    box.clock.advance(2.5)
+    assert {fault.device for fault in devices.told(Quarantined)} == {ONE, TWO}
+
+
+def test_shares_that_drain_side_by_side_wait_for_the_memory_of_both(
+    box: Box, shared: Watched
+) -> None:
+    for pid in (11, 12):
+        box.driver.end(pid, 0.1, 8.0)
+    assert shared.released([ONE, TWO], 6.0) is None
+    assert shared.released([ONE, TWO], 4.0) is not None
+
+
 def test_a_process_that_has_escaped_is_in_the_way_beside_a_share_never_used(box: Box) -> None:
     """Such a share is not taken for one whose trial outlived the daemon."""
     devices, _ = begin(box, atoms_per_gpu=2)
