@@ -149,9 +149,10 @@ class _Parser(argparse.ArgumentParser):
             told = f"one argument too many: {found[1]}; leave that out"
             word = found[1].split()[0].partition("=")[0]
             if word.startswith("-"):
-                told = (
-                    f"unknown option {word}{did_you_mean(word, self._option_string_actions, 0.7)}"
-                )
+                hint = did_you_mean(word, self._option_string_actions, 0.7)
+                told = f"unknown option {word}{hint}"
+            elif "=" in found[1] and "--set" in self._option_string_actions:
+                told = "write " + " ".join(f"--set {word}" for word in found[1].split())
         raise InputError(f"{told}\n'{self.prog} --help' shows the options")
 
 
