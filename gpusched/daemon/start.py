@@ -13,12 +13,13 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,9 +82,12 @@ def start_daemon(
         _require_script(script)
     options = ["--resume"] * resume
     options += ["--wish", json.dumps(wish)] if wish else []
-    process, reading = _spawn(paths, options)
+    with _interrupts_wait() as interrupted:
+        process, reading = _spawn(paths, options)
     message: dict[str, Any] = {}
     try:
+        if interrupted:
+            raise KeyboardInterrupt
         with os.fdopen(reading, "rb") as pipe:
             for line in pipe:
                 message = json.loads(line)
@@ -133,6 +137,17 @@ def _spawn(paths: ExperimentPaths, options: Sequence[str]) -> tuple[subprocess.P
         for descriptor in (log, writing):
             os.close(descriptor)
     return process, reading
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[list[int]]:
+    """Put off Ctrl-C: the list tells whether one came meanwhile. (A mask would be inherited by the child.)"""
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _take_back(process: subprocess.Popen[bytes], paths: ExperimentPaths) -> None:
