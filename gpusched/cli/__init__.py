@@ -152,7 +152,8 @@ class _Parser(argparse.ArgumentParser):
                 hint = did_you_mean(word, self._option_string_actions, 0.7)
                 told = f"unknown option {word}{hint}"
             elif "=" in found[1] and "--set" in self._option_string_actions:
-                told = "write " + " ".join(f"--set {word}" for word in found[1].split())
+                right = " ".join(f"--set {word}" for word in found[1].split())
+                told = f"{found[1]}: a value of the recipe is given as {right}"
         raise InputError(f"{told}\n'{self.prog} --help' shows the options")
 
 

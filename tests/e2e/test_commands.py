@@ -86,7 +86,7 @@ def test_help_lists_every_command_and_each_has_its_own(finished: Sandbox) -> Non
         (["pause", "0"], "is over; 'gpusched status"),
         (["stop"], "is over; 'gpusched status"),
         (["run", "missing.yaml"], "missing.yaml"),
-        (["run", "a.yaml", "seed=1", "atoms=2"], "write --set seed=1 --set atoms=2"),
+        (["run", "a.yaml", "seed=1", "atoms=2"], "is given as --set seed=1 --set atoms=2"),
         (["resume"], "is over"),
     ],
 )
