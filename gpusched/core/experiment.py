@@ -264,17 +264,9 @@ class Experiment:
 
     def _resumed(self, event: events.DaemonResumed) -> None:
         state = self.state
-        state.watched_since = state.now
-        self._learn_outside(event)
-        for trial in state.live.values():
-            # A measurement under way spans the time without a daemon.
-            trial.decided_at = None
-
-    def _learn_outside(self, event: events.DaemonResumed) -> None:
-        """Take in what the outside is like now, before anything is begun."""
-        if event.storage_low is not None:
-            self.state.storage_low = event.storage_low
-        for device, reason in sorted(event.unusable.items()):
+        silence.leave_out(state, state.timers.get(WATCH, state.now))
+        silence.watch(state)
+        for device, reason in sorted(event.unusable.items()):  # before anything is begun
             lost = events.QuarantineChanged(at=event.at, device=device, reason=reason)
             self._quarantine_changed(lost)
 

@@ -66,7 +66,7 @@ def move_limits(state: State, do: Transitions, event: LimitsMoved) -> bool:
             _call_back(state)
         return False
     state.stopping, state.finished = None, False
-    state.watched_since, state.failures = state.now, 0
+    state.failures = 0
     state.last_errors.clear()
     state.timers.pop(LAST_CALL, None)
     silence.watch(state)

@@ -29,15 +29,23 @@ def watch(state: State) -> None:
         state.timers[WATCH] = state.now + WATCH_EVERY_S
 
 
+def leave_out(state: State, since: float) -> None:
+    """Leave out of what is measured the time in which no trial could be heard, nor perhaps train."""
+    for trial in state.live.values():
+        trial.heard_at = state.now
+        trial.decided_at = None
+        if trial.up_at is not None:
+            trial.up_at = min(state.now, trial.up_at + max(0.0, state.now - since))
+
+
 def silent(state: State, due: float) -> Iterator[tuple[TrialRecord, str]]:
     """Yield trials that have not reported for too long, each with the reason; the timer was due at ``due``."""
     if state.now - due > WATCH_EVERY_S:
-        # No trial was heard: the machine, or the daemon, was suspended.
-        state.watched_since = state.now
+        leave_out(state, due)  # the machine, or the daemon, was suspended
     for trial in state.live.values():
         if not trial.has_processes or trial.doom:
             continue
-        silent_s = state.now - max(trial.heard_at, state.watched_since)
+        silent_s = state.now - trial.heard_at
         if silent_s > (limit_s := _limit_s(state, trial)):
             why = f"no report for {silent_s:.0f} s (limit {limit_s:.0f} s; hang_limit in the recipe allows more)"
             yield trial, why

@@ -68,8 +68,6 @@ class State:
         self.finished = False
         #: Times at which ``TimerFired`` is due; a timer that is set again moves.
         self.timers: dict[str, float] = {}
-        #: Since when trials could be heard: before that, silence means nothing.
-        self.watched_since = NEVER
         #: Sentences about the search as a whole, of the event that was handled last.
         self.said: list[str] = []
         self._longest_past_s = 0.0
