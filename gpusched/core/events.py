@@ -137,15 +137,13 @@ class Suggested(Event, kw_only=True):
 
 
 class DaemonResumed(Event, kw_only=True):
-    """A new daemon has taken over; ``epoch`` counts daemons. All that is remembered of the outside has been asked anew.
+    """A new daemon has taken over; ``epoch`` counts daemons.
 
-    ``unusable``: devices that cannot be used now, or are gone, and why. ``storage_low``: whether the disk has too
-    little room (None: not known, or neither little nor enough).
+    ``unusable``: devices that cannot be used now, or are gone, and why.
     """
 
     epoch: int
     unusable: Mapping[str, str] = field(default_factory=dict)
-    storage_low: bool | None = None
 
 
 class UserAsked(Event, kw_only=True):

@@ -153,11 +153,8 @@ class Daemon:
             for slot in self.experiment.state.devices.slots.values():
                 if slot.reason and slot.id in there:
                     self.executor.keep_out(slot.id, slot.reason)
-            self.driver.resume(
-                self.epoch.number,
-                unusable=resuming.unusable(self.experiment.state, inventory),
-                storage_low=self.storage.is_low(self.experiment.state),
-            )
+            lost = resuming.unusable(self.experiment.state, inventory)
+            self.driver.resume(self.epoch.number, unusable=lost)
             self._go_on()
             slots = self.experiment.state.devices.slots
             others = [device for device in inventory if device.id not in slots]

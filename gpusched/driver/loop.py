@@ -224,13 +224,7 @@ class Driver:
 
     # ------------------------------------------------------------ resume
 
-    def resume(
-        self,
-        epoch: int,
-        *,
-        unusable: Mapping[str, str] | None = None,
-        storage_low: bool | None = None,
-    ) -> None:
+    def resume(self, epoch: int, *, unusable: Mapping[str, str] | None = None) -> None:
         """Continue after ``replay``: ask the outside anew, and issue again what the state implies.
 
         All of the outside (see ``DaemonResumed``) is known before anything is begun, so that no trial starts on what is
@@ -242,7 +236,6 @@ class Driver:
             at=self.executor.now(),
             epoch=epoch,
             unusable={**(unusable or {}), **{lost.device: lost.reason for lost in changes}},
-            storage_low=storage_low,
         )
         self.handle([resumed, *(event for event in found if event not in changes)])
         failpoints.reach("resume.reconciled")

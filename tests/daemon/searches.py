@@ -152,7 +152,7 @@ class Search(Daemons):
             devices = tuple(device.id for device in self.machine.inventory())
             driver.handle([DevicesJoined(at=0.0, devices=devices)])
         else:
-            self._resume(driver, storage, assembled)
+            self._resume(driver, assembled)
         self._live(driver, storage, journal)
 
     def _paths(self) -> Any:
@@ -165,7 +165,7 @@ class Search(Daemons):
 
         return SimpleNamespace(root=Path("search"), trial=trial)
 
-    def _resume(self, driver: Driver, storage: Storage, assembled: Assembled) -> None:
+    def _resume(self, driver: Driver, assembled: Assembled) -> None:
         state, now, was_missing = self.experiment.state, self.machine.now(), self.missing
         names = [device.id for device in self.machine.inventory()]
         self.missing = {name for name in names if self.rng.random() < 0.15}
@@ -179,7 +179,7 @@ class Search(Daemons):
                 self.machine._broken.discard(name)
         there = [one for one in self.machine.inventory() if one.id not in self.missing]
         unusable = resuming.unusable(state, there)
-        driver.resume(self.epoch, unusable=unusable, storage_low=storage.is_low(state))
+        driver.resume(self.epoch, unusable=unusable)
         wish = self.rng.choice([{}, {}, {"add_s": 0.5}, {"max_trials": None, "add_s": 0.5}])
         if state.finished:
             wish = {**wish, "add_s": 1.0, "target": None}

@@ -16,7 +16,7 @@ from gpusched.devices.base import Device
 from gpusched.errors import InputError
 from gpusched.folder.paths import ExperimentPaths
 from tests.core import stages
-from tests.helpers import Script, launch
+from tests.helpers import Script
 
 
 def test_devices_that_went_bad_while_nobody_looked() -> None:
@@ -42,9 +42,6 @@ def test_nothing_is_begun_on_what_a_resume_finds_gone() -> None:
     script.wants(Start(1), Start(1), Start(1))
     script.feed(DaemonResumed(at=1.0, epoch=2, unusable={"d1": "gone", "d2": "gone"}))
     assert not any(isinstance(command, Launch) for command in script.take())
-    script = Script(devices=2).wants(Start(1)).start().drop().wants(Start(1))
-    script.feed(DaemonResumed(at=1.0, epoch=2, storage_low=True)).expect_nothing()
-    script.feed(DaemonResumed(at=2.0, epoch=3, storage_low=False)).expect(launch(1, 1, "d1"))
 
 
 def test_a_trial_on_a_lost_device_goes_on_elsewhere() -> None:

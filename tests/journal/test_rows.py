@@ -64,7 +64,6 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "timer": text,
     "unusable": st.dictionaries(text, text, max_size=3),
     "labels": st.dictionaries(text, text, max_size=3),
-    "storage_low": st.none() | st.booleans(),
     "launched": st.dictionaries(text, numbers, max_size=3),
     "stacks": st.booleans(),
     "unbegun": st.booleans(),
