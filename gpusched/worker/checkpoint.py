@@ -3,9 +3,9 @@
 Written into a staged folder file by file (each hashed and synced), the manifest last, then one rename commits it and
 the folder above is synced. The manifest holds size and SHA-256 of every file and of itself; nothing is used that does
 not match. A damaged generation is set aside, said on stderr, and the one before it is used. After a commit the newest
-``keep`` generations stay. One that was committed within ``FRESH_S`` on this boot is in the page cache as it was hashed:
-a resize hashes nothing again (0.6 s a GB). Nothing is ever unpickled: ``torch.load`` runs with ``weights_only=True``
-and no second try without.
+``keep`` generations stay, on a full disk one. One that was committed within ``FRESH_S`` on this boot is in the page
+cache as it was hashed: a resize hashes nothing again (0.6 s a GB). Nothing is ever unpickled: ``torch.load`` runs with
+``weights_only=True`` and no second try without.
 
 One rank writes; what the files hold is not this file's business.
 """
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched import failpoints
-from gpusched.folder.files import private_folder, sync
+from gpusched.folder.files import FULL, private_folder, sync
 from gpusched.folder.lock import Fence
 from gpusched.folder.paths import HELD, commit_left
 from gpusched.processes.identity import boot_id
@@ -106,7 +106,7 @@ class CheckpointStore:
                 whoever comes next; a machine that dies loses it.
 
         Raises:
-            OSError: It could not be written (disk full, not writable); what was there before is untouched.
+            OSError: It could not be written (disk full, not writable); the newest that was there before is untouched.
         """
         self._fence.check()
         staged = self.folder / f".staged-{step:08d}-{os.getpid()}"
@@ -135,8 +135,10 @@ class CheckpointStore:
                 self._drop_held(but=aside)
             else:
                 self._commit(staged, step)
-        except OSError:
+        except OSError as error:
             shutil.rmtree(staged, ignore_errors=True)
+            if error.errno in FULL and script_folder is None and self._prune(step, 1):
+                return self.write(step, files, facts, held=held)
             raise
         return sum(int(entry["bytes"]) for entry in entries.values()) + len(text)
 
@@ -157,7 +159,8 @@ class CheckpointStore:
             committed.rename(staged)
             self._put_back()
             self._fence.check()
-        self._prune(step)
+        self._prune(step, self._keep)
+        self._drop_held()
 
     def newest(self) -> Checkpoint | None:
         """Return the newest checkpoint that is whole; damaged ones are set aside and said on stderr."""
@@ -208,17 +211,20 @@ class CheckpointStore:
         sync(self.folder)
         failpoints.reach("checkpoint.renamed")
 
-    def _prune(self, newest: int) -> None:
-        """Keep the newest generations. One with a higher step is of a course of training that was given up."""
-        committed = dict(self._committed())
-        kept = sorted((step for step in committed if step <= newest), reverse=True)[: self._keep]
+    def _prune(self, newest: int, keep: int) -> bool:
+        """Keep the newest generations; tell whether others went.
+
+        One with a higher step is of a course of training that was given up.
+        """
+        committed, has_removed = dict(self._committed()), False
+        kept = sorted((step for step in committed if step <= newest), reverse=True)[:keep]
         for step, folder in committed.items():
             if step not in kept:
-                trash = folder.with_name(f".trash-{folder.name}")
                 with suppress(OSError):
-                    folder.rename(trash)
+                    folder.rename(folder.with_name(f".trash-{folder.name}"))
+                    has_removed = True
         self._remove_stale()
-        self._drop_held()
+        return has_removed
 
     def _drop_held(self, but: Path | None = None) -> None:
         for held in self.folder.glob(f"{HELD}*"):

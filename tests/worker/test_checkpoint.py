@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -60,6 +61,23 @@ def test_two_generations_stay(store: CheckpointStore) -> None:
     found = store.newest()
     assert (found.step, found.facts["iteration"]) == (9, 1)
     assert found.files == ("state.pt", "rank-0.pt")
+
+
+def test_a_full_disk_takes_the_older_generation(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No step could be saved any more, the best neither, on a disk that was full of generations."""
+    write = checkpoint._write_file
+
+    def refuse(path: Path, content: bytes, *, synced: bool) -> dict[str, Any]:
+        if len(names(store.folder)) > 2:  # room for one beside the one that is written
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        return write(path, content, synced=synced)
+
+    monkeypatch.setattr(checkpoint, "_write_file", refuse)
+    for step in (1, 2, 3):
+        commit(store, step)
+    assert names(store.folder) == ["step-00000002", "step-00000003"]
 
 
 def test_a_course_of_training_that_was_given_up_does_not_come_back(store: CheckpointStore) -> None:
