@@ -59,7 +59,8 @@ _OF_CUDAS_START = re.compile(
 _RANK = re.compile(r"rank (\d+): ")
 _FROM_OUTSIDE = re.compile(r"(rank \d+: )?killed by SIG(KILL from outside|TERM)")
 _OF_A_FULL_DISK = re.compile(
-    r"No space left on device|Disk quota exceeded|workers are out of shared memory"
+    r"No space left on device|Disk quota exceeded|workers are out of shared memory|"
+    r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+"  # torch.save
 )
 _OF_A_HANG = "Watchdog caught collective operation timeout"
 _OF_SHARED_MEMORY = re.compile(r"</torch_|/dev/shm|shared memory")

@@ -271,6 +271,8 @@ def test_a_full_disk_is_not_the_trials_fault() -> None:
     blamed = blame("OSError: [Errno 28] No space left on device: 'x'\n  trace", 1)
     assert blamed.outcome == "lost"
     assert blamed.error.startswith("a disk is to blame, not the trial: No space left on device (OS")
+    saving = "RuntimeError: train.py:9: [enforce fail at inline_container.cc:626] . unexpected pos 64 vs 0"
+    assert blame(saving, 1).outcome == "lost", "torch.save"
     shared = "RuntimeError: x\nRuntimeError: unable to write to file </torch_76_36_0>: No space left on device (28)"
     assert "--shm-size" in blame(shared, 1).error
     bus_error = "RuntimeError: .. It is possible that dataloader's workers are out of shared memory. Please try .."
