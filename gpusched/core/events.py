@@ -158,15 +158,13 @@ class LimitsMoved(Event, kw_only=True):
     """A person has set the deadline to ``deadline_s``, seconds since the search began; what is left out stays.
 
     ``checkpoints``: the search continues after its end; step of the newest committed checkpoint on disk by trial, and
-    a trial whose checkpoints were removed stays over. ``began``: the beginning in both clocks, moved by the time that
-    the search was shut down (``driver/assemble.py``).
+    a trial whose checkpoints were removed stays over.
     """
 
     deadline_s: float
     target: float | UnsetType | None = UNSET
     max_trials: int | UnsetType | None = UNSET
     checkpoints: Mapping[str, int] | None = None
-    began: Mapping[str, float | str] = field(default_factory=dict)
 
 
 def is_reopened(event: Event) -> bool:

@@ -13,21 +13,22 @@ import os
 import signal
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gpusched import failpoints
-from gpusched.core.events import Event, LimitsMoved
 from gpusched.daemon import resuming
 from gpusched.daemon.clients import Clients
 from gpusched.daemon.provenance import Edits, recipe_edits, recorded
-from gpusched.daemon.storage import Storage, checksums, require_unchanged
+from gpusched.daemon.storage import Storage
 from gpusched.driver.assemble import Assembled, Beginning, ExperimentClock, assemble, read_recipe
 from gpusched.driver.loop import Driver, replay
 from gpusched.driver.suggester import ChildSuggester
 from gpusched.errors import DeviceError, GpuschedError, InputError
 from gpusched.executors import live as executors
 from gpusched.executors.hub import Hub
+from gpusched.folder.files import write_durably
 from gpusched.folder.lock import Epoch, Lock
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.local_disk import Home
@@ -117,8 +118,7 @@ class Daemon:
 
     def _begin(self) -> Journal:
         self._home.move_in()
-        meta = {"epoch": self.epoch.number, "checksums": checksums(self.paths)}
-        return Journal.create(self.paths.journal, meta)
+        return Journal.create(self.paths.journal, {"epoch": self.epoch.number})
 
     def _replay(self) -> Journal:
         """Return the journal of a search that is to continue. Raises InputError if it is over."""
@@ -126,8 +126,7 @@ class Daemon:
         journal = Journal.open(self.paths.journal)
         self.epoch = Epoch(self.paths.root, int(journal.meta.get("epoch", 1)))
         journal.set_epoch(self.epoch.number)
-        require_unchanged(self.paths, journal.meta)
-        count = replay(self.experiment, journal.entries(), self._note_beginning)
+        count = replay(self.experiment, journal.entries())
         print(f"replayed {count} events")
         failpoints.reach("resume.replayed")
         if self.experiment.state.finished:
@@ -139,10 +138,6 @@ class Daemon:
                 self._home.move_out()
                 raise
         return journal
-
-    def _note_beginning(self, event: Event, _commands: object) -> None:
-        if type(event) is LimitsMoved and event.began:
-            self._began = Beginning(**event.began)  # type: ignore[arg-type]
 
     def _start(self) -> None:
         inventory = self.executor.inventory()
@@ -178,9 +173,8 @@ class Daemon:
         while self._wish and state.stopping is not None and not state.finished:
             self.driver.turn(self.clock() + FENCE_EVERY_S)
         if state.finished:
-            event = resuming.reopened(self.assembled, self._wish, self._began)
-            for text in resuming.remarks(self.assembled):
-                self._tell_starter({"say": text})
+            event = resuming.reopened(self.assembled, self._wish)
+            write_durably(self.paths.began, json.dumps(asdict(self._began)).encode())
             # Before the event: a daemon that dies now must not leave word of an end that never came.
             self.paths.final_view.unlink(missing_ok=True)
             failpoints.reach("final.removed")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from gpusched.core.events import LimitsMoved
@@ -21,7 +20,7 @@ from gpusched.core.state import DEADLINE, TOO_LATE, State
 from gpusched.core.trial import TrialRecord
 from gpusched.daemon.clients import moved_deadline, standing
 from gpusched.devices.base import Device
-from gpusched.driver.assemble import Assembled, Beginning
+from gpusched.driver.assemble import Assembled
 from gpusched.errors import InputError
 from gpusched.executors.best import keep_best
 from gpusched.folder.files import write_durably
@@ -74,13 +73,13 @@ def changed(assembled: Assembled, wish: Wish, now: float) -> LimitsMoved:
     return LimitsMoved(at=now, **limits)
 
 
-def reopened(assembled: Assembled, wish: Wish, began: Beginning) -> LimitsMoved:
+def reopened(assembled: Assembled, wish: Wish) -> LimitsMoved:
     """Return the event of a search that continues after its end. Raises InputError where it cannot."""
     state = assembled.experiment.state
     limits = _limits(assembled, wish, state.now)
     require_reopenable(assembled, wish)
     checkpoints = {str(trial.id): step for trial, step in _checkpoints(assembled) if step}
-    return LimitsMoved(at=state.now, checkpoints=checkpoints, began=asdict(began), **limits)
+    return LimitsMoved(at=state.now, checkpoints=checkpoints, **limits)
 
 
 def require_reopenable(assembled: Assembled, wish: Wish) -> None:
@@ -109,16 +108,6 @@ def require_reopenable(assembled: Assembled, wish: Wish) -> None:
         f"{name} is over ({state.stopping}): no configuration is left to try, and no trial that its end stopped has a "
         "checkpoint. 'gpusched run' with a larger space starts another search"
     )
-
-
-def remarks(assembled: Assembled) -> Iterator[str]:
-    """Say which trials that the end had stopped continue, and which cannot. Call before the event is handled."""
-    found = list(_checkpoints(assembled))
-    lost = [str(trial.id) for trial, step in found if not step and trial.saved_step]
-    if left := len(found) - len(lost):
-        yield f"{count(left, 'trial')} that the end had stopped can continue from where they were saved"
-    if lost:
-        yield f"trials stopped for good, as their checkpoints were removed: {', '.join(lost)}"
 
 
 def _limits(assembled: Assembled, wish: Wish, now: float) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def make_experiment(
 
     ``source``: the recipe's file. Raises InputError if it cannot be made.
     """
-    _require_script(recipe.script)
+    _require_script(recipe.script, "put it back")
     recipe.with_environment()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(began.wall_s))
     paths: ExperimentPaths | None = None
@@ -79,7 +79,7 @@ def start_daemon(
     """
     require_pidfds()
     if resume and (script := (read_json(paths.resolved) or {}).get("script")):
-        _require_script(script)
+        _require_script(script, f"put it back, or correct its path in {paths.resolved}")
     options = ["--resume"] * resume
     options += ["--wish", json.dumps(wish)] if wish else []
     with _interrupts_wait() as interrupted:
@@ -158,12 +158,10 @@ def _take_back(process: subprocess.Popen[bytes], paths: ExperimentPaths) -> None
         discard(paths)
 
 
-def _require_script(script: str | Path) -> None:
+def _require_script(script: str | Path, cure: str) -> None:
     """Raise InputError where the script is missing: every trial that is to continue would fail, and be over."""
     if not Path(script).is_file():
-        raise InputError(
-            f"the script {script} is not there any more: put it back, and do this again"
-        )
+        raise InputError(f"the script {script} is not there any more: {cure}, and do this again")
 
 
 def discard(paths: ExperimentPaths) -> None:

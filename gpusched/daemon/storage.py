@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import shutil
 import threading
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from gpusched.core.events import StorageChanged
 from gpusched.core.state import State
@@ -31,22 +29,6 @@ LOOK_EVERY_S = 2.5
 MAKE_ROOM_EVERY_S = 60.0
 KEEP = 2
 TRASH = ".trash-"
-
-
-def checksums(paths: ExperimentPaths) -> dict[str, int]:
-    """Return the sums of the files that a resume begins from: a changed bit in one of them would change the search."""
-    files = (paths.resolved, paths.began, paths.worker)
-    return {file.name: zlib.crc32(file.read_bytes()) for file in files if file.exists()}
-
-
-def require_unchanged(paths: ExperimentPaths, meta: Mapping[str, Any]) -> None:
-    """Raise DamagedState naming a file that is not as it was when the search began."""
-    now = checksums(paths)
-    for name, crc in meta.get("checksums", {}).items():
-        if now.get(name) != crc:
-            raise DamagedState(
-                f"{paths.root / name}: is damaged or was changed; the search cannot continue with it"
-            )
 
 
 @dataclass(frozen=True, slots=True)

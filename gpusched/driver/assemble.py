@@ -129,7 +129,7 @@ boottime_s = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The instant when the search began, in both clocks. Kept in the journal."""
+    """The instant when the search began, in both clocks; moved where it continues after its end."""
 
     wall_s: float
     boottime_s: float

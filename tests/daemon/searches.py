@@ -28,7 +28,7 @@ from gpusched.core.events import (
 )
 from gpusched.daemon import resuming
 from gpusched.daemon.storage import Storage
-from gpusched.driver.assemble import Assembled, Beginning
+from gpusched.driver.assemble import Assembled
 from gpusched.driver.loop import Driver, replay
 from gpusched.errors import InputError
 from gpusched.folder.files import Room
@@ -45,7 +45,6 @@ from tests.policies.contract import VARIANTS
 GIB = 1 << 30
 LOW, CLEAR = Room(GIB // 4, GIB // 2), Room(50 * GIB, GIB // 2)
 TWICE = (TrialUp, CheckpointSaved, TrialExited)
-BEGAN = Beginning(0.0, 0.0, "boot")
 
 
 def drawn(seed: int, folder: Path) -> FaultySetup:
@@ -184,7 +183,7 @@ class Search(Daemons):
         if state.finished:
             wish = {**wish, "add_s": 1.0, "target": None}
             try:
-                driver.reopen(resuming.reopened(assembled, wish, BEGAN))
+                driver.reopen(resuming.reopened(assembled, wish))
             except InputError:
                 return  # it died at its very end, and has nothing left
             self.reopened += 1

@@ -10,9 +10,6 @@ import psutil
 
 from gpusched.core.events import UserAsked
 from gpusched.daemon.session import Client
-from gpusched.daemon.storage import checksums
-from gpusched.journal.log import Journal
-from gpusched.journal.rows import meta_row
 from tests.e2e.sandbox import PLENTY_S, Sandbox, told
 from tests.rig import PATIENCE_S, wait_until
 
@@ -31,10 +28,6 @@ def _let_pass(sandbox: Sandbox, seconds: float) -> None:
     began = json.loads(paths.began.read_text())
     moved = {k: v - seconds if isinstance(v, int | float) else v for k, v in began.items()}
     paths.began.write_text(json.dumps(moved))
-    journal = Journal.open(paths.journal)
-    meta = meta_row({"checksums": checksums(paths)})
-    journal.connection.execute("UPDATE meta SET value = ?, crc = ?", meta)
-    journal.close()
 
 
 def _newest_save(sandbox: Sandbox, trial: int) -> int:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from gpusched.daemon import best_model as result
-from gpusched.daemon.storage import checksums, require_unchanged
 from gpusched.errors import DamagedState
 from gpusched.executors.best import keep_best
 from gpusched.folder.files import private_folder
@@ -54,9 +53,6 @@ def make(root: Path) -> ExperimentPaths:
     log = ReportLog(trial.reports, 1)
     for step in range(1, 30):
         log.append(Report(0, 0, step, 0.5, {"accuracy": step / 64, "loss": 1 / step}))
-    paths.resolved.write_text('{"seed": 5, "deadline": 600}')
-    paths.began.write_text('{"wall_s": 1700000000.5, "boottime_s": 4.5, "boot_id": "a-b"}')
-    paths.worker.write_text('{"metric": "accuracy", "seed": 2}')
     write(root / CLOSED, EVENTS)
     (live := root.with_name("live")).mkdir()
     journal = Journal.create(live / paths.journal.name, META)
@@ -104,15 +100,6 @@ def _best(root: Path) -> str:
     return "same"
 
 
-def _beginning(root: Path) -> str:
-    known = checksums(ExperimentPaths(root.with_name("original")))
-    try:
-        require_unchanged(ExperimentPaths(root), {"checksums": known})
-    except DamagedState as error:
-        return _named(root, error)
-    return "same"
-
-
 def _journal(path: Path) -> str:
     expected = [Entry(seq, *one) for seq, one in enumerate(sample(EVENTS), 1)]
     try:
@@ -145,8 +132,6 @@ VICTIMS: dict[str, tuple[Callable[[Path], str], int, float]] = {
     "trials/0003/reports.jsonl": (_reports, 40, 0.9),
     "best/metric.json": (_best, 40, 0.9),
     "best/hparams.json": (_best, 40, 0.9),
-    "resolved.json": (_beginning, 40, 0.9),
-    "began.json": (_beginning, 40, 0.9),
     CLOSED: (_closed, 400, 0.25),
     "journal.db-wal": (_live, 300, 0.33),
     "journal.db-shm": (_live, 60, 0.0),

@@ -68,7 +68,6 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "stacks": st.booleans(),
     "unbegun": st.booleans(),
     "what": text,
-    "began": st.dictionaries(text, floats | text, max_size=3),
     "adopts": st.booleans(),
     "checkpoints": st.dictionaries(text, numbers, max_size=3),
     "max_trials": st.none() | numbers,
