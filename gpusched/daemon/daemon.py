@@ -7,7 +7,6 @@ second one cancels. SIGHUP means nothing: a closed terminal ends nothing.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -236,13 +235,13 @@ class Daemon:
         view: dict[str, Any] = {"experiment": self.paths.root.name}
         with self.clients.unharmed("the last view"):
             view = self.clients.view(leaving=True)
+        self.storage.release()  # what follows may need the room
         try:
-            self.storage.write(self.paths.final_view, json.dumps(view).encode())
+            write_durably(self.paths.final_view, json.dumps(view).encode())
         except OSError as error:
             self._say(
                 f"{self.paths.final_view}: cannot be written ({error}); the journal has it all"
             )
-        self.storage.release()
         failpoints.reach("final.after")
         self.clients.farewell(view)
         self.executor.close()
@@ -251,9 +250,6 @@ class Daemon:
         self._loggers.finish()
         if complaints := [*self._loggers.complaints]:
             print(*complaints, sep="\n", flush=True)
-            view["warnings"] = [*view.get("warnings", ()), *complaints]
-            with contextlib.suppress(OSError):
-                self.storage.write(self.paths.final_view, json.dumps(view).encode())
         with self.clients.unharmed("the journal's place in the folder"):
             self._home.move_out()
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from gpusched.core.events import StorageChanged
 from gpusched.core.state import State
-from gpusched.errors import DamagedState, InputError
-from gpusched.folder.files import FULL, Reserve, Room, read_json, write_durably
+from gpusched.errors import InputError
+from gpusched.folder.files import Reserve, Room, read_json
 from gpusched.folder.paths import HELD, ExperimentPaths
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import start_thread
@@ -140,15 +140,6 @@ class Storage:
                     self.reserve.fill()
         finally:
             self._is_looking = False
-
-    def write(self, path: Path, data: bytes) -> None:
-        """Write a file durably, from the reserve where the disk is full. Raises OSError."""
-        while True:
-            try:
-                return write_durably(path, data)
-            except OSError as error:
-                if error.errno not in FULL or not self.reserve.give():
-                    raise
 
     def release(self) -> None:
         """Give up the reserve: the search is over."""
