@@ -144,11 +144,10 @@ class ChildSuggester:
 
 
 def _seen(trial: TrialRecord, sign: float) -> dict[str, object]:
-    points = [(step, metric * sign) for step, metric in trial.curve if metric == metric]
-    if len(points) > _POINTS:
-        best = max(points, key=lambda point: point[1])
-        thinned = {*points[:: len(points) // _POINTS + 1], best, points[-1]}
-        points = sorted(thinned)
+    curve = trial.curve
+    best = [(trial.best_step, trial.best_score * sign)] if trial.best_step else []
+    thinned = {*curve[:: len(curve) // _POINTS + 1], *curve[-1:], *best}
+    points = sorted((step, metric * sign) for step, metric in thinned if metric == metric)
     return {
         "trial": trial.id,
         "hparams": dict(trial.hparams),
