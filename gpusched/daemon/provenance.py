@@ -1,4 +1,4 @@
-"""The code of a search: commit, versions of packages and checksum of the script, recorded at its start."""
+"""The code of a search and its environment: commit, versions of packages, checksum of the script, at its start."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import zlib
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +18,11 @@ from gpusched.folder.paths import ExperimentPaths
 GIT_LIMIT_S = 5.0
 #: Packages that change what a model becomes.
 PACKAGES = ("torch", "torchvision", "numpy", "transformers", "lightning", "accelerate")
+#: Variables that scripts and libraries go by, without secrets and what is of one login.
+_TELLING = re.compile(
+    r"(?!XDG_(RUNTIME|SE)|.*(TOKEN$|KEY|SECRET|PASS))(PYTHONPATH|TORCH.*|(CUDA|CUBLAS|HF|LD|MKL|NCCL|OMP|PYTORCH|"
+    r"TOKENIZERS|TRANSFORMERS|TRITON|WANDB)_.*|(.*_)?(CACHE|DATA|DIR|HOME|PATH|ROOT))"
+)
 
 
 def record(paths: ExperimentPaths, script: Path, recipe: Path | None) -> None:
@@ -38,6 +44,20 @@ def record(paths: ExperimentPaths, script: Path, recipe: Path | None) -> None:
 def recorded(paths: ExperimentPaths) -> dict[str, Any]:
     """Return what was recorded at the start; empty where the note cannot be read."""
     return read_json(paths.code) or {}
+
+
+def environment(paths: ExperimentPaths, now: Mapping[str, str]) -> dict[str, str]:
+    """Return ``now`` with what it lacks of the environment that the search began in, which the first call records.
+
+    A shell after a reboot, and ``cron``, may not have all that the script needs.
+    """
+    if "environment" not in (known := recorded(paths)):
+        told = {
+            n: value for n, value in now.items() if _TELLING.fullmatch(n) and "://" not in value
+        }
+        known["environment"] = told
+        write_durably(paths.code, json.dumps(known).encode())
+    return {**known["environment"], **now}
 
 
 def in_words(known: dict[str, Any]) -> str:

@@ -82,6 +82,9 @@ def start_daemon(
         _require_script(script, f"put it back, or correct its path in {paths.resolved}")
     options = ["--resume"] * resume
     options += ["--wish", json.dumps(wish)] if wish else []
+    began = provenance.recorded(paths).get("environment", {})
+    if say is not None and (names := sorted(began.keys() - os.environ.keys())):
+        say(f"as where the search began, since it is not set here: {', '.join(names)}")
     with _interrupts_wait() as interrupted:
         process, reading = _spawn(paths, options)
     message: dict[str, Any] = {}
@@ -122,6 +125,8 @@ def _spawn(paths: ExperimentPaths, options: Sequence[str]) -> tuple[subprocess.P
     # What is relative in it is so to the user's folder, which is not the daemon's.
     if modules := environment.get("PYTHONPATH"):
         environment["PYTHONPATH"] = files.absolute_each(modules, Path.cwd())
+    with suppress(OSError):  # a full disk
+        environment = provenance.environment(paths, environment)
     try:
         process = subprocess.Popen(
             command,

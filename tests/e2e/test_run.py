@@ -166,6 +166,7 @@ def test_a_secret_of_the_environment_is_not_on_the_disk_and_is_asked_for_at_a_re
     script = sandbox.root / "secret.py"
     script.write_text(
         "import gpusched, os, time\nright = float(os.environ['GT_SECRET'] == 'open sesame')\n"
+        "assert os.environ['GT_ROOT'] == '/data'\n"
         "trial = gpusched.init()\ntrial.track()\nfor step in trial.steps():\n    time.sleep(0.02)\n"
         "    trial.report(score=right + step)\n"
     )
@@ -173,7 +174,7 @@ def test_a_secret_of_the_environment_is_not_on_the_disk_and_is_asked_for_at_a_re
     recipe = sandbox.recipe(str(script), env={"GT_SECRET": None}, policy=endless, max_trials=1)
     refused = sandbox.gpusched("run", recipe, "--detach")
     assert (refused.code, "env: no value for GT_SECRET" in refused.err) == (2, True)
-    assert sandbox.gpusched("run", recipe, "--detach", GT_SECRET=SECRET).code == 0
+    assert sandbox.gpusched("run", recipe, "--detach", GT_SECRET=SECRET, GT_ROOT="/data").code == 0
     sandbox.wait_for(lambda view: view["trials"] and view["trials"][0]["step"] > 3)
     for file in sandbox.files():
         with suppress(FileNotFoundError):
@@ -181,7 +182,11 @@ def test_a_secret_of_the_environment_is_not_on_the_disk_and_is_asked_for_at_a_re
     sandbox.kill_everything()
     refused = sandbox.gpusched("resume", "--detach")
     assert (refused.code, "env: no value for GT_SECRET" in refused.err) == (2, True)
-    assert sandbox.gpusched("resume", "--detach", GT_SECRET=SECRET).code == 0
-    sandbox.wait_for(lambda view: view["trials"][0]["incarnation"] == 2)
+    # As from cron: without GT_ROOT.
+    resumed = sandbox.gpusched("resume", "--detach", GT_SECRET=SECRET)
+    assert (resumed.code, "not set here: GT_ROOT" in resumed.err) == (0, True), resumed.text
+    sandbox.wait_for(
+        lambda view: (t := view["trials"][0])["state"] == "running" and t["incarnation"] == 2
+    )
     assert sandbox.view()["trials"][0]["metric"] >= 1
     assert sandbox.call("cancel").code == 0
