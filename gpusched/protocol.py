@@ -101,6 +101,7 @@ class Remark(Frame, tag="remark"):
     """A sentence of a rank for the search's log and its warnings: what is odd about the script and no error."""
 
     text: Annotated[str, Meta(max_length=2000)]
+    full: bool = False  # whether a disk, or a quota, had no room for a checkpoint
 
 
 class Greeting(Frame, tag="daemon"):

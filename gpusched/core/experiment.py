@@ -21,10 +21,12 @@ from gpusched.core.idle import IdleTime
 from gpusched.core.rules import Draw, Rules
 from gpusched.core.state import ALIKE_PAUSE_S, DEADLINE, LAST_CALL, WAKE, WATCH, State
 from gpusched.core.transitions import Transitions
-from gpusched.core.trial import RUNNING, Cap, TrialRecord, TrialState
+from gpusched.core.trial import RUNNING, After, Cap, TrialRecord, TrialState
 
 S = TrialState
 
+#: More than the low mark of a disk, unless a checkpoint is larger.
+MUCH_BYTES = 1 << 30
 #: Facts about devices and the room on the disk: all that is followed after the end.
 OUTSIDE = (
     events.DaemonResumed,
@@ -227,8 +229,16 @@ class Experiment:
             self._do.lose(trial, event.device, event.reason)
 
     def _storage_changed(self, event: events.StorageChanged) -> None:
-        """Begin nothing below the low mark, as it could not be saved; trials that run continue."""
-        self.state.storage_low = event.low
+        """Begin nothing below the low mark, as it could not be saved; trials that run continue.
+
+        Where checkpoints of paused trials take the room, the worse half of these trials makes some.
+        """
+        state = self.state
+        state.storage_low, worse = event.low, state.paused_by_score()[len(state.paused) // 2 :]
+        gives = len(worse) > 1 and len(worse) * state.largest_save_bytes >= MUCH_BYTES
+        for trial in worse if event.low and gives else ():
+            why = "stops: the disk has no room for the checkpoints of all that are paused"
+            self._do.leave(trial.id, After(S.STOPPED, why))
 
     # ------------------------------------------------------------ time and people
 

@@ -2,9 +2,9 @@
 
 Needed are: of a trial that may continue, its two newest committed checkpoints (one where the disk is low); all of a
 trial whose processes still live, daemon or not; and as long as ``best/`` does not hold the best model, the checkpoints
-of the trial that does. Low is a disk without room for another checkpoint as large as the largest so far. A
-folder is renamed before it is removed, so that a crash leaves nothing half-deleted under its old name (reliability
-F26).
+of the trial that does. Low is a disk without room for another checkpoint as large as the largest so far. Where nothing
+else is left to remove, the worse half of the paused trials stops. A folder is renamed before it is removed, so that a
+crash leaves nothing half-deleted under its old name (reliability F26).
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from gpusched.processes.identity import start_thread
 
 #: How often the disk is looked at.
 LOOK_EVERY_S = 2.5
-MAKE_ROOM_EVERY_S = 60.0
 KEEP = 2
 TRASH = ".trash-"
 
@@ -69,15 +68,13 @@ class Storage:
     ) -> None:
         self.reserve = Reserve(paths.reserve)
         self.next_at = 0.0
-        self._make_room_at = 0.0
         #: The trouble in words; None: there is room.
         self.warning: str | None = None
         self._paths = paths
         self._room = room
         self._beside = beside
-        self._is_looking = False
+        self._is_looking = self._was_refused = False
         self._seen: Room | None = None
-        self._largest_save_bytes = 0
 
     def require_room(self) -> None:
         """Raise InputError where a new search could not save its trials."""
@@ -85,26 +82,24 @@ class Storage:
             room = self._room(self._paths.root)
             if room.is_low:
                 raise InputError(
-                    f"{self._paths.root.parent}: {room}; make room, or choose another disk with --dir"
+                    f"{self._paths.root.parent}: {room}; make room ('gpusched gc' of an older search may), or choose "
+                    "another disk with --dir"
                 )
 
-    def is_low(self, state: State) -> bool | None:
-        """Tell at once whether there is too little room; None where it is neither little nor enough, or not known."""
-        self._largest_save_bytes = state.largest_save_bytes
-        self._measure()
-        room = self._seen
-        return None if room is None or not (room.is_low or room.is_clear) else room.is_low
+    def refused(self) -> None:
+        """Note that a checkpoint could not be saved: of a quota that is used up ``statvfs`` tells nothing."""
+        self._was_refused = True
 
     def look(self, now: float, state: State) -> StorageChanged | None:
-        """Return what the last look found to be otherwise than the search believes, and begin another, if it is due."""
+        """Return what the last look found to be otherwise than the search believes; else begin another if it is due."""
         if now < self.next_at:
             return None
         self.next_at = now + LOOK_EVERY_S
         change = self._change(now, state)
-        self._largest_save_bytes = state.largest_save_bytes
-        if not self._is_looking:
-            self._is_looking, needs = True, Needs.of(state)
-            self._beside(lambda: self._look(now, needs))
+        if change is None and not self._is_looking:
+            self._is_looking = True
+            needs, save_bytes = Needs.of(state), state.largest_save_bytes
+            self._beside(lambda: self._look(needs, save_bytes))
         return change
 
     def _change(self, now: float, state: State) -> StorageChanged | None:
@@ -122,22 +117,25 @@ class Storage:
                 return StorageChanged(at=now, low=False, what="there is room on the disk again")
         return None
 
-    def _measure(self) -> None:
-        with suppress(OSError):
-            room = self._room(self._paths.root)
-            self._seen = replace(room, low_mark=max(room.low_mark, self._largest_save_bytes))
+    def _measure(self, save_bytes: int) -> Room:
+        room = self._room(self._paths.root)
+        return replace(room, low_mark=max(room.low_mark, save_bytes))
 
-    def _look(self, now: float, needs: Needs) -> None:
-        """Beside the loop: read the room, and make some where it is low."""
+    def _look(self, needs: Needs, save_bytes: int) -> None:
+        """Beside the loop: read the room, and make some where it is low, or where a checkpoint was refused."""
+        was_refused, self._was_refused = self._was_refused, False
         try:
-            self._measure()
-            room = self._seen
-            if room is not None and room.is_low and now >= self._make_room_at:
-                self._make_room_at = now + MAKE_ROOM_EVERY_S
-                remove(unneeded(self._paths, needs, is_low=True))
-            elif room is not None and room.is_clear:
-                with suppress(OSError):
-                    self.reserve.fill()
+            room = self._measure(save_bytes)
+            if room.is_low or was_refused:
+                count, _ = remove(unneeded(self._paths, needs, is_low=True))
+                room = self._measure(save_bytes)
+                if was_refused and not count:  # as a quota is used up
+                    room = replace(room, free=0)
+            self._seen = room
+            if room.is_clear:
+                self.reserve.fill()
+        except OSError:  # without a word of the disk, or on one that takes no reserve, all goes on
+            pass
         finally:
             self._is_looking = False
 
@@ -162,14 +160,14 @@ def unneeded(paths: ExperimentPaths, needs: Needs, is_low: bool = False) -> list
             there = sorted(entry for entry in of_trial.checkpoints.iterdir() if entry.is_dir())
         except OSError:
             continue
-        if _is_alive(paths, number):
-            continue
         kept = 0 if is_final else 1 if is_low else KEEP
         kept = KEEP if _holds_the_best(paths, needs, number) else kept
         keep = of_trial.committed_checkpoints()[-kept:] if kept else []
         # A copy that a killed rank has left may be the best model: a resume commits it.
         keep += of_trial.checkpoints.glob(f"{HELD}*") if not is_final else ()
-        found += [entry for entry in there if entry not in keep]
+        victims = [entry for entry in there if entry not in keep]
+        if victims and not _is_alive(paths, number):
+            found += victims
     return found
 
 

@@ -49,6 +49,8 @@ class Setting:
     atoms_of: Callable[[int], int | None] = lambda _trial: None
     #: Gives back reserved room on a full disk; False: all is given.
     spare: Callable[[], bool] = lambda: False
+    #: Notes that a disk, or a quota, had no room for a checkpoint.
+    refused: Callable[[], None] = lambda: None
     #: This machine's name in a cluster; empty: the daemon is on this machine.
     node: str = ""
     #: The experiment's devices where it continues; empty at its beginning.

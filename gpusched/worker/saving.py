@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gpusched.folder.files import FULL
 from gpusched.folder.lock import Fence
 from gpusched.protocol import Remark
 from gpusched.worker import rng
@@ -302,4 +303,5 @@ class Saver:
         why = error.strerror or error
         say(f"no checkpoint of {what}: {why} ({self._folder}); training continues")
         if self._channel is not None:  # without the step, so that the search is told once
-            self._channel.tell(Remark(f"a checkpoint cannot be saved ({why}); training continues"))
+            text = f"a checkpoint cannot be saved ({why}); training continues"
+            self._channel.tell(Remark(text, full=error.errno in FULL))

@@ -10,9 +10,9 @@ import pytest
 
 from gpusched.core.decisions import NO_STEP_FITS, Start, Stop
 from gpusched.daemon import storage
-from gpusched.daemon.storage import Needs
+from gpusched.daemon.storage import Needs, Storage
 from gpusched.executors.best import keep_best
-from gpusched.folder.files import private_folder
+from gpusched.folder.files import Room, private_folder
 from gpusched.folder.paths import HELD, ExperimentPaths
 from gpusched.processes.claim import make_claim
 from gpusched.processes.identity import Identity, start_time
@@ -121,6 +121,17 @@ def test_one_that_was_being_replaced_counts(paths: ExperimentPaths) -> None:
     assert storage.unneeded(paths, Needs.of(state)) == []
     found = CheckpointStore(folder).newest()
     assert found.step == 5
+
+
+def test_a_checkpoint_that_a_quota_refuses_has_others_removed(paths: ExperimentPaths) -> None:
+    """``statvfs`` knows of no quota: the checkpoints of trials that are over stayed, and none could be saved."""
+    save(paths, 1, 1)
+    state = script("running", "stopped").state
+    disk = Storage(paths, room=lambda _: Room(1 << 40, 1), beside=lambda work: work())
+    for kept, is_low in ((1, False), (0, False), (0, True)):
+        found = [disk.look(disk.next_at, state) for _ in range(2)]
+        assert (paths.trial(1).newest_checkpoint(), found[1] is not None) == (kept, is_low)
+        disk.refused()
 
 
 def test_what_cannot_be_removed_stays_and_the_rest_goes(

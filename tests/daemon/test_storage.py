@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.core.commands import Launch
-from gpusched.core.decisions import Start
+from gpusched.core.decisions import Pause, Start
 from gpusched.core.events import CheckpointSaved, StorageChanged
 from gpusched.daemon.storage import LOOK_EVERY_S, Storage
 from gpusched.errors import InputError
@@ -136,6 +136,19 @@ def test_below_the_mark_nothing_is_begun_and_what_runs_goes_on() -> None:
     script.feed(StorageChanged(at=3.0, low=False, what="room"))
     (begun,) = (command for command in script.take() if isinstance(command, Launch))
     assert (begun.trial, begun.incarnation) == (1, 1)
+
+
+@pytest.mark.parametrize(("size", "left"), [(1000, {0, 1, 2}), (16 << 30, {2})])
+def test_large_checkpoints_of_paused_trials_make_room(size: int, left: set[int]) -> None:
+    """With checkpoints of 16 GB the disk was full by midnight, and no trial began before the morning."""
+    script = Script(devices=4).wants(*[Start(1)] * 4).start().drop()
+    script.feed(
+        CheckpointSaved(at=0.0, trial=3, incarnation=1, step=1, save_s=9.0, size_bytes=size)
+    )
+    for trial in range(3):
+        script.drop().decides(Pause(trial)).report(trial, 0.1 * trial).drop().exited(trial, saved=1)
+    script.drop().feed(StorageChanged(at=script.now, low=True, what="full")).drop()
+    assert {number for number in range(3) if script.trial(number).state.value == "paused"} == left
 
 
 # ---------------------------------------------------------------- quota: an input/output error to SQLite

@@ -10,7 +10,9 @@ import pytest
 
 from gpusched.core.commands import Kill, Launch
 from gpusched.core.events import Reported
+from gpusched.executors.local.incarnation import Incarnation
 from gpusched.processes.stacks import Whereabouts, describe
+from gpusched.protocol import Remark
 from tests.executors.conftest import Lab, wait_for
 from tests.executors.contract import report_of, steps_of, the_exit
 from tests.executors.test_ranks import play
@@ -29,6 +31,13 @@ def test_an_exception_at_step_3_on_rank_1(lab: Lab) -> None:
     assert re.fullmatch(r"rank 1: ValueError: scenarios\.py:\d+: wrong on rank 1 at step 3", head)
     assert "scenarios.py" in trace
     assert steps_of(events, trial)[:2] == [1, 2]
+
+
+def test_the_daemon_is_told_that_a_disk_has_refused_a_checkpoint(lab: Lab) -> None:
+    told: list[str] = []
+    object.__setattr__(lab.shared.setting, "refused", lambda: told.append("refused"))
+    Incarnation(lab.shared, 77, 1, (), lab.paths.trial(77))._said(Remark("no room", full=True))
+    assert told == ["refused"]
 
 
 def test_a_rank_that_aborts_after_the_last_word_has_not_failed(lab: Lab) -> None:

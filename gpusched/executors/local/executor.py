@@ -263,6 +263,8 @@ class TorchrunExecutor(LiveExecutor):
             trained = self._devices.kind == "cuda" and any(map(self._setting.seq_of, numbers))
             blamed = outcome.blame(ending.error, len(names), strangers, has_trained=trained)
             ending.outcome, ending.error, rank = blamed
+            if ending.error.startswith("a disk is to blame"):
+                self._setting.refused()
             if trained and rank is not None and incarnation.spec and not incarnation.is_up:
                 self._let_rest(names[rank : rank + 1], ending)
         if incarnation.rank_peer is not None:

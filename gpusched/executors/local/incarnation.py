@@ -158,6 +158,8 @@ class Incarnation:
             case Saved():
                 self._saved(frame.step, frame.save_s, frame.size_bytes)
             case Remark():
+                if frame.full:
+                    self.shared.setting.refused()
                 # Each launch of a trial may send it, and each trial of one script.
                 self.shared.say_once(frame.text, f"trial {self.trial}: {frame.text}")
 
