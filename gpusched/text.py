@@ -74,6 +74,11 @@ def show_clock(seconds: float) -> str:
     return f"{minutes}:{rest:02d}"
 
 
+def show_at(seconds: float) -> str:
+    """Word a time since the beginning, in ten characters: ``    12.3 s``, from an hour on ``   7:35:40``."""
+    return f"{seconds:8.1f} s" if seconds < 3600 else f"{show_clock(seconds):>10}"
+
+
 def show_duration(seconds: float) -> str:
     """Word a length of time as ``0.35 s``, ``41 s``, ``3 min 20 s``, ``1 h 02 min``, ``2 d 03 h``."""
     if seconds < 9.95:

@@ -16,6 +16,7 @@ from gpusched.text import (
     ordinal,
     sentence,
     show,
+    show_at,
     show_bytes,
     show_clock,
     show_duration,
@@ -52,6 +53,7 @@ def test_metric(value: float | None, text: str) -> None:
 def test_times(seconds: float, clock: str, duration: str) -> None:
     assert show_clock(seconds) == clock
     assert show_duration(seconds) == duration
+    assert show_at(seconds).strip() == (clock if seconds >= 3600 else f"{seconds:.1f} s")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 from gpusched.core.decisions import Policy
 from gpusched.core.state import State
 from gpusched.core.trial import TrialRecord, TrialState
-from gpusched.text import count
+from gpusched.text import count, show_at
 
 S = TrialState
 
@@ -58,7 +58,7 @@ class Explanation:
         out += ["", "story:"]
         for moment in self.story:
             first, *more = moment.what.splitlines() or [""]
-            out.append(f"  {moment.at:9.1f} s  {first}")
+            out.append(f"   {show_at(moment.at)}  {first}")
             out += [f"  {'':9}    {line}" for line in more]
         return out
 

@@ -31,6 +31,7 @@ from gpusched.text import (
     count,
     first_line,
     sentence,
+    show_at,
     show_duration,
     show_hparams,
     show_metric,
@@ -41,7 +42,7 @@ Record = dict[str, Any]
 
 def line(record: Record) -> str:
     """Word a record as one line of plain text."""
-    return f"{record['at']:8.1f} s  {record['text']}"
+    return f"{show_at(record['at'])}  {record['text']}"
 
 
 def records(
