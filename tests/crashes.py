@@ -191,13 +191,9 @@ class Daemons:
 
     def _serve(self, journal: Journal) -> None:
         self.experiment, of = self.fresh(), recipe(self.setup)
-        reopened = 0
-
-        def note(event: Event, _commands: object) -> None:
-            nonlocal reopened
-            reopened += type(event) is LimitsMoved
-
-        known = replay(self.experiment, journal.entries(), note)
+        entries = [*journal.entries()]
+        reopened = sum(type(entry.event) is LimitsMoved for entry in entries)
+        known = replay(self.experiment, iter(entries))
         driver = Driver(
             self.experiment,
             FragileExecutor(self.machine, self.points, self.facts),

@@ -260,9 +260,7 @@ def _unbegun(at: float, trial: int, incarnation: int) -> TrialExited:
     )
 
 
-def replay(
-    experiment: Experiment, entries: Iterator[Entry], observer: Observer | None = None
-) -> int:
+def replay(experiment: Experiment, entries: Iterator[Entry]) -> int:
     """Feed journaled events through ``handle``; return how many.
 
     Raises DamagedState if an event does not cause the commands that the journal says it caused, or cannot even be
@@ -277,8 +275,6 @@ def replay(
         if commands != entry.commands:
             then_and_now = f"\n  then: {entry.commands}\n  now:  {commands}"
             raise _diverged(entry, f"caused other commands than the journal holds.{then_and_now}")
-        if observer is not None:
-            observer(entry.event, commands)
         count += 1
     return count
 

@@ -161,10 +161,8 @@ def scripted() -> Experiment:
 def test_replay_gives_the_same_experiment() -> None:
     script = stages.running()
     experiment = scripted()
-    seen: list[Event] = []
     entries = entries_of(script)
-    assert replay(experiment, iter(entries), lambda event, _: seen.append(event)) == len(entries)
-    assert seen == script.events
+    assert replay(experiment, iter(entries)) == len(entries)
     experiment.policy.reports = script.policy.reports
     assert snapshot(experiment) == snapshot(script.experiment)
 
