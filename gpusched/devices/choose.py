@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
+import runpy
+from collections.abc import Mapping, Sequence
+from importlib import metadata, util
 from typing import Any, Literal
 
 from gpusched.devices.base import (
@@ -89,19 +91,15 @@ class CpuDevices:
         """Do nothing: slots are not leased."""
 
 
-def parse_devices(
-    spec: str,
-    *,
-    why_no_gpu: Callable[[], str] = lambda: "",
-    **cuda_options: Any,
-) -> Devices:
+def parse_devices(spec: str, *, is_our_torch: bool = True, **cuda_options: Any) -> Devices:
     """Return the devices that ``devices:`` names, in the words that the recipe's reader has checked.
 
-    ``auto`` means the GPUs where the driver shows any, else CPU slots; so it does where ``why_no_gpu`` says why the
-    script could not use them. ``cuda_options``: for ``CudaDevices``. Raises DeviceError where they are not there.
+    ``auto`` means the GPUs where the driver shows any, and where the script's torch can use them; else CPU slots.
+    ``is_our_torch``: the script runs in this interpreter; of another's torch nothing is known. ``cuda_options``: for
+    ``CudaDevices``. Raises DeviceError where they are not there.
     """
     if spec == "auto":
-        return _gpus_or_slots(why_no_gpu, cuda_options)
+        return _gpus_or_slots(installed_torch_cuda() if is_our_torch else None, cuda_options)
     kind, _, slots = spec.partition(":")
     if kind == "cpu":
         return CpuDevices(int(slots) if slots else None)
@@ -110,23 +108,29 @@ def parse_devices(
     return CudaDevices(spec, **cuda_options)
 
 
-def _gpus_or_slots(why_no_gpu: Callable[[], str], cuda_options: Mapping[str, Any]) -> Devices:
-    """Return the GPUs that the driver shows, or CPU slots, which say why where there is a driver.
+def _gpus_or_slots(torch: tuple[str, str] | None, cuda_options: Mapping[str, Any]) -> Devices:
+    """Return the GPUs that the driver shows, or CPU slots, which say why unless all that is here is for CPUs.
 
     The driver is waited for: eight GPUs without persistence mode take long, and CPU slots instead of GPUs do not help.
     """
-    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "?").strip() in ("", "-1", "NoDevFiles")
-    if is_hidden or not has_library():
-        return CpuDevices()
-    from gpusched.devices.cuda import CudaDevices
-    from gpusched.devices.nvml import NvmlAbsent
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "?").strip()
+    version, cuda = torch or ("", "")
+    if version and not cuda:
+        if not has_library():
+            return CpuDevices()
+        why = f"torch {version} is built for CPUs only"
+    elif visible in ("", "-1", "NoDevFiles"):
+        why = f"CUDA_VISIBLE_DEVICES={visible} hides them"
+    elif not has_library():
+        why = "there is no NVIDIA driver here (a container needs --gpus all)"
+    else:
+        from gpusched.devices.cuda import CudaDevices
+        from gpusched.devices.nvml import NvmlAbsent
 
-    try:
-        why = why_no_gpu()
-        if not why:
+        try:
             return CudaDevices("cuda", **cuda_options)
-    except NvmlAbsent as error:
-        why = str(error)
+        except NvmlAbsent as error:
+            why = str(error)
     note = f"no GPU is used: {why}. Trials run on CPU slots (`devices: cuda` insists on GPUs)"
     return CpuDevices(note=note)
 
@@ -137,3 +141,22 @@ def has_library() -> bool:
         return bool(ctypes.CDLL("libnvidia-ml.so.1"))
     except OSError:
         return False
+
+
+def installed_torch_cuda() -> tuple[str, str] | None:
+    """Return torch's version, and the CUDA version that torch was built for or ""; None if torch is not installed.
+
+    Torch is not imported.
+    """
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return None
+    found = util.find_spec("torch")
+    if found is None or not found.submodule_search_locations:
+        return None
+    try:
+        said = runpy.run_path(f"{found.submodule_search_locations[0]}/version.py")
+    except Exception:  # an installation that is broken raises anything
+        return version, ""
+    return version, said.get("cuda") or ""

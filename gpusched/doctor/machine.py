@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-import runpy
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata, util
 from pathlib import Path
 from typing import Literal
 
+from gpusched.devices.choose import installed_torch_cuda
 from gpusched.devices.cuda import GpuState, gpu_states
 from gpusched.devices.nvml import Gpu, Machine, NvmlAbsent
 from gpusched.devices.release import Processes
@@ -184,30 +183,3 @@ def disk_check(folder: Path) -> Check:
     if space.free < DISK_WANTED_BYTES:
         return warn("disk", detail, advice)
     return ok("disk", detail)
-
-
-# ---------------------------------------------------------------- torch, without importing it
-
-
-def installed_torch_cuda() -> tuple[str, str] | None:
-    """Return torch's version, and the CUDA version that torch was built for or ""; None if torch is not installed."""
-    try:
-        version = metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        return None
-    found = util.find_spec("torch")
-    if found is None or not found.submodule_search_locations:
-        return None
-    try:
-        said = runpy.run_path(f"{found.submodule_search_locations[0]}/version.py")
-    except Exception:  # an installation that is broken raises anything
-        return version, ""
-    return version, said.get("cuda") or ""
-
-
-def why_no_gpu() -> str:
-    """Say why scripts that use this interpreter's torch can use no GPU; empty if they can, or without torch."""
-    version, cuda = installed_torch_cuda() or ("", "")
-    if cuda or not version:
-        return ""
-    return f"torch {version} is built for CPUs only"

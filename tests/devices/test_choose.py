@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
 import pytest
 
-from gpusched.devices import cuda
+from gpusched.devices import choose, cuda
 from gpusched.devices.base import Device, Devices
 from gpusched.devices.choose import CpuDevices, parse_devices
 from gpusched.errors import DeviceError
@@ -71,47 +72,80 @@ def test_gpus_by_name_go_to_the_gpu_side(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(cuda, "CudaDevices", made)
     names = ("cuda", "cuda:0,2,3", "GPU-aa,GPU-bb", "MIG-1/2/3")
     for text in names:
-        parse_devices(text, atoms_per_gpu=2, why_no_gpu=lambda: "who insists gets them")
+        parse_devices(text, atoms_per_gpu=2)
     assert asked == [(text, {"atoms_per_gpu": 2}) for text in names]
 
 
 # ---------------------------------------------------------------- auto
 
 
-def test_auto_is_cpu_where_no_gpu_may_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert parse_devices("auto").kind == "cpu"
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    monkeypatch.setattr("gpusched.devices.choose.has_library", lambda: False)
-    assert opened(parse_devices("auto"))[1] == []
+FOR_CPUS, FOR_GPUS = ("2.13.0+cpu", ""), ("2.13.0", "13.0")
 
 
-CPU_BUILD = "torch 2.13.0+cpu is built for CPUs only"
+@pytest.mark.parametrize(
+    ("source", "cuda"),
+    [("cuda = '12.8'", "12.8"), ("cuda = None", ""), ("import nowhere", ""), ("cuda =", "")],
+)
+def test_cuda_of_a_torch_that_may_be_broken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str, cuda: str
+) -> None:
+    (tmp_path / "version.py").write_text(source)
+    found = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(choose.metadata, "version", lambda name: "2.13.0")
+    monkeypatch.setattr(choose.util, "find_spec", lambda name: found)
+    assert choose.installed_torch_cuda() == ("2.13.0", cuda)
+
+
+@pytest.mark.parametrize(
+    ("torch", "variable", "why"),
+    [
+        (FOR_CPUS, None, ""),
+        (FOR_GPUS, None, "there is no NVIDIA driver here (a container needs --gpus all)"),
+        (FOR_GPUS, "", "CUDA_VISIBLE_DEVICES= hides them"),
+    ],
+)
+def test_auto_says_why_it_is_cpu_where_torch_could_use_gpus(
+    monkeypatch: pytest.MonkeyPatch, torch: tuple[str, str], variable: str | None, why: str
+) -> None:
+    """A container was started without its GPUs, and eight of them were idle for a night."""
+    monkeypatch.setattr(choose, "has_library", lambda: variable is not None)
+    monkeypatch.setattr(choose, "installed_torch_cuda", lambda: torch)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    slots = parse_devices("auto")
+    assert slots.kind == "cpu"
+    told = [note.partition(". Trials run")[0] for note in opened(slots)[1]]
+    assert told == ([f"no GPU is used: {why}"] if why else [])
+
+
 NOT_LOADED = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
 
 
 @pytest.mark.parametrize(
-    ("gpus", "init_code", "blocks_s", "why", "kind", "told"),
+    ("gpus", "init_code", "blocks_s", "torch", "kind", "told"),
     [
-        (2, 0, 0.0, "", "cuda", ""),
-        (8, 0, 45.0, "", "cuda", ""),  # without persistence mode they take longer than 20 s
-        (0, 0, 0.0, "", "cpu", "the driver sees no GPU"),
-        (2, NOT_LOADED, 0.0, "", "cpu", "the NVIDIA kernel driver is not loaded"),
-        (2, 0, 0.0, CPU_BUILD, "cpu", CPU_BUILD),
+        (2, 0, 0.0, FOR_GPUS, "cuda", ""),
+        (8, 0, 45.0, None, "cuda", ""),  # without persistence mode they take longer than 20 s
+        (0, 0, 0.0, FOR_GPUS, "cpu", "the driver sees no GPU"),
+        (2, NOT_LOADED, 0.0, FOR_GPUS, "cpu", "the NVIDIA kernel driver is not loaded"),
+        (2, 0, 0.0, FOR_CPUS, "cpu", "torch 2.13.0+cpu is built for CPUs only"),
     ],
 )
 def test_auto_is_gpus_where_the_driver_shows_any_and_the_script_can_use_them(
     make_box: Callable[..., Box],
+    monkeypatch: pytest.MonkeyPatch,
     gpus: int,
     init_code: int,
     blocks_s: float,
-    why: str,
+    torch: tuple[str, str] | None,
     kind: str,
     told: str,
 ) -> None:
     box = make_box(*map(gpu, range(gpus)))
     box.driver.init_code, box.driver.init_blocks_until = init_code, blocks_s
-    found = parse_devices("auto", why_no_gpu=lambda: why, experiment=box.home / "search")
+    monkeypatch.setattr(choose, "installed_torch_cuda", lambda: torch)
+    found = parse_devices("auto", experiment=box.home / "search")
     assert found.kind == kind
     if kind == "cpu":
         (note,) = opened(found)[1]
@@ -135,7 +169,7 @@ def test_auto_never_takes_cpu_slots_for_a_driver_in_trouble(
     box = make_box(gpu(0))
     vars(box.driver).update(trouble)
     with pytest.raises(DeviceError, match=why):
-        parse_devices("auto", experiment=box.home / "search")
+        parse_devices("auto", is_our_torch=False, experiment=box.home / "search")
 
 
 def test_another_package_in_the_place_of_nvidia_ml_py_is_told(tmp_path: Path) -> None:
@@ -143,8 +177,8 @@ def test_another_package_in_the_place_of_nvidia_ml_py_is_told(tmp_path: Path) ->
     (tmp_path / "pynvml.py").write_text("class NVMLError(Exception): pass\n")
     code = (
         "from gpusched.devices import choose\nchoose.has_library = lambda: False\n"
-        "print(choose.parse_devices('auto').kind)\n"
-        "choose.has_library = lambda: True\nchoose.parse_devices('auto')\n"
+        "print(choose.parse_devices('auto', is_our_torch=False).kind)\n"
+        "choose.has_library = lambda: True\nchoose.parse_devices('auto', is_our_torch=False)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0"}
     done = subprocess.run(

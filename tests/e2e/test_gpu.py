@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.doctor.machine import installed_torch_cuda
+from gpusched.devices.choose import installed_torch_cuda
 from tests.e2e.sandbox import Sandbox
 
 FORK = """

@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,16 +123,7 @@ def devices_of(recipe: Recipe, experiment: Path, known: Sequence[str]) -> Device
         spec = f"cpu:{len(known)}"  # the machine may have fewer cores now
     elif known:
         spec, options["known"] = "cuda" if spec == "auto" else spec, known
-    else:
-        options["why_no_gpu"] = partial(_why_no_gpu, recipe)
-    return parse_devices(spec, **options)
-
-
-def _why_no_gpu(recipe: Recipe) -> str:
-    """Why the recipe's script can use no GPU, whatever the machine has; empty if it can."""
-    from gpusched.doctor import machine  # asks for psutil and NVML's library
-
-    return machine.why_no_gpu() if recipe.python is None else ""
+    return parse_devices(spec, is_our_torch=recipe.python is None, **options)
 
 
 # ---------------------------------------------------------------- the environment

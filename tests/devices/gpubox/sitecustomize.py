@@ -19,7 +19,7 @@ CONTEXT_BYTES = 3 << 30
 box = os.environ.get("GPU_BOX")
 if box and "GPUSCHED_TRIAL" not in os.environ:
     sys.path.insert(1, str(Path(__file__).resolve().parents[3]))
-    from gpusched.doctor import machine as doctor
+    from gpusched.devices import choose
     from tests.devices.fake_nvml import Context, FakeDriver, FakeGpu, RealTime, installed
 
     died: dict[int, float] = {}
@@ -73,6 +73,6 @@ if box and "GPUSCHED_TRIAL" not in os.environ:
 
     names = sorted(path.name for path in Path(box).iterdir() if path.name.startswith("GPU-"))
     gpus = [Shared(name, bus_id=f"00000000:{n + 1:02X}:00.0") for n, name in enumerate(names)]
-    doctor.why_no_gpu = lambda: ""  # the trials only pretend to compute there
+    choose.installed_torch_cuda = lambda: None  # the trials only pretend to compute there
     kept = installed(FakeDriver(gpus, RealTime()))  # collected, it would undo itself
     kept.__enter__()
