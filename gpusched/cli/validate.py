@@ -124,8 +124,7 @@ def _rows(recipe: Recipe, about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "metric", f"{recipe.metric}, {'more' if recipe.mode == 'max' else 'less'} is better"
     yield "deadline", show_duration(recipe.deadline_s)
     yield "policy", f"{recipe.policy_name}  {_options(recipe)}"
-    devices = recipe.devices
-    yield "devices", devices if isinstance(devices, str) else ", ".join(devices)
+    yield "devices", recipe.devices
     sizes = ", ".join(map(str, recipe.sizes)) or ("1" if recipe.max_atoms == 1 else "any number")
     most = f", at most {recipe.max_atoms}" if recipe.max_atoms and sizes != "1" else ""
     yield "atoms", f"{sizes} for a trial{most}"

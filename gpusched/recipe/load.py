@@ -315,9 +315,8 @@ def _check_arguments(args: Sequence[str], space: Space) -> Iterator[Finding]:
 
 def _check_together(recipe: Recipe) -> Iterator[Finding]:
     """Yield problems of keys that are right alone and wrong together."""
-    on_cpu = isinstance(recipe.devices, str) and recipe.devices.startswith("cpu")
     if recipe.atoms_per_gpu > 1:
-        if on_cpu:
+        if recipe.devices.startswith("cpu"):
             yield ("atoms_per_gpu",), "an atom on the CPU is one slot; leave atoms_per_gpu out"
         elif recipe.max_atoms != 1 or max(recipe.sizes, default=1) > 1:
             wrong = "sizes" if recipe.max_atoms == 1 else "max_atoms"

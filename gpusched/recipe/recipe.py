@@ -88,7 +88,7 @@ class Recipe:
     after: tuple[Mapping[str, Any], ...] = key((), reader=values.earlier)
     policy_name: str = key(DEFAULT_POLICY, path="policy", reader=values.anything)
     policy_options: Mapping[str, Any] = field(default_factory=dict)
-    devices: str | tuple[str, ...] = key("auto", reader=values.devices)
+    devices: str = key("auto", reader=values.devices)
     cluster: str | None = None
     max_nodes: Count | None = None
     node_patience_s: float = key(20.0, path="node_patience", reader=values.duration)
@@ -198,14 +198,10 @@ class Recipe:
     @property
     def atoms_named(self) -> int | None:
         """Number of atoms that ``devices`` names; None where that depends on the machine."""
-        if isinstance(self.devices, tuple):
-            return len(self.devices) * self.atoms_per_gpu
-        kind, _, rest = self.devices.partition(":")
-        if kind == "cpu" and rest:
-            return int(rest)
-        if not rest:
+        if self.devices in ("auto", "cpu", "cuda"):
             return None
-        return len(rest.split(",")) * self.atoms_per_gpu
+        kind, _, named = self.devices.rpartition(":")
+        return int(named) if kind == "cpu" else len(named.split(",")) * self.atoms_per_gpu
 
     def require_atoms(self, total: int) -> None:
         """Raise InputError if no trial fits on the ``total`` atoms that there are."""

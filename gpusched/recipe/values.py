@@ -189,8 +189,8 @@ def environment(value: object) -> dict[str, str | None]:
 # ------------------------------------------------------------ devices and atoms
 
 
-def devices(value: object) -> str | tuple[str, ...]:
-    """Read ``auto``, ``cpu``, ``cpu:N``, ``cuda``, ``cuda:0,2``, or a list of GPU UUIDs (prefixes will do)."""
+def devices(value: object) -> str:
+    """Read ``auto``, ``cpu``, ``cpu:N``, ``cuda``, ``cuda:0,2``, or GPU UUIDs (prefixes will do; a list, or commas)."""
     wanted = "auto, cpu, cpu:4, cuda, cuda:0,2 or GPU UUIDs"
     if isinstance(value, str) and value.startswith(("GPU-", "MIG-")):
         value = value.replace(" ", "").split(",")
@@ -202,7 +202,7 @@ def devices(value: object) -> str | tuple[str, ...]:
                 )
         if not value:
             raise ValueError("an empty list; write auto for all devices of this machine")
-        return tuple(value)
+        return ",".join(value)
     kind, _, rest = str(value).replace(" ", "").partition(":")
     if kind == "cpu" and re.fullmatch(r"[0-9]{1,6}", rest):
         if not 1 <= int(rest) <= MAX_CPU_SLOTS:

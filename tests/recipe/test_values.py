@@ -39,8 +39,8 @@ def test_any_duration_is_within_bounds_or_refused(text: str) -> None:
     [
         *[("auto", "auto"), ("cpu", "cpu"), ("cpu:4", "cpu:4"), ("cuda", "cuda")],
         *[("cuda:0,2", "cuda:0,2"), ("cuda: 0, 2", "cuda:0,2"), ("cpu:04", "cpu:4")],
-        ("GPU-1a2b3c4d", ("GPU-1a2b3c4d",)),
-        (["GPU-1a2b3c4d", "MIG-5e6f7a8b"], ("GPU-1a2b3c4d", "MIG-5e6f7a8b")),
+        ("GPU-1a2b3c4d, GPU-5e6f", "GPU-1a2b3c4d,GPU-5e6f"),
+        (["GPU-1a2b3c4d", "MIG-5e6f7a8b"], "GPU-1a2b3c4d,MIG-5e6f7a8b"),
     ],
 )
 def test_devices(written: object, read: object) -> None:

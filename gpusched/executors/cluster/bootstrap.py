@@ -162,7 +162,7 @@ def wanted(recipe: Recipe) -> dict[str, Any]:
 
     ``kind``: GPU or CPU, or empty: GPUs, unless no node has one; ``most``: devices of each node.
     """
-    if not isinstance(recipe.devices, str) or recipe.devices.startswith("cuda:"):
+    if recipe.devices.startswith(("cuda:", "GPU-", "MIG-")):
         raise InputError(
             "devices: Ray chooses the GPUs of each node: write cuda for all that are free, cpu:N, or auto"
         )

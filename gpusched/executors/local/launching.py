@@ -117,7 +117,7 @@ def prepare(setting: Setting, command: Launch, devices: Devices) -> tuple[Launch
 
 def devices_of(recipe: Recipe, experiment: Path, known: Sequence[str]) -> Devices:
     """Find a recipe's devices; those in ``known`` where the experiment continues. Raises DeviceError, InputError."""
-    spec = recipe.devices if isinstance(recipe.devices, str) else ",".join(recipe.devices)
+    spec = recipe.devices
     options: dict[str, Any] = {"experiment": experiment, "atoms_per_gpu": recipe.atoms_per_gpu}
     if known and known[0].startswith("cpu:"):
         spec = f"cpu:{len(known)}"  # the machine may have fewer cores now
