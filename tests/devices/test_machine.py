@@ -32,7 +32,10 @@ GPUS = [Gpu(f"GPU-{i}a00-beef", i, "NVIDIA H100", f"00000000:{i + 1:02X}:00.0") 
 def test_gpus_are_named_within_the_inherited_list(
     spec: str, variable: str | None, indices: list[int]
 ) -> None:
-    assert choose(GPUS, spec, variable) == ([GPUS[i] for i in indices], [])
+    found, notes = choose(GPUS, spec, variable)
+    assert found == [GPUS[i] for i in indices]
+    hidden = f"CUDA_VISIBLE_DEVICES={variable} hides {4 - len(indices)} other GPUs"
+    assert notes == ([hidden] if variable and spec == "cuda" else []), "it may be forgotten"
 
 
 @pytest.mark.parametrize("variable", ["", "-1", "0,7,1", "GPU-", "0,0", "rubbish"])
@@ -91,8 +94,12 @@ def test_devices_come_island_by_island(make_box: Callable[..., Box]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "variable", "used"),
-    [("cuda", None, [1, 2]), ("cuda:0,1", None, [0, 1]), ("cuda", "0,2", [0, 2])],
+    ("spec", "variable", "used", "told"),
+    [
+        ("cuda", None, [1, 2], ["GPU 0 NVIDIA", "less memory than others: GPU 2;"]),
+        ("cuda:0,1", None, [0, 1], []),
+        ("cuda", "2,1,0", [0, 1, 2], ["less memory than others: GPU 2, GPU 0;"]),
+    ],
 )
 def test_a_card_for_the_screen_is_left_out_unless_it_is_named(
     make_box: Callable[..., Box],
@@ -100,6 +107,7 @@ def test_a_card_for_the_screen_is_left_out_unless_it_is_named(
     spec: str,
     variable: str | None,
     used: list[int],
+    told: list[str],
 ) -> None:
     """Trial after trial was out of memory on its 4 GiB, and none was left for the others."""
     box = make_box(gpu(0, total=4 * GIB), gpu(1, total=24 * GIB), gpu(2, total=11 * GIB))
@@ -107,7 +115,8 @@ def test_a_card_for_the_screen_is_left_out_unless_it_is_named(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
     devices = box.devices(spec)
     assert [device.label for device in devices.open()] == [f"GPU {index}" for index in used]
-    assert [note.startswith("GPU 0 NVIDIA") for note in devices.notes] == [True] * (0 not in used)
+    assert len(devices.notes) == len(told)
+    assert all(map(str.startswith, devices.notes, told)), devices.notes
 
 
 def test_placement(make_box: Callable[..., Box]) -> None:
