@@ -27,8 +27,9 @@ from gpusched.processes.identity import boot_id
 SHARE = "#"
 SILENCE_MAX_S = 5.0
 """A free GPU whose driver does not answer for so long is not known to be free any more."""
-CLEAN_FOR_S = 3.0
-"""A reason must have been gone for so long: jobs often come in rows."""
+CLEAN_FOR_S, STRANGER_AWAY_S = 3.0, 30.0
+"""A reason must have been gone for so long; a stranger's process: jobs often come in rows, and the next one imports and
+reads for a while before it is on the GPU."""
 NEVER = -math.inf
 
 
@@ -46,6 +47,8 @@ class Board:
         self.idle_bytes: int | None = None
         self.seen: Seen | None = None
         self.vitals: Vitals | None = None
+        #: Time of the newest reading with a stranger's process.
+        self.stranger_at = NEVER
         #: Since when an answer is due that has not come; also while another GPU's question hangs.
         self.waits_since: float | None = None
         self.asked_at = NEVER
@@ -61,6 +64,8 @@ class Board:
         """Take a reading."""
         self.gone, self.seen = "", seen
         self.vitals = seen.vitals or self.vitals
+        if any(one.whose == "foreign" and not one.is_of_the_machine for one in seen.holders):
+            self.stranger_at = seen.at
 
 
 class Doing(enum.Enum):
@@ -252,7 +257,8 @@ class Unit:
             self._clean_since = None
             return False
         self._clean_since = seen.at if self._clean_since is None else self._clean_since
-        return seen.at - self._clean_since >= CLEAN_FOR_S
+        is_alone = seen.at - self.board.stranger_at >= STRANGER_AWAY_S
+        return is_alone and seen.at - self._clean_since >= CLEAN_FOR_S
 
     def back_in_use(self) -> None:
         """Make a device that can recover FREE again."""

@@ -34,6 +34,7 @@ from gpusched.daemon.resuming import unusable
 from gpusched.devices.base import Device, DeviceEvent, DeviceRemark
 from gpusched.devices.cuda import CudaDevices
 from gpusched.devices.helper import RETRY_S
+from gpusched.devices.unit import STRANGER_AWAY_S
 from gpusched.driver.loop import Driver, replay
 from gpusched.errors import DeviceError
 from gpusched.executors.base import LiveTrial
@@ -57,8 +58,8 @@ SEEN_WITHIN_S = 2.5
 """A stranger, or a loss, must be noticed within this while the driver answers, within ``SICK_S`` while it does not."""
 RELEASED_WITHIN_S = 3.0
 """A device that drains and is clean must be free within this."""
-BACK_WITHIN_S = 12.0
-"""A device whose reason has passed must be in use again within this (3 s clean in a row, and readings between)."""
+BACK_WITHIN_S = 9.0 + STRANGER_AWAY_S
+"""A device whose reason has passed must be in use again within this (clean in a row, and readings between)."""
 HANGS_S = 7.0
 """A driver that hangs must be noticed within this."""
 HELD, FREE = DeviceState.HELD, DeviceState.FREE

@@ -106,7 +106,7 @@ def test_a_stranger_beside_one_that_drains(box: Box) -> None:
     box.clock.advance(2.5)
     assert [fault.device for fault in devices.told(Quarantined)] == [TWO]
     box.driver.end(77)
-    box.clock.advance(6.0)
+    box.clock.advance(35.0)
     assert devices.recovered() == (TWO,)
 
 
