@@ -74,6 +74,10 @@ _ADVICE = {
         "the NVIDIA driver was updated while it was loaded: its kernel and user halves differ. Reboot (`gpusched "
         "resume` continues a search), or use devices: cpu"
     ),
+    pynvml.NVML_ERROR_UNKNOWN: (
+        "NVML: Unknown Error. Does `nvidia-smi` tell more? A container that has lost its GPUs, as after `systemctl "
+        "daemon-reload` on its host, is to be started again"
+    ),
 }
 
 started = False

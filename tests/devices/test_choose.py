@@ -160,6 +160,7 @@ def test_auto_is_gpus_where_the_driver_shows_any_and_the_script_can_use_them(
     [
         ({"init_blocks_until": 1e9}, "did not answer within 120 s"),
         ({"init_code": pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH}, r"was updated .* Reboot"),
+        ({"init_code": pynvml.NVML_ERROR_UNKNOWN}, "container that has lost its GPUs"),
     ],
 )
 def test_auto_never_takes_cpu_slots_for_a_driver_in_trouble(
