@@ -194,7 +194,7 @@ class Processes:
             process = psutil.Process(pid)
             began, has_ended = process.create_time(), process.status() in GONE
         except psutil.Error:  # ``hidepid`` hides the processes of others
-            began, has_ended = 0.0, not psutil.pid_exists(pid)
+            began, has_ended = 0.0, not _is_there(pid)
         known = self._known.get(pid)
         if has_ended:
             return replace(known[1], whose="gone") if known else Holder(pid, "gone")
@@ -203,7 +203,7 @@ class Processes:
         return known[1]
 
     def _look_at(self, pid: int) -> Holder:
-        name = _ask(pid, psutil.Process.name) or ""
+        name = _ask(pid, psutil.Process.name) or "hidden"
         command = clean(" ".join(_ask(pid, psutil.Process.cmdline) or [name]), 60)
         user = _ask(pid, psutil.Process.username) or "unknown user"
         user = f"uid {user}" if user.isdecimal() else user
@@ -223,6 +223,14 @@ def _ask(pid: int, question: Callable[[psutil.Process], T]) -> T | None:
     """Return psutil's answer about a process; None if it is gone, another user's, or keeps us waiting."""
 
     def answer(pid: int) -> T | None:
+def _is_there(pid: int) -> bool:
+    """Tell whether a process is there, also one that ``/proc`` hides."""
+    try:
+        return os.getsid(pid) >= 0
+    except (OSError, OverflowError):
+        return False
+
+
         try:
             return question(psutil.Process(pid))
         except (psutil.Error, OSError):

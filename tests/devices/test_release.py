@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -191,6 +192,16 @@ def test_gone_and_zombie_keep_their_names(started: list[subprocess.Popen[bytes]]
     process.wait()
     assert str(processes.who(process.pid)).endswith("which has ended but still has a context")
     assert processes.who(2**22) == Holder(2**22, "gone")
+
+
+def test_a_job_that_proc_hides_is_a_strangers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``hidepid=2`` a colleague's "has ended but still has a context"."""
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    processes = Processes(visible=True)
+    assert [processes.who(pid).whose for pid in (os.getpid(), 2**22)] == ["foreign", "gone"]
+    assert str(processes.who(os.getpid())) == f"pid {os.getpid()} (unknown user: hidden)"
 
 
 def test_outside_the_container_nobody_is_known() -> None:
