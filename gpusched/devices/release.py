@@ -16,7 +16,7 @@ kernel may keep a reader waiting, so the helper process does the naming.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -134,14 +134,13 @@ def judge(
     if seen.memory_bytes is None:
         return Verdict(False, "NVML gives no memory figure, so no release could be confirmed")
     machines = [one for one in seen.holders if one.is_of_the_machine]
-    found = [one for one in seen.holders if one not in machines and one.whose != "unseen"]
+    unseen = [one for one in seen.holders if one.whose == "unseen" and one not in machines]
+    found = [one for one in seen.holders if one not in (*machines, *unseen)]
     whose = ("ours",) * is_beside_trial + ("gone",) * is_beside_release
     others = [holder for holder in found if holder.whose in whose]
     holders = tuple(holder for holder in found if holder not in others)
     if holders:
-        names = ", ".join(str(h) for h in holders[:3])
-        more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
-        return Verdict(False, f"held by {names}{more}", holders)
+        return Verdict(False, _held_by(holders), holders)
     if is_beside_release:
         return Verdict(True)
     excess = seen.own_bytes - idle_bytes - sum(other.memory_bytes or 0 for other in others)
@@ -150,9 +149,14 @@ def judge(
         more = f"{show_bytes(excess + idle_bytes)} of memory in use"
         if was_seen:
             more = f"{show_bytes(excess)} more memory in use than when nobody was on it"
-        unnamed = "NVML names no process that holds it (`sudo fuser -v /dev/nvidia*` may)"
-        return Verdict(False, f"{more}, and {unnamed}")
+        unnamed = "and NVML names no process that holds it (`sudo fuser -v /dev/nvidia*` may)"
+        return Verdict(False, f"{more}, {_held_by(unseen) if unseen else unnamed}")
     return Verdict(True)
+
+
+def _held_by(holders: Sequence[Holder]) -> str:
+    more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
+    return f"held by {', '.join(map(str, holders[:3]))}{more}"
 
 
 def learn(seen: Seen, known: int | None, limit_bytes: int) -> int | None:
@@ -219,10 +223,6 @@ class Processes:
         return folder is not None and self.experiment in (None, folder)
 
 
-def _ask(pid: int, question: Callable[[psutil.Process], T]) -> T | None:
-    """Return psutil's answer about a process; None if it is gone, another user's, or keeps us waiting."""
-
-    def answer(pid: int) -> T | None:
 def _is_there(pid: int) -> bool:
     """Tell whether a process is there, also one that ``/proc`` hides."""
     try:
@@ -231,6 +231,10 @@ def _is_there(pid: int) -> bool:
         return False
 
 
+def _ask(pid: int, question: Callable[[psutil.Process], T]) -> T | None:
+    """Return psutil's answer about a process; None if it is gone, another user's, or keeps us waiting."""
+
+    def answer(pid: int) -> T | None:
         try:
             return question(psutil.Process(pid))
         except (psutil.Error, OSError):

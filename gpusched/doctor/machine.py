@@ -111,7 +111,7 @@ def gpu_check(state: GpuState) -> Check:
     if state.leased_by:
         return ok(label, f"in use by {state.leased_by}")
     if state.busy:
-        held = state.busy.startswith("held by")
+        held = "held by" in state.busy
         advice = "wait, or ask its owner" if held else "see `nvidia-smi -q`"
         return Check("warn" if held else "fail", label, state.busy, advice)
     if notes:

@@ -109,9 +109,11 @@ def test_a_missing_shm_is_a_finding(tmp_path: Path) -> None:
     assert doctor.shm_check(tmp_path / "none").state == "fail"
 
 
-def test_a_container_is_said() -> None:
-    assert doctor.namespace_check(True).state == "ok"
-    assert "--pid=host" in doctor.namespace_check(False).advice
+def test_a_colleagues_gpu_is_nothing_to_mend_in_a_container_either(make_box: MakeBox) -> None:
+    box = make_box(gpu(0), gpu(1), pids="host")
+    box.driver.start(box.gpus[0], 99, GIB, ours=False)
+    found = run(box)["GPU 0 NVIDIA H100 80GB HBM3"]
+    assert (found.state, found.advice) == ("warn", "wait, or ask its owner")
 
 
 def test_on_this_machine_it_ends_and_loads_no_torch() -> None:
