@@ -124,7 +124,6 @@ class Gpu:
     memory_total_bytes: int | None = None
     cpus: frozenset[int] = frozenset()
     mig: bool = False
-    persistence: bool = True
 
     @property
     def is_shown(self) -> bool:
@@ -150,7 +149,6 @@ def read_gpu(index: int) -> Gpu:
         memory_total_bytes=None if memory is None else int(memory.total),
         cpus=_cpus(handle),
         mig=bool(mig and mig[0]),
-        persistence=ask_if_supported("nvmlDeviceGetPersistenceMode", handle) != 0,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,7 @@ from typing import Literal
 
 from gpusched.devices.choose import installed_torch_cuda
 from gpusched.devices.cuda import GpuState, gpu_states
-from gpusched.devices.nvml import Gpu, Machine, NvmlAbsent
-from gpusched.devices.release import Processes
+from gpusched.devices.nvml import Machine, NvmlAbsent
 from gpusched.errors import DeviceError
 from gpusched.text import count, show_bytes
 
@@ -50,8 +49,6 @@ def doctor_checks(folder: Path) -> list[Check]:
     checks = list(driver_checks(torch_cuda))
     has_gpus = any(check.name == "NVML" and check.state == "ok" for check in checks)
     checks.append(torch_check(torch_cuda, has_gpus=has_gpus))
-    if has_gpus:
-        checks.append(namespace_check(Processes().visible))
     return [*checks, shm_check(), disk_check(folder)]
 
 
@@ -74,7 +71,6 @@ def driver_checks(torch_cuda: tuple[str, str] | None) -> Iterator[Check]:
     yield ok("NVML", f"{count(len(machine.gpus), 'GPU')}: {names}")
     for note in machine.notes:
         yield warn("NVML", note, "look at `nvidia-smi` and `dmesg`; reset or reboot")
-    yield _persistence([gpu for gpu in machine.gpus if not gpu.persistence])
     yield from map(gpu_check, states)
 
 
@@ -91,17 +87,6 @@ def driver_check(machine: Machine, torch_cuda: tuple[str, str] | None) -> Check:
             "update the driver, or install a torch built for an older CUDA",
         )
     return ok("driver", detail)
-
-
-def _persistence(off: Sequence[Gpu]) -> Check:
-    if not off:
-        return ok("persistence mode", "on")
-    return warn(
-        "persistence mode",
-        f"off on {', '.join(gpu.label for gpu in off)}: the driver lets go of an idle GPU, and setting it up again "
-        f"takes seconds at each start",
-        "run nvidia-persistenced, or `sudo nvidia-smi -pm 1`",
-    )
 
 
 def gpu_check(state: GpuState) -> Check:
@@ -139,17 +124,6 @@ def torch_check(torch_cuda: tuple[str, str] | None, *, has_gpus: bool) -> Check:
 
 
 # ---------------------------------------------------------------- the machine
-
-
-def namespace_check(initial: bool) -> Check:
-    if initial:
-        return ok("pid namespace", "the machine's own: NVML's pids mean the same here")
-    return warn(
-        "pid namespace",
-        "inside a container, where NVML's pids may mean something else: releases are confirmed by the process tree and "
-        "memory, and a stranger on a GPU shows by its memory alone",
-        "start the container with --pid=host, and mount one ~/.local/state/gpusched in all that share GPUs",
-    )
 
 
 def shm_check(path: Path = Path("/dev/shm")) -> Check:

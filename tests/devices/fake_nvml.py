@@ -67,7 +67,6 @@ class FakeGpu:
     power_mw: int = 70_000
     throttle: int = 0
     recovery: int = 0
-    persistence: int = 1
 
     def used(self, now: float) -> int:
         return self.idle + sum(c.memory for c in self.contexts if c.since <= now < c.memory_until)
@@ -192,9 +191,6 @@ class FakeDriver:
 
     def nvmlDeviceGetCpuAffinity(self, gpu: FakeGpu, words: int) -> list[int]:
         return [gpu.cpus >> (64 * word) & (2**64 - 1) for word in range(words)]
-
-    def nvmlDeviceGetPersistenceMode(self, gpu: FakeGpu) -> int:
-        return gpu.persistence
 
     # ------------------------------------------------------------ usage
 
