@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.devices.boxed import BOX, GPUS, Boxed, running_on, state_of
+from tests.devices.boxed import GPUS, Boxed, running_on, state_of
 from tests.devices.schedules import WALK
 
 
@@ -136,21 +136,3 @@ def test_a_gpu_goes_over_when_its_holder_is_killed_and_it_is_proven_empty(boxed:
     log = (Path(view["folder"]) / "daemon.log").read_text()
     assert "GPU 0 is in use again" in log
     assert boxed.asks("cancel", "second").code == 0
-
-
-@pytest.mark.slow
-def test_an_experiment_without_a_gpu_to_itself_is_told_who_has_them(boxed: Boxed) -> None:
-    first = boxed.begin("first", devices="cuda")
-    recipe = boxed.recipe(str(BOX / "train.py"), devices="auto", max_trials=1)
-    refused = boxed.asks("run", recipe)
-    assert refused.code == 4
-    assert refused.text.count(f"{first['experiment']} (pid {first['daemon_pid']})") == 2
-
-    # Looking takes no lease: `gpus` shows the holders, and afterwards a third is refused in the same way.
-    boxed.until("first", lambda view: len(running_on(view)) == 2)
-    shown = boxed.shown()
-    assert [first["experiment"] in row["leased_by"] for row in shown] == [True, True]
-    assert boxed.asks("gpus").out.count("leased by search") == 2
-    assert boxed.asks("run", recipe).code == 4
-    boxed.asks("cancel", "first")
-    assert boxed.asks("run", recipe).code == 0
