@@ -28,19 +28,15 @@ def lease_folder() -> Path:
     Raises DeviceError where it cannot be had, as in a container that runs under a user's number alone.
     """
     base = os.environ.get("XDG_STATE_HOME", "")
+    folder = Path(base if base.startswith("/") else "~/.local/state", "gpusched/leases")
+    problem = ""
     try:
-        home = Path(base) if base.startswith("/") else Path.home() / ".local/state"
-    except RuntimeError:
-        raise DeviceError(
-            f"no home folder of user {os.getuid()} is known, so the GPU leases have none. {REMEDY}"
-        ) from None
-    folder, problem = home / "gpusched/leases", ""
-    try:
+        folder = folder.expanduser()
         found = private_folder(folder).lstat()
         if found.st_uid != os.getuid() or found.st_mode & 0o022:
             problem = "belongs to somebody else, or others may write there (chmod go-w)"
-    except OSError as error:
-        problem = f"cannot be made: {error.strerror or error}"
+    except (OSError, RuntimeError) as error:
+        problem = f"cannot be made: {getattr(error, 'strerror', None) or 'no home is known'}"
     if problem:
         raise DeviceError(f"{folder}, the folder of the GPU leases, {problem}. {REMEDY}")
     return folder
