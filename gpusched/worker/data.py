@@ -10,9 +10,10 @@ Two cases in which ranks cannot have equal shares:
   rank's mean gradient, so each gradient that reaches a parameter is multiplied by the rank's ``weight``, world_size *
   share / global batch, before (``BatchWeight``). This is exact for losses that are a mean over the batch, whatever
   models they pass through (a GAN; an encoder and a head), under gradient accumulation too.
-* A remainder smaller than the number of ranks, which would leave a rank without work: with a batch per atom it joins
-  the batch before it. With a fixed global batch (``exact``) the batches may not depend on the number of ranks, so a
-  rank with nothing to do repeats one sample with weight zero; so it does where fewer samples than ranks are left.
+* A remainder of fewer than two samples for each rank, and batch norm fails on one: with a batch per atom it is evened
+  out with the batch before it, which must not grow, as a GPU may be full. With a fixed global batch (``exact``) the
+  batches may not depend on the number of ranks, so a rank with nothing to do repeats one sample with weight zero; so it
+  does where fewer samples than ranks are left.
 """
 
 from __future__ import annotations
@@ -75,23 +76,24 @@ def epoch_order(length: int, seed: int, epoch: int) -> torch.Tensor:
     return torch.randperm(length, generator=generator, device="cpu")
 
 
-def count_batches(
-    length: int, offset: int, global_batch: int, layout: Layout, *, drop_last: bool
-) -> int:
+def count_batches(length: int, offset: int, global_batch: int, *, drop_last: bool) -> int:
     """Count the global batches of what is left of an epoch after ``offset`` samples."""
     full, rest = divmod(max(0, length - offset), global_batch)
-    joins_the_last = rest < layout.world_size and full > 0 and not layout.exact
-    return full + (rest > 0 and not drop_last and not joins_the_last)
+    return full + (rest > 0 and not drop_last)
 
 
 def stretches(
     length: int, offset: int, global_batch: int, layout: Layout, *, drop_last: bool
 ) -> Iterator[tuple[int, int]]:
     """Yield the global batches of what is left of an epoch after ``offset`` samples: (begin, end) in its order."""
-    number = count_batches(length, offset, global_batch, layout, drop_last=drop_last)
-    for begin in range(offset, offset + number * global_batch, global_batch):
-        is_last = begin == offset + (number - 1) * global_batch
-        yield begin, length if is_last and not drop_last else begin + global_batch
+    is_plain = drop_last or layout.exact or layout.world_size == 1
+    few = 0 if is_plain else min(global_batch, 2 * layout.world_size)
+    for _ in range(count_batches(length, offset, global_batch, drop_last=drop_last)):
+        end = min(offset + global_batch, length)
+        if 0 < length - end < few:
+            end = (offset + length + 1) // 2
+        yield offset, end
+        offset = end
 
 
 def share(begin: int, end: int, layout: Layout) -> Share:

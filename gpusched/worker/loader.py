@@ -291,7 +291,6 @@ class TrainingLoader(BaseLoader):
         self._where = Position()
         self._terms: dict[str, Any] = {
             "global_batch": self.global_batch,
-            "layout": self._layout,
             "drop_last": drop_last and self.length >= self.global_batch,  # else none would be left
         }
         has = f"trial.loader: the sampler has {self.length} indices by its len()"
@@ -308,7 +307,7 @@ class TrainingLoader(BaseLoader):
 
     def _read(self, where: Position) -> Iterator[tuple[Any, float, Position, bool]]:
         self._where = where
-        stretched = stretches(self.length, where.consumed, **self._terms)
+        stretched = stretches(self.length, where.consumed, layout=self._layout, **self._terms)
         for (begin, end), batch in zip(stretched, batches_of(self._loader), strict=True):
             weight = share(begin, end, self._layout).weight
             is_last = count_batches(self.length, end, **self._terms) == 0
@@ -323,7 +322,9 @@ class TrainingLoader(BaseLoader):
         elif self._shuffle:
             drawn = epoch_order(self.length, self._seed, where.epoch).tolist()
         indices = islice(drawn, where.consumed, None)
-        for begin, end in stretches(self.length, where.consumed, **self._terms):
+        for begin, end in stretches(
+            self.length, where.consumed, layout=self._layout, **self._terms
+        ):
             found = list(islice(indices, end - begin))
             if len(found) < end - begin:
                 raise ValueError(self._wrong_length)

@@ -38,8 +38,11 @@ def test_shares_differ_by_one_sample_at_most(begin: int, size: int, world_size: 
         (10, 0, 4, 1, False, [(0, 4), (4, 8), (8, 10)]),
         (10, 0, 4, 1, True, [(0, 4), (4, 8)]),
         (8, 0, 4, 2, True, [(0, 4), (4, 8)]),
-        (9, 0, 4, 2, False, [(0, 4), (4, 9)]),
-        (9, 4, 4, 2, False, [(4, 9)]),
+        (9, 0, 4, 2, False, [(0, 4), (4, 7), (7, 9)]),
+        (9, 4, 4, 2, False, [(4, 7), (7, 9)]),
+        (19, 0, 8, 2, False, [(0, 8), (8, 14), (14, 19)]),
+        (20, 0, 8, 2, False, [(0, 8), (8, 16), (16, 20)]),
+        (5, 0, 2, 2, False, [(0, 2), (2, 4), (4, 5)]),
         (9, 8, 4, 2, False, [(8, 9)]),
         (3, 0, 8, 4, False, [(0, 3)]),
         (3, 0, 8, 4, True, []),
@@ -57,7 +60,7 @@ def test_stretches(
     layout = layouts(world_size)[0]
     found = list(stretches(length, offset, batch, layout, drop_last=drop_last))
     assert found == expected
-    assert count_batches(length, offset, batch, layout, drop_last=drop_last) == len(expected)
+    assert count_batches(length, offset, batch, drop_last=drop_last) == len(expected)
 
 
 # ---------------------------------------------------------------- weights

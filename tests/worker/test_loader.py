@@ -112,6 +112,7 @@ def test_two_epochs_resized_anywhere(
             for loader in made:
                 loader.load_state_dict(state)
         for batch in take(made, at_most):
+            assert len(batch) <= made[0].global_batch, "a GPU may be full"
             visited.extend(batch)
         state = made[0].last_state
         if len(visited) >= 2 * length:
