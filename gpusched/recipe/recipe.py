@@ -160,6 +160,7 @@ class Recipe:
         return {
             **{name: getattr(self, name) for name in names},
             "max_steps": self.policy_options.get("R"),
+            "is_resized": 1 not in (len(self.sizes), self.max_atoms, self.atoms_named),
             "passed": self.passed(),
         }
 

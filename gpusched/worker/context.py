@@ -35,6 +35,8 @@ class Settings:
     batch: str = "per_atom"
     lr_power: float = -1.0
     max_steps: int | None = None
+    #: Whether the recipe leaves trials several sizes.
+    is_resized: bool = True
     #: Hyperparameters that the recipe's ``args`` pass to the script.
     passed: tuple[str, ...] = ()
 

@@ -85,10 +85,11 @@ class Usage:
             self.together.refuse_same_work()
 
     def _tell(self, about: str, wrong: str, *, is_error: bool = False) -> None:
-        """Tell of what is likely wrong, once; raise RuntimeError where that is certain."""
+        """Tell of what is likely wrong, once; raise RuntimeError where that is certain. With one size some is right."""
         if is_error:
             raise RuntimeError(wrong)
-        self._remark(wrong, about)
+        if self._context.settings.is_resized or about not in ("rate", "schedule", "evaluation"):
+            self._remark(wrong, about)
 
     def _tell_of_set_up(self) -> None:
         """Tell what the first report shows: hyperparameters not read, rates not scaled, a length in a loss."""

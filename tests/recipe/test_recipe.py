@@ -115,8 +115,10 @@ def test_worker_settings_are_the_contract(load: Load) -> None:
         "batch": "global",
         "lr_power": 0.5,
         "max_steps": 64,
+        "is_resized": True,
         "passed": [],
     }
+    assert not load("", "sizes=[4]").worker_settings()["is_resized"]
 
 
 # ------------------------------------------------------------ overrides

@@ -62,18 +62,17 @@ def test_ranks_that_do_not_train_together_are_refused(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "is_told"), [({}, True), ({"lr_power": 0.0}, False), ({"batch": "global"}, False)]
+    "settings", [{}, {"lr_power": 0.0}, {"batch": "global"}, {"is_resized": False}]
 )
 def test_rates_that_stay_as_they_are_on_several_ranks_are_told(
-    bench: Bench, settings: dict[str, Any], is_told: bool
+    bench: Bench, settings: dict[str, Any]
 ) -> None:
     bench.prepare(**settings)
     with daemon(bench) as fake:
         values(run_ranks(train, 2, bench, arguments=("ddp",)))
         said = [frame.text for frame in fake.of_kind(Remark)]
-    assert ["nothing here scales the learning rate of SGD" in text for text in said].count(
-        True
-    ) == is_told, said
+    told = ["nothing here scales the learning rate of SGD" in text for text in said]
+    assert told.count(True) == (not settings), said
 
 
 @pytest.mark.parametrize("how", ["wrap", "ddp", "prepared"])
@@ -90,15 +89,18 @@ def test_a_schedule_by_step_that_nothing_counts_is_told_and_refused_after_a_resi
     assert [line["k"] for line in bench.reports()] == [1, 2]
 
 
-@pytest.mark.parametrize(("how", "batch"), [("wrap", "global"), ("epochs", "per_atom")])
-def test_a_schedule_with_a_global_batch_or_by_epoch_needs_nothing(
-    bench: Bench, how: str, batch: str
+@pytest.mark.parametrize(
+    ("how", "settings"),
+    [("wrap", {"batch": "global"}), ("wrap", {"is_resized": False}), ("epochs", {})],
+)
+def test_a_schedule_with_a_global_batch_or_one_size_or_by_epoch_needs_nothing(
+    bench: Bench, how: str, settings: dict[str, Any]
 ) -> None:
-    bench.prepare(batch=batch)
+    bench.prepare(**settings)
     with daemon(bench, at_step(**{"yield": 2})):
         (first,) = run_ranks(train, 1, bench, 1, (how,))
     assert "trial.schedule" not in first.stderr
-    ranks, expected = (2, 12.0) if how == "wrap" else (1, 3.0)
+    ranks, expected = 2 if "batch" in settings else 1, 3.0 if how == "epochs" else 12.0
     assert values(run_ranks(train, ranks, bench, 2, (how,))) == [expected] * ranks
 
 
