@@ -90,7 +90,7 @@ class BaseLoader(ABC):
         #: for evaluation.
         self.given: Any = None
         self.given_at = ""
-        self._reads_given = False
+        self.reads_given = False
         self._generator = torch.Generator()
 
     def __getattr__(self, name: str) -> Any:
@@ -101,7 +101,7 @@ class BaseLoader(ABC):
     def __len__(self) -> int:
         """Count the batches of a whole epoch: of one atom until training begins, which is what schedules by step are
         made of; from ``trial.track`` or the first epoch on, on the atoms that the trial has."""
-        if self._reads_given:
+        if self.reads_given:
             return len(self.given)
         now = self._epoch_batches()
         if self.is_running or self.is_set_up or self.base_length in (None, now):
@@ -123,8 +123,8 @@ class BaseLoader(ABC):
         epoch's last."""
 
     def __iter__(self) -> Iterator[Any]:
-        self._reads_given = self.given is not None and not torch.is_grad_enabled()
-        if self._reads_given:
+        self.reads_given = self.given is not None and not torch.is_grad_enabled()
+        if self.reads_given:
             yield from (place_batch(batch, self._device) for batch in batches_of(self.given))
             return
         where = self._begin()

@@ -210,7 +210,9 @@ class TrialSetup:
         from gpusched.worker.stream import evaluation_loader
 
         layout = self._training.layout
-        return evaluation_loader(dataset, batch_size, layout, self.device, **options)
+        made = evaluation_loader(dataset, batch_size, layout, self.device, **options)
+        self._training.shared_lengths.add(len(dataset))
+        return made
 
     @property
     def base_batches(self) -> int:

@@ -54,6 +54,8 @@ class Training:
         self.global_batches = 1 if is_exact else context.world_size
         self.weight = BatchWeight()
         self.loaders: list[Any] = []
+        #: Lengths of data sets of which ``trial.eval_loader`` gives each rank a share.
+        self.shared_lengths: set[int] = set()
         self.clock = Clock(self.loaders)
         #: Schedules by step.
         self.schedules: list[Any] = []

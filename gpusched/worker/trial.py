@@ -226,11 +226,17 @@ class Trial(TrialSetup):
         self._step_began_s = time.monotonic()
 
     def mean(self, correct: Any, total: Any) -> float:
-        """Return ``correct / total`` over all ranks, NaN for a total of 0; ``eval_loader`` has each sample once."""
+        """Return ``correct / total`` over all ranks, each of which gives what it has seen; NaN for a total of 0."""
         self._usage.has_mean = True
         rows = self._group.exchange(Call.MEAN, float(correct), float(total))
-        count = sum(row[1] for row in rows)
-        return sum(row[0] for row in rows) / count if count else float("nan")
+        totals = [row[1] for row in rows]
+        loaders = [each.length for each in self._training.loaders if not each.reads_given]
+        if self.world_size > 1 and {*self._training.shared_lengths, *loaders}.issuperset(totals):
+            self.remark(
+                f"trial.mean(.., {total}) on each rank: if that is all the data, of which a loader gives each its "
+                f"share, the mean is too small by the number of ranks: give it what a rank has seen, total += len(y)"
+            )
+        return sum(row[0] for row in rows) / sum(totals) if any(totals) else float("nan")
 
     def should_yield(self) -> bool:
         """Ask, after each ``report``, whether to leave now; a script that hears True must end. Every rank calls it.

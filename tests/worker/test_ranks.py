@@ -219,20 +219,28 @@ def test_the_effective_rate_over_resizes_1_2_4_2(
     assert used == pytest.approx([0.1 * factor for factor in by_hand])
 
 
-def test_mean_counts_each_sample_once_and_evaluation_shards(bench: Bench) -> None:
+@pytest.mark.parametrize("of", ["what it has seen", "all", "all of a training loader"])
+def test_mean_counts_each_sample_once_and_evaluation_shards(bench: Bench, of: str) -> None:
+    """A loss divided by the length of all data on each rank was a third on three, and such a trial won."""
+
     def script() -> list[float]:
         trial = gpusched.init()
-        loader = trial.eval_loader(TensorDataset(torch.arange(10.0)), batch_size=2)
+        data = TensorDataset(torch.arange(10.0))
+        make: Any = trial.loader if "training" in of else trial.eval_loader
+        loader = make(data, batch_size=2)
         correct, total = torch.tensor(0.0), 0
         for (x,) in loader:
             correct += x.sum()
             total += len(x)
-        return [total, trial.mean(correct, total), trial.mean(0, 0)]
+        return [total, trial.mean(correct, len(data) if "all" in of else total), trial.mean(0, 0)]
 
-    per_rank = values(run_ranks(script, 3, bench))
-    assert [rank[0] for rank in per_rank] == [4, 3, 3]
-    assert [rank[1] for rank in per_rank] == [4.5] * 3
-    assert all(np.isnan(rank[2]) for rank in per_rank)
+    ended = run_ranks(script, 3, bench)
+    told = "is too small by the number of ranks" in ended[0].stderr
+    seen, means, empty = zip(*values(ended), strict=True)
+    assert (sum(seen), max(seen)) == (10, 4)
+    assert means == (1.5 if told else 4.5,) * 3
+    assert all(map(np.isnan, empty))
+    assert told == ("all" in of)
 
 
 def draw() -> list[float]:
