@@ -141,7 +141,7 @@ class Usage:
         """
         training = self._training
         if self._reports == 1:
-            self._began_untrained = self._is_untrained()
+            self._began_untrained = bool(training.optimizers) and not training.has_stepped
         elif self._reports == 2 and self._began_untrained and training.has_stepped:
             self._tell(
                 "untrained",
@@ -149,13 +149,6 @@ class Usage:
                 "evaluates before it trains, and each launch has a step without training. Say where training stands: "
                 "trial.report(step=iteration, ...)",
             )
-
-    def _is_untrained(self) -> bool:
-        """Tell whether this launch has not trained what the tracked optimizers move."""
-        training = self._training
-        moved = (each for value in training.tracked.values() for each in owned(value))
-        has_trained = training.has_stepped or any(each.grad is not None for each in moved)
-        return bool(training.optimizers) and not has_trained
 
     def _check_epochs(self) -> None:
         """Find a loop of epochs that reports less often, without saying so, and would repeat epochs at a resume.
