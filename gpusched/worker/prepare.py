@@ -184,7 +184,7 @@ def draw(sampler: Any, seed: int, epoch: int) -> Iterator[Any]:
     while drawn:
         with generators:
             part = islice(source, _DRAWN_AT_ONCE)
-            drawn = [each if isinstance(each, list) else int(each) for each in part]
+            drawn = [each.tolist() if hasattr(each, "tolist") else each for each in part]
         yield from drawn
 
 

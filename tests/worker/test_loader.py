@@ -343,14 +343,14 @@ def test_a_loader_whose_batches_cannot_be_shared_is_refused(batches: Any) -> Non
 
 
 class OfOneKind(BatchSampler):
-    """As torchvision's ``GroupedBatchSampler``: even numbers in one batch, odd ones in another."""
+    """As torchvision's ``GroupedBatchSampler``: even numbers in one batch, odd ones in another, which is a tensor."""
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[Any]:
         drawn = list(self.sampler)
         for kind in (0, 1, 0, 1):
             of_kind = [number for number in drawn if number % 2 == kind][: self.batch_size]
             drawn = [number for number in drawn if number not in of_kind]
-            yield of_kind
+            yield torch.tensor(of_kind) if kind else of_kind
 
 
 def test_batches_of_a_batch_sampler_are_dealt_whole_and_on_over_a_resize() -> None:
