@@ -182,25 +182,19 @@ def steps_per_epoch(loader: Any, *, has_shares: bool = False) -> int:
     Raises:
         TypeError: The loader does not know its length or its batch size.
     """
-    from torch.utils.data import DataLoader
-
     length = getattr(loader, "base_length", None)
-    if length is None and (given := getattr(loader, "given", None)) is not None:
-        loader = given  # to trial.prepare, in order
-    if isinstance(loader, DataLoader) and hasattr(loader.dataset, "__len__"):
-        sampler = loader.batch_sampler if loader.batch_size is None else loader
-        if batch := getattr(sampler, "batch_size", None):
-            drop_last = bool(getattr(sampler, "drop_last", False))
-            # A sampler may draw a part of the data; of one that deals out shares, the whole is its data set.
-            drawn: Any = getattr(sampler, "sampler", None)
-            if hasattr(drawn, "num_replicas"):
-                batch *= drawn.num_replicas if has_shares else 1
-                drawn = getattr(drawn, "dataset", None)
-            whole: Any = drawn if hasattr(drawn, "__len__") else loader.dataset
-            length = base_steps(len(whole), batch, drop_last=drop_last)
+    has_length = hasattr(getattr(loader, "dataset", None), "__len__")
+    if length is None and has_length and (batch := getattr(loader, "batch_size", None)):
+        # A sampler may draw a part of the data; of one that deals out shares, the whole is its data set.
+        drawn = loader.sampler
+        if hasattr(drawn, "num_replicas"):
+            batch *= drawn.num_replicas if has_shares else 1
+            drawn = getattr(drawn, "dataset", None)
+        whole = drawn if hasattr(drawn, "__len__") else loader.dataset
+        length = base_steps(len(whole), batch, drop_last=loader.drop_last)
     if not length:
         raise TypeError(
-            f"trial.steps_per_epoch takes a trial.loader(...) or a DataLoader whose data set has a length, not "
+            f"trial.steps_per_epoch takes a trial.loader(...) or a DataLoader with a batch_size and a length, not "
             f"{type(loader).__name__}"
         )
     return int(length)
