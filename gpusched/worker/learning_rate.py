@@ -213,7 +213,8 @@ class Schedule:
     schedule made for the steps of one atom (OneCycle, cosine, linear decay) would end too early or never. After each
     optimizer step the scheduler stands where it would stand in a run on one atom that has seen as many samples. Lengths
     are those of one atom too (``len(loader)`` before training, ``steps_per_epoch``). Batches that make one step are
-    counted. Other attributes and methods are the scheduler's own.
+    counted. A step that is told an epoch or a metric is one of the scheduler's. Other attributes and methods are the
+    scheduler's own, and so is the class, by which scripts tell where to step it.
     """
 
     def __init__(
@@ -242,12 +243,16 @@ class Schedule:
         #: Epochs trained on at its last step, without those before the epoch in which it was first stepped.
         self._epochs = self._missed = 0.0
 
-    def step(self, *metrics: Any) -> None:
+    @property
+    def __class__(self) -> Any:
+        return type(self.scheduler)
+
+    def step(self, *told: Any, **named: Any) -> None:
         """Advance the scheduler to where one atom would have it. Call it after each ``optimizer.step()``."""
         if self.is_by_epoch is None:
             self.is_by_epoch = not any(loader.is_running for loader in self._loaders)
-        if self.is_by_epoch or metrics:
-            self.scheduler.step(*metrics)
+        if self.is_by_epoch or told or named:
+            self.scheduler.step(*told, **named)
             return
         target = self._target()
         if self._atoms > 1 and (most := getattr(self.scheduler, "total_steps", None)):

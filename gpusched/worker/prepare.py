@@ -117,8 +117,6 @@ def prepare(trial: Any, training: Any, objects: Sequence[Any]) -> Any:
         elif isinstance(each, torch.optim.Optimizer):
             trial.scale_lr(each)
             prepared.append(each)
-        elif hasattr(each, "cooldown_counter"):  # ReduceLROnPlateau goes by a metric
-            prepared.append(each)
         elif all(hasattr(each, name) for name in ("step", "optimizer", "load_state_dict")):
             schedule = trial.schedule(each)
             schedule.is_by_epoch = None  # its first step tells

@@ -245,19 +245,9 @@ class TrialSetup:
             scheduler: Of ``torch.optim.lr_scheduler``, or alike (``step``, ``state_dict``, ``load_state_dict``).
             steps_per_epoch: For a loader of your own: ``trial.steps_per_epoch(loader)``. A ``trial.loader`` made before
                 is known.
-
-        Raises:
-            TypeError: ``ReduceLROnPlateau``, which goes by metrics, or an object without those methods.
         """
         if counts_atoms(scheduler):
             return scheduler  # from accelerator.prepare
-        if hasattr(scheduler, "cooldown_counter") or not (
-            hasattr(scheduler, "step") and hasattr(scheduler, "load_state_dict")
-        ):
-            raise TypeError(
-                f"trial.schedule takes a scheduler that is stepped once for each optimizer step, not "
-                f"{type(scheduler).__name__}: step it once an epoch, as it is"
-            )
         training = self._training
         made = Schedule(scheduler, training.global_batches, steps_per_epoch, training.loaders)
         training.add_schedule(made)

@@ -423,11 +423,13 @@ def attributes() -> list[Any]:
     trial = gpusched.init()
     given = DataLoader(regression(24), batch_size=4, shuffle=True, num_workers=0)
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-    plateau = ReduceLROnPlateau(optimizer)
-    train, val, same = trial.prepare(given, DataLoader(regression(9), batch_size=2), plateau)
+    schedules = ReduceLROnPlateau(optimizer), StepLR(optimizer, 1)
+    val = DataLoader(regression(9), batch_size=2)
+    train, val, by_metric, by_epoch = trial.prepare(given, val, *schedules)
     with pytest.raises(AttributeError):
         _ = train.nothing_of_the_kind
-    assert same is plateau
+    assert isinstance(by_epoch, StepLR), "a script steps it by its class"
+    by_metric.step(metrics=1.0)
     of_accelerate = SimpleNamespace(step_with_optimizer=True, split_batches=False)
     assert trial.schedule(of_accelerate) is of_accelerate  # it counts the steps of one atom
     assert train.dataset is given.dataset

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DistributedSampler, TensorDataset
 
 import gpusched
@@ -41,8 +41,6 @@ def fails(how: str) -> None:
     elif how == "back":
         trial.report(step=5, accuracy=1)
         trial.report(step=5, accuracy=1)
-    elif how == "plateau":
-        trial.schedule(ReduceLROnPlateau(optimizer))
     elif how == "inner":
         inner = CosineAnnealingLR(optimizer, T_max=9)
         trial.schedule(inner)
@@ -88,7 +86,6 @@ def fails(how: str) -> None:
         ),
         ("by itself", "TypeError", "trial.report(accuracy=...), and trial.report(**metrics)"),
         ("back", "ValueError", "trial.report(step=5) after step 5: it must go up"),
-        ("plateau", "TypeError", "step it once an epoch, as it is"),
         ("inner", "ValueError", "track what trial.schedule(...) returned"),
         ("list", "TypeError", "a list has no __dict__"),
         ("local", "RuntimeError", "call it before them"),
