@@ -57,6 +57,8 @@ class Trial(TrialSetup):
     def state(self) -> PlainState:
         """A dictionary of plain values that every checkpoint holds: counters, running means. Put back when first read.
 
+        So before the loop ``best = trial.state.setdefault("best", 0.0)``, as ``= 0.0`` would begin anew at each launch.
+
         Raises:
             RuntimeError: Read for the first time after the first ``report``: what was saved is let go of then.
         """
