@@ -118,7 +118,7 @@ class TrialSetup:
 
         With ``shard`` its parameters are split over the ranks instead (``fully_shard``, FSDP2), each child of its own.
         Its gradients are weighted where ``trial.loader`` gives ranks different numbers of samples. Optimizers are made
-        after this. ``ddp_options`` go to DDP.
+        after this. ``ddp_options`` go to DDP, which looks for unused parameters where an earlier launch has had some.
         """
         from gpusched.worker.prepare import OpenDDP
         from gpusched.worker.state import shard as shard_model
@@ -134,6 +134,8 @@ class TrialSetup:
             return model
         if self.device.type == "cuda":
             ddp_options.setdefault("device_ids", [self.device.index])
+        if "static_graph" not in ddp_options:
+            ddp_options.setdefault("find_unused_parameters", self._training.has_unused)
         wrapped = OpenDDP(model, **ddp_options)
         self._training.weight.weigh(wrapped.parameters())
         return wrapped

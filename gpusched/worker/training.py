@@ -25,6 +25,7 @@ from gpusched.worker.learning_rate import (
     bare_optimizer,
     counts_atoms,
     numbers_of,
+    owned,
     refuse_other_numbers,
 )
 
@@ -75,6 +76,8 @@ class Training:
         self._is_watching = False
         #: Whether a tracked optimizer has stepped in this launch, and since the last report.
         self.has_stepped = self.has_changed = False
+        #: Whether one has stepped where a parameter had no gradient, in this launch or an earlier one.
+        self.has_unused = False
         #: Tracked schedulers that the script steps itself, by name, and their positions at the last report.
         self.schedulers: dict[str, Any] = {}
         self.positions: dict[str, int] = {}
@@ -133,6 +136,7 @@ class Training:
         self.clock.reports = self._saved("reports") or 0
         self.was_late = set(self._saved("late") or ())
         self.was_trained = self._saved("trained") or {}
+        self.has_unused = bool(self._saved("unused"))
 
     def track(self, objects: dict[str, Any]) -> None:
         """Remember these, and put them back to where the checkpoint has them.
@@ -270,6 +274,8 @@ class Training:
             self.late = {n for n, each in self.schedulers.items() if each.last_epoch > places[n]}
         self.taken[id(optimizer)] += 1
         if id(optimizer) in self.optimizers:
+            if self.taken[id(optimizer)] == 1:
+                self.has_unused |= any(p.requires_grad and p.grad is None for p in owned(optimizer))
             self.has_stepped = self.has_changed = True
             for loader in self.loaders:
                 loader.step_taken()
@@ -310,6 +316,7 @@ class Training:
             "reports": self.clock.reports,
             "late": [] if self.is_looping else sorted(self.late),
             "trained": {name: trained(value) for name, value in self.tracked.items()},
+            "unused": self.has_unused,
         }
 
     def _saved(self, part: str) -> Any:

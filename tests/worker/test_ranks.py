@@ -349,28 +349,39 @@ def test_a_script_that_mixes_devices_is_told_where_batches_are() -> None:
     assert "are on trial.device" in endings.headline(RuntimeError(text), __file__)
 
 
-def test_a_model_with_parameters_that_a_step_leaves_out_is_told_how_it_is_wrapped(
+class Half(nn.Module):
+    """As a transformer under a head of the script's own, which leaves its pooler out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(1, 1), nn.Linear(1, 1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.used(x)
+
+
+def unused(steps: int = 4) -> str:
+    trial = gpusched.init()
+    model = trial.prepare(Half())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    try:
+        for _ in trial.steps(steps, model=model, opt=optimizer):
+            for _ in range(2):
+                optimizer.zero_grad()
+                model(torch.rand(1, 1)).sum().backward()
+                optimizer.step()
+            trial.report(accuracy=0)
+    except RuntimeError as error:
+        return endings.headline(error, __file__)
+    return "trained"
+
+
+def test_parameters_that_a_step_leaves_out_are_known_to_ddp_once_a_launch_has_seen_them(
     bench: Bench,
 ) -> None:
-    def script() -> str:
-        class Half(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.used, self.unused = nn.Linear(1, 1), nn.Linear(1, 1)
-
-            def forward(self, x: torch.Tensor) -> Any:
-                return self.used(x)
-
-        model = gpusched.init().prepare(Half())
-        try:
-            for _ in range(2):
-                model(torch.ones(1, 1)).sum().backward()
-        except RuntimeError as error:
-            return endings.headline(error, __file__)
-        return "made"
-
-    for told in values(run_ranks(script, 2, bench)):
+    for told in values(run_ranks(unused, 2, bench.beside("at once"))):
         assert "Write model = trial.wrap(model, find_unused_parameters=True)" in told
+    assert through(bench, unused, [(1, 1), (2, 2), (2, END)])[2] == ["trained"] * 2
 
 
 def test_attributes_and_methods_of_a_wrapped_model_are_the_models(bench: Bench) -> None:
