@@ -51,6 +51,8 @@ class Trial(TrialSetup):
     @property
     def step(self) -> int:
         """Steps finished so far, which is the last one reported; 0 before the first."""
+        if self._state is not None and not self._diverged:  # a script may track nothing else
+            self._set_generators()
         return self._training.step
 
     @property
@@ -70,8 +72,6 @@ class Trial(TrialSetup):
                 )
             self._state = PlainState()
             self._training.track({STATE_NAME: self._state})
-            if not self._diverged:  # else the loop may have drawn from them already
-                self._set_generators()
         return self._state
 
     @property

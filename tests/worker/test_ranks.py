@@ -247,24 +247,28 @@ def draw() -> list[float]:
     return [random.random(), float(np.random.rand()), torch.rand(1).item()]
 
 
+@pytest.mark.parametrize("tracks", [True, False])
 def test_random_numbers_alike_in_set_up_then_each_its_own_and_on_across_a_resize(
-    bench: Bench,
+    bench: Bench, tracks: bool
 ) -> None:
+    """A random split of the data is that of the first launch, also where ``trial.state`` was read before."""
+
     def script() -> list[Any]:
         trial = gpusched.init()
+        trial.state.setdefault("best", 0.0)
         set_up = draw()
-        trial.track(model=nn.Linear(1, 1))
         seen: list[Any] = []
         if_it_leaves(lambda: [set_up, seen])
-        for _ in trial.steps(limit=4):
+        own: Any = range(0 if tracks else trial.step, 4)
+        for _ in trial.steps(4, model=nn.Linear(1, 1)) if tracks else own:
             seen.append(draw())
             trial.report(accuracy=0)
         return [set_up, seen]
 
     (whole,) = through(bench.beside("whole"), script, [(2, END)])
-    assert whole[0][0] == whole[1][0], "the same on all ranks while the script sets itself up"
     assert whole[0][1][0] != whole[1][1][0]
     first, second, third = through(bench, script, [(2, 2), (3, 3), (2, END)])
+    assert all(rank[0] == whole[0][0] for rank in (*whole, *first, *second, *third))
     for rank in range(2):
         drawn = first[rank][1] + second[rank][1] + third[rank][1]
         assert drawn == whole[rank][1]
