@@ -89,9 +89,10 @@ class Trial(TrialSetup):
         """Say what a checkpoint must hold, by name; restores it if there is a checkpoint. Returns ``step``.
 
         Takes anything with ``state_dict`` and ``load_state_dict``: models (wrapped or not), optimizers, schedulers,
-        scalers, objects of your own. Call it when all of them are built, before the loop. Without objects it says that
-        the step is all the state there is. A loop of your own continues from what it returns, the step reported last:
-        the epochs that are done. One that does not report every epoch says so: ``trial.report(step=epoch + 1, ...)``::
+        scalers, objects of your own. Call it when all of them and the data are made (a random split!), before the loop:
+        random numbers go on from the checkpoint, other ones on each rank. Without objects it says that the step is all
+        the state there is. A loop of your own continues from what it returns, the step reported last: the epochs that
+        are done. One that does not report every epoch says so: ``trial.report(step=epoch + 1, ...)``::
 
             for epoch in range(trial.track(model=model, opt=opt), 50):
 
