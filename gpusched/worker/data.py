@@ -39,13 +39,7 @@ class Layout:
     exact: bool
 
     def global_batch(self, batch_size: int) -> int:
-        """Return samples that all ranks together train on before one optimizer step, given the recipe's batch size.
-
-        Raises:
-            ValueError: Fewer than one sample an atom.
-        """
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        """Return samples that all ranks together train on before one optimizer step, given the recipe's batch size."""
         return batch_size if self.exact else batch_size * self.world_size
 
 

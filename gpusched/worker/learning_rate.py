@@ -102,12 +102,6 @@ class RateScaler:
         #: Groups of parameters and their base rates, while a step runs.
         self._applied: list[tuple[dict[str, Any], Any]] = []
         self._epochs = 0.0  # after the last optimizer step
-        if not (
-            hasattr(optimizer, "register_step_pre_hook") and hasattr(optimizer, "param_groups")
-        ):
-            raise TypeError(
-                f"trial.scale_lr takes a torch.optim.Optimizer, not {type(optimizer).__name__}"
-            )
 
     def attach(self) -> None:
         """Scale the rates from the next step on."""

@@ -145,10 +145,7 @@ class TrialSetup:
 
         Effective rate = base rate x (atoms)^p while ``optimizer.step()`` runs, with p from the recipe's
         ``lr_scaling``; schedulers and checkpoints see the base rate. Nothing is scaled with ``batch: global``, after
-        ``local_batch``, and where ``lr`` is None (Adafactor).
-
-        Raises:
-            TypeError: Not an optimizer of torch, nor one with its hooks and ``param_groups``.
+        ``local_batch``, and where ``lr`` is None (Adafactor). Takes optimizers with torch's hooks, also inside another.
         """
         training, power = self._training, power_for(optimizer, self._context.settings.lr_power)
         scaler = RateScaler(
@@ -184,7 +181,7 @@ class TrialSetup:
 
         Raises:
             TypeError: A ready-made DataLoader, a `batch_sampler`, or a sampler that shards by itself.
-            ValueError: An empty data set, a batch size below 1, or a stream that differs between ranks.
+            ValueError: An empty data set, or a stream that differs between ranks.
         """
         from torch.utils.data import IterableDataset
 
