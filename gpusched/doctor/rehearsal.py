@@ -173,9 +173,9 @@ class _Pause:
             order = [[one["samples"] for one in each[0]["drawn"]] for each in (rows, then)]
             if order[0] and order[0] == order[1]:
                 fix = (
-                    "the samples come in the same order, and other values reach the model: noise or augmentation draws "
-                    "from a generator of its own (default_rng, torch.Generator); use the global one, or seed it by "
-                    "trial.step"
+                    "the samples come in the same order, and other values reach the model: the data are split at "
+                    "random after trial.track (split them before it), or noise or augmentation draws from a generator "
+                    "of its own (default_rng, torch.Generator): use the global one, or seed it by trial.step"
                 )
                 found.verdicts[self.when, SAMPLES] = ("not compared", "their values differ")
             elif not then[0]["drawn"]:
