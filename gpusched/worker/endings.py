@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -89,8 +90,8 @@ def headline(error: BaseException, script: str) -> str:
     The script's line comes first: the one that made a call of gpusched's that was refused, else the last one that was
     the user's own, which is where people look.
     """
-    text = " ".join("".join(traceback.format_exception_only(error)).split())
-    where = _place(error.__traceback__, script)
+    text, where = _of_worker("".join(traceback.format_exception_only(error)), script)
+    text, where = " ".join(text.split()), where or _place(error.__traceback__, script)
     if isinstance(error, SyntaxError):
         text, file = f"{type(error).__name__}: {error.msg}", error.filename or "<"
         where = where if file[0] == "<" else f"{Path(file).name}:{error.lineno}"
@@ -100,6 +101,16 @@ def headline(error: BaseException, script: str) -> str:
         return text
     kind, colon, message = text.partition(": ")
     return f"{kind}: {where}: {message}" if colon else f"{text} ({where})"
+
+
+def _of_worker(text: str, script: str) -> tuple[str, str | None]:
+    """Return the error of a DataLoader's worker, which torch words behind the worker's traceback, and its line."""
+    if "\nOriginal Traceback (most recent call last):\n" not in text:
+        return text, None
+    folder = re.escape(str(Path(script).parent))
+    own = re.findall(rf'^  File "{folder}/(?!.*/site-packages/)(.+)", line (\d+),', text, re.M)
+    last = re.split(r'^  File ".+\n(?:    .*\n)*', text, flags=re.M)[-1]
+    return last, ":".join(own[-1]) if own else None
 
 
 def _place(trace: TracebackType | None, script: str) -> str | None:

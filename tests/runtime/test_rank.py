@@ -146,6 +146,11 @@ def hook(*error): print("seen", file=sys.stderr); traceback.print_exception(*err
 sys.excepthook = hook
 1 / 0
 """
+WORKER = """from torch.utils.data import DataLoader
+class Data(list):
+  def __getitem__(self, i): raise ValueError(f"bad image {i}")
+for x in DataLoader(Data("ab"), num_workers=1): pass
+"""
 
 
 @pytest.mark.parametrize(
@@ -164,6 +169,7 @@ sys.excepthook = hook
         ("raise KeyboardInterrupt", ("KeyboardInterrupt (train.py:1)",)),
         (HIDES, ("ZeroDivisionError: train.py:3: division by zero",)),
         (HOOKS, ("ZeroDivisionError: train.py:4: division",)),
+        (WORKER, ("ValueError: train.py:3: bad image 0",)),
         ("import gpusched\nraise SystemExit('no data')", ("SystemExit: no data",)),
         ("import sys; sys.exit(3)", ("SystemExit: the script ended with exit code 3",)),
         ("assert False", ("AssertionError",)),
