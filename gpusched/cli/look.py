@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,18 @@ from gpusched.text import (
 
 @common.command(common.TRIAL)
 def explain(args: argparse.Namespace) -> int:
-    """Explain why a trial is where it is, and how it came there."""
+    """Explain why a trial is where it is, how it came there, and with which options its script trains alone."""
+    from gpusched.space.space import command_line
+
     paths = common.experiment(args)
     answer = session.explanation(paths, args.trial)
-    words = (common.paragraph(log_line(line), rest=" " * 15) for line in answer["lines"])
+    words = [common.paragraph(log_line(line), rest=" " * 15) for line in answer["lines"]]
+    seed = (read_json(paths.trial(args.trial).hparams) or {}).get("seed")
+    if seed is not None:
+        answer["data"]["seed"] = seed
+        given = {"seed": seed, **answer["data"]["hparams"]}
+        options = shlex.join(command_line(["${hparams}"], given, args.trial, ""))
+        words += ["", log_line(f"to train it alone: {options}")]
     return common.tell(args, answer["data"], "\n".join(words))
 
 
