@@ -114,7 +114,7 @@ class Backing:
         """Write and send a report; return the daemon's answer, ``continue`` without a daemon. A plain run prints it."""
         saver = self.saver
         if self.channel is None or self._log is None or saver is None:
-            print(shown(report), flush=True)
+            print(shown(report, is_first=not self._training.has_reported), flush=True)
             most = self._context.settings.max_steps
             is_over = most is not None and report.step >= most and not self._training.is_looping
             return "leave" if is_over else "continue"

@@ -243,4 +243,6 @@ def test_max_steps_ends_a_plain_loop_of_the_scripts_own(tmp_path: Path) -> None:
     command = [sys.executable, str(script), "--max-steps", "3"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert [line.split()[1] for line in done.stdout.splitlines()] == ["1", "2", "3"]
+    told, *steps = done.stdout.splitlines()
+    assert "nothing is saved" in told
+    assert [line.split()[1] for line in steps] == ["1", "2", "3"]
