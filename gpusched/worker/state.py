@@ -25,8 +25,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from gpusched.worker.hparams import HParams
 from gpusched.worker.learning_rate import owned
 
+torch.serialization.add_safe_globals([HParams])  # in Lightning's checkpoint of a Net(trial.hparams)
 _ARRAY_MARK = "__gpusched_numpy__"
 _BYTES_MARK = "__gpusched_bytes__"
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Size)

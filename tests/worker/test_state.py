@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from gpusched.worker.hparams import HParams
 from gpusched.worker.state import load_object, portable, refuse_stateless, save_object, unportable
 
 
@@ -22,6 +23,12 @@ def through_disk(value: Any) -> Any:
     torch.save(portable(value, "it"), buffer)
     buffer.seek(0)
     return unportable(torch.load(buffer, weights_only=True))
+
+
+def test_a_configuration_in_a_file_of_the_scripts_own_needs_no_trust() -> None:
+    torch.save(HParams({"opt": {"lr": 0.1}}), buffer := io.BytesIO())
+    buffer.seek(0)
+    assert torch.load(buffer, weights_only=True).opt.lr == 0.1
 
 
 KEYS = st.one_of(st.text(max_size=5), st.integers(), st.booleans(), st.none())
