@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -176,15 +177,14 @@ def tell(args: argparse.Namespace, data: object, text: str) -> int:
     return 0
 
 
-def said(files: TrialPaths, incarnation: int) -> list[str]:
-    """Return what gpusched has told a script in this launch, as its log has it."""
-    try:
+def said(trial: TrialPaths) -> list[str]:
+    """Return what gpusched has told the script of a trial, each text once, as the logs of its launches have it."""
+    told: dict[str, None] = {}
+    for launch in trial.incarnations:
         # Line by line: progress bars make a log long, and leave one line with what is said next.
-        with files.log(incarnation, 0, "err").open(errors="replace") as log:
-            told = (line.rstrip("\n").partition(_SAID)[2] for line in log)
-            return [text for text in told if text]
-    except OSError:
-        return []
+        with suppress(OSError), trial.log(launch, 0, "err").open(errors="replace") as log:
+            told |= dict.fromkeys(line.rstrip("\n").partition(_SAID)[2] for line in log)
+    return [text for text in told if text]
 
 
 def print_json(value: object) -> None:

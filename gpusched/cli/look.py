@@ -204,7 +204,7 @@ def best(args: argparse.Namespace) -> int:
         **dataclasses.asdict(about),
         "best_unsaved": better,
         "code": provenance.recorded(paths),
-        "said": _said(paths, about.trial),
+        "said": common.said(paths.trial(about.trial)),
     }
     out = [f"{about.metric} {show_metric(about.value)}: trial {about.trial} at step {about.step}"]
     out += [_behind(better)] if better is not None else []
@@ -219,13 +219,6 @@ def best(args: argparse.Namespace) -> int:
         *(f"note:       {text}" for text in found["said"]),
     ]
     return common.tell(args, found, "\n".join(out))
-
-
-def _said(paths: ExperimentPaths, number: int) -> list[str]:
-    """Return what gpusched has told the script of this trial, each text once."""
-    trial = paths.trial(number)
-    told = (text for launch in trial.incarnations for text in common.said(trial, launch))
-    return list(dict.fromkeys(told))
 
 
 # ---------------------------------------------------------------- the end of a run
@@ -258,14 +251,15 @@ def _winner(view: Standing, best: BestRow) -> Iterator[str]:
     atoms = f", on {count(best.atoms, 'atom')}" if best.atoms else ""
     score = f"{show_metric(best.metric)}  (trial {best.trial} at step {best.step}{atoms})"
     rows = [(view.metric, score), *hparam_texts(best.hparams)]
+    told: list[str] = []
     if view.folder:
-        checkpoint = ExperimentPaths(Path(view.folder)).best / "checkpoint"
-        rows.append(("checkpoint", str(checkpoint)))
+        paths = ExperimentPaths(Path(view.folder))
+        rows.append(("checkpoint", str(paths.best / "checkpoint")))
+        told = common.said(paths.trial(best.trial))
     column = max(len(name) for name, _ in rows)
     for name, value in rows:
         yield f"  {name:<{column}}  {value}"
-    for text in _said(ExperimentPaths(Path(view.folder)), best.trial) if view.folder else ():
-        yield f"  note: {text}"
+    yield from (f"  note: {text}" for text in told)
     if view.best_unsaved is not None:
         yield f"B{_behind(view.best_unsaved)[1:]}."
     yield ""

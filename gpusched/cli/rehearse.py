@@ -228,7 +228,7 @@ def _read(paths: ExperimentPaths, trial: timeline.TrialTimeline | None) -> Rehea
     if trial is None:
         return RehearsedTrial(())
     files = paths.trial(trial.id)
-    launches, said = [], dict[str, None]()
+    launches = []
     for incarnation in trial.incarnations:
         seen = sorted(files.logs(incarnation.number).glob("seen-*.jsonl"))
         # A rank that was killed may have left half a line.
@@ -245,8 +245,7 @@ def _read(paths: ExperimentPaths, trial: timeline.TrialTimeline | None) -> Rehea
             error = "it ended without a report: call gpusched.init(), and trial.report(..) once an epoch"
         found = [rows for rows in reports if rows]
         launches.append(RehearsedLaunch(len(incarnation.devices), found, error))
-        said |= dict.fromkeys(common.said(files, incarnation.number))
-    return RehearsedTrial(launches, tuple(said))
+    return RehearsedTrial(launches, tuple(common.said(files)))
 
 
 def _senseless(metric: str, *trials: RehearsedTrial) -> list[Finding]:
