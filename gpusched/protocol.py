@@ -209,11 +209,10 @@ class Ready(Frame, tag="ready"):
 
 
 class PreloadFailed(Frame, tag="preload_failed"):
-    """A module of ``preload`` was not imported. ``tainted``: what importing it did ends the search."""
+    """A module of ``preload`` was not imported."""
 
     module: str
     message: str
-    tainted: bool = False
 
 
 class Launched(OfLaunch, tag="launched"):

@@ -42,7 +42,7 @@ SAMPLES: list[Frame] = [
         *([[0], [1]], "python"),
     ),
     protocol.Ready(),
-    protocol.PreloadFailed("x", "no", tainted=True),
+    protocol.PreloadFailed("x", "no"),
     protocol.Launched(3, 1, 77, None),
     protocol.LaunchFailed(3, 1, "fork: no memory"),
     protocol.ShimDied(3, 1, 77, 9),

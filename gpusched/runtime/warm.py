@@ -102,8 +102,6 @@ class WarmServer:
         self._preload = frozenset(preload)
         self._imports = deque(imports)
         self._is_cold = is_cold
-        #: A module of ``preload`` has done what no forked rank can live with.
-        self._is_tainted = False
         self._asked: deque[LaunchSpec] = deque()
         self._shims: dict[int, LaunchSpec] = {}
         self._dead: dict[int, int] = {}
@@ -176,11 +174,10 @@ class WarmServer:
             if module in self._preload:
                 self._say(PreloadFailed(module, f"{type(problem).__name__}: {problem}"))
         if uses_cuda():
-            self._is_tainted = True
-            self._imports.clear()
-            why = "importing it initialises CUDA, which forked ranks could then not use"
-            self._say(PreloadFailed(module, why, tainted=True))
-        elif not self._imports:
+            raise SystemExit(
+                f"importing {module} of `preload` initialises CUDA, which ranks could then not use"
+            )
+        if not self._imports:
             settle()
             self._pieces = huge_page_pieces()
             self._say(Ready())
@@ -190,7 +187,7 @@ class WarmServer:
     def _launch_next(self) -> None:
         spec = self._asked.popleft()
         self._listen(0.0)  # a launch for a daemon that has gone meanwhile must not begin
-        if self._line is None or self._is_tainted:
+        if self._line is None:
             return
         # Text that an import printed must not end up in every rank's log.
         sys.stdout.flush()

@@ -225,7 +225,7 @@ def test_servers_end_with_their_last_shim_when_the_daemon_has_gone(own_lab: Lab)
         (
             "taints",
             "import torch\ntorch.cuda._initialized = True\n",
-            "taints cannot be preloaded: importing it initialises",
+            "trials cannot be started: importing taints of `preload` initialises CUDA",
         ),
     ],
 )

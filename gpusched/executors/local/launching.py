@@ -249,10 +249,6 @@ class Server:
         match frame:
             case Ready():
                 self._ready, self._false_starts, self.ready_at = True, 0, self._setting.clock()
-            case PreloadFailed(tainted=True):
-                raise InputError(
-                    f"`preload` of the recipe: {frame.module} cannot be preloaded: {frame.message}; leave it out"
-                )
             case PreloadFailed():
                 self._setting.say(f"preload: {frame.module} is not preloaded: {frame.message}")
             case _:
