@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from gpusched.errors import InputError
 from gpusched.text import did_you_mean, flat, nearest
+from gpusched.worker.endings import say
 
 _OPTION = re.compile(r"--([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)(?:=(.*))?$", re.DOTALL)
 _WORDS: dict[str, object] = {"true": True, "false": False, "null": None, "none": None}
@@ -91,8 +92,8 @@ def from_command_line(
 ) -> dict[str, object]:
     """Read ``--name value``, ``--name=value`` and ``--flag``; anything else is the script's own business.
 
-    With ``defaults`` the result has all of them, a value must have its default's type, and an option that looks like a
-    misspelt name of theirs is an error. All problems are raised at once.
+    With ``defaults`` the result has all of them, and a value must have its default's type. An option that looks like a
+    misspelt name of theirs is told: it may be the script's own, ``--beta2`` beside ``--beta1``.
 
     Raises:
         InputError: One line a problem.
@@ -107,7 +108,7 @@ def from_command_line(
             value, problem = _scalar(text), ""
             is_group = any(other.startswith(f"{name}.") for other in known)
             if known and not is_group and (meant := nearest(name, known, 0.75)):
-                problem = f"--{name}: no such hyperparameter; did you mean --{meant}?"
+                say(f"--{name} is none of the defaults of gpusched.init(); did you mean --{meant}?")
         if problem:
             problems.append(problem)
         for part in reversed(name.split(".")):

@@ -89,16 +89,13 @@ def test_defaults_fill_in_and_fix_types() -> None:
     assert from_command_line(["--data-folder", "/d"], DEFAULTS)["data_folder"] == "/d"
 
 
-def test_all_problems_at_once_with_the_nearest_name() -> None:
-    arguments = ["--widht", "8", "--width", "16.5", "--nesterov", "maybe", "--opt.momentun", "1"]
+def test_all_problems_at_once() -> None:
     with pytest.raises(InputError) as caught:
-        from_command_line(arguments, DEFAULTS)
+        from_command_line(["--width", "16.5", "--nesterov", "maybe"], DEFAULTS)
     lines = str(caught.value).splitlines()
     assert lines == [
-        "--widht: no such hyperparameter; did you mean --width?",
         "--width 16.5: not of type int (default 16)",
         "--nesterov maybe: not of type bool (default False)",
-        "--opt.momentun: no such hyperparameter; did you mean --opt.momentum?",
     ]
 
 

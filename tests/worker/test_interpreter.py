@@ -95,7 +95,10 @@ def test_a_library_that_is_imported_after_the_trial_is_seeded_too(bench: Bench) 
 
 def test_a_wrong_command_line_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     script = tmp_path / "alone.py"
-    script.write_text("import gpusched\ngpusched.init({'width': 3})\n")
-    done = python(script, "--widht", "4")
+    script.write_text("import gpusched\ngpusched.init({'beta1': 0.9})\n")
+    done = python(script, "--beta1", "x")
     assert done.returncode == 2
-    assert done.stderr == "gpusched: --widht: no such hyperparameter; did you mean --width?\n"
+    assert done.stderr == "gpusched: --beta1 x: not of type float (default 0.9)\n"
+    done = python(script, "--beta2", "0.95")
+    assert done.returncode == 0, "it may be the script's own"
+    assert "--beta2 is none of the defaults" in done.stderr
