@@ -213,7 +213,7 @@ class Backing:
         self.writes_files = True
         step = self._training.step
         is_wanted = self._asked in ("save", "yield") or step == self._training.length
-        return is_wanted and self._files_step != step
+        return self.saver is not None and is_wanted and self._files_step != step
 
     def when_asked(self) -> bool:
         """Answer whether to leave; save first, unless the script does that itself."""

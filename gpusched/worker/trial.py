@@ -255,7 +255,8 @@ class Trial(TrialSetup):
         """Ask, after each ``report``, whether a checkpoint of this step is wanted. Every rank calls it.
 
         For scripts that save files of their own: a step that is the best so far, one after which the trial must leave,
-        or one that ends a long stretch without a checkpoint. What ``track`` was given is saved without a question.
+        or one that ends a long stretch without a checkpoint; outside a search none. What ``track`` was given is saved
+        without a question.
         """
         return self._backing.should_save()
 

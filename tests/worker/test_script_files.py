@@ -105,6 +105,7 @@ def test_the_last_step_of_a_trial_that_knows_its_length_is_saved(bench: Bench) -
     with daemon(bench) as fake:
         assert run_rank(script, bench).value == [3]
         assert fake.saved() == [3]
+    assert values(run_ranks(script, 1)) == [[]], "outside a search they would be thrown away"
 
 
 def test_a_loop_that_is_not_in_charge_leaves_when_its_files_are_saved(bench: Bench) -> None:
