@@ -21,15 +21,12 @@ import math
 from collections.abc import Iterable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from gpusched.worker.start import Owner
-
-if TYPE_CHECKING:
-    from gpusched.worker.trial import Trial
 
 CHECKPOINT = "lightning.ckpt"
 #: For what the trial has written (Lightning 2.6): hyperparameters of a module may be of any type.
@@ -92,14 +89,10 @@ class SearchTrainer(Trainer):
 
 
 class Search(Owner, Callback):
-    """The callback that makes a ``Trainer`` a trial: ``trainer`` takes the place of Lightning's.
+    """The callback that makes a ``Trainer`` a trial: ``trainer`` takes the place of Lightning's."""
 
-    Args:
-        trial: From ``gpusched.init()``, which is called here where the script has not.
-    """
-
-    def __init__(self, trial: Trial | None = None) -> None:
-        super().__init__(trial)
+    def __init__(self) -> None:
+        super().__init__()
         self._is_wanted = self._has_validated = False
 
     def steps_of_an_epoch(self, trainer: Trainer) -> int | None:

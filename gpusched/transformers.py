@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -27,21 +27,14 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from gpusched.worker.start import Owner
 
-if TYPE_CHECKING:
-    from gpusched.worker.trial import Trial
-
 CHECKPOINT = "trainer"
 
 
 class Search(Owner, TrainerCallback):
-    """The callback that makes a ``Trainer`` a trial: give it ``arguments(...)``, and ``checkpoint`` to ``train``.
+    """The callback that makes a ``Trainer`` a trial: give it ``arguments(...)``, and ``checkpoint`` to ``train``."""
 
-    Args:
-        trial: From ``gpusched.init()``, which is called here where the script has not.
-    """
-
-    def __init__(self, trial: Trial | None = None) -> None:
-        super().__init__(trial)
+    def __init__(self) -> None:
+        super().__init__()
         self._options: TrainingArguments | None = None
         #: The script has asked for the checkpoint to continue from.
         self._is_asked = False

@@ -41,9 +41,9 @@ def start(defaults: Mapping[str, object] | None = None, *, in_charge: bool = Fal
 class Owner:
     """A trial whose trainer owns the loop and ends by itself: what the integrations have in common."""
 
-    def __init__(self, trial: Trial | None = None) -> None:
+    def __init__(self) -> None:
         #: The trial: ``hparams``, ``local_batch``, ``folder``.
-        self.trial = trial or start()
+        self.trial = start()
         self.trial.take_charge()
         self._is_leaving = False
 
