@@ -65,16 +65,14 @@ def test_without_room_nothing_is_written(mark: str, room: str) -> None:
 # ---------------------------------------------------------------- cold ranks
 
 
-COLD = Path(gpusched.__file__).parent / "runtime" / "cold.py"
-
-
 def test_it_runs_what_it_is_given(tmp_path: Path) -> None:
+    cold = Path(gpusched.__file__).parent / "runtime" / "cold.py"
     script = tmp_path / "train"
     script.write_text("import sys\nprint(*sys.argv[1:])\n")
     files = {key: str(tmp_path / key) for key in ("out", "err", "error")}
     ranks = [{**files, "cpus": [*os.sched_getaffinity(0)]}]
     subprocess.run(
-        [sys.executable, "-I", COLD, script, "--lr", "0.1"],
+        [sys.executable, "-I", cold, script, "--lr", "0.1"],
         env={**os.environ, "LOCAL_RANK": "0", "GPUSCHED_RANKS": json.dumps(ranks)},
         check=True,
     )

@@ -172,7 +172,6 @@ for x in DataLoader(Data("ab"), num_workers=1): pass
         (WORKER, ("ValueError: train.py:3: bad image 0",)),
         ("import gpusched\nraise SystemExit('no data')", ("SystemExit: no data",)),
         ("import sys; sys.exit(3)", ("SystemExit: the script ended with exit code 3",)),
-        ("assert False", ("AssertionError",)),
         ("class E(Exception):\n  def __str__(self): 1/0\nraise E", ("E",)),
         ("raise Exception('x' * 100_000)", ("Exception: train.py:1: xxx",)),
         ("def f(): f()\nf()", ("RecursionError",)),

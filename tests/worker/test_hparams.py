@@ -92,8 +92,7 @@ def test_defaults_fill_in_and_fix_types() -> None:
 def test_all_problems_at_once() -> None:
     with pytest.raises(InputError) as caught:
         from_command_line(["--width", "16.5", "--nesterov", "maybe"], DEFAULTS)
-    lines = str(caught.value).splitlines()
-    assert lines == [
+    assert str(caught.value).splitlines() == [
         "--width 16.5: not of type int (default 16)",
         "--nesterov maybe: not of type bool (default False)",
     ]
