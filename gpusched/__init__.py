@@ -52,9 +52,10 @@ def init(defaults: Mapping[str, object] | None = None, *, in_charge: bool = Fals
     """Join the trial that this process is a rank of; called once, near the top of a training script.
 
     Works under ``gpusched run``, under plain ``torchrun`` and alone: ``python train.py --lr 0.1 --opt.momentum 0.9``,
-    where ``--seed N`` seeds training and ``--max-steps N`` ends it. The ranks talk over a process group of gpusched's
-    own. On several ranks torch's default group is made here, unless the script has made it before, with the backend it
-    likes; afterwards write ``if not dist.is_initialized():`` first.
+    where ``--seed N`` seeds training and ``--max-steps N`` ends it. A recipe's ``batch`` and ``lr_scaling`` hold in a
+    search alone. The ranks talk over a process group of gpusched's own. On several ranks torch's default group is made
+    here, unless the script has made it before, with the backend it likes; afterwards write
+    ``if not dist.is_initialized():`` first.
 
     In a process that a rank has started (a DataLoader worker that imports the script anew) the trial can be read, and
     neither reports nor saves.

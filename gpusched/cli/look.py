@@ -215,7 +215,7 @@ def best(args: argparse.Namespace) -> int:
     part = "folder" if (checkpoint / "files").is_dir() else "state"
     out += [
         f"checkpoint: {checkpoint}",
-        f"in Python:  gpusched.load({str(paths.root)!r}).{part}",
+        f"in Python:  import gpusched; {part} = gpusched.load({str(paths.root)!r}).{part}",
         *(f"note:       {text}" for text in found["said"]),
     ]
     return common.tell(args, found, "\n".join(out))
