@@ -56,7 +56,6 @@ from gpusched.protocol import (
     to_server,
 )
 from gpusched.runtime.forked import fork_ranks, put_title
-from gpusched.worker.context import uses_cuda
 
 NEEDED = (
     "gpusched.runtime.agent",
@@ -173,7 +172,7 @@ class WarmServer:
         except BaseException as problem:
             if module in self._preload:
                 self._say(PreloadFailed(module, f"{type(problem).__name__}: {problem}"))
-        if uses_cuda():
+        if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
             raise SystemExit(
                 f"importing {module} of `preload` initialises CUDA, which ranks could then not use"
             )

@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,18 +167,6 @@ def require_cuda() -> None:
             f"this trial was given a GPU, but torch {torch.__version__} is built for CPUs only: install a torch that "
             f"is built for CUDA (https://pytorch.org/get-started/locally), or set devices: cpu"
         )
-
-
-def uses_cuda() -> bool:
-    """Tell whether torch has touched CUDA, or any module has mapped the driver's memory manager."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return True
-    for entry in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):
-            if str(entry.readlink()).startswith("/dev/nvidia-uvm"):
-                return True
-    return False
 
 
 def take_gpu(local_rank: int) -> torch.device:
