@@ -27,6 +27,7 @@ from typing import Any, Literal, NamedTuple
 
 from gpusched.folder.files import last_line, read_from, read_json, read_record
 from gpusched.folder.paths import TrialPaths
+from gpusched.processes.stacks import place_of
 from gpusched.protocol import Exit, RankError, Word, exit_from, word_from
 
 _TEXT_LIMIT = 16_000
@@ -155,7 +156,12 @@ def first_error(
         # It died before it could write an error file, or has logged the error and left.
         last = last_line(log)
         said = last if _AN_EXCEPTION.match(last) else said
-    return RankError(said or _in_words(code or 0, killed_by_kernel), rank, trace)
+    if not said:
+        said = _in_words(code or 0, killed_by_kernel)
+        if last_line(log, "Fatal Python error: "):  # faulthandler's word of a native crash
+            place = place_of("\n".join(read_from(log, 0)[0]))
+            said += f" at {place.frame or 'no line of Python'}"
+    return RankError(said, rank, trace)
 
 
 def verdict(

@@ -9,7 +9,7 @@ FAULTS = {
     "before the loop": ": the data set is missing",
     "silent": "without a report",
     "exit code": "7",
-    "segfault": "SIGSEGV",
+    "segfault": "SIGSEGV at bad.py:",
     "text": "score",
     "nothing": "score",
     "other metric": "'score'",
