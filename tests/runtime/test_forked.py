@@ -62,10 +62,7 @@ def test_without_room_nothing_is_written(mark: str, room: str) -> None:
     assert {"AAA=1", "ZZZ=2"} <= set(others)
 
 
-# ---------------------------------------------------------------- cold ranks
-
-
-def test_it_runs_what_it_is_given(tmp_path: Path) -> None:
+def test_a_cold_rank_runs_what_it_is_given(tmp_path: Path) -> None:
     cold = Path(gpusched.__file__).parent / "runtime" / "cold.py"
     script = tmp_path / "train"
     script.write_text("import sys\nprint(*sys.argv[1:])\n")
