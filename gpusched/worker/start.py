@@ -111,6 +111,8 @@ def _claim_rank(context: Context) -> bool:
     Raises:
         RuntimeError: A script that spawns its ranks itself.
     """
+    if context.paths is None and context.world_size == 1:
+        return True  # each process that runs a script alone has a trial of its own, below a notebook too
     launch = f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}:{context.rank}:{context.incarnation}"
     mine = f"{os.getpid()}:{launch}"
     owner = os.environ.get(OWNER_VARIABLE, mine)
