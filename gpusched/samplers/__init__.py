@@ -8,6 +8,7 @@ yours, named in the recipe as ``sampler: mine.py:MySampler``, or an entry point 
 
 from __future__ import annotations
 
+import json
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -100,7 +101,8 @@ def make(name: str, space: Space, options: Mapping[str, Any]) -> Sampler:
 def _checked(found: Any, *_: Any, **_named: Any) -> Any:
     if found is not None and not isinstance(found, Mapping):
         raise plugins.BadAnswer(f"{found!r}, not a map from hyperparameters to values")
-    return found
+    # Numbers of NumPy become Python's: neither JSON nor the space knows others.
+    return json.loads(json.dumps(found and dict(found), default=lambda value: value.item()))
 
 
 def answer(sampler: Sampler, question: Mapping[str, Any]) -> dict[str, object]:

@@ -41,6 +41,7 @@ EXAMPLE = re.search(r"^```python\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
 ONE = parse_space({"lr": {"loguniform": [1e-4, 1]}})
 ODD = """
 import time
+import numpy as np
 from gpusched.samplers import Sampler
 
 class Slow(Sampler):
@@ -50,6 +51,10 @@ class Slow(Sampler):
 class Outside(Sampler):
     def suggest(self, n, seen, random):
         return {"lr": 5}
+
+class Numbers(Sampler):
+    def suggest(self, n, seen, random):
+        return {"lr": np.float32(0.5), "width": np.array([32, 64])[1], "layers": np.int64(3)}
 
 class Same(Sampler):
     def suggest(self, n, seen, random):
@@ -197,6 +202,15 @@ def test_a_mistake_in_a_sampler_is_said_with_its_place(
     question = {"n": 0, "seed": 0, "seen": []}
     with pytest.raises(InputError, match=re.escape(told)):
         samplers.answer(samplers.make(f"{tmp_path}/mine.py:Mine", ONE, {}), question)
+
+
+def test_numbers_of_numpy_are_numbers(folder: Path) -> None:
+    space = parse_space(
+        {"lr": {"uniform": [0, 1]}, "width": {"choice": [32, 64]}, "layers": {"int": [1, 8]}}
+    )
+    made = samplers.make(f"{folder}/odd.py:Numbers", space, {})
+    found = samplers.answer(made, {"n": 0, "seed": 0, "seen": []})
+    assert json.dumps(found["hparams"], sort_keys=True) == '{"layers": 3, "lr": 0.5, "width": 64}'
 
 
 @pytest.mark.parametrize(
