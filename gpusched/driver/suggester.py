@@ -42,8 +42,9 @@ Answer = dict[str, Any]
 
 
 class ChildSuggester:
-    """A ``Helper``. ``trials``: those of the search, as it goes; ``is_patient``: wait for answers, as virtual time
-    stands still meanwhile.
+    """A ``Helper``. ``trials``: those of the search, as it goes.
+
+    ``is_patient``: wait for answers, as virtual time stands still meanwhile, and raise InputError for one that fails.
     """
 
     def __init__(
@@ -128,6 +129,8 @@ class ChildSuggester:
         self.asked_for = None
         if "failed" in answer:
             self.complaints.append(f"sampler {self._name}: {answer['failed']}")
+            if self._is_patient:  # what is compared would be random search
+                raise InputError(self.complaints[-1])
             self._draw(n, why)
         elif answer["hparams"] is not None and identity(answer["hparams"]) in self._tried:
             self._draw(n, f"{self._name} suggested one that was tried before")

@@ -18,6 +18,7 @@ import pytest
 from gpusched import samplers
 from gpusched.core.commands import Suggest
 from gpusched.core.events import LimitsMoved, Suggested, UserAsked
+from gpusched.core.trial import TrialRecord
 from gpusched.driver.assemble import from_journal
 from gpusched.driver.loop import Driver
 from gpusched.driver.suggester import ChildSuggester
@@ -222,11 +223,16 @@ def test_numbers_of_numpy_are_numbers(folder: Path) -> None:
     ],
 )
 def test_what_is_no_suggestion_is_drawn_and_said(folder: Path, sampler: str, told: str) -> None:
-    result, root = simulate_into(folder / "runs", setup(folder, sampler, max_trials=9))
-    assert result.trials == 9
-    answers = suggested(ExperimentPaths(root).journal)
-    assert all(answer.hparams is not None for answer in answers)
-    assert told in {answer.why for answer in answers}
+    """A simulation, which told nobody, compared random search."""
+    recipe = load(folder, sampler)
+    suggester = ChildSuggester(recipe, {0: TrialRecord(0, {"lr": 0.5, "opt": "sgd"})})
+    found = ask(suggester, 1)
+    suggester.close()
+    assert (found.by, found.why) == ("random", told)
+    assert found.hparams == recipe.configurations().sample(1)
+    if suggester.complaints:
+        with pytest.raises(InputError, match=re.escape(suggester.complaints[0])):
+            simulate(setup(folder, sampler))
 
 
 def test_a_value_whose_parent_is_drawn_is_dropped_where_its_condition_does_not_hold() -> None:
