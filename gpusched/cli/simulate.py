@@ -83,7 +83,7 @@ def _print_table(results: Sequence[Result], metric: str, target: float | None) -
 
     groups: dict[str, list[Result]] = {}
     for result in results:
-        groups.setdefault(result.policy, []).append(result)
+        groups.setdefault(result.label, []).append(result)
     first = {one.seed: one.best for one in next(iter(groups.values()))}
     rows = []
     for policy, found in groups.items():

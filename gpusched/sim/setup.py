@@ -6,7 +6,7 @@ The search is assembled from a recipe like a live one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,7 +116,8 @@ def plan(
     """
     workload = base.load()
     parse_scaling(base.scaling)
-    options, wrong = choose_options(names, overrides, workload)
+    labels = {plugins.absolute(name, Path.cwd()): name for name in names}
+    options, wrong = choose_options(labels, overrides, workload)
     if not 1 <= base.atoms <= MAX_ATOMS:
         wrong.append(f"--atoms must be from 1 to {MAX_ATOMS}, not {base.atoms}")
     if seeds < 1:
@@ -127,9 +128,9 @@ def plan(
     _refuse(wrong)
     base = dataclasses.replace(base, sampler=sampler, sampler_options=sampler_options)
     setups = [
-        dataclasses.replace(base, policy=policy, options=chosen, seed=base.seed + number)
+        dataclasses.replace(base, policy=policy, label=labels[policy], options=chosen, seed=seed)
         for policy, chosen in options.items()
-        for number in range(seeds)
+        for seed in range(base.seed, base.seed + seeds)
     ]
     for setup in setups[::seeds]:
         wrong += _problems(setup)
@@ -159,8 +160,7 @@ def choose_options(
     """
     chosen: dict[str, dict[str, Any]] = {}
     problems: list[str] = []
-    absolute = [plugins.absolute(name, Path.cwd()) for name in names]
-    own = {name: option_names(name) for name in absolute}
+    own = {name: option_names(name) for name in names}
     known = {option for options in own.values() for option in options}
     for name, options in own.items():
         given = {key: value for key, value in workload.defaults.items() if key in options}

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from gpusched import policies
 from gpusched.cli import main
 from tests.rig import PATIENCE_S
 
@@ -43,13 +44,19 @@ def test_json_has_one_line_a_run(capsys):
     assert runs[0]["atoms"] == 2
 
 
-def test_the_table_compares_on_the_same_seeds(capsys):
-    code, out, err = simulate(capsys, "--policy", "asha,hypersched", *SHORT)
+def test_the_table_compares_on_the_same_seeds(capsys, tmp_path, monkeypatch):
+    """Two classes of one name shared a row."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("asha", "hypersched"):
+        kind = policies.REGISTRY[name][1]
+        text = f"from gpusched.policies.{name} import {kind} as Mine\n"
+        (tmp_path / f"{name}.py").write_text(text)
+    code, out, err = simulate(capsys, "--policy", "asha.py:Mine,hypersched.py:Mine", *SHORT)
     assert code == 0
     head, asha, hypersched = out.splitlines()
     assert head.split()[:4] == ["policy", "seeds", "best", "score"]
     assert "difference" in head
-    assert asha.startswith("asha")
+    assert asha.startswith("asha.py:Mine ")
     assert hypersched.count("±") >= 2
     assert "95% interval" in err
 
