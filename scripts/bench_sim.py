@@ -53,7 +53,7 @@ def prepare(policy: str, atoms: int, deadline_s: float = FOREVER_S, seed: int = 
         deadline_s=deadline_s,
         seed=seed,
     )
-    search, executor = experiment(setup, recipe(setup)), setup.machine()
+    search, executor = experiment(recipe(setup)), setup.machine()
     executor.workload = Uneven()
     driver = Driver(search, executor)
     start(driver, executor)

@@ -2,7 +2,7 @@
 
 Imported by ``export_screen.py`` and by tests.
 The journal is written as in a live run, only that it is synced at the end and not before each effect: nothing outside
-depends on it. ``rules`` in its ``meta`` says how the experiment differed from a live one (``setup.quiet``).
+depends on it. ``rules`` in its ``meta`` says how the experiment differed from a live one (``setup.QUIET``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.folder.reports import line_of
 from gpusched.journal.log import Journal
 from gpusched.policies import label
-from gpusched.sim.setup import Setup, quiet, recipe
+from gpusched.sim.setup import QUIET, Setup, recipe
 from gpusched.sim.study import Result, run
 
 #: Events are written to the journal in batches of this size.
@@ -101,5 +101,5 @@ def _meta(setup: Setup, began: Beginning) -> dict[str, object]:
         "began": dataclasses.asdict(began),
         "epoch": 1,
         "simulated": dataclasses.asdict(setup),
-        "rules": quiet(setup),
+        "rules": QUIET,
     }

@@ -173,7 +173,7 @@ class Daemons:
         Journal.create(path, {}).close()
 
     def fresh(self) -> Experiment:
-        return experiment(self.setup, recipe(self.setup))
+        return experiment(recipe(self.setup))
 
     def run(self) -> None:
         """Daemon after daemon, until the experiment is over."""

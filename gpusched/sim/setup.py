@@ -30,7 +30,7 @@ class Setup:
     """One run. Everything in it is plain and can be sent to another process. Times in virtual seconds.
 
     ``scaling`` is the truth, as on the command line; ``assumed`` what the scheduler is told (None: the truth;
-    ``auto``: it learns). ``watch``: whether trials that hang are looked for. ``label``: a name for what is varied.
+    ``auto``: it learns). ``label``: a name for what is varied.
     """
 
     policy: str = "hypersched"
@@ -46,7 +46,6 @@ class Setup:
     sizes: tuple[int, ...] = ()
     max_trials: int | None = None
     max_failures: int = 3
-    watch: bool = False
     sampler: str = "random"
     sampler_options: Mapping[str, Any] = field(default_factory=dict)
     target: float | None = None
@@ -92,16 +91,13 @@ def recipe(setup: Setup) -> Recipe:
     )
 
 
-def quiet(setup: Setup) -> dict[str, Any]:
-    """Return fields of ``Rules`` in which a simulated search differs from a live one.
-
-    ``best_every_s`` spares a real disk; here a save costs what ``Delays`` says.
-    """
-    return {"watch": setup.watch, "best_every_s": 0.0, "save_every_s": None}
+#: Fields of ``Rules`` in which a simulated search differs from a live one: no trial hangs. ``best_every_s`` spares a
+#: real disk; here a save costs what ``Delays`` says.
+QUIET: Mapping[str, Any] = {"watch": False, "best_every_s": 0.0, "save_every_s": None}
 
 
-def experiment(setup: Setup, of: Recipe) -> Experiment:
-    return make_experiment(of, dataclasses.replace(rules(of), **quiet(setup)))
+def experiment(of: Recipe) -> Experiment:
+    return make_experiment(of, dataclasses.replace(rules(of), **QUIET))
 
 
 # ---------------------------------------------------------------- a command line
@@ -146,13 +142,13 @@ def _refuse(problems: Sequence[str]) -> None:
 def _problems(setup: Setup) -> Iterator[str]:
     of = recipe(setup)
     of.require_atoms(setup.atoms)
-    search = experiment(setup, of)
+    search = experiment(of)
     for option, message in search.policy.problems(search.state.rules, setup.atoms):
         yield f"{setup.policy}.{option}: {message}"
 
 
 def choose_options(
-    names: Sequence[str], overrides: Mapping[str, object], workload: Workload
+    names: Iterable[str], overrides: Mapping[str, object], workload: Workload
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return the complete options of each policy, and all problems.
 

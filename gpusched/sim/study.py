@@ -80,7 +80,7 @@ def run(
     check: bool = False,
 ) -> tuple[Experiment, Result]:
     """Run the search of this recipe to its end."""
-    search, executor = experiment(setup, of), setup.machine()
+    search, executor = experiment(of), setup.machine()
     trials = search.state.trials
     suggester = ChildSuggester(of, trials, is_patient=True) if of.has_memory else None
     driver = Driver(search, executor, journal, suggester=suggester, observer=observer, check=check)

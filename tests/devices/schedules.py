@@ -253,7 +253,7 @@ class Schedule(World):
                 self.clock.advance(10.0)
 
     def _search(self, inventory: tuple[Device, ...]) -> None:
-        self.experiment = experiment(self.setup, recipe(self.setup))
+        self.experiment = experiment(recipe(self.setup))
         self.executor = Executor(self, inventory)
         self.loop = Driver(self.experiment, self.executor, check=True, observer=self._observe)
         bad = {one.id: one.why_not for one in inventory if not one.usable}
@@ -284,7 +284,7 @@ class Schedule(World):
 
     def _resume(self, names: Sequence[str]) -> None:
         """As a daemon that takes over."""
-        self.experiment = experiment(self.setup, recipe(self.setup))
+        self.experiment = experiment(recipe(self.setup))
         replay(self.experiment, self.entries)
         inventory = self._find(names)
         self.executor.live_on(0.0)  # the trials did while devices were opened

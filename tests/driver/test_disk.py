@@ -46,7 +46,7 @@ def begun(path: Path, **more: Any) -> tuple[Driver, Watched, Journal]:
     assert isinstance(executor, Watched)
     executor.carried_out_at, executor.kills = [], []
     journal = Journal.create(path, {})
-    search = experiment(SETUP, recipe(SETUP))
+    search = experiment(recipe(SETUP))
     driver = Driver(search, executor, journal, check=True, **more)
     devices = tuple(device.id for device in executor.inventory())
     driver.handle([DevicesJoined(at=0.0, devices=devices)])

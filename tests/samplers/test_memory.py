@@ -329,7 +329,7 @@ def test_more_trials_and_time_repeat_no_question(
     """A resume asks again, and the moved limits do: the process was asked twice, each answer was its neighbour's."""
     of = setup(folder, "mine.py:NearTheBest", sampler_options={"startup": 2}, max_trials=9)
     made, executor = recipe(of), of.machine()
-    search = experiment(of, made)
+    search = experiment(made)
     suggester = ChildSuggester(made, search.state.trials, is_patient=True)
     driver = Driver(search, executor, suggester=suggester, check=True)
     start(driver, executor)

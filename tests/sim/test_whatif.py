@@ -24,7 +24,7 @@ from gpusched.journal import timeline
 from gpusched.journal.log import Journal
 from gpusched.sim.continuing import Future, Midway, Recorded, SeenTrial, TrialCurves
 from gpusched.sim.physics import Delays, SimulatedCurve
-from gpusched.sim.setup import Setup, experiment, quiet, recipe
+from gpusched.sim.setup import QUIET, Setup, experiment, recipe
 from gpusched.sim.study import start
 from gpusched.sim.whatif import AskedSearch, Interval, _forked
 from gpusched.sim.workload import Synthetic
@@ -131,8 +131,8 @@ def test_trials_that_leave_before_the_deadline_is_moved_are_not_the_end(tmp_path
     setup = Setup(atoms=2, deadline_s=2.0, options={"R": 900})
     of, paths = recipe(setup), fresh_folder(tmp_path, "moved")
     write_recipe(paths, of, Beginning.now())
-    executor, journal = setup.machine(), Journal.create(paths.journal, {"rules": quiet(setup)})
-    driver = Driver(experiment(setup, of), executor, journal)
+    executor, journal = setup.machine(), Journal.create(paths.journal, {"rules": QUIET})
+    driver = Driver(experiment(of), executor, journal)
     start(driver, executor)
     trials = driver.experiment.state.trials
     while not any(t.after and t.after.reason.endswith(NO_STEP_FITS) for t in trials.values()):

@@ -46,7 +46,7 @@ def recorded(tmp_path_factory):
 def test_a_kept_run_is_the_same_run_and_can_be_replayed(recorded):
     setup, result, folder = recorded
     assert simulate(setup).best == result.best
-    search = experiment(setup, recipe(setup))
+    search = experiment(recipe(setup))
     journal = Journal.open(ExperimentPaths(folder).journal)
     assert replay(search, journal.entries()) > result.steps
     assert journal.meta["simulated"]["policy"] == "hypersched"
