@@ -56,7 +56,7 @@ __all__ = [
 
 #: Methods of a policy that gpusched calls during a search: those that answer with decisions, and the others.
 DECIDING = ("on_report", "on_capacity", "on_exit", "on_wake")
-TELLING = ("notes", "explain")
+TELLING = ("notes", "explain", "problems")
 #: Entry points of this group are policies of installed packages.
 GROUP = "gpusched.policies"
 
@@ -121,7 +121,7 @@ def make(name: str, options: Mapping[str, object]) -> Policy:
     if not hasattr(made, "options"):
         made.options = given  # a class need not call Policy.__init__
     plugins.guard(made, name, DECIDING, _checked)
-    plugins.guard(made, name, TELLING)
+    plugins.guard(made, name, TELLING, lambda answer, *_, **_named: list(answer))
     return made
 
 

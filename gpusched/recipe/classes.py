@@ -66,9 +66,9 @@ def check_policy(raw: object, folder: Path | None = None) -> Named:
     try:
         name, given = _named(raw, DEFAULT_POLICY, known, folder)
         kind = _loaded("policy", name, policies.options_type, known)
+        options, findings = _check_options(name, kind, given)
     except BadValue as error:
         return "", {}, [(("policy", *error.path), str(error))]
-    options, findings = _check_options(name, kind, given)
     return name, options, [(("policy", *path), message) for path, message in findings]
 
 
@@ -95,7 +95,10 @@ def _check_options(
         options = kind(**values)
     except (TypeError, ValueError) as error:
         return {}, findings or [((), str(error))]
-    problems = options.problems() if hasattr(options, "problems") else ()
+    try:
+        problems = list(options.problems()) if hasattr(options, "problems") else []
+    except Exception as error:
+        raise BadValue(str(plugins.failure(kind, name, "problems", error))) from error
     findings += [((key,), message) for key, message in problems if (key,) not in dict(findings)]
     return dataclasses.asdict(options), findings
 

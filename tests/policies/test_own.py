@@ -72,6 +72,7 @@ def test_the_command_lines_path_is_relative_to_here(
         ("broken.py:Median", "broken.py:2: cannot be imported: ZeroDivisionError"),
         ("program.py:Median", "program.py:1: cannot be imported: SystemExit: 2"),
         ("typo.py:Median", "typo.py:1: cannot be imported: SyntaxError"),
+        ("raises.py:Median", "raises.py:16: problems failed: TypeError: '<' not supported"),
         ("medial", "unknown policy 'medial'"),
     ],
 )
@@ -81,6 +82,8 @@ def test_what_is_wrong_is_said_with_the_recipes_line(
     (folder / "broken.py").write_text("import math\n1 / 0\n")
     (folder / "program.py").write_text("raise SystemExit(2)\n")
     (folder / "typo.py").write_text("class Median(:\n")
+    # Without R in the recipe it is None here.
+    (folder / "raises.py").write_text(EXAMPLE.replace("patience < 1", "patience < self.R"))
     half = "from gpusched.policies import Policy\nclass Half(Policy):\n    on_reports = print\n"
     (folder / "half.py").write_text(half)
     with pytest.raises(RecipeError) as caught:
@@ -113,6 +116,7 @@ def test_it_is_simulated(folder: Path, capsys, monkeypatch: pytest.MonkeyPatch) 
         ("def on_capacity(self): return []", "on_capacity failed: TypeError: Mine.on_capacity() takes 1 positional"),
         ("def on_report(self, view, trial): return [Stop(77)]", "trial 77 does not exist; so far: trials 0 to 3"),
         ("def on_report(self, view, trial): return [Stop(trial)]", "name a trial by its trial.id"),
+        ("def problems(self, rules, atoms): yield 1 / 0", "mine.py:4: problems failed: ZeroDivisionError"),
         ("def __init__(self): pass", "Mine: __init__(options) failed: TypeError: Mine.__init__() takes 1 positional"),
         ("def __init__(self, options): 1 / 0", "mine.py:4: __init__(options) failed: ZeroDivisionError"),
         ("options_type = dict", "options_type of {name} is not a dataclass; derive it from gpusched.policies.Options"),
@@ -125,8 +129,14 @@ def test_a_mistake_is_said_with_what_to_do(tmp_path: Path, body: str, message: s
     methods = [m for m in (report, capacity) if m.split("(")[0].split()[1] not in body]
     (tmp_path / "mine.py").write_text(head + f"    {body}\n" + "".join(methods))
     name = f"{tmp_path}/mine.py:Mine"
+
+    def search() -> None:
+        hand = Hand(name, atoms=4)
+        list(hand.policy.problems(hand.rules, 4))
+        hand.report(0, 0.5)
+
     with pytest.raises(InputError) as caught:
-        Hand(name, atoms=4).report(0, 0.5)
+        search()
     assert message.format(name=name) in str(caught.value)
 
 
