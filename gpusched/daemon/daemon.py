@@ -19,7 +19,7 @@ from typing import Any
 from gpusched import failpoints
 from gpusched.daemon import resuming
 from gpusched.daemon.clients import Clients
-from gpusched.daemon.provenance import Edits, recipe_edits, recorded
+from gpusched.daemon.provenance import Edits, keep_policy, recipe_edits, recorded
 from gpusched.daemon.storage import Storage
 from gpusched.driver.assemble import Assembled, Beginning, ExperimentClock, assemble, read_recipe
 from gpusched.driver.loop import Driver, replay
@@ -65,6 +65,7 @@ class Daemon:
             journal: Journal | None = self._replay()
         else:
             journal, self.epoch = None, Epoch(paths.root, 0)
+        keep_policy(paths, recipe.policy_name)  # with which the journal agrees
         if self.experiment.state.finished:  # the time since its end does not count
             self._began = Beginning.ago(self.experiment.state.now)
         # After a reboot the wall clock may be wrong: time continues where the journal ends.

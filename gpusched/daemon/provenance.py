@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from gpusched import plugins
 from gpusched.folder.files import read_json, write_durably
 from gpusched.folder.paths import ExperimentPaths
 
@@ -39,6 +40,13 @@ def record(paths: ExperimentPaths, script: Path, recipe: Path | None) -> None:
         is_known = bool(_git(script.parent, "ls-files", script.name))
         known["is_committed"] = is_known and not changed
     write_durably(paths.code, json.dumps(known).encode())
+
+
+def keep_policy(paths: ExperimentPaths, name: str) -> None:
+    """Copy the file of a policy of the user's own, by which the journal is read: the file may be edited later."""
+    if plugins.is_file(name):
+        with suppress(OSError):  # a full disk
+            write_durably(paths.policy, Path(name.rpartition(":")[0]).read_bytes())
 
 
 def recorded(paths: ExperimentPaths) -> dict[str, Any]:

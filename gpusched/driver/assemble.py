@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpusched import plugins, policies
+from gpusched import policies
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.driver.loop import replay
@@ -57,6 +58,16 @@ def read_recipe(paths: ExperimentPaths) -> Recipe:
         raise DamagedState(f"{paths.resolved}: {error}") from None
 
 
+def recorded_recipe(paths: ExperimentPaths) -> Recipe:
+    """Read the recipe for a replay by the policy that has decided: the user's file may have been edited since."""
+    recipe = read_recipe(paths)
+    if not paths.policy.is_file():
+        return recipe
+    file, _, name = recipe.policy_name.rpartition(":")
+    sys.path.append(str(Path(file).parent))  # where the modules beside it are
+    return replace(recipe, policy_name=f"{paths.policy}:{name}")
+
+
 def rules(recipe: Recipe) -> Rules:
     """Return the core's part of a recipe."""
     return Rules(
@@ -92,7 +103,7 @@ def assemble(
 def from_journal(paths: ExperimentPaths) -> Assembled:
     """Rebuild the search from its journal, which is only read. Raises DamagedState."""
     meta = rows.read_meta(paths.journal)
-    assembled = assemble(read_recipe(paths), paths, meta.get("rules"))
+    assembled = assemble(recorded_recipe(paths), paths, meta.get("rules"))
     replay(assembled.experiment, rows.read(paths.journal))
     return assembled
 
@@ -112,9 +123,6 @@ def fresh_folder(runs: Path, name: str) -> ExperimentPaths:
 
 def write_recipe(paths: ExperimentPaths, recipe: Recipe, began: Beginning) -> None:
     """Write everything a search starts from; ``resolved.json`` last. Raises OSError."""
-    if plugins.is_file(recipe.policy_name):
-        own = Path(recipe.policy_name.rpartition(":")[0])
-        write_durably(paths.policy, own.read_bytes())
     write_durably(paths.worker, json.dumps(recipe.worker_settings()).encode())
     write_durably(paths.began, json.dumps(asdict(began)).encode())
     resolved = json.dumps(recipe.resolved(), ensure_ascii=False, indent=1)

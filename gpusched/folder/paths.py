@@ -134,7 +134,7 @@ class ExperimentPaths:
     code = Below("code.json")
     #: The beginning of the experiment, in both clocks.
     began = Below("began.json")
-    #: Copy of the file of a policy of the user's own, as it was when the search began.
+    #: Copy of the file of a policy of the user's own, as it was when the last daemon began.
     policy = Below("policy.py")
     journal = Below("journal.db")
     #: Room that the journal gets back when the disk is full.

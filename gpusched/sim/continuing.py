@@ -28,7 +28,7 @@ from gpusched.core.experiment import Experiment
 from gpusched.core.state import WATCH, State
 from gpusched.core.trial import TrialRecord, TrialState
 from gpusched.devices.base import Device
-from gpusched.driver.assemble import assemble, read_recipe
+from gpusched.driver.assemble import assemble, recorded_recipe
 from gpusched.driver.loop import Driver, replay
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import rows
@@ -47,7 +47,7 @@ class Recorded:
 
     def __init__(self, paths: ExperimentPaths, entries: Sequence[Entry] | None = None) -> None:
         """``entries``: of the journal; None: all. Raises DamagedState."""
-        self.paths, self.recipe = paths, read_recipe(paths)
+        self.paths, self.recipe = paths, recorded_recipe(paths)
         self._rules = rows.read_meta(paths.journal).get("rules")
         found = list(rows.read(paths.journal)) if entries is None else entries
         self.search = self._fresh()

@@ -73,6 +73,8 @@ def test_a_policy_that_failed_is_mended_and_the_search_resumed(
     trials = view["trials"]
     assert {trial["state"] for trial in trials} <= {"completed", "stopped"}
     assert max(trial["step"] for trial in trials) == 6
+    mine.write_text("")  # what it becomes later is of no interest to this search
+    assert sandbox.call("export", "--trials").code == 0
 
 
 @pytest.mark.slow
