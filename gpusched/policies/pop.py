@@ -57,19 +57,15 @@ class Known:
     step: int
 
 
-def split(known: Mapping[int, Known], slots: int) -> tuple[list[int], float]:
-    """Return the promising trials, the one with the highest p first, and their least p (3.2).
+def split(known: Mapping[int, Known], slots: int) -> list[int]:
+    """Return the promising trials, the one with the highest p first (3.2): one a slot of the largest S_effective(p).
 
-    That p maximises S_effective(p) = min(S_desired(p), S_deserved(p)); one slot a promising trial. With trials ordered
-    by p, the i-th has S_desired = i and S_deserved = slots * p_i; of equals the earliest.
+    That is min(S_desired(p), S_deserved(p)). With trials ordered by p, the i-th has S_desired = i and S_deserved =
+    slots * p_i.
     """
     order = sorted(known, key=lambda n: (-known[n].p, known[n].ert_s, n))
-    best, threshold = 0.0, 1.0
-    for place, number in enumerate(order, 1):
-        p = known[number].p
-        if min(place, slots * p) > best + 1e-12:
-            best, threshold = min(float(place), slots * p), p
-    return order[: int(best + 1e-9)], threshold
+    effective = (min(place, slots * known[number].p) for place, number in enumerate(order, 1))
+    return order[: int(max(effective, default=0.0) + 1e-9)]
 
 
 class Pop(base.Policy):
@@ -81,10 +77,9 @@ class Pop(base.Policy):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        #: Expectations for the trials that are under way; the promising ones, and their least p.
+        #: Expectations for the trials that are under way; the promising ones.
         self.known: dict[int, Known] = {}
         self.promising: list[int] = []
-        self.threshold = 1.0
         self._best = NEVER
         self._best_trial: int | None = None
         #: The rising target, for a recipe without one.
@@ -165,7 +160,7 @@ class Pop(base.Policy):
     def _classify(self, view: View) -> None:
         """3.2: how many trials are promising, and which of them wait for atoms."""
         slots = max(1, view.atoms_total // view.rules.smallest)
-        self.promising, self.threshold = split(self.known, slots)
+        self.promising = split(self.known, slots)
         self._urgent = [trial for trial in self.promising if view.trials[trial].may_resume]
 
     def _take_turns(self, view: View, trial: TrialView) -> Sequence[Decision]:
@@ -246,7 +241,8 @@ class Pop(base.Policy):
         if known is None:
             return ()
         kind = "promising" if trial.id in self.promising else "opportunistic"
+        promising = ", ".join(map(str, self.promising)) or "none"
         return (
             f"{kind}: at step {known.step} it was to reach the target with p = {known.p:.2f}, "
-            f"in {known.ert_s:.0f} s; promising is p of {self.threshold:.2f} and more",
+            f"in {known.ert_s:.0f} s; promising now: {promising}",
         )

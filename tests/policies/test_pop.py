@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -112,6 +113,9 @@ def test_an_opportunistic_trial_gives_way_to_the_next_in_line(oracle: Oracle) ->
     """5.3: "if the job is opportunistic we suspend it and start a new job"."""
     hand = pop(1)
     boundary(oracle, hand, 0, p=0.5)  # 1 slot * 0.5: nobody is promising
+    state = hand.experiment.state
+    (told,) = hand.policy.explain(state, state.trials[0])
+    assert re.fullmatch(r"opportunistic: .* p = 0\.50, .*; promising now: none", told)
     assert hand.where(0) == "paused"
     assert hand.live == [1]
 
