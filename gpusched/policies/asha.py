@@ -1,9 +1,9 @@
 """``asha``: asynchronous successive halving, by promotion (ASHA paper, Algorithm 1; HyperSched, Algorithms 1 and 2).
 
-A trial that is among the best floor(n/eta) of the rung it comes to goes straight on, as in Ray Tune; the others pause.
-Free atoms promote the furthest trained of those that have come to be among them, else draw a new configuration. Bracket
-s of the paper, with its first rung at ``r * eta**s``, is a larger ``r``. ASHA knows no deadline. ``R`` may be left out:
-there is then no last rung.
+A trial that is among the best floor(n/eta) of the rung it comes to goes straight on, as in Algorithm 2 and Ray Tune (in
+Algorithm 1 of ASHA it queues for a worker); the others pause. Free atoms promote the furthest trained of those that
+have come to be among them, else draw a new configuration. Bracket s of the paper, with its first rung at
+``r * eta**s``, is a larger ``r``. ASHA knows no deadline. ``R`` may be left out: there is then no last rung.
 """
 
 from __future__ import annotations
