@@ -119,7 +119,6 @@ class Hermes(base.Policy):
         self._jobs: dict[int, Job] = {}
         #: When preempted trials left.
         self._left_at: dict[int, float] = {}
-        self._ended = 0
 
     def job(self, trial: int) -> Job:
         """Return the job of a trial."""
@@ -184,7 +183,7 @@ class Hermes(base.Policy):
         return self.options.trials_per_device * (view.atoms_total // view.rules.smallest)
 
     def _under_way(self, view: View) -> int:
-        return len(view.trials) - self._ended
+        return len(view.live) + len(view.paused)
 
     def _waiting(self, view: View) -> list[int]:
         """Return the trials that wait, the highest C first: at most G_thres a device are under way."""
@@ -194,5 +193,4 @@ class Hermes(base.Policy):
     def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
         self.job(trial.id).began_s = None
         self._left_at[trial.id] = view.now
-        self._ended += trial.is_final
         return base.NOTHING
