@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gpusched.core.decisions import Decision, Stop, TrialView, View
-from gpusched.core.trial import NEVER
 from gpusched.policies import base, fifo
 from gpusched.policies.extrapolation import CurvePredictor, ShapesPredictor, extrapolate
 
@@ -45,12 +44,7 @@ class EarlyTerm(fifo.Fifo):
     options: Options
     predictor: ClassVar[CurvePredictor] = ShapesPredictor()
 
-    def __init__(self, options: Options) -> None:
-        super().__init__(options)
-        self._best = NEVER
-
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        self._best = max(self._best, trial.score)
         done = base.ended(trial, self.options.R)
         if done:
             return done
@@ -60,10 +54,11 @@ class EarlyTerm(fifo.Fifo):
         scale = self.options.scale(view.rules.sign)
         curve, stride = base.curve_of(trial, scale)
         ahead = max(1, round((R - trial.step) / stride))
+        best = max(other.best_score for other in view.trials.values())
         outlook = extrapolate(
             curve,
             len(curve) + ahead,
-            scale.of_score(self._best),
+            scale.of_score(best),
             predictor=self.predictor,
             seed=(trial.id, trial.step),
         )
