@@ -22,8 +22,6 @@ from gpusched.sim.physics import Delays, Workload, parse_scaling
 from gpusched.sim.workload import load_workload
 from gpusched.space.space import parse_space
 
-MAX_ATOMS = 65_536
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
@@ -114,10 +112,9 @@ def plan(
     parse_scaling(base.scaling)
     labels = {plugins.absolute(name, Path.cwd()): name for name in names}
     options, wrong = choose_options(labels, overrides, workload)
-    if not 1 <= base.atoms <= MAX_ATOMS:
-        wrong.append(f"--atoms must be from 1 to {MAX_ATOMS}, not {base.atoms}")
-    if seeds < 1:
-        wrong.append(f"--seeds must be at least 1, not {seeds}")
+    for option, number in (("--atoms", base.atoms), ("--seeds", seeds)):
+        if number < 1:
+            wrong.append(f"{option} must be at least 1, not {number}")
     space = parse_space(workload.space)
     sampler, sampler_options, found = check_sampler(base.sampler, Path.cwd(), space)
     wrong += [f"--sampler: {message}" for _, message in found]

@@ -43,7 +43,7 @@ def test_options_come_from_the_workload_and_from_set():
         ({"overrides": {"eta": "much"}}, "hypersched.eta"),
         ({"overrides": {"eta": 0.5}}, "must be more than 1"),
         ({"overrides": {"r": 600}}, "lies beyond R"),
-        ({"atoms": 0}, "--atoms must be from 1 to"),
+        ({"atoms": 0}, "--atoms must be at least 1"),
         ({"scaling": "cubic"}, "one of linear, sqrt, none"),
         ({"seeds": 0}, "--seeds must be at least 1"),
         ({"sampler": "grid"}, "--sampler: grid lists all configurations, but b0_quantile is drawn"),
