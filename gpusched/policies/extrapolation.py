@@ -72,7 +72,7 @@ class ShapesPredictor:
     def predict(self, curve: Array, steps: Array, seed: Sequence[int]) -> Prediction:
         """See ``CurvePredictor.predict``."""
         curves = Curves()
-        curves.read({0: [(step, float(score)) for step, score in enumerate(curve, 1)]}, 1.0)
+        curves.read({0: [(step, float(score)) for step, score in enumerate(curve, 1)]})
         start, height, start_var, height_var, cov, explained = curves.seen[0].fit
         likely = weights(explained + LIKELY)
         kept = likely > NEGLIGIBLE * likely.max()

@@ -91,8 +91,8 @@ class Belief:
 class Curves:
     """The curves of all trials as scores (more is better), and forecasts.
 
-    Without a known best score it is guessed: 1 for scores between 0 and 1, 0 for losses above 0, else as far above the
-    best score as that is above a usual first one.
+    The best possible score is guessed: 1 for scores between 0 and 1, 0 for losses above 0, else as far above the best
+    score as that is above a usual first one.
     """
 
     def __init__(self) -> None:
@@ -100,11 +100,10 @@ class Curves:
         #: Steps that a report stands for: shapes are over reports, as a step may be an iteration.
         self.stride = 0
         self.seen: dict[int, SeenCurve] = {}
-        #: The best possible score, known or guessed; a usual first score; and how far apart they are.
+        #: The best possible score; a usual first score; and how far apart they are.
         self.ceiling, self.usual, self.range = math.inf, 0.0, 1.0
-        #: The best possible score where it is known: no forecast lies above.
+        #: The best possible score where it is 0 or 1: no forecast lies above.
         self.bound = math.inf
-        self._given: float | None = None
         self._low, self._high = math.inf, -math.inf
         self._first_scores: list[float] = []
         self._noise = RunningMedian()
@@ -135,13 +134,11 @@ class Curves:
         return bisect_right(LOOKS, step / self.stride)
 
     def _guess(self) -> None:
-        """Guess the best possible score where it is not known, and the scale."""
+        """Guess the best possible score, and the scale."""
         first = sorted(self._first_scores)
         self.usual = first[len(first) // 2]
         was_guessed = self.bound == math.inf
-        if self._given is not None and self._high <= self._given:
-            self.bound = self._given
-        elif self._low >= 0 and self._high <= 1:
+        if self._low >= 0 and self._high <= 1:
             self.bound = 1.0
         else:
             self.bound = 0.0 if self._high <= 0 else math.inf
@@ -157,11 +154,11 @@ class Curves:
         if self._high > self.ceiling:
             curves = {i: trials[i].curve for i in self.seen}
             signed = {i: [(step, y * self.sign) for step, y in of] for i, of in curves.items()}
-            self.read(signed, self._given)
+            self.read(signed)
 
-    def read(self, curves: Mapping[int, Sequence[tuple[int, float]]], best: float | None) -> None:
-        """Look at whole curves of steps and scores, to their last steps. ``best``: the best possible score."""
-        self._given, self._first_scores = best, []
+    def read(self, curves: Mapping[int, Sequence[tuple[int, float]]]) -> None:
+        """Look at whole curves of steps and scores, to their last steps."""
+        self._first_scores = []
         self.stride = min(curve[0][0] for curve in curves.values() if curve)
         for curve in curves.values():
             scores = [_bounded(score) for _, score in curve if math.isfinite(score)]

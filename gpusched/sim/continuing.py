@@ -163,15 +163,15 @@ class SeenTrial:
 
 
 class TrialCurves:
-    """The curves of one search. ``best``: the best possible score, where it is known."""
+    """The curves of one search."""
 
-    def __init__(self, seen: Sequence[SeenTrial], best: float | None = None) -> None:
+    def __init__(self, seen: Sequence[SeenTrial]) -> None:
         self.seen = {one.trial: one for one in seen}
         #: The longest that the script has trained a trial before it ended by itself; None: it has not.
         self.length = max((t.last_step for t in seen if t.ending == "finished"), default=None)
         self.model = foresight_curves.Curves()
         curves = {one.trial: list(one.curve.items()) for one in seen}
-        self.model.read(curves, best)
+        self.model.read(curves)
         self.fits = {trial: known for trial, known in self.model.seen.items() if known.is_fitted}
 
 

@@ -97,9 +97,7 @@ class AskedSearch:
                 f"{name}: {count(len(fine), 'trial')} with finite reports, {longest} at most; a forecast needs "
                 f"{LEAST_CURVES} trials and one with {LEAST_STEPS} reports; ask again later"
             )
-        options, sign = self.recipe.policy_options, self.state.rules.sign
-        best = options.get("metric_max" if sign > 0 else "metric_min")
-        return TrialCurves(seen, None if best is None else float(best) * sign)
+        return TrialCurves(seen)
 
     # ------------------------------------------------------------ futures
 

@@ -64,7 +64,7 @@ def test_reports_of_many_steps_are_continued_as_such():
     """A report of several steps is one report in a future too."""
     curve = {step: 1.0 - 1.0 / step for step in range(50, 501, 50)}
     seen = [SeenTrial(n, curve, 0.01) for n in range(3)]
-    made = Future(TrialCurves(seen, None), [0]).curve(0)
+    made = Future(TrialCurves(seen), [0]).curve(0)
     assert (made.stride, made.stride_at(500)) == (50, 50)
     assert math.isfinite(made.metric(550))
 
