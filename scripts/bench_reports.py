@@ -6,7 +6,7 @@ Runs ``gpusched run`` with one trial an atom, whose steps sleep 10 ms, for 20 s,
 One JSON line a run: ``fraction`` has the start-up in it (from the start of the command), ``fraction_after_start``
 counts from each trial's first report; ``daemon_cpu`` is the daemon's share of one core, ``daemon_rss_mb`` its largest
 size. ``bare_fraction`` (without start-up) is what there is to reach on this machine at this moment: as many processes
-that only sleep and exchange a line with a server that only echoes it.
+that only sleep and exchange a line with a server that only echoes it. ``share``: of that, what gpusched reaches.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -49,10 +50,11 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             result = measure(Path(folder), trials)
             result["bare_fraction"] = round(bare(Path(folder), trials), 4)
+            result["share"] = round(result["fraction_after_start"] / result["bare_fraction"], 4)
             print(json.dumps(result), flush=True)
 
 
-def measure(folder: Path, trials: int) -> dict[str, object]:
+def measure(folder: Path, trials: int) -> dict[str, Any]:
     """One experiment of ``trials`` sleeping trials."""
     (folder / "sleeper.py").write_text(SLEEPER)
     recipe = folder / "sleeper.yaml"
