@@ -47,7 +47,6 @@ class Result:
     best: float | None
     trials: int
     steps: int
-    workload: str
     label: str
     top_steps: int
     launches: int
@@ -109,7 +108,6 @@ def result(setup: Setup, search: Experiment, executor: SimExecutor) -> Result:
         best=best.metric if best is not None else None,
         trials=len(state.trials),
         steps=executor.reports,
-        workload=setup.workload,
         label=setup.label,
         top_steps=best.step if best is not None else 0,
         launches=executor.launches,
