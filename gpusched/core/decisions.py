@@ -84,20 +84,13 @@ class WakeAt:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
-    """Tell people something about the search as a whole."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class LeaveFree:
     """Give the free atoms to nobody now, and say why; without figures, as idle time is counted by reason."""
 
     why: str
 
 
-Decision = Start | Resume | Resize | Pause | Stop | Complete | WakeAt | Say | LeaveFree
+Decision = Start | Resume | Resize | Pause | Stop | Complete | WakeAt | LeaveFree
 NOTHING: tuple[Decision, ...] = ()
 
 #: What a policy sees: the search and its trials as they are, to be read and never changed.

@@ -19,7 +19,6 @@ from gpusched.core.decisions import (
     Pause,
     Resize,
     Resume,
-    Say,
     Start,
     Stop,
     WakeAt,
@@ -65,8 +64,6 @@ class Transitions:
                 return self.leave(decision.trial, After(S.COMPLETED, decision.reason))
             case WakeAt():
                 self._state.timers[WAKE] = decision.at
-            case Say():
-                self._state.said.append(decision.text)
             case LeaveFree():
                 self._state.declined = decision.why
         return False

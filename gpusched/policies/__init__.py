@@ -26,7 +26,6 @@ from gpusched.core.decisions import (
     Policy,
     Resize,
     Resume,
-    Say,
     Start,
     Stop,
     TrialView,
@@ -46,7 +45,6 @@ __all__ = [
     "Policy",
     "Resize",
     "Resume",
-    "Say",
     "Start",
     "Stop",
     "TrialView",
@@ -54,7 +52,7 @@ __all__ = [
     "WakeAt",
 ]
 
-#: Methods of a policy that gpusched calls during a search: those that answer with decisions, and the others.
+#: Methods of a policy that gpusched calls: those that answer with decisions, and the others.
 DECIDING = ("on_report", "on_capacity", "on_exit", "on_wake")
 TELLING = ("notes", "explain", "problems")
 #: Entry points of this group are policies of installed packages.

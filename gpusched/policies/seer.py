@@ -23,7 +23,6 @@ from gpusched.core.decisions import (
     Decision,
     Resize,
     Resume,
-    Say,
     Start,
     Stop,
     TrialView,
@@ -85,7 +84,9 @@ class Seer(base.Policy):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
+        #: The plan, None before it is made and where none fits; in words, or why none fits.
         self.plan: Plan | None = None
+        self._words = ""
         self._has_planned = False
         #: Deadline that the plan was made for.
         self._planned_to_s = 0.0
@@ -153,26 +154,24 @@ class Seer(base.Policy):
     # ------------------------------------------------------------ the first stage
 
     def on_capacity(self, view: View) -> Sequence[Decision]:
-        said: Sequence[Decision] = ()
-        if not self._has_planned:
-            said = self._begin(view)
+        first: Sequence[Decision] = () if self._has_planned else self._begin(view)
         if self.plan is None:
-            return said
+            return first
         self._meet(view)
         decision = self._start_next(view) if self._stage == 1 else None
         decision = decision or self._put_right(view)
-        return (*said, decision) if decision is not None else said
+        return (*first, decision) if decision is not None else first
 
     def _begin(self, view: View) -> Sequence[Decision]:
         self._planned_to_s = view.rules.deadline_s
         self._has_planned = True
         self._began_s = view.now
-        self.plan, words = self.plan_for(view.rules, view.atoms_total, view.time_left_s)
+        self.plan, self._words = self.plan_for(view.rules, view.atoms_total, view.time_left_s)
         if self.plan is None:
-            return (Say(f"seer cannot plan: {words}"),)
+            return base.NOTHING
         self._stage, self._winner = 1, None
         self._missing = [bracket.trials for bracket in self.plan.brackets]
-        return Say(f"seer plans {words}"), WakeAt(self._stage_end_s)
+        return (WakeAt(self._stage_end_s),)
 
     @property
     def _stage_end_s(self) -> float:
@@ -289,7 +288,7 @@ class Seer(base.Policy):
             self._winner = winner
             place = self._bracket_of[winner]
             self._bracket_of = {winner: place}
-            return (*out, Say(f"trial {winner} has won and trains on"), WakeAt(view.now + rest_s))
+            return (*out, WakeAt(view.now + rest_s))
         self._bracket_of.clear()
         return (*out, Complete(winner, "the best trial of the last stage"))
 
@@ -303,3 +302,11 @@ class Seer(base.Policy):
         elif trial.id in self._bracket_of:
             self._unsettled[trial.id] = None
         return base.NOTHING
+
+    # ------------------------------------------------------------ for people
+
+    def notes(self, view: View) -> Sequence[str]:
+        if self._winner is not None:
+            return (f"trial {self._winner} has won and trains on",)
+        words = f"stage {self._stage} of a plan: {self._words}" if self.plan else self._words
+        return (words,) if words else ()

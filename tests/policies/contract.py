@@ -28,7 +28,6 @@ from gpusched.core.decisions import (
     Policy,
     Resize,
     Resume,
-    Say,
     Start,
     Stop,
     TrialView,
@@ -143,10 +142,8 @@ def _check_decision(view: View, decision: Decision, why: str) -> None:
             assert at >= view.now, f"{why}: that is over"
             assert at < view.rules.deadline_s + 1e9, why
         case _:
-            assert isinstance(decision, Say | LeaveFree), f"{why}: that is no decision"
-            assert decision.text if isinstance(decision, Say) else decision.why, (
-                f"{why}: says nothing"
-            )
+            assert isinstance(decision, LeaveFree), f"{why}: that is no decision"
+            assert decision.why, f"{why}: says nothing"
 
 
 def _fits(view: View, decision: Decision) -> bool:

@@ -37,7 +37,7 @@ def test_section_3_4_played_to_its_end() -> None:
     """Algorithm 1: 8 trials on 1 atom and 4 on 2; the worse half of each bracket goes; the best of all move up."""
     hand = example()
     assert sorted(hand.atoms(n) for n in hand.live) == [1] * 8 + [2] * 4
-    assert "seer plans 3 stages of 1.43, 2.86 and 5.71 min" in hand.said
+    assert hand.notes.startswith("stage 1 of a plan: 3 stages of 1.43, 2.86 and 5.71 min; ")
     of_one = sorted(n for n in hand.live if hand.atoms(n) == 1)
     of_two = sorted(n for n in hand.live if hand.atoms(n) == 2)
     hand.advance(ENDS[0])
@@ -155,7 +155,7 @@ def test_what_cannot_be_planned_is_one_clear_message(
     assert option == named
     assert words in message
     hand = Hand("seer", options, atoms=8, deadline_s=deadline_s)
-    assert words in hand.said
+    assert words in hand.notes
     assert hand.count == 0
 
 
