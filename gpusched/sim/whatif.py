@@ -17,6 +17,7 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -239,4 +240,7 @@ def _forked(work: Callable[[], Any], patience_s: float = math.inf) -> Any:
 def _tell(writer: Connection, work: Callable[[], Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is for the whole group, and worded once
     os.nice(10)
-    writer.send_bytes(json.dumps(work()).encode())
+    try:
+        writer.send_bytes(json.dumps(work()).encode())
+    except InputError as error:  # a policy of the user's own may fail later on
+        sys.exit(str(error))

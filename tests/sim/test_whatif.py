@@ -153,10 +153,22 @@ def test_the_command_says_it_and_journals_nothing(recorded, capsys):
     assert timeline.read(folder / "journal.db") == before
 
 
-def test_ctrl_c_ends_a_future_without_a_traceback(capfd):
-    with pytest.raises(GpuschedError, match="ended with status -2"):
-        _forked(lambda: os.kill(os.getpid(), signal.SIGINT))
-    assert capfd.readouterr().err == ""
+def mistaken():
+    raise InputError("mine.py:7: on_report failed")
+
+
+@pytest.mark.parametrize(
+    ("work", "status", "told"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGINT), -2, ""),
+        (mistaken, 1, "mine.py:7: on_report failed\n"),
+    ],
+    ids=["Ctrl-C", "a policy of one's own"],
+)
+def test_a_future_ends_without_a_traceback(capfd, work, status, told):
+    with pytest.raises(GpuschedError, match=f"ended with status {status}"):
+        _forked(work)
+    assert capfd.readouterr().err == told
 
 
 def test_the_limit_is_kept(recorded, monkeypatch):
