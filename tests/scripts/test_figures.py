@@ -50,9 +50,3 @@ def test_hermes_is_compared_with_fifo_round_robin_and_slaq(drawn: Path) -> None:
     }
     assert relative["bin 1", "fifo"] == 1.0
     assert float(str(relative["bin 1", "hermes"])) < float(str(relative["bin 1", "round_robin"]))
-
-
-def test_an_unknown_figure_is_told() -> None:
-    done = figures("hypersched-11")
-    assert done.returncode == 2
-    assert "unknown figure hypersched-11; the figures are hypersched-5" in done.stderr

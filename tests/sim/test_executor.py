@@ -101,19 +101,6 @@ def test_kill_leaves_no_report_behind_and_no_half_checkpoint():
     assert executor.poll(100.0) == []
 
 
-def test_metrics_that_are_not_finite():
-    class Diverging(Flat):
-        def curve(self, trial, hparams, seed):
-            return SimulatedCurve(lambda step: float("nan"), lambda step: 1.0)
-
-    executor = SimExecutor(Diverging(), 1)
-    launch(executor)
-    report = events(executor, 2)[1]
-    assert report.metric is None
-    assert report.report.metrics == {"score": "nan"}
-    assert executor.improvements == []
-
-
 # ---------------------------------------------------------------- a daemon that dies
 
 
