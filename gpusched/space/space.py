@@ -52,7 +52,7 @@ class Space:
         """Return the configuration of this name as nested maps: values that are ``given``, all others drawn."""
 
         def choose(path: Path, form: Form) -> object:
-            form = Choice((given[path],)) if path in given else form
+            form = Choice((_own(form, given[path]),)) if path in given else form
             return form.draw(_bits(seed, name, path))
 
         return self.fill(choose)
@@ -118,6 +118,14 @@ def _holds(leaf: Leaf, values: Mapping[Path, object]) -> bool:
         path in values and any(same(values[path], value) for value in allowed)
         for path, allowed in leaf.conditions
     )
+
+
+def _own(form: Form, value: Any) -> object:
+    """Return a given value as the form draws it: 64 for 64.0, which a script takes for no size."""
+    known: tuple[object, ...] = form.values if isinstance(form, Choice) else ()
+    if isinstance(form, Steps) and form.whole:
+        known = (int(value),)
+    return next((own for own in known if same(own, value)), value)
 
 
 def _bits(seed: int, name: str, path: Path) -> int:

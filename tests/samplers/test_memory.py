@@ -55,7 +55,7 @@ class Outside(Sampler):
 
 class Numbers(Sampler):
     def suggest(self, n, seen, random):
-        return {"lr": np.float32(0.5), "width": np.array([32, 64])[1], "layers": np.int64(3)}
+        return {"lr": np.float32(0.5), "width": np.float32(64), "layers": np.ceil(2.1)}
 
 class Same(Sampler):
     def suggest(self, n, seen, random):
@@ -205,7 +205,7 @@ def test_a_mistake_in_a_sampler_is_said_with_its_place(
         samplers.answer(samplers.make(f"{tmp_path}/mine.py:Mine", ONE, {}), question)
 
 
-def test_numbers_of_numpy_are_numbers(folder: Path) -> None:
+def test_numbers_of_numpy_are_numbers_and_whole_where_the_space_has_them_so(folder: Path) -> None:
     space = parse_space(
         {"lr": {"uniform": [0, 1]}, "width": {"choice": [32, 64]}, "layers": {"int": [1, 8]}}
     )
