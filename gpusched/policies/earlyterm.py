@@ -64,11 +64,8 @@ class EarlyTerm(fifo.Fifo):
         )
         if outlook is None or outlook.reached_at_end >= self.options.delta:
             return base.NOTHING
-        why = (
-            f"given up: at step {trial.step} it is expected to end at {scale.metric(outlook.mean):.4g}, and to beat "
-            f"the best with a probability of {outlook.reached_at_end:.2g}"
-        )
-        return (Stop(trial.id, why),)
+        p = outlook.reached_at_end
+        return (Stop(trial.id, f"given up: beats the best with a probability of {p:.2g}"),)
 
     def notes(self, view: View) -> Sequence[str]:
         if self.options.R is None:

@@ -48,11 +48,6 @@ class Prediction:
         above: Array = special.ndtr((self.means - target) / self.scales)
         return np.clip(self.weights @ above, 0.0, 1.0)
 
-    @property
-    def mean(self) -> float:
-        """Expectation of y at the last step."""
-        return float(self.weights @ self.means[:, -1])
-
 
 class CurvePredictor(Protocol):
     """Extrapolates learning curves."""
@@ -93,13 +88,11 @@ class Outlook:
     NumPy's last bits differ between processors, and decisions must not.
 
     ``reached_by_end``: p. ``remaining_steps``: x of equation 2. ``reached_at_end``: P(y(horizon) >= target).
-    ``mean``: expectation of y at the horizon.
     """
 
     reached_by_end: float
     remaining_steps: float
     reached_at_end: float
-    mean: float
 
 
 def extrapolate(
@@ -120,7 +113,7 @@ def extrapolate(
     at_each = prediction.reaches(target)
     future = np.arange(len(seen) + 1, horizon + 1, dtype=np.float64)
     p, x = remaining(np.interp(future, steps, at_each))
-    return Outlook(*(round(each, 9) for each in (p, x, float(at_each[-1]), prediction.mean)))
+    return Outlook(*(round(each, 9) for each in (p, x, float(at_each[-1]))))
 
 
 def remaining(reached: Array) -> tuple[float, float]:

@@ -38,7 +38,7 @@ def test_every_bth_step_the_curve_is_extrapolated_to_R_against_the_best_so_far(
 def test_a_trial_without_a_chance_is_stopped(oracle: Oracle) -> None:
     """5.3: "if p_val < delta then the job is immediately terminated"."""
     hand = Hand("earlyterm", SMALL, atoms=1)
-    oracle.says = Outlook(0.1, 5.0, 0.049, mean=0.2)
+    oracle.says = Outlook(0.1, 5.0, 0.049)
     hand.train(0, [0.1] * 3)
     assert hand.where(0) == "stopped"
     assert "a probability of 0.049" in hand.said

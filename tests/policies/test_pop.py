@@ -34,7 +34,7 @@ def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
 
 
 def outlook(p: float, steps: float = 3.0) -> Outlook:
-    return Outlook(p, steps, p, 0.5)
+    return Outlook(p, steps, p)
 
 
 def boundary(oracle: Oracle, hand: Hand, trial: int, p: float | None = None) -> None:
