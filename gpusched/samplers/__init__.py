@@ -87,10 +87,11 @@ def load(name: str) -> type[Sampler]:
 def make(name: str, space: Space, options: Mapping[str, Any]) -> Sampler:
     """Make a sampler. Raises InputError, with the line, where a user's class fails then or later."""
     kind = load(name)
+    own = {option: value for option, value in options.items() if option != "startup"}
     if name == TPE:
-        return kind(space, **options)
+        return kind(space, **{"n_startup_trials": options.get("startup", kind.startup), **own})
     try:
-        made = kind(space, **options)
+        made = kind(space, **own)
     except Exception as error:
         raise plugins.failure(kind, name, "__init__(space)", error) from error
     made.space = space  # a class need not call Sampler.__init__
