@@ -163,12 +163,12 @@ def _apply_flag(document: Document, key: str, text: str) -> None:
 
 def _set(document: Document, path: Path, text: str, place: SourcePlace) -> None:
     try:
-        value = read_yaml(text, place.origin)
+        value = read_yaml(text, place.origin, path)
     except Unreadable as error:
         document.problems.append(Problem(place, path, str(error)))
         return
     for problem in value.problems:
-        document.problems.append(Problem(place, (*path, *problem.path), problem.message))
+        document.problems.append(Problem(place, problem.path, problem.message))
     branch: dict[str, Any] = document.data
     for depth, name in enumerate(path[:-1], 1):
         inner = branch.setdefault(str(name), {})

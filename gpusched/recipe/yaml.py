@@ -19,8 +19,8 @@ from gpusched.text import nearest, printable
 
 _TAGS = "tag:yaml.org,2002:"
 
-#: Booleans for readers of YAML 1.1, as those of other tools are. As text each is true to a script.
-_SWITCHES = ("yes", "no", "on", "off")
+#: Values for readers of YAML 1.1, as those of other tools are, and for Python. As text each is true to a script.
+_MEANT = {**dict.fromkeys(("yes", "no", "on", "off"), "true or false"), "None": "null"}
 
 Finding = tuple[Path, str]
 """A key and its problem, before the key's place in the file is looked up."""
@@ -128,11 +128,11 @@ def _hint(path: FilePath) -> str:
     return f"; did you mean {folder / names[meant]}?" if meant else ""
 
 
-def read_yaml(text: str, origin: str) -> Document:
-    """Parse one document; raises Unreadable. Duplicate keys and bad numbers are in ``problems``."""
+def read_yaml(text: str, origin: str, path: Path = ()) -> Document:
+    """Parse a document, or the value of a key; raises Unreadable. Keys twice and bad numbers are in ``problems``."""
     builder = _Builder(origin)
     try:
-        builder.document.data = builder.value(_root(text), ())
+        builder.document.data = builder.value(_root(text), path)
     except RecursionError:
         raise Unreadable(
             1, "not YAML: nested too deep, or an alias (*name) inside itself"
@@ -182,8 +182,9 @@ class _Builder:
         if node.id == "mapping":
             return self._mapping(node, path)
         try:
-            if path[:1] == ("space",) and not node.style and node.value.lower() in _SWITCHES:
-                raise ValueError(f"{node.value} is text; write true or false, or put it in quotes")
+            meant = _MEANT.get(node.value) or _MEANT.get(node.value.lower())
+            if path[:1] == ("space",) and not node.style and meant:
+                raise ValueError(f"{node.value} is text; write {meant}, or put it in quotes")
             # An emoji that JSON wrote as ASCII is two halves here.
             text = node.value.encode("utf-16", "surrogatepass").decode("utf-16")
             return text if node.style else scalar(str(node.tag), text)

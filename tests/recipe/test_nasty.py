@@ -75,6 +75,7 @@ policy: {eta: } => policy.eta: no value; should be a number
 space:  => space: needs a map of at least one key
 space: {n: {const: 1, when: {m: 1}}} => space.n.when.m: the space has no key m
 space: {bn: {choice: [no, 1]}} => space.bn.choice[0]: no is text; write true or false, or put it
+space: {clip: {choice: [None, 1]}} => space.clip.choice[0]: None is text; write null, or put it in quotes
 space: {a b: 1} => space.'a b': a key is made of
 space: {lr: {uniform: [0, .inf]}} => space.lr.uniform[1]: .inf: a number
 """

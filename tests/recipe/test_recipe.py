@@ -147,6 +147,8 @@ def test_problems_of_overrides_name_the_override(problems: Problems) -> None:
         "--set space.lr.loguniform=[0, 1]: space.lr: the bounds of loguniform must be above 0, not 0",
         "--set policy.eta=1: policy.eta: must be more than 1, not 1; 4 is the usual choice",
     ]
+    (switch,) = problems("", "space.amp=no")
+    assert switch.startswith("--set space.amp=no: space.amp: no is text; write true or false")
 
 
 def test_flags_of_the_command_line(load: Load) -> None:
