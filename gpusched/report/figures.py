@@ -168,7 +168,7 @@ def scatter(
         values = [given[trial.id][name] for trial, _ in with_it]
         numbers = all(type(value) in (int, float) for value in values)
         dots = go.Scatter(
-            x=values if numbers else [escape(str(value)[:24]) for value in values],
+            x=values if numbers else [escape(str(value)[:40]) for value in values],
             y=[best for _, best in with_it],
             text=[f"trial {trial.id}" for trial, _ in with_it],
             mode="markers",
@@ -180,8 +180,9 @@ def scatter(
             hovertemplate="%{text}: %{y}<br>%{x}<extra></extra>",
         )
         found.add_trace(dots, **at)
-        log = {"type": "log"} if numbers and name in set(logarithmic) else {}
-        found.update_xaxes(title_text=escape(name), **log, **at)
+        # Left to itself an axis of 0.1, 0.3 and None is one of numbers, and None is not drawn.
+        kind = "category" if not numbers else "log" if name in set(logarithmic) else "linear"
+        found.update_xaxes(title_text=escape(name), type=kind, **at)
     low, high = sorted((known[len(known) // 4][1], known[-1][1]))
     margin = 0.06 * (high - low) or 1.0
     found.update_yaxes(range=[low - margin, high + margin])
