@@ -300,9 +300,14 @@ def _check_space(recipe: Recipe) -> tuple[Space | None, list[Finding]]:
 
 
 def _check_arguments(args: Sequence[str], space: Space) -> Iterator[Finding]:
-    """Check that every ``${name}`` of ``args`` is a key of the space."""
+    """Check that every ``${name}`` of ``args`` is a key of the space, and that none leaves its option alone."""
     known = [name for name, _ in space.describe()]
+    absent = {f"${{{'.'.join(path)}}}" for path, leaf in space.leaves.items() if leaf.conditions}
     for place, argument in enumerate(args):
+        option = args[place - 1] if place else ""
+        if argument in absent and re.fullmatch(r"--?[A-Za-z][\w-]*", option):
+            why = f"is left out where its key is absent, and {option} is not"
+            yield ("args", place), f"{argument} {why}; write one argument, '{option}={argument}'"
         for name in names_in(argument):
             is_whole = name == ALL and argument.strip() == f"${{{name}}}"
             if is_whole or name in (*known, ID, FOLDER):

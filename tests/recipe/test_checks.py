@@ -97,6 +97,12 @@ def test_what_people_bring_along_from_elsewhere(problems: Problems, more: str, t
     assert told in problems(more)[0]
 
 
+def test_an_option_of_the_script_is_not_left_without_its_value(problems: Problems) -> None:
+    space = "space={opt: {choice: [sgd, adam]}, m: {uniform: [0, 1], when: {opt: sgd}}}"
+    (told,) = problems("args: [--opt, '${opt}', --m, '${m}', --fast, '--x=${m}']\n", space)
+    assert told.endswith("--m is not; write one argument, '--m=${m}'")
+
+
 def test_a_key_under_another_name_is_not_missing_as_well(problems: Problems) -> None:
     lines = problems(whole="metrik: a\nprogram: train.py\ntimeout: 5m\nparameters: {x: 1}\n")
     assert [line.partition(": ")[0][-1] for line in lines] == ["1", "2", "3", "4"]
