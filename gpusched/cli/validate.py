@@ -135,6 +135,8 @@ def _rows(recipe: Recipe, about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if recipe.has_memory:
         own = " ".join(f"{name}={value}" for name, value in recipe.sampler_options.items())
         yield "sampler", f"{recipe.sampler_name}  {own}"
+    if recipe.after:
+        yield "after", f"{count(len(recipe.after), 'trial')} of another search, as many as fit"
     both = (about["configurations"], recipe.max_trials)
     limits = [limit for limit in both if limit is not None]
     yield "trials", count(min(limits), "configuration") if limits else "any number"

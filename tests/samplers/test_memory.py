@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from gpusched import samplers
+from gpusched.cli import validate
 from gpusched.core.commands import Suggest
 from gpusched.core.events import LimitsMoved, Suggested, UserAsked
 from gpusched.core.trial import TrialRecord
@@ -286,6 +287,7 @@ def test_after_an_earlier_search_its_best_are_tried_first(folder: Path, earlier:
     assert drawn[1:4] == best[:3]
     assert not [hparams for hparams in drawn[4:] if hparams in best], "tried again"
     assert {one["state"] for one in recipe.after} == {"completed"}
+    assert "  after     12 trials of another search, as many as fit" in validate.lines(recipe)
 
 
 def test_a_sampler_that_learns_has_seen_the_earlier_search(folder: Path, earlier: Path) -> None:
