@@ -6,7 +6,6 @@ number from 0 to 1, so that whole numbers, steps and logarithms are this package
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,19 +24,10 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 _QUANTILE = FloatDistribution(0.0, 1.0)
 
 
-def _signature() -> inspect.Signature:
-    """Return what a recipe may give: the arguments of Optuna's sampler, less the seed, behind the space."""
-    given = inspect.signature(optuna.samplers.TPESampler).parameters.values()
-    own = inspect.Parameter("space", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    arguments = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in given]
-    return inspect.Signature([own, *(one for one in arguments if one.name != "seed")])
-
-
 class Tpe(Sampler):
     """Asks Optuna's TPESampler, which is made anew for each question, as is its study."""
 
     startup = 10
-    __signature__ = _signature()
     #: Arguments that the recipe may replace.
     usual: ClassVar[Mapping[str, Any]] = {
         "multivariate": True,
@@ -46,14 +36,18 @@ class Tpe(Sampler):
     }
 
     def __init__(self, space: Any, **options: Any) -> None:
+        """``options``: of Optuna's sampler, which raises TypeError or ValueError for others."""
         super().__init__(space)
         self._options = {**self.usual, **options}
+        self._made(0)
 
-    def suggest(self, n: int, seen: Sequence[Seen], random: Random) -> Mapping[str, object]:
+    def _made(self, seed: int) -> optuna.samplers.TPESampler:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            seed = random.getrandbits(32)
-            sampler = optuna.samplers.TPESampler(**self._options, seed=seed)
+            return optuna.samplers.TPESampler(**self._options, seed=seed)
+
+    def suggest(self, n: int, seen: Sequence[Seen], random: Random) -> Mapping[str, object]:
+        sampler = self._made(random.getrandbits(32))
         study = optuna.create_study(sampler=sampler, direction="maximize")
         study.add_trials([self._known(trial) for trial in seen])
         asked = study.ask()

@@ -502,8 +502,12 @@ def test_a_sampler_of_optuna_s_takes_its_own_arguments(folder: Path) -> None:
     question = {"n": 4, "seen": [vars_of(trial) for trial in seen]}
     answers = [samplers.answer(made, {**question, "seed": seed})["hparams"] for seed in range(8)]
     assert max(answer["lr"] for answer in answers) < 0.5, "Optuna drew ten at random all the same"
-    with pytest.raises(RecipeError, match=r"sampler\.n_ei: unknown option"):
-        load(folder, "{name: tpe, n_ei: 3}")
+    for wrong, told in (
+        ("n_ei: 3", "argument 'n_ei'"),
+        ("multivariate: false", "can only be enabled when"),
+    ):
+        with pytest.raises(RecipeError, match=told):
+            load(folder, f"{{name: tpe, {wrong}}}")
 
 
 def vars_of(trial: Seen) -> dict[str, object]:
