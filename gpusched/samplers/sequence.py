@@ -42,8 +42,7 @@ class InTurn(ABC):
         given = [flat(values, space.leaves) for values in first]
         self._found = [space.draw(seed, f"first {n}", values) for n, values in enumerate(given)]
         self._asked = len(self._found)
-        self._before = {*map(identity, self._found), *map(identity, tried)}
-        self._seen = set(self._before)
+        self._seen = {*map(identity, self._found), *map(identity, tried)}
 
     @property
     def size(self) -> int | None:
@@ -51,7 +50,7 @@ class InTurn(ABC):
         everything = self._space.configurations
         if everything is None:
             return None
-        return self._asked + len({identity(values) for values in everything} - self._before)
+        return len(self._found) + len({*map(identity, everything)} - self._seen)
 
     def sample(self, n: int) -> Configuration | None:
         """Return the n-th configuration, counting from 0, for the caller to keep; None behind the last."""
