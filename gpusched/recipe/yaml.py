@@ -185,9 +185,7 @@ class _Builder:
             meant = _MEANT.get(node.value) or _MEANT.get(node.value.lower())
             if path[:1] == ("space",) and not node.style and meant:
                 raise ValueError(f"{node.value} is text; write {meant}, or put it in quotes")
-            # An emoji that JSON wrote as ASCII is two halves here.
-            text = node.value.encode("utf-16", "surrogatepass").decode("utf-16")
-            return text if node.style else scalar(str(node.tag), text)
+            return node.value if node.style else scalar(str(node.tag), node.value)
         except ValueError as error:
             self.document.complain(path, str(error))
             return None

@@ -28,13 +28,6 @@ def test_quoted_and_block_text_stays_text() -> None:
     assert data == {"a": "1", "b": "true", "c": "2\n", "d": "3"}
 
 
-def test_an_emoji_may_be_written_as_json_writes_it() -> None:
-    document = read_yaml('a: "\\ud83d\\ude80"\nb: "\\ud83d"', "r")
-    assert document.data == {"a": "\N{ROCKET}", "b": None}
-    (problem,) = document.problems
-    assert str(problem).startswith("r:2: b: ")
-
-
 def test_every_key_and_item_has_its_line() -> None:
     text = "# digits\na: 1\nb:\n\n  c: [1,\n   2]\n  ? d\n  : e\nf: {g: 1,\n h: 2}\n"
     places = read_yaml(text, "r.yaml").places
