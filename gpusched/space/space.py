@@ -251,7 +251,7 @@ def command_line(
     filled: list[str] = []
     for argument in arguments:
         named = names_in(argument)
-        if named == [ALL] and ALL not in drawn and _PLACE.fullmatch(argument.strip()):
+        if named == [ALL] and _PLACE.fullmatch(argument.strip()):
             filled += [f"--{name}={value}" for name, value in drawn.items()]
         elif all(name in values for name in named):
             filled.append(

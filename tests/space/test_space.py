@@ -371,7 +371,3 @@ HPARAMS = {"lr": 1e-05, "opt": "sgd", "net": {"width": 32, "skip": True, "sizes"
 )
 def test_they_are_filled_in(written: list[str], filled: list[str]) -> None:
     assert command_line(written, HPARAMS, 7, "/t/7") == filled
-
-
-def test_a_hyperparameter_called_hparams_is_itself() -> None:
-    assert command_line(["${hparams}"], {"hparams": 3}, 0, "") == ["3"]
