@@ -172,8 +172,8 @@ def clean_metrics(metrics: Mapping[str, object], wanted: str | None) -> dict[str
         has = f"has {', '.join(metrics)} but not" if metrics else "lacks"
         fix = f", or write `metric: {instead}` in the recipe" if instead else ""
         raise ValueError(
-            f"this report {has} {wanted!r}, by which the recipe searches: "
-            f"call trial.report({wanted}=...){fix}"
+            f"this report {has} {wanted!r}, by which the recipe searches: call trial.report({wanted}=...){fix}. If "
+            f"only some epochs measure it, report those alone, with step=epoch + 1"
         )
     return {name: _number(name, value) for name, value in metrics.items()}
 
