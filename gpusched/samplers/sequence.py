@@ -6,7 +6,6 @@ drawn without it.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,9 +52,9 @@ class InTurn(ABC):
         return len(self._found) + len({*map(identity, everything)} - self._seen)
 
     def sample(self, n: int) -> Configuration | None:
-        """Return the n-th configuration, counting from 0, for the caller to keep; None behind the last."""
+        """Return the n-th configuration, counting from 0; None behind the last."""
         self._find(n + 1)
-        return copy.deepcopy(self._found[n]) if n < len(self._found) else None
+        return self._found[n] if n < len(self._found) else None
 
     @abstractmethod
     def _find(self, count: int) -> None:

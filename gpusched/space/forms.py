@@ -7,7 +7,6 @@ operations on floats; no libm); a value never lies outside the bounds, quantisat
 from __future__ import annotations
 
 import abc
-import copy
 import decimal
 import functools
 import json
@@ -73,14 +72,14 @@ class Choice(Form):
     values: tuple[object, ...]
 
     def draw(self, bits: int) -> object:
-        return copy.deepcopy(self.values[bits * len(self.values) >> BITS])
+        return self.values[bits * len(self.values) >> BITS]
 
     def may_be(self, value: object) -> bool:
         return any(same(option, value) for option in self.values)
 
     def options(self, limit: int) -> list[object] | None:
         distinct = list({identity(value): value for value in self.values}.values())
-        return copy.deepcopy(distinct) if len(distinct) <= limit else None
+        return distinct if len(distinct) <= limit else None
 
     def __str__(self) -> str:
         return ("one of " if len(self.values) > 1 else "") + _shown(self.values)

@@ -70,18 +70,6 @@ def test_the_nth_configuration_depends_on_seed_and_n_alone(name: str, kind: str)
     json.dumps(found)
 
 
-@pytest.mark.parametrize(("name", "kind"), PAIRS)
-def test_a_configuration_is_the_caller_s_own(name: str, kind: str) -> None:
-    sampler = made(name, kind)
-    (before,) = taken(sampler, 1)
-    for value in before.values():
-        if isinstance(value, list):
-            value.append(3)
-    before["more"] = 1
-    assert "more" not in (again := sampler.sample(0) or {})
-    assert identity(again) == identity(made(name, kind).sample(0))
-
-
 WHOLE = [(name, kind) for name, kind in PAIRS if SPACES[kind][2]]
 
 
