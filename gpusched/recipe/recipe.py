@@ -194,7 +194,7 @@ class Recipe:
         if self.has_memory:
             name, good = DEFAULT_SAMPLER, []
         tried = [one["hparams"] for one in self.after]
-        return sequence.make(name, space, self.draw_seed, (*self.try_first, *good), tried)
+        return sequence.InTurn(name, space, self.draw_seed, (*self.try_first, *good), tried)
 
     @property
     def atoms_named(self) -> int | None:

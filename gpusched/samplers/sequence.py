@@ -7,7 +7,6 @@ drawn without it.
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpusched.space.forms import identity
@@ -23,25 +22,31 @@ _MISSES, _MISSES_MAX = 100, 100_000
 Configuration = dict[str, object]
 
 
-class InTurn(ABC):
+class InTurn:
     """The configurations of a search in order: what a recipe's ``try_first`` names, then what is found in the space.
 
-    ``tried``: configurations of an earlier search, which are passed over.
+    ``random`` draws from (seed, n) and passes over what came before; the likely ones come early. ``grid`` lists all in
+    the order of the keys' names, the last one fastest. ``tried``: configurations of an earlier search, which are passed
+    over.
     """
 
     def __init__(
         self,
+        name: str,
         space: Space,
         seed: int,
         first: Sequence[Mapping[str, object]] = (),
         tried: Sequence[Mapping[str, object]] = (),
     ) -> None:
+        """``name``: of the sampler; ``problems`` yields nothing for it and the space."""
+        self._is_random = name == "random"
         self._space = space
         self._seed = seed
         given = [flat(values, space.leaves) for values in first]
         self._found = [space.draw(seed, f"first {n}", values) for n, values in enumerate(given)]
-        self._asked = len(self._found)
         self._seen = {*map(identity, self._found), *map(identity, tried)}
+        self._drawn = 0
+        self._has_ended = False
 
     @property
     def size(self) -> int | None:
@@ -53,12 +58,22 @@ class InTurn(ABC):
 
     def sample(self, n: int) -> Configuration | None:
         """Return the n-th configuration, counting from 0; None behind the last."""
-        self._find(n + 1)
+        misses = 0 if self._is_random else _MISSES
+        while len(self._found) <= n and not self._has_ended:
+            if misses == _MISSES and (known := self._space.configurations) is not None:
+                for values in sorted(known, key=self._place) if self._is_random else known:
+                    self._add(values)
+                self._has_ended = True
+            elif misses == _MISSES_MAX:
+                self._has_ended = True
+            else:
+                drawn = self._space.draw(self._seed, str(self._drawn), {})
+                self._drawn += 1
+                misses = 0 if self._add(drawn) else misses + 1
         return self._found[n] if n < len(self._found) else None
 
-    @abstractmethod
-    def _find(self, count: int) -> None:
-        """Look for configurations until ``count`` are found, or no more are there."""
+    def _place(self, values: Configuration) -> str:
+        return hashlib.sha256(f"{self._seed}/rest/{identity(values)}".encode()).hexdigest()
 
     def _add(self, values: Configuration) -> bool:
         """Add a configuration unless it came before."""
@@ -68,48 +83,6 @@ class InTurn(ABC):
         self._seen.add(known)
         self._found.append(values)
         return True
-
-
-class Random(InTurn):
-    """Draws the n-th from (seed, n), but passes over configurations that came before; the likely ones come early.
-
-    A space whose configurations can be listed ends when all of them have come.
-    """
-
-    def __init__(self, space: Space, seed: int, *known: Sequence[Mapping[str, object]]) -> None:
-        super().__init__(space, seed, *known)
-        self._drawn = 0
-        self._has_ended = False
-
-    def _find(self, count: int) -> None:
-        misses = 0
-        while len(self._found) < count and not self._has_ended:
-            drawn = self._space.draw(self._seed, str(self._drawn), {})
-            self._drawn += 1
-            misses = 0 if self._add(drawn) else misses + 1
-            if misses == _MISSES and (known := self._space.configurations) is not None:
-                for values in sorted(known, key=self._place):
-                    self._add(values)
-                self._has_ended = True
-            elif misses == _MISSES_MAX:
-                self._has_ended = True
-
-    def _place(self, values: Configuration) -> str:
-        return hashlib.sha256(f"{self._seed}/rest/{identity(values)}".encode()).hexdigest()
-
-
-class Listed(InTurn):
-    """Lists every configuration of a finite space, in order of the keys' names, the last one fastest."""
-
-    def _find(self, count: int) -> None:
-        if len(self._found) == self._asked:
-            for values in self._space.configurations or ():
-                self._add(values)
-
-
-def make(name: str, space: Space, seed: int, *known: Sequence[Mapping[str, object]]) -> InTurn:
-    """Make what ``sampler: random`` or ``grid`` names, for a space of which ``problems`` yields nothing."""
-    return (Random if name == "random" else Listed)(space, seed, *known)
 
 
 def problems(name: str, space: Space) -> Iterator[tuple[str, str]]:

@@ -45,7 +45,7 @@ SPACES: dict[str, tuple[Mapping[str, object], list[dict[str, object]], int | Non
 
 def made(name: str, kind: str, seed: int = 3) -> InTurn:
     raw, first, _ = SPACES[kind]
-    return sequence.make(name, parse_space(raw), seed, first)
+    return sequence.InTurn(name, parse_space(raw), seed, first)
 
 
 def taken(sampler: InTurn, count: int) -> list[dict[str, object]]:
@@ -95,7 +95,7 @@ def test_a_single_configuration_beside_endlessly_many_comes_once() -> None:
 
 def test_the_last_of_many_configurations_take_no_time() -> None:
     raw = {"a": {"logint": [1, 1000]}, "b": 1}
-    sampler = sequence.make("random", parse_space(raw), 0)
+    sampler = sequence.InTurn("random", parse_space(raw), 0)
     # Measured: 470,553 calls. Drawing until a new one comes would take 100 times more for the last.
     assert calls_of(lambda: taken(sampler, 1200)) < 2_000_000
     assert len(taken(sampler, 1200)) == 1000

@@ -268,11 +268,11 @@ NETS = {
 def test_what_is_tried_first_comes_first_and_moves_nothing() -> None:
     first = [{"lr": 0.1, "opt": "sgd", "momentum": 0.9}, {"net": {"width": 3}}]
     nets = parse_space(NETS)
-    space, plain = (sequence.make("random", nets, 7, given) for given in (first, ()))
+    space, plain = (sequence.InTurn("random", nets, 7, given) for given in (first, ()))
     begun = space.sample(0)
     assert (begun["lr"], begun["opt"], begun["momentum"]) == (0.1, "sgd", 0.9)
     assert set(begun) == {"lr", "opt", "momentum", "net"}, "the rest is drawn"
-    dotted = sequence.make("random", nets, 7, [first[0], {"net.width": 3}])
+    dotted = sequence.InTurn("random", nets, 7, [first[0], {"net.width": 3}])
     assert dotted.sample(1) == space.sample(1)
     assert [space.sample(n + 2) for n in range(5)] == [plain.sample(n) for n in range(5)]
 
