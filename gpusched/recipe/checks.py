@@ -20,7 +20,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.journal.timeline import TrialTimeline
 from gpusched.recipe.yaml import Finding
-from gpusched.space.space import Space, is_whole
+from gpusched.space.space import Space, misfit
 from gpusched.text import count, did_you_mean, show
 
 # ------------------------------------------------------------ files and modules
@@ -112,11 +112,13 @@ def read_after(
     if (was := (resolved.get("metric"), resolved.get("mode"))) != (metric, mode):
         raise ValueError(f"{folder} searched for {was[1]} {was[0]}, not for {mode} {metric}")
     sign = 1.0 if mode == "max" else -1.0
-    fitting = [trial for trial in trials if trial.curve and is_whole(space, trial.hparams)]
+    misfits = {trial.id: misfit(space, trial.hparams) for trial in trials if trial.curve}
+    fitting = [trial for trial in trials if misfits.get(trial.id) == ""]
     if not fitting:
+        first = next((f" (in trial {n} {why})" for n, why in misfits.items()), "")
         raise ValueError(
             f"none of {count(len(trials), 'trial')} of {folder} has reported and has the keys and values of this "
-            "space; leave after out, or search the same space"
+            f"space{first}; leave after out, or search the same space"
         )
     fitting.sort(key=lambda trial: -trial.curve[-1][1])
     longest = fitting[0].curve[-1][1]

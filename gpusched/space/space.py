@@ -167,10 +167,12 @@ def check_first(
             yield (place, *path), message
 
 
-def is_whole(space: Space, values: Mapping[str, object]) -> bool:
-    """Tell whether these nested values are a configuration of the space, with all of its keys."""
+def misfit(space: Space, values: Mapping[str, object]) -> str:
+    """Say why these nested values are no configuration of the space with all of its keys; empty where they are."""
     drawn, found = _completed(space, 0, "whole", values)
-    return not found and flat(drawn, space.leaves).keys() == flat(values, space.leaves).keys()
+    missing = flat(drawn, space.leaves).keys() - flat(values, space.leaves).keys()
+    found += [(path, "is missing") for path in sorted(missing)]
+    return f"{'.'.join(found[0][0])} {found[0][1]}" if found else ""
 
 
 def fill_in(

@@ -311,6 +311,10 @@ def test_a_sampler_that_learns_has_seen_the_earlier_search(folder: Path, earlier
         ("after: runs", "runs is not a search's folder (it has no journal.db)"),
         ("after: {earlier}\nmode: max", "searched for min loss, not for max loss"),
         ("after: {earlier}\nspace: {lr: {uniform: [2, 3]}}", "none of 12 trials of"),
+        (
+            "after: {earlier}\nspace: {lr: {uniform: [0, 1]}, opt: {choice: [sgd, adam]}, wd: 1}",
+            "(in trial 0 wd is missing)",
+        ),
         ("after: [7]", "after[0]: should be a map of keys"),
     ],
 )
