@@ -180,10 +180,6 @@ REFUSED = [
     ),
     ({"x": {"log": [1, 9]}}, "x.log: a list is not a value; did you mean the form loguniform?"),
     (
-        {"x": {"categorical": [0, 1]}},
-        "x.categorical: a list is not a value; did you mean the form choice?",
-    ),
-    (
         {"x": {"int": [0, 8], "step": 2}},
         "x.step: unknown beside int; did you mean q, prior or when?",
     ),
