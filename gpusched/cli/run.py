@@ -16,7 +16,7 @@ from gpusched.driver.assemble import Beginning, read_recipe
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder import find
 from gpusched.recipe import values
-from gpusched.space.space import fill_in, parse_space
+from gpusched.space.space import completed, parse_space
 from gpusched.text import count, show_duration, show_hparams
 
 
@@ -210,14 +210,13 @@ def try_(args: argparse.Namespace) -> int:
     paths = common.experiment(args, running_first=True)
     if not given:
         raise InputError("no configuration is given; write KEY=VALUE, as in 'gpusched try lr=0.1'")
-    space, seed = parse_space(read_recipe(paths).space), f"try {time.time_ns()}"
-    chosen = common.assignments(given)
-    try:
-        whole = fill_in(space, chosen, seed, may_be_outside=args.outside)
-    except InputError as error:
-        is_outside = "outside the space" in str(error)
-        hint = "\n'--outside' allows values outside the space" if is_outside else ""
-        raise InputError(f"{error}{hint}") from None
+    space, chosen = parse_space(read_recipe(paths).space), common.assignments(given)
+    whole, found = completed(space, 0, f"try {time.time_ns()}", chosen, args.outside)
+    if found:
+        told = [f"{'.'.join(path)} {message}" for path, message in found]
+        if any("outside the space" in line for line in told):
+            told.append("'--outside' allows values outside the space")
+        raise InputError("\n".join(told))
     answer = session.ask(paths, "try", hparams=whole)
     others = count(answer["before"], "configuration")
     before = f", behind {others} asked for before" if answer["before"] else ""

@@ -36,7 +36,7 @@ from gpusched.space.space import (
     ID,
     Space,
     SpaceError,
-    check_first,
+    completed,
     names_in,
     parse_space,
 )
@@ -295,8 +295,10 @@ def _check_space(recipe: Recipe) -> tuple[Space | None, list[Finding]]:
     except SpaceError as error:
         return None, [(("space", *path), message) for path, message in error.problems]
     findings = list(_check_arguments(recipe.args, space))
-    first = check_first(space, recipe.draw_seed, recipe.try_first)
-    return space, [*findings, *((("try_first", *path), message) for path, message in first)]
+    for place, values in enumerate(recipe.try_first):
+        wrong = completed(space, recipe.draw_seed, f"first {place}", values)[1]
+        findings += [(("try_first", place, *path), message) for path, message in wrong]
+    return space, findings
 
 
 def _check_arguments(args: Sequence[str], space: Space) -> Iterator[Finding]:

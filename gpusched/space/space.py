@@ -158,41 +158,21 @@ def flat(values: Mapping[str, object], leaves: Mapping[Path, Leaf]) -> Values:
     return found
 
 
-def check_first(
-    space: Space, seed: int, first: Sequence[Mapping[str, object]]
-) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield places in ``first``, each with its problem."""
-    for place, values in enumerate(first):
-        for path, message in _completed(space, seed, f"first {place}", values)[1]:
-            yield (place, *path), message
-
-
 def misfit(space: Space, values: Mapping[str, object]) -> str:
     """Say why these nested values are no configuration of the space with all of its keys; empty where they are."""
-    drawn, found = _completed(space, 0, "whole", values)
+    drawn, found = completed(space, 0, "whole", values)
     missing = flat(drawn, space.leaves).keys() - flat(values, space.leaves).keys()
     found += [(path, "is missing") for path in sorted(missing)]
     return f"{'.'.join(found[0][0])} {found[0][1]}" if found else ""
 
 
-def fill_in(
-    space: Space, values: Mapping[str, object], name: str, *, may_be_outside: bool = False
-) -> dict[str, object]:
-    """Return a configuration with these values; the rest is drawn. Raises InputError.
+def completed(
+    space: Space, seed: int, name: str, values: Mapping[str, object], may_be_outside: bool = False
+) -> tuple[dict[str, object], list[Finding]]:
+    """Return a configuration with these values and the rest drawn, and the problems of the values.
 
     ``may_be_outside``: values outside the bounds are taken.
     """
-    drawn, found = _completed(space, 0, name, values, may_be_outside)
-    if found:
-        told = (f"{'.'.join(where)} {message}".strip() for where, message in found)
-        raise InputError("\n".join(told))
-    return drawn
-
-
-def _completed(
-    space: Space, seed: int, name: str, values: Mapping[str, object], may_be_outside: bool = False
-) -> tuple[dict[str, object], list[Finding]]:
-    """Return a configuration with these values and the rest drawn, and the problems of the values."""
     found = list(value_problems(values, space.leaves, may_be_outside))
     if found:
         return {}, found

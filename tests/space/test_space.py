@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpusched.samplers import sequence
 from gpusched.space.forms import BITS, quantile_of
-from gpusched.space.space import SpaceError, check_first, command_line, parse_space
+from gpusched.space.space import SpaceError, command_line, completed, parse_space
 
 SPACE = {
     "lr": {"loguniform": [1e-4, 1.0]},
@@ -276,21 +276,21 @@ def test_what_is_tried_first_comes_first_and_moves_nothing() -> None:
 @pytest.mark.parametrize(
     ("values", "path", "told"),
     [
-        ({"lrr": 0.1}, (0, "lrr"), "not a key of the space; did you mean lr?"),
-        ({"lr": 2}, (0, "lr"), "2 is outside the space"),
-        ({"lr": True}, (0, "lr"), "true is not a number"),
-        ({"lr": "1e-"}, (0, "lr"), "is not a number; the space has"),
-        ({"net": {"width": 3.5}}, (0, "net", "width"), "outside"),
-        ({"net": 3}, (0, "net"), "did you mean net.width?"),
-        ({"net.width": 10}, (0, "net", "width"), "10 is outside"),
-        ({"opt": "adam", "momentum": 0.5}, (0, "momentum"), "its 'when' does not hold"),
-        ({}, (0,), "empty"),
+        ({"lrr": 0.1}, ("lrr",), "not a key of the space; did you mean lr?"),
+        ({"lr": 2}, ("lr",), "2 is outside the space"),
+        ({"lr": True}, ("lr",), "true is not a number"),
+        ({"lr": "1e-"}, ("lr",), "is not a number; the space has"),
+        ({"net": {"width": 3.5}}, ("net", "width"), "outside"),
+        ({"net": 3}, ("net",), "did you mean net.width?"),
+        ({"net.width": 10}, ("net", "width"), "10 is outside"),
+        ({"opt": "adam", "momentum": 0.5}, ("momentum",), "its 'when' does not hold"),
+        ({}, (), "empty"),
     ],
 )
 def test_what_cannot_be_tried_first(
     values: dict[str, object], path: tuple[object, ...], told: str
 ) -> None:
-    ((where, message),) = check_first(parse_space(NETS), 0, [values])
+    ((where, message),) = completed(parse_space(NETS), 0, "first 0", values)[1]
     assert where == path
     assert told in message
 
