@@ -107,10 +107,12 @@ class Space:
     def describe(self) -> Iterator[tuple[str, str]]:
         """Yield each hyperparameter's dotted name and, in words, its values."""
         for path, leaf in self.leaves.items():
-            words = str(leaf.form)
-            for reference, allowed in leaf.conditions:
-                words += f", if {'.'.join(reference)} is {' or '.join(map(show, allowed))}"
-            yield ".".join(path), words
+            yield ".".join(path), ", if ".join((str(leaf.form), *_conditions(leaf)))
+
+
+def _conditions(leaf: Leaf) -> Iterator[str]:
+    for reference, allowed in leaf.conditions:
+        yield f"{'.'.join(reference)} is {' or '.join(map(show, allowed))}"
 
 
 def _holds(leaf: Leaf, values: Mapping[Path, object]) -> bool:
@@ -178,9 +180,9 @@ def completed(
         return {}, found
     given = flat(values, space.leaves)
     drawn = space.draw(seed, name, given)
-    absent = given.keys() - flat(drawn, space.leaves).keys()
-    why = "is absent with these values: its 'when' does not hold"
-    return drawn, [(path, why) for path in given if path in absent]
+    there, why = flat(drawn, space.leaves), "is absent with these values: it is there if"
+    absent = [path for path in given if path not in there]
+    return drawn, [(p, f"{why} {' and '.join(_conditions(space.leaves[p]))}") for p in absent]
 
 
 def value_problems(

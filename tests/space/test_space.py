@@ -283,7 +283,7 @@ def test_what_is_tried_first_comes_first_and_moves_nothing() -> None:
         ({"net": {"width": 3.5}}, ("net", "width"), "outside"),
         ({"net": 3}, ("net",), "did you mean net.width?"),
         ({"net.width": 10}, ("net", "width"), "10 is outside"),
-        ({"opt": "adam", "momentum": 0.5}, ("momentum",), "its 'when' does not hold"),
+        ({"opt": "adam", "momentum": 0.5}, ("momentum",), "it is there if opt is 'sgd'"),
         ({}, (), "empty"),
     ],
 )
