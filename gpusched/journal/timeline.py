@@ -73,9 +73,8 @@ class TrialTimeline:
 
     @property
     def outcome(self) -> Outcome | None:
-        """Outcome of the last incarnation that has ended."""
-        outcomes = (incarnation.outcome for incarnation in reversed(self.incarnations))
-        return next((outcome for outcome in outcomes if outcome is not None), None)
+        """Outcome of the last incarnation; None until that has ended."""
+        return self.incarnations[-1].outcome if self.incarnations else None
 
     def best(self, sign: float) -> float | None:
         """Return the best finite metric; ``sign``: +1 where more is better, else -1."""

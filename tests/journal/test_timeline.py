@@ -38,7 +38,7 @@ def test_each_launch_with_its_reports_and_waits(tmp_path: Path) -> None:
     assert [step.report.seq for step in first.steps] == [1, 2]
     assert first.saved_since_report_s == 0.5
     assert (second.number, second.outcome) == (2, None)
-    assert told.trials[0].outcome == "yielded"
+    assert told.trials[0].outcome is None, "the launch before may have failed on more atoms"
     assert (told.saves_s, told.releases_s) == ([0.25, 0.5], [0.5])
 
 
