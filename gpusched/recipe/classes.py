@@ -137,11 +137,11 @@ def check_sampler(raw: object, folder: Path, space: Space | None) -> Named:
     except BadValue as error:
         return DEFAULT_SAMPLER, {}, [(("sampler", *error.path), str(error))]
     findings = [(("sampler", key), why) for key, why in plugins.option_problems(kind, options)]
-    if name == samplers.TPE:
+    if space is not None and not findings:
         try:
-            kind(space, **options)
-        except (TypeError, ValueError) as error:
-            findings.append((("sampler",), str(error)))
+            samplers.make(name, space, options)
+        except (InputError, TypeError, ValueError) as error:
+            findings.append((("sampler",), str(error).partition("\n")[0]))
     return name, {"startup": startup, **options}, findings
 
 

@@ -85,7 +85,7 @@ def load(name: str) -> type[Sampler]:
 
 
 def make(name: str, space: Space, options: Mapping[str, Any]) -> Sampler:
-    """Make a sampler. Raises InputError, with the line, where a user's class fails then or later."""
+    """Make a sampler. Raises InputError with the line where a user's class fails; what Optuna raises for options."""
     kind = load(name)
     own = {option: value for option, value in options.items() if option != "startup"}
     if name == TPE:

@@ -67,6 +67,7 @@ class Short(Sampler):
         return {"lr": 1 / (n + 2)} if n < 6 else None
 
 class Broken(Sampler):
+    suggest = print
     def __init__(self, space):
         raise RuntimeError("no licence")
 
@@ -137,6 +138,7 @@ def test_the_example_is_short_and_a_recipe_names_it(folder: Path) -> None:
         ("{name: mine.py:NearTheBest, startup: -1}", "", "sampler: must be at least 0, not -1"),
         ("mine.py:Nearest", "", "has no class Nearest; it has NearTheBest"),
         ("odd.py:Needy", "", "sampler.licence: is needed"),
+        ("odd.py:Broken", "", "odd.py:24: __init__(space) failed: RuntimeError: no licence"),
         ("{name: random, startup: 3}", "", "sampler.startup: random has no options"),
         ("[tpe]", "", "sampler: should be one of random, grid"),
     ],
