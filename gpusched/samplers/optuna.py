@@ -79,15 +79,14 @@ class Tpe(Sampler):
     def _frozen(self, seen: Seen, state: TrialState, **about: Any) -> FrozenTrial:
         params, distributions = {}, {}
         for path, value in flat(seen.hparams, self.space.leaves).items():
-            leaf, name = self.space.leaves.get(path), ".".join(path)
-            if leaf is not None and leaf.form is not None:
-                # A person may have tried a value outside the space.
-                with suppress(StopIteration, ArithmeticError):
-                    params[name], distributions[name] = _param(leaf.form, value)
+            name = ".".join(path)
+            # A person may have tried a value outside the space.
+            with suppress(StopIteration, ArithmeticError):
+                params[name], distributions[name] = _param(self.space.leaves[path].form, value)
         return create_trial(state=state, params=params, distributions=distributions, **about)
 
 
-def _param(form: Form, value: Any) -> tuple[Any, BaseDistribution]:
+def _param(form: Form | None, value: Any) -> tuple[Any, BaseDistribution]:
     """Return a value as the samplers have it: its place in a choice, or its quantile."""
     if isinstance(form, Choice):
         place = next(n for n, option in enumerate(form.values) if same(option, value))
