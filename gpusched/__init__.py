@@ -33,7 +33,7 @@ __version__ = "0.1.0"
 __all__ = ["Trial", "__version__", "init", "load", "pickled"]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     """Return a name that scripts import: ``trial``, ready as by ``init()``; the type ``Trial``; an integration."""
     if name == "trial":
         return init()
