@@ -35,8 +35,8 @@ class Rules:
     #: to die when told to.
     last_call_s: float = 1.5
     kill_grace_s: float = 5.0
-    #: Time a launch may take to its first report (``hang_limit_s`` where that is longer), and a trial may be silent
-    #: after it (None: the larger of 60 s and five of its steps). Not watched if ``watch`` is off (simulations).
+    #: Time a launch may take to its first report, and a trial may be silent after it (``silence.py``). Not watched if
+    #: ``watch`` is off (simulations).
     startup_limit_s: float = 600.0
     hang_limit_s: float | None = None
     watch: bool = True
