@@ -28,8 +28,9 @@ class Tpe(Sampler):
     """Asks Optuna's TPESampler, which is made anew for each question, as is its study."""
 
     startup = 10
-    #: Arguments that the recipe may replace.
+    #: Arguments that the recipe may replace; ``startup`` alone says how many are random.
     usual: ClassVar[Mapping[str, Any]] = {
+        "n_startup_trials": 1,
         "multivariate": True,
         "group": True,
         "constant_liar": True,
