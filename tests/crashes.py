@@ -121,8 +121,9 @@ class InProcess(Process):
 
     def __init__(self, of: Recipe) -> None:
         super().__init__("")
-        space = parse_space(of.space)
-        self._sampler = samplers.make(of.sampler_name, space, of.sampler_options)
+        kind = samplers.load(of.sampler_name)
+        options = {k: value for k, value in of.sampler_options.items() if k != "startup"}
+        self._sampler = kind(parse_space(of.space), **options)
         self._answer: Answer | None = None
 
     def ask(self, question: Mapping[str, object]) -> None:

@@ -56,11 +56,11 @@ class ChildSuggester:
         limit_s: float = LIMIT_S,
     ) -> None:
         self._trials = trials
-        options = recipe.sampler_options
-        startup = int(options.get("startup", 0)) - len(recipe.after)
+        options = dict(recipe.sampler_options)
+        startup = int(options.pop("startup", 0)) - len(recipe.after)
         self._startup = max(startup, len(recipe.try_first))
         self._name = label(recipe.sampler_name)
-        about = {"name": recipe.sampler_name, "options": dict(options), "space": recipe.space}
+        about = {"name": recipe.sampler_name, "options": options, "space": recipe.space}
         self._process = Process(json.dumps(about))
         #: The number of the configuration that the process was asked for and has not answered.
         self.asked_for: int | None = None

@@ -87,11 +87,10 @@ def load(name: str) -> type[Sampler]:
 def make(name: str, space: Space, options: Mapping[str, Any]) -> Sampler:
     """Make a sampler. Raises InputError with the line where a user's class fails; what Optuna raises for options."""
     kind = load(name)
-    own = {option: value for option, value in options.items() if option != "startup"}
     if name == TPE:
-        return kind(space, **{"n_startup_trials": options.get("startup", kind.startup), **own})
+        return kind(space, **options)
     try:
-        made = kind(space, **own)
+        made = kind(space, **options)
     except Exception as error:
         raise plugins.failure(kind, name, "__init__(space)", error) from error
     made.space = space  # a class need not call Sampler.__init__

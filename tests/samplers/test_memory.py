@@ -499,13 +499,6 @@ def test_what_a_person_tried_outside_the_space_ends_no_sampler() -> None:
 def test_a_sampler_of_optuna_s_takes_its_own_arguments(folder: Path) -> None:
     recipe = load(folder, "{name: tpe, n_ei_candidates: 3}")
     assert recipe.sampler_options == {"startup": 10, "n_ei_candidates": 3}
-    made = samplers.make("tpe", parse_space({"lr": {"uniform": [0, 1]}}), {"startup": 2})
-    seen = [
-        Seen(trial=n, hparams={"lr": n / 4}, state="completed", curve=[(1, -n)]) for n in range(4)
-    ]
-    question = {"n": 4, "seen": [vars_of(trial) for trial in seen]}
-    answers = [samplers.answer(made, {**question, "seed": seed})["hparams"] for seed in range(8)]
-    assert max(answer["lr"] for answer in answers) < 0.5, "Optuna drew ten at random all the same"
     for wrong, told in (
         ("n_ei: 3", "argument 'n_ei'"),
         ("multivariate: false", "can only be enabled when"),
