@@ -213,7 +213,7 @@ class HyperSched(Asha):
     # ------------------------------------------------------------ Algorithm 1, start_next_trial; Algorithm 3, entrance
 
     def on_capacity(self, view: View) -> Sequence[Decision]:
-        if self._too_late_for_anything(view):
+        if view.is_too_late:
             return (LeaveFree("no step fits into the time that is left"),)
         if self._may_enter(view):
             declined = (
@@ -263,9 +263,6 @@ class HyperSched(Asha):
             why = "continues: no better trial can use the free atoms"
         is_faster = view.speedup(view.rules.fit(view.atoms_free)) > view.speedup(1)
         return (Resume(best.id, view.atoms_free if is_faster else 1, why),)
-
-    def _too_late_for_anything(self, view: View) -> bool:
-        return view.is_too_late
 
     # ------------------------------------------------------------ for people
 
