@@ -64,11 +64,12 @@ class Suggest(Struct, frozen=True):
 
 
 class KeepBest(Struct, frozen=True):
-    """Make ``best/`` this checkpoint."""
+    """Make ``best/`` this checkpoint, which was trained on so many atoms."""
 
     trial: int
     step: int
     metric: float
+    atoms: int
 
 
 Command = Launch | Yield | Save | Kill | ConfirmRelease | Suggest | KeepBest

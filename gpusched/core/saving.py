@@ -64,7 +64,6 @@ class Saves:
             return
         score = metric * state.rules.sign
         if state.best is None or score > state.best.score:
-            state.best = BestCheckpoint(
-                trial.id, step, score, metric, trial.trained_atoms, state.now
-            )
-            self._commands.append(KeepBest(trial.id, step, metric))
+            atoms = trial.trained_atoms
+            state.best = BestCheckpoint(trial.id, step, score, metric, atoms, state.now)
+            self._commands.append(KeepBest(trial.id, step, metric, atoms))

@@ -30,7 +30,7 @@ class Description:
     metric: str
     value: float
     step: int
-    atoms: int | None
+    atoms: int
     seed: int | None
     hparams: dict[str, Any]
     checkpoint: str
@@ -103,7 +103,7 @@ def _read(paths: ExperimentPaths, folder: Path) -> Description:
             metric=metric["metric"],
             value=metric["value"],
             step=metric["step"],
-            atoms=metric.get("atoms"),
+            atoms=metric["atoms"],
             seed=configuration.get("seed"),
             hparams=configuration.get("hparams", {}),
             checkpoint=str(paths.best / "checkpoint"),

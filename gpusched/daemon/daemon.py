@@ -111,7 +111,6 @@ class Daemon:
             epoch=self.epoch.number,
             say=self._say,
             seq_of=lambda trial: trials[trial].seq,
-            atoms_of=lambda trial: trials[trial].trained_atoms or None,
             spare=self.storage.reserve.give,
             refused=self.storage.refused,
             devices=tuple(self.experiment.state.devices.slots),

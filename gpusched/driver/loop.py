@@ -308,8 +308,8 @@ def outstanding(experiment: Experiment) -> Iterator[Command]:
     )
     if draining:
         yield ConfirmRelease(draining)
-    if state.best is not None:
-        yield KeepBest(state.best.trial, state.best.step, state.best.metric)
+    if (best := state.best) is not None:
+        yield KeepBest(best.trial, best.step, best.metric, best.atoms)
     asked_for = state.configurations.asked_for
     if asked_for is not None and state.stopping is None:
         yield Suggest(asked_for)

@@ -26,7 +26,7 @@ def keep_best(
     *,
     metric: str,
     value: float,
-    atoms: int | None,
+    atoms: int,
 ) -> bool:
     """Make ``best/`` the checkpoint of this step. False without that checkpoint (nothing is changed then).
 

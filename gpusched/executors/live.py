@@ -45,8 +45,6 @@ class Setting:
     say: Callable[[str], None] = lambda _text: None
     #: The number of the last report of a trial that the search knows.
     seq_of: Callable[[int], int] = lambda _trial: 0
-    #: Number of atoms that a trial's last report came from; None: not known.
-    atoms_of: Callable[[int], int | None] = lambda _trial: None
     #: Gives back reserved room on a full disk; False: all is given.
     spare: Callable[[], bool] = lambda: False
     #: Notes that a disk, or a quota, had no room for a checkpoint.
@@ -115,8 +113,8 @@ class LiveExecutor(Executor):
         self._timers = Timers(setting.clock)
         #: Events that no ``poll`` has returned yet.
         self._events: list[Event] = []
-        #: The model that ``best/`` is to hold, and its atoms: a trial may be resized before the disk has room.
-        self._best: tuple[KeepBest, int | None] | None = None
+        #: The model that ``best/`` is to hold.
+        self._best: KeepBest | None = None
         self._best_is_late = False
 
     def now(self) -> float:
@@ -160,13 +158,13 @@ class LiveExecutor(Executor):
     def _keep_best(self, command: KeepBest) -> None:
         """Make ``best/`` this; where the disk refuses, try until it does not, or something better is asked for."""
         is_waiting = self._best is not None
-        self._best = command, self._setting.atoms_of(command.trial)
+        self._best = command
         if not is_waiting:
             self._try_best()
 
     def _try_best(self) -> None:
-        assert self._best is not None
-        command, atoms = self._best
+        command = self._best
+        assert command is not None
         try:
             kept = keep_best(
                 self._paths,
@@ -174,7 +172,7 @@ class LiveExecutor(Executor):
                 command.step,
                 metric=self._setting.recipe.metric,
                 value=command.metric,
-                atoms=atoms,
+                atoms=command.atoms,
             )
         except OSError as problem:
             if problem.errno in FULL and self._setting.spare():

@@ -299,8 +299,8 @@ class Midway(SimExecutor):
         self._now = state.now
         draining = [slot.id for slot in slots if slot.state is DeviceState.DRAINING]
         self._pool.soil(draining, self._now + delays.release_s)
-        if state.best is not None:
-            self.kept = KeepBest(state.best.trial, state.best.step, state.best.metric)
+        if (best := state.best) is not None:
+            self.kept = KeepBest(best.trial, best.step, best.metric, best.atoms)
         for trial in state.trials.values():
             self._take_over(trial)
 

@@ -19,11 +19,11 @@ def test_a_better_step_is_saved_and_kept_once_it_is_on_disk(
 ) -> None:
     script = stages.starting(mode=mode).report(0, good).expect(Save(0, 1))
     assert script.state.best is None, "it is not on disk yet"
-    script.saved(0, 1, save_s=0.0).expect(KeepBest(0, 1, good))
+    script.saved(0, 1, save_s=0.0).expect(KeepBest(0, 1, good, 1))
     script.report(0, worse).expect_nothing()
     script.report(0, better).expect(Save(0, 1))
     assert script.state.best.step == 1
-    script.saved(0, 3, save_s=0.0).expect(KeepBest(0, 3, better))
+    script.saved(0, 3, save_s=0.0).expect(KeepBest(0, 3, better, 1))
     best = script.state.best
     assert (best.trial, best.step, best.metric, best.atoms) == (0, 3, better, 1)
 
@@ -39,7 +39,8 @@ def test_a_checkpoint_of_a_step_that_was_never_reported_is_not_kept() -> None:
 
 def test_the_atoms_of_the_best_model_are_those_it_was_trained_on() -> None:
     """The device of the trial is lost here before the checkpoint is on disk."""
-    script = stages.starting().report(0, 0.5).drop().quarantined("d0").drop().saved(0, 1).drop()
+    script = stages.starting().report(0, 0.5).drop().quarantined("d0").drop()
+    script.saved(0, 1).expect(KeepBest(0, 1, 0.5, 1))
     assert (script.trial(0).atoms, script.state.best.atoms) == (0, 1)
 
 
@@ -54,22 +55,22 @@ def test_a_metric_that_is_not_finite_is_never_kept() -> None:
 
 def test_a_checkpoint_of_an_earlier_step_keeps_the_metric_of_that_step() -> None:
     script = stages.starting().report(0, 0.8).drop().report(0, 0.3).drop()
-    script.saved(0, 1).expect(KeepBest(0, 1, 0.8))
+    script.saved(0, 1).expect(KeepBest(0, 1, 0.8, 1))
 
 
 def test_a_step_done_again_after_a_relaunch_counts_as_reported_last() -> None:
     script = stages.running().report(0, 0.9).drop().exited(0, "lost").drop()
     script.released("d0").drop().report(0, 0.7, step=2).drop()
-    script.saved(0, 2).expect(KeepBest(0, 2, 0.7))
+    script.saved(0, 2).expect(KeepBest(0, 2, 0.7, 1))
 
 
 def test_the_best_of_two_trials() -> None:
     script = Script(devices=2).wants(Start(1), Start(1)).start().drop()
-    script.report(0, 0.5).drop().saved(0, 1).expect(KeepBest(0, 1, 0.5))
+    script.report(0, 0.5).drop().saved(0, 1).expect(KeepBest(0, 1, 0.5, 1))
     script.report(1, 0.4).expect_nothing()
     script.wait(10.0)
     script.report(1, 0.7).expect(Save(1, 1)).report(0, 0.6).expect(Save(0, 1))
-    script.saved(1, 2).expect(KeepBest(1, 2, 0.7)).saved(0, 2).expect_nothing()
+    script.saved(1, 2).expect(KeepBest(1, 2, 0.7, 1)).saved(0, 2).expect_nothing()
 
 
 def test_saving_costs_at_most_its_share_of_the_time() -> None:
@@ -107,7 +108,7 @@ def test_the_best_report_without_a_checkpoint_is_known() -> None:
 def test_a_trial_that_leaves_saves_its_best_whatever_it_costs() -> None:
     script = stages.starting().report(0, 0.5).drop().saved(0, 1, save_s=100.0).drop()
     script.decides(Pause(0)).report(0, 0.6).expect(Yield(0, 1, save=True))
-    script.exited(0, saved=2).expect(KeepBest(0, 2, 0.6), ConfirmRelease(("d0",)))
+    script.exited(0, saved=2).expect(KeepBest(0, 2, 0.6, 1), ConfirmRelease(("d0",)))
 
 
 def test_the_best_model_is_replaced_once_a_second_at_most_while_its_trial_trains_on() -> None:

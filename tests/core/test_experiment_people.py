@@ -185,7 +185,7 @@ def test_stopping_keeps_the_best_model() -> None:
     script = stages.running().report(0, 0.9).drop().asked("stop")
     script.expect(Yield(0, 1, save=True), SetTimer("last call", script.now + 3.6))
     script.exited(0, "yielded", saved=2)
-    best = KeepBest(0, 2, 0.9)
+    best = KeepBest(0, 2, 0.9, 1)
     script.expect(best, ConfirmRelease(("d0",)), Finish("stopped by the user"))
 
 

@@ -107,7 +107,7 @@ def test_a_full_disk_is_tried_again_once_a_second_whatever_is_reported(tmp_path:
     executor = Notebook([[report()]])
     driver = Driver(stages.running().experiment, executor, journal)
     _limit_pages(journal, 1)
-    journal.append(UserAsked(at=0.0, verb="unpause", trial=99), [KeepBest(0, 1, 0.5)] * 200)
+    journal.append(UserAsked(at=0.0, verb="unpause", trial=99), [KeepBest(0, 1, 0.5, 1)] * 200)
     driver.turn()
     while driver.stalled is None:
         driver.turn()

@@ -28,9 +28,11 @@ def implied(script: Script) -> list[Command]:
     return [c for c in outstanding(script.experiment) if not isinstance(c, KeepBest)]
 
 
-def test_the_best_model_is_issued_again() -> None:
-    script = stages.running().decides(WakeAt(30.0)).report(0, 0.4).drop()
-    assert list(outstanding(script.experiment)) == [KeepBest(0, 1, 0.5)]
+def test_the_best_model_is_issued_again_with_the_atoms_it_was_trained_on() -> None:
+    """Its trial has grown since: a resume on a disk that had been full told the atoms of the latest report."""
+    script = stages.waiting().released("d0").drop().decides(WakeAt(30.0)).report(0, 0.4).drop()
+    assert script.trial(0).trained_atoms == 2
+    assert list(outstanding(script.experiment)) == [KeepBest(0, 1, 0.5, 1)]
 
 
 def test_a_kill_of_a_trial_that_hangs_asks_for_stacks_again() -> None:
@@ -99,7 +101,7 @@ def test_resume_reconciles_first_and_acts_after_the_sync(path: Path, journal: Jo
     executor = Suspicious(found=[missed], clock=9.0)
     Driver(script.experiment, executor, journal).resume(epoch=2)
     assert executor.live == [LiveTrial(0, 1, ("d0",), 2, saved_step=1)]
-    yields, best = Yield(0, 1, save=True), KeepBest(0, 1, 0.5)
+    yields, best = Yield(0, 1, save=True), KeepBest(0, 1, 0.5, 1)
     assert executor.told == [("go on", 0, 3), yields, best]
     assert script.trial(0).step == 3
 
@@ -110,7 +112,7 @@ def test_what_died_meanwhile_is_launched_again(journal: Journal) -> None:
     executor = Notebook(found=[gone], clock=9.0)
     Driver(script.experiment, executor, journal).resume(epoch=2)
     confirm = ConfirmRelease(("d0",))
-    assert executor.told == [confirm, confirm, KeepBest(0, 1, 0.5)], "twice is as good as once"
+    assert executor.told == [confirm, confirm, KeepBest(0, 1, 0.5, 1)], "twice is as good as once"
     script.released("d0").expect(launch(0, 2, "d0"))
 
 
@@ -169,12 +171,12 @@ def test_replay_gives_the_same_experiment() -> None:
 
 def test_replay_that_causes_other_commands_names_both() -> None:
     entries = entries_of(stages.running())
-    entries[0] = Entry(1, entries[0].event, [KeepBest(7, 1, 0.5)])
+    entries[0] = Entry(1, entries[0].event, [KeepBest(7, 1, 0.5, 1)])
     with pytest.raises(DamagedState) as raised:
         replay(scripted(), iter(entries))
     text = str(raised.value)
     assert "event 1 (DevicesJoined at 0.000 s) caused other commands" in text
-    assert "then: [KeepBest(trial=7, step=1, metric=0.5)]" in text
+    assert "then: [KeepBest(trial=7, step=1, metric=0.5, atoms=1)]" in text
     assert "now:  [Launch(" in text
     assert "use that one" in text
 

@@ -101,18 +101,16 @@ class Keeper(LiveExecutor):
     readings: Any = None
 
 
-def test_the_atoms_are_those_of_the_score(
+def test_a_best_model_that_a_full_disk_refuses_is_kept_later(
     paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The atoms were told that it had when the disk took the checkpoint: none, where it had left by then."""
     checkpoint(paths, 1, 5)
-    trained_atoms, now_s = {1: 2}, [0.0]
+    now_s = [0.0]
     setting = Setting(
         paths=paths,
         recipe=recipe(paths.root),
         hub=None,  # nothing is said on it here
         clock=lambda: now_s[-1],
-        atoms_of=trained_atoms.get,
     )
     keeper = Keeper(setting)
 
@@ -121,8 +119,7 @@ def test_the_atoms_are_those_of_the_score(
 
     with monkeypatch.context() as patch:
         patch.setattr(best, "write_durably", full)
-        keeper._keep_best(KeepBest(1, 5, 0.9))
-    trained_atoms[1] = 4
+        keeper._keep_best(KeepBest(1, 5, 0.9, 2))
     now_s += [3600.0]
     keeper._timers.run_due()
     assert json.loads((paths.best / "metric.json").read_text())["atoms"] == 2

@@ -122,7 +122,7 @@ def test_commands_of_several_types_keep_their_order() -> None:
     commands = [
         Launch(1, 2, ("d0", "d1"), {"lr": 0.1, "layers": [1, 2]}),
         Kill(3, 1, 0.5),
-        KeepBest(1, 9, 0.5),
+        KeepBest(1, 9, 0.5, 1),
     ]
     assert rows.commands_from(rows.commands_text(commands)) == commands
 

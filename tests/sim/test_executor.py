@@ -85,7 +85,7 @@ def test_a_best_model_without_a_checkpoint_is_noticed():
     launch(executor)
     events(executor, 2)
     with pytest.raises(AssertionError, match="saved"):
-        executor.execute(KeepBest(0, 1, 1.0))
+        executor.execute(KeepBest(0, 1, 1.0, 1))
 
 
 def test_kill_leaves_no_report_behind_and_no_half_checkpoint():
