@@ -16,12 +16,6 @@ from tests.rig import PATIENCE_S, wait_until
 ENDLESS = {"name": "fifo", "R": 100000}
 
 
-def _run(sandbox: Sandbox, script: str = "counted.py", *, steps: int = 3, **keys: object) -> None:
-    keys = {"policy": ENDLESS, **keys}
-    assert sandbox.gpusched("run", sandbox.recipe(script, **keys), "--detach").code == 0
-    sandbox.wait_for(lambda view: view["trials"] and all(t["step"] > steps for t in view["trials"]))
-
-
 def _let_pass(sandbox: Sandbox, seconds: float) -> None:
     """As if the experiment had begun so much earlier; only while no daemon lives."""
     paths = sandbox.paths
@@ -72,7 +66,10 @@ def test_what_died_with_the_machine_goes_on_from_a_checkpoint_of_save_every(
     sandbox: Sandbox,
 ) -> None:
     # Never better than at first: saved by time alone.
-    _run(sandbox, save_every="1s", space={"x": {"uniform": [0, 1]}, "sign": -1})
+    space = {"x": {"uniform": [0, 1]}, "sign": -1}
+    recipe = sandbox.recipe("counted.py", policy=ENDLESS, save_every="1s", space=space)
+    assert sandbox.gpusched("run", recipe, "--detach").code == 0
+    sandbox.wait_for(lambda view: view["trials"] and all(t["step"] > 3 for t in view["trials"]))
     # Saves that take long are asked for less often than every second, so the disk decides when this is.
     wait_until(lambda: min(_newest_save(sandbox, trial) for trial in (0, 1)) > 1, "a second save")
     said = sandbox.call("explain", "0").out

@@ -32,9 +32,9 @@ SCRIPT = Path(__file__).with_name("scenarios.py")
 local.LOST_LAUNCH_S = 0.2  # shims are killed here as soon as they live
 
 
-def of_trial(folder: Path, trial: int, incarnation: int = 1) -> list[int]:
-    """Every process that carries the mark of this incarnation."""
-    return by_incarnation(folder).get((trial, incarnation), [])
+def of_trial(folder: Path, trial: int) -> list[int]:
+    """Every process that carries the mark of the trial's first incarnation."""
+    return by_incarnation(folder).get((trial, 1), [])
 
 
 def listening_addresses(pids: Sequence[int]) -> set[str]:
@@ -111,14 +111,14 @@ class Lab:
     def trial_folder(self, trial: int) -> Path:
         return self.paths.trial(trial).root
 
-    def logs(self, trial: int, incarnation: int = 1) -> Path:
-        return self.paths.trial(trial).logs(incarnation)
+    def logs(self, trial: int) -> Path:
+        return self.paths.trial(trial).logs(1)
 
-    def left_of(self, trial: int, incarnation: int = 1) -> list[int]:
-        """Return the processes left of an incarnation beside its shim, which may be writing its last lines."""
-        claim = read_claim(self.paths.trial(trial).shim(incarnation))
+    def left_of(self, trial: int) -> list[int]:
+        """Return the processes left of a first incarnation beside its shim, which may be writing its last lines."""
+        claim = read_claim(self.paths.trial(trial).shim(1))
         shim = claim.shim.pid if claim is not None and claim.shim is not None else None
-        return [pid for pid in of_trial(self.folder, trial, incarnation) if pid != shim]
+        return [pid for pid in of_trial(self.folder, trial) if pid != shim]
 
     def clean(self) -> None:
         """End everything that is left, whatever it is."""

@@ -65,8 +65,8 @@ class Rig:
         """Until the trial has exited."""
         return self.watch(exit_of(trial))
 
-    def stop(self, trial: int, incarnation: int = 1) -> list[Event]:
-        self.executor.execute(Kill(trial, incarnation, 1.0))
+    def stop(self, trial: int) -> list[Event]:
+        self.executor.execute(Kill(trial, 1, 1.0))
         return self.run(trial)
 
 

@@ -46,8 +46,8 @@ def own_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     lab.clean()
 
 
-def alive(lab: Lab, trial: int, last_seq: int = 0, incarnation: int = 1) -> LiveTrial:
-    return LiveTrial(trial, incarnation, lab.rig.devices[:1], last_seq)
+def alive(lab: Lab, trial: int, last_seq: int = 0) -> LiveTrial:
+    return LiveTrial(trial, 1, lab.rig.devices[:1], last_seq)
 
 
 def reports(events: list[Event]) -> list[tuple[int, int]]:

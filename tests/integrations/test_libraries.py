@@ -79,12 +79,12 @@ def by_step(rows: list[Row]) -> dict[int, list[Row]]:
     return found
 
 
-def assert_each_sample_once(rows: list[Row], epochs: int = 40) -> None:
+def assert_each_sample_once(rows: list[Row]) -> None:
     """No epoch is trained twice or in part, whatever happened in it."""
     seen: dict[int, list[float]] = defaultdict(list)
     for row in rows:
         seen[row["epoch"]] += row["samples"]
-    assert sorted(seen) == list(range(epochs))
+    assert sorted(seen) == list(range(40))
     assert {tuple(sorted(samples)) for samples in seen.values()} == {tuple(sorted(seen[0]))}
 
 

@@ -91,7 +91,7 @@ def test_nobody_is_promoted_who_would_be_paused_again_for_a_lower_rung() -> None
 # ---------------------------------------------------------------- entrance: lines 5 to 9
 
 
-def entrance(now_s: float, *, training_s: float, R: int = 1000, step_s: float = 1.0) -> bool:
+def entrance(now_s: float, *, training_s: float, R: int = 1000) -> bool:
     """Whether a new trial enters at ``now_s`` of 100 s, when the furthest has trained for ``training_s``."""
     options = {**PLAIN, "R": R, "eta": 4.0}
     hand = Hand("hypersched", options, atoms=2, deadline_s=100.0, configurations=3)
@@ -100,7 +100,7 @@ def entrance(now_s: float, *, training_s: float, R: int = 1000, step_s: float = 
     begin = now_s - training_s
     hand.advance(begin)
     # Trial 0 began at 0; what it has been up counts.
-    hand.report(0, 0.5, at=now_s, took_s=step_s)
+    hand.report(0, 0.5, at=now_s, took_s=1.0)
     return bool(hand.policy._may_enter(hand.state))
 
 

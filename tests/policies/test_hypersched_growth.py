@@ -149,26 +149,26 @@ def test_atoms_that_do_not_come_are_waited_for_one_report_long() -> None:
     assert hand.launched(0) == [1, 2]
 
 
-def growth_at(left_s: float, overhead_s: float, **rules: Any) -> bool:
-    """Whether a trial on 1 atom grows to 4 with so much time left, launches costing ``overhead_s``."""
+def growth_at(left_s: float, **rules: Any) -> bool:
+    """Whether a trial on 1 atom grows to 4 with so much time left, launches costing 60 s."""
     options = {**PLAIN, "cooldown": 1, "R": None}
     hand = Hand("hypersched", options, atoms=4, configurations=1, deadline_s=1000.0, **rules)
-    hand.report(0, 0.5, at=overhead_s + 1.0)
+    hand.report(0, 0.5, at=61.0)
     hand.report(0, 0.5, at=1000.0 - left_s)
     return hand.launched(0) == [1, 4]
 
 
 def test_growth_must_pay_within_the_time_left() -> None:
     """Line 23: (Tn - To) * s(4) > Tn * s(1); linear, To = 60: 80 s pay the same, more pays."""
-    assert growth_at(81.0, 60.0)
-    assert not growth_at(80.0, 60.0)
+    assert growth_at(81.0)
+    assert not growth_at(80.0)
 
 
 def test_growth_looks_at_the_scaling() -> None:
     """Line 22: with s(a) = sqrt(a) twice the overhead must be left; with no scaling nothing pays."""
-    assert growth_at(121.0, 60.0, scaling="sqrt")
-    assert not growth_at(120.0, 60.0, scaling="sqrt")
-    assert not growth_at(900.0, 60.0, scaling="none")
+    assert growth_at(121.0, scaling="sqrt")
+    assert not growth_at(120.0, scaling="sqrt")
+    assert not growth_at(900.0, scaling="none")
 
 
 def test_cooldown_step_time_and_rungs_count_steps_where_a_report_stands_for_many() -> None:

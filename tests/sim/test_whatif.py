@@ -261,10 +261,8 @@ def rising(end: float, steps: int) -> list[float]:
     return [end * (1 - math.exp(-step / 20)) for step in range(1, steps + 1)]
 
 
-def family(steps: int = 40, count: int = 8) -> TrialCurves:
-    return TrialCurves(
-        [seen(n, rising(0.5 + 0.05 * n, steps if n % 2 else 8)) for n in range(count)]
-    )
+def family() -> TrialCurves:
+    return TrialCurves([seen(n, rising(0.5 + 0.05 * n, 40 if n % 2 else 8)) for n in range(8)])
 
 
 def test_steps_that_were_seen_are_as_they_were():

@@ -15,8 +15,8 @@ from gpusched.worker.data import (
 )
 
 
-def layouts(world_size: int, *, exact: bool = False) -> list[Layout]:
-    return [Layout(rank, world_size, exact) for rank in range(world_size)]
+def layouts(world_size: int) -> list[Layout]:
+    return [Layout(rank, world_size, exact=False) for rank in range(world_size)]
 
 
 @given(begin=st.integers(0, 100), size=st.integers(1, 200), world_size=st.integers(1, 17))

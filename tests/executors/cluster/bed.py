@@ -52,16 +52,10 @@ def train(steps: int, *, fails_at: int = 0, pause_s: float = 0.01) -> dict[str, 
 class Bed:
     """An experiment's folder, its executor, and the processes of its nodes."""
 
-    def __init__(
-        self,
-        folder: Path,
-        address: str = "local:2x2",
-        lost_s: float = 10.0,
-        script: str = TRAIN,
-    ) -> None:
+    def __init__(self, folder: Path, address: str = "local:2x2", lost_s: float = 10.0) -> None:
         self.paths = ExperimentPaths(folder)
         self.address = address
-        (folder / "train.py").write_text(script)
+        (folder / "train.py").write_text(TRAIN)
         recipe = {"script": "train.py", "metric": "accuracy", "deadline": "1h", "cluster": address}
         recipe["node_patience"] = f"{lost_s}s"
         recipe["preload"] = []

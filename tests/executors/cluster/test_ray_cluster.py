@@ -105,10 +105,10 @@ class RayCluster:
                 process.kill()
 
 
-def other_job(cluster: RayCluster, limit_s: float, kind: str = "GPU") -> dict[str, Any]:
+def other_job(cluster: RayCluster, limit_s: float) -> dict[str, Any]:
     """Have another job ask for two devices; return how many were free, whether it got them, and the anchors left."""
     environ = {**os.environ, "RAY_AUTH_MODE": cluster.mode, "RAY_AUTH_TOKEN": TOKEN}
-    words = [sys.executable, "-c", OTHER_JOB, cluster.address, str(limit_s), kind]
+    words = [sys.executable, "-c", OTHER_JOB, cluster.address, str(limit_s), "GPU"]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, check=True)
     told: dict[str, Any] = json.loads(done.stdout)
     return told
