@@ -54,7 +54,7 @@ def read_recipe(paths: ExperimentPaths) -> Recipe:
         ) from None
     try:
         return Recipe.from_resolved(resolved)
-    except (DamagedState, TypeError) as error:
+    except DamagedState as error:
         raise DamagedState(f"{paths.resolved}: {error}") from None
 
 
