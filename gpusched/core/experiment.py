@@ -8,7 +8,7 @@ One report's way through: the fact is recorded in the trial (``_reported``), the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -215,18 +215,23 @@ class Experiment:
             self._do.launch_if_ready(self.state.trials[trial_id])
 
     def _quarantine_changed(self, event: events.QuarantineChanged) -> None:
-        state = self.state
-        slot = state.devices.slots.get(event.device)
-        if slot is None:
-            return
-        if not event.reason:
-            state.devices.readmit(event.device)
-            return
-        holder = slot.trial if slot.state is DeviceState.HELD else slot.awaited_by
-        state.devices.quarantine(event.device, event.reason)
-        if holder is not None:
-            trial = self._touched = state.trials[holder]
-            self._do.lose(trial, event.device, event.reason)
+        if event.reason:
+            self._quarantine({event.device: event.reason})
+        elif event.device in self.state.devices.slots:
+            self.state.devices.readmit(event.device)
+
+    def _quarantine(self, reasons: Mapping[str, str]) -> None:
+        """Take devices out of use: all of them before a trial that had some begins on what is left."""
+        devices, lost = self.state.devices, dict[int, list[str]]()
+        for name in sorted(reasons.keys() & devices.slots.keys()):
+            slot = devices.slots[name]
+            holder = slot.trial if slot.state is DeviceState.HELD else slot.awaited_by
+            devices.quarantine(name, reasons[name])
+            if holder is not None:
+                lost.setdefault(holder, []).append(name)
+        for holder, names in lost.items():
+            trial = self._touched = self.state.trials[holder]
+            self._do.lose(trial, names, reasons[names[0]])
 
     def _storage_changed(self, event: events.StorageChanged) -> None:
         """Begin nothing below the low mark, as it could not be saved; trials that run continue.
@@ -276,9 +281,7 @@ class Experiment:
         state = self.state
         silence.leave_out(state, state.timers.get(WATCH, state.now))
         silence.watch(state)
-        for device, reason in sorted(event.unusable.items()):  # before anything is begun
-            lost = events.QuarantineChanged(at=event.at, device=device, reason=reason)
-            self._quarantine_changed(lost)
+        self._quarantine(event.unusable)
 
     # ------------------------------------------------------------ what follows
 

@@ -6,6 +6,7 @@ trial has ended, the atoms are gone) is dropped: policies speak of intentions, a
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from gpusched.core import exits
@@ -306,17 +307,17 @@ class Transitions:
         state.move(trial, after.state, after.reason)
         self.launch_if_ready(trial)
 
-    def lose(self, trial: TrialRecord, device: str, reason: str) -> None:
-        """Take a device that is out of use away from the trial that holds or awaits it."""
-        is_used = device in trial.devices
-        trial.devices = tuple(name for name in trial.devices if name != device)
+    def lose(self, trial: TrialRecord, devices: Collection[str], reason: str) -> None:
+        """Take devices that are out of use away from the trial that holds or awaits them; ``reason``: of the first."""
+        used = [name for name in devices if name in trial.devices]
+        trial.devices = tuple(name for name in trial.devices if name not in devices)
         if (after := trial.after) is not None:
-            reserved = tuple(name for name in after.reserved if name != device)
+            reserved = tuple(name for name in after.reserved if name not in devices)
             trial.after = replace(after, reserved=reserved)
         if not trial.has_processes:
             exits.settle_for_less(self._state, trial)
             self.launch_if_ready(trial)
-        elif is_used:  # the incarnation cannot continue
-            label = self._state.devices.named([device])
+        elif used:  # the incarnation cannot continue
+            label = self._state.devices.named(used[:1])
             why = f"{label} was lost: {reason.removeprefix(f'{label}: ')}"
             self.kill(trial, grace_s=0.0, why=why)
