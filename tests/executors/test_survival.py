@@ -233,7 +233,8 @@ def test_a_server_that_cannot_serve_says_why(
     tmp_path: Path, module: str, text: str, said: str
 ) -> None:
     (tmp_path / f"{module}.py").write_text(text)
-    lab = Lab(tmp_path, preload=("taints",), env={"PYTHONPATH": str(tmp_path)})
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    lab = Lab(tmp_path, preload=("taints",), env={"PYTHONPATH": path})
     try:
         with pytest.raises(InputError, match=said):
             wait_until(lambda: lab.executor.poll(lab.executor.now() + 1) is None)
