@@ -111,7 +111,6 @@ class Recipe:
     max_failures: Count = 3
     leave_grace_s: float = key(30.0, path="leave_grace", reader=values.duration)
     save_every_s: float = key(300.0, path="save_every", reader=values.duration)
-    #: None: by the trial's steps and the deadline (``core/silence.py``).
     hang_limit_s: float | None = key(None, path="hang_limit", reader=values.duration)
     target: float | None = None
 

@@ -237,7 +237,7 @@ class Schedule:
         #: Epochs trained on at its last step, without those before the epoch in which it was first stepped.
         self._epochs = self._missed = 0.0
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         return type(self.scheduler)
 

@@ -72,7 +72,7 @@ def test_in_a_container_memory_alone_tells(make_box: MakeBox, pids: str) -> None
     box.clock.advance(2.0)
     (fault,) = devices.faults()
     assert "1.00 GiB more memory in use than when nobody was on it" in fault.reason
-    named = "held by pid 100099 outside this container, 1.00 GiB" in fault.reason
+    named = "pid 100099 outside this container, 1.00 GiB" in fault.reason
     assert named == (pids == "host")
 
 

@@ -61,9 +61,8 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Printed]:
     assert box.processes() == []
 
 
-#: ``gpus`` prints nothing without a GPU (on a scripted driver: ``tests/doctor/test_machine.py``); ``node`` serves;
-#: ``whatif`` takes seconds (``tests/sim/test_whatif.py``).
-ELSEWHERE = {"gpus", "node", "whatif"}
+#: ``gpus`` prints nothing without a GPU (``tests/doctor/test_machine.py``), ``whatif`` takes seconds (``tests/sim``).
+ELSEWHERE = {"gpus", "whatif"}
 
 
 def named() -> Iterator[tuple[list[str], set[str]]]:

@@ -74,7 +74,7 @@ def test_a_policy_that_failed_is_mended_and_the_search_resumed(
     assert {trial["state"] for trial in trials} <= {"completed", "stopped"}
     assert max(trial["step"] for trial in trials) == 6
     mine.write_text("")  # what it becomes later is of no interest to this search
-    assert sandbox.call("export", "--trials").code == 0
+    assert sandbox.gpusched("export", "--trials").code == 0
 
 
 @pytest.mark.slow

@@ -71,6 +71,9 @@ class Broken(Sampler):
     def __init__(self, space):
         raise RuntimeError("no licence")
 
+    def suggest(self, n, seen, random):
+        return {}
+
 class Needy(Sampler):
     def __init__(self, space, *, licence):
         super().__init__(space)
@@ -467,10 +470,9 @@ def test_a_sampler_stays_in_the_space_repeats_and_learns(folder: Path, name: str
 def test_a_failed_trial_counts_as_the_worst_however_far_it_came() -> None:
     """Optuna ranks pruned trials by step: one out of memory at step 100 outranked all that were paused at 40."""
     space = parse_space({"lr": {"uniform": [0, 1]}})
-    bad = [0.8 + 0.01 * n for n in range(10)]
     seen = [
-        Seen(trial=n, hparams={"lr": lr}, state="failed", curve=[(100, 0.99)])
-        for n, lr in enumerate(bad)
+        Seen(trial=n, hparams={"lr": 0.8 + 0.01 * n}, state="failed", curve=[(100, 0.99)])
+        for n in range(10)
     ]
     seen += [
         Seen(trial=n, hparams={"lr": 0.01 * n}, state="paused", curve=[(40, 0.5 + 0.01 * n)])
@@ -480,6 +482,9 @@ def test_a_failed_trial_counts_as_the_worst_however_far_it_came() -> None:
     sampler = samplers.load("tpe")(space)
     answers = [samplers.answer(sampler, {**question, "seed": seed}) for seed in range(8)]
     assert sum(answer["hparams"]["lr"] for answer in answers) / 8 < 0.6
+    few = {"n": 4, "seed": 0, "seen": question["seen"][8:12]}
+    blind = samplers.load("tpe")(space, n_startup_trials=99)
+    assert samplers.answer(sampler, few) != samplers.answer(blind, few)
 
 
 @pytest.mark.integrations
@@ -489,8 +494,7 @@ def test_what_a_person_tried_outside_the_space_ends_no_sampler() -> None:
     space = parse_space({"opt": {"choice": ["sgd", "adam"]}, "lr": {"loguniform": [1e-4, 1.0]}})
     tried = {"opt": "lion", "lr": -1.0}
     new = [{"trial": 0, "hparams": tried, "state": "completed", "curve": [(1, 0.5)]}]
-    made = samplers.make("tpe", space, {})
-    found = samplers.answer(made, {"n": 1, "seed": 0, "seen": new})
+    found = samplers.answer(samplers.make("tpe", space, {}), {"n": 1, "seed": 0, "seen": new})
     assert dict(found["hparams"])["opt"] in ("sgd", "adam")
 
 
