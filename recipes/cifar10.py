@@ -1,8 +1,8 @@
 """CIFAR-10 with ResNet18, 50, 101 or ShuffleNetV2, as in HyperSched (SoCC'19), sections 6.3.1 and 6.3.2.
 
-    gpusched run cifar10.yaml                     # the search
-    python cifar10.py --lr 0.05 --max-steps 30    # one configuration alone
-    torchrun --nproc-per-node 2 cifar10.py        # the same on two GPUs
+    gpusched run cifar10.yaml                                          # the search
+    python cifar10.py --lr 0.05 --max-steps 30                         # one configuration alone
+    torchrun --nproc-per-node 2 cifar10.py --lr 0.05 --max-steps 30    # the same on two GPUs
 
 At 32x32 pixels a GPU trains faster than any data loader can decode, crop and copy. So all images lie on the GPU, and
 selecting a batch, cropping and flipping it is one gather there; the loader hands out the numbers of images alone.

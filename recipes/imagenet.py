@@ -1,7 +1,7 @@
 """ImageNet with ResNet50, as in HyperSched (SoCC'19), section 6.4: a report every 100 updates.
 
-    gpusched run imagenet.yaml                                # the search
-    torchrun --nproc-per-node 8 imagenet.py --data FOLDER     # one configuration alone
+    gpusched run imagenet.yaml                                                 # the search
+    torchrun --nproc-per-node 8 imagenet.py --data FOLDER --max-steps 9000     # one configuration alone
 
 An epoch takes far too long to wait for a decision, so a step is 100 updates, wherever the epoch stands then, and a look
 at 20 validation batches, always the same. A trial that has to leave saves; its next launch, on however many GPUs, goes
