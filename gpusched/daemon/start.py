@@ -84,7 +84,7 @@ def start_daemon(
     options += ["--wish", json.dumps(wish)] if wish else []
     began = provenance.recorded(paths).get("environment", {})
     if say is not None and (names := sorted(began.keys() - os.environ.keys())):
-        say(f"as where the search began, since it is not set here: {', '.join(names)}")
+        say(f"taken over from the start of the search, as it is not set here: {', '.join(names)}")
     with _interrupts_wait() as interrupted:
         process, reading = _spawn(paths, options)
     message: dict[str, Any] = {}
