@@ -183,7 +183,7 @@ def test_a_node_leaves_no_folder_behind_a_shim_that_is_about_to_leave(
     marked = {"GPUSCHED_MARK": mark_of(member.paths.root, 0, 1)}
     with subprocess.Popen(["sleep", str(lives_s)], env={**os.environ, **marked}) as shim:
         # The kernel closes the pipe that Popen waits for before it has put the environment in its place.
-        wait_until(lambda: lives_s < 1 or incarnations_left(member.paths.root), "its mark")
+        wait_until(lambda: shim.poll() == 0 or incarnations_left(member.paths.root), "its mark")
         member.is_over = True
         member.run()
         assert member.paths.root.exists() == (lives_s > 1)

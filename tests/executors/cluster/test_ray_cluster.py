@@ -23,6 +23,7 @@ import pytest
 
 from gpusched.errors import DeviceError
 from gpusched.executors.cluster.bootstrap import RayBootstrap
+from gpusched.folder.files import read_from
 from tests.rig import PATIENCE_S, wait_until
 
 pytestmark = [
@@ -330,7 +331,7 @@ def steps_of(folder: Path) -> dict[str, list[tuple[int, int]]]:
     """Return (incarnation, step) of each trial's reports, in the order of its file."""
     return {
         path.parent.name: [
-            (row["i"], row["k"]) for row in map(json.loads, path.read_text().splitlines())
+            (row["i"], row["k"]) for row in map(json.loads, read_from(path, 0, is_growing=True)[0])
         ]
         for path in folder.glob("runs/*/trials/*/reports.jsonl")
     }
