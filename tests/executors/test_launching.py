@@ -31,6 +31,7 @@ class Bench:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.paths = ExperimentPaths(folder)
+        (folder / "train.py").touch()
         self.setting = Setting(
             paths=self.paths,
             recipe=recipe(folder, script=Path("train.py"), **settings),

@@ -325,3 +325,26 @@ def test_a_launch_whose_folder_cannot_be_made_is_no_fault_of_its_trial(own_lab: 
     ending = the_exit(own_lab.rig.run(trial), trial)
     assert (ending.outcome, ending.unbegun) == ("lost", True)
     assert "could not be launched: [Errno 20] Not a directory" in (ending.error or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [(None, "No such file"), ("def (", "script.py is not Python: line 1")]
+)
+def test_a_script_that_is_being_edited_fails_no_trial(
+    tmp_path: Path, text: str | None, told: str
+) -> None:
+    """Trials that were to continue while an editor, or git, had another file there were over for good."""
+    script = tmp_path / "script.py"
+    if text is not None:
+        script.write_text(text)
+    lab = Lab(tmp_path, script=script)
+    try:
+        lab.executor.execute(Launch(0, 1, lab.rig.devices[:1], {}))
+        ending = the_exit(lab.rig.run(0), 0)
+        assert (ending.outcome, ending.unbegun) == ("lost", True)
+        assert told in (ending.error or "")
+        script.write_text("")
+        lab.executor.execute(Launch(0, 2, lab.rig.devices[:1], {}))
+        assert the_exit(lab.rig.run(0), 0).outcome == "finished"
+    finally:
+        lab.clean()

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from gpusched.protocol import (
     ShimDied,
     from_server,
 )
+from gpusched.recipe.checks import check_script
 from gpusched.recipe.recipe import Recipe
 from gpusched.space.space import command_line
 
@@ -62,13 +64,25 @@ def seed_of(seed: int, trial: int) -> int:
     return int.from_bytes(digest[:4], "big") >> 1
 
 
+@cache
+def _require_python(script: Path, _changed_ns: int) -> None:
+    """Raise InputError if the script does not compile; it is read anew once it has changed, or is not right yet."""
+    for _, problem in check_script(script, script.parent, None):
+        raise InputError(problem)
+
+
 def prepare(setting: Setting, command: Launch, devices: Devices) -> tuple[LaunchSpec, int]:
     """Make folders, ``hparams.json`` and the frame; return the frame and the number of the trial's last report.
 
-    Raises DeviceError for devices that are gone, and OSError; also on a node that was given up since it was asked.
+    Raises DeviceError for devices that are gone, InputError or OSError for a script that is being edited or is gone, so
+    that no trial fails by it, and OSError; also on a node that was given up since it was asked.
     """
     recipe, paths = setting.recipe, setting.paths.trial(command.trial)
     Fence(paths.fence if setting.node else None, command.incarnation).check()
+    script = recipe.cwd / recipe.script
+    changed_ns = script.stat().st_mtime_ns
+    if recipe.python is None:
+        _require_python(script, changed_ns)
     placement = devices.place(command.devices)
     private_folder(paths.logs(command.incarnation))
     own = private_folder(paths.own)
@@ -86,7 +100,7 @@ def prepare(setting: Setting, command: Launch, devices: Devices) -> tuple[Launch
         incarnation=command.incarnation,
         dir=str(paths.root),
         experiment_dir=str(setting.paths.root),
-        script=str(recipe.cwd / recipe.script),
+        script=str(script),
         args=command_line(recipe.args, command.hparams, command.trial, str(own)),
         cwd=str(own if recipe.cwd == Path("private") else recipe.cwd),
         env={
