@@ -112,12 +112,12 @@ class Backing:
 
     def _send(self, report: Report) -> Go:
         """Write and send a report; return the daemon's answer, ``continue`` without a daemon. A plain run prints it."""
-        saver = self.saver
-        if self.channel is None or self._log is None or saver is None:
-            print(shown(report, is_first=not self._training.has_reported), flush=True)
-            most = self._context.settings.max_steps
-            is_over = most is not None and report.step >= most and not self._training.is_looping
-            return "leave" if is_over else "continue"
+        if self.channel is None or self._log is None or (saver := self.saver) is None:
+            if not self._training.has_reported:
+                say("outside a search nothing is saved: save the model yourself")
+            print(shown(report), flush=True)
+            most, is_looping = self._context.settings.max_steps, self._training.is_looping
+            return "leave" if most and report.step >= most and not is_looping else "continue"
         if self._fence is not None and self._fence.wait():
             return "leave"
         self._log.append(report)

@@ -203,13 +203,10 @@ def _number(name: str, value: object) -> Metric:
     return as_metric(float(plain))
 
 
-def shown(report: Report, *, is_first: bool) -> str:
-    """Word a report as a line for people, where no daemon takes it; before the first that nothing is saved."""
-    told = (
-        "gpusched: outside a search nothing is saved: save the model yourself\n" if is_first else ""
-    )
+def shown(report: Report) -> str:
+    """Word a report as a line for people, where no daemon takes it."""
     parts = [
         f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in report.metrics.items()
     ]
-    return told + "  ".join([f"step {report.step}", *parts, f"({report.step_time_s or 0.0:.2f} s)"])
+    return "  ".join([f"step {report.step}", *parts, f"({report.step_time_s or 0.0:.2f} s)"])
