@@ -7,6 +7,7 @@ second one cancels. SIGHUP means nothing: a closed terminal ends nothing.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -251,6 +252,9 @@ class Daemon:
         self._loggers.finish()
         if complaints := [*self._loggers.complaints]:
             print(*complaints, sep="\n", flush=True)
+            view["warnings"] = [*view.get("warnings", ()), *complaints]
+            with contextlib.suppress(OSError):
+                write_durably(self.paths.final_view, json.dumps(view).encode())
         with self.clients.unharmed("the journal's place in the folder"):
             self._home.move_out()
 
