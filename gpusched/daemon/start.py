@@ -164,7 +164,7 @@ def _take_back(process: subprocess.Popen[bytes], paths: ExperimentPaths) -> None
 
 
 def _require_script(script: str | Path, cure: str) -> None:
-    """Raise InputError where the script is missing: every trial that is to continue would fail, and be over."""
+    """Raise InputError where the script is missing: every trial would wait for it."""
     if not Path(script).is_file():
         raise InputError(f"the script {script} is not there any more: {cure}, and do this again")
 
