@@ -158,13 +158,6 @@ def test_repeating_old_steps_is_no_progress() -> None:
 # ---------------------------------------------------------------- failures
 
 
-def test_a_failure_frees_its_atoms_for_others() -> None:
-    script = stages.running().wants(Start(1)).exited(0, "failed", error="CUDA out of memory")
-    script.expect(ConfirmRelease(("d0",)), launch(1, 1, "d1"))
-    assert script.trial(0).error == "CUDA out of memory"
-    script.wants(Start(1)).released("d0").expect(launch(2, 1, "d0"))
-
-
 def test_the_first_failures_before_any_report_end_the_experiment() -> None:
     script = Script(devices=1, max_failures=2).wants(Start(1), Start(1), Start(1)).start().drop()
     script.exited(0, "failed", error="no such file").expect(ConfirmRelease(("d0",)))

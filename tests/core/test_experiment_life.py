@@ -32,13 +32,6 @@ def test_the_beginning_sets_the_deadline_and_fills_every_atom() -> None:
     assert script.state.atoms_free == 0
 
 
-def test_a_watched_experiment_sets_that_timer_too() -> None:
-    script = Script(watch=True, deadline_s=60.0).wait(0.5).start()
-    script.expect(
-        SetTimer("deadline", 60.0), SetTimer("watch", 10.5), Finish("nothing left to run")
-    )
-
-
 def test_a_start_that_does_not_fit_is_dropped() -> None:
     script = Script(devices=2).wants(Start(1), Start(2)).start()
     script.expect(SetTimer("deadline", 1000.0), launch(0, 1, "d0"))
@@ -136,12 +129,9 @@ def test_a_report_on_the_way_out_is_not_judged() -> None:
     script.policy.on_next_report.clear()
 
 
-def test_a_resize_to_the_size_it_has_is_dropped() -> None:
-    stages.running().decides(Resize(0, 1)).report(0, 0.4).expect_nothing()
-
-
-def test_a_resize_into_atoms_that_are_not_free_is_dropped() -> None:
-    script = stages.running().decides(Resize(0, 3)).report(0, 0.4).expect_nothing()
+@pytest.mark.parametrize("atoms", [1, 3], ids=["the size it has", "more than are free"])
+def test_a_resize_that_cannot_be_is_dropped(atoms: int) -> None:
+    script = stages.running().decides(Resize(0, atoms)).report(0, 0.4).expect_nothing()
     assert script.trial(0).state is S.RUNNING
 
 
@@ -218,12 +208,6 @@ def test_a_policy_is_woken_when_it_asked_to_be() -> None:
 
 
 # ---------------------------------------------------------------- the end
-
-
-def test_when_nothing_is_left_to_run_it_is_over() -> None:
-    script = stages.completing(max_trials=1).exited(0).expect(ConfirmRelease(("d0",)))
-    script.released("d0").expect(Finish("nothing left to run"))
-    assert script.experiment.state.finished
 
 
 def test_an_experiment_without_configurations_is_over_at_once() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
+from gpusched.core.commands import Command, ConfirmRelease, Kill, Launch, Save, Yield
 from gpusched.core.decisions import NO_STEP_FITS, Pause, Resume, Start, Stop
 from gpusched.core.events import LimitsMoved, TimerFired, UserAsked, Verb
 from gpusched.core.trial import TrialState
@@ -181,14 +181,6 @@ def test_a_change_of_mind_keeps_what_the_worker_was_told_about_saving() -> None:
 # ---------------------------------------------------------------- the end
 
 
-def test_stopping_keeps_the_best_model() -> None:
-    script = stages.running().report(0, 0.9).drop().asked("stop")
-    script.expect(Yield(0, 1, save=True), SetTimer("last call", script.now + 3.6))
-    script.exited(0, "yielded", saved=2)
-    best = KeepBest(0, 2, 0.9, 1)
-    script.expect(best, ConfirmRelease(("d0",)), Finish("stopped by the user"))
-
-
 @pytest.mark.parametrize(
     ("rules", "patience_s"),
     [
@@ -284,12 +276,6 @@ def test_nothing_is_launched_while_it_stops() -> None:
     script.exited(0).expect(ConfirmRelease(("d0",)), Finish("stopped by the user"))
 
 
-def test_a_trial_that_is_done_completes_even_while_it_stops() -> None:
-    script = stages.running().asked("stop").drop().exited(0, "finished")
-    script.expect(ConfirmRelease(("d0",)), Finish("stopped by the user"))
-    assert script.trial(0).state is S.COMPLETED
-
-
 def test_unknown_timers_and_early_ones_do_no_harm() -> None:
     stages.running().timer("tea").expect_nothing().timer("last call").expect_nothing()
 
@@ -299,12 +285,6 @@ def test_a_moved_deadline_is_not_before_now(to_s: float, then_s: float) -> None:
     script = Script().wants(Start(1)).start().drop().wait(7.0)
     script.feed(LimitsMoved(at=script.now, deadline_s=to_s)).expect(SetTimer("deadline", then_s))
     assert script.state.time_left_s == then_s - 7.0
-
-
-def test_the_deadline_of_what_is_ending_stays() -> None:
-    script = Script().wants(Start(1)).start().drop().asked("stop").drop()
-    script.feed(LimitsMoved(at=0.0, deadline_s=9.0)).expect_nothing()
-    assert script.state.rules.deadline_s == 1000.0
 
 
 # ---------------------------------------------------------------- configurations that a person asks for

@@ -204,8 +204,9 @@ def test_limits_may_be_changed_before_the_end_too() -> None:
     script.expect(SetTimer("deadline", 2000.0))
     assert (script.state.rules.target, script.state.rules.max_trials) == (0.7, 5)
     assert script.trial(0).state is S.RUNNING
-    script.asked("stop").drop().reopened().expect_nothing()
+    script.asked("stop").drop().reopened(3000.0).expect_nothing()
     assert script.state.stopping == "stopped by the user", "its trials are leaving still"
+    assert script.state.rules.deadline_s == 2000.0
 
 
 def test_events_for_a_daemon_between_two_lives_are_passed_over() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.core.speed import PRIOR_SERIAL_FRACTION, RunningMedian, Speed, table
+from gpusched.core.speed import RunningMedian, Speed, table
 
 finite = st.floats(0, 1e6, allow_nan=False)
 
@@ -68,12 +68,6 @@ def test_a_single_wild_measurement_does_not_move_the_median_far() -> None:
     before = speed.s(8)
     speed.saw_resize(1, 1.0, 8, 50.0)  # a cold cache, say
     assert speed.s(8) == pytest.approx(before, rel=0.1)
-
-
-def test_the_prior_is_in_the_middle_of_hypersched_table_3() -> None:
-    expected = pytest.approx(1 / amdahl(PRIOR_SERIAL_FRACTION, 8))
-    assert Speed("auto").s(8) == expected
-    assert 5.40 < Speed("auto").s(8) < 6.67
 
 
 def test_two_resizes_teach_that_more_atoms_are_slower() -> None:

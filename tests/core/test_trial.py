@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpusched.core.trial import TRANSITIONS, InvalidTransition, TrialRecord, TrialState
+from gpusched.core.trial import InvalidTransition, TrialRecord, TrialState
 from gpusched.protocol import Report
 
 S = TrialState
-FINAL = {S.COMPLETED, S.STOPPED, S.FAILED}
-
-
-def test_the_only_way_out_of_a_final_state_is_a_search_that_goes_on() -> None:
-    assert {state for state in S if TRANSITIONS[state] <= {S.PAUSED}} == FINAL
-    assert {state for state in S if state.is_final} == FINAL
-    assert {state for state in S if state.is_live} == {S.STARTING, S.RUNNING, S.YIELDING}
 
 
 def test_an_illegal_transition_tells_the_story_of_the_trial() -> None:
