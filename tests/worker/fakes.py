@@ -25,12 +25,16 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
-from gpusched.protocol import Answer, Report, Saved, encode, from_rank, from_stranger
+from gpusched.protocol import Answer, Remark, Report, Saved, encode, from_rank, from_stranger
 from gpusched.worker import endings, start
 from tests.rig import PATIENCE_S, wait_until
 
 Reply = Callable[[Report], "str | bytes | None"]
 _FORK = multiprocessing.get_context("fork")
+
+
+def of_torchrun(rank: int, world_size: int) -> dict[str, str]:
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
 
 
 @dataclass
@@ -71,9 +75,7 @@ class Bench:
             "GPUSCHED_TRIAL_DIR": str(self.paths.own),
             "GPUSCHED_INCARNATION": str(incarnation),
             "GPUSCHED_DEVICE": "cpu",
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(world_size),
+            **of_torchrun(rank, world_size),
         }
 
     def reports(self) -> list[dict[str, Any]]:
@@ -202,11 +204,7 @@ def run_ranks(
         port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         port.bind(("127.0.0.1", 0))
         for rank in range(world_size):
-            environment = {
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(world_size),
-            }
+            environment = of_torchrun(rank, world_size)
             if bench is not None:
                 environment = bench.environment(incarnation, rank, world_size)
             environment |= {
@@ -233,6 +231,20 @@ def values(ended: list[Ended]) -> list[Any]:
     for rank in ended:
         assert not rank.error, rank.error
     return [rank.value for rank in ended]
+
+
+def remarks(
+    bench: Bench,
+    body: Callable[..., Any],
+    *arguments: Any,
+    ranks: int = 1,
+    answer: Reply = lambda report: "continue",
+) -> list[str]:
+    """Return what the search is told of the script by a first launch in which no rank fails."""
+    with daemon(bench, answer) as fake:
+        values(run_ranks(body, ranks, bench, arguments=arguments))
+        fake.wait_for_silence()
+    return [frame.text for frame in fake.of_kind(Remark)]
 
 
 END = 10**6

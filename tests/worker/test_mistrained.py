@@ -21,10 +21,12 @@ from tests.worker.fakes import (
     at_step,
     daemon,
     if_it_leaves,
+    remarks,
     run_ranks,
     through,
     values,
 )
+from tests.worker.models import descend, linear, weights_of
 
 
 def train(how: str, steps: int = 3) -> float:
@@ -43,9 +45,7 @@ def train(how: str, steps: int = 3) -> float:
     trial.track(model=model, opt=optimizer, **({} if how == "apart" else {"sched": scheduler}))
     for _ in range(trial.step, steps):
         for _ in range(4):
-            optimizer.zero_grad()
-            model(torch.randn(1, 3)).sum().backward()
-            optimizer.step()
+            descend(optimizer, model(torch.randn(1, 3)).sum())
             if how not in ("epochs", "apart"):
                 scheduler.step()
         if how == "epochs":
@@ -68,9 +68,7 @@ def test_rates_that_stay_as_they_are_on_several_ranks_are_told(
     bench: Bench, settings: dict[str, Any]
 ) -> None:
     bench.prepare(**settings)
-    with daemon(bench) as fake:
-        values(run_ranks(train, 2, bench, arguments=("ddp",)))
-        said = [frame.text for frame in fake.of_kind(Remark)]
+    said = remarks(bench, train, "ddp", ranks=2)
     told = ["nothing here scales the learning rate of SGD" in text for text in said]
     assert told.count(True) == (not settings), said
 
@@ -138,8 +136,7 @@ def drifting(eps: float) -> None:
     model = trial.wrap(nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for epoch in trial.steps(9, model=model, opt=optimizer):
-        model(torch.randn(2, 4)).sum().backward()
-        optimizer.step()
+        descend(optimizer, model(torch.randn(2, 4)).sum())
         if epoch == 4 and trial.rank == 1:
             with torch.no_grad():
                 next(model.parameters()).mul_(1 + eps)
@@ -158,14 +155,12 @@ def test_ranks_that_part_late_and_by_a_little_are_found(
 def every_second_epoch(says: bool, reports_all: bool = False) -> list[int]:
     """A model's accuracy on the training data is no training."""
     trial = gpusched.init()
-    model = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = linear()
     loader = trial.loader(numbers(4), batch_size=2)
     done = []
     for epoch in range(trial.track(model=model, opt=optimizer), 6):
         for (x,) in loader:
-            model(x).sum().backward()
-            optimizer.step()
+            descend(optimizer, model(x).sum())
         done.append(epoch)
         for (x,) in loader:
             model(x)
@@ -181,9 +176,7 @@ def test_a_loop_that_reports_every_second_epoch_says_so_or_is_told_of(bench: Ben
         assert not fake.of_kind(Remark)
     for name, arguments, told in (("other", (False,), 1), ("right", (False, True), 0)):
         one = bench.beside(name)
-        with daemon(one, at_step(**{"yield": 2})) as fake:
-            values(run_ranks(every_second_epoch, 1, one, 1, arguments))
-        said = [frame.text for frame in fake.of_kind(Remark)]
+        said = remarks(one, every_second_epoch, *arguments, answer=at_step(**{"yield": 2}))
         assert ["trial.report(step=epoch + 1, ...)" in text for text in said] == [True] * told
         (second,) = run_ranks(every_second_epoch, 1, one, 2, arguments)
         assert not second.error, "two passes for a report may be right"
@@ -197,8 +190,7 @@ def unfreezing(how: str) -> None:
     for epoch in trial.steps(4, model=model, opt=optimizer):
         if epoch == 1 or (how == "right" and epoch > 1):
             model[0].requires_grad_()
-        model(torch.ones(1, 1)).sum().backward()
-        optimizer.step()
+        descend(optimizer, model(torch.ones(1, 1)).sum())
         trial.report(accuracy=1)
 
 
@@ -217,9 +209,7 @@ def by_a_metric(how: str) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
     for _ in trial.steps(6, model=model, opt=optimizer, plateau=plateau):
-        optimizer.zero_grad()
-        model(torch.randn(1, 1)).sum().backward()
-        optimizer.step()
+        descend(optimizer, model(torch.randn(1, 1)).sum())
         loss = float(trial.step if trial.rank else -trial.step)
         plateau.step(loss if how == "each its own" else trial.mean(loss, 1))
         trial.report(accuracy=1)
@@ -234,16 +224,14 @@ def test_ranks_whose_rates_go_by_metrics_of_their_own_are_refused(bench: Bench, 
 def stepping(where: str, epochs: int = 6) -> None:
     """A schedule by epoch that is stepped before the report, after it, or at the top of the loop."""
     trial = gpusched.init()
-    model = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = linear()
     schedule: Any = StepLR(optimizer, 1)
     if where == "prepared, after":
         schedule = trial.prepare(schedule)
     for epoch in range(trial.track(model=model, opt=optimizer, sched=schedule), epochs):
         if where == "top" and epoch:
             schedule.step()
-        model(torch.ones(1, 1)).sum().backward()
-        optimizer.step()
+        descend(optimizer, model(torch.ones(1, 1)).sum())
         if where == "before":
             schedule.step()
         trial.report(accuracy=1)
@@ -256,22 +244,18 @@ def test_a_schedule_that_loses_a_step_a_launch_is_told_and_refused_at_the_resume
     bench: Bench, where: str
 ) -> None:
     told = "sched=...): this StepLR is stepped after trial.report"
-    with daemon(bench, at_step(**{"yield": 3})) as fake:
-        (first,) = run_ranks(stepping, 1, bench, 1, (where,))
-    assert not first.error
-    assert [told in frame.text for frame in fake.of_kind(Remark)] == [True] * (where != "before")
+    said = remarks(bench, stepping, where, answer=at_step(**{"yield": 3}))
+    assert [told in text for text in said] == [True] * (where != "before")
     (second,) = run_ranks(stepping, 1, bench, 2, (where,))
     assert (told in second.error) == where.endswith("after"), second.error
 
 
 def reporting(how: str) -> None:
     trial = gpusched.init()
-    model = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = linear()
 
     def step() -> None:
-        model(torch.ones(1, 1)).sum().backward()
-        optimizer.step()
+        descend(optimizer, model(torch.ones(1, 1)).sum())
 
     for _ in trial.steps(4, model=model, opt=optimizer):
         for _ in range(4 if how == "within" else 1):
@@ -297,9 +281,7 @@ def reporting(how: str) -> None:
 def test_a_loop_that_keeps_a_trial_from_saving_what_it_reported_is_told(
     bench: Bench, how: str, told: str
 ) -> None:
-    with daemon(bench, at_step(**{"save": 1, "yield": 2})) as fake:
-        values(run_ranks(reporting, 1, bench, 1, (how,)))
-    said = [frame.text for frame in fake.of_kind(Remark)]
+    said = remarks(bench, reporting, how, answer=at_step(**{"save": 1, "yield": 2}))
     assert [told in text for text in said] == ([True] if told else []), said
 
 
@@ -314,9 +296,7 @@ def deaf(reads: bool) -> None:
 @pytest.mark.parametrize("how", ["reads", "is passed", "neither"])
 def test_hyperparameters_that_no_script_reads_are_told(bench: Bench, how: str) -> None:
     bench.prepare({"opt": {"lr": 0.1}}, passed=["opt.lr"] if how == "is passed" else [])
-    with daemon(bench) as fake:
-        values(run_ranks(deaf, 1, bench, 1, (how == "reads",)))
-    said = [frame.text for frame in fake.of_kind(Remark)]
+    said = remarks(bench, deaf, how == "reads")
     assert ["has not read opt.lr" in text for text in said] == [True] * (how == "neither")
 
 
@@ -412,9 +392,7 @@ def chained(kind: str) -> list[float]:
                 loss.backward()
                 for optimizer in optimizers:
                     optimizer.step()
-    return torch.cat(
-        [p.flatten() for part in (encoder, head, other) for p in part.parameters()]
-    ).tolist()
+    return weights_of(encoder, head, other)
 
 
 @pytest.mark.parametrize("kind", ["encoder and head", "GAN"])
@@ -431,8 +409,7 @@ def test_uneven_batches_of_chained_models_train_as_one_process_does(
 def accumulating(every: int) -> tuple[list[list[float]], int]:
     """Micro-batches of one sample, of which ``every`` make a step; the samples of each step, and reports in between."""
     trial = gpusched.init()
-    model = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = linear()
     loader = trial.loader(numbers(12), batch_size=1)
     trial.track(model=model, opt=optimizer)
     taken: list[list[float]] = []
@@ -461,8 +438,7 @@ def evaluating_first(counts: bool, until: int = 6) -> list[int]:
     ``counts``: it says where it stands, and reports a baseline as each launch begins.
     """
     trial = gpusched.init()
-    model = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = linear()
     trial.track(model=model, opt=optimizer)
     if counts:
         trial.report(step=0, accuracy=0)
@@ -490,14 +466,12 @@ def test_a_loop_that_evaluates_before_it_trains_is_told_where_it_does_not(bench:
 def filling_a_buffer(until: int = 8) -> list[int]:
     """As DQN: each launch trains from its third episode on. The episodes trained on."""
     trial = gpusched.init()
-    model = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = linear()
     buffer, trained = [], []
     for episode in range(trial.track(model=model, opt=optimizer), until):
         buffer.append(episode)
         if len(buffer) > 2:
-            model(torch.ones(1, 1)).sum().backward()
-            optimizer.step()
+            descend(optimizer, model(torch.ones(1, 1)).sum())
             trained.append(episode)
         trial.report(accuracy=0)
     return trained
@@ -511,8 +485,7 @@ def test_a_loop_that_fills_a_buffer_before_it_trains_is_right(bench: Bench) -> N
 def made_later(how: str, epochs: int = 6) -> list[float]:
     """The rates of the epochs, by a schedule that is made once its optimizer is put back, or set by the loop."""
     trial = gpusched.init()
-    model = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = linear()
     trial.track(model=model, opt=optimizer)
     schedule: Any = LambdaLR(optimizer, lambda epoch: 0.5**epoch)
     if how == "counted":

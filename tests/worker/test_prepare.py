@@ -16,7 +16,18 @@ from torch.utils.data import DataLoader, TensorDataset
 import gpusched
 from gpusched.protocol import Remark
 from gpusched.worker.data import BatchWeight
-from tests.worker.fakes import END, Bench, at_step, daemon, run_rank, run_ranks, through, values
+from tests.worker.fakes import (
+    END,
+    Bench,
+    at_step,
+    daemon,
+    remarks,
+    run_rank,
+    run_ranks,
+    through,
+    values,
+)
+from tests.worker.models import descend, linear
 
 
 def regression(length: int) -> TensorDataset:
@@ -27,8 +38,7 @@ def regression(length: int) -> TensorDataset:
 def as_the_tutorial(how: str) -> None:
     """One loop for both phases, as in torch's tutorial on transfer learning: it says in the loop what it records."""
     trial = gpusched.init()
-    model: Any = nn.Linear(3, 1).double()
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = linear(3, torch.float64)
     loaders = [DataLoader(regression(n), batch_size=4, shuffle=True) for n in (24, 12)]
     model, optimizer, *loaders = trial.prepare(model, optimizer, *loaders)
     for _ in trial.steps(4, model=model, opt=optimizer):
@@ -40,9 +50,7 @@ def as_the_tutorial(how: str) -> None:
                     with torch.set_grad_enabled(phase == "train"):
                         loss = nn.functional.mse_loss(model(x), y)
                     if phase == "train":
-                        optimizer.zero_grad()
-                        loss.backward()
-                        optimizer.step()
+                        descend(optimizer, loss)
                     total += loss.item()
         trial.report(accuracy=total)
 
@@ -53,9 +61,7 @@ def test_a_loader_that_shuffles_and_is_evaluated_on_is_told_and_refused_on_sever
 ) -> None:
     """Of a share of the samples a loss is a share: a trial that grew would have won."""
     told = "which each rank has a share, and the script evaluates on it"
-    with daemon(bench, at_step(**{"yield": 2})) as fake:
-        values(run_ranks(as_the_tutorial, 1, bench, 1, (how,)))
-        said = [each.text for each in fake.of_kind(Remark)]
+    said = remarks(bench, as_the_tutorial, how, answer=at_step(**{"yield": 2}))
     assert [told in text for text in said] == [True] * (how == "tutorial"), said
     for rank in run_ranks(as_the_tutorial, 2, bench, 2, (how,)):
         assert (told in rank.error) == (how == "tutorial"), rank.error
@@ -65,16 +71,13 @@ def as_with_accelerate(shuffles: bool, epochs: int = 4) -> None:
     """A script for one rank, with the line that fits it to any number; a loss divided by all samples."""
     trial = gpusched.init()
     torch.manual_seed(0)
-    model: Any = nn.Linear(3, 1).double()
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = linear(3, torch.float64)
     train: Any = DataLoader(regression(24), batch_size=8, shuffle=True)
     val: Any = DataLoader(regression(10), batch_size=4, shuffle=shuffles)
     model, optimizer, train, val = trial.prepare(model, optimizer, train, val)
     for _ in trial.steps(epochs, model=model, opt=optimizer):
         for x, y in train:
-            optimizer.zero_grad()
-            nn.functional.mse_loss(model(x), y).backward()
-            optimizer.step()
+            descend(optimizer, nn.functional.mse_loss(model(x), y))
         total = 0.0
         with torch.no_grad():
             for x, y in val:
@@ -109,9 +112,8 @@ def share_alone(how: str) -> None:
 
 @pytest.mark.parametrize(("how", "is_told"), [("share", True), ("whole", False), ("rank 0", False)])
 def test_a_metric_of_a_rank_s_share_is_told_once(bench: Bench, how: str, is_told: bool) -> None:
-    with daemon(bench) as fake:
-        values(run_ranks(share_alone, 2, bench, arguments=(how,)))
-        told = [each.text for each in fake.of_kind(Remark) if "trial.mean(" in each.text]
+    said = remarks(bench, share_alone, how, ranks=2)
+    told = [text for text in said if "trial.mean(" in text]
     assert [
         "the ranks report accuracy 0.5 and 0.6, of which rank 0's counts" in t for t in told
     ] == ([True] * is_told)
@@ -120,8 +122,7 @@ def test_a_metric_of_a_rank_s_share_is_told_once(bench: Bench, how: str, is_told
 def schedule_forgotten(how: str, epochs: int = 6) -> list[float]:
     """A schedule by epoch that ``trial.steps`` is not given; the rates that the epochs had."""
     trial = gpusched.init()
-    model: Any = nn.Linear(3, 1).double()
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = linear(3, torch.float64)
     schedule: Any = CosineAnnealingLR(optimizer, T_max=epochs)
     model, optimizer = trial.prepare(model, optimizer)
     if how == "prepared":
@@ -145,9 +146,7 @@ def test_a_schedule_that_is_not_tracked_goes_on_if_prepared_and_is_told_if_not(
     bench: Bench, how: str, is_told: bool
 ) -> None:
     ((whole,),) = through(bench.beside("whole"), schedule_forgotten, [(1, END)], how)
-    with daemon(bench, at_step(**{"yield": 3})) as fake:
-        run_ranks(schedule_forgotten, 1, bench, arguments=(how,))
-        told = [each.text for each in fake.of_kind(Remark)]
+    told = remarks(bench, schedule_forgotten, how, answer=at_step(**{"yield": 3}))
     assert ["a scheduler has set the learning rates" in text for text in told] == [True] * is_told
     with daemon(bench):
         (rates,) = values(run_ranks(schedule_forgotten, 1, bench, 2, (how,)))
@@ -196,9 +195,7 @@ def wrongly(how: str) -> None:
         model = nn.parallel.DistributedDataParallel(model)
     trial.track(model=model, opt=optimizer)
     for x, y in data:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), y).backward()
-        optimizer.step()
+        descend(optimizer, nn.functional.mse_loss(model(x), y))
     trial.report(accuracy=0)
 
 
@@ -224,14 +221,11 @@ def test_ranks_that_read_the_same_samples_are_refused_at_the_first_report(
 def without_a_loader() -> None:
     """Training on batches that the script draws, as nanoGPT does, and a prepared loader for evaluation alone."""
     trial = gpusched.init()
-    model: Any = nn.Linear(3, 1).double()
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.01)
+    model, optimizer = linear(3, torch.float64, lr=0.01)
     held_out: Any = DataLoader(regression(12), batch_size=4, shuffle=True)
     model, optimizer, held_out = trial.prepare(model, optimizer, held_out)
     for _ in trial.steps(2, model=model, opt=optimizer):
-        optimizer.zero_grad()
-        model(torch.randn(4, 3).double()).square().mean().backward()
-        optimizer.step()
+        descend(optimizer, model(torch.randn(4, 3).double()).square().mean())
         with torch.no_grad():
             losses = [nn.functional.mse_loss(model(x), y).item() for x, y in held_out]
         trial.report(accuracy=sum(losses))
@@ -254,8 +248,7 @@ def test_gradients_that_overflow_are_not_taken_for_those_of_the_same_samples() -
 def divided(kind: str) -> list[float]:
     """Loss over an epoch, divided by a length that was read before training."""
     trial = gpusched.init()
-    model: Any = nn.Linear(3, 1).double()
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = linear(3, torch.float64)
     batch = trial.local_batch(8) if "local" in kind else 8
     loader: Any = DataLoader(regression(48), batch_size=batch, shuffle=True)
     model, optimizer, loader = trial.prepare(model, optimizer, loader)
@@ -303,8 +296,7 @@ class ByUpdates:
 def scheduled(kind: str, epochs: int = 4) -> list[tuple[float, float]]:
     """Epochs trained on and the rate after each step of the schedule, whose lengths are the script's own."""
     trial = gpusched.init()
-    model: Any = nn.Linear(3, 1).double()
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = linear(3, torch.float64)
     loader: Any = DataLoader(regression(48), batch_size=4, shuffle=True)
     if kind == "validation first":
         trial.prepare(DataLoader(regression(12), batch_size=4, shuffle=True))
@@ -399,17 +391,14 @@ def test_a_schedule_with_numbers_of_the_ranks_is_refused_on_another_number(
 def prepared_anew() -> int:
     """How many of the data sets are still there, of a loop that makes one in each epoch, as PPO does."""
     trial = gpusched.init()
-    model: Any = nn.Linear(3, 1).double()
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = linear(3, torch.float64)
     model, optimizer = trial.prepare(model, optimizer)
     made = []
     for _ in trial.steps(5, model=model, opt=optimizer):
         data = regression(8)
         made.append(weakref.ref(data))
         for x, y in trial.prepare(DataLoader(data, batch_size=4, shuffle=True)):
-            optimizer.zero_grad()
-            nn.functional.mse_loss(model(x), y).backward()
-            optimizer.step()
+            descend(optimizer, nn.functional.mse_loss(model(x), y))
         trial.report(accuracy=0)
     gc.collect()
     return sum(each() is not None for each in made)

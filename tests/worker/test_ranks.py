@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gpusched
 from gpusched.protocol import RankHello, Report
-from gpusched.worker import endings, start
+from gpusched.worker import endings
 from tests.worker.fakes import (
     END,
     Bench,
@@ -29,6 +29,7 @@ from tests.worker.fakes import (
     through,
     values,
 )
+from tests.worker.models import descend, weights_of
 
 
 def digits(length: int = 23) -> TensorDataset:
@@ -71,8 +72,7 @@ def train(
                 if inside and not is_last:
                     trial.report(accuracy=0.0)
         trial.report(accuracy=0.0)
-    both = [*model.parameters(), *average.parameters()]
-    return torch.cat([p.detach().flatten() for p in both]).tolist()
+    return weights_of(model, average)
 
 
 def resized(bench: Bench, plan: list[tuple[int, int]], **options: Any) -> list[float]:
@@ -137,11 +137,9 @@ def three_lines(how: str) -> tuple[list[float], Any]:
     trial.scale_lr(optimizer)  # where prepare has done so, no more
     for _ in trial.steps(4, model=model, opt=optimizer):
         for x, y in loader:
-            optimizer.zero_grad()
-            nn.functional.mse_loss(model(x), y).backward()
-            optimizer.step()
+            descend(optimizer, nn.functional.mse_loss(model(x), y))
         trial.report(accuracy=0.0)
-    return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist(), type(model)
+    return weights_of(model), type(model)
 
 
 def test_prepare_is_wrap_loader_and_scale_lr_in_one_line(bench: Bench) -> None:
@@ -173,13 +171,10 @@ def test_a_batch_per_atom_is_the_mean_over_its_samples(
         loader = trial.loader(digits(), batch_size=12)
         for _ in range(3):
             for x, y in loader:
-                nn.functional.mse_loss(model(x), y).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                descend(optimizer, nn.functional.mse_loss(model(x), y))
                 schedule.step()
                 average.update_parameters(model)
-        both = [*model.parameters(), *average.parameters()]
-        return torch.cat([p.detach().flatten() for p in both]).tolist()
+        return weights_of(model, average)
 
     ((expected,),) = through(bench.beside("hand"), by_hand, [(1, END)])
     assert weights == pytest.approx(expected, abs=1e-9, rel=1e-9)
@@ -203,8 +198,7 @@ def test_the_effective_rate_over_resizes_1_2_4_2(
         trial.track(model=model, opt=optimizer)
         for _ in trial.steps(limit=6):
             for x, _y in loader:
-                model(x).sum().backward()
-                optimizer.step()
+                descend(optimizer, model(x).sum())
             trial.report(accuracy=0)
         return used
 
@@ -371,9 +365,7 @@ def unused(steps: int = 4) -> str:
     try:
         for _ in trial.steps(steps, model=model, opt=optimizer):
             for _ in range(2):
-                optimizer.zero_grad()
-                model(torch.rand(1, 1)).sum().backward()
-                optimizer.step()
+                descend(optimizer, model(torch.rand(1, 1)).sum())
             trial.report(accuracy=0)
     except RuntimeError as error:
         return endings.headline(error, __file__)
@@ -433,9 +425,7 @@ def test_a_plain_torchrun_script_that_wraps_ddp_itself(bench: Bench, own: str) -
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         trial.track(model=model, opt=optimizer)
         for _ in range(trial.step, 4):
-            optimizer.zero_grad()
-            model(torch.ones(1, 2) * (1 + trial.rank)).sum().backward()
-            optimizer.step()
+            descend(optimizer, model(torch.ones(1, 2) * (1 + trial.rank)).sum())
             trial.report(accuracy=0)
         return model.module.weight.flatten().tolist()
 
@@ -443,18 +433,3 @@ def test_a_plain_torchrun_script_that_wraps_ddp_itself(bench: Bench, own: str) -
     left, ended = through(bench, script, [(2, 2), (2, END)])
     assert left == [None, None]
     assert ended == [pytest.approx(weights) for weights in whole]
-
-
-def test_under_plain_torchrun_nothing_is_saved_and_rank_0_prints(tmp_path: Any) -> None:
-    def script() -> list[Any]:
-        trial = start.start()
-        model = trial.wrap(nn.Linear(2, 1))
-        trial.track(model=model)
-        told = []
-        for step in trial.steps(limit=2):
-            trial.report(accuracy=step)
-            told.append(trial.step)
-        return [type(model).__name__, told, dict(trial.hparams)]
-
-    expected = ["OpenDDP", [1, 2], {}]
-    assert values(run_ranks(script, 2)) == [expected, expected]

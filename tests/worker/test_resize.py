@@ -15,6 +15,7 @@ from torch.utils.data import IterableDataset
 import gpusched
 from gpusched.worker.learning_rate import AUTO_POWER, Clock, Ramp, RateScaler, power_for
 from tests.worker.fakes import Bench, at_step, daemon, run_ranks, values
+from tests.worker.models import descend
 
 STEPS_PER_EPOCH = 10
 
@@ -222,9 +223,7 @@ def reporting_iterations(until: int, data: str) -> list[float]:
     trial.track(model=model, opt=optimizer)
     for iteration in range(trial.step, until):
         x = next(batches) if batches else torch.full((1, 1), float(trial.rank + iteration))
-        optimizer.zero_grad()
-        (1e-6 * model(x)).sum().backward()
-        optimizer.step()
+        descend(optimizer, (1e-6 * model(x)).sum())
         if (iteration + 1) % 20 == 0:
             trial.report(step=iteration + 1, accuracy=0)
     return seen

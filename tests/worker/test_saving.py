@@ -44,29 +44,6 @@ def make(
     return Saver(Group(0, 1), folder, Listens(folder, heard), 0, capture)
 
 
-def test_a_save_behind_holds_the_state_of_its_step_and_waits_for_no_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = threading.Event()
-    sync = os.fsync
-
-    def slow(descriptor: int) -> None:
-        assert disk.wait(PATIENCE_S)
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", slow)
-    weights = torch.full((1000,), 1.0)
-    saver = make(tmp_path, weights)
-    saver.save_behind((1, 1))
-    weights.fill_(2.0)
-    assert saver.saved_step is None
-    disk.set()
-    assert saver.settle()
-    assert saver.saved_step == 1
-    found = saver.newest()
-    assert torch.equal(found.load("state.pt")["weights"], torch.full((1000,), 1.0))
-
-
 def test_the_next_save_waits_for_the_one_before_it(tmp_path: Path) -> None:
     told: list[int] = []
     weights = torch.zeros(100_000)

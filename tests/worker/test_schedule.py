@@ -30,6 +30,7 @@ from tests.worker.fakes import (
     through,
     values,
 )
+from tests.worker.models import linear
 
 EPOCHS = 6
 STEPS = 11  # of an epoch of 21 samples in batches of 2
@@ -56,8 +57,7 @@ def course(kind: str) -> list[float]:
 def train(kind: str, path: Path) -> None:
     """Write base steps and rate after each step."""
     trial = gpusched.init()
-    model = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = linear()
     data = TensorDataset(torch.ones(21, 1))
     steps = trial.steps_per_epoch(DataLoader(data, batch_size=2))
     inner = build(kind, optimizer, EPOCHS * steps)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +23,8 @@ from tests.worker.fakes import (
     through,
     values,
 )
+from tests.worker.models import descend
+from tests.worker.test_interpreter import python
 
 
 def library(asks: str, limit: int = 6) -> tuple[int, list[int]]:
@@ -148,8 +148,7 @@ def test_clock_and_generators_are_restored_for_a_script_that_saves_files_alone(
         rates: list[float] = []
         optimizer.register_step_pre_hook(lambda o, *_: rates.append(o.param_groups[0]["lr"]))
         for _ in range(trial.step, 6):
-            model(torch.rand(2, 1)).sum().backward()
-            optimizer.step()
+            descend(optimizer, model(torch.rand(2, 1)).sum())
             seen.append((rates[-1], float(torch.rand(1))))
             trial.report(accuracy=0)
             if_it_leaves(lambda: seen)
@@ -205,9 +204,8 @@ if __name__ == "__main__":
 def as_rank(bench: Bench, text: str) -> subprocess.CompletedProcess[str]:
     script = bench.root / "script.py"
     script.write_text(text)
-    environment = {**os.environ, **bench.environment(), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "gpusched.runtime.rank", script]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+    words = ("-m", "gpusched.runtime.rank", script)
+    return python(*words, OMP_NUM_THREADS="1", **bench.environment())
 
 
 @pytest.mark.slow
@@ -240,10 +238,8 @@ def test_max_steps_ends_a_plain_loop_of_the_scripts_own(tmp_path: Path) -> None:
     script.write_text(
         "import gpusched\ntrial = gpusched.init()\nfor step in range(9):\n    trial.report(loss=step)\n"
     )
-    environment = {key: text for key, text in os.environ.items() if not key.startswith("GPUSCHED")}
-    environment["GPUSCHED_RANK_PROCESS"] = "1::0:0"  # below a notebook that has a trial of its own
-    command = [sys.executable, str(script), "--max-steps", "3"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    below = {"GPUSCHED_RANK_PROCESS": "1::0:0"}  # a notebook that has a trial of its own
+    done = python(script, "--max-steps", "3", **below)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("nothing is saved") == 1
     assert [line.split()[1] for line in done.stdout.splitlines()] == ["1", "2", "3"]

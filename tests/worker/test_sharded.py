@@ -11,6 +11,7 @@ from torch import nn
 
 import gpusched
 from tests.worker.fakes import END, Bench, at_step, daemon, run_ranks, through
+from tests.worker.models import descend, weights_of
 from tests.worker.test_ranks import digits
 
 
@@ -29,9 +30,7 @@ def train(shard: bool) -> list[float]:
     trial.track(model=model, opt=optimizer, sched=schedule)
     for _ in trial.steps(limit=3):
         for x, y in loader:
-            optimizer.zero_grad()
-            nn.functional.mse_loss(model(x), y).backward()
-            optimizer.step()
+            descend(optimizer, nn.functional.mse_loss(model(x), y))
             if loader.mid_epoch:
                 trial.report(accuracy=0.0)
         trial.report(accuracy=0.0)
@@ -79,13 +78,11 @@ def by_hand(steps: int = 4) -> list[float]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     trial.track(model=model, opt=optimizer)
     for _ in range(trial.step, steps):
-        optimizer.zero_grad()
-        model(torch.ones(2, 4).double()).square().sum().backward()
-        optimizer.step()
+        descend(optimizer, model(torch.ones(2, 4).double()).square().sum())
         trial.report(accuracy=0)
     if trial.world_size > 1:
         return []
-    return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
+    return weights_of(model)
 
 
 def test_a_model_that_is_sharded_by_hand_and_compiled_is_saved_whole(bench: Bench) -> None:

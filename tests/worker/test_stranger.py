@@ -17,14 +17,11 @@ from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, ReduceLROnPlat
 import gpusched
 from gpusched.protocol import Remark
 from tests.worker.fakes import END, Bench, at_step, daemon, run_ranks, through
+from tests.worker.models import descend, weights_of
 from tests.worker.test_ranks import digits, small_net
 from tests.worker.test_resize import SAM
 
 EPOCHS = 5
-
-
-def weights(*models: nn.Module) -> list[float]:
-    return torch.cat([p.detach().flatten() for m in models for p in m.parameters()]).tolist()
 
 
 class Own:
@@ -112,7 +109,7 @@ def common(how: str) -> list[float]:
         if how == "plateau":
             more["sched"].step(loss)
         trial.report(accuracy=0.0)
-    return weights(model, *([more["average"]] if how == "swa" else []))
+    return weights_of(model, *([more["average"]] if how == "swa" else []))
 
 
 def adversarial() -> list[float]:
@@ -127,11 +124,9 @@ def adversarial() -> list[float]:
     for _ in trial.steps(limit=EPOCHS):
         for x, y in loader:
             for model, optimizer, sign in ((one, optimizers[0], 1), (two, optimizers[1], -1)):
-                optimizer.zero_grad()
-                (sign * model(x) - y).square().mean().backward()
-                optimizer.step()
+                descend(optimizer, (sign * model(x) - y).square().mean())
         trial.report(accuracy=0.0)
-    return weights(one, two)
+    return weights_of(one, two)
 
 
 HOWS = (

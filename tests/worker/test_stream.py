@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import IterableDataset, get_worker_info
 
 import gpusched
 from tests.worker.fakes import END, Bench, run_ranks, through, values
+from tests.worker.models import linear
 
 LENGTH = 45
 
@@ -84,8 +84,7 @@ def make(kind: str, trial: gpusched.Trial) -> Any:
 def consume(kind: str, options: dict[str, Any], epochs: int = 2) -> dict[str, Any]:
     """The samples of every optimizer step, of a script that reports after every second one."""
     trial = gpusched.init()
-    model = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = linear()
     if kind == "splitting":  # as many workers as there is room for
         options = {"num_workers": 3 - trial.world_size}
     loader = trial.loader(make(kind, trial), **{"batch_size": 4, **options})

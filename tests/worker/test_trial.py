@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,11 @@ import gpusched
 from gpusched.protocol import Remark, Report, Saved
 from gpusched.worker import trial as trial_module
 from tests.rig import PATIENCE_S, wait_until
-from tests.worker.fakes import Bench, at_step, daemon, if_it_leaves, run_rank, run_ranks
+from tests.worker.fakes import Bench, at_step, daemon, if_it_leaves, remarks, run_rank, run_ranks
+from tests.worker.models import descend
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-def train(steps: int | None = 6, after: str = "") -> list[Any]:
+def train() -> list[Any]:
     """A script of the usual shape; what it saw: the epochs, and the rate and weight it ended with."""
     trial = gpusched.init()
     model = trial.wrap(nn.Linear(2, 1))
@@ -39,11 +37,9 @@ def train(steps: int | None = 6, after: str = "") -> list[Any]:
         return [seen, optimizer.param_groups[0]["lr"], weights]
 
     if_it_leaves(found)
-    for epoch in trial.steps(steps, model=model, opt=optimizer, sched=schedule):
+    for epoch in trial.steps(6, model=model, opt=optimizer, sched=schedule):
         for (x,) in loader:
-            optimizer.zero_grad()
-            model(x + 0.1 * torch.rand_like(x)).square().mean().backward()
-            optimizer.step()
+            descend(optimizer, model(x + 0.1 * torch.rand_like(x)).square().mean())
         trial.report(accuracy=epoch / 10)
         schedule.step()
         seen.append(epoch)
@@ -107,25 +103,6 @@ def test_what_follows_the_loop_runs_once_when_training_is_over(bench: Bench, for
             run_rank(script, bench, incarnation)
     assert (bench.root / "tail").read_text() == "4\n"
     assert bench.last_word(4) == {"why": "finished", "step": 4, "saved_step": 4}
-
-
-def test_what_follows_the_loop_runs_where_a_loader_outlives_it(bench: Bench) -> None:
-    """An endless loader is in the middle of an epoch at the last step of R, where the search says "leave"."""
-    bench.prepare(max_steps=3)
-
-    def script() -> None:
-        trial = gpusched.init()
-        loader = trial.loader(range(8), batch_size=2)
-        trial.track(model=nn.Linear(1, 1))
-        batches = (batch for _ in count() for batch in loader)
-        for _ in trial.steps(60):
-            next(batches)
-            trial.report(accuracy=1)
-        (bench.root / "tail").write_text(f"{trial.step}")
-
-    with daemon(bench, at_step(leave=3)):
-        run_rank(script, bench)
-    assert (bench.root / "tail").read_text() == "3"
 
 
 def test_a_best_model_that_may_not_be_saved_yet_is_held_and_committed(
@@ -279,14 +256,16 @@ def test_a_second_loop_to_which_no_trial_comes_is_told(bench: Bench) -> None:
                 trial.report(accuracy=1)
 
     for one, told in ((bench, 1), (bench.beside("known", max_steps=4), 0)):
-        with daemon(one) as fake:
-            run_rank(script, one)
-        said = [frame.text for frame in fake.of_kind(Remark)]
+        said = remarks(one, script)
         assert sum("followed by one of trial.steps(4)" in text for text in said) == told
 
 
-def test_a_loop_that_a_loader_outlives_is_the_same_over_pauses(bench: Bench) -> None:
+@pytest.mark.parametrize(("steps", "most"), [(6, None), (60, 6)], ids=["its length", "R"])
+def test_a_loop_that_a_loader_outlives_is_the_same_over_pauses(
+    bench: Bench, steps: int, most: int | None
+) -> None:
     """A pause in the middle of an epoch repeats no iteration, and what follows the loop runs."""
+    bench.prepare(max_steps=most)
     tail = bench.root / "tail"
 
     def script() -> None:
@@ -294,7 +273,7 @@ def test_a_loop_that_a_loader_outlives_is_the_same_over_pauses(bench: Bench) -> 
         loader = trial.loader(range(8), batch_size=2)
         trial.track(model=nn.Linear(1, 1))
         batches = (batch for _ in count() for batch in loader)
-        for iteration in trial.steps(6):
+        for iteration in trial.steps(steps):
             (bench.root / f"seen-{iteration}").touch(exist_ok=False)
             next(batches)
             trial.report(accuracy=1)
@@ -331,18 +310,6 @@ def test_a_slow_disk_does_not_hold_training_up(bench: Bench) -> None:
     with daemon(bench, lambda report: "save") as fake:
         assert run_rank(script, bench).value == 5
         assert fake.saved() == [1, 5]
-
-
-def test_a_damaged_checkpoint_costs_steps_not_the_trial(bench: Bench) -> None:
-    with daemon(bench, at_step(save=2, **{"yield": 4})):
-        run_rank(train, bench)
-    state = bench.paths.checkpoints / "step-00000004" / "state.pt"
-    state.write_bytes(state.read_bytes()[:-10])
-    ended = run_rank(train, bench, incarnation=2)
-    assert ended.value[0] == [2, 3, 4, 5]
-    assert "step-00000004 is damaged" in ended.stderr
-    whole = run_rank(train, bench.beside("whole"))
-    assert ended.value[2] == weights(whole)
 
 
 def test_a_yield_that_cannot_be_saved_is_refused_and_training_goes_on(bench: Bench) -> None:
