@@ -8,14 +8,15 @@ import resource
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpusched.core.commands import Kill
+from gpusched.core.commands import Kill, Launch
+from gpusched.core.events import TrialExited
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import GpuschedError
 from gpusched.executors.hub import Hub
@@ -25,7 +26,7 @@ from gpusched.executors.local.executor import Shared, TorchrunExecutor
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import read_claim
 from gpusched.recipe.recipe import Recipe
-from tests.executors.contract import Rig, exit_of
+from tests.executors.contract import Rig, exit_of, the_exit
 from tests.rig import by_incarnation, end_all, marked, wait_until
 
 SCRIPT = Path(__file__).with_name("scenarios.py")
@@ -108,6 +109,11 @@ class Lab:
     def rig(self) -> Rig:
         return Rig(self.executor, lambda: next(self.numbers), train)
 
+    def end_of(self, incarnation: int) -> TrialExited:
+        """Launch the recipe's script as trial 0; return how it ends."""
+        self.executor.execute(Launch(0, incarnation, self.rig.devices[:1], {}))
+        return the_exit(self.rig.run(0), 0)
+
     def trial_folder(self, trial: int) -> Path:
         return self.paths.trial(trial).root
 
@@ -125,6 +131,22 @@ class Lab:
         self.close()
         end_all(lambda: marked(self.folder))
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+MakeLab = Callable[..., Lab]
+
+
+@pytest.fixture
+def own_lab(tmp_path: Path) -> Iterator[MakeLab]:
+    """Make a lab with a server of its own in the test's folder; it is ended with the test."""
+    with ExitStack() as labs:
+
+        def make(folder: Path = tmp_path, **settings: Any) -> Lab:
+            lab = Lab(folder, **settings)
+            labs.callback(lab.clean)
+            return lab
+
+        yield make
 
 
 def train(steps: int, **more: object) -> Mapping[str, object]:

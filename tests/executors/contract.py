@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpusched.core.commands import ConfirmRelease, Kill, Launch, Save, Yield
 from gpusched.core.events import (
@@ -44,6 +45,11 @@ class Rig:
         self.executor.execute(
             Launch(trial, incarnation, self.devices[:atoms], self.hparams(steps, **more))
         )
+
+    def begin(self, *, steps: int = 3, **more: Any) -> int:
+        """Launch a new trial; return its number."""
+        self.launch(trial := self.new_trial(), steps=steps, **more)
+        return trial
 
     def watch(self, until: Until, *, hold: bool = False) -> list[Event]:
         """Poll until an event is the one waited for; answer reports, but not that one if ``hold``. What happened."""
@@ -106,8 +112,7 @@ class ExecutorContract:
         assert rig.executor.inventory() == rig.executor.inventory()
 
     def test_a_trial_comes_up_reports_and_finishes(self, rig: Rig) -> None:
-        trial = rig.new_trial()
-        rig.launch(trial, steps=3)
+        trial = rig.begin(steps=3)
         events = [event for event in rig.run(trial) if getattr(event, "trial", trial) == trial]
         kinds = [type(event) for event in events if not isinstance(event, CheckpointSaved)]
         assert kinds == [TrialUp, Reported, Reported, Reported, TrialExited]
@@ -122,8 +127,7 @@ class ExecutorContract:
         assert times[-1] <= rig.executor.now()
 
     def test_a_report_is_waited_with_until_it_is_acknowledged(self, rig: Rig) -> None:
-        trial = rig.new_trial()
-        rig.launch(trial, steps=3)
+        trial = rig.begin(steps=3)
         first = rig.watch(report_of(trial, 1), hold=True)
         later = list(rig.executor.poll(rig.executor.now() + 0.3))
         assert steps_of(first + later, trial) == [1]
@@ -132,8 +136,7 @@ class ExecutorContract:
         assert steps_of(rig.run(trial), trial) == [2, 3]
 
     def test_yield_with_a_checkpoint_and_going_on_from_it(self, rig: Rig) -> None:
-        trial = rig.new_trial()
-        rig.launch(trial, steps=4)
+        trial = rig.begin(steps=4)
         rig.watch(report_of(trial, 1))
         events = rig.watch(report_of(trial, 2), hold=True)
         rig.executor.execute(Yield(trial, 1, save=True))
@@ -149,8 +152,7 @@ class ExecutorContract:
         assert the_exit(events, trial).outcome == "finished"
 
     def test_yield_between_reports_is_answered_at_the_next(self, rig: Rig) -> None:
-        trial = rig.new_trial()
-        rig.launch(trial, steps=50)
+        trial = rig.begin(steps=50)
         rig.watch(report_of(trial, 1))
         rig.executor.execute(Yield(trial, 1, save=False))
         events = rig.run(trial)
@@ -159,8 +161,7 @@ class ExecutorContract:
         assert (ending.outcome, ending.saved_step) == ("yielded", None)
 
     def test_save_and_go_on(self, rig: Rig) -> None:
-        trial = rig.new_trial()
-        rig.launch(trial, steps=3)
+        trial = rig.begin(steps=3)
         events = rig.watch(report_of(trial, 1), hold=True)
         rig.executor.execute(Save(trial, 1))
         rig.executor.acknowledge(events[-1])
@@ -169,8 +170,7 @@ class ExecutorContract:
         assert steps_of(events, trial) == [2, 3]
 
     def test_save_then_yield_saves_before_it_leaves(self, rig: Rig) -> None:
-        trial = rig.new_trial()
-        rig.launch(trial, steps=3)
+        trial = rig.begin(steps=3)
         events = rig.watch(report_of(trial, 1), hold=True)
         rig.executor.execute(Yield(trial, 1, save=False))
         rig.executor.execute(Save(trial, 1))
@@ -178,8 +178,7 @@ class ExecutorContract:
         assert the_exit(rig.run(trial), trial).saved_step == 1
 
     def test_a_trial_that_fails_says_why(self, rig: Rig) -> None:
-        trial = rig.new_trial()
-        rig.launch(trial, steps=5, fails_at=2)
+        trial = rig.begin(steps=5, fails_at=2)
         events = rig.run(trial)
         ending = the_exit(events, trial)
         assert ending.outcome == "failed"
@@ -187,8 +186,7 @@ class ExecutorContract:
         assert steps_of(events, trial) == [1]
 
     def test_kill_twice_is_kill_once(self, rig: Rig) -> None:
-        trial = rig.new_trial()
-        rig.launch(trial, steps=10_000)
+        trial = rig.begin(steps=10_000)
         rig.watch(report_of(trial, 2))
         rig.executor.execute(Kill(trial, 1, 5.0))
         rig.executor.execute(Kill(trial, 1, 5.0))
@@ -197,21 +195,18 @@ class ExecutorContract:
         assert list(rig.executor.poll(rig.executor.now() + 0.2)) == []
 
     def test_kill_right_after_launch(self, rig: Rig) -> None:
-        trial = rig.new_trial()
-        rig.launch(trial, steps=10_000)
+        trial = rig.begin(steps=10_000)
         assert the_exit(rig.stop(trial), trial).outcome == "killed"
 
     def test_a_launch_twice_is_a_launch_once(self, rig: Rig) -> None:
-        trial = rig.new_trial()
-        rig.launch(trial, steps=2)
+        trial = rig.begin(steps=2)
         rig.launch(trial, steps=2)
         events = rig.run(trial)
         assert steps_of(events, trial) == [1, 2]
         assert len([e for e in events if isinstance(e, TrialUp) and e.trial == trial]) == 1
 
     def test_what_names_an_old_incarnation_or_an_unknown_trial_does_nothing(self, rig: Rig) -> None:
-        trial = rig.new_trial()
-        rig.launch(trial, incarnation=7, steps=2)
+        trial = rig.begin(incarnation=7, steps=2)
         rig.executor.execute(Kill(trial, 6, 0.0))
         rig.executor.execute(Yield(trial, 6, save=False))
         rig.executor.execute(Kill(rig.new_trial(), 1, 0.0))
@@ -220,8 +215,7 @@ class ExecutorContract:
         assert (the_exit(events, trial).outcome, steps_of(events, trial)) == ("finished", [1, 2])
 
     def test_devices_are_released_after_the_exit(self, rig: Rig) -> None:
-        trial = rig.new_trial()
-        rig.launch(trial, atoms=2, steps=1)
+        trial = rig.begin(atoms=2, steps=1)
         rig.run(trial)
         devices = rig.devices[:2]
         rig.executor.execute(ConfirmRelease(devices))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,28 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.commands import Launch
 from gpusched.core.events import Reported
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import send_signal
-from tests.executors.conftest import Lab, listening_addresses, of_trial, wait_for
+from tests.executors.conftest import Lab, MakeLab, listening_addresses, of_trial, wait_for
 from tests.executors.contract import steps_of, the_exit
 from tests.executors.test_ranks import play
 from tests.executors.test_trees import begin
 
 
 @pytest.fixture(scope="module")
-def cold_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     lab = Lab(tmp_path_factory.mktemp("cold"), launch="cold")
     yield lab
     lab.clean()
 
 
-def test_two_ranks_that_yield_listening_on_loopback_alone(cold_lab: Lab) -> None:
-    lab = cold_lab
+def test_two_ranks_that_yield_listening_on_loopback_alone(lab: Lab) -> None:
     rig = lab.rig
-    trial = rig.new_trial()
-    rig.launch(trial, atoms=2, steps=3)
+    trial = rig.begin(atoms=2, steps=3)
     events = rig.watch(lambda event: isinstance(event, Reported), hold=True)
     assert listening_addresses(of_trial(lab.folder, trial)) == {"0100007F"}
     lab.executor.acknowledge(events[-1])
@@ -44,66 +40,61 @@ def test_two_ranks_that_yield_listening_on_loopback_alone(cold_lab: Lab) -> None
     assert "rendezvous is used" not in words, "ours was registered"
 
 
-def test_a_script_runs_as_under_torchrun(cold_lab: Lab) -> None:
-    trial, ending = play(cold_lab, "inspect_rank", names=["GPUSCHED_RANKS", "GPUSCHED_CODES"])
+def test_a_script_runs_as_under_torchrun(lab: Lab) -> None:
+    trial, ending = play(lab, "inspect_rank", names=["GPUSCHED_RANKS", "GPUSCHED_CODES"])
     assert ending.outcome == "finished"
-    seen = wait_for(cold_lab.trial_folder(trial) / "seen-0")
+    seen = wait_for(lab.trial_folder(trial) / "seen-0")
     assert seen["env"]["TORCHELASTIC_USE_AGENT_STORE"] == "True"
     assert (seen["env"]["GPUSCHED_RANKS"], seen["env"]["GPUSCHED_CODES"]) == (None, None)
-    assert (seen["cwd"], seen["stdin"], len(seen["cpus"])) == (str(cold_lab.folder), "", 1)
-    assert "torch" not in (cold_lab.folder / "warm.log").read_text()
-    assert (cold_lab.logs(trial) / "rank-0.out").read_text() == "to stdout\n"
+    assert (seen["cwd"], seen["stdin"], len(seen["cpus"])) == (str(lab.folder), "", 1)
+    assert "torch" not in (lab.folder / "warm.log").read_text()
+    assert (lab.logs(trial) / "rank-0.out").read_text() == "to stdout\n"
 
 
 @pytest.mark.slow
-def test_an_error_and_its_exit_code(cold_lab: Lab) -> None:
-    trial, ending = play(cold_lab, "no_such_scenario")
+def test_an_error_and_its_exit_code(lab: Lab) -> None:
+    trial, ending = play(lab, "no_such_scenario")
     assert ending.outcome == "failed"
     head, _, rest = ending.error.partition("\n")
     assert head.startswith("rank 0: KeyError: scenarios.py:")
     assert head.endswith("'no_such_scenario'")
     assert rest.startswith("Traceback")
-    assert wait_for(cold_lab.logs(trial) / "exit.json")["codes"] == {"0": 1}
+    assert wait_for(lab.logs(trial) / "exit.json")["codes"] == {"0": 1}
 
 
-def test_a_killed_torchrun_is_no_fault_of_its_trial(cold_lab: Lab) -> None:
+def test_a_killed_torchrun_is_no_fault_of_its_trial(lab: Lab) -> None:
     """Found by the torture: the trial failed, and its story said nothing of a signal."""
-    trial = begin(cold_lab, "stubborn")
-    wait_for(cold_lab.trial_folder(trial) / "ready-0")
-    claim = read_claim(cold_lab.paths.trial(trial).shim(1))
+    trial = begin(lab, "stubborn")
+    wait_for(lab.trial_folder(trial) / "ready-0")
+    claim = read_claim(lab.paths.trial(trial).shim(1))
     (torchrun,) = claim.ranks
     assert send_signal(torchrun, signal.SIGKILL)
-    ending = the_exit(cold_lab.rig.run(trial), trial)
+    ending = the_exit(lab.rig.run(trial), trial)
     assert ending.outcome == "lost"
     assert "torchrun was killed by SIGKILL" in (ending.error or "")
-    assert cold_lab.left_of(trial) == []
+    assert lab.left_of(trial) == []
 
 
-def test_another_interpreter_finds_gpusched_and_nothing_else_of_ours(tmp_path: Path) -> None:
+def test_another_interpreter_finds_gpusched_and_nothing_else_of_ours(
+    tmp_path: Path, own_lab: MakeLab
+) -> None:
     """A virtual environment without torch: its torchrun cannot start, and its word for it is shown."""
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     folder = tmp_path / "experiment"
     (folder / ".python").mkdir(parents=True)
     (folder / ".python/gpusched").symlink_to(tmp_path / "gone")  # an installation before a resume
-    lab = Lab(folder, launch="cold", python=str(python))
-    try:
-        lab.executor.execute(Launch(0, 1, lab.rig.devices[:1], {}))
-        ending = the_exit(lab.rig.run(0), 0)
-        assert ending.outcome == "failed"
-        assert (
-            ending.error
-            == "torchrun ended with code 1: ModuleNotFoundError: No module named 'torch'"
-        )
-        probe = "import gpusched, sys; print(gpusched.__file__); import numpy"
-        said = subprocess.run(
-            [python, "-c", probe],
-            env={"PYTHONPATH": str(folder / ".python")},
-            capture_output=True,
-            text=True,
-        )
-        assert said.stdout.strip().endswith("gpusched/__init__.py")
-        assert "No module named 'numpy'" in said.stderr
-    finally:
-        lab.clean()
-        shutil.rmtree(tmp_path / "venv")
+    ending = own_lab(folder, launch="cold", python=str(python)).end_of(1)
+    assert ending.outcome == "failed"
+    assert ending.error == (
+        "torchrun ended with code 1: ModuleNotFoundError: No module named 'torch'"
+    )
+    probe = "import gpusched, sys; print(gpusched.__file__); import numpy"
+    said = subprocess.run(
+        [python, "-c", probe],
+        env={"PYTHONPATH": str(folder / ".python")},
+        capture_output=True,
+        text=True,
+    )
+    assert said.stdout.strip().endswith("gpusched/__init__.py")
+    assert "No module named 'numpy'" in said.stderr

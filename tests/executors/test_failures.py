@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import signal
 
 import pytest
@@ -14,23 +13,9 @@ from gpusched.executors.local.incarnation import Incarnation
 from gpusched.processes.stacks import Whereabouts, describe
 from gpusched.protocol import Remark
 from tests.executors.conftest import Lab, wait_for
-from tests.executors.contract import report_of, steps_of, the_exit
+from tests.executors.contract import report_of, the_exit
 from tests.executors.test_ranks import play
 from tests.executors.test_trees import begin
-
-
-def test_an_exception_at_step_3_on_rank_1(lab: Lab) -> None:
-    rig = lab.rig
-    trial = rig.new_trial()
-    rig.launch(trial, atoms=2, steps=10, ddp=True, fails_at=3, fails_on=1)
-    # Rank 0, which hangs in a collective for half an hour, is not waited for.
-    events = rig.run(trial)
-    ending = the_exit(events, trial)
-    assert ending.outcome == "failed"
-    head, _, trace = ending.error.partition("\n")
-    assert re.fullmatch(r"rank 1: ValueError: scenarios\.py:\d+: wrong on rank 1 at step 3", head)
-    assert "scenarios.py" in trace
-    assert steps_of(events, trial)[:2] == [1, 2]
 
 
 def test_the_daemon_is_told_that_a_disk_has_refused_a_checkpoint(lab: Lab) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from gpusched.core.commands import Launch
 from gpusched.core.events import TrialExited
-from tests.executors.conftest import SCRIPT, Lab, listening_addresses, of_trial, wait_for
+from tests.executors.conftest import Lab, listening_addresses, of_trial, wait_for
 from tests.executors.contract import report_of, steps_of, the_exit
 
 
@@ -28,12 +28,7 @@ def test_what_a_rank_sees_and_leaves(lab: Lab) -> None:
     seen = [wait_for(lab.trial_folder(trial) / f"seen-{rank}") for rank in range(4)]
     cores, hard = sorted(os.sched_getaffinity(0)), resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     for rank, one in enumerate(seen):
-        assert one["argv"] == [str(SCRIPT)]
-        assert (one["cwd"], one["path0"], one["name"]) == (
-            str(lab.folder),
-            str(SCRIPT.parent),
-            "__main__",
-        )
+        assert one["cwd"] == str(lab.folder)
         assert one["env"] == {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
@@ -62,8 +57,7 @@ def test_what_a_rank_sees_and_leaves(lab: Lab) -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_ddp_steps_over_gloo_listening_on_loopback_alone(lab: Lab, ranks: int) -> None:
     rig = lab.rig
-    trial = rig.new_trial()
-    rig.launch(trial, atoms=ranks, steps=3, ddp=True)
+    trial = rig.begin(atoms=ranks, steps=3, ddp=True)
     events = rig.watch(report_of(trial, 1), hold=True)
     assert listening_addresses(of_trial(lab.folder, trial)) == {"0100007F"}, "as /proc/net has it"
     lab.executor.acknowledge(events[-1])

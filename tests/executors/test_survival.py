@@ -18,7 +18,7 @@ from gpusched.executors.base import LiveTrial
 from gpusched.executors.local import executor as local
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import is_alive, start_time
-from tests.executors.conftest import Lab, wait_for
+from tests.executors.conftest import Lab, MakeLab, Rig, wait_for
 from tests.executors.contract import report_of, reports_of, saved_steps, steps_of, the_exit
 from tests.executors.test_trees import begin
 from tests.rig import marked, wait_until
@@ -39,7 +39,7 @@ class Slots(CpuDevices):
 
 
 @pytest.fixture(scope="module")
-def own_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Not the shared one: its server is killed here."""
     lab = Lab(tmp_path_factory.mktemp("survival"), Slots())
     yield lab
@@ -54,11 +54,8 @@ def reports(events: list[Event]) -> list[tuple[int, int]]:
     return [(event.seq, event.step) for event in events if isinstance(event, Reported)]
 
 
-def test_a_killed_server_is_replaced_and_its_trials_live_on(own_lab: Lab) -> None:
-    lab = own_lab
-    rig = lab.rig
-    trial = rig.new_trial()
-    rig.launch(trial, steps=10_000, pause_s=0.02)
+def test_a_killed_server_is_replaced_and_its_trials_live_on(lab: Lab, rig: Rig) -> None:
+    trial = rig.begin(steps=10_000, pause_s=0.02)
     rig.watch(report_of(trial, 2))
     server = lab.executor.server.pid
     rig.launch(other := rig.new_trial(), steps=2)
@@ -72,11 +69,8 @@ def test_a_killed_server_is_replaced_and_its_trials_live_on(own_lab: Lab) -> Non
     rig.stop(trial)
 
 
-def test_a_resumed_daemon_adopts_what_runs(own_lab: Lab) -> None:
-    lab = own_lab
-    rig = lab.rig
-    trial = rig.new_trial()
-    rig.launch(trial, steps=10_000, pause_s=0.02)
+def test_a_resumed_daemon_adopts_what_runs(lab: Lab, rig: Rig) -> None:
+    trial = rig.begin(steps=10_000, pause_s=0.02)
     rig.watch(report_of(trial, 3))
     pids = lab.left_of(trial)
     lab.close()
@@ -99,9 +93,7 @@ def test_a_resumed_daemon_adopts_what_runs(own_lab: Lab) -> None:
     assert not slots.in_use
 
 
-def test_a_resumed_daemon_learns_how_trials_ended(own_lab: Lab) -> None:
-    lab = own_lab
-    rig = lab.rig
+def test_a_resumed_daemon_learns_how_trials_ended(lab: Lab, rig: Rig) -> None:
     finished, failed = rig.new_trial(), rig.new_trial()
     rig.launch(finished, steps=40, pause_s=0.005)
     rig.launch(failed, steps=40, fails_at=30, pause_s=0.005)
@@ -121,12 +113,9 @@ def test_a_resumed_daemon_learns_how_trials_ended(own_lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("known", [0, 1, 2])
-def test_a_resumed_daemon_learns_of_newer_checkpoints(own_lab: Lab, known: int) -> None:
+def test_a_resumed_daemon_learns_of_newer_checkpoints(lab: Lab, rig: Rig, known: int) -> None:
     """Of each: the best model may be in an older one."""
-    lab = own_lab
-    rig = lab.rig
-    trial = rig.new_trial()
-    rig.launch(trial, steps=10_000, pause_s=0.02)
+    trial = rig.begin(steps=10_000, pause_s=0.02)
     saved: list[int] = []
     while len(saved) < 2:
         events = rig.watch(lambda event: isinstance(event, Reported), hold=True)
@@ -144,9 +133,8 @@ def test_a_resumed_daemon_learns_of_newer_checkpoints(own_lab: Lab, known: int) 
     ("is_of_this_boot", "why"), [(True, "its shim died"), (False, "the machine was restarted")]
 )
 def test_a_resumed_daemon_finds_a_tree_without_a_shim(
-    own_lab: Lab, is_of_this_boot: bool, why: str
+    lab: Lab, is_of_this_boot: bool, why: str
 ) -> None:
-    lab = own_lab
     trial = begin(lab, "orphans", count=4, stay=True)
     wait_for(lab.trial_folder(trial) / "ready")
     shim, server = lab.paths.trial(trial).shim(1), lab.executor.server.pid
@@ -166,9 +154,7 @@ def test_a_resumed_daemon_finds_a_tree_without_a_shim(
     wait_until(lambda: lab.left_of(trial) == [])
 
 
-def test_a_launch_that_never_happened_is_lost_and_cannot_happen_later(own_lab: Lab) -> None:
-    lab = own_lab
-    rig = lab.rig
+def test_a_launch_that_never_happened_is_lost_and_cannot_happen_later(lab: Lab, rig: Rig) -> None:
     trial = rig.new_trial()
     (logs := lab.logs(trial)).mkdir(parents=True)
     (ending,) = lab.executor.reconcile([alive(lab, trial)])
@@ -181,8 +167,7 @@ def test_a_launch_that_never_happened_is_lost_and_cannot_happen_later(own_lab: L
     assert not (logs / "rank-0.out").exists()
 
 
-def test_a_trial_whose_shim_died_after_the_last_word_has_yielded(own_lab: Lab) -> None:
-    lab = own_lab
+def test_a_trial_whose_shim_died_after_the_last_word_has_yielded(lab: Lab) -> None:
     trial = begin(lab, "linger_after_last_word")
     wait_for(lab.logs(trial) / "last-word.json")
     claim = read_claim(lab.paths.trial(trial).shim(1))
@@ -192,9 +177,7 @@ def test_a_trial_whose_shim_died_after_the_last_word_has_yielded(own_lab: Lab) -
     assert lab.left_of(trial) == []
 
 
-def test_hello_of_an_old_incarnation_is_refused(own_lab: Lab) -> None:
-    lab = own_lab
-    rig = lab.rig
+def test_hello_of_an_old_incarnation_is_refused(lab: Lab, rig: Rig) -> None:
     trial = rig.new_trial()
     frame = {"kind": "report", "i": 2, "n": 1, "k": 1, "m": {"accuracy": 1.0}}
     hparams = {"scenario": "speak_nonsense", "frames": [frame]}
@@ -203,8 +186,7 @@ def test_hello_of_an_old_incarnation_is_refused(own_lab: Lab) -> None:
     assert reports(events) == []
 
 
-def test_servers_end_with_their_last_shim_when_the_daemon_has_gone(own_lab: Lab) -> None:
-    lab = own_lab
+def test_servers_end_with_their_last_shim_when_the_daemon_has_gone(lab: Lab) -> None:
     trial = begin(lab, "graceful")
     wait_for(lab.trial_folder(trial) / "ready-0")
     claim = read_claim(lab.paths.trial(trial).shim(1))
@@ -230,39 +212,36 @@ def test_servers_end_with_their_last_shim_when_the_daemon_has_gone(own_lab: Lab)
     ],
 )
 def test_a_server_that_cannot_serve_says_why(
-    tmp_path: Path, module: str, text: str, said: str
+    tmp_path: Path, own_lab: MakeLab, module: str, text: str, said: str
 ) -> None:
     (tmp_path / f"{module}.py").write_text(text)
     path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
-    lab = Lab(tmp_path, preload=("taints",), env={"PYTHONPATH": path})
-    try:
-        with pytest.raises(InputError, match=said):
-            wait_until(lambda: lab.executor.poll(lab.executor.now() + 1) is None)
-        # A node of a cluster tells no more than that.
-        assert module != "torch" or any(said in text for text in lab.said)
-    finally:
-        lab.clean()
+    lab = own_lab(preload=("taints",), env={"PYTHONPATH": path})
+    with pytest.raises(InputError, match=said):
+        wait_until(lambda: lab.executor.poll(lab.executor.now() + 1) is None)
+    # A node of a cluster tells no more than that.
+    assert module != "torch" or any(said in text for text in lab.said)
 
 
-def test_a_module_that_cannot_be_preloaded_is_said_and_does_no_harm(tmp_path: Path) -> None:
+def test_a_module_that_cannot_be_preloaded_is_said_and_does_no_harm(
+    tmp_path: Path, own_lab: MakeLab
+) -> None:
     (tmp_path / "script.py").write_text(
         "import sys, pathlib, os, bad\n"
         "pathlib.Path(os.environ['GPUSCHED_DIR'], 'seen').write_text('1' if 'wanted' in sys.modules else '0')\n"
     )
     (tmp_path / "wanted.py").write_text("")
     (tmp_path / "bad.py").write_text("import os\nif 'GPUSCHED_TRIAL' not in os.environ: 1 / 0")
-    lab = Lab(tmp_path, preload=("bad", "wanted"), script=tmp_path / "script.py")
-    try:
-        lab.executor.execute(Launch(0, 1, lab.rig.devices[:1], {}))
-        assert the_exit(lab.rig.run(0), 0).outcome == "finished"
-        said = [text for text in lab.said if "CPU slots share" not in text]
-        assert said == ["preload: bad is not preloaded: ZeroDivisionError: division by zero"]
-        assert (tmp_path / "seen").read_text() == "1"
-    finally:
-        lab.clean()
+    lab = own_lab(preload=("bad", "wanted"), script=tmp_path / "script.py")
+    assert lab.end_of(1).outcome == "finished"
+    said = [text for text in lab.said if "CPU slots share" not in text]
+    assert said == ["preload: bad is not preloaded: ZeroDivisionError: division by zero"]
+    assert (tmp_path / "seen").read_text() == "1"
 
 
-def test_a_launch_that_waits_for_imports_is_given_up_at_once(tmp_path: Path) -> None:
+def test_a_launch_that_waits_for_imports_is_given_up_at_once(
+    tmp_path: Path, own_lab: MakeLab
+) -> None:
     """A deadline does not wait for the ``preload``."""
     (tmp_path / "script.py").write_text(
         "import os, pathlib\npathlib.Path('ran-' + os.environ['GPUSCHED_INCARNATION']).touch()\n"
@@ -272,24 +251,19 @@ def test_a_launch_that_waits_for_imports_is_given_up_at_once(tmp_path: Path) -> 
         f"import pathlib, time\npathlib.Path({str(importing)!r}).touch()\n"
         f"while not pathlib.Path({str(may_end)!r}).exists():\n    time.sleep(0.01)\n"
     )
-    lab = Lab(tmp_path, preload=("endless",), script=tmp_path / "script.py")
-    try:
-        executor, rig = lab.executor, lab.rig
-        executor.execute(Launch(0, 1, rig.devices[:1], {}))
-        wait_until(lambda: not executor.poll(executor.now()) and importing.exists())
-        assert the_exit(rig.stop(0), 0).outcome == "killed"
-        executor.execute(Launch(0, 2, rig.devices[:1], {}))
-        may_end.touch()
-        assert the_exit(rig.run(0), 0).outcome == "finished"
-        assert [path.name for path in tmp_path.glob("ran-*")] == ["ran-2"]
-    finally:
-        may_end.touch()
-        lab.clean()
+    lab = own_lab(preload=("endless",), script=tmp_path / "script.py")
+    executor, rig = lab.executor, lab.rig
+    executor.execute(Launch(0, 1, rig.devices[:1], {}))
+    wait_until(lambda: not executor.poll(executor.now()) and importing.exists())
+    assert the_exit(rig.stop(0), 0).outcome == "killed"
+    may_end.touch()
+    assert lab.end_of(2).outcome == "finished"
+    assert [path.name for path in tmp_path.glob("ran-*")] == ["ran-2"]
 
 
 @pytest.mark.parametrize("who", ["shim", "ranks"])
 def test_a_limit_of_processes_is_waited_for_and_no_fault_of_a_trial(
-    tmp_path: Path, who: str
+    tmp_path: Path, own_lab: MakeLab, who: str
 ) -> None:
     """The four relaunches of a trial were used up within a second."""
     limit = tmp_path / "limit"
@@ -301,28 +275,23 @@ def test_a_limit_of_processes_is_waited_for_and_no_fault_of_a_trial(
         "        raise BlockingIOError(11, 'Resource temporarily unavailable')\n    return fork()\n"
         "os.fork = limited\n"
     )
-    lab = Lab(tmp_path, preload=("limited",), script=tmp_path / "script.py")
-    try:
-        began_at = lab.executor.now()
-        lab.executor.execute(Launch(0, 1, lab.rig.devices[:1], {}))
-        ending = the_exit(lab.rig.run(0), 0)
-        assert (ending.outcome, ending.unbegun) == ("lost", True)
-        assert "limit of processes" in (ending.error or "")
-        assert ending.at >= began_at + local.LOST_LAUNCH_S
-        limit.unlink()
-        lab.executor.execute(Launch(0, 2, lab.rig.devices[:1], {}))
-        assert the_exit(lab.rig.run(0), 0).outcome == "finished"
-    finally:
-        lab.clean()
+    lab = own_lab(preload=("limited",), script=tmp_path / "script.py")
+    began_at = lab.executor.now()
+    ending = lab.end_of(1)
+    assert (ending.outcome, ending.unbegun) == ("lost", True)
+    assert "limit of processes" in (ending.error or "")
+    assert ending.at >= began_at + local.LOST_LAUNCH_S
+    limit.unlink()
+    assert lab.end_of(2).outcome == "finished"
 
 
-def test_a_launch_whose_folder_cannot_be_made_is_no_fault_of_its_trial(own_lab: Lab) -> None:
+def test_a_launch_whose_folder_cannot_be_made_is_no_fault_of_its_trial(lab: Lab) -> None:
     """A quota that was used up failed every trial within a second."""
-    trial = own_lab.rig.new_trial()
-    own_lab.paths.trials.mkdir(exist_ok=True)
-    own_lab.trial_folder(trial).touch()
-    own_lab.rig.launch(trial)
-    ending = the_exit(own_lab.rig.run(trial), trial)
+    trial = lab.rig.new_trial()
+    lab.paths.trials.mkdir(exist_ok=True)
+    lab.trial_folder(trial).touch()
+    lab.rig.launch(trial)
+    ending = the_exit(lab.rig.run(trial), trial)
     assert (ending.outcome, ending.unbegun) == ("lost", True)
     assert "could not be launched: [Errno 20] Not a directory" in (ending.error or "")
 
@@ -331,20 +300,15 @@ def test_a_launch_whose_folder_cannot_be_made_is_no_fault_of_its_trial(own_lab: 
     ("text", "told"), [(None, "No such file"), ("def (", "script.py is not Python: line 1")]
 )
 def test_a_script_that_is_being_edited_fails_no_trial(
-    tmp_path: Path, text: str | None, told: str
+    tmp_path: Path, own_lab: MakeLab, text: str | None, told: str
 ) -> None:
     """Trials that were to continue while an editor, or git, had another file there were over for good."""
     script = tmp_path / "script.py"
     if text is not None:
         script.write_text(text)
-    lab = Lab(tmp_path, script=script)
-    try:
-        lab.executor.execute(Launch(0, 1, lab.rig.devices[:1], {}))
-        ending = the_exit(lab.rig.run(0), 0)
-        assert (ending.outcome, ending.unbegun) == ("lost", True)
-        assert told in (ending.error or "")
-        script.write_text("")
-        lab.executor.execute(Launch(0, 2, lab.rig.devices[:1], {}))
-        assert the_exit(lab.rig.run(0), 0).outcome == "finished"
-    finally:
-        lab.clean()
+    lab = own_lab(script=script)
+    ending = lab.end_of(1)
+    assert (ending.outcome, ending.unbegun) == ("lost", True)
+    assert told in (ending.error or "")
+    script.write_text("")
+    assert lab.end_of(2).outcome == "finished"
