@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "gpusched"
 PICTURE = ROOT / "docs" / "architecture.md"
@@ -154,24 +156,41 @@ def test_a_room_says_what_is_where() -> None:
 
 
 IMPORT_EACH = """
-import importlib, pkgutil, sys
-for room in sys.argv[1:]:
+import importlib, pkgutil
+for room in ("cli", "recipe", "daemon", "dashboard", "devices", "executors", "sim"):
     name = f"gpusched.{room}"
     for found in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):
         if not found.name.endswith("__main__"):
             importlib.import_module(found.name)
-        if "torch" in sys.modules:
-            sys.exit(f"{found.name} loads torch")
 """
+DOCTOR = """
+from pathlib import Path
+from gpusched.doctor.machine import doctor_checks
+doctor_checks(Path.cwd())
+"""
+#: A program, and what it must not load.
+LIGHT = {
+    "the daemon's side": (IMPORT_EACH, {"torch"}),
+    "doctor": (DOCTOR, {"torch"}),
+    "status and ls, which answer at once": (
+        "import gpusched.cli\ngpusched.cli.command('status')",
+        {"gpusched.driver.assemble", "gpusched.policies", "ruamel.yaml", "numpy"},
+    ),
+    "views and lines": ("import gpusched.dashboard.view, gpusched.dashboard.lines", {"rich"}),
+    "a shim, a rank and a daemon's start, without psutil's tens of milliseconds": (
+        "import gpusched.runtime.warm, gpusched.runtime.shim, gpusched.worker.trial, gpusched.daemon.daemon",
+        {"psutil", "pynvml"},
+    ),
+    "a search on one machine": (
+        "import gpusched.cli, gpusched.daemon.daemon, gpusched.executors.local.executor",
+        {"gpusched.executors.cluster", "cryptography", "ssl", "ray"},
+    ),
+}
 
 
-def test_importing_the_daemon_side_does_not_load_torch() -> None:
-    rooms = ("cli", "recipe", "daemon", "dashboard", "devices", "executors", "sim")
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORT_EACH, *rooms],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.mark.parametrize("what", LIGHT)
+def test_nothing_heavy_is_loaded_by(what: str) -> None:
+    program, heavy = LIGHT[what]
+    program += f"\nimport sys\nsys.exit(' '.join({heavy} & {{*sys.modules}}) or 0)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

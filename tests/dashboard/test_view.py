@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 
 import pytest
 
@@ -132,17 +130,6 @@ def test_errors_are_one_harmless_line() -> None:
     trial = Scene(fails=(0,)).play(10).view().trial(0)
     assert trial is not None
     assert trial.error == "ValueError: trial 0 cannot be: loss is negative"
-
-
-def test_neither_views_nor_lines_load_rich() -> None:
-    program = (
-        "import sys, gpusched.dashboard.view, gpusched.dashboard.lines\n"
-        "sys.exit('loaded rich' if 'rich' in sys.modules else 0)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_recorded_views_have_the_keys_of_today() -> None:

@@ -205,13 +205,3 @@ def test_a_process_that_cannot_be_read_holds_nobody_up(
     assert command_of(stuck[0]) == ""
     stuck[1].set()
     wait_until(lambda: "sleep" in command_of(stuck[0]))
-
-
-def test_nothing_heavy_is_imported_where_every_moment_counts() -> None:
-    """A shim, a rank and a daemon's start have no use for psutil, which takes tens of milliseconds."""
-    program = (
-        "import sys, gpusched.runtime.warm, gpusched.runtime.shim, gpusched.worker.trial, gpusched.daemon.daemon\n"
-        "sys.exit(' '.join({'psutil', 'pynvml'} & {*sys.modules}) or 0)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
