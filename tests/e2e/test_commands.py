@@ -158,22 +158,6 @@ def test_gc_keeps_the_best_model_and_nothing_else(finished: Sandbox) -> None:
     assert "nothing to remove" in finished.call("gc").out
 
 
-def test_damaged_and_newer_journals(finished: Sandbox, tmp_path: Path) -> None:
-    copied = Path(shutil.copytree(finished.experiment, tmp_path / "copied"))
-    (copied / "final.json").unlink()
-    journal = copied / "journal.db"
-    good = journal.read_bytes()
-    for data, said in (
-        (good[: len(good) // 2], "try_first"),
-        (good[:60] + (99).to_bytes(4, "big") + good[64:], "format 99"),
-        (b"not a database at all, but long enough to be looked at" * 100, ""),
-    ):
-        journal.write_bytes(data)
-        result = finished.call("status", copied)
-        assert result.code == 5
-        assert said in result.err
-
-
 def test_a_journal_with_a_changed_event_is_not_continued(finished: Sandbox) -> None:
     folder = Path(shutil.copytree(finished.experiment, finished.root / "changed" / "changed"))
     with sqlite3.connect(folder / "journal.db") as journal:
