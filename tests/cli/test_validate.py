@@ -95,17 +95,6 @@ def test_all_problems_and_exit_code_2(recipe: Path, capsys: pytest.CaptureFixtur
     ]
 
 
-def test_problems_as_json(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recipe.write_text(GOOD + "mod: max\n")
-    assert main(["validate", str(recipe), "--json"]) == 2
-    found = json.loads(capsys.readouterr().out)
-    assert found == {
-        "recipe": "good.yaml",
-        "ok": False,
-        "problems": ["good.yaml:11: mod: unknown key; did you mean mode?"],
-    }
-
-
 def test_a_missing_recipe(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", "god.yaml"]) == 2
     assert capsys.readouterr().err == "gpusched: god.yaml: no such file; did you mean good.yaml?\n"

@@ -28,12 +28,8 @@ def test_devices_that_went_bad_while_nobody_looked() -> None:
     slots = script.state.devices.slots
     assert {name: slots[name].reason for name in found} == found
     assert resuming.unusable(script.state, there) == {}, "said once"
-
-
-def test_devices_that_are_well_are_not_spoken_of() -> None:
-    script = stages.running()
-    there = [Device(name, name) for name in script.state.devices.slots]
-    assert resuming.unusable(script.state, there) == {}
+    well = [Device(name, name) for name in slots]
+    assert resuming.unusable(stages.running().state, well) == {}
 
 
 def test_nothing_is_begun_on_what_a_resume_finds_gone() -> None:
@@ -42,15 +38,6 @@ def test_nothing_is_begun_on_what_a_resume_finds_gone() -> None:
     script.wants(Start(1), Start(1), Start(1))
     script.feed(DaemonResumed(at=1.0, epoch=2, unusable={"d1": "gone", "d2": "gone"}))
     assert not any(isinstance(command, Launch) for command in script.take())
-
-
-def test_a_trial_on_a_lost_device_goes_on_elsewhere() -> None:
-    script = stages.running()
-    lost = resuming.unusable(script.state, [Device("d1", "GPU 1")])
-    script.feed(DaemonResumed(at=script.now, epoch=2, unusable=lost)).drop()
-    script.exited(0, "killed").drop()
-    assert script.trial(0).devices == ("d1",)
-    assert script.trial(0).incarnation == 2
 
 
 def test_a_search_without_time_for_a_step_needs_another_deadline(tmp_path: Path) -> None:

@@ -6,13 +6,11 @@ import math
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from rich.cells import cell_len
 from rich.text import Text
 
 from gpusched.dashboard import marks
 from gpusched.dashboard.marks import chart
 from gpusched.dashboard.model import (
-    STATES,
     AtomCounts,
     DeviceRow,
     IdleRow,
@@ -55,18 +53,6 @@ def test_a_bar_is_as_wide_as_it_should_be() -> None:
         assert marks.bar(share, 30).cell_len == 30
     assert marks.bar(0.5, 4).plain == "━━──"
     assert marks.bar(0.625, 4).plain == "━━╸─"
-
-
-def test_all_glyphs_are_one_cell() -> None:
-    glyphs = [glyph for glyph, _ in (*marks.TRIAL.values(), *marks.EXPERIMENT.values())]
-    glyphs += [*"━╸─│▾▪·…"]
-    for glyph in glyphs:
-        assert cell_len(glyph) == 1
-
-
-def test_states_look_different_without_colour() -> None:
-    glyphs = [marks.TRIAL[state][0] for state in STATES]
-    assert len(set(glyphs)) == len(STATES)
 
 
 def test_left_gives_way_to_right() -> None:

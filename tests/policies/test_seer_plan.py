@@ -38,11 +38,6 @@ def test_section_3_4_R_K_t1_B0(example: Plan) -> None:
     assert bracket_count(80.0, R * example.stages, 2.0) == 2
 
 
-def test_section_3_4_brackets(example: Plan) -> None:
-    """P = [1, 2], N = [8, 4]: "8 trials will be trained with 1 GPU each .. 4 trials with 2 GPUs"."""
-    assert [(b.atoms, b.trials) for b in example.brackets] == [(1, 8), (2, 4)]
-
-
 def test_section_3_4_rounds(example: Plan) -> None:
     """ "8 trials with 1 GPU and 4 with 2", then 4 and 2, then two with 1 and one with 2, until 9.94 min."""
     sizes = [[example.size(b, stage) for b in example.brackets] for stage in (1, 2, 3)]

@@ -109,21 +109,14 @@ def test_bad_trials_do_not_press_the_good_ones_together() -> None:
     assert low < 0.4 < high < 1.0
 
 
-def test_other_numbers_of_a_report_have_curves_too() -> None:
-    given = told([0.1, 0.2])
-    for _, step in given.trials[0].steps():
-        step.report.metrics.update(loss=1.0 / step.report.step, note=float("nan"))
-    (name, plot) = next(iter(figures.other_metrics(given, 1.0, "acc").items()))
-    assert (name, plot.data[0].y) == ("loss", (1.0, 0.5))
-
-
-def test_other_numbers_are_those_of_the_best_trials() -> None:
-    given = told(*([0.01 * number] for number in range(30)))
+def test_other_numbers_of_a_report_have_curves_too_those_of_the_best_trials() -> None:
+    given = told(*([0.0, 0.01 * number] for number in range(30)))
     for trial in given.trials.values():
         for _, step in trial.steps():
-            step.report.metrics.update(loss=1.0)
-    names = [line.name for line in figures.other_metrics(given, 1.0, "acc")["loss"].data]
-    assert (names[0], len(names)) == ("trial 29", figures.LINES)
+            step.report.metrics.update(loss=1.0 / step.report.step, note=float("nan"))
+    (name, plot) = next(iter(figures.other_metrics(given, 1.0, "acc").items()))
+    assert (name, plot.data[0].y) == ("loss", (1.0, 0.5))
+    assert (plot.data[0].name, len(plot.data)) == ("trial 29", figures.LINES)
 
 
 # ---------------------------------------------------------------- the page
