@@ -66,6 +66,15 @@ def end_all(left: Callable[[], Iterable[int]]) -> None:
     wait_until(none_left, "the end of everything")
 
 
+def refusing(number: int) -> Callable[..., Any]:
+    """Stand for a call that fails with this error whatever it is asked."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
 def as_nobody(do: Callable[[], str]) -> str:
     """Return the answer, or the error, in a process of another user; without root of this one, for whom modes count."""
     reading, writing = os.pipe()

@@ -21,6 +21,7 @@ from gpusched.journal.log import DiskFull, Journal
 from tests.core import stages
 from tests.helpers import Script
 from tests.journal_samples import META, read, sample
+from tests.rig import refusing
 
 # ---------------------------------------------------------------- the reserve
 
@@ -209,11 +210,7 @@ def test_a_probe_tells_whether_a_folder_takes_more(
 ) -> None:
     assert not files.is_full(tmp_path)
     for number, full in ((errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)):
-
-        def refuse(_descriptor: int, _data: object, number: int = number) -> int:
-            raise OSError(number, "no")
-
-        monkeypatch.setattr(files.os, "write", refuse)
+        monkeypatch.setattr(files.os, "write", refusing(number))
         assert files.is_full(tmp_path) == full
     assert list(tmp_path.iterdir()) == []
     shutil.rmtree(tmp_path)

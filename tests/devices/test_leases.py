@@ -19,6 +19,7 @@ from gpusched.devices.leases import (
     lock_path,
 )
 from gpusched.errors import DeviceError
+from tests.rig import refusing
 
 HOLDER = """
 import subprocess, sys, time
@@ -108,10 +109,7 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
 def test_a_home_without_file_locks_is_told_what_to_set(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_locks(descriptor: int, how: int) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr("fcntl.flock", no_locks)
+    monkeypatch.setattr("fcntl.flock", refusing(errno.ENOLCK))
     mine = Leases(folder, "mine")
     with pytest.raises(DeviceError, match=r"No locks available\. Set XDG_STATE_HOME .* local disk"):
         mine.take("GPU-a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ from gpusched.executors.best import keep_best
 from gpusched.executors.live import LiveExecutor, Setting
 from gpusched.folder.paths import ExperimentPaths
 from tests.executors.conftest import recipe
+from tests.rig import refusing
 
 
 def checkpoint(paths: ExperimentPaths, trial: int, step: int, content: str = "state") -> Path:
@@ -113,12 +115,8 @@ def test_a_best_model_that_a_full_disk_refuses_is_kept_later(
         clock=lambda: now_s[-1],
     )
     keeper = Keeper(setting)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(best, "write_durably", full)
+        patch.setattr(best, "write_durably", refusing(errno.ENOSPC))
         keeper._keep_best(KeepBest(1, 5, 0.9, 2))
     now_s += [3600.0]
     keeper._timers.run_due()

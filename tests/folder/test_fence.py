@@ -15,6 +15,7 @@ import pytest
 from gpusched.errors import InputError
 from gpusched.folder.lock import Fence, Lock, read_fence, write_fence
 from gpusched.worker.checkpoint import CheckpointStore
+from tests.rig import refusing
 
 
 @contextmanager
@@ -52,11 +53,7 @@ def test_a_folder_without_locks_is_told_as_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message was "Function not implemented"."""
-
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr("fcntl.flock", refusing(errno.ENOSYS))
     with pytest.raises(InputError, match=r"cannot be locked .*Function not implemented.* --dir"):
         Lock.take(tmp_path / "lock")
 

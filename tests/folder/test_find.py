@@ -18,7 +18,7 @@ from gpusched.errors import InputError
 from gpusched.folder.find import as_argument, find, has_daemon
 from gpusched.folder.lock import Lock
 from gpusched.folder.paths import ExperimentPaths
-from tests.rig import as_nobody
+from tests.rig import as_nobody, refusing
 
 DAY = "20261122"
 
@@ -182,11 +182,7 @@ def test_a_full_disk_keeps_nobody_from_the_lock(
     paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A resume failed with a traceback, before it could say that there is no room."""
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("os.pwrite", full)
+    monkeypatch.setattr("os.pwrite", refusing(errno.ENOSPC))
     lock = Lock.take(paths.lock)
     assert has_daemon(paths)
     lock.release()

@@ -31,6 +31,7 @@ from gpusched.folder.files import private_folder
 from gpusched.folder.lock import read_fence
 from gpusched.folder.paths import ExperimentPaths
 from tests.executors.cluster.test_storm import AtOnce, Recipe, World
+from tests.rig import refusing
 
 NODES = ("a", "b", "c")
 
@@ -229,10 +230,7 @@ def test_a_launch_without_a_fence_is_lost_after_a_while(
     """Lost at once, a launch would be asked for again at once, thousands of times a minute."""
     executor, cluster = apart
     awake = cluster.lines.values()
-
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EDQUOT, "Disk quota exceeded")
-
+    refuse = refusing(errno.EDQUOT)
     monkeypatch.setattr("gpusched.executors.cluster.executor.write_fence", refuse)
     executor.execute(Launch(1, 1, ("b/cpu:0",), {}))
     assert not passes(executor, 4, *awake)
