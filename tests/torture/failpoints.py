@@ -1,43 +1,31 @@
 """The failpoints of the package, by the process that passes them; each of these is died at."""
 
+import re
+from pathlib import Path
+
+from gpusched import failpoints
+
+THERE = {
+    name: file.parent.name
+    for file in sorted(Path(failpoints.__file__).parent.rglob("*.py"))
+    for name in re.findall(r'failpoints\.reach\("([^"]+)"\)', file.read_text())
+}
+"""Room by name; those of commands are not among them."""
+
+SERVER = ("server.forked",)
+"""Points that the warm server passes."""
+
+WORKER = tuple(
+    name for name in THERE if THERE[name] in ("runtime", "worker") and name not in SERVER
+)
+"""Points that a shim or a rank passes."""
+
 DAEMON = (
-    "epoch.before",
-    "epoch.file",
-    "epoch.after",
-    "resume.replayed",
-    "resume.reconciled",
-    "journal.before",
-    "journal.inserted",
-    "journal.synced",
-    "journal.marked",
+    *(name for name in THERE if name not in (*SERVER, *WORKER)),
     *(
         f"{command}.{when}"
         for command in ("Launch", "Yield", "Save", "Kill", "ConfirmRelease", "KeepBest")
         for when in ("before", "after")
     ),
-    "best.built",
-    "best.renamed",
-    "best.pointed",
-    "final.before",
-    "final.after",
-    "final.removed",
 )
 """Points that a daemon passes."""
-
-SERVER = ("server.forked",)
-"""Points that the warm server passes."""
-
-WORKER = (
-    "claim.before",
-    "claim.after",
-    "exit.before",
-    "exit.written",
-    "exit.told",
-    "report.written",
-    "report.answered",
-    "checkpoint.staged",
-    "checkpoint.renamed",
-    "lastword.before",
-    "lastword.after",
-)
-"""Points that a shim or a rank passes."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import time
-from pathlib import Path
 
 import pytest
 
 from gpusched import failpoints
-from gpusched.core import commands
 from tests.rig import PATIENCE_S, wait_until
 from tests.torture.bed import Bed, MakeBed, count, percentile, times
-from tests.torture.failpoints import DAEMON, SERVER, WORKER
+from tests.torture.failpoints import DAEMON
 
 #: Passed only at an end, or where a journal is made.
 AT_THE_END = ("final.before", "final.after", "final.removed")
@@ -170,19 +167,6 @@ LOAD = {
 def test_killed_at_random_instants_under_load(make_bed: MakeBed, seed: int) -> None:
     """Fifty a seed: a thousand. After hundreds in one experiment most trials would be over."""
     random_kills(make_bed, 50, seed, **LOAD)
-
-
-def test_the_points_that_are_died_at_are_those_of_the_package() -> None:
-    """A point of another name would kill nothing, and be noticed by no test of a rank."""
-    calls = (
-        re.findall(r'failpoints\.reach\((f?)"([^"]+)"\)', file.read_text())
-        for file in Path(failpoints.__file__).parent.rglob("*.py")
-    )
-    there = {name for found in calls for is_dynamic, name in found if not is_dynamic}
-    named = {name for name in DAEMON if name[0].isupper()}
-    assert there == {*DAEMON, *SERVER, *WORKER} - named
-    assert {name.partition(".")[0] for name in named} < vars(commands).keys()
-    assert {name.partition(".")[2] for name in named} == {"before", "after"}
 
 
 def test_what_a_failpoint_is_armed_with() -> None:
