@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gpusched import samplers
-from gpusched.core.commands import Command, Launch, Suggest
+from gpusched.core.commands import Command, Suggest
 from gpusched.core.events import (
     DevicesJoined,
     Event,
@@ -31,7 +31,8 @@ from gpusched.recipe.recipe import Recipe
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.setup import Setup, experiment, recipe
 from gpusched.space.space import parse_space
-from tests.helpers import rungs_of, snapshot
+from tests.helpers import replayed, rungs_of, snapshot
+from tests.journal_samples import read
 
 
 class Crash(Exception):
@@ -155,6 +156,11 @@ class FragileSuggester:
         pass
 
 
+def check_journal(path: Path, search: Experiment, setup: Setup) -> None:
+    again = replayed(experiment(recipe(setup)), read(path))
+    assert snapshot(again) == snapshot(search)
+
+
 class Daemons:
     """One experiment on one simulated machine, served by one daemon after the other."""
 
@@ -190,26 +196,29 @@ class Daemons:
         raise AssertionError("a thousand daemons")
 
     def _serve(self, journal: Journal) -> None:
-        self.experiment, of = self.fresh(), recipe(self.setup)
+        self.experiment = self.fresh()
         entries = [*journal.entries()]
         reopened = sum(type(entry.event) is LimitsMoved for entry in entries)
         known = replay(self.experiment, iter(entries))
-        driver = Driver(
-            self.experiment,
-            FragileExecutor(self.machine, self.points, self.facts),
-            FragileJournal(journal, self.points),
-            suggester=FragileSuggester(self.experiment, of, self.points) if of.has_memory else None,
-            check=True,
-        )
+        driver = self._driver(journal, FragileExecutor(self.machine, self.points, self.facts))
         if known == 0:
-            devices = tuple(device.id for device in self.machine.inventory())
-            driver.handle([DevicesJoined(at=0.0, devices=devices)])
+            self._join(driver)
         else:
             driver.resume(self.epoch)
         driver.run()
         for _ in range(reopened, self.reopenings):
             driver.reopen(self._reopened())
             driver.run()
+
+    def _driver(self, journal: Journal, executor: FragileExecutor) -> Driver:
+        of = recipe(self.setup)
+        made = FragileSuggester(self.experiment, of, self.points) if of.has_memory else None
+        fragile = FragileJournal(journal, self.points)
+        return Driver(self.experiment, executor, fragile, suggester=made, check=True)
+
+    def _join(self, driver: Driver) -> None:
+        devices = tuple(device.id for device in self.machine.inventory())
+        driver.handle([DevicesJoined(at=0.0, devices=devices)])
 
     def _reopened(self) -> LimitsMoved:
         now, saved = self.machine.now(), self.machine.stories.items()
@@ -234,7 +243,7 @@ class Daemons:
             assert trial.seq == len(trial.curve), f"trial {trial.id}: applied twice, or lost"
             assert trial.seq == reported, f"trial {trial.id}: {trial.seq} of {reported} reports"
         self._check_rungs()
-        self.check_journal()
+        check_journal(self.path, self.experiment, self.setup)
         if state.best is not None:
             kept = self.machine.kept
             assert (kept.trial, kept.step) == (state.best.trial, state.best.step)
@@ -246,15 +255,3 @@ class Daemons:
             for trial in rung._entries:
                 curve = self.machine.stories[trial].curve
                 assert rung.score(trial) == curve.metric(rung.milestone) * state.rules.sign
-
-    def check_journal(self) -> None:
-        journal = Journal.open(self.path)
-        again, launched = self.fresh(), {}
-        for entry in journal.entries():
-            assert again.handle(entry.event) == entry.commands
-            for command in entry.commands:
-                if isinstance(command, Launch):
-                    assert command.incarnation == launched.get(command.trial, 0) + 1
-                    launched[command.trial] = command.incarnation
-        journal.close()
-        assert snapshot(again) == snapshot(self.experiment)

@@ -16,7 +16,7 @@ import enum
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import psutil
@@ -30,7 +30,7 @@ from gpusched.core.rules import Rules
 from gpusched.core.rung import Rung
 from gpusched.core.state import State
 from gpusched.core.trial import TrialRecord, TrialState
-from gpusched.journal.rows import commands_from, commands_text, event_body, event_from
+from gpusched.journal.rows import Entry, commands_from, commands_text, event_body, event_from
 from gpusched.policies import base
 from gpusched.policies.asha import Asha
 from tests.events import exited, reported
@@ -296,6 +296,19 @@ def snapshot(experiment: Experiment) -> Any:
     state = {key: value for key, value in vars(experiment.state).items() if key not in REMEMBERED}
     idle = [experiment.idle.by_reason, experiment.idle.since]
     return _Snapshot().plain([state, vars(experiment.policy), idle])
+
+
+def replayed(experiment: Experiment, entries: Iterable[Entry]) -> Experiment:
+    """Tell an experiment what a journal holds: the same must follow, and each launch of a trial counts one up."""
+    launched: dict[int, int] = {}
+    for entry in entries:
+        assert experiment.handle(entry.event) == entry.commands, entry.seq
+        experiment.check()
+        for command in entry.commands:
+            if isinstance(command, Launch):
+                assert command.incarnation == launched.get(command.trial, 0) + 1
+                launched[command.trial] = command.incarnation
+    return experiment
 
 
 def difference(one: Any, other: Any, where: str = "it") -> str:

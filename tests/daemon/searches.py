@@ -19,7 +19,6 @@ import msgspec
 
 from gpusched.core.events import (
     CheckpointSaved,
-    DevicesJoined,
     Event,
     LimitsMoved,
     TrialExited,
@@ -36,7 +35,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import DiskFull, Journal
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import recipe
-from tests.crashes import Daemons, Failpoints, FragileExecutor, FragileJournal, FragileSuggester
+from tests.crashes import Daemons, Failpoints, FragileExecutor
 from tests.driver.test_crashes import SAMPLER
 from tests.faults import Faults, FaultySetup, Incident
 from tests.helpers import difference, snapshot
@@ -132,23 +131,19 @@ class Search(Daemons):
     # ------------------------------------------------------------ daemons
 
     def _serve(self, journal: Journal) -> None:
-        of = recipe(self.setup)
         self.experiment = self.fresh()
         count = replay(self.experiment, journal.entries())
         if self.known is not None:
             now = snapshot(self.experiment)
             assert now == self.known, f"another state: {difference(self.known, now)}"
         self.known = None
-        made = FragileSuggester(self.experiment, of, self.points) if of.has_memory else None
         executor = Machine(self.machine, self.points, self.facts)
         executor.rng, executor.told = self.rng, []
         storage = Storage(self.disk, room=lambda _: self.room, beside=lambda work: work())
-        fragile = FragileJournal(journal, self.points)
-        driver = Driver(self.experiment, executor, fragile, suggester=made, check=True)
-        assembled = Assembled(self.experiment, of, self._paths())
+        driver = self._driver(journal, executor)
+        assembled = Assembled(self.experiment, recipe(self.setup), self._paths())
         if count == 0:
-            devices = tuple(device.id for device in self.machine.inventory())
-            driver.handle([DevicesJoined(at=0.0, devices=devices)])
+            self._join(driver)
         else:
             self._resume(driver, assembled)
         self._live(driver, storage, journal)

@@ -17,10 +17,10 @@ from gpusched.driver.loop import RETRY_EVERY_S, Driver
 from gpusched.journal.log import Journal
 from gpusched.sim.setup import experiment, recipe
 from tests.core import stages
-from tests.crashes import Daemons, Failpoints
+from tests.crashes import check_journal
 from tests.driver.test_crashes import SETUPS
 from tests.faults import FaultyExecutor
-from tests.notebook import Notebook, report
+from tests.notebook import Notebook, on_disk, report
 
 SETUP = SETUPS["hypersched"]
 
@@ -67,11 +67,11 @@ def test_while_the_disk_is_full_nothing_is_done_and_nothing_is_lost(tmp_path: Pa
         driver.turn()
     assert "full" in driver.stalled
     full_at, done_before = executor.now(), len(executor.carried_out_at)
-    reports_before, on_disk = executor.reports, _count(path)
+    reports_before, written = executor.reports, on_disk(path)
     while executor.now() < full_at + 1.0:
         driver.turn()
     assert len(executor.carried_out_at) == done_before, "no effect without a sync"
-    assert _count(path) == on_disk
+    assert on_disk(path) == written
     assert driver.stalled is not None
     assert executor.reports >= reports_before
     _limit_pages(journal, 1_000_000)
@@ -80,7 +80,7 @@ def test_while_the_disk_is_full_nothing_is_done_and_nothing_is_lost(tmp_path: Pa
     assert driver.experiment.state.finished
     assert len(executor.carried_out_at) > done_before
     journal.close()
-    check_replay(path, driver)
+    check_journal(path, driver.experiment, SETUP)
 
 
 def test_with_a_reserve_the_search_ends_on_a_full_disk(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_with_a_reserve_the_search_ends_on_a_full_disk(tmp_path: Path) -> None:
         assert driver.stalled is None, driver.stalled
     assert pages > 5, "the disk was full more than once"
     journal.close()
-    check_replay(tmp_path / "journal.db", driver)
+    check_journal(tmp_path / "journal.db", driver.experiment, SETUP)
 
 
 def test_a_full_disk_is_tried_again_once_a_second_whatever_is_reported(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_it_ends_only_when_its_end_is_on_disk(
     driver.run()
     assert driver.stalled is None
     journal.close()
-    check_replay(path, driver)
+    check_journal(path, driver.experiment, SETUP)
 
 
 def test_any_other_failure_to_write_is_fatal(tmp_path: Path) -> None:
@@ -159,17 +159,3 @@ def test_any_other_failure_to_write_is_fatal(tmp_path: Path) -> None:
         driver.handle([UserAsked(at=0.0, verb="stop")])
     assert (len(executor.carried_out_at), executor.kills) == (done, [])
     journal.abandon()
-
-
-def _count(path: Path) -> int:
-    other = sqlite3.connect(path)
-    (count,) = other.execute("SELECT count(*) FROM events").fetchone()
-    other.close()
-    return int(count)
-
-
-def check_replay(path: Path, driver: Driver) -> None:
-    daemons = Daemons.__new__(Daemons)
-    daemons.setup, daemons.path, daemons.points = SETUP, path, Failpoints()
-    daemons.experiment = driver.experiment
-    daemons.check_journal()

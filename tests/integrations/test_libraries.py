@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.test_rehearse import RUNNER
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).with_name("scripts")
 
@@ -152,11 +154,6 @@ MISTAKES = {
         "search.arguments(TrainingArguments(...))",
     ),
 }
-
-
-RUNNER = (
-    "import runpy\nimport torch\nimport gpusched\nrunpy.run_path(gpusched.init().hparams.file)\n"
-)
 
 
 @pytest.fixture(scope="module")

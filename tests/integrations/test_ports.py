@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.integrations.test_libraries import RUNNER, run
+from tests.cli.test_rehearse import RUNNER
+from tests.integrations.test_libraries import run
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).with_name("scripts")

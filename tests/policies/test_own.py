@@ -15,16 +15,11 @@ from gpusched.errors import InputError, RecipeError
 from gpusched.recipe.load import load_recipe
 from tests.conftest import Install
 from tests.policies.hand import Hand
+from tests.recipe.conftest import GOOD
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "policies.md").read_text()
 SECTION = PAGE.partition("## A policy of your own\n")[2].partition("\n## ")[0]
 EXAMPLE = re.search(r"^```python\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)[1]
-RECIPE = """\
-script: train.py
-deadline: 10m
-metric: accuracy
-space: {lr: {loguniform: [1e-4, 1]}}
-"""
 
 
 @pytest.fixture
@@ -35,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def load(folder: Path, written: str, **flags: str):
-    (folder / "recipe.yaml").write_text(f"{RECIPE}policy: {written}\n")
+    (folder / "recipe.yaml").write_text(f"{GOOD}policy: {written}\n")
     return load_recipe(folder / "recipe.yaml", [], **flags)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+ENDINGS = {"yield": ["yielded"], "term": ["killed"], "kill": ["failed"], "hang": ["killed"]}
 
 
 def check(*words: str) -> tuple[int, list[dict[str, Any]]]:
@@ -46,12 +47,7 @@ def test_the_rehearsal() -> None:
     wanted = [part for part in parts for _ in range(several.get(part, 1))]
     assert [line["part"] for line in lines] == ["machine", *wanted, "end"]
     endings = {line["how"]: line for line in lines if line["part"] == "endings"}
-    assert {how: line["outcomes"] for how, line in endings.items()} == {
-        "yield": ["yielded"],
-        "term": ["killed"],
-        "kill": ["failed"],
-        "hang": ["killed"],
-    }
+    assert {how: line["outcomes"] for how, line in endings.items()} == ENDINGS
     assert endings["hang"]["processes_gone_s"]["min"] >= 0.5, "it was given its grace"
     (search,) = [line for line in lines if line["part"] == "search"]
     assert search["ran_when_killed"] == search["went_on"] == 1

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpusched.core.commands import Launch
 from gpusched.core.events import Reported
 from gpusched.core.experiment import Experiment
 from gpusched.daemon import start as launchpad
@@ -30,7 +29,7 @@ from gpusched.errors import GpuschedError
 from gpusched.failpoints import VARIABLE
 from gpusched.folder.files import read_json
 from gpusched.recipe.load import load_recipe
-from tests.helpers import rungs_of
+from tests.helpers import replayed, rungs_of
 from tests.rig import PATIENCE_S, Search, by_incarnation, end_all, marked, wait_until
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -181,19 +180,11 @@ class Bed(Search):
 
     def check(self) -> Experiment:
         """While no daemon lives: the journal replays, invariants hold after each event, nothing is lost or twice."""
-        again, told = assemble(read_recipe(self.paths), self.paths).experiment, {}
-        launched: dict[int, int] = {}
-        for entry in self.entries():
-            assert again.handle(entry.event) == entry.commands, entry.seq
-            again.check()
-            if isinstance(entry.event, Reported):
-                told.setdefault(entry.event.trial, []).append(entry.event)
-            for command in entry.commands:
-                if isinstance(command, Launch):
-                    assert command.incarnation == launched.get(command.trial, 0) + 1
-                    launched[command.trial] = command.incarnation
+        entries = self.entries()
+        again = replayed(assemble(read_recipe(self.paths), self.paths).experiment, entries)
+        told = [entry.event for entry in entries if isinstance(entry.event, Reported)]
         for number in self.numbers():
-            self._check_reports(number, told.get(number, []))
+            self._check_reports(number, [event for event in told if event.trial == number])
         self._check_rungs(again)
         return again
 
