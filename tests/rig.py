@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -64,6 +66,14 @@ def end_all(left: Callable[[], Iterable[int]]) -> None:
         return not there
 
     wait_until(none_left, "the end of everything")
+
+
+def run_python(
+    *words: object, folder: Path | None = None, told: str = "", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run an interpreter to its end, with these variables beside ours; ``told`` is its standard input."""
+    command, env = [sys.executable, *map(str, words)], {**os.environ, **variables}
+    return subprocess.run(command, env=env, cwd=folder, input=told, capture_output=True, text=True)
 
 
 def refusing(number: int) -> Callable[..., Any]:

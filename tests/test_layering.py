@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import functools
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.rig import run_python
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "gpusched"
@@ -192,5 +192,5 @@ LIGHT = {
 def test_nothing_heavy_is_loaded_by(what: str) -> None:
     program, heavy = LIGHT[what]
     program += f"\nimport sys\nsys.exit(' '.join({heavy} & {{*sys.modules}}) or 0)"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    done = run_python("-c", program, folder=ROOT)
     assert done.returncode == 0, done.stderr

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import gpusched
 from gpusched.cli import main
+from tests.rig import run_python
 from tests.test_layering import PACKAGE, imports_of, nodes_of
 
 ANNOTATED = """
@@ -28,10 +27,7 @@ print(sorted({"torch", "numpy", "yaml"} & set(sys.modules)))
 
 
 def test_a_script_can_annotate_its_trial_without_torch() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ANNOTATED], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "[]\n"
+    assert run_python("-c", ANNOTATED).stdout == "[]\n"
 
 
 def test_no_other_name_appears() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 from gpusched import protocol
 from gpusched.protocol import BadFrame, Frame, Inbox, Report, encode
+from tests.rig import run_python
 
 SAMPLES: list[Frame] = [
     protocol.RankHello(3, 1),
@@ -110,7 +110,7 @@ def test_what_is_no_frame_is_a_bad_frame(line: bytes) -> None:
 
 def test_an_interpreter_without_msgspec_is_told_what_to_install() -> None:
     program = "import sys; sys.modules['msgspec'] = None; import gpusched.protocol"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = run_python("-c", program)
     assert done.stderr.splitlines()[-1] == (
         f"ImportError: gpusched needs msgspec in the interpreter that `python` of the recipe names: "
         f"{sys.executable} -m pip install msgspec"

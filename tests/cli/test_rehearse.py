@@ -9,7 +9,6 @@ import json
 import math
 import os
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +30,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.timeline import IncarnationTimeline, ReportedStep, TrialTimeline
 from gpusched.protocol import Report
 from gpusched.recipe.load import load_recipe
+from tests.rig import run_python
 
 RIGHT = """\
 import torch
@@ -138,13 +138,8 @@ def rehearse(folder: Path, names: list[str]) -> dict[str, Any]:
     recipe |= {"space": {"file": {"choice": [f"{name}.py" for name in names]}}, "sampler": "grid"}
     (folder / "recipe.yaml").write_text(json.dumps(recipe))
     words = ["validate", "recipe.yaml", "--rehearse", "--limit=250s", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "gpusched", *words, f"--configurations={len(names)}"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words.append(f"--configurations={len(names)}")
+    done = run_python("-m", "gpusched", *words, folder=folder)
     assert done.stdout, done.stderr
     rehearsals = json.loads(done.stdout)["rehearsals"]
     found = {each["hparams"]["file"].removesuffix(".py"): each for each in rehearsals}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 from gpusched.sim.setup import Setup
 from scripts.kept import simulate_into
+from tests.rig import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,13 +16,7 @@ def test_a_folder_as_it_stood_at_a_time(tmp_path: Path) -> None:
     _, folder = simulate_into(tmp_path, Setup(atoms=4, deadline_s=30.0))
     out = tmp_path / "screen.svg"
     size = ["--at", "12", "--columns", "100", "--rows", "30"]
-    done = subprocess.run(
-        [sys.executable, "scripts/export_screen.py", str(folder), *size, "--out", str(out)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("scripts/export_screen.py", folder, *size, "--out", out, folder=ROOT)
     assert done.returncode == 0, done.stderr
     picture = ElementTree.parse(out)
     words = " ".join(text.text or "" for text in picture.iter("{http://www.w3.org/2000/svg}text"))

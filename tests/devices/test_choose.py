@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +17,7 @@ from gpusched.devices.choose import CpuDevices, parse_devices
 from gpusched.errors import DeviceError
 from tests.devices.box import Box, Watched, gpu
 from tests.devices.virtual_time import VirtualClock
+from tests.rig import run_python
 
 
 def opened(devices: Devices) -> tuple[tuple[Device, ...], list[str]]:
@@ -181,10 +180,7 @@ def test_another_package_in_the_place_of_nvidia_ml_py_is_told(tmp_path: Path) ->
         "print(choose.parse_devices('auto', is_our_torch=False).kind)\n"
         "choose.has_library = lambda: True\nchoose.parse_devices('auto', is_our_torch=False)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
+    done = run_python("-c", code, PYTHONPATH=str(tmp_path), CUDA_VISIBLE_DEVICES="0")
     why = f"{tmp_path}/pynvml.py is not nvidia-ml-py 12.575 or newer: `pip uninstall pynvml"
     assert done.stdout == "cpu\n"
     assert f"DeviceError: {why}" in done.stderr

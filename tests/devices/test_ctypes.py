@@ -7,14 +7,14 @@ structures and the arguments, so a wrong one shows.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.rig import run_python
 
 HERE = Path(__file__).parent
 STUB = HERE / "nvml_stub.c"
@@ -58,10 +58,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def python(library: Path, *words: str, **more: str) -> str:
     path = {"LD_LIBRARY_PATH": str(library), "PYTHONPATH": str(ROOT)}
-    environ = {**os.environ, **path, **more}
-    done = subprocess.run(
-        [sys.executable, *words], env=environ, capture_output=True, text=True, timeout=120
-    )
+    done = run_python(*words, **path, **more)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 
 from gpusched.devices.choose import installed_torch_cuda
 from tests.e2e.sandbox import Sandbox
+from tests.rig import run_python
 from tests.scripts.test_gpu_check import ENDINGS
 
 FORK = """
@@ -64,13 +63,12 @@ def test_digits_uses_gpus_by_itself_and_leaves_nothing_on_them(sandbox: Sandbox)
 
 
 def test_what_the_warm_server_imports_leaves_the_gpu_to_its_forks() -> None:
-    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, cwd=ROOT)
+    done = run_python("-c", FORK, folder=ROOT)
     assert done.returncode == 7, done.stdout + done.stderr
 
 
 def check(*words: str) -> list[dict[str, Any]]:
-    command = [sys.executable, str(ROOT / "scripts" / "gpu_check.py"), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    done = run_python(ROOT / "scripts" / "gpu_check.py", *words)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

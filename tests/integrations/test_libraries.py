@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections import defaultdict
 from importlib.util import find_spec
 from itertools import pairwise
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.cli.test_rehearse import RUNNER
+from tests.rig import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -35,14 +35,8 @@ Row = dict[str, Any]
 
 def run(folder: Path, words: list[str]) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join([str(ROOT), str(ROOT / "recipes")])
-    return subprocess.run(
-        [sys.executable, "-m", "gpusched", *words],
-        env={**os.environ, "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    variables = {"PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"}
+    return run_python("-m", "gpusched", *words, folder=folder, **variables)
 
 
 def search(

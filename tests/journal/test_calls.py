@@ -10,11 +10,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import itertools
-import os
 import shutil
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ import pytest
 from gpusched.errors import GpuschedError
 from gpusched.journal.log import DiskFull, Journal
 from tests.journal_samples import META, ROOT, sample
+from tests.rig import run_python
 
 SOURCE = Path(__file__).with_name("journal_calls.c")
 PASSING = ("EINTR", "short")
@@ -112,14 +111,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_every_call_of_a_commit_fails(errors: tuple[str, ...], library: Path, folder: Path) -> None:
     program = "import sys; from pathlib import Path; from tests.journal.test_calls import main; "
-    done = subprocess.run(
-        [sys.executable, "-c", f"{program}main(Path({str(folder)!r}), {list(errors)!r})"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "LD_PRELOAD": str(library)},
-        timeout=600,
-    )
+    program += f"main(Path({str(folder)!r}), {list(errors)!r})"
+    done = run_python("-c", program, folder=ROOT, LD_PRELOAD=str(library))
     assert done.returncode == 0, done.stderr
     print(done.stdout)
     for name in ("pwrite64", "fdatasync"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from gpusched.errors import DamagedState, InputError
 from gpusched.recipe.load import load_recipe
 from gpusched.recipe.recipe import Recipe
 from tests.recipe.conftest import GOOD, Load, Problems
+from tests.rig import run_python
 
 EVERYTHING = """\
 name: all-of-it
@@ -241,8 +240,5 @@ def test_the_resolved_recipe_needs_no_yaml(load: Load) -> None:
         "heavy = {'ruamel', 'ruamel.yaml', 'torch', 'numpy'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)\n"
     )
-    data = json.dumps(load().resolved())
-    done = subprocess.run(
-        [sys.executable, "-c", program], input=data, capture_output=True, text=True, check=False
-    )
+    done = run_python("-c", program, told=json.dumps(load().resolved()))
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ import pytest
 
 import gpusched
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
+from tests.rig import run_python
 
 PROBE = """
 import json, os, subprocess, sys
@@ -68,9 +69,6 @@ def test_a_cold_rank_runs_what_it_is_given(tmp_path: Path) -> None:
     script.write_text("import sys\nprint(*sys.argv[1:])\n")
     files = {key: str(tmp_path / key) for key in ("out", "err", "error")}
     ranks = [{**files, "cpus": [*os.sched_getaffinity(0)]}]
-    subprocess.run(
-        [sys.executable, "-I", cold, script, "--lr", "0.1"],
-        env={**os.environ, "LOCAL_RANK": "0", "GPUSCHED_RANKS": json.dumps(ranks)},
-        check=True,
-    )
+    given = {"LOCAL_RANK": "0", "GPUSCHED_RANKS": json.dumps(ranks)}
+    assert not run_python("-I", cold, script, "--lr", "0.1", **given).returncode
     assert (tmp_path / "out").read_text() == "--lr 0.1\n", (tmp_path / "err").read_text()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.rig import run_python
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "figures.py"
 
 
 def figures(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_python(SCRIPT, *words)
 
 
 @pytest.fixture(scope="module")

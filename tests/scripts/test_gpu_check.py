@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.rig import run_python
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 ENDINGS = {"yield": ["yielded"], "term": ["killed"], "kill": ["failed"], "hang": ["killed"]}
 
 
 def check(*words: str) -> tuple[int, list[dict[str, Any]]]:
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, str(SCRIPTS / "gpu_check.py"), *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = run_python(SCRIPTS / "gpu_check.py", *words, CUDA_VISIBLE_DEVICES="")
     assert not done.stderr, done.stderr
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from gpusched import policies
 from gpusched.cli import main
-from tests.rig import PATIENCE_S
+from tests.rig import run_python
 
 SHORT = ["--deadline", "4", "--seeds", "2", "--jobs", "1"]
 FIRST_FAILS = """
@@ -86,8 +84,7 @@ def test_a_run_that_fails_ends_the_others(tmp_path):
     file = tmp_path / "own.py"
     file.write_text(FIRST_FAILS)
     words = ["simulate", f"{file}:f", "--seeds", "2", "--jobs", "2"]
-    command = [sys.executable, "-m", "gpusched", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = run_python("-m", "gpusched", *words)
     assert done.returncode == 2, done.stderr
     assert "RuntimeError: no such data" in done.stderr
 
