@@ -78,19 +78,6 @@ def test_keys_sizes_and_a_terminal_left_as_it_was(terminal: Open, tmp_path: Path
     assert_restored(screen)
 
 
-def test_ctrl_c_is_the_callers_and_says_what_it_did(terminal: Open) -> None:
-    screen = terminal()
-    screen.type(f"{PLAY} --own --speed 2")
-    screen.wait("accuracy▾")
-    screen.keys("C-c")
-    screen.wait("stopping: every trial")
-    screen.keys("C-c")
-    screen.wait("terminating the trials")
-    screen.keys("q")
-    screen.wait("ended: detached, 2 interrupts")
-    assert_restored(screen)
-
-
 def test_at_the_end_trials_and_summary_are_left_on_the_screen(terminal: Open) -> None:
     screen = terminal(100, 40)
     screen.type(f"{PLAY} --own --deadline 20 --speed 40")

@@ -71,27 +71,15 @@ def test_a_search_in_lines() -> None:
     assert counts["starts"] == len(told.scene.experiment.state.trials)
     # Quiet: many fewer lines than events, though steps are as quick as in no real search.
     assert len(told.lines) < len(told.scene.seen) / 2
-
-
-def test_decisions_say_what_follows() -> None:
-    told = Told(Scene(deadline_s=20))
-    told.scene.play()
+    failed = told.last("failed")
+    assert failed["error"] == "ValueError: trial 3 cannot be: loss is negative"
+    assert failed["text"] == f"trial 3 failed at step 1: {failed['error']}"
     decided = [record for record in told.records if record["what"] == "decided"]
     grows = next(record for record in decided if record["then"] == "resize")
     assert grows["atoms"] > 1
     pauses = next(record for record in decided if record["then"] == "paused")
     assert pauses["reason"].startswith("pauses: ")
     assert {"at", "what", "text", "trial", "step"} <= set(pauses)
-
-
-def test_a_failure_is_told_with_the_first_line_of_its_error() -> None:
-    told = Told(Scene(fails=(0,)))
-    told.scene.play(10)
-    failed = told.last("failed")
-    assert failed["text"] == (
-        "trial 0 failed at step 1: ValueError: trial 0 cannot be: loss is negative"
-    )
-    assert failed["error"] == "ValueError: trial 0 cannot be: loss is negative"
 
 
 def test_a_loss_is_told_with_what_follows() -> None:

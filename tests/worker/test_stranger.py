@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, ReduceLROnPlat
 import gpusched
 from gpusched.protocol import Remark
 from tests.worker.fakes import END, Bench, at_step, daemon, run_ranks, through
-from tests.worker.models import descend, weights_of
+from tests.worker.models import weights_of
 from tests.worker.test_ranks import digits, small_net
 from tests.worker.test_resize import SAM
 
@@ -112,26 +112,9 @@ def common(how: str) -> list[float]:
     return weights_of(model, *([more["average"]] if how == "swa" else []))
 
 
-def adversarial() -> list[float]:
-    """Two models with an optimizer each, as in a GAN."""
-    trial = gpusched.init()
-    one, two = trial.wrap(small_net()), trial.wrap(small_net())
-    optimizers = [torch.optim.Adam(model.parameters(), lr=0.01) for model in (one, two)]
-    for optimizer in optimizers:
-        trial.scale_lr(optimizer)
-    loader = trial.loader(digits(), batch_size=6)
-    trial.track(one=one, two=two, first=optimizers[0], second=optimizers[1])
-    for _ in trial.steps(limit=EPOCHS):
-        for x, y in loader:
-            for model, optimizer, sign in ((one, optimizers[0], 1), (two, optimizers[1], -1)):
-                descend(optimizer, (sign * model(x) - y).square().mean())
-        trial.report(accuracy=0.0)
-    return weights_of(one, two)
-
-
 HOWS = (
     *("clips", "scaler", "autocast", "swa", "plateau", "restarts", "lbfgs", "skips", "validates"),
-    *("compiled", "adversarial", "own"),
+    *("compiled", "own"),
 )
 
 
@@ -140,16 +123,15 @@ def test_an_ordinary_loop_ends_as_if_nothing_had_happened(bench: Bench, how: str
     if how == "compiled":
         # What compiling imports is imported once: each rank is forked from this process.
         torch.compile(nn.Linear(1, 1), backend="eager")(torch.ones(1))
-    body, arguments = (adversarial, ()) if how == "adversarial" else (common, (how,))
     whole, paused, resized = (
         bench.beside(name, batch="global") for name in ("whole", "paused", "resized")
     )
-    ((expected,),) = through(whole, body, [(1, END)], *arguments)
-    assert through(paused, body, [(1, 2), (1, END)], *arguments)[1] == [expected]
+    ((expected,),) = through(whole, common, [(1, END)], how)
+    assert through(paused, common, [(1, 2), (1, END)], how)[1] == [expected]
     rounding = (
         3e-3 if how == "autocast" else 1e-8
     )  # bfloat16 has 8 bits, and two ranks sum other numbers
-    for found in through(resized, body, [(1, 2), (2, 4), (1, END)], *arguments)[2]:
+    for found in through(resized, common, [(1, 2), (2, 4), (1, END)], how)[2]:
         assert found == pytest.approx(expected, abs=rounding)
 
 
