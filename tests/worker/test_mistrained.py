@@ -383,7 +383,7 @@ def chained(kind: str) -> list[float]:
     ]
     data = torch.randn(7, 2, generator=torch.Generator().manual_seed(1)).double()
     loader = trial.loader(TensorDataset(data, data.sum(1, keepdim=True)), batch_size=5)
-    tracked = {f"part {n}": part for n, part in enumerate([encoder, head, other, *optimizers])}
+    tracked = {f"part{n}": part for n, part in enumerate([encoder, head, other, *optimizers])}
     for _ in trial.steps(2, **tracked):
         for x, y in loader:
             for loss in losses(kind, x, y, encoder, head, other):
