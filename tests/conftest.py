@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,13 @@ def why_no_gpu() -> str:
     finally:
         pynvml.nvmlShutdown()
     return "" if count else "the NVIDIA driver sees no GPU"
+
+
+def with_libraries(*names: str, timeout_s: int = 900) -> list[pytest.MarkDecorator]:
+    """Return the marks of tests with these libraries (``make test-integrations`` installs them)."""
+    missing = [name for name in names if find_spec(name) is None]
+    skip = pytest.mark.skipif(bool(missing), reason=f"not installed here: {missing}")
+    return [pytest.mark.integrations, pytest.mark.timeout(timeout_s), skip]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

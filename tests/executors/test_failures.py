@@ -40,7 +40,7 @@ def test_a_script_may_tidy_up_after_the_last_word(lab: Lab) -> None:
 
 
 def test_ranks_that_linger_after_the_last_word_are_told_and_ended_and_it_is_said(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: Lab,
 ) -> None:
     leaves_at_once = dataclasses.replace(lab.recipe, leave_grace_s=0.1)
     object.__setattr__(lab.executor.shared.setting, "recipe", leaves_at_once)

@@ -18,6 +18,11 @@ from gpusched.worker.endings import say
 from tests.worker.fakes import Bench, run_rank
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "reports.jsonl"
+
+
 def add(
     log: ReportLog, step: int, step_time_s: float | None = None, **metrics: float | str
 ) -> tuple[int, bool]:
@@ -27,8 +32,7 @@ def add(
     return report.seq, kept
 
 
-def test_lines_of_the_contract_numbered_over_incarnations(tmp_path: Path) -> None:
-    path = tmp_path / "reports.jsonl"
+def test_lines_of_the_contract_numbered_over_incarnations(path: Path) -> None:
     first = ReportLog(path, incarnation=1)
     assert add(first, 1, 0.5, accuracy=0.1, loss="nan") == (1, True)
     assert add(first, 2, None, accuracy=0.2) == (2, True)
@@ -64,17 +68,15 @@ def test_a_file_torn_anywhere_goes_on_with_the_last_whole_line(
     assert json.loads(path.read_bytes().splitlines()[-1])["n"] == seq
 
 
-def test_the_last_number_is_found_behind_a_long_ruin(tmp_path: Path) -> None:
-    path = tmp_path / "reports.jsonl"
+def test_the_last_number_is_found_behind_a_long_ruin(path: Path) -> None:
     add(ReportLog(path, 1), 1, None)
     with path.open("ab") as file:
         file.write(b"\xff" * 300_000)
     assert ReportLog(path, 2).last_seq == 1
 
 
-def test_a_damaged_last_line_has_used_its_number(tmp_path: Path) -> None:
+def test_a_damaged_last_line_has_used_its_number(path: Path) -> None:
     """Else the next report would have the number of one that the daemon has, and count as told before."""
-    path = tmp_path / "reports.jsonl"
     log = ReportLog(path, 1)
     for step in range(1, 5):
         add(log, step, 0.5, accuracy=0.5)
@@ -83,8 +85,7 @@ def test_a_damaged_last_line_has_used_its_number(tmp_path: Path) -> None:
     assert add(ReportLog(path, 2), 5, None) == (5, True)
 
 
-def test_the_daemon_may_know_of_more_than_the_disk_kept(tmp_path: Path) -> None:
-    path = tmp_path / "reports.jsonl"
+def test_the_daemon_may_know_of_more_than_the_disk_kept(path: Path) -> None:
     add(ReportLog(path, 1), 1, None)
     assert add(ReportLog(path, 2, known_seq=7), 2, None) == (8, True)
     assert add(ReportLog(path, 3, known_seq=7), 2, None) == (9, True)
@@ -99,9 +100,8 @@ def test_too_large_a_report_is_refused_and_not_written(tmp_path: Path) -> None:
     assert add(log, 1, None) == (1, True)
 
 
-def test_a_full_disk_costs_lines_but_not_the_trial(tmp_path: Path) -> None:
+def test_a_full_disk_costs_lines_but_not_the_trial(path: Path) -> None:
     """A real refusal of the kernel: the file may not grow beyond 110 bytes."""
-    path = tmp_path / "reports.jsonl"
 
     def report() -> list[bool]:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -111,7 +111,7 @@ def test_a_full_disk_costs_lines_but_not_the_trial(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
         return [*kept, add(log, 5, 0.5, accuracy=0.5)[1]]
 
-    ended = run_rank(report, Bench(tmp_path))
+    ended = run_rank(report, Bench(path.parent))
     assert ended.value == [True, False, False, False, True]
     assert ended.stderr.count("gpusched: ") == 1
     numbers = []
@@ -130,8 +130,7 @@ def line(seq: int, **more: object) -> str:
     )
 
 
-def test_lines_after_a_number_in_order(tmp_path: Path) -> None:
-    path = tmp_path / "reports.jsonl"
+def test_lines_after_a_number_in_order(path: Path) -> None:
     path.write_text("".join(map(line, range(1, 1001))))
     assert [found.seq for found in reports_after(path, 997)] == [998, 999, 1000]
     assert reports_after(path, 999)[0] == Report(1, 1000, 10_000, 0.1, {"accuracy": 0.5})
@@ -140,8 +139,7 @@ def test_lines_after_a_number_in_order(tmp_path: Path) -> None:
     assert last_seq(path) == 1000
 
 
-def test_no_file_and_an_empty_one(tmp_path: Path) -> None:
-    path = tmp_path / "reports.jsonl"
+def test_no_file_and_an_empty_one(path: Path) -> None:
     for _ in range(2):
         assert (reports_after(path, 0), last_seq(path)) == ([], 0)
         path.write_text("")
@@ -150,8 +148,7 @@ def test_no_file_and_an_empty_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "torn", ['{"i": 1, "n": 4, "k"', "\n\n", "null\n", '{"n": "4"}\n', "\x00" * 5000, "[" * 9000]
 )
-def test_a_torn_or_foreign_line_is_nobodys_report(tmp_path: Path, torn: str) -> None:
-    path = tmp_path / "reports.jsonl"
+def test_a_torn_or_foreign_line_is_nobodys_report(path: Path, torn: str) -> None:
     path.write_text("".join(map(line, (1, 2, 3))) + torn)
     assert [found.seq for found in reports_after(path, 1)] == [2, 3]
     assert last_seq(path) == 3
@@ -160,14 +157,12 @@ def test_a_torn_or_foreign_line_is_nobodys_report(tmp_path: Path, torn: str) -> 
     assert [found.seq for found in reports_after(path, 1)] == [2, 3, 5]
 
 
-def test_a_number_twice_is_one_report(tmp_path: Path) -> None:
-    path = tmp_path / "reports.jsonl"
+def test_a_number_twice_is_one_report(path: Path) -> None:
     path.write_text(line(1) + line(2) + line(2) + line(1))
     assert [found.seq for found in reports_after(path, 0)] == [1, 2]
 
 
-def test_a_report_as_long_as_a_frame_does_not_hide_those_before_it(tmp_path: Path) -> None:
-    path = tmp_path / "reports.jsonl"
+def test_a_report_as_long_as_a_frame_does_not_hide_those_before_it(path: Path) -> None:
     path.write_text(line(1) + line(2) + line(3, m={"accuracy": 1.0, "x" * 30_000: 1.0}))
     assert [found.seq for found in reports_after(path, 1)] == [2, 3]
     assert last_seq(path) == 3

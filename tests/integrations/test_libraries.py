@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 from collections import defaultdict
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,19 +16,13 @@ from typing import Any
 import pytest
 
 from tests.cli.test_rehearse import RUNNER
+from tests.conftest import with_libraries
 from tests.rig import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).with_name("scripts")
 
-pytestmark = [
-    pytest.mark.integrations,
-    pytest.mark.timeout(900),
-    *(
-        pytest.mark.skipif(not find_spec(name), reason=f"{name} is not installed here")
-        for name in ("lightning", "transformers", "accelerate")
-    ),
-]
+pytestmark = with_libraries("lightning", "transformers", "accelerate")
 Row = dict[str, Any]
 
 

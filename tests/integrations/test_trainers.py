@@ -17,16 +17,20 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import gpusched
 from gpusched.protocol import Remark
-from tests.worker.fakes import END, Bench, at_step, daemon, if_it_leaves, run_ranks, through, values
+from tests.conftest import with_libraries
+from tests.worker.fakes import (
+    END,
+    Bench,
+    at_step,
+    daemon,
+    if_it_leaves,
+    remarks,
+    run_ranks,
+    through,
+    values,
+)
 
-pytestmark = [
-    pytest.mark.integrations,
-    pytest.mark.timeout(900),
-    *(
-        pytest.mark.skipif(not find_spec(name), reason=f"{name} is not installed here")
-        for name in ("lightning", "transformers", "accelerate", "jsonargparse")
-    ),
-]
+pytestmark = with_libraries("lightning", "transformers", "accelerate", "jsonargparse")
 if find_spec("lightning"):  # torchvision that is built for other operators (recipes/vision_ops.py)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(Path(__file__).resolve().parents[2] / "recipes")
@@ -311,9 +315,7 @@ TOLD = {"within": ["epochs shorter: limit_train_batches"], "twice": ["one fit"],
 @pytest.mark.parametrize("kind", TOLD)
 def test_what_of_lightning_a_search_does_not_follow_is_told(bench: Bench, kind: str) -> None:
     bench.prepare(metric="val_loss")
-    with daemon(bench) as heard:
-        run_ranks(with_lightning_otherwise, 1, bench, 1, (kind,))
-    told = [remark.text for remark in heard.of_kind(Remark)]
+    told = remarks(bench, with_lightning_otherwise, kind)
     assert all(words in text for words, text in zip(TOLD[kind], told, strict=True)), told
 
 

@@ -78,17 +78,6 @@ def test_a_new_daemons_number_leaves_the_rest_of_meta(path: Path) -> None:
     journal.close()
 
 
-def test_a_commit_is_logged_ahead_and_synced(path: Path) -> None:
-    journal = Journal.create(path, META)
-    pragma = journal.connection.execute
-    assert pragma("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert pragma("PRAGMA synchronous").fetchone() == (2,)
-    journal.append(*sample(1)[0])
-    journal.commit()
-    assert int(path.with_name("journal.db-mark").read_bytes()[:16]) == 1
-    journal.close()
-
-
 def test_a_new_ones_name_survives_a_power_loss(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
     monkeypatch.setattr(log, "sync", synced.append)

@@ -95,11 +95,3 @@ def test_R_completes_and_may_be_left_out() -> None:
     ladder = endless.policy.ladder
     assert ladder.at(1 << 20) is not None
     assert ladder.rungs[-1].milestone == 1 << 20
-
-
-def test_non_finite_metrics_rank_worst() -> None:
-    hand = Hand("asha", {"r": 1, "eta": 2.0}, atoms=1)
-    hand.report(0, None)
-    hand.report(1, -1e300)
-    assert hand.where(1) == "running"
-    assert hand.where(0) == "paused"

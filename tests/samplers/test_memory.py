@@ -33,7 +33,7 @@ from gpusched.sim.setup import Setup, experiment, recipe
 from gpusched.sim.study import simulate, start
 from gpusched.space.space import parse_space
 from scripts.kept import simulate_into
-from tests.conftest import Install
+from tests.conftest import Install, with_libraries
 from tests.helpers import children_of
 from tests.rig import wait_until
 
@@ -328,9 +328,7 @@ def test_what_cannot_come_after(folder: Path, earlier: Path, more: str, told: st
 
 
 @pytest.mark.parametrize("is_over", [False, True])
-def test_more_trials_and_time_repeat_no_question(
-    folder: Path, tmp_path: Path, is_over: bool
-) -> None:
+def test_more_trials_and_time_repeat_no_question(folder: Path, is_over: bool) -> None:
     """A resume asks again, and the moved limits do: the process was asked twice, each answer was its neighbour's."""
     of = setup(folder, "mine.py:NearTheBest", sampler_options={"startup": 2}, max_trials=9)
     made, executor = recipe(of), of.machine()
@@ -415,10 +413,7 @@ def test_an_entry_point_of_a_package_is_a_sampler(folder: Path, install: Install
 
 # ------------------------------------------------------------ Optuna
 
-needs_optuna = pytest.mark.skipif(
-    find_spec("optuna") is None,
-    reason="optuna is not installed: pip install 'gpusched[optuna]'",
-)
+integrations, _, needs_optuna = OPTUNA = with_libraries("optuna")
 SPACE = {
     "lr": {"loguniform": [1e-4, 1]},
     "width": {"logint": [8, 512]},
@@ -439,7 +434,7 @@ def score(hparams: Mapping[str, Any]) -> float:
 
 @pytest.mark.parametrize(
     "name",
-    ["mine.py:NearTheBest", pytest.param("tpe", marks=[pytest.mark.integrations, needs_optuna])],
+    ["mine.py:NearTheBest", pytest.param("tpe", marks=OPTUNA)],
 )
 def test_a_sampler_stays_in_the_space_repeats_and_learns(folder: Path, name: str) -> None:
     space = parse_space(SPACE)
@@ -461,7 +456,7 @@ def test_a_sampler_stays_in_the_space_repeats_and_learns(folder: Path, name: str
     assert learnt > drawn
 
 
-@pytest.mark.integrations
+@integrations
 @needs_optuna
 def test_a_failed_trial_counts_as_the_worst_however_far_it_came() -> None:
     """Optuna ranks pruned trials by step: one out of memory at step 100 outranked all that were paused at 40."""
@@ -483,7 +478,7 @@ def test_a_failed_trial_counts_as_the_worst_however_far_it_came() -> None:
     assert samplers.answer(sampler, few) != samplers.answer(blind, few)
 
 
-@pytest.mark.integrations
+@integrations
 @needs_optuna
 def test_what_a_person_tried_outside_the_space_ends_no_sampler() -> None:
     """After ``try opt=lion --outside`` every configuration was random."""
@@ -494,7 +489,7 @@ def test_what_a_person_tried_outside_the_space_ends_no_sampler() -> None:
     assert dict(found["hparams"])["opt"] in ("sgd", "adam")
 
 
-@pytest.mark.integrations
+@integrations
 @needs_optuna
 def test_a_sampler_of_optuna_s_takes_its_own_arguments(folder: Path) -> None:
     recipe = load(folder, "{name: tpe, n_ei_candidates: 3}")

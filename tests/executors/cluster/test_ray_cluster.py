@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,11 @@ import pytest
 
 from gpusched.errors import DeviceError
 from gpusched.executors.cluster.bootstrap import RayBootstrap
-from gpusched.folder.files import read_from
+from tests.conftest import with_libraries
+from tests.e2e.sandbox import PACKAGE, Sandbox
 from tests.rig import PATIENCE_S, wait_until
 
-pytestmark = [
-    pytest.mark.integrations,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(not find_spec("ray"), reason="ray is not installed here"),
-]
+pytestmark = with_libraries("ray", timeout_s=300)
 TOKEN = "a-token-of-this-test-and-of-no-other"
 OTHER_JOB = """
 import json, ray, sys
@@ -291,67 +287,32 @@ def test_nodes_join_and_are_lost_while_their_processes_live(
     wait_until(lambda: not unguarded.anchors())
 
 
-TRAIN = """
-import time
-import gpusched
-
-trial = gpusched.init()
-trial.track()
-for step in trial.steps():
-    time.sleep(0.2)
-    trial.report(score=trial.hparams.x * step)
-"""
-
-
-def search(folder: Path, address: str, steps: int, trials: int) -> subprocess.Popen[str]:
-    """Begin a search of trials of ``steps`` steps, as many at a time as there are slots."""
-    folder.mkdir(exist_ok=True)
-    (folder / "train.py").write_text(TRAIN)
-    recipe = {"script": "train.py", "metric": "score", "deadline": "3m", "max_trials": trials}
-    recipe["policy"] = {"name": "fifo", "R": steps}
-    recipe["space"] = {"x": {"uniform": [0, 1]}}
-    (folder / "search.yaml").write_text(json.dumps(recipe))
-    words = ["run", "search.yaml", "--cluster", address, "--dir", "runs"]
-    places = {
-        "PYTHONPATH": str(Path(__file__).resolve().parents[3]),
-        "GPUSCHED_JOURNALS": str(folder),
-    }
-    return subprocess.Popen(
-        [sys.executable, "-m", "gpusched", *words],
-        env={**os.environ, **places},
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def steps_of(folder: Path) -> dict[str, list[tuple[int, int]]]:
+def launches_of(box: Sandbox) -> list[list[tuple[int, int]]]:
     """Return (incarnation, step) of each trial's reports, in the order of its file."""
-    return {
-        path.parent.name: [
-            (row["i"], row["k"]) for row in map(json.loads, read_from(path, 0, is_growing=True)[0])
-        ]
-        for path in folder.glob("runs/*/trials/*/reports.jsonl")
-    }
+    numbers = [int(trial.name) for trial in box.runs.glob("*/trials/*")]
+    return [[(row["i"], row["k"]) for row in box.lines(number)] for number in numbers]
 
 
 @pytest.mark.usefixtures("_notice_losses_soon")
 def test_a_search_continues_while_ray_dies_around_it(unguarded: RayCluster, tmp_path: Path) -> None:
     """Anchors, a raylet and the GCS are killed. The trials of the raylet's node continue elsewhere, no other is lost;
     the cluster's last test."""
-    running = search(tmp_path, unguarded.address, 200, 4)
-    wait_until(lambda: len(found := steps_of(tmp_path)) == 4 and all(found.values()))
+    box = Sandbox(tmp_path)
+    space = {"x": {"uniform": [0, 1]}, "step_s": 0.2}
+    steps = {"name": "fifo", "R": 200}
+    recipe = box.recipe("good.py", devices="auto", policy=steps, max_trials=4, space=space)
+    places = {"PYTHONPATH": str(PACKAGE.parent), "GPUSCHED_JOURNALS": str(tmp_path)}
+    running = box.start("run", recipe, "--cluster", unguarded.address, **places)
+    wait_until(lambda: len(found := launches_of(box)) == 4 and all(found))
     for anchor in unguarded.anchors():
         anchor.kill()
     time.sleep(1.0)
     unguarded.kill(1, "raylet")
-    wait_until(lambda: any(2 in dict(found) for found in steps_of(tmp_path).values()))
+    wait_until(lambda: any(2 in dict(found) for found in launches_of(box)))
     unguarded.kill(0, "gcs_server")
-    said, _ = running.communicate(timeout=2 * PATIENCE_S)
+    said = running.communicate(timeout=2 * PATIENCE_S)
     assert running.returncode == 0, said
-    for found in steps_of(tmp_path).values():
+    for found in launches_of(box):
         assert [launch for launch, _ in found] == sorted(launch for launch, _ in found)
         assert found[-1][1] == 200
-    assert sum(found[-1][0] == 1 for found in steps_of(tmp_path).values()) == 2
+    assert sum(found[-1][0] == 1 for found in launches_of(box)) == 2
