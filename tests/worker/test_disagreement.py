@@ -15,6 +15,7 @@ from gpusched.processes import stacks
 from gpusched.worker import backing, group
 from tests.rig import wait_until
 from tests.worker.fakes import Bench, run_ranks, values
+from tests.worker.models import with_a_layer
 
 
 def test_ranks_that_do_not_come_are_told(bench: Bench) -> None:
@@ -36,8 +37,7 @@ def test_the_best_state_is_saved_where_another_rank_ends_late(bench: Bench) -> N
 
     def script() -> None:
         backing.END_PATIENCE_S = 0.3
-        trial = gpusched.init()
-        trial.track(model=torch.nn.Linear(1, 1))
+        trial = with_a_layer()
         trial.report(accuracy=1)
         if trial.rank == 1:
             wait_until(bench.last_word)

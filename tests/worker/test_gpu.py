@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -59,13 +58,11 @@ def test_a_script_that_chooses_its_gpus_is_refused(bench: Bench, chosen: str) ->
 
 @on_cpu_torch
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_gpu_under_a_torch_for_cpus_is_explained(tmp_path: Path, ranks: int) -> None:
+def test_a_gpu_under_a_torch_for_cpus_is_explained(bench: Bench, ranks: int) -> None:
     def body() -> None:
         os.environ["GPUSCHED_DEVICE"] = "cuda"
         gpusched.init().wrap(torch.nn.Linear(1, 1))
 
-    bench = Bench(tmp_path)
-    bench.prepare()
     for ended in run_ranks(body, ranks, bench):
         assert "this trial was given a GPU, but torch" in ended.error
         assert "is built for CPUs only: install a torch that is built for CUDA" in ended.error

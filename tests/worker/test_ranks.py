@@ -29,7 +29,7 @@ from tests.worker.fakes import (
     through,
     values,
 )
-from tests.worker.models import descend, weights_of
+from tests.worker.models import descend, weights_of, with_a_layer
 
 
 def digits(length: int = 23) -> TensorDataset:
@@ -80,15 +80,12 @@ def resized(bench: Bench, plan: list[tuple[int, int]], **options: Any) -> list[f
     arguments = tuple(
         {"batch_size": 5, "accumulate": 1, "epochs": 3, "inside": True, **options}.values()
     )
-    for incarnation, (ranks, step) in enumerate(plan, start=1):
-        with daemon(bench, at_step(**{"yield": step})):
-            ended = run_ranks(train, ranks, bench, incarnation, arguments)
-        assert not any(rank.error for rank in ended), [rank.error for rank in ended]
+    *_, weights = through(bench, train, plan, *arguments)
+    for incarnation, (_, step) in enumerate(plan, start=1):
         word = bench.last_word(incarnation)
         assert word is not None
         if word["why"] == "yielded":
             assert word["step"] == word["saved_step"] == step
-    weights = [rank.value for rank in ended]
     assert all(other == weights[0] for other in weights)
     return weights[0]
 
@@ -298,8 +295,7 @@ def test_a_disk_that_refuses_keeps_all_ranks_training(bench: Bench, refused: str
         bench.paths.last_word(1).mkdir(parents=True)
 
     def script() -> list[int]:
-        trial = gpusched.init()
-        trial.track(model=nn.Linear(1, 1))
+        trial = with_a_layer()
         seen = []
         for step in trial.steps(limit=4):
             seen.append(step)

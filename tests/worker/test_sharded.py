@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
 
@@ -10,19 +11,19 @@ import torch
 from torch import nn
 
 import gpusched
-from tests.worker.fakes import END, Bench, at_step, daemon, run_ranks, through
+from tests.worker.fakes import END, Bench, run_ranks, through
 from tests.worker.models import descend, weights_of
 from tests.worker.test_ranks import digits
 
 
-def train(shard: bool) -> list[float]:
-    """Whole weights after three epochs; AdamW, so that the optimizer's state matters."""
+def train(*shards: bool) -> list[float]:
+    """Whole weights after three epochs, by whether each launch is sharded; AdamW: the optimizer's state matters."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
     trial = gpusched.init()
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 7), nn.Tanh(), nn.Linear(7, 1)).double()
-    model = trial.wrap(net, shard=shard)
+    model = trial.wrap(net, shard=shards[int(os.environ["GPUSCHED_INCARNATION"]) - 1])
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     trial.scale_lr(optimizer)
@@ -42,13 +43,9 @@ def train(shard: bool) -> list[float]:
 
 def resized(bench: Bench, plan: list[tuple[int, bool, int]]) -> list[float]:
     bench.prepare(batch="global")
-    for incarnation, (ranks, shard, step) in enumerate(plan, start=1):
-        with daemon(bench, at_step(**{"yield": step})):
-            ended = run_ranks(train, ranks, bench, incarnation, (shard,))
-        assert not any(rank.error for rank in ended), "".join(rank.error for rank in ended)
-        assert bench.last_word(incarnation) is not None
-    weights: list[float] = ended[0].value
-    return weights
+    shards = [shard for _, shard, _ in plan]
+    *_, weights = through(bench, train, [(ranks, step) for ranks, _, step in plan], *shards)
+    return weights[0]
 
 
 @pytest.mark.parametrize(
