@@ -31,7 +31,11 @@ def keep(paths: ExperimentPaths, step: int, **more: Any) -> None:
     tracked = {name: save_object(name, value) for name, value in more.items()}
     tracked["model"] = {"weight": torch.full((3,), float(step))}
     torch.save({"tracked": tracked}, state)
-    CheckpointStore(trial.checkpoints).write(step, {"state.pt": state.getbuffer()}, {})
+    store = CheckpointStore(trial.checkpoints)
+    own = store.open_folder() / "ranks"  # as a trainer's, which every rank writes to
+    own.mkdir()
+    (own / "0").write_text(f"{step}")
+    store.write(step, {"state.pt": state.getbuffer()}, {}, own.parent)
     trial.hparams.write_text('{"trial": 4, "seed": 5, "hparams": {"opt": {"lr": 0.25}}}')
     assert keep_best(paths, 4, step, metric="accuracy", value=step / 8, atoms=2)
 
@@ -55,6 +59,7 @@ def test_the_best_model_by_every_name(paths: ExperimentPaths, named: Any) -> Non
     assert (best.metric, best.value, best.step, best.atoms) == ("accuracy", 0.25, 2, 2)
     assert (best.trial, best.seed, best.hparams) == (4, 5, {"opt": {"lr": 0.25}})
     assert best.experiment == paths.root.name
+    assert (best.folder / "ranks" / "0").read_text() == "2"
     best.state["model"]["weight"].zero_()
     assert gpusched.load().state["model"]["weight"].sum() == 6, "what is loaded is the caller's own"
 

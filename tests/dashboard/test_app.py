@@ -72,13 +72,7 @@ def test_any_size_has_what_is_looked_at_first(scene: str, size: tuple[int, int])
     if size[0] >= 80:
         wanted += [
             f"best {view.metric}",
-            "trial",
-            "state",
-            "curves",
-            "decisions",
-            "lr",
-            "width",
-            "detach",
+            *["trial", "state", "curves", "decisions", "lr", "width", "detach"],
         ]
     assert [word for word in wanted if word not in screen] == []
 

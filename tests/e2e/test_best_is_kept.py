@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
-
-import pytest
 
 import gpusched
 from gpusched.policies.rehearsal import REHEARSAL
@@ -62,16 +59,3 @@ def test_a_model_trained_after_its_last_report_is_not_taken_for_the_reported_one
     assert weight(sandbox) == best["step"]
     logs = sandbox.call("logs", "0")
     assert "step 4 is not saved: the model was trained on after its last report" in logs.out
-
-
-@pytest.mark.slow
-def test_files_of_a_trainer_that_owns_its_loop_are_those_of_the_best_step(sandbox: Sandbox) -> None:
-    policy = {"name": REHEARSAL, "steps": 4, "sizes": [1, 2], "R": 12}
-    result = sandbox.gpusched("run", sandbox.recipe("library.py", policy=policy, max_trials=1))
-    assert result.code == 0, result.text
-    reports = sandbox.lines(0)
-    assert [report["m"]["epochs"] for report in reports] == [*range(1, len(reports) + 1)]
-    best = gpusched.load(sandbox.experiment)
-    assert best.folder is not None
-    state = json.loads((best.folder / "state.json").read_text())
-    assert (state["epoch"], set(state["ranks"])) == (best.step, {1, 2})

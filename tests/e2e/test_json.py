@@ -37,22 +37,15 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Printed]:
     call("pause", "0")
     call("try", "x=0.5")
     call("unpause", "0")
-    for words in (
-        ["status"],
-        ["ls"],
-        ["best"],
-        ["explain", "0"],
-        ["logs", "1"],
-        ["deadline", "+1m"],
-    ):
-        call(*words)
+    for line in ("status", "ls", "best", "explain 0", "logs 1", "deadline +1m"):
+        call(*line.split())
     call("stop", "--trial", "1")
     call("stop")
     call("resume", "--detach")
     box.wait_for(lambda view: view["state"] == "running")
     call("cancel")
-    for words in (["export"], ["export", "--trials"], ["report"], ["gc"], ["watch"]):
-        call(*words)
+    for line in ("export", "export --trials", "report", "gc", "watch"):
+        call(*line.split())
     short = box.recipe("counted.py", max_trials=1, policy={"name": "fifo", "R": 2})
     call("run", short, "--dir", "short")
     call("simulate", "--seeds", "1", "--deadline", "5")

@@ -313,7 +313,6 @@ def test_a_logger_keeps_no_report_it_has_sent(search: ExperimentPaths) -> None:
         ("tensorbord", "did you mean tensorboard?"),
         ([{"mine.py:Lines": {"fil": "x"}}], "fil unknown option; there are file"),
         ([3], "should be a map of keys, not 3, as in [tensorboard"),
-        ("mine.py:Missing", "has no class Missing"),
     ],
 )
 def test_a_wrong_log_to_is_refused(log_to: Any, why: str, own: str, tmp_path: Path) -> None:

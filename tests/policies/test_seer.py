@@ -25,12 +25,13 @@ def example(**options: Any) -> Hand:
     return hand
 
 
-def go_on(hand: Hand, seconds: float = 1.0) -> None:
-    """Every live trial reports once: those that are told to leave do."""
-    hand.advance(hand.now + seconds)
-    for trial in list(hand.live):
-        if trial in hand.state.live:
-            hand.report(trial, 0.01 * trial)
+def go_on(hand: Hand, seconds: int = 3) -> None:
+    """Every live trial reports each second: those that are told to leave do."""
+    for _ in range(seconds):
+        hand.advance(hand.now + 1.0)
+        for trial in list(hand.live):
+            if trial in hand.state.live:
+                hand.report(trial, 0.01 * trial)
 
 
 def test_section_3_4_played_to_its_end() -> None:
@@ -41,14 +42,13 @@ def test_section_3_4_played_to_its_end() -> None:
     of_one = sorted(n for n in hand.live if hand.atoms(n) == 1)
     of_two = sorted(n for n in hand.live if hand.atoms(n) == 2)
     hand.advance(ENDS[0])
-    go_on(hand)
+    go_on(hand, 1)
     assert [n for n in of_one if hand.where(n) == "stopped"] == of_one[:4]
     assert [n for n in of_two if hand.where(n) == "stopped"] == of_two[:2]
     assert "eliminated at the end of stage 1" in hand.why(of_one[0])
     for end, sizes in ((ENDS[0], [1, 1, 1, 1, 2, 2]), (ENDS[1], [1, 1, 2])):
         hand.advance(max(hand.now, end))
-        for _ in range(3):
-            go_on(hand)
+        go_on(hand)
         assert [hand.atoms(n) for n in sorted(hand.live)] == sizes
     best = max(hand.live)
     hand.advance(ENDS[2] - 1.0)
@@ -71,8 +71,7 @@ def test_failed_trials_leave_a_bracket_short() -> None:
     for trial in [n for n in hand.live if hand.atoms(n) == 2]:
         hand.exited(trial, "failed")
     hand.advance(ENDS[0])
-    for _ in range(3):
-        go_on(hand)
+    go_on(hand)
     # 4 of 8 stay; the best two of them fill the bracket of two atoms, so two are left for the other.
     assert sorted(hand.atoms(n) for n in hand.live) == [1, 1, 2, 2]
 
@@ -83,8 +82,7 @@ def test_a_trial_that_may_not_grow_holds_up_no_other() -> None:
     best = max(hand.live)
     hand.trial(best).cap = Cap(1, "failed on 2 atoms")
     hand.advance(ENDS[0])
-    for _ in range(3):
-        go_on(hand)
+    go_on(hand)
     assert {n: hand.atoms(n) for n in hand.live} == {2: 1, 3: 1, 8: 1, 9: 1, 10: 2, 11: 1}
 
 

@@ -136,7 +136,6 @@ def test_the_example_is_short_and_a_recipe_names_it(folder: Path) -> None:
         ("TPESampler", "", "unknown sampler 'TPESampler'; did you mean tpe?"),
         ("{name: mine.py:NearTheBest, chanc: 1}", "", "unknown option; there are chance"),
         ("{name: mine.py:NearTheBest, startup: -1}", "", "sampler: must be at least 0, not -1"),
-        ("mine.py:Nearest", "", "has no class Nearest; it has NearTheBest"),
         ("odd.py:Needy", "", "sampler.licence: is needed"),
         ("odd.py:Broken", "", "odd.py:29: __init__(space) failed: RuntimeError: no licence"),
         ("{name: random, startup: 3}", "", "sampler.startup: random has no options"),
