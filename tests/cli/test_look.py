@@ -51,6 +51,11 @@ def test_the_winner_and_where_it_lies() -> None:
         "  gpusched resume /data/runs/digits-0714-1532 --deadline +1h  an hour more",
     ]
     assert "resume" not in summary(replace(view, ending="nothing left to run")), "it is refused"
+    better = replace(view.trials[1], best_metric=0.999, best_step=7)
+    behind = (
+        f"Behind the best report, 0.9990 of trial {better.id} at step 7, which has no checkpoint."
+    )
+    assert behind in summary(replace(view, best_unsaved=better)).splitlines()
 
 
 def test_no_trial_succeeded() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import gpusched
 from tests.e2e.sandbox import Sandbox
 
 
@@ -49,6 +50,14 @@ def test_a_search_ends_with_the_best_model_on_disk(finished: Sandbox) -> None:
     told = finished.call("best").out
     assert f"gpusched.load('{finished.experiment}')" in told
     assert f"  seed = {best['seed']}\n" in told
+    assert gpusched.load(finished.experiment).state["model"]["weight"].item() == 3
+    last = finished.paths.final_view
+    view = json.loads(before := last.read_text())
+    last.write_text(json.dumps({**view, "best_unsaved": {**view["trials"][1], "best_step": 2}}))
+    told = finished.call("best").out
+    last.write_text(before)
+    behind = f"of trial {view['trials'][1]['id']} at step 2, which has no checkpoint"
+    assert behind in told
     options = {f"--seed={best['seed']}", "--net.width=8", f"--x={best['hparams']['x']}"}
     assert options < {*finished.call("explain", best["trial"]).out.split()}
 

@@ -20,7 +20,7 @@ from gpusched.protocol import Remark, Report, Saved
 from gpusched.worker import trial as trial_module
 from tests.rig import PATIENCE_S, wait_until
 from tests.worker.fakes import Bench, at_step, daemon, if_it_leaves, remarks, run_rank, run_ranks
-from tests.worker.models import descend, with_a_layer
+from tests.worker.models import descend, linear, with_a_layer
 
 
 def train() -> list[Any]:
@@ -419,6 +419,24 @@ def test_a_script_in_charge_is_not_ended_by_report(bench: Bench) -> None:
         assert run_rank(in_charge, bench, 1, False).value == [11.0, 22.0, 33.0, 44.0, 55.0, 66.0]
     assert bench.last_word() == {"why": "yielded", "step": 2, "saved_step": None}
     assert len(bench.reports()) == 2
+
+
+def test_a_model_trained_after_its_last_report_is_not_taken_for_the_reported_one(
+    bench: Bench,
+) -> None:
+    def script() -> None:
+        trial = gpusched.init()
+        model, optimizer = linear()
+        trial.track(model=model, opt=optimizer)
+        for _ in range(2):
+            descend(optimizer, model(torch.ones(1, 1)).sum())
+            if trial.step == 0:
+                trial.report(accuracy=1)
+
+    ended = run_rank(script, bench)
+    assert "step 1 is not saved: the model was trained on after its last report" in ended.stderr
+    assert bench.checkpoints() == []
+    assert bench.last_word() == {"why": "finished", "step": 1, "saved_step": None}
 
 
 class Clock:
