@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import sys
@@ -129,23 +128,6 @@ def test_a_signal_or_a_failure_that_ends_it_restores_the_terminal(
         os.kill(int((tmp_path / "pid").read_text()), number)
     screen.wait(said)
     assert_restored(screen)
-
-
-@pytest.mark.parametrize("no_color", ["", "1"])
-def test_colours_where_they_are_wanted(terminal: Open, no_color: str) -> None:
-    screen = terminal(100, 30, **({"NO_COLOR": no_color} if no_color else {}))
-    screen.type(f"{PLAY} {VIEW}")
-    screen.wait(r"\[ 0 \]\[ 24\](.|\n)*accuracy▾(.|\n)*detach")
-
-    def codes() -> list[str]:
-        return re.findall(r"\x1b\[([\d;]*)m", screen.screen(styles=True))
-
-    if no_color:
-        styles = {part for code in codes() for part in code.split(";")}
-        bold_dim_reverse = {"", "0", "1", "2", "7", "22", "27", "39", "49"}
-        assert styles <= bold_dim_reverse
-    else:
-        wait_until(lambda: any("48;5;110" in code for code in codes()), "the colour of the cursor")
 
 
 @pytest.mark.parametrize("setting", [{"PYTHONIOENCODING": "ascii"}, {"TERM": "xterm-color"}])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,12 @@ def room(free: int, size: int = 100 << 30) -> Room:
     return Room(free, min(files.LOW_BYTES, int(size * files.LOW_SHARE)))
 
 
+def on_disk_with(free: Callable[[], int], folder: Path) -> Storage:
+    """The look at a disk with so much room, in this thread."""
+    paths = ExperimentPaths(folder)
+    return Storage(paths, room=lambda _folder: room(free()), beside=lambda work: work())
+
+
 def test_the_mark_is_a_share_of_a_small_disk() -> None:
     assert not room(25 * MIB, size=1024 * MIB).is_low
     assert room(20 * MIB, size=1024 * MIB).is_low
@@ -73,12 +80,7 @@ def test_a_look_tells_each_change_once_and_what_a_daemon_before_had_not_seen(
     script, free = stages.running(), 10 << 30
     state = script.state
 
-    def fresh() -> Storage:
-        return Storage(
-            ExperimentPaths(tmp_path), room=lambda _folder: room(free), beside=lambda work: work()
-        )
-
-    storage = fresh()
+    storage = on_disk_with(lambda: free, tmp_path)
     storage.require_room()
     assert storage.look(0.0, state) is None
     free = 100 * MIB
@@ -95,7 +97,7 @@ def test_a_look_tells_each_change_once_and_what_a_daemon_before_had_not_seen(
     free = 520 * MIB
     assert [storage.look(at, state) for at in (20.0, 30.0)] == [None, None], "not by enough"
     free = 50 << 30
-    storage = fresh()
+    storage = on_disk_with(lambda: free, tmp_path)
     assert storage.look(35.0, state) is None
     clear = storage.look(40.0, state)
     assert not clear.low
@@ -110,9 +112,7 @@ def test_a_look_tells_each_change_once_and_what_a_daemon_before_had_not_seen(
 def test_a_disk_without_room_for_another_checkpoint_is_low(tmp_path: Path) -> None:
     """With checkpoints of gigabytes the disk settles above the mark while every save fails."""
     script = stages.running()
-    storage = Storage(
-        ExperimentPaths(tmp_path), room=lambda _folder: room(2 << 30), beside=lambda work: work()
-    )
+    storage = on_disk_with(lambda: 2 << 30, tmp_path)
     assert [storage.look(at, script.state) for at in (0.0, 10.0)] == [None, None]
     script.feed(
         CheckpointSaved(at=0.0, trial=0, incarnation=1, step=1, save_s=9.0, size_bytes=3 << 30)

@@ -38,21 +38,20 @@ def recorded(name: str) -> Standing:
 class Training:
     """A workload. ``fails``: trials that raise at their second step; ``broken``: trials that report NaN."""
 
+    metric, mode = "accuracy", "max"
     defaults: Mapping[str, Any] = {}
 
-    def __init__(self, mode: str, step_s: float, fails: Sequence[int], broken: Sequence[int]):
-        self.metric, self.mode = "accuracy" if mode == "max" else "loss", mode
-        self._step_s, self._fails, self._broken = step_s, fails, broken
+    def __init__(self, fails: Sequence[int], broken: Sequence[int]) -> None:
+        self._fails, self._broken = fails, broken
 
     def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
         random = Random(seed * 7919 + trial)
         top, speed = 0.985 - 0.5 * random.random() ** 3, 0.1 + 0.5 * random.random()
-        step_s = self._step_s * (1 + 0.2 * random.random())
+        step_s = 0.5 * (1 + 0.2 * random.random())
 
         def metric(step: int) -> float:
             noise = Random(seed + trial * 1009 + step * 31).uniform(-0.012, 0.012)
-            accuracy = min(0.9999, top - (top - 0.1) * math.exp(-speed * step**0.8) + noise)
-            return round(accuracy if self.mode == "max" else 2.3 * (1 - accuracy), 5)
+            return round(min(0.9999, top - (top - 0.1) * math.exp(-speed * step**0.8) + noise), 5)
 
         shown = (lambda step: math.nan) if trial in self._broken else metric
         if trial in self._fails:
@@ -82,26 +81,21 @@ class Scene:
         deadline_s: float = 60.0,
         policy: str = "hypersched",
         kind: str = "cpu",
-        mode: str = "max",
         fails: Sequence[int] = (),
         broken: Sequence[int] = (),
         incidents: Sequence[Incident] = (),
         max_trials: int | None = None,
-        check: bool = True,
     ) -> None:
         self._seed, self.policy_name, self.kind = 7, policy, kind
         options = {"R": 81} if policy == "fifo" else {"R": 81, "r": 1, "eta": 3.0}
-        rules = Rules(
-            deadline_s=deadline_s, mode=mode, watch=False, max_trials=max_trials, max_failures=100
-        )
+        rules = Rules(deadline_s=deadline_s, watch=False, max_trials=max_trials, max_failures=100)
         self.experiment = Experiment(rules, policies.make(policy, options), self._draw)
-        training = Training(mode, 0.5, fails, broken)
-        self.metric = training.metric
+        training = Training(fails, broken)
         self.ids = tuple(f"{kind}:{n}" if kind == "cpu" else f"gpu{n}" for n in range(atoms))
         devices = [Device(name, name) for name in self.ids]
         machine = Machine(training, devices, delays=DELAYS, incidents=incidents, seed=self._seed)
         self.seen: list[tuple[Event, list[Command]]] = []
-        self._driver = Driver(self.experiment, machine, observer=self.on_event, check=check)
+        self._driver = Driver(self.experiment, machine, observer=self.on_event, check=True)
         start(self._driver, machine)
 
     # ------------------------------------------------------------ playing
@@ -137,7 +131,7 @@ class Scene:
             state,
             name="digits-0714-1532",
             policy=self.policy_name,
-            metric=self.metric,
+            metric=Training.metric,
             folder="/data/runs/digits-0714-1532",
             now=now,
             idle=self.experiment.idle,

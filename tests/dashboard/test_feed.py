@@ -45,11 +45,15 @@ def inbox() -> Inbox:
     return Inbox()
 
 
-def test_views_pass_as_they_are_or_as_json_until_the_end(inbox: Inbox) -> None:
-    feed = Feed(lambda: iter([to_json(RUNNING), None, RUNNING, OVER, RUNNING]), inbox)
+def run(feed: Feed) -> None:
+    """Let it come to its end."""
     feed.start()
     feed.join(PATIENCE_S)
     assert not feed.is_alive()
+
+
+def test_views_pass_as_they_are_or_as_json_until_the_end(inbox: Inbox) -> None:
+    run(Feed(lambda: iter([to_json(RUNNING), None, RUNNING, OVER, RUNNING]), inbox))
     assert inbox.words == [("view", RUNNING), ("view", RUNNING), ("view", OVER)]
 
 
@@ -77,8 +81,7 @@ def test_a_daemon_that_comes_back_is_found(inbox: Inbox) -> None:
 
     feed = Feed(frames, inbox)
     feed._is_over = Impatient()
-    feed.start()
-    feed.join(PATIENCE_S)
+    run(feed)
     assert inbox.words == [
         ("view", RUNNING),
         ("note", "its daemon does not answer"),
@@ -93,9 +96,7 @@ def test_what_cannot_get_better_ends_it(inbox: Inbox, error: Exception) -> None:
         raise error
         yield RUNNING
 
-    feed = Feed(frames, inbox)
-    feed.start()
-    feed.join(PATIENCE_S)
+    run(Feed(frames, inbox))
     assert inbox.words == [("failed", error)]
 
 

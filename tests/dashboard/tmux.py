@@ -34,19 +34,8 @@ class Terminal:
         assigned = " ".join(
             f"{name}={shlex.quote(value)}" for name, value in {**kept, **settings}.items()
         )
-        self._tmux(
-            "-f",
-            "/dev/null",
-            "new-session",
-            "-d",
-            "-x",
-            str(columns),
-            "-y",
-            str(rows),
-            "-c",
-            str(ROOT),
-            f"env -i TERM=screen-256color {assigned} {shell}",
-        )
+        begin = f"-f /dev/null new-session -d -x {columns} -y {rows} -c"
+        self._tmux(*begin.split(), str(ROOT), f"env -i TERM=screen-256color {assigned} {shell}")
         self._tmux("set-option", "-g", "escape-time", "0")
         self.wait(PROMPT)
 
@@ -70,8 +59,8 @@ class Terminal:
             self._tmux("send-keys", name)
             time.sleep(0.03)
 
-    def screen(self, *, styles: bool = False) -> str:
-        return self._tmux("capture-pane", "-p", *(["-e"] if styles else []))
+    def screen(self) -> str:
+        return self._tmux("capture-pane", "-p")
 
     def ask(self, question: str) -> str:
         """A tmux format, such as ``#{alternate_on}``."""
