@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from gpusched import samplers
 from gpusched.core.commands import Command, Suggest
 from gpusched.core.events import (
-    DevicesJoined,
     Event,
     LimitsMoved,
     QuarantineChanged,
@@ -30,6 +29,7 @@ from gpusched.journal.log import Journal
 from gpusched.recipe.recipe import Recipe
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.setup import Setup, experiment, recipe
+from gpusched.sim.study import start
 from gpusched.space.space import parse_space
 from tests.helpers import replayed, rungs_of, snapshot
 from tests.journal_samples import read
@@ -202,7 +202,7 @@ class Daemons:
         known = replay(self.experiment, iter(entries))
         driver = self._driver(journal, FragileExecutor(self.machine, self.points, self.facts))
         if known == 0:
-            self._join(driver)
+            start(driver, self.machine)
         else:
             driver.resume(self.epoch)
         driver.run()
@@ -215,10 +215,6 @@ class Daemons:
         made = FragileSuggester(self.experiment, of, self.points) if of.has_memory else None
         fragile = FragileJournal(journal, self.points)
         return Driver(self.experiment, executor, fragile, suggester=made, check=True)
-
-    def _join(self, driver: Driver) -> None:
-        devices = tuple(device.id for device in self.machine.inventory())
-        driver.handle([DevicesJoined(at=0.0, devices=devices)])
 
     def _reopened(self) -> LimitsMoved:
         now, saved = self.machine.now(), self.machine.stories.items()

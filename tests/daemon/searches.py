@@ -35,6 +35,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import DiskFull, Journal
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import recipe
+from gpusched.sim.study import start
 from tests.crashes import Daemons, Failpoints, FragileExecutor
 from tests.driver.test_crashes import SAMPLER
 from tests.faults import Faults, FaultySetup, Incident
@@ -143,7 +144,7 @@ class Search(Daemons):
         driver = self._driver(journal, executor)
         assembled = Assembled(self.experiment, recipe(self.setup), self._paths())
         if count == 0:
-            self._join(driver)
+            start(driver, self.machine)
         else:
             self._resume(driver, assembled)
         self._live(driver, storage, journal)

@@ -12,10 +12,11 @@ from typing import Any, Literal
 import pytest
 
 from gpusched.core.commands import Command, KeepBest, Kill, Save
-from gpusched.core.events import DevicesJoined, TrialExited, UserAsked
+from gpusched.core.events import TrialExited, UserAsked
 from gpusched.driver.loop import RETRY_EVERY_S, Driver
 from gpusched.journal.log import Journal
 from gpusched.sim.setup import experiment, recipe
+from gpusched.sim.study import start
 from tests.core import stages
 from tests.crashes import check_journal
 from tests.driver.test_crashes import SETUPS
@@ -48,8 +49,7 @@ def begun(path: Path, **more: Any) -> tuple[Driver, Watched, Journal]:
     journal = Journal.create(path, {})
     search = experiment(recipe(SETUP))
     driver = Driver(search, executor, journal, check=True, **more)
-    devices = tuple(device.id for device in executor.inventory())
-    driver.handle([DevicesJoined(at=0.0, devices=devices)])
+    start(driver, executor)
     return driver, executor, journal
 
 

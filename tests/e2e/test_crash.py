@@ -24,12 +24,6 @@ def _let_pass(sandbox: Sandbox, seconds: float) -> None:
     paths.began.write_text(json.dumps(moved))
 
 
-def _newest_save(sandbox: Sandbox, trial: int) -> int:
-    """The step of the newest checkpoint in the trial's folder, 0 without one."""
-    saves = (sandbox.experiment / f"trials/{trial:04d}/checkpoints").glob("step-*")
-    return max((int(path.name.removeprefix("step-")) for path in saves), default=0)
-
-
 def test_trials_go_on_without_a_daemon_and_are_adopted(sandbox: Sandbox) -> None:
     attached = sandbox.start("run", sandbox.recipe("counted.py", policy=ENDLESS))
     sandbox.wait_for(lambda view: view["trials"] and all(t["step"] > 3 for t in view["trials"]))
@@ -71,7 +65,8 @@ def test_what_died_with_the_machine_goes_on_from_a_checkpoint_of_save_every(
     assert sandbox.gpusched("run", recipe, "--detach").code == 0
     sandbox.wait_for(lambda view: view["trials"] and all(t["step"] > 3 for t in view["trials"]))
     # Saves that take long are asked for less often than every second, so the disk decides when this is.
-    wait_until(lambda: min(_newest_save(sandbox, trial) for trial in (0, 1)) > 1, "a second save")
+    trials = [sandbox.paths.trial(number) for number in (0, 1)]
+    wait_until(lambda: min(one.newest_checkpoint() for one in trials) > 1, "a second save")
     said = sandbox.call("explain", "0").out
     assert re.search(r"  checkpoint: of step \d+, \d+ steps? behind\n", said), said
     sandbox.kill_everything()

@@ -34,12 +34,13 @@ from gpusched.core.decisions import (
     View,
     WakeAt,
 )
-from gpusched.core.events import DevicesJoined, Event, LimitsMoved, UserAsked
+from gpusched.core.events import Event, LimitsMoved, UserAsked
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.driver.loop import Driver
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.physics import Delays, SimulatedCurve
+from gpusched.sim.study import start
 from tests.faults import Faults, FaultyExecutor, Incident
 
 #: More events than this in one experiment: it does not end.
@@ -237,8 +238,7 @@ def play(name: str, options: Mapping[str, Any], seed: int) -> Played:
         observer=lambda event, commands: log.append((event, list(commands))),
         check=True,
     )
-    devices = tuple(device.id for device in executor.inventory())
-    driver.handle([DevicesJoined(at=0.0, devices=devices)])
+    start(driver, executor)
     asked = sorted(random.uniform(0, deadline_s) for _ in range(random.choice([0, 6])))
     reopenings = random.choice([0, 0, 1, 3])
     for _ in range(2 * MAX_EVENTS):
