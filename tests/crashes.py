@@ -15,12 +15,7 @@ from msgspec.structs import replace
 
 from gpusched import samplers
 from gpusched.core.commands import Command, Suggest
-from gpusched.core.events import (
-    Event,
-    LimitsMoved,
-    QuarantineChanged,
-    Reported,
-)
+from gpusched.core.events import Event, LimitsMoved, QuarantineChanged, Reported
 from gpusched.core.experiment import Experiment
 from gpusched.driver.loop import Driver, replay
 from gpusched.driver.suggester import Answer, ChildSuggester, Process

@@ -96,7 +96,7 @@ class Script:
         devices: int | Sequence[str] = 1,
         islands: Mapping[str, int] | None = None,
         policy: base.Policy | None = None,
-        draw: Callable[[int], Mapping[str, object] | None] = draw,
+        draw: Callable[[int], Mapping[str, object] | None] | None = draw,
         **rules: Any,
     ) -> None:
         rules = {

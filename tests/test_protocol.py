@@ -29,17 +29,7 @@ SAMPLES: list[Frame] = [
     protocol.Exited(protocol.Exit("failed", error=protocol.RankError("é", 0))),
     protocol.StopTree(10.0, stacks=True),
     protocol.LaunchSpec(
-        *(
-            3,
-            1,
-            "/t/é",
-            "/e",
-            "train.py",
-            ["--lr", "0.1"],
-            "/",
-            {"A": "b"},
-        ),
-        *([[0], [1]], "python"),
+        *(3, 1, "/t/é", "/e", "train.py", ["--lr", "0.1"], "/", {"A": "b"}, [[0], [1]], "python")
     ),
     protocol.Ready(),
     protocol.PreloadFailed("x", "no"),

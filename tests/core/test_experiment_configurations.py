@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import pytest
 
 from gpusched import policies
-from gpusched.core.commands import Command, Launch, Suggest
+from gpusched.core.commands import Launch, Suggest
 from gpusched.core.decisions import Start
-from gpusched.core.events import (
-    DevicesJoined,
-    DevicesReleased,
-    Event,
-    Suggested,
-    TrialExited,
-    UserAsked,
-)
-from gpusched.core.experiment import Experiment
-from gpusched.core.rules import Rules
-from tests.events import reported
+from gpusched.core.events import Event, Suggested, UserAsked
 from tests.helpers import Script
 
 
-class Learning:
+class Learning(Script):
     """A search under a sampler that learns; each question is answered at once, or when ``answer`` is called."""
 
     def __init__(self, policy: str, atoms: int = 8, **rules: int) -> None:
-        made = policies.make(policy, {})
-        self.experiment = Experiment(
-            Rules(deadline_s=1000.0, watch=False, scaling="linear", **rules), made, None
-        )
+        super().__init__(devices=atoms, policy=policies.make(policy, {}), draw=None, **rules)
         self.launched: list[Launch] = []
         self.asked: list[int] = []
-        self.feed(DevicesJoined(at=0.0, devices=tuple(f"d{n}" for n in range(atoms))))
+        self.start()
 
-    def feed(self, event: Event) -> list[Command]:
-        commands = self.experiment.handle(event)
-        self.experiment.check()
+    def feed(self, event: Event) -> Self:
+        commands = super().feed(event).take()
         self.launched += [command for command in commands if isinstance(command, Launch)]
         self.asked += [command.n for command in commands if isinstance(command, Suggest)]
-        return commands
+        return self
 
     def answer(self) -> None:
         n = self.asked.pop()
-        self.feed(Suggested(at=0.0, n=n, hparams={"n": n}, by="tpe"))
+        self.feed(Suggested(at=self.now, n=n, hparams={"n": n}, by="tpe"))
 
 
 @pytest.mark.parametrize("policy", ["asha", "hypersched", "fifo"])
@@ -59,20 +47,8 @@ def test_no_loser_is_woken_while_the_sampler_thinks() -> None:
     search.answer()
     search.answer()
     for trial, metric in ((0, 0.9), (0, 0.9), (1, 0.1), (1, 0.1)):
-        known = search.experiment.state.trials[trial]
-        search.feed(
-            reported(
-                at=known.step + 1.0,
-                trial=trial,
-                metric=metric,
-                incarnation=1,
-                seq=known.seq + 1,
-                step=known.step + 1,
-                step_time_s=1.0,
-            )
-        )
-    search.feed(TrialExited(at=3.0, trial=1, incarnation=1, outcome="yielded", saved_step=2))
-    search.feed(DevicesReleased(at=3.0, devices=("d1",)))
+        search.wait(1.0).report(trial, metric)
+    search.exited(1, saved=2).released("d1")
     assert search.asked, "the sampler thinks"
     assert [launch.trial for launch in search.launched] == [0, 1]
     search.answer()
@@ -82,7 +58,7 @@ def test_no_loser_is_woken_while_the_sampler_thinks() -> None:
 def test_a_sampler_that_learns_may_be_asked_for_more_once_the_limit_is_raised() -> None:
     search = Learning("fifo", atoms=1, max_trials=1)
     search.answer()
-    state = search.experiment.state
+    state = search.state
     assert not state.can_draw
     assert state.configurations.may_have_next(2)
     assert not state.configurations.may_have_next(1)

@@ -19,8 +19,6 @@ from gpusched.errors import DamagedState
 from gpusched.folder.paths import ExperimentPaths
 from tests.dashboard.scene import Scene
 
-SAID = ("stopping: every trial leaves at its next step", "terminating the trials", "killing")
-
 
 def main() -> int:
     parser = argparse.ArgumentParser()
@@ -37,12 +35,7 @@ def main() -> int:
     scene = Scene(deadline_s=args.deadline, fails=(3,))
     if args.pid_file is not None:
         args.pid_file.write_text(str(os.getpid()))
-    pressed: list[int] = []
     last: list[Standing] = []
-
-    def on_interrupt() -> str:
-        pressed.append(1)
-        return SAID[min(len(pressed), len(SAID)) - 1]
 
     def frames() -> Iterator[Standing | None]:
         if args.view is not None:
@@ -65,11 +58,11 @@ def main() -> int:
     why = show(
         frames,
         sources={**sources, "trial": explain},
-        on_interrupt=on_interrupt if args.own else None,
+        on_interrupt=(lambda: "stopping") if args.own else None,
     )
     if why == "over" and last:
         tell_the_end(last[0])
-    print(f"ended: {why}, {len(pressed)} interrupts")
+    print(f"ended: {why}.")
     return 0
 
 

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.events import Reported
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import send_signal
-from tests.executors.conftest import Lab, MakeLab, listening_addresses, of_trial, wait_for
-from tests.executors.contract import steps_of, the_exit
-from tests.executors.test_ranks import play
+from tests.executors.conftest import Lab, MakeLab, wait_for
+from tests.executors.contract import the_exit
+from tests.executors.test_ranks import play, train_on_loopback
 from tests.executors.test_trees import begin
 
 
@@ -27,15 +26,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 def test_two_ranks_that_yield_listening_on_loopback_alone(lab: Lab) -> None:
-    rig = lab.rig
-    trial = rig.begin(atoms=2, steps=3)
-    events = rig.watch(lambda event: isinstance(event, Reported), hold=True)
-    assert listening_addresses(of_trial(lab.folder, trial)) == {"0100007F"}
-    lab.executor.acknowledge(events[-1])
-    events += rig.run(trial)
-    assert steps_of(events, trial) == [1, 2, 3]
-    assert the_exit(events, trial).outcome == "finished"
-    assert lab.left_of(trial) == []
+    trial, ending = train_on_loopback(lab, 2)
+    assert ending.outcome == "finished"
     words = Path(f"{lab.logs(trial)}/shim.log").read_text()
     assert "rendezvous is used" not in words, "ours was registered"
 

@@ -54,17 +54,23 @@ def test_what_a_rank_sees_and_leaves(lab: Lab) -> None:
     assert (lab.logs(trial) / "rank-0.out").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_ddp_steps_over_gloo_listening_on_loopback_alone(lab: Lab, ranks: int) -> None:
+def train_on_loopback(lab: Lab, ranks: int, **more: object) -> tuple[int, TrialExited]:
+    """Have a trial train three steps, and see that it listens on the loopback alone."""
     rig = lab.rig
-    trial = rig.begin(atoms=ranks, steps=3, ddp=True)
+    trial = rig.begin(atoms=ranks, steps=3, **more)
     events = rig.watch(report_of(trial, 1), hold=True)
     assert listening_addresses(of_trial(lab.folder, trial)) == {"0100007F"}, "as /proc/net has it"
     lab.executor.acknowledge(events[-1])
     events += rig.run(trial)
     assert steps_of(events, trial) == [1, 2, 3]
-    assert the_exit(events, trial).outcome == "finished"
-    assert the_exit(events, trial).saved_step == 3
+    assert lab.left_of(trial) == []
+    return trial, the_exit(events, trial)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_ddp_steps_over_gloo_listening_on_loopback_alone(lab: Lab, ranks: int) -> None:
+    _, ending = train_on_loopback(lab, ranks, ddp=True)
+    assert (ending.outcome, ending.saved_step) == ("finished", 3)
 
 
 def test_a_script_that_knows_nothing_of_gpusched_finishes_without_a_step(lab: Lab) -> None:
