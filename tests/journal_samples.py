@@ -47,13 +47,13 @@ def sample(count: int) -> list[tuple[Event, list[Command]]]:
     return found[:count]
 
 
-def write(path: Path, count: int, *, batch: int = 5) -> list[Entry]:
+def write(path: Path, count: int) -> list[Entry]:
     journal = Journal.create(path, META)
     entries = []
     for seq, (event, commands) in enumerate(sample(count), 1):
         journal.append(event, commands)
         entries.append(Entry(seq, event, commands))
-        if seq % batch == 0:
+        if seq % 5 == 0:
             journal.commit()
     journal.close()
     return entries

@@ -229,8 +229,7 @@ class ExecutorContract:
         rig.watch(all_of_them)
 
     def test_two_trials_side_by_side(self, rig: Rig) -> None:
-        one, other = rig.new_trial(), rig.new_trial()
-        rig.executor.execute(Launch(one, 1, rig.devices[:1], rig.hparams(4)))
+        one, other = rig.begin(steps=4), rig.new_trial()
         rig.executor.execute(Launch(other, 1, rig.devices[1:3], rig.hparams(4)))
         events: list[Event] = []
         while len([e for e in events if isinstance(e, TrialExited)]) < 2:

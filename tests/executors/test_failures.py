@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from gpusched.core.commands import Kill, Launch
+from gpusched.core.commands import Kill
 from gpusched.core.events import Reported
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.processes.stacks import Whereabouts, describe
@@ -60,11 +60,9 @@ def frames(*metrics: object) -> list[dict[str, object]]:
 
 def test_metrics_are_told_as_they_are_and_a_number_once(lab: Lab) -> None:
     rig = lab.rig
-    trial = rig.new_trial()
     told: list[object] = [{"accuracy": 2}, {"accuracy": "nan", "loss": 1.5}, {"loss": 0.5}]
     sent = [*frames(*told), *frames({"accuracy": 0.9})]
-    hparams = {"scenario": "speak_nonsense", "frames": sent}
-    rig.executor.execute(Launch(trial, 1, rig.devices[:1], hparams))
+    trial = rig.begin(scenario="speak_nonsense", frames=sent)
     reports = [event for event in rig.run(trial) if isinstance(event, Reported)]
     assert [event.metric for event in reports] == [2.0, None, None]
     assert [event.report.metrics for event in reports] == told

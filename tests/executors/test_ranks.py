@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpusched.core.commands import Launch
 from gpusched.core.events import TrialExited
 from tests.executors.conftest import Lab, listening_addresses, of_trial, wait_for
 from tests.executors.contract import report_of, steps_of, the_exit
 
 
-def play(lab: Lab, scenario: str, atoms: int = 1, **hparams: object) -> tuple[int, TrialExited]:
-    rig = lab.rig
-    trial = rig.new_trial()
-    devices = rig.devices[:atoms]
-    rig.executor.execute(Launch(trial, 1, devices, {"scenario": scenario, **hparams}))
-    return trial, the_exit(rig.run(trial), trial)
+def play(lab: Lab, scenario: str, **more: Any) -> tuple[int, TrialExited]:
+    trial = lab.rig.begin(scenario=scenario, **more)
+    return trial, the_exit(lab.rig.run(trial), trial)
 
 
 def test_what_a_rank_sees_and_leaves(lab: Lab) -> None:

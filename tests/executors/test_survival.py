@@ -159,9 +159,7 @@ def test_a_launch_that_never_happened_is_lost_and_cannot_happen_later(lab: Lab, 
     (logs := lab.logs(trial)).mkdir(parents=True)
     (ending,) = lab.executor.reconcile([alive(lab, trial)])
     assert (ending.outcome, ending.error) == ("lost", "it had not begun when the daemon ended")
-    rig.executor.execute(
-        Launch(trial, 1, rig.devices[:1], {"scenario": "finish"})
-    )  # a late shim of that launch
+    rig.launch(trial, scenario="finish")  # a late shim of that launch
     ending = the_exit(rig.run(trial), trial)
     assert (ending.outcome, ending.error) == ("lost", "its shim died (exit code 75)")
     assert not (logs / "rank-0.out").exists()
@@ -177,13 +175,10 @@ def test_a_trial_whose_shim_died_after_the_last_word_has_yielded(lab: Lab) -> No
     assert lab.left_of(trial) == []
 
 
-def test_hello_of_an_old_incarnation_is_refused(lab: Lab, rig: Rig) -> None:
-    trial = rig.new_trial()
+def test_hello_of_an_old_incarnation_is_refused(rig: Rig) -> None:
     frame = {"kind": "report", "i": 2, "n": 1, "k": 1, "m": {"accuracy": 1.0}}
-    hparams = {"scenario": "speak_nonsense", "frames": [frame]}
-    rig.executor.execute(Launch(trial, 2, rig.devices[:1], hparams))  # it says incarnation 1
-    events = rig.run(trial)
-    assert reports(events) == []
+    trial = rig.begin(incarnation=2, scenario="speak_nonsense", frames=[frame])  # it says 1
+    assert reports(rig.run(trial)) == []
 
 
 def test_servers_end_with_their_last_shim_when_the_daemon_has_gone(lab: Lab) -> None:
@@ -256,8 +251,9 @@ def test_a_launch_that_waits_for_imports_is_given_up_at_once(
     executor.execute(Launch(0, 1, rig.devices[:1], {}))
     wait_until(lambda: not executor.poll(executor.now()) and importing.exists())
     assert the_exit(rig.stop(0), 0).outcome == "killed"
+    executor.execute(Launch(0, 2, rig.devices[:1], {}))
     may_end.touch()
-    assert lab.end_of(2).outcome == "finished"
+    assert the_exit(rig.run(0), 0).outcome == "finished"
     assert [path.name for path in tmp_path.glob("ran-*")] == ["ran-2"]
 
 

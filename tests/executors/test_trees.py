@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
-from gpusched.core.commands import Kill, Launch
+from gpusched.core.commands import Kill
 from gpusched.core.events import TrialExited
 from gpusched.processes.identity import start_time
 from tests.executors.conftest import Lab, wait_for
@@ -18,10 +19,9 @@ from tests.rig import wait_until
 from tests.torture.bed import times
 
 
-def begin(lab: Lab, scenario: str, atoms: int = 1, **hparams: object) -> int:
+def begin(lab: Lab, scenario: str, **more: Any) -> int:
     rig = lab.rig
-    trial = rig.new_trial()
-    rig.executor.execute(Launch(trial, 1, rig.devices[:atoms], {"scenario": scenario, **hparams}))
+    trial = rig.begin(scenario=scenario, **more)
     wait_until(
         lambda: rig.executor.poll(rig.executor.now() + 0.02) is None or is_launched(lab, trial)
     )
@@ -103,10 +103,7 @@ AT_ONCE = 4
 
 def kill_trees(lab: Lab, seeds: Sequence[int]) -> None:
     """Have trees with these seeds grow, or end by themselves; when the end of each is told nothing is left of it."""
-    trials = {lab.rig.new_trial(): seed for seed in seeds}
-    for trial, seed in trials.items():
-        hparams = {"scenario": "hostile", "seed": seed}
-        lab.executor.execute(Launch(trial, 1, lab.rig.devices[:1], hparams))
+    trials = {lab.rig.begin(scenario="hostile", seed=seed): seed for seed in seeds}
     ended: set[int] = set()
 
     def have_come_to(is_there: Callable[[int], bool]) -> bool:

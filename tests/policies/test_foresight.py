@@ -42,8 +42,8 @@ def hand(options: dict[str, Any] | None = None, **more: Any) -> Hand:
     return Hand("foresight", options or {}, **more)
 
 
-def rising(end: float, steps: int, tau: float = 10.0) -> list[float]:
-    return [end * (1 - math.exp(-step / tau)) for step in range(1, steps + 1)]
+def rising(end: float, steps: int) -> list[float]:
+    return [end * (1 - math.exp(-step / 10)) for step in range(1, steps + 1)]
 
 
 def train_all(hand: Hand, at: float, score: Callable[[int, int], float]) -> None:

@@ -44,12 +44,12 @@ def bed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bed]:
     bed.close()
 
 
-def start(bed: Bed, *devices: str, incarnation: int = 1) -> list[int]:
+def start(bed: Bed, *devices: str) -> list[int]:
     """Launch an endless trial on each of these, and wait for its first report."""
     trials = []
     for device in devices:
         trial = bed.rig.new_trial()
-        bed.rig.executor.execute(Launch(trial, incarnation, (device,), SLOW))
+        bed.rig.executor.execute(Launch(trial, 1, (device,), SLOW))
         trials.append(trial)
     for trial in trials:
         if not steps_of(bed.rig.seen, trial):
