@@ -44,8 +44,7 @@ def logs(args: argparse.Namespace) -> int:
     """Show what a trial printed; -f continues until the trial is over.
 
     Shown is rank 0 of the latest launch, unless --rank, --all or --launch say otherwise; with --all each line
-    begins with its rank. Of a rank that printed more than 32 MiB the last are shown, and a line says so. Ctrl-C
-    ends only the following.
+    begins with its rank. Of what a rank printed the last 32 MiB are shown; a line says where more is left out.
     """
     paths, number = common.experiment(args), args.trial
     trial = paths.trial(number)
@@ -188,8 +187,8 @@ def _row(
 def report(args: argparse.Namespace) -> int:
     """Write an HTML report of a search: curves, devices, hyperparameters.
 
-    One file with interactive plots and without outside resources (5 MB: plotly's script is in it): report.html in
-    the search's folder unless --output says otherwise. To compare searches: log_to mlflow or wandb.
+    One file with interactive plots that loads nothing from outside (5 MB): report.html in the search's folder unless
+    --output says otherwise. To compare searches, give their recipes log_to: mlflow or wandb.
     """
     from gpusched.report import page
 
@@ -216,8 +215,8 @@ def report(args: argparse.Namespace) -> int:
 def gc(args: argparse.Namespace) -> int:
     """List checkpoints that nothing needs any more; with --yes remove them.
 
-    Kept are the best model and, of a search that may continue, the newest checkpoints of every trial that is not
-    over. Of a finished search only ``best/`` stays. A running search cleans up by itself when the disk is short.
+    Kept are the best model and, of an interrupted search, the newest checkpoints of every trial that is not over. Of a
+    finished search only ``best/`` stays: resume continues none of its trials. A running search makes room by itself.
     """
     from gpusched.daemon import storage
     from gpusched.driver.assemble import from_journal

@@ -94,7 +94,7 @@ def trial_number(text: str) -> int:
 
 
 DIR = argument("--dir DIR", f"folder of the searches (default: ${find.RUNS_VARIABLE} or runs)")
-DETACH = argument("--detach", "do not stay to watch")
+DETACH = argument("--detach", "return at once; the search continues in the background")
 
 EXPERIMENT = together(
     argument("EXP", "the search: a folder, a name, or 'last' (the default)", nargs="?"), DIR

@@ -58,7 +58,7 @@ def explain(args: argparse.Namespace) -> int:
 
 @common.command(
     common.EXPERIMENT,
-    common.argument("--all", "200 trials, not only the first 20"),
+    common.argument("--all", "up to 200 trials, not 20"),
 )
 def status(args: argparse.Namespace) -> int:
     """Show where a search stands: its trials, its devices and why they are idle, the best so far."""

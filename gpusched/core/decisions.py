@@ -131,18 +131,18 @@ class Policy(ABC):
 
     @abstractmethod
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        """Answer a report of a live trial; ``trial.step`` and ``trial.score`` are up to date."""
+        """Respond to a report of a live trial; ``trial.step`` and ``trial.score`` are up to date."""
 
     @abstractmethod
     def on_capacity(self, view: View) -> Sequence[Decision]:
         """Say what to do with free atoms. Asked again until the answer is empty or too few are left for any trial."""
 
     def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        """Answer that a trial has come to rest, paused or final, for whatever reason."""
+        """Respond to a trial that has come to rest, paused or final, for whatever reason."""
         return NOTHING
 
     def on_wake(self, view: View) -> Sequence[Decision]:
-        """Answer that the time asked for with ``WakeAt`` has come, or that the search continues after its end.
+        """Respond when the time asked for with ``WakeAt`` has come, or when the search continues after its end.
 
         Trials that ended with the search are told by ``on_exit`` after that.
         """

@@ -1,9 +1,8 @@
 """Samplers suggest configurations: ``sequence`` by number alone, others by how earlier trials went, as ``optuna``'s.
 
 Those with a memory run in a child process of the daemon (``driver.suggester``), which is told everything with every
-question, so that it may die at any time. A sampler of your own is a class in a file of
-yours, named in the recipe as ``sampler: mine.py:MySampler``, or an entry point of a package in the group
-``gpusched.samplers``.
+question, so that it may die at any time. A sampler of your own is a class in a file of yours, named in the recipe as
+``sampler: mine.py:MySampler``, or an entry point of a package in the group ``gpusched.samplers``.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class Seen:
 
     trial: int
     hparams: Mapping[str, Any]
-    #: pending, starting, running, yielding, paused, completed, stopped or failed: that also where its latest metric was
-    #: not finite.
+    #: pending, starting, running, yielding, paused, completed, stopped or failed; failed too where the latest metric
+    #: was not finite.
     state: str
     #: (step, score) of the reports; a long curve is thinned.
     curve: Sequence[tuple[int, float]]

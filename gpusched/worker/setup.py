@@ -116,8 +116,8 @@ class TrialSetup:
 
         The model's own attributes and methods stay reachable through it: ``model.decode(x)``.
 
-        With ``shard`` its parameters are split over the ranks instead (``fully_shard``, FSDP2), each child of its own.
-        Its gradients are weighted where ``trial.loader`` gives ranks different numbers of samples. Optimizers are made
+        With ``shard`` its parameters are split over the ranks instead (``fully_shard``, FSDP2), child module by child
+        module. Gradients are weighted where ``trial.loader`` gives ranks different numbers of samples. Make optimizers
         after this. ``ddp_options`` go to DDP, which looks for unused parameters where an earlier launch has had some.
         """
         from gpusched.worker.prepare import OpenDDP

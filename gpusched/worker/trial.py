@@ -59,7 +59,7 @@ class Trial(TrialSetup):
     def state(self) -> PlainState:
         """A dictionary of plain values that every checkpoint holds: counters, running means. Put back when first read.
 
-        So before the loop ``best = trial.state.setdefault("best", 0.0)``, as ``= 0.0`` would begin anew at each launch.
+        Begin a value by ``trial.state.setdefault("best", 0.0)``: an assignment would begin anew at each launch.
 
         Raises:
             RuntimeError: Read for the first time after the first ``report``: what was saved is let go of then.
@@ -78,7 +78,7 @@ class Trial(TrialSetup):
     def folder(self) -> Path:
         """A private folder of this trial for files of its own (logs, samples), the same for every launch; made here.
 
-        What training needs to continue belongs into a checkpoint instead: this folder does not go back with it. In a
+        What training needs to continue belongs into a checkpoint: this folder does not go back with one. In a
         plain run: the folder that ``GPUSCHED_TRIAL_DIR`` names, else the working directory.
         """
         folder = Path(os.environ.get("GPUSCHED_TRIAL_DIR") or ".").absolute()
@@ -86,13 +86,13 @@ class Trial(TrialSetup):
         return folder
 
     def track(self, **objects: Any) -> int:
-        """Say what a checkpoint must hold, by name; restores it if there is a checkpoint. Returns ``step``.
+        """Name what a checkpoint must hold, restore the objects from the checkpoint if there is one, return ``step``.
 
         Takes anything with ``state_dict`` and ``load_state_dict``: models (wrapped or not), optimizers, schedulers,
-        scalers, objects of your own. Call it when all of them and the data are made (a random split!), before the loop:
-        random numbers go on from the checkpoint, other ones on each rank. Without objects it says that the step is all
-        the state there is. A loop of your own continues from what it returns, the step reported last: the epochs that
-        are done. One that does not report every epoch says so: ``trial.report(step=epoch + 1, ...)``::
+        scalers, objects of your own; nothing where the step is all the state there is. Call it before the loop, when
+        all of them and the data are made (a random split!): random numbers go on from the checkpoint, other ones on
+        each rank. A loop of your own begins at the step that is returned, the epochs that are done; one that does not
+        report every epoch writes ``trial.report(step=epoch + 1, ...)``::
 
             for epoch in range(trial.track(model=model, opt=opt), 50):
 
@@ -128,8 +128,8 @@ class Trial(TrialSetup):
 
         ``objects`` are tracked first (see ``track``): ``for epoch in trial.steps(50, model=model, opt=opt):``.
 
-        One ``report`` an iteration makes the two count alike. What the scheduler asks for at the end of an epoch is
-        done at the end of the loop's body; ``break`` leaves without saving.
+        One ``report`` an iteration makes the two count alike. A trial that is to leave does so at the end of the loop's
+        body; ``break`` leaves without saving.
         """
         if objects:
             self.track(**objects)
@@ -163,7 +163,7 @@ class Trial(TrialSetup):
     def plan(self, steps: int) -> None:
         """Say how many steps this trial trains for, where a trainer owns the loop; ``steps(limit)`` says so by itself.
 
-        It is the length of the search's trials, R, unless the recipe gives one.
+        That is R, the length of the search's trials, unless the recipe gives one.
         """
         if self._context.settings.max_steps is None and steps > 0:
             self._training.length = int(steps)
