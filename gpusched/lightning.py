@@ -7,11 +7,9 @@
     trainer.fit(model, train_loader, val_loader)
 
 One report is one epoch, after its validation. The strategy is DDP on one rank too: Lightning then shuffles by seed and
-epoch, so that the order of the samples depends neither on the number of ranks nor on a pause. ``batch_size=B`` is a
-batch per atom, and the learning rate follows the number of atoms; ``batch_size=trial.local_batch(B)`` keeps the global
-batch, and with it the training, the same on any number of atoms. Schedules by step are counted in steps of one atom,
-which ``trainer.estimated_stepping_batches`` tells; each step is one where ``max_steps`` alone, or an integer
-``limit_train_batches``, says how many there are. With ``LightningCLI`` write ``trainer_class=search.trainer``.
+epoch, so that the order of the samples depends neither on the number of ranks nor on a pause. Schedules by step are
+counted in steps of one atom, which ``trainer.estimated_stepping_batches`` tells; each step is one where ``max_steps``
+alone, or an integer ``limit_train_batches``, says how many there are.
 """
 
 from __future__ import annotations
