@@ -89,13 +89,9 @@ def owned(optimizer: Any) -> list[Any]:
 
 
 class RateScaler:
-    """Scales the rates of one optimizer; its ramp survives checkpoints."""
+    """Scales the rates of one optimizer, which holds its scaler by its hooks; the ramp survives checkpoints."""
 
-    def __init__(
-        self, optimizer: Any, *, target: float, warmup_epochs: float, clock: Clock
-    ) -> None:
-        #: The optimizer whose rates are scaled, without a wrapper around it.
-        self.optimizer = optimizer = bare_optimizer(optimizer)
+    def __init__(self, target: float, clock: Clock, warmup_epochs: float) -> None:
         self._warmup_epochs = warmup_epochs
         self._clock = clock
         self._ramp = Ramp(1.0, target)
@@ -103,10 +99,10 @@ class RateScaler:
         self._applied: list[tuple[dict[str, Any], Any]] = []
         self._epochs = 0.0  # after the last optimizer step
 
-    def attach(self) -> None:
-        """Scale the rates from the next step on."""
-        self.optimizer.register_step_pre_hook(self._before_step)
-        self.optimizer.register_step_post_hook(self._after_step)
+    def attach(self, optimizer: Any) -> None:
+        """Scale the rates of this optimizer from the next step on."""
+        optimizer.register_step_pre_hook(self._before_step)
+        optimizer.register_step_post_hook(self._after_step)
 
     @property
     def factor(self) -> float:

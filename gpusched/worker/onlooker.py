@@ -105,8 +105,7 @@ class Onlooker:
                 float(self._training.global_batches ** power_for(optimizer, lr_power))
                 for optimizer in optimizers
             ],
-            "scaled": {id(optimizer) for optimizer in optimizers}
-            <= {id(scaler.optimizer) for scaler in self._training.scalers},
+            "scaled": all(one in self._training.scalers for one in optimizers),
             "fixed": self._training.keeps_global_batch,
             "inputs": self._inputs,
             "values": median(self._sizes) if self._sizes else 0,

@@ -11,9 +11,8 @@ from gpusched.worker.context import Context, take_gpu
 from gpusched.worker.group import Group
 from gpusched.worker.hparams import HParams
 from gpusched.worker.learning_rate import (
-    WARMUP_EPOCHS,
-    RateScaler,
     Schedule,
+    bare_optimizer,
     counts_atoms,
     power_for,
     steps_per_epoch,
@@ -147,14 +146,8 @@ class TrialSetup:
         ``lr_scaling``; schedulers and checkpoints see the base rate. Nothing is scaled with ``batch: global``, after
         ``local_batch``, and where ``lr`` is None (Adafactor). Takes optimizers with torch's hooks, also inside another.
         """
-        training, power = self._training, power_for(optimizer, self._context.settings.lr_power)
-        scaler = RateScaler(
-            optimizer,
-            target=float(training.global_batches**power),
-            warmup_epochs=WARMUP_EPOCHS,
-            clock=training.clock,
-        )
-        training.add_scaler(scaler)
+        power = power_for(optimizer, self._context.settings.lr_power)
+        self._training.add_scaler(bare_optimizer(optimizer), power)
 
     def loader(
         self,

@@ -20,6 +20,7 @@ from gpusched.worker.data import BatchWeight, Layout
 from gpusched.worker.endings import say
 from gpusched.worker.group import script_line
 from gpusched.worker.learning_rate import (
+    WARMUP_EPOCHS,
     Clock,
     RateScaler,
     bare_optimizer,
@@ -58,14 +59,16 @@ class Training:
         #: Lengths of data sets of which ``trial.eval_loader`` gives each rank a share.
         self.shared_lengths: set[int] = set()
         self.clock = Clock(self.loaders)
-        #: Schedules by step.
-        self.schedules: list[Any] = []
+        #: Schedules by step, in the order in which they were made, while the script has them: a loop over folds makes
+        #: new ones, with a model each, that must not stay.
+        self.schedules = weakref.WeakKeyDictionary[Any, None]()
         #: The script keeps its global batch whatever the number of atoms (``trial.local_batch``).
         self.is_fixed = False
         self.tracked: dict[str, Any] = {}
         #: The ranks that wrote the checkpoint that this launch continues from.
         self.written_by: int | None = None
-        self.scalers: list[RateScaler] = []
+        #: By the optimizer whose rates are scaled, as long as the script has that.
+        self.scalers = weakref.WeakKeyDictionary[Any, RateScaler]()
         #: The index of each loader by the line of the script that made it, and its number there; calls in this round.
         self._slots: dict[tuple[str, int, int], int] = {}
         self._made: Counter[tuple[str, int]] = Counter()
@@ -212,21 +215,23 @@ class Training:
         elif self.layout.world_size > 1 and hasattr(value, "named_parameters"):
             self.weight.watch(value)
 
-    def add_scaler(self, scaler: RateScaler) -> None:
-        if any(each.optimizer is scaler.optimizer for each in self.scalers):
+    def add_scaler(self, optimizer: Any, power: float) -> None:
+        """Scale the rates of an optimizer without a wrapper around it, and continue its ramp."""
+        if optimizer in self.scalers:
             return  # trial.prepare has done so already
-        scaler.attach()
-        self.scalers.append(scaler)
-        saved = self._saved("scalers") or []
-        if len(self.scalers) <= len(saved):
-            scaler.load_state_dict(saved[len(self.scalers) - 1])
+        saved = (self._saved("scalers") or [])[len(self.scalers) :]
+        target = float(self.global_batches**power)
+        scaler = self.scalers[optimizer] = RateScaler(target, self.clock, WARMUP_EPOCHS)
+        scaler.attach(optimizer)
+        if saved:
+            scaler.load_state_dict(saved[0])
 
     def add_schedule(self, schedule: Any) -> None:
         """Make a schedule known, and put it back; one that is tracked is put back by its name."""
         from gpusched.worker.state import load_object
 
         saved = (self._saved("schedules") or [])[len(self.schedules) :]
-        self.schedules.append(schedule)
+        self.schedules[schedule] = None
         if saved and saved[0] is not None:
             load_object("schedule", schedule, saved[0], self.step)
             self._put_rates_back(self.tracked.keys())
@@ -301,7 +306,7 @@ class Training:
         return {
             "tracked": {n: state.save_object(n, each, held) for n, each in self.tracked.items()},
             "loaders": [loader.state_dict() for loader in self.loaders],
-            "scalers": [scaler.state_dict() for scaler in self.scalers],
+            "scalers": [scaler.state_dict() for scaler in self.scalers.values()],
             # Those of trial.prepare and trial.schedule that the script forgot to track.
             "schedules": [
                 None if is_afresh or each in held else state.save_object("schedule", each)

@@ -101,7 +101,7 @@ class Usage:
                 f'["--{names[0]}=${{{names[0]}}}"] in the recipe; one that only some trials need gets a `when` there',
             )
         training = self._training
-        scaled = {id(scaler.optimizer) for scaler in training.scalers}
+        scaled = set(map(id, training.scalers))
         kept = [one for one in training.at_work if id(one) in training.optimizers - scaled]
         follows = self._context.settings.lr_power != 0 and not training.keeps_global_batch
         if kept and follows and self._group.world_size > 1:

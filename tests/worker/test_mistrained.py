@@ -311,7 +311,7 @@ def inside(looping: bool, steps: int = 6) -> tuple[list[list[float]], list[float
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trial.scale_lr(optimizer)
     trial.track(model=model, opt=optimizer)
-    (scaler,) = trial._training.scalers
+    (scaler,) = trial._training.scalers.values()
     epochs, factors = [], []
     for _ in trial.steps(limit=steps) if looping else range(trial.step, steps):
         seen: list[float] = []
@@ -341,7 +341,7 @@ def test_a_loader_made_inside_the_loop_goes_on_through_its_epochs(
 def test_the_warm_up_ends_with_a_loader_made_inside_the_loop(
     bench: Bench, looping: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpusched.worker.setup.WARMUP_EPOCHS", 3.0)
+    monkeypatch.setattr("gpusched.worker.training.WARMUP_EPOCHS", 3.0)
     for _, factors in values(run_ranks(inside, 2, bench, arguments=(looping,))):
         assert factors[2:] == [2.0] * 4
 

@@ -154,25 +154,28 @@ def test_a_schedule_that_is_not_tracked_goes_on_if_prepared_and_is_told_if_not(
         assert rates == pytest.approx(whole[3:])
 
 
-def folds() -> list[float]:
-    """Cross-validation: an optimizer for each fold, and a report; the rate at the end of each fold."""
+def folds() -> tuple[list[float], int]:
+    """Cross-validation: an optimizer and a report for each fold; the rates at their ends, and the optimizers left."""
     trial = gpusched.init()
     trial.state["mean"] = 0.0
-    found = []
+    found, made = [], weakref.WeakSet[Any]()
     for _ in trial.steps(4):
         optimizer = torch.optim.SGD(nn.Linear(3, 1).parameters(), lr=0.1)
-        schedule = trial.prepare(CosineAnnealingLR(optimizer, T_max=3))
+        made.add(optimizer)
+        optimizer, schedule = trial.prepare(optimizer, CosineAnnealingLR(optimizer, T_max=3))
         optimizer.step()
         schedule.step()
         found += schedule.get_last_lr()
         trial.report(accuracy=0.0)
-    return found
+    gc.collect()
+    return found, len(made)
 
 
-def test_a_schedule_of_an_optimizer_that_begins_afresh_does_so_too(bench: Bench) -> None:
-    """The first fold of a launch continued the schedule of the first fold of all."""
-    _, (rates,) = through(bench, folds, [(1, 2), (1, END)])
+def test_the_optimizer_of_a_fold_begins_afresh_and_is_let_go_of(bench: Bench) -> None:
+    """The first fold of a launch continued the schedule of the first of all; each model stayed in the GPU's memory."""
+    _, ((rates, left),) = through(bench, folds, [(1, 2), (1, END)])
     assert rates == pytest.approx([0.075] * 2)
+    assert left == 1
 
 
 def wrongly(how: str) -> None:

@@ -38,13 +38,8 @@ class Rig:
         )
         self.batches = 0
         self.clock = Clock([self])
-        self.scaler = RateScaler(
-            self.optimizer,
-            target=target,
-            warmup_epochs=warmup_epochs,
-            clock=self.clock,
-        )
-        self.scaler.attach()
+        self.scaler = RateScaler(target, self.clock, warmup_epochs)
+        self.scaler.attach(self.optimizer)
         self.used: list[list[float]] = []
         self.optimizer.register_step_pre_hook(self._note)
 
@@ -136,7 +131,7 @@ def test_a_rate_that_is_a_tensor_stays_that_tensor() -> None:
     rate = torch.tensor(0.1)
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=rate)
-    RateScaler(optimizer, target=4.0, warmup_epochs=0.0, clock=Clock()).attach()
+    RateScaler(4.0, Clock(), 0.0).attach(optimizer)
     parameter.grad = torch.ones(1)
     optimizer.step()
     assert parameter.item() == pytest.approx(-0.4)
