@@ -45,8 +45,11 @@ def silent(state: State, due: float) -> Iterator[tuple[TrialRecord, str]]:
     for trial in state.live.values():
         if not trial.has_processes or trial.doom:
             continue
-        silent_s = state.now - trial.heard_at
-        if silent_s > (limit_s := _limit_s(state, trial)):
+        silent_s, limit_s = state.now - trial.heard_at, _limit_s(state, trial)
+        if trial.step and not state.rules.hang_limit_s:
+            # Killed at one step in each launch, it may evaluate there, and not hang.
+            limit_s *= 2**trial.infrastructure_faults
+        if silent_s > limit_s:
             why = f"no report for {silent_s:.0f} s (limit {limit_s:.0f} s; hang_limit in the recipe allows more)"
             yield trial, why
 

@@ -151,6 +151,8 @@ class TrialRecord:
     """The metric of the latest report; None where it was not finite."""
     step: int = 0
     """The step of the latest report."""
+    #: The highest step that was reported; a relaunch goes back to a checkpoint.
+    furthest_step: int = 0
     #: The number of the latest report.
     seq: int = 0
     metrics: Mapping[str, float | str] = field(default_factory=dict)
@@ -196,11 +198,6 @@ class TrialRecord:
     def reserved(self) -> tuple[str, ...]:
         """Devices taken for the resize that the trial leaves for."""
         return self.after.reserved if self.after is not None else ()
-
-    @property
-    def furthest_step(self) -> int:
-        """The highest step that was reported; a relaunch goes back to a checkpoint."""
-        return max((step for step, _ in self.curve), default=0)
 
     @property
     def infrastructure_faults(self) -> int:
@@ -280,6 +277,7 @@ class TrialRecord:
         if self.steps_since_launch:
             self.intervals_s.append(now - self.heard_at)
         self.step, self.seq, self.metrics = report.step, report.seq, report.metrics
+        self.furthest_step = max(self.furthest_step, self.step)
         self.metric, self.stride, self.heard_at = metric, stride, now
         self.score = NEVER if metric is None else metric * sign
         if self.score > self.best_score:

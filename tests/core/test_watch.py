@@ -71,6 +71,11 @@ def test_a_rare_evaluation_and_a_long_save_are_no_hang_in_a_long_search() -> Non
     script = with_intervals(*[2.0] * 9, deadline_s=4000.0)
     assert silent_for(script, 195.0) == []
     assert silent_for(script, 20.0) == [KILL_HUNG]
+    # At the same step in the next launch it may take twice as long.
+    script.exited(0, "killed").drop().released("d0").drop()
+    script.report(0, 0.1, step=9, step_time_s=0.1).drop()
+    assert silent_for(script, 395.0) == []
+    assert silent_for(script, 20.0) == [Kill(0, 2, 5.0, stacks=True)]
     script = with_intervals(*[2.0] * 9)
     script.saved(0, 9, save_s=100.0).drop()
     assert silent_for(script, 255.0) == []

@@ -62,7 +62,7 @@ def test_what_lies_beyond_the_bounds_counts_as_the_bound() -> None:
 
 
 def trial(curve: list[tuple[int, float]]) -> TrialRecord:
-    return TrialRecord(0, {}, curve=curve)
+    return TrialRecord(0, {}, curve=curve, furthest_step=max(step for step, _ in curve))
 
 
 @pytest.mark.parametrize(
