@@ -1,6 +1,6 @@
 """``best/``: the best model so far, whole at every moment.
 
-Built aside under ``.best/<n>`` from hard links to the checkpoint (so it outlives the trial's own clean-up and costs no
+Built aside under ``bests/<n>`` from hard links to the checkpoint (so it outlives the trial's own clean-up and costs no
 space), synced, then one rename of the link ``best`` makes it the best. Older ones go after that.
 """
 

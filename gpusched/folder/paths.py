@@ -145,7 +145,7 @@ class ExperimentPaths:
     trials = Below("trials")
     #: A link into ``bests``; swapping it is what makes a new best model atomic.
     best = Below("best")
-    bests = Below(".best")
+    bests = Below("bests")
     #: The standing of the experiment at its end.
     final_view = Below("final.json")
     #: Reason why the latest daemon failed, with its exit code; absent while a daemon runs and after a good end.

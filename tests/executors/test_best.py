@@ -88,6 +88,7 @@ def test_leftovers_of_a_crash_or_of_a_copy_are_no_hindrance(paths: ExperimentPat
     assert keep(paths, 1, 5)
     assert (paths.best / "checkpoint" / "state.pt").exists()
     assert [entry.name for entry in paths.bests.iterdir()] == ["1"]
+    assert not paths.bests.name.startswith("."), "cp -r runs/x/* takes it along"
     # ``scp -r``, ``zip -r``: on the other machine the link is a folder.
     shutil.copytree(paths.best.resolve(), copy := paths.root / "copy")
     paths.best.unlink()
