@@ -91,6 +91,6 @@ def load(name: str) -> type[Logger]:
     if name not in _OWN:
         return plugins.load(name, GROUP, Logger)
     if find_spec(name) is None:
-        raise InputError(f"{name} is not installed; install it: pip install 'gpusched[{name}]'")
+        raise InputError(f"{name} is not installed; install it: pip install {name}")
     found: type[Logger] = getattr(import_module("gpusched.loggers.tools"), _OWN[name])
     return found

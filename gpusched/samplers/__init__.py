@@ -77,7 +77,7 @@ def load(name: str) -> type[Sampler]:
     if name != TPE:
         return plugins.load(name, GROUP, Sampler)
     if find_spec("optuna") is None:
-        raise InputError(f"{name} needs Optuna; install it with: pip install 'gpusched[optuna]'")
+        raise InputError(f"{name} needs Optuna; install it with: pip install optuna")
     from gpusched.samplers.optuna import Tpe
 
     return Tpe

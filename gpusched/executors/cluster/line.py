@@ -167,9 +167,8 @@ class Keys:
         try:
             key, certificate = _self_signed()
         except ImportError:
-            raise GpuschedError(
-                "a cluster needs the library cryptography: pip install 'gpusched[ray]'"
-            ) from None
+            why = "a cluster needs the library cryptography: pip install cryptography"
+            raise GpuschedError(why) from None
         private_folder(self.folder)
         write_durably(self.key, key)
         write_durably(self.certificate, certificate)

@@ -130,7 +130,7 @@ class Bridge:
         if "ray" not in globals():
             raise RuntimeError(
                 f"{sys.executable} cannot import Ray ({missing}): "
-                f"pip install 'gpusched[ray]' with the cluster's version"
+                f"pip install ray, of the cluster's version"
             )
         if address != "auto":
             host, _, port = address.rpartition(":")
