@@ -155,7 +155,7 @@ class Loggers:
                 self._start(name, options)
 
     def _start(self, name: str, options: Mapping[str, Any]) -> None:
-        command = [sys.executable, "-m", "gpusched.loggers.follow", str(self._paths.root)]
+        command = [sys.executable, "-P", "-m", "gpusched.loggers.follow", str(self._paths.root)]
         self._again_at[name] = time.monotonic() + RETRY_S
         try:
             with self._paths.logger_log(name).open("ab") as log:

@@ -206,6 +206,7 @@ def test_a_tool_gets_every_point_once_although_its_process_is_killed(
         time.sleep(clock.uniform(0.1, 0.8 if name == "lines" else 3.0))
         child.send_signal(signal.SIGKILL)
         child.communicate()
+    (tmp_path / "fcntl.py").write_text("raise OSError('not the module of Python')")
     loggers = Loggers(paths, {logger: {}}, tmp_path)
     loggers.look()
     loggers.finish(limit_s=5 * PATIENCE_S)  # nothing may be there yet, and a tool imports for long
@@ -298,7 +299,7 @@ def test_a_tool_that_is_not_installed_is_named(tmp_path: Path) -> None:
     if missing is None:
         pytest.skip("every tool is installed here")
     (_, why), *_ = check_log_to(missing, tmp_path)[1]
-    assert f"pip install 'gpusched[{missing}]'" in why
+    assert f"pip install {missing}" in why
 
 
 def test_a_logger_keeps_no_report_it_has_sent(search: ExperimentPaths) -> None:
