@@ -1,4 +1,5 @@
-"""Hyperparameters as a script sees them: ``hp.lr``, ``hp["lr"]``, nested ``hp.opt.momentum``; read-only.
+"""Hyperparameters as a script sees them: ``hp.lr``, ``hp["lr"]``, nested ``hp.opt.momentum``; read-only. And the
+dictionary that is ``trial.state``.
 
 Under gpusched they come from the trial's ``hparams.json``; alone and under plain torchrun from the command line, where
 ``--opt.momentum 0.9`` sets ``hp.opt.momentum``. The command line is left as it is, so that a script may parse it too.
@@ -17,6 +18,8 @@ from gpusched.text import did_you_mean, flat, nearest
 from gpusched.worker.endings import say
 
 _OPTION = re.compile(r"--([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)(?:=(.*))?$", re.DOTALL)
+STATE_NAME = "trial.state"
+"""Name under which a checkpoint holds ``trial.state``."""
 _WORDS: dict[str, object] = {"true": True, "false": False, "null": None, "none": None}
 
 
@@ -73,6 +76,22 @@ class HParams(dict[str, Any]):
 
     def __reduce__(self) -> tuple[type[HParams], tuple[dict[str, Any]]]:
         return HParams, (dict(self),)
+
+
+class PlainState(dict[str, Any]):
+    """A dictionary of plain values that is saved with every checkpoint: counters, running means, what was logged last.
+
+    Values are numbers, strings, None, lists, tuples, sets, dictionaries, numpy arrays or tensors; anything else raises
+    TypeError when a checkpoint is saved, and the message says which. Tensors come back on the CPU.
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the values as they are now."""
+        return dict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take saved values over; names that the script has set before and the checkpoint lacks stay."""
+        self.update(state)
 
 
 def merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:

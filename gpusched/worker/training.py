@@ -19,6 +19,7 @@ from gpusched.worker.context import Context
 from gpusched.worker.data import BatchWeight, Layout
 from gpusched.worker.endings import say
 from gpusched.worker.group import script_line
+from gpusched.worker.hparams import STATE_NAME, PlainState
 from gpusched.worker.learning_rate import (
     WARMUP_EPOCHS,
     Clock,
@@ -28,11 +29,10 @@ from gpusched.worker.learning_rate import (
     numbers_of,
     owned,
     refuse_other_numbers,
+    trained,
 )
 
 _RATES = {"lr", "momentum", "betas"}  # what schedules set
-STATE_NAME = "trial.state"
-"""Name under which a checkpoint holds ``trial.state``."""
 
 
 class Training:
@@ -331,25 +331,3 @@ class Training:
         if self._loaded is None:
             self._loaded = self._checkpoint.load("state.pt")
         return self._loaded.get(part)
-
-
-def trained(value: Any) -> list[bool]:
-    """Tell of each parameter of a model whether it is trained; empty for other objects."""
-    is_model = hasattr(value, "named_parameters")
-    return [each.requires_grad for each in value.parameters()] if is_model else []
-
-
-class PlainState(dict[str, Any]):
-    """A dictionary of plain values that is saved with every checkpoint: counters, running means, what was logged last.
-
-    Values are numbers, strings, None, lists, tuples, sets, dictionaries, numpy arrays or tensors; anything else raises
-    TypeError when a checkpoint is saved, and the message says which. Tensors come back on the CPU.
-    """
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the values as they are now."""
-        return dict(self)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take saved values over; names that the script has set before and the checkpoint lacks stay."""
-        self.update(state)

@@ -18,9 +18,9 @@ from typing import Any
 from gpusched.worker import rng
 from gpusched.worker.context import Context, refuse_own_choice
 from gpusched.worker.group import Call, Group
+from gpusched.worker.hparams import STATE_NAME, PlainState
 from gpusched.worker.onlooker import Onlooker
 from gpusched.worker.setup import TrialSetup
-from gpusched.worker.training import STATE_NAME, PlainState
 
 
 class Trial(TrialSetup):

@@ -13,9 +13,9 @@ from typing import Any
 
 from gpusched.worker.context import Context
 from gpusched.worker.group import Group
-from gpusched.worker.learning_rate import Schedule, bare_optimizer, owned
+from gpusched.worker.learning_rate import Schedule, bare_optimizer, owned, trained
 from gpusched.worker.together import Together
-from gpusched.worker.training import Training, trained
+from gpusched.worker.training import Training
 
 _SAVE = (
     "track what it learns (trial.track(model=model); gpusched.pickled(clf) for an object without state_dict; "

@@ -19,8 +19,8 @@ from gpusched.folder.files import private_folder
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.worker import checkpoint
 from gpusched.worker.checkpoint import CheckpointStore
+from gpusched.worker.hparams import PlainState
 from gpusched.worker.state import save_object
-from gpusched.worker.training import PlainState
 
 
 def keep(paths: ExperimentPaths, step: int, **more: Any) -> None:
