@@ -12,6 +12,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Set
+from contextlib import suppress
 from typing import Any
 
 from gpusched.worker.checkpoint import Checkpoint
@@ -84,10 +85,9 @@ class Training:
         #: Tracked schedulers that the script steps itself, by name, and their positions at the last report.
         self.schedulers: dict[str, Any] = {}
         self.positions: dict[str, int] = {}
-        #: Those that stepped after a report and before the next training, in this launch and in the one that wrote the
-        #: checkpoint.
-        self.late: set[str] = set()
-        self.was_late: set[str] = set()
+        #: Those that step after a report, before the next training; those that the last launch has left before that.
+        self._late: set[str] = set()
+        self._owed: set[str] = set()
         #: By the name of a model: which of its parameters were trained when the checkpoint was saved.
         self.was_trained: dict[str, list[bool]] = {}
         self.watch_optimizers()
@@ -137,7 +137,7 @@ class Training:
         self._reported_in = self.iteration - 1
         self.written_by = checkpoint.facts["world_size"]
         self.clock.reports = self._saved("reports") or 0
-        self.was_late = set(self._saved("late") or ())
+        self._owed = set(self._saved("owed") or ())
         self.was_trained = self._saved("trained") or {}
         self.has_unused = bool(self._saved("unused"))
 
@@ -260,13 +260,31 @@ class Training:
         self._made.clear()
 
     def watch_optimizers(self) -> None:
-        """Notice every optimizer that steps from here on, by torch's own hook; once torch is imported."""
+        """Notice every optimizer that steps from here on, by torch's own hooks; once torch is imported."""
         if self._is_watching or "torch" not in sys.modules:
             return
         self._is_watching = True
-        from torch.optim.optimizer import register_optimizer_step_post_hook
+        from torch.optim.optimizer import (
+            register_optimizer_step_post_hook,
+            register_optimizer_step_pre_hook,
+        )
 
+        register_optimizer_step_pre_hook(self._make_up)
         register_optimizer_step_post_hook(self._stepped)
+
+    def _make_up(self, *_: Any) -> None:
+        """Step schedulers that the launch before has left out, unless the script does so at the top of its loop."""
+        if self.clock.frozen:
+            return
+        owed, self._owed = self._owed, set()
+        for name in owed & self.schedulers.keys():
+            with suppress(TypeError):  # one that goes by a metric
+                if not self._has_moved(name):
+                    self.schedulers[name].step()
+
+    def _has_moved(self, name: str) -> bool:
+        """Tell whether the script has stepped a scheduler since the last report, or since it was tracked."""
+        return bool(self.schedulers[name].last_epoch > self.positions[name])
 
     def _stepped(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         if bare_optimizer(optimizer) is not optimizer:
@@ -275,8 +293,7 @@ class Training:
         if self.clock.frozen:
             return
         if not self.taken:
-            places = self.positions
-            self.late = {n for n, each in self.schedulers.items() if each.last_epoch > places[n]}
+            self._late = set(filter(self._has_moved, self.schedulers))
         self.taken[id(optimizer)] += 1
         if id(optimizer) in self.optimizers:
             if self.taken[id(optimizer)] == 1:
@@ -319,7 +336,7 @@ class Training:
             },
             "atoms": self.global_batches,
             "reports": self.clock.reports,
-            "late": [] if self.is_looping else sorted(self.late),
+            "owed": [n for n in self._late if not (self.is_looping or self._has_moved(n))],
             "trained": {name: trained(value) for name, value in self.tracked.items()},
             "unused": self.has_unused,
         }

@@ -73,7 +73,6 @@ class Usage:
             self._tell_of_set_up()
             self._check_frozen()
         if training.schedulers:
-            self._check_late()
             self._check_steps()
         if looks_again and self._is_scheduled and not writes_files:
             self._check_lost()
@@ -213,23 +212,6 @@ class Usage:
         empty = f"nothing of this script is saved, so its checkpoints are empty and hold no model: {_SAVE}"
         self._tell("nothing", empty)
 
-    def _check_late(self) -> None:
-        """Find a scheduler that the script steps after its report, in a loop of its own, which leaves at the report.
-
-        One that is stepped at the top of the loop is right: it is stepped there after a pause too.
-        """
-        training = self._training
-        is_first = self._reports == 1 and training.taken
-        lagging = training.was_late - training.late if is_first else set()
-        for name in sorted(lagging or (set() if training.is_looping else training.late)):
-            self._tell(
-                "late",
-                f"trial.track({name}=...): this {_kind(training.schedulers[name])} is stepped after "
-                f"trial.report and before the next training; at the end of the loop's body each launch loses a step of "
-                f"it: step it before trial.report, or loop over trial.steps()",
-                is_error=bool(lagging),
-            )
-
     def _check_steps(self) -> None:
         """Find a scheduler that is stepped with its optimizer: a launch on more atoms has fewer steps in an epoch."""
         training = self._training
@@ -241,12 +223,12 @@ class Usage:
             steps = value.last_epoch - training.positions[name]
             if steps < 2 or 2 * steps < training.taken[id(bare_optimizer(value.optimizer))]:
                 continue
-            call = f"trial.schedule({name})"
+            call, kind = f"trial.schedule({name})", type(getattr(value, "scheduler", value))
             if isinstance(value, Schedule):  # of trial.prepare, which knows no loader of the script
                 call = f"trial.schedule({name}, steps_per_epoch=trial.steps_per_epoch(loader))"
             self._tell(
                 "schedule",
-                f"trial.track({name}=...): this {_kind(value)} is stepped {steps} times between two reports, "
+                f"trial.track({name}=...): this {kind.__name__} is stepped {steps} times between two reports, "
                 f"once for each step of the optimizer, of which an epoch has fewer on more atoms: its rates would be "
                 f"wrong after a resize. Write {name} = {call} before trial.track; for a loop of "
                 f"iterations write `batch: global` in the recipe, or one size, `sizes: [1]`",
@@ -294,11 +276,6 @@ class Usage:
                 f"changes: trial.track(model=model, opt=opt, sched=sched), by one name each",
                 is_error=is_certain and training.written_by is not None,
             )
-
-
-def _kind(scheduler: Any) -> str:
-    """Return the name of a scheduler's class, without what is around it."""
-    return type(getattr(scheduler, "scheduler", scheduler)).__name__
 
 
 def _is_known(value: Any) -> bool:
