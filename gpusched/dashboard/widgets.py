@@ -1,4 +1,4 @@
-"""Widgets of the dashboard: the table of trials (columns, order), and a question.
+"""Widgets of the dashboard: the table of trials, and a question.
 
 Hyperparameters stand before launches; what has no room is reached by scrolling sideways.
 """
@@ -14,11 +14,11 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Label
 
 from gpusched.dashboard import marks
-from gpusched.dashboard.model import STATES, Standing, TrialRow
+from gpusched.dashboard.model import Standing, TrialRow
 from gpusched.text import clean, flat, hparam_texts, show_metric
 
 #: Columns before the hyperparameters, and behind them.
-FIRST, LAST = ("trial", "state", "step", "metric", "atoms"), ("launches",)
+FIRST, LAST = ("trial", "state", "step", "metric", "best", "atoms"), ("launches",)
 
 
 def columns(view: Standing) -> list[str]:
@@ -34,19 +34,6 @@ def _hparams(trial: TrialRow) -> dict[str, Any]:
     return {f"hparams.{name}" if name in FIRST + LAST else name: held for name, held in found}
 
 
-def value(trial: TrialRow, column: str) -> Any:
-    """Return what a column compares: a number, a text, or None."""
-    known = {
-        "trial": trial.id,
-        "state": trial.state,
-        "step": trial.step,
-        "metric": trial.metric,
-        "atoms": trial.atoms,
-        "launches": trial.incarnation,
-    }
-    return known[column] if column in known else _hparams(trial).get(column)
-
-
 def cells(view: Standing, trial: TrialRow, names: list[str], colour: str | None) -> list[Text]:
     """Word the cells of a trial. ``colour``: that of its atoms, None where it has none."""
     glyph, style = marks.TRIAL[trial.state]
@@ -56,7 +43,8 @@ def cells(view: Standing, trial: TrialRow, names: list[str], colour: str | None)
         "trial": Text(str(trial.id), "bold" if best else ""),
         "state": Text(f"{glyph} {trial.state}", style),
         "step": Text(str(trial.step or "-")),
-        "metric": Text(show_metric(trial.metric), "bold" if best else ""),
+        "metric": Text(show_metric(trial.metric)),
+        "best": Text(show_metric(trial.best_metric), "bold" if best else ""),
         "atoms": Text(str(trial.atoms or "-"), colour or ""),
         "launches": Text(str(trial.incarnation or "-")),
     }
@@ -66,56 +54,22 @@ def cells(view: Standing, trial: TrialRow, names: list[str], colour: str | None)
     ]
 
 
-def order(view: Standing, column: str = "metric") -> list[TrialRow]:
-    """Sort the trials; those without a value in the column come last."""
-    known = [trial for trial in view.trials if value(trial, column) is not None]
-    numbers = all(isinstance(value(trial, column), int | float) for trial in known)
-
-    def key(trial: TrialRow) -> Any:
-        here = value(trial, column)
-        if column == "state":
-            return STATES.index(here) if here in STATES else len(STATES)
-        return here if numbers else str(here)
-
-    falls = column in ("metric", "step", "atoms", "launches")
-    falls = falls and not (column == "metric" and view.mode == "min")
-    known.sort(key=key, reverse=falls)
-    return known + [trial for trial in view.trials if value(trial, column) is None]
-
-
 class TrialTable(DataTable[Text]):
-    """The trials, a row each, in the order of a column."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("s", "next_column", "sort by the next column", show=False)
-    ]
+    """The trials, a row each, in the order of the view."""
 
     def __init__(self) -> None:
         super().__init__(id="trials", cursor_type="row", fixed_columns=1)
-        #: The column that sorts, as the person who watches has chosen.
-        self.sorted_by = "metric"
         #: The trial that a person chose, followed wherever the order takes it; None: the cursor stays at the top.
         self.chosen: int | None = None
         self.under: int | None = None
-        self._view: Standing | None = None
-
-    def _sort_by(self, column: str) -> None:
-        self.sorted_by = column
-        if self._view is not None:
-            self.show(self._view)
-
-    def action_next_column(self) -> None:
-        names = [str(key.value) for key in self.columns] or ["metric"]
-        place = names.index(self.sorted_by) if self.sorted_by in names else 0
-        self._sort_by(names[(place + 1) % len(names)])
 
     def show(self, view: Standing) -> None:
         """Bring the rows up to date, in order; the cursor stays with the chosen trial, or at the top."""
-        self._view = view
-        names = columns(view)
-        self._head(view, names)
-        trials = order(view, self.sorted_by)
-        painted = marks.colours(view)
+        names, trials, painted = columns(view), view.trials, marks.colours(view)
+        if [key.value for key in self.columns] != names:
+            self.clear(columns=True)
+            for name in names:
+                self.add_column(Text(view.metric if name == "metric" else name), key=name)
         place = {trial.id: number for number, trial in enumerate(trials)}
         for row_key in [key for key in self.rows if int(key.value or 0) not in place]:
             self.remove_row(row_key)
@@ -135,23 +89,10 @@ class TrialTable(DataTable[Text]):
             self.under = trials[at].id
             self.move_cursor(row=at, scroll=False)
 
-    def _head(self, view: Standing, names: list[str]) -> None:
-        """Show these columns, with a mark at the one that sorts."""
-        if [key.value for key in self.columns] != names:
-            self.clear(columns=True)
-            for name in names:  # with room for the mark
-                self.add_column(Text(f"{view.metric if name == 'metric' else name} "), key=name)
-        for key, column in self.columns.items():
-            mark = "▾" if key.value == self.sorted_by else " "
-            column.label = Text(column.label.plain[:-1] + mark)
-
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         number = event.row_key.value
         if number is not None and int(number) != self.under:  # moved by a key or a click
             self.chosen = self.under = int(number)
-
-    def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
-        self._sort_by(str(event.column_key.value))
 
 
 class YesOrNo(ModalScreen[bool]):

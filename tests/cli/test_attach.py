@@ -61,9 +61,7 @@ def test_keys_sizes_and_a_terminal_left_as_it_was(terminal: Open, tmp_path: Path
     screen.keys("3")
     screen.wait("epoch 1 of 81")
     screen.keys("Escape")
-    screen.wait("accuracy▾")
-    screen.keys("s")
-    screen.wait("atoms▾")
+    screen.wait("trial  state")
     screen.resize(140, 35)
     screen.keys("4")
     screen.wait("trial 18 pauses")
@@ -99,12 +97,12 @@ def test_a_watcher_stays_when_it_is_over(terminal: Open) -> None:
 def test_a_watcher_of_a_silent_daemon_is_suspended_continued_and_detached(terminal: Open) -> None:
     screen = terminal()
     screen.type(f"{PLAY} {VIEW}")
-    assert "accuracy▾" in screen.wait(r"daemon is away, last seen \d"), "the last view"
+    assert "trial  state" in screen.wait(r"daemon is away, last seen \d"), "the last view"
     screen.keys("C-z")
     screen.wait("Stopped")
     assert_restored(screen)
     screen.type("fg")
-    screen.wait("accuracy▾")
+    screen.wait("trial  state")
     screen.keys("C-c")
     screen.wait(r"ended: detached\.")
     assert_restored(screen)
@@ -123,7 +121,7 @@ def test_a_signal_or_a_failure_that_ends_it_restores_the_terminal(
 ) -> None:
     screen = terminal()
     screen.type(f"{PLAY} {VIEW} --pid-file {tmp_path}/pid {option}")
-    screen.wait("accuracy▾")
+    screen.wait("trial  state")
     if number is not None:
         os.kill(int((tmp_path / "pid").read_text()), number)
     screen.wait(said)
