@@ -10,6 +10,7 @@ import pytest
 
 import gpusched
 from gpusched.cli import main
+from gpusched.errors import InputError
 from tests.rig import run_python
 from tests.test_layering import PACKAGE, imports_of, nodes_of
 
@@ -39,6 +40,13 @@ def test_no_other_name_appears() -> None:
 def test_the_version_is_told(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([option]) == 0
     assert capsys.readouterr().out == f"gpusched {gpusched.__version__}\n"
+
+
+def test_another_system_is_told_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a Mac it said that it had a defect: the module time has no attribute CLOCK_BOOTTIME."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(InputError, match=r"needs Linux 5\.3 or newer; this system is darwin"):
+        main(["run", "recipe.yaml", "--debug"])
 
 
 # ---------------------------------------------------------------- no pickle

@@ -126,6 +126,8 @@ def _dispatch(arguments: list[str]) -> int:
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS) or "; 'gpusched --help' lists all commands"
         raise InputError(f"unknown command '{name}'{hint}")
+    if sys.platform != "linux":
+        raise InputError(f"it needs Linux 5.3 or newer; this system is {sys.platform}")
     found = command(name)
     parser = _Parser(
         prog=f"gpusched {name}",
