@@ -181,7 +181,7 @@ def _listed(paths: ExperimentPaths) -> dict[str, Any]:
     return {
         "experiment": paths.root.name,
         "state": "running" if find.has_daemon(paths) else final,
-        "metric": (read_json(paths.worker) or {}).get("metric"),
+        "metric": (read_json(paths.resolved) or {}).get("metric"),
         "best": (read_json(paths.best / "metric.json") or {}).get("value"),
         "folder": str(paths.root),
     }

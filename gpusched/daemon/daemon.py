@@ -166,6 +166,8 @@ class Daemon:
         widest = max(islands.values()) if rules.islands_apart else len(inventory)
         self.assembled.recipe.require_atoms(widest)
         self.assembled.require_policy(len(inventory))
+        settings = self.assembled.recipe.worker_settings(len(inventory))
+        write_durably(self.paths.worker, json.dumps(settings).encode())
         self.driver.handle([executors.joined(inventory, self.clock())])
 
     def _go_on(self) -> None:

@@ -123,7 +123,6 @@ def fresh_folder(runs: Path, name: str) -> ExperimentPaths:
 
 def write_recipe(paths: ExperimentPaths, recipe: Recipe, began: Beginning) -> None:
     """Write everything a search starts from; ``resolved.json`` last. Raises OSError."""
-    write_durably(paths.worker, json.dumps(recipe.worker_settings()).encode())
     write_durably(paths.began, json.dumps(asdict(began)).encode())
     resolved = json.dumps(recipe.resolved(), ensure_ascii=False, indent=1)
     write_durably(paths.resolved, resolved.encode())

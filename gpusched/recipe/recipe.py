@@ -153,13 +153,13 @@ class Recipe:
         filled = {n: os.environ[n] if value is None else value for n, value in self.env.items()}
         return replace(self, env=filled)
 
-    def worker_settings(self) -> dict[str, Any]:
-        """Return ``worker.json``: the part of the recipe that a worker needs (docs/contracts.md)."""
+    def worker_settings(self, atoms: int) -> dict[str, Any]:
+        """Return ``worker.json`` of a search on so many atoms: the part of the recipe that a worker needs."""
         names = ("metric", "seed", "batch", "lr_power")
         return {
             **{name: getattr(self, name) for name in names},
             "max_steps": self.policy_options.get("R"),
-            "is_resized": 1 not in (len(self.sizes), self.max_atoms, self.atoms_named),
+            "is_resized": 1 not in (len(self.sizes), self.max_atoms, atoms),
             "passed": self.passed(),
         }
 

@@ -66,6 +66,16 @@ def test_a_gpu_that_no_new_process_can_use_fails_no_trial(boxed: Boxed) -> None:
     assert boxed.asks("cancel", "search").code == 0
 
 
+def test_scripts_on_the_only_gpu_are_told_nothing_of_resizes(boxed: Boxed) -> None:
+    """A schedule by step was to be counted in the steps of one atom, by a search that never has two."""
+    (boxed.box / GPUS[1]).rmdir()
+    began = boxed.begin("search", max_trials=1)
+    boxed.until("search", running_on)
+    settings = json.loads((Path(began["folder"]) / "worker.json").read_text())
+    assert not settings["is_resized"]
+    assert boxed.asks("cancel", "search").code == 0
+
+
 @pytest.mark.slow
 def test_a_strangers_gpu_is_shown_left_alone_and_taken_up_again(boxed: Boxed) -> None:
     stranger = subprocess.Popen(["sleep", "600"])

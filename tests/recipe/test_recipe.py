@@ -108,7 +108,7 @@ def test_a_damaged_resolved_recipe_is_said_to_be(damage: object, load: Load) -> 
 
 
 def test_worker_settings_are_the_contract(load: Load) -> None:
-    assert load(whole=EVERYTHING).worker_settings() == {
+    assert load(whole=EVERYTHING).worker_settings(8) == {
         "metric": "val/loss",
         "seed": 7,
         "batch": "global",
@@ -117,7 +117,7 @@ def test_worker_settings_are_the_contract(load: Load) -> None:
         "is_resized": True,
         "passed": [],
     }
-    assert not load("", "sizes=[4]").worker_settings()["is_resized"]
+    assert not load("", "sizes=[4]").worker_settings(8)["is_resized"]
 
 
 # ------------------------------------------------------------ overrides

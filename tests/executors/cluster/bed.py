@@ -65,6 +65,7 @@ class Bed:
         self.recipe = load_recipe(folder / "recipe.in.yaml")
         private_folder(self.paths.trials)
         write_recipe(self.paths, self.recipe, Beginning.now())
+        self.paths.worker.write_text(json.dumps(self.recipe.worker_settings(4)))
         self.said: list[str] = []
         self.numbers = itertools.count()
         self.epoch = 0
