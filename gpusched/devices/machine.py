@@ -37,9 +37,9 @@ def choose(
 ) -> tuple[list[Gpu], list[str]]:
     """Return the GPUs that ``devices: spec`` names among those that CUDA_VISIBLE_DEVICES leaves, in this order.
 
-    And remarks, where nobody names GPUs: on those that the variable hides, and on less memory. Those with less than a
-    third of the largest one's are left out, as trial after trial would be out of memory there: they are for a screen.
-    ``machine``: all GPUs, in PCI order. Raises DeviceError with all problems and the GPUs there are.
+    And remarks, where nobody names GPUs: on those that the variable hides, and on those that are left out for less than
+    a third of the largest one's memory: they are for a screen. ``machine``: all GPUs, in PCI order. Raises DeviceError
+    with all problems and the GPUs there are.
     """
     pool, inside = machine, ""
     if variable is not None:
@@ -53,12 +53,7 @@ def choose(
     notes = [f"{gpu.label} {gpu.name} {why}" for gpu in small]
     if hidden := len(machine) - len(pool):  # perhaps by a start-up file of the shell
         notes.append(f"CUDA_VISIBLE_DEVICES={variable} hides {count(hidden, 'other GPU')}")
-    used = [gpu for gpu in pool if gpu not in small]
-    less = [gpu.label for gpu in used if 1.1 * (gpu.memory_total_bytes or most) < most]
-    if less:
-        why = "a trial that needs more fails there; `devices` may name the others alone"
-        notes.append(f"less memory than others: {', '.join(less)}; {why}")
-    return used, notes
+    return [gpu for gpu in pool if gpu not in small], notes
 
 
 def visible(machine: Sequence[Gpu]) -> list[Gpu]:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpusched.core.commands import KeepBest
-from gpusched.core.events import DevicesJoined, Event
-from gpusched.devices.base import Device, Reading
+from gpusched.core.events import DevicesJoined, DevicesReleased, Event, QuarantineChanged
+from gpusched.devices.base import Device, Quarantined, Reading, Readmitted, Released
 from gpusched.executors.base import Executor
 from gpusched.executors.best import keep_best
 from gpusched.executors.hub import Hub
@@ -71,6 +71,17 @@ def joined(devices: Sequence[Device], at: float) -> DevicesJoined:
         unusable={device.id: device.why_not for device in devices if not device.usable},
         labels={one.id: one.label for one in devices if one.label not in ("", one.id)},
     )
+
+
+def as_event(event: Released | Quarantined | Readmitted, at: float) -> Event:
+    """Return an event of the devices as the core's."""
+    match event:
+        case Released(devices):
+            return DevicesReleased(at=at, devices=devices)
+        case Quarantined(device, reason):
+            return QuarantineChanged(at=at, device=device, reason=reason)
+        case Readmitted(device):
+            return QuarantineChanged(at=at, device=device)
 
 
 class Timers:

@@ -6,8 +6,9 @@ abort while the interpreter tears gloo down). Without a last word, asked to stop
 a GPU's, or the machine's:
 
 * A trial out of memory failed because of its configuration: the same one would fail again at the same size. Where a
-  stranger was on the GPU the memory may have been theirs: the trial is lost, and continues. The machine's own memory is
-  another matter than a GPU's, with other cures: all trials that run at a time share it.
+  stranger was on the GPU the memory may have been theirs, and where the GPU has less than another, that one may do: the
+  trial is lost, and continues. The machine's own memory is another matter than a GPU's, with other cures: all trials
+  that run at a time share it.
 * A trial whose error names the hardware itself (``uncorrectable ECC error``), or a full disk, is lost, which is the
   infrastructure's fault: it continues elsewhere from its checkpoint, and nothing is counted against it. So is one that
   finds no GPU where others have trained: a driver was updated, or a container has lost its GPUs; and one that hangs
@@ -194,17 +195,25 @@ class Blamed(NamedTuple):
 
 
 def blame(
-    error: str, atoms: int, strangers: Sequence[str] = (), *, has_trained: bool = False
+    error: str,
+    atoms: int,
+    strangers: Sequence[str] = (),
+    *,
+    has_trained: bool = False,
+    is_small: bool = False,
 ) -> Blamed:
     """Say whose fault a failure is, where its error tells; else the trial's.
 
     ``strangers``: others that were on its GPUs (reliability F12). ``has_trained``: trials of this search have, on GPUs.
+    ``is_small``: it was on one GPU, which has less memory than another of the search's.
     """
     size = f"{atoms} {'atom' if atoms == 1 else 'atoms'}"
     kind = memory_fault(error)
     if kind == "gpu" and strangers:
         others = ", ".join(strangers[:3])
         return Blamed("lost", f"out of GPU memory on {size}; others were on its GPUs: {others}")
+    if kind == "gpu" and is_small:
+        return Blamed("lost", "out of memory on a GPU that has less of it than others", 0)
     if kind is not None:
         said = {
             "gpu": f"out of GPU memory on {size}. Smaller batches or models in the search space avoid it",

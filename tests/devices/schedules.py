@@ -38,7 +38,7 @@ from gpusched.devices.unit import STRANGER_AWAY_S
 from gpusched.driver.loop import Driver, replay
 from gpusched.errors import DeviceError
 from gpusched.executors.base import LiveTrial
-from gpusched.executors.local.executor import as_event
+from gpusched.executors.live import as_event
 from gpusched.journal.rows import Entry
 from gpusched.sim.physics import Delays, Run
 from gpusched.sim.setup import experiment, recipe

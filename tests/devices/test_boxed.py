@@ -47,22 +47,34 @@ def test_a_machine_of_the_cloud_that_comes_back_with_other_gpus_goes_on(boxed: B
     assert boxed.asks("cancel", "search").code == 0
 
 
-def test_a_gpu_that_no_new_process_can_use_fails_no_trial(boxed: Boxed) -> None:
-    """The driver was updated at night: trials failed for good, one after the other, until none was left."""
+UPDATED = "Unexpected error from cudaGetDeviceCount(). Error 803: unsupported display driver"
+
+
+@pytest.mark.parametrize(
+    ("sign", "why", "told"),
+    [
+        ("broken", UPDATED, f"{UPDATED}. Where the NVIDIA driver was updated, reboot"),
+        ("full", "CUDA out of memory", "out of memory on a GPU that has less of it than others"),
+    ],
+)
+def test_a_gpu_that_no_new_process_can_use_or_with_less_memory_fails_no_trial(
+    boxed: Boxed, sign: str, why: str, told: str
+) -> None:
+    """The driver was updated at night, or a trial came to a smaller GPU: trials failed for good, one after another."""
+    (boxed.box / GPUS[0] / "small").touch()
     boxed.begin("search", max_trials=1, max_atoms=1)
     (name,) = running_on(boxed.until("search", running_on))
     (other,) = {*GPUS} - {name}
-    why = "Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display driver"
-    (boxed.box / name / "broken").write_text(why)
     assert boxed.asks("pause", "0").code == 0
     boxed.until("search", lambda view: state_of(view, name)[0] == "free")
+    (boxed.box / name / sign).write_text(why)
     assert boxed.asks("unpause", "0").code == 0
     view = boxed.until("search", lambda view: other in running_on(view))
     (trial,) = view["trials"]
     assert (trial["incarnation"], trial["state"] in ("starting", "running")) == (3, True)
     state, reason = state_of(view, name)
     assert state == "quarantined"
-    assert f"{why}. Where the NVIDIA driver was updated, reboot" in reason
+    assert told in reason
     assert boxed.asks("cancel", "search").code == 0
 
 

@@ -22,13 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
-from gpusched.core.events import (
-    DevicesReleased,
-    Event,
-    QuarantineChanged,
-    Reported,
-    TrialExited,
-)
+from gpusched.core.events import Event, Reported, TrialExited
 from gpusched.devices.base import (
     REST_S,
     Device,
@@ -37,13 +31,11 @@ from gpusched.devices.base import (
     Devices,
     Quarantined,
     Reading,
-    Readmitted,
-    Released,
 )
 from gpusched.errors import GpuschedError
 from gpusched.executors.base import FOREVER, LiveTrial
 from gpusched.executors.hub import Peer
-from gpusched.executors.live import LOST_LAUNCH_S, LiveExecutor, Setting, Timers
+from gpusched.executors.live import LOST_LAUNCH_S, LiveExecutor, Setting, Timers, as_event
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.launching import Server, devices_of, prepare
 from gpusched.folder.paths import commit_left
@@ -177,10 +169,10 @@ class TorchrunExecutor(LiveExecutor):
             self._events.append(as_event(event, self.now()))
 
     def _let_rest(self, devices: Sequence[str], ending: TrialExited) -> None:
-        """Take a GPU out of use on which a trial could not begin: the next one could not either."""
+        """Take a GPU out of use on which a trial could not begin, or had no room: the next one could not either."""
         ending.unbegun, why = True, f"trial {ending.trial}: {ending.error}"
         for device in devices:
-            self._events.append(QuarantineChanged(at=self.now(), device=device, reason=why))
+            self.emit(Quarantined(device, why))
             self._devices.keep_out(device, why, REST_S)
 
     # ------------------------------------------------------------------ launches
@@ -257,15 +249,21 @@ class TorchrunExecutor(LiveExecutor):
             return
         names = incarnation.devices
         if ending.outcome == "failed" and ending.error is not None:
-            seen = [one for one in self._devices.readings() if one.device in names]
+            readings = self._devices.readings()
+            seen = [one for one in readings if one.device in names]
             strangers = [who for one in seen for who in one.strangers]
+            most = max((one.memory_total_bytes or 0 for one in readings), default=0)
+            is_small = len(seen) == 1 and 1.1 * (seen[0].memory_total_bytes or 0) < most
             numbers = range(incarnation.trial + 1)
             trained = self._devices.kind == "cuda" and any(map(self._setting.seq_of, numbers))
-            blamed = outcome.blame(ending.error, len(names), strangers, has_trained=trained)
+            blamed = outcome.blame(
+                ending.error, len(names), strangers, has_trained=trained, is_small=is_small
+            )
             ending.outcome, ending.error, rank = blamed
             if ending.error.startswith("a disk is to blame"):
                 self._setting.refused()
-            if trained and rank is not None and incarnation.spec and not incarnation.is_up:
+            cannot_begin = trained and incarnation.spec and not incarnation.is_up
+            if rank is not None and (is_small or cannot_begin):
                 self._let_rest(names[rank : rank + 1], ending)
         if incarnation.rank_peer is not None:
             incarnation.rank_peer.drain()
@@ -331,17 +329,6 @@ class TorchrunExecutor(LiveExecutor):
             incarnation.catch_up()
         else:
             incarnation.hunt()
-
-
-def as_event(event: Released | Quarantined | Readmitted, at: float) -> Event:
-    """Return an event of the devices as the core's."""
-    match event:
-        case Released(devices):
-            return DevicesReleased(at=at, devices=devices)
-        case Quarantined(device, reason):
-            return QuarantineChanged(at=at, device=device, reason=reason)
-        case Readmitted(device):
-            return QuarantineChanged(at=at, device=device)
 
 
 def make(setting: Setting) -> TorchrunExecutor:

@@ -4,8 +4,8 @@ Test tool only. ``GPU_BOX`` names a folder with a folder a GPU, named by its UUI
 a file named by its pid in there; the driver lists it while the process lives and ``LAG_S`` longer, and so long its
 memory is taken. Only the daemon's side asks NVML; the processes and whose they are are real.
 
-A file ``lost`` in a GPU's folder: the GPU has fallen off the bus; ``hangs``: calls about it do not return (``hung``:
-one has been made).
+A file ``lost`` in a GPU's folder: the GPU has fallen off the bus; ``small``: it has half of the others' memory;
+``hangs``: calls about it do not return (``hung``: one has been made).
 """
 
 import os
@@ -73,6 +73,8 @@ if box and "GPUSCHED_TRIAL" not in os.environ:
 
     names = sorted(path.name for path in Path(box).iterdir() if path.name.startswith("GPU-"))
     gpus = [Shared(name, bus_id=f"00000000:{n + 1:02X}:00.0") for n, name in enumerate(names)]
+    for gpu in gpus:
+        gpu.total >>= Path(box, gpu.uuid, "small").exists()
     choose.installed_torch_cuda = lambda: None  # the trials only pretend to compute there
     kept = installed(FakeDriver(gpus, RealTime()))  # collected, it would undo itself
     kept.__enter__()

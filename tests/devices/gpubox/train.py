@@ -1,6 +1,6 @@
 """A trial that sits on its GPU: its first lines say so in the box, and fail where the driver has not let go of another.
 
-It fails, too, if the GPU is lost, or no new process can use it.
+It fails, too, if the GPU is lost or full, or no new process can use it.
 """
 
 import os
@@ -33,6 +33,7 @@ with suppress(AssertionError, RuntimeError):  # torch finds none of them, once i
 trial.track(model=torch.nn.Linear(1, 1))
 for step in trial.steps():
     time.sleep(0.05)
-    if (seat / "lost").exists():
-        raise RuntimeError((seat / "lost").read_text())
+    for sign in ("lost", "full"):
+        if (seat / sign).exists():
+            raise RuntimeError((seat / sign).read_text())
     trial.report(score=float(step))
