@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gpusched.text import show_bytes
 from gpusched.worker.context import Context
 from gpusched.worker.group import Group
 from gpusched.worker.learning_rate import Schedule, bare_optimizer, owned, trained
 from gpusched.worker.together import Together
 from gpusched.worker.training import Training
 
+MUCH_BYTES = 1 << 30
+"""Frozen parameters of this size are worth leaving out of each checkpoint, if they are most of a model."""
 _SAVE = (
     "track what it learns (trial.track(model=model); gpusched.pickled(clf) for an object without state_dict; "
     "trial.state for plain values; trial.checkpoint_dir() for files), or say with trial.track() that the step is all "
@@ -72,6 +75,7 @@ class Usage:
         if self._reports == 1:
             self._tell_of_set_up()
             self._check_frozen()
+            self._check_size()
         if training.schedulers:
             self._check_steps()
         if looks_again and self._is_scheduled and not writes_files:
@@ -131,6 +135,20 @@ class Usage:
                     "frozen",
                     f"parameters of {name} that were trained before this launch are frozen now: what unfreezes them at "
                     f"an epoch must do so at every launch after it, `if epoch >= 5:` at the top of the loop",
+                )
+
+    def _check_size(self) -> None:
+        """Find a model of which a small part is trained, adapters say, and all of which every checkpoint holds."""
+        for name, value in self._training.tracked.items():
+            sizes = {True: 0, False: 0}
+            for each in value.parameters() if hasattr(value, "named_parameters") else ():
+                sizes[each.requires_grad] += each.numel() * each.element_size()
+            if self._is_scheduled and sizes[False] > max(MUCH_BYTES, sizes[True]):
+                self._tell(
+                    "size",
+                    f"{show_bytes(sizes[False])} of {name} are frozen, and each checkpoint holds them: if every launch "
+                    f"loads them anew, track what is trained alone, {name}=torch.nn.ParameterList(p for p in "
+                    f"{name}.parameters() if p.requires_grad)",
                 )
 
     def _check_untrained(self) -> None:

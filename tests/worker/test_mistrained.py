@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 
 import gpusched
 from gpusched.protocol import Remark
+from gpusched.worker import usage
 from gpusched.worker.learning_rate import RateScaler
 from tests.worker.fakes import (
     END,
@@ -466,6 +467,31 @@ def test_a_loop_that_evaluates_before_it_trains_says_its_iteration_and_is_exact(
 def test_a_loop_that_evaluates_before_it_trains_is_told_where_it_does_not(bench: Bench) -> None:
     (ended,) = run_ranks(evaluating_first, 1, bench, arguments=(False,))
     assert ended.stderr.count("trial.report(step=iteration, ...)") == 1
+
+
+def adapters(has_all: bool) -> float:
+    """As LoRA: the larger part of the model is frozen, and the same in each launch. How far a weight has come."""
+    trial = gpusched.init()
+    model = nn.Sequential(nn.Linear(9, 9).requires_grad_(False), nn.Linear(9, 1))
+    trained, start = nn.ParameterList(model[1].parameters()), float(model[1].bias)
+    optimizer = torch.optim.Adam(trained, lr=0.1)
+    for _ in trial.steps(4, model=model if has_all else trained, opt=optimizer):
+        optimizer.zero_grad()
+        model(torch.randn(1, 9)).sum().backward()
+        optimizer.step()
+        trial.report(accuracy=0)
+    return float(model[1].bias) - start
+
+
+def test_that_a_large_model_is_frozen_is_told_and_adapters_are_saved_without_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint of a model of 7 billion parameters had 14 GB, one of its adapters 30 MB."""
+    monkeypatch.setattr(usage, "MUCH_BYTES", 300)
+    (whole,) = run_ranks(adapters, 1, bench.beside("whole"), arguments=(True,))
+    assert "360 bytes of model are frozen, and each checkpoint holds them" in whole.stderr
+    launches = through(bench, adapters, [(1, 2), (1, END)], False)
+    assert launches[1] == [pytest.approx(-0.4, abs=1e-4)], "four steps of Adam"
 
 
 def filling_a_buffer(until: int = 8) -> list[int]:
