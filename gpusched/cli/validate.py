@@ -71,8 +71,6 @@ def validate(args: argparse.Namespace) -> int:
 
 def remarks(recipe: Recipe) -> Iterator[str]:
     """Yield oddities of a recipe, and of its script, that are not surely mistakes."""
-    if recipe.atoms_named is not None and max(recipe.sizes, default=0) > recipe.atoms_named:
-        yield f"sizes: {max(recipe.sizes)} atoms are more than the {recipe.atoms_named} there are; no trial gets them"
     with suppress(OSError):
         if b"gpusched" not in recipe.script.read_bytes():
             yield (
@@ -85,15 +83,14 @@ def remarks(recipe: Recipe) -> Iterator[str]:
 def ask_policy(recipe: Recipe) -> None:
     """Raise InputError where the policy cannot work with the recipe.
 
-    If the recipe leaves the number of devices open, the policy is asked about more than enough of them, so that a
-    problem is one on any machine. ``run`` asks again with the real number.
+    The policy is asked about more than enough atoms, so that a problem is one on any machine. ``run`` asks again with
+    the real number.
     """
     from gpusched import policies
     from gpusched.driver.assemble import rules
 
-    atoms = recipe.atoms_named
     policy = policies.make(recipe.policy_name, recipe.policy_options)
-    problems = list(policy.problems(rules(recipe), MANY if atoms is None else atoms))
+    problems = list(policy.problems(rules(recipe), MANY))
     if problems:
         raise RecipeError([f"policy.{option}: {message}" for option, message in problems])
 

@@ -15,7 +15,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from gpusched import plugins, policies
-from gpusched.errors import InputError, RecipeError
+from gpusched.errors import RecipeError
 from gpusched.recipe import checks
 from gpusched.recipe.classes import check_log_to, check_policy, check_sampler, option_names
 from gpusched.recipe.messages import ELSEWHERE, Path, unknown_key
@@ -332,8 +332,3 @@ def _check_together(recipe: Recipe) -> Iterator[Finding]:
     if recipe.max_atoms is not None and recipe.sizes and min(recipe.sizes) > recipe.max_atoms:
         below = f"{recipe.max_atoms} is below the smallest of sizes, {min(recipe.sizes)}"
         yield ("max_atoms",), f"{below}; raise max_atoms or add a smaller size"
-    if recipe.atoms_named is not None:
-        try:
-            recipe.require_atoms(recipe.atoms_named)
-        except InputError as error:
-            yield ("sizes",), str(error).removeprefix("sizes: ")

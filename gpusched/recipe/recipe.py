@@ -195,14 +195,6 @@ class Recipe:
         tried = [one["hparams"] for one in self.after]
         return sequence.InTurn(name, space, self.draw_seed, (*self.try_first, *good), tried)
 
-    @property
-    def atoms_named(self) -> int | None:
-        """Number of atoms that ``devices`` names; None where that depends on the machine."""
-        if self.devices in ("auto", "cpu", "cuda"):
-            return None
-        kind, _, named = self.devices.rpartition(":")
-        return int(named) if kind == "cpu" else len(named.split(",")) * self.atoms_per_gpu
-
     def require_atoms(self, total: int) -> None:
         """Raise InputError if no trial fits on the ``total`` atoms that there are."""
         if self.sizes and min(self.sizes) > total:

@@ -117,10 +117,7 @@ def test_a_time_that_is_none_is_told(recipe: Path, capsys: pytest.CaptureFixture
 
 
 def test_oddities_are_mentioned(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["validate", str(recipe), "--devices", "cpu:2", "--set", "sizes=[1, 64]"]
     for text, is_odd in (("import gpusched", False), ("import ray", True)):
         Path("train.py").write_text(text)
-        assert main(words) == 0
-        told = capsys.readouterr().err
-        assert "sizes: 64 atoms are more than the 2 there are" in told
-        assert ("train.py does not mention gpusched" in told) == is_odd
+        assert main(["validate", str(recipe)]) == 0
+        assert ("train.py does not mention gpusched" in capsys.readouterr().err) == is_odd

@@ -148,7 +148,6 @@ WHOLE = [
         "atoms_per_gpu: 2\nmax_atoms: 2\n",
         "6: max_atoms: a trial on a share of a GPU has one atom; leave max_atoms out",
     ),
-    more("smallest", "devices: cpu:2\nsizes: [4, 8]\n", "6: sizes: the smallest trial has 4 atoms"),
     more("no atom a GPU", "atoms_per_gpu: 0\n", "5: atoms_per_gpu: must be"),
     more(
         "max below sizes",
