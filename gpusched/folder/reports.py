@@ -30,11 +30,11 @@ class ReportLog:
         known_seq: int = 0,
         complain: Callable[[str], None] = lambda _why: None,
     ) -> None:
-        """``known_seq``: of the last report that the daemon has; the disk may have refused to keep some."""
+        """``known_seq``: of the last report that the daemon has; the disk may have refused or damaged some."""
         self._path = path
         self._incarnation = incarnation
         self._torn = _ends_torn(path)
-        self.last_seq = max(_last_used_seq(path), known_seq)
+        self.last_seq = max(last_seq(path), known_seq)
         self._file: int | None = None
         self._complain: Callable[[str], None] | None = complain
 
@@ -98,8 +98,7 @@ def reports_after(path: Path, last_seq: int) -> list[Report]:
     Reads backwards from the end, as far as it must.
     """
     later: dict[int, Report] = {}
-    for lines in _ends(path):
-        found = [report for report in lines if report is not None]
+    for found in _ends(path):
         later = {report.seq: report for report in found if report.seq > last_seq}
         if any(report.seq <= last_seq for report in found):
             break
@@ -108,23 +107,11 @@ def reports_after(path: Path, last_seq: int) -> list[Report]:
 
 def last_seq(path: Path) -> int:
     """The number of the last report in the file; 0 for an empty file."""
-    return max((report.seq for report in _last_lines(path) if report is not None), default=0)
+    return max((report.seq for report in next(filter(None, _ends(path)), ())), default=0)
 
 
-def _last_used_seq(path: Path) -> int:
-    """The highest number that may have been given away: each damaged line at the end may have been a report."""
-    lines = reversed(_last_lines(path))
-    ends = (report.seq + damaged for damaged, report in enumerate(lines) if report is not None)
-    return next(ends, 0)
-
-
-def _last_lines(path: Path) -> list[Report | None]:
-    """The lines at the end of the file, as many as it takes to have a report among them; None: a damaged line."""
-    return next(filter(any, _ends(path)), [])
-
-
-def _ends(path: Path) -> Iterator[list[Report | None]]:
-    """Longer and longer ends of the file, from the beginning of a line on; the last one is all of it."""
+def _ends(path: Path) -> Iterator[list[Report]]:
+    """The reports in longer and longer ends of the file; the last end is all of it."""
     with suppress(OSError), path.open("rb") as file:
         start, length = file.seek(0, os.SEEK_END), _FIRST_READ_BYTES
         size = start
@@ -135,11 +122,8 @@ def _ends(path: Path) -> Iterator[list[Report | None]]:
             yield list(_parsed(data.partition(b"\n")[2] if start else data))
 
 
-def _parsed(data: bytes) -> Iterator[Report | None]:
-    """The report in each line; None for one that its checksum contradicts. A foreign line is passed over."""
-    for line in data.split(b"\n"):
-        if not is_sound(line):
-            yield None
-            continue
+def _parsed(data: bytes) -> Iterator[Report]:
+    """The report in each line; a damaged or foreign line is passed over."""
+    for line in filter(is_sound, data.split(b"\n")):
         with suppress(BadFrame):
             yield report_from(line)

@@ -75,16 +75,6 @@ def test_the_last_number_is_found_behind_a_long_ruin(path: Path) -> None:
     assert ReportLog(path, 2).last_seq == 1
 
 
-def test_a_damaged_last_line_has_used_its_number(path: Path) -> None:
-    """Else the next report would have the number of one that the daemon has, and count as told before."""
-    log = ReportLog(path, 1)
-    for step in range(1, 5):
-        add(log, step, 0.5, accuracy=0.5)
-    data = path.read_bytes()
-    path.write_bytes(data.replace(b'"n":4', b'"n":2'))
-    assert add(ReportLog(path, 2), 5, None) == (5, True)
-
-
 def test_the_daemon_may_know_of_more_than_the_disk_kept(path: Path) -> None:
     add(ReportLog(path, 1), 1, None)
     assert add(ReportLog(path, 2, known_seq=7), 2, None) == (8, True)
