@@ -165,10 +165,8 @@ class Transitions:
 
     def cut(self, trial: TrialRecord, state: TrialState, reason: str) -> bool:
         """Have a trial leave as the search ends; it may continue with that. False if that changes nothing."""
-        rests = trial.state is S.PAUSED or (
-            trial.after is not None and trial.after.state is S.PAUSED
-        )
-        atoms = 0 if rests else trial.atoms
+        is_pausing = trial.after is not None and trial.after.state is S.PAUSED
+        atoms = 0 if is_pausing else trial.atoms
         # The search may continue: a step that can be saved by the last call is.
         save = trial.state is S.RUNNING and trial.save_s <= self._last_call_s()
         if not self.leave(trial.id, After(state, reason, save=save)):
@@ -209,13 +207,15 @@ class Transitions:
             state.timers[LAST_CALL] = state.now + last_save_s
 
     def _last_call_s(self) -> float:
-        """Return the time from the search's end to its last call.
+        """Return the time from now, or from the search's end, to its last call.
 
         A person who stops a search before its deadline waits for each trial's next report and save. A first save is
-        expected to take as long as the longest of any trial.
+        expected to take as long as the longest of any trial. While the search continues, the deadline will end it.
         """
         state = self._state
         last_call_s = state.rules.last_call_s
+        if state.stopping is None:
+            return last_call_s + state.time_left_s
         if state.stopping != STOPPED_BY_USER:
             return last_call_s
         until_saved_s = max(

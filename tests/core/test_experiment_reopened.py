@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpusched.core.commands import ConfirmRelease, Launch
+from gpusched.core.commands import ConfirmRelease, Launch, Yield
 from gpusched.core.decisions import NO_STEP_FITS, Resume, Start, Stop, WakeAt
 from gpusched.core.events import DaemonResumed, DevicesJoined, LimitsMoved, TimerFired
 from gpusched.core.trial import TrialState
@@ -55,8 +55,9 @@ def test_a_trial_that_the_end_stopped_goes_on_from_its_checkpoint(end: str) -> N
 @pytest.mark.parametrize("has_left", [True, False])
 def test_more_time_in_time_brings_back_who_left_for_want_of_it(has_left: bool) -> None:
     script = Script(devices=2).wants(Start(1), Start(1)).start().drop()
-    script.report(0, 0.5).drop().saved(0, 1).drop().report(1, 0.4).drop()
-    script.decides(Stop(0, f"leaves: {NO_STEP_FITS}")).report(0, 0.6).drop()
+    script.report(0, 0.5).drop().saved(0, 1, save_s=20.0).drop().report(1, 0.4).drop()
+    script.decides(Stop(0, f"leaves: {NO_STEP_FITS}")).report(0, 0.3)
+    script.expect(Yield(0, 1, save=True))
     if has_left:
         script.exited(0, saved=2).drop().released("d0").drop()
         assert script.trial(0).state is S.STOPPED
