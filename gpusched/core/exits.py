@@ -20,13 +20,7 @@ NO_REPORT = (
     "the script ended without a report: it must call trial = gpusched.init(), and trial.report(..) once "
     "an epoch"
 )
-_CAUSES = {
-    "yielded": "left on its own",
-    "finished": "ended when it was killed",
-    "failed": "failed when it was killed",
-    "killed": "was killed",
-    "lost": "its processes vanished",
-}
+_CAUSES = {"yielded": "left on its own", "killed": "was killed", "lost": "its processes vanished"}
 
 
 def after_exit(state: State, trial: TrialRecord, event: TrialExited) -> After:
@@ -43,15 +37,13 @@ def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | No
 
     Out of memory too: where it ran on fewer atoms, those are enough. So is /dev/shm, which may have no room for nccl.
     """
-    fewer = trial.trained_atoms
-    told = trial.after
-    is_told_to_end = state.stopping or (told is not None and not told.is_resize)
+    fewer, told = trial.trained_atoms, trial.after
     error = ""
     if trial.doom is None and event.outcome in ("failed", "lost") and not event.unbegun:
         error = event.error or event.outcome
     elif trial.doom is not None and trial.doom.hung:
         error = trial.doom.why
-    if not error or is_told_to_end:
+    if not error or (told is not None and not told.is_resize):
         return None
     if trial.steps_since_launch or not 0 < fewer < trial.atoms:
         return None
@@ -63,8 +55,7 @@ def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | No
 def _planned(state: State, trial: TrialRecord, event: TrialExited) -> After | None:
     """Return what follows an exit that is the trial's own doing or was wanted; None: it is to be relaunched."""
     told = trial.after
-    is_final = told is not None and told.state.is_final
-    told_to_end = told if is_final else After(S.STOPPED, state.stopping) if state.stopping else None
+    told_to_end = told if told is not None and told.state.is_final else None
     match "killed" if trial.doom else event.outcome:
         case "finished" if trial.step > 0:
             return After(S.COMPLETED, f"finished at step {trial.step}")
@@ -72,10 +63,10 @@ def _planned(state: State, trial: TrialRecord, event: TrialExited) -> After | No
             return told_to_end or After(S.FAILED, event.error or NO_REPORT)
         case "failed":
             return told_to_end or After(S.FAILED, event.error or "failed")
-        case "yielded" if told is not None:
+        case "yielded":
             return told
         case _:
-            return told if told is not None and not told.is_resize else told_to_end
+            return None if told is None or told.is_resize else told
 
 
 def _relaunch(state: State, trial: TrialRecord, event: TrialExited) -> After:
