@@ -115,10 +115,9 @@ class Experiment:
         return trial
 
     def _up(self, event: events.TrialUp) -> None:
-        trial = self._current(event.trial, event.incarnation)
-        if trial is not None and trial.decided_at is not None:
-            trial.decided_at += event.waited_s
-        if trial is not None and trial.state is S.STARTING:
+        if (trial := self._current(event.trial, event.incarnation)) is not None:
+            if trial.decided_at is not None:
+                trial.decided_at += event.waited_s
             self._set_up(trial)
 
     def _set_up(self, trial: TrialRecord) -> None:
@@ -331,10 +330,9 @@ class Experiment:
         state = self.state
         if state.devices.total == 0:
             return
+        state.stopping = state.stopping or exits.why_over(state) or None
         if state.stopping is None:
-            state.stopping = exits.why_over(state) or None
-            if state.stopping is None:
-                return
+            return
         state.finished = True
         for trial in list(state.paused.values()):
             trial.cut_atoms = 0

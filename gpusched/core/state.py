@@ -188,13 +188,12 @@ class State:
         """Whether something may yet start a trial of a search in which none is live."""
         if self.devices.draining or WAKE in self.timers:
             return True
-        slots = self.devices.slots.values()
         return bool(self.may_draw or self.paused) and bool(
             self.awaits_configuration
             or self.storage_low  # there may be room again
             or self.atoms_total < self.rules.smallest  # devices may come back from quarantine
             # The first trial may want more than can be used yet.
-            or (not self.trials and any(slot.reason for slot in slots))
+            or (self.devices.quarantined and not self.trials)
             or any(trial.held_by_user for trial in self.paused.values())
         )
 

@@ -303,11 +303,8 @@ def outstanding(experiment: Experiment) -> Iterator[Command]:
             yield Yield(trial.id, trial.incarnation, trial.after.save)
         if trial.doom is not None:
             yield Kill(trial.id, trial.incarnation, trial.doom.grace_s, trial.doom.hung)
-    draining = tuple(
-        name for name, slot in state.devices.slots.items() if slot.state.value == "draining"
-    )
-    if draining:
-        yield ConfirmRelease(draining)
+    if state.devices.draining:
+        yield ConfirmRelease(tuple(sorted(state.devices.draining)))
     if (best := state.best) is not None:
         yield KeepBest(best.trial, best.step, best.metric, best.atoms)
     asked_for = state.configurations.asked_for
