@@ -72,7 +72,7 @@ class Report(Frame, tag="report"):
     incarnation: Count = field(name="i")
     seq: Number = field(name="n")
     step: Count = field(name="k")
-    step_time_s: Seconds | None = field(default=None, name="s")
+    step_time_s: Seconds = field(default=0.0, name="s")
     metrics: dict[str, Metric] = field(default_factory=dict, name="m")
     length: Count | None = field(default=None, name="l")
 

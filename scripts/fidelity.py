@@ -167,7 +167,7 @@ def measure(paths: ExperimentPaths, medians: Delays) -> Measured:
             gaps.setdefault(atoms, []).append(event.at - last[key])
         elif key not in seen:
             seen.add(key)
-            took_s = event.at - begun_s - (event.report.step_time_s or 0.0)
+            took_s = event.at - begun_s - event.report.step_time_s
             launches.append((begun_s, took_s, event.incarnation, atoms))
         last[key] = event.at
     step_s = {atoms: statistics.fmean(found) for atoms, found in sorted(gaps.items())}

@@ -17,7 +17,7 @@ def reported(
     seq: int,
     step: int,
     metric: float | None,
-    step_time_s: float | None = None,
+    step_time_s: float = 0.0,
     metrics: Mapping[str, Any] | None = None,
     **event: bool,
 ) -> Reported:

@@ -190,7 +190,7 @@ class Script:
         *,
         step: int | None = None,
         seq: int | None = None,
-        step_time_s: float | None = 1.0,
+        step_time_s: float = 1.0,
         incarnation: int | None = None,
     ) -> Self:
         known = self.experiment.state.trials.get(trial)

@@ -115,17 +115,13 @@ class Speed:
 
     # ------------------------------------------------------------ measurements
 
-    def learn(self, trial: TrialRecord, step_time_s: float | None, stride: int, now: float) -> int:
+    def learn(self, trial: TrialRecord, step_time_s: float, stride: int, now: float) -> int:
         """Learn the step time and, from an incarnation's first report, the overhead of its launch.
 
         ``step_time_s``: of each of the report's ``stride`` steps. Return the number of atoms to go back to where the
         trial has grown and is slower than before; 0: none.
         """
-        if step_time_s is None:
-            if trial.steps_since_launch == 0:
-                return 0
-            step_time_s = (now - trial.heard_at) / stride
-        # The devices of a doomed trial may be lost; several reports read at once have no time between them.
+        # The devices of a doomed trial may be lost.
         if trial.doom is not None or not step_time_s > 0:
             return 0
         if trial.steps_since_launch == 0:

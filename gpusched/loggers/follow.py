@@ -84,8 +84,7 @@ class Follower:
 def _values(incarnation: IncarnationTimeline, step: ReportedStep) -> dict[str, float]:
     values = {name: float(value) for name, value in step.report.metrics.items()}
     values["gpusched/atoms"] = float(len(incarnation.devices))
-    if step.report.step_time_s is not None:
-        values["gpusched/step_time_s"] = step.report.step_time_s
+    values["gpusched/step_time_s"] = step.report.step_time_s
     return values
 
 

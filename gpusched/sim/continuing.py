@@ -102,7 +102,7 @@ def measured_delays(told: Timeline) -> Delays:
         for incarnation in trial.incarnations:
             steps = incarnation.steps
             # The first step of a launch takes longer than the next: the rest of it is of the launch.
-            steps_s = [s for one in steps[:2] if (s := one.report.step_time_s) is not None]
+            steps_s = [one.report.step_time_s for one in steps[:2]]
             if steps_s:
                 launches_s = first_s if incarnation.number == 1 else later_s
                 stride = max(1, steps[0].report.step - before)

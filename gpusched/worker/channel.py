@@ -209,4 +209,4 @@ def shown(report: Report) -> str:
         f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in report.metrics.items()
     ]
-    return "  ".join([f"step {report.step}", *parts, f"({report.step_time_s or 0.0:.2f} s)"])
+    return "  ".join([f"step {report.step}", *parts, f"({report.step_time_s:.2f} s)"])

@@ -135,7 +135,7 @@ def resizes(*, device: str, rounds: int, rows: int) -> Iterator[dict[str, Any]]:
             released_s = time.monotonic()
             box.relaunch(trial, 2)
             again = box.first_report(trial, 2, answer=False)
-            whole_s = time.monotonic() - began_s - (again.report.step_time_s or 0.0)
+            whole_s = time.monotonic() - began_s - again.report.step_time_s
             if again.step != (ending.saved_step or 0) + 1:
                 raise Failed(f"restored at step {again.step}, saved {ending.saved_step}")
             for name, value in (

@@ -151,15 +151,6 @@ def test_what_a_resize_measures() -> None:
     assert script.state.speed.s(2) == pytest.approx(2.0)
 
 
-def test_step_times_are_measured_by_the_clock_where_the_worker_says_none() -> None:
-    script = stages.starting().wait(5.0).report(0, 0.5, step_time_s=None).drop()
-    assert script.state.speed.step_on_one_atom_s is None
-    script.wait(2.0).report(0, 0.4, step_time_s=None).expect(Save(0, 1))
-    assert script.state.speed.step_on_one_atom_s == 2.0
-    script.report(0, 0.4, step_time_s=None).drop()
-    assert script.state.speed.step_on_one_atom_s == 2.0, "two reports read at once measure nothing"
-
-
 def test_a_launch_that_spans_a_change_of_daemons_is_not_measured() -> None:
     script = stages.starting().wait(500.0)
     script.feed(DaemonResumed(at=script.now, epoch=2)).expect_nothing()

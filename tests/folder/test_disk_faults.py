@@ -81,7 +81,7 @@ class Scene:
         assert keep_best(self.paths, 4, 1, metric="a", value=0.1, atoms=1)
         write_durably(self.paths.final_view, b"old")
         self.log = ReportLog(self.trial.reports, 1)
-        assert self.log.append(Report(0, 0, 1, None, {"a": 1}))
+        assert self.log.append(Report(0, 0, 1, 0.0, {"a": 1}))
 
     def save(self, step: int) -> int:
         return self.store.write(step, {"state.pt": memoryview(PAYLOAD)}, {})
@@ -157,7 +157,7 @@ WRITERS: dict[str, tuple[Do, Callable[[Scene, bool], None]]] = {
     "checkpoint": (lambda scene: scene.save(2), _checkpoint),
     "best": (lambda scene: keep_best(scene.paths, 4, 2, metric="a", value=0.2, atoms=1), _best),
     "durable file": (lambda scene: write_durably(scene.paths.final_view, b"new"), _durable),
-    "report": (lambda scene: scene.log.append(Report(0, 0, 2, None, {"a": 2})), _report),
+    "report": (lambda scene: scene.log.append(Report(0, 0, 2, 0.0, {"a": 2})), _report),
     "claim": (_make_claim, _claim),
     "hparams": (
         lambda scene: write_aside(to := scene.trial.hparams, b'{"new": 2}').replace(to),

@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def add(
-    log: ReportLog, step: int, step_time_s: float | None = None, **metrics: float | str
+    log: ReportLog, step: int, step_time_s: float = 0.0, **metrics: float | str
 ) -> tuple[int, bool]:
     """Append a report: its number, and whether the file has it."""
     report = Report(0, 0, step, step_time_s, dict(metrics))
@@ -35,7 +35,7 @@ def add(
 def test_lines_of_the_contract_numbered_over_incarnations(path: Path) -> None:
     first = ReportLog(path, incarnation=1)
     assert add(first, 1, 0.5, accuracy=0.1, loss="nan") == (1, True)
-    assert add(first, 2, None, accuracy=0.2) == (2, True)
+    assert add(first, 2, accuracy=0.2) == (2, True)
     assert add(ReportLog(path, incarnation=2), 3, 0.25) == (3, True)
     lines = path.read_bytes().splitlines()
     assert all(is_sound(line) and b'"crc"' in line for line in lines)
@@ -63,31 +63,31 @@ def test_a_file_torn_anywhere_goes_on_with_the_last_whole_line(
     whole = len(data.split(b"\n")) - 1
     if data.rpartition(b"\n")[2].endswith(b'"}'):
         whole += 1  # only the newline is missing
-    seq, kept = add(ReportLog(path, 2), 9, None, accuracy=1.0)
+    seq, kept = add(ReportLog(path, 2), 9, accuracy=1.0)
     assert (seq, kept) == (whole + 1, True)
     assert json.loads(path.read_bytes().splitlines()[-1])["n"] == seq
 
 
 def test_the_last_number_is_found_behind_a_long_ruin(path: Path) -> None:
-    add(ReportLog(path, 1), 1, None)
+    add(ReportLog(path, 1), 1)
     with path.open("ab") as file:
         file.write(b"\xff" * 300_000)
     assert ReportLog(path, 2).last_seq == 1
 
 
 def test_the_daemon_may_know_of_more_than_the_disk_kept(path: Path) -> None:
-    add(ReportLog(path, 1), 1, None)
-    assert add(ReportLog(path, 2, known_seq=7), 2, None) == (8, True)
-    assert add(ReportLog(path, 3, known_seq=7), 2, None) == (9, True)
+    add(ReportLog(path, 1), 1)
+    assert add(ReportLog(path, 2, known_seq=7), 2) == (8, True)
+    assert add(ReportLog(path, 3, known_seq=7), 2) == (9, True)
 
 
 def test_too_large_a_report_is_refused_and_not_written(tmp_path: Path) -> None:
     log = ReportLog(tmp_path / "reports.jsonl", 1)
     with pytest.raises(ValueError, match=f"bytes in 5000 metrics.*more than {REPORT_LIMIT_BYTES}"):
-        add(log, 1, None, **{f"metric-{n}": 0.5 for n in range(5000)})
+        add(log, 1, **{f"metric-{n}": 0.5 for n in range(5000)})
     with pytest.raises(ValueError, match="the longest name: 'yyyy"):
-        add(log, 1, None, **{"y" * 10_000_000: 1})
-    assert add(log, 1, None) == (1, True)
+        add(log, 1, **{"y" * 10_000_000: 1})
+    assert add(log, 1) == (1, True)
 
 
 def test_a_full_disk_costs_lines_but_not_the_trial(path: Path) -> None:
