@@ -195,8 +195,7 @@ class Driver:
         """
         now = self._world.now()
         self._take(now)
-        paces = dict.fromkeys(urgent, RELEASE_PACE_S)
-        due = [b for b in self.boards if self._is_due(b, now, paces.get(b, LOOK_PACE_S))]
+        due = [board for board in self.boards if self._is_due(board, now, board in urgent)]
         for board in due:
             if board.waits_since is None and not board.gone:
                 board.waits_since = now
@@ -207,8 +206,8 @@ class Driver:
                 self._begun().ask(board.gpu, now)
                 self._asked = board
 
-    def _is_due(self, board: Board, now: float, pace_s: float) -> bool:
-        stuck = self._stuck.get(board)
+    def _is_due(self, board: Board, now: float, is_urgent: bool) -> bool:
+        stuck, pace_s = self._stuck.get(board), RELEASE_PACE_S if is_urgent else LOOK_PACE_S
         is_time = now >= board.not_before and now - board.asked_at >= pace_s
         return is_time and (stuck is None or stuck.is_gone())
 

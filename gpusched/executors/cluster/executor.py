@@ -78,7 +78,7 @@ class ClusterExecutor(LiveExecutor):
             case KeepBest():
                 self._keep_best(command)
             case _:
-                pass  # timers and the end are the driver's and the daemon's
+                pass  # a sampler is the driver's
 
     def acknowledge(self, report: Reported) -> None:
         node = self._home(report.trial, report.incarnation)

@@ -130,7 +130,7 @@ class TorchrunExecutor(LiveExecutor):
             case KeepBest():
                 self._keep_best(command)
             case _:
-                pass  # timers and the end are the driver's and the daemon's
+                pass  # a sampler is the driver's
 
     def acknowledge(self, report: Reported) -> None:
         incarnation = self.shared.find(report.trial, report.incarnation)
@@ -243,9 +243,7 @@ class TorchrunExecutor(LiveExecutor):
             return
         ending = ending or incarnation.ending()
         if not waited and (wait_s := self._wait_s(incarnation, ending)) > 0:
-            if not incarnation.is_waited_for:
-                incarnation.is_waited_for = True
-                self.after(wait_s, partial(self._end, incarnation, ending, waited=True))
+            self.after(wait_s, partial(self._end, incarnation, ending, waited=True))
             return
         names = incarnation.devices
         if ending.outcome == "failed" and ending.error is not None:

@@ -86,8 +86,6 @@ class Incarnation:
     pidfd: int | None = None
     #: Wait status of a shim that is known to have died.
     shim_status: int | None = None
-    #: Its end is kept back for a while (``TorchrunExecutor._wait_s``).
-    is_waited_for: bool = False
 
     def ending(self, record: Exit | None = None) -> TrialExited:
         """Judge its end from the shim's word, else ``exit.json``, else a last word; else killed if asked for."""
