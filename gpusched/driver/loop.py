@@ -11,7 +11,8 @@ again until it succeeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeGuard
 
 from gpusched import failpoints
 from gpusched.core.commands import (
@@ -161,38 +162,32 @@ class Driver:
         self._tell()
         effects, self._effects = self._effects, []
         waiting, self._waiting = self._waiting, []
-        moot = self._moot_launches(effects)
+        moot = [command for command in effects if self._is_moot(command)]
         for command in effects:
-            if not (isinstance(command, Launch | Kill) and _incarnation_of(command) in moot):
+            if command not in moot:
                 self._execute(command)
         for report in waiting:
             self.executor.acknowledge(report)
         if moot:
-            self.handle([_unbegun(self.executor.now(), *of) for of in moot])
+            self.handle([_unbegun(self.executor.now(), command) for command in moot])
 
     def _tell(self) -> None:
         untold, self._untold = self._untold, []
         for tell in untold:
             tell()
 
-    def _moot_launches(self, effects: Iterable[Command]) -> list[tuple[int, int]]:
-        """List launches that waited for a full disk until they were to be killed; their devices may be others' now."""
-        trials = self._state.trials
-        return [
-            (command.trial, command.incarnation)
-            for command in effects
-            if type(command) is Launch
-            and trials[command.trial].doom is not None
-            and trials[command.trial].incarnation == command.incarnation
-        ]
+    def _is_moot(self, command: Command) -> TypeGuard[Launch]:
+        """Tell whether a launch waited for a full disk until it was to be killed; its devices may be others' now."""
+        if type(command) is not Launch:
+            return False
+        trial = self._state.trials[command.trial]
+        return trial.doom is not None and trial.incarnation == command.incarnation
 
     def _kill_unsynced(self) -> None:
         """End what is to die also where the disk is full: a daemon that dies now finds those trials gone, no more."""
-        moot = self._moot_launches(self._effects)
-        for command in list(self._effects):
-            if type(command) is Kill and _incarnation_of(command) not in moot:
-                self._effects.remove(command)
-                self._execute(command)
+        for command in [each for each in self._effects if type(each) is Kill]:
+            self._effects.remove(command)
+            self._execute(command)
 
     def _commit(self) -> bool:
         """Commit the journal; False if the disk is full, to be tried again. Any other failure to write is fatal.
@@ -249,15 +244,9 @@ class Driver:
         self._settle()
 
 
-def _incarnation_of(command: Launch | Kill) -> tuple[int, int]:
-    return command.trial, command.incarnation
-
-
-def _unbegun(at: float, trial: int, incarnation: int) -> TrialExited:
-    why = "it was ended before it had begun"
-    return TrialExited(
-        at=at, trial=trial, incarnation=incarnation, outcome="killed", error=why, unbegun=True
-    )
+def _unbegun(at: float, launch: Launch) -> TrialExited:
+    trial, number = launch.trial, launch.incarnation
+    return TrialExited(at=at, trial=trial, incarnation=number, outcome="killed", unbegun=True)
 
 
 def replay(experiment: Experiment, entries: Iterator[Entry]) -> int:
