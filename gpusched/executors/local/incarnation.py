@@ -73,12 +73,9 @@ class Incarnation:
     saved_step: int = 0
     #: Report that rank 0 waits for an answer to, and what the answer has to say.
     awaiting: int | None = None
-    yields: Go | None = None
-    saves: bool = False
-    holds: bool = False
-    #: Stop that was asked for: its grace, and whether the ranks first write down where they hang.
-    stop_grace_s: float | None = None
-    stacks: bool = False
+    go: Go = "continue"
+    #: Stop that was asked for.
+    stop: StopTree | None = None
     is_up: bool = False
     rank_peer: Peer | None = None
     shim_peer: Peer | None = None
@@ -96,7 +93,7 @@ class Incarnation:
         if record is not None:
             error = str(record.error or record.stuck)
             return self.exited(record.outcome, error or None, saved_step=record.saved_step)
-        if self.stop_grace_s is not None:
+        if self.stop is not None:
             return self.exited("killed")
         died, claim = "its shim died", self.claim()
         if claim is not None and claim.boot_id != boot_id():
@@ -117,9 +114,11 @@ class Incarnation:
         """Have the next answer to rank 0 say so, or begin to end it."""
         match command:
             case Yield(save=save):
-                self.yields = "yield" if save else "leave"
-            case Save(hold=hold):
-                self.holds, self.saves = hold, self.saves or not hold
+                self.go = "yield" if save or self.go in ("save", "yield") else "leave"
+            case Save(hold=True):
+                self.go = "hold" if self.go == "continue" else self.go
+            case Save():
+                self.go = "yield" if self.go in ("yield", "leave") else "save"
             case Kill(grace_s=grace_s):
                 self.kill(grace_s, stacks=command.stacks)
 
@@ -178,12 +177,11 @@ class Incarnation:
         shared.emit(Reported(at=now, trial=self.trial, report=report, metric=metric))
 
     def _reply_to(self, seq: int) -> Answer:
-        """Word the answer to a report: what was asked for, or to continue."""
-        if self.yields is not None:
-            return Answer(seq, "yield" if self.saves else self.yields)
-        saves, self.saves = self.saves, False
-        holds, self.holds = self.holds, False
-        return Answer(seq, "save" if saves else "hold" if holds else "continue")
+        """Word the answer to a report: what was asked for, or to continue. Until it leaves a trial is told so."""
+        go = self.go
+        if go in ("hold", "save"):
+            self.go = "continue"
+        return Answer(seq, go)
 
     def answer(self, seq: int) -> None:
         """Answer a report if rank 0 waits for it."""
@@ -272,9 +270,9 @@ class Incarnation:
 
     def kill(self, grace_s: float, *, stacks: bool = False) -> None:
         """Begin to end it, or shorten its grace. ``stacks``: it hangs, and must say where."""
-        if self.stop_grace_s is not None and grace_s >= self.stop_grace_s:
+        if self.stop is not None and grace_s >= self.stop.grace_s:
             return
-        self.stop_grace_s, self.stacks = grace_s, stacks
+        self.stop = StopTree(grace_s, stacks)
         if self._forbid():
             self.shared.end(self, self.exited("killed"))
             return
@@ -285,8 +283,8 @@ class Incarnation:
 
     def tell_shim(self) -> None:
         """Pass on a stop that was asked for; a shim without a line hears on connecting."""
-        if self.shim_peer is not None and self.stop_grace_s is not None:
-            self.shim_peer.send(StopTree(self.stop_grace_s, self.stacks))
+        if self.shim_peer is not None and self.stop is not None:
+            self.shim_peer.send(self.stop)
 
     def _forbid(self) -> bool:
         """Forbid a launch that the server has not begun, as imports may take minutes. False if a shim claimed it."""
@@ -320,6 +318,6 @@ class Incarnation:
 
     def _give_up(self) -> None:
         if self.is_current:
-            ended: Outcome = "lost" if self.stop_grace_s is None else "killed"
+            ended: Outcome = "lost" if self.stop is None else "killed"
             left = Hunt(self.shared.setting.paths, self.trial, self.number).describe()
             self.shared.end(self, self.exited(ended, f"{left} cannot be killed"))
