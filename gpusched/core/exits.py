@@ -25,11 +25,7 @@ _CAUSES = {"yielded": "left on its own", "killed": "was killed", "lost": "its pr
 
 def after_exit(state: State, trial: TrialRecord, event: TrialExited) -> After:
     """Return where a trial goes now that nothing of its incarnation is left."""
-    return (
-        _go_back(state, trial, event)
-        or _planned(state, trial, event)
-        or _relaunch(state, trial, event)
-    )
+    return _go_back(state, trial, event) or _planned(trial, event) or _relaunch(state, trial, event)
 
 
 def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | None:
@@ -52,7 +48,7 @@ def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | No
     return After(S.STARTING, why, fewer)
 
 
-def _planned(state: State, trial: TrialRecord, event: TrialExited) -> After | None:
+def _planned(trial: TrialRecord, event: TrialExited) -> After | None:
     """Return what follows an exit that is the trial's own doing or was wanted; None: it is to be relaunched."""
     told = trial.after
     told_to_end = told if told is not None and told.state.is_final else None
