@@ -201,8 +201,7 @@ class State:
 
     def draw(self, tag: Any = None) -> TrialRecord:
         """Make the next trial. The caller has asked ``can_draw``."""
-        if not self.can_draw:
-            raise AssertionError("no configuration left to draw")
+        assert self.can_draw, "no configuration left to draw"
         trial = TrialRecord(len(self.trials), self.configurations.take(), tag)
         self.trials[trial.id] = trial
         return trial
