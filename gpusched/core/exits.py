@@ -31,9 +31,11 @@ def after_exit(state: State, trial: TrialRecord, event: TrialExited) -> After:
 def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | None:
     """Return a trial that ended on more atoms than it has trained on, before a report from there, to those.
 
-    Out of memory too: where it ran on fewer atoms, those are enough. So is /dev/shm, which may have no room for nccl.
+    Out of memory too: where it ran on fewer atoms, those are enough. So is /dev/shm, which may have no room for nccl. A
+    script whose batch the number of ranks must divide fails on 3 atoms, and on the 7 that a loss has left: where that
+    number is no power of two, such a one may do.
     """
-    fewer, told = trial.trained_atoms, trial.after
+    before, atoms, told = trial.trained_atoms, trial.atoms, trial.after
     error = ""
     if trial.doom is None and event.outcome in ("failed", "lost") and not event.unbegun:
         error = event.error or event.outcome
@@ -41,10 +43,17 @@ def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | No
         error = trial.doom.why
     if not error or (told is not None and not told.is_resize):
         return None
-    if trial.steps_since_launch or not 0 < fewer < trial.atoms:
+    is_power = not atoms & (atoms - 1)
+    has_shrunk = atoms < before and not is_power and event.outcome == "failed"
+    if trial.steps_since_launch or not (0 < before < atoms or has_shrunk):
         return None
-    why = f"failed on {trial.size_in_words}, goes back to {fewer} and grows no more: {error}"
-    trial.cap, trial.decided_at = Cap(fewer, why), state.now
+    state.powers_alone |= not is_power
+    fewer = state.fit(trial, min(before, atoms))
+    rest = "grows no more" if is_power else "has powers of two from now on"
+    why = f"failed on {trial.size_in_words}, goes back to {fewer} and {rest}: {error}"
+    if is_power:
+        trial.cap = Cap(fewer, why)
+    trial.decided_at = state.now
     return After(S.STARTING, why, fewer)
 
 
@@ -88,17 +97,17 @@ def _relaunch(state: State, trial: TrialRecord, event: TrialExited) -> After:
 # ---------------------------------------------------------------- how many atoms
 
 
-def within_room(state: State, atoms: int) -> int:
-    """Return the allowed size that fits now, 0: none. Less than was asked for where no island has room for that."""
-    room = state.devices.room()
+def within_room(state: State, trial: TrialRecord | None, atoms: int) -> int:
+    """Return the size that fits now, 0: none. Less than was asked for where no island has room for that."""
+    atoms, room = state.fit(trial, atoms), state.devices.room()
     if atoms > room and state.rules.islands_apart and atoms <= state.atoms_free:
-        atoms = state.rules.fit(room)
+        atoms = state.fit(trial, room)
     return atoms if atoms <= room else 0
 
 
-def _size_within(state: State, atoms: int) -> int:
-    """Return the largest allowed size of at most ``atoms``; 0: none."""
-    size = state.rules.fit(atoms)
+def _size_within(state: State, trial: TrialRecord, atoms: int) -> int:
+    """Return the largest size of at most ``atoms`` that a trial may have; 0: none."""
+    size = state.fit(trial, atoms)
     return 0 if size > atoms else size
 
 
@@ -115,7 +124,7 @@ def drain(state: State, trial: TrialRecord, keep: int) -> tuple[str, ...]:
     """
     devices, used, reserved = state.devices, trial.devices, trial.reserved
     if keep:
-        keep = _size_within(state, min(keep, len(used) + len(reserved)))
+        keep = _size_within(state, trial, min(keep, len(used) + len(reserved)))
     clean = reserved[:keep]
     kept = used[: keep - len(clean)]
     devices.drain(kept, trial.id)
@@ -127,7 +136,7 @@ def drain(state: State, trial: TrialRecord, keep: int) -> tuple[str, ...]:
 
 def settle_for_less(state: State, trial: TrialRecord) -> None:
     """Keep an allowed size of what a waiting trial has left after losing a device; give back the rest."""
-    atoms = _size_within(state, len(trial.devices))
+    atoms = _size_within(state, trial, len(trial.devices))
     state.devices.give_back(trial.devices[atoms:])
     trial.devices = trial.devices[:atoms]
 

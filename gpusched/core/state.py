@@ -49,6 +49,8 @@ class State:
         #: Trials that were saving the best model so far when the search came to its end.
         self.last_savers: set[int] = set()
         self.failures, self.failed_at = 0, NEVER
+        #: Whether a trial has failed on a number of atoms that is no power of two, before a report from there.
+        self.powers_alone = False
         #: Errors of the last trials that failed, since a launch came to its second report, or left in order after one.
         self.last_errors: deque[str] = deque(maxlen=MOST_ALIKE)
         #: Whether any trial has reported a finite metric.
@@ -135,9 +137,13 @@ class State:
         """Return s(a): the throughput on ``atoms`` atoms relative to one, as given or learnt."""
         return self.speed.s(atoms)
 
-    def fit(self, trial: TrialRecord, atoms: int) -> int:
-        """Return the largest size of at most ``atoms`` on which this trial has not failed."""
-        return self.rules.fit(atoms if trial.cap is None else min(atoms, trial.cap.atoms))
+    def fit(self, trial: TrialRecord | None, atoms: int) -> int:
+        """Return the largest size of at most ``atoms`` that may do for this trial, or a new one, by what has failed."""
+        cap = None if trial is None else trial.cap
+        size = self.rules.fit(atoms if cap is None else min(atoms, cap.atoms))
+        while self.powers_alone and size & (size - 1) and size > self.rules.smallest:
+            size = self.rules.fit(size - 1)
+        return size
 
     @property
     def can_draw(self) -> bool:

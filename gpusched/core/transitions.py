@@ -73,7 +73,7 @@ class Transitions:
 
     def _start(self, decision: Start) -> bool:
         state = self._state
-        atoms = exits.within_room(state, state.rules.fit(decision.atoms))
+        atoms = exits.within_room(state, None, decision.atoms)
         if not atoms or not state.can_draw:
             return False
         trial = state.draw(decision.tag)
@@ -83,7 +83,7 @@ class Transitions:
     def _resume(self, decision: Resume) -> bool:
         state = self._state
         trial = state.trials[decision.trial]
-        atoms = exits.within_room(state, state.fit(trial, decision.atoms))
+        atoms = exits.within_room(state, trial, decision.atoms)
         if not atoms or not trial.may_resume:
             return False
         self._begin(

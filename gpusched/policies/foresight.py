@@ -122,8 +122,8 @@ class Foresight(base.Policy):
         """Return what the leader comes to at rest (0), on the atoms it has, and on more."""
         top = view.fit(trial, view.atoms_total)
         held = trial.atoms if trial.is_live else 0
-        allowed = view.rules.sizes or range(1, top)
-        sizes = sorted({held, top, *(size for size in allowed if held < size <= top)} - {0})
+        allowed = (size for size in range(held + 1, top) if size == view.fit(trial, size))
+        sizes = sorted({held, top, *allowed} - {0})
         ends = [self._reach(view, trial, size) for size in sizes]
         found = {0: (max(self._over, self.curves.seen[trial.id].level), 0.0)}
         beliefs = self.curves.forecast([self.curves.seen[trial.id]] * len(sizes), ends)

@@ -151,6 +151,15 @@ def test_what_is_left_is_rounded_down_to_an_allowed_size() -> None:
     assert script.state.devices.free == {"d3"}
 
 
+@pytest.mark.parametrize("outcome", ["failed", "lost"])
+def test_a_trial_that_fails_on_what_a_loss_has_left_goes_on_with_less(outcome: str) -> None:
+    script = grown(4, 4).quarantined("d2").drop().exited(0, "killed").drop()
+    script.released("d0", "d1", "d3").expect(launch(0, 2, "d0", "d1", "d3"))
+    script.exited(0, outcome, error="AssertionError").drop().released("d0", "d1", "d3")
+    left = ("d0", "d1") if outcome == "failed" else ("d0", "d1", "d3")
+    script.expect(launch(0, 3, *left))
+
+
 def test_too_few_for_any_size_and_it_waits_for_enough() -> None:
     script = grown(2, 2, sizes=(2,)).quarantined("d1").expect(Kill(0, 1, 0.0))
     script.exited(0, "killed").expect(ConfirmRelease(("d0",)))

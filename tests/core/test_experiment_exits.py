@@ -242,6 +242,19 @@ def test_a_trial_that_fails_on_more_atoms_goes_back_and_grows_no_more(outcome: O
     assert script.trial(0).atoms == 1
 
 
+def test_where_three_atoms_have_failed_all_trials_have_powers_of_two() -> None:
+    """A batch of 256 divides by 2, 4 and 8."""
+    script = Script(devices=4).wants(Start(1)).start().drop().report(0, 0.5).drop()
+    script.decides(Resize(0, 3)).report(0, 0.4).drop().exited(0, saved=2).drop()
+    script.released("d0").drop().exited(0, "failed", error="AssertionError").drop()
+    script.released("d0", "d1", "d2").expect(launch(0, 3, "d0"))
+    script.report(0, 0.4).drop().decides(Resize(0, 3)).report(0, 0.4).drop()
+    assert script.trial(0).reserved == ("d1",)
+    script.wants(Start(3)).exited(0, saved=4).expect(
+        ConfirmRelease(("d0",)), launch(1, 1, "d2", "d3")
+    )
+
+
 @pytest.mark.parametrize(("verb", "becomes"), [("pause", S.FAILED), ("stop", S.STOPPED)])
 def test_a_trial_that_is_to_leave_and_fails_on_more_atoms_does_not_go_back(
     verb: Verb, becomes: TrialState
