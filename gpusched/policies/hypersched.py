@@ -46,6 +46,7 @@ from gpusched.text import count, ordinal, show_clock
 LAUNCH_MOST = 0.03
 #: The paper's cooldown, in steps; and the time trained, in launches, that is enough in its place.
 COOLDOWN, WORTH = 5, 10
+POWERS = tuple(1 << n for n in range(10))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,8 +207,8 @@ class HyperSched(Asha):
         """Line 21: live trials sorted by latest metric, one atom each in turn until all are given out."""
         total, live = view.atoms_total, max(1, len(view.live))
         rank = view.rank_among_live(trial)
-        if view.rules.sizes:
-            return dealt(total, live, view.rules.sizes, view.rules.max_atoms)[rank]
+        if sizes := view.rules.sizes or (POWERS if view.powers_alone else ()):
+            return dealt(total, live, sizes, view.rules.max_atoms)[rank]
         return total // live + (rank < total % live)
 
     # ------------------------------------------------------------ Algorithm 1, start_next_trial; Algorithm 3, entrance

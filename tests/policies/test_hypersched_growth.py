@@ -47,6 +47,13 @@ def test_atoms_are_dealt_out_in_allowed_sizes(
     assert dealt(atoms, live, sizes, most) == expected
 
 
+def test_where_other_numbers_have_failed_the_best_has_a_larger_power_of_two() -> None:
+    hand = Hand("hypersched", {**PLAIN, "cooldown": 0, "R": None}, atoms=8, configurations=3)
+    hand.state.powers_alone = True
+    hand.report(0, 0.5, at=1.0)
+    assert hand.launched(0) == [1, 4]
+
+
 def test_growth_waits_for_the_cooldown() -> None:
     """Line 24: its_since_resize > COOLDOWN."""
     options = {**PLAIN, "cooldown": 3, "R": None}
