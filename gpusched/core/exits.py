@@ -32,8 +32,8 @@ def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | No
     """Return a trial that ended on more atoms than it has trained on, before a report from there, to those.
 
     Out of memory too: where it ran on fewer atoms, those are enough. So is /dev/shm, which may have no room for nccl. A
-    script whose batch the number of ranks must divide fails on 3 atoms, and on the 7 that a loss has left: where that
-    number is no power of two, such a one may do.
+    script whose batch the number of ranks must divide fails on 3 atoms, and on the 7 that a loss has left, where a
+    power of two may do.
     """
     before, atoms, told = trial.trained_atoms, trial.atoms, trial.after
     error = ""
@@ -43,15 +43,14 @@ def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | No
         error = trial.doom.why
     if not error or (told is not None and not told.is_resize):
         return None
-    is_power = not atoms & (atoms - 1)
-    has_shrunk = atoms < before and not is_power and event.outcome == "failed"
-    if trial.steps_since_launch or not (0 < before < atoms or has_shrunk):
+    is_odd = event.outcome == "failed" and bool(atoms & (atoms - 1))
+    if trial.steps_since_launch or not (0 < before < atoms or (is_odd and atoms < before)):
         return None
-    state.powers_alone |= not is_power
+    state.powers_alone |= is_odd
     fewer = state.fit(trial, min(before, atoms))
-    rest = "grows no more" if is_power else "has powers of two from now on"
+    rest = "has powers of two from now on" if is_odd else "grows no more"
     why = f"failed on {trial.size_in_words}, goes back to {fewer} and {rest}: {error}"
-    if is_power:
+    if not is_odd:
         trial.cap = Cap(fewer, why)
     trial.decided_at = state.now
     return After(S.STARTING, why, fewer)
