@@ -32,8 +32,8 @@ def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | No
     """Return a trial that ended on more atoms than it has trained on, before a report from there, to those.
 
     Out of memory too: where it ran on fewer atoms, those are enough. So is /dev/shm, which may have no room for nccl. A
-    script whose batch the number of ranks must divide fails on 3 atoms, and on the 7 that a loss has left, where a
-    power of two may do.
+    script whose batch the number of ranks must divide fails on 3 atoms, and on the 7 that a loss has left; where the
+    recipe names no sizes, a power of two may do.
     """
     before, atoms, told = trial.trained_atoms, trial.atoms, trial.after
     error = ""
@@ -43,7 +43,7 @@ def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | No
         error = trial.doom.why
     if not error or (told is not None and not told.is_resize):
         return None
-    is_odd = event.outcome == "failed" and bool(atoms & (atoms - 1))
+    is_odd = event.outcome == "failed" and not state.rules.sizes and bool(atoms & (atoms - 1))
     if trial.steps_since_launch or not (0 < before < atoms or (is_odd and atoms < before)):
         return None
     state.powers_alone |= is_odd

@@ -49,7 +49,8 @@ class State:
         #: Trials that were saving the best model so far when the search came to its end.
         self.last_savers: set[int] = set()
         self.failures, self.failed_at = 0, NEVER
-        #: Whether a trial has failed on a number of atoms that is no power of two, before a report from there.
+        #: Whether a trial has failed on a number of atoms that is no power of two, before a report from there: where
+        #: the recipe names no sizes, trials have powers of two then.
         self.powers_alone = False
         #: Errors of the last trials that failed, since a launch came to its second report, or left in order after one.
         self.last_errors: deque[str] = deque(maxlen=MOST_ALIKE)
@@ -141,9 +142,7 @@ class State:
         """Return the largest size of at most ``atoms`` that may do for this trial, or a new one, by what has failed."""
         cap = None if trial is None else trial.cap
         size = self.rules.fit(atoms if cap is None else min(atoms, cap.atoms))
-        while self.powers_alone and size & (size - 1) and size > self.rules.smallest:
-            size = self.rules.fit(size - 1)
-        return size
+        return 1 << (size.bit_length() - 1) if self.powers_alone else size
 
     @property
     def can_draw(self) -> bool:

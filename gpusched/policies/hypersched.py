@@ -207,7 +207,7 @@ class HyperSched(Asha):
         """Line 21: live trials sorted by latest metric, one atom each in turn until all are given out."""
         total, live = view.atoms_total, max(1, len(view.live))
         rank = view.rank_among_live(trial)
-        if sizes := view.rules.sizes or (POWERS if view.powers_alone else ()):
+        if sizes := POWERS if view.powers_alone else view.rules.sizes:
             return dealt(total, live, sizes, view.rules.max_atoms)[rank]
         return total // live + (rank < total % live)
 
