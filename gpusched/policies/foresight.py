@@ -79,8 +79,7 @@ class Foresight(base.Policy):
 
     def _horizon(self, view: View, trial: TrialView | None = None) -> float:
         """Return the step that a trial, or a new one, comes to on all atoms."""
-        top = view.rules.fit(view.atoms_total)
-        return self._reach(view, trial, top if trial is None else view.fit(trial, top))
+        return self._reach(view, trial, view.fit(trial, view.atoms_total))
 
     def _refresh(self, view: View) -> None:
         """Believe and bid anew where something may have changed."""

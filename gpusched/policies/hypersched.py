@@ -262,7 +262,7 @@ class HyperSched(Asha):
         why = "the best that waits continues: nothing else runs"
         if view.live:
             why = "continues: no better trial can use the free atoms"
-        is_faster = view.speedup(view.rules.fit(view.atoms_free)) > view.speedup(1)
+        is_faster = view.speedup(view.fit(best, view.atoms_free)) > view.speedup(1)
         return (Resume(best.id, view.atoms_free if is_faster else 1, why),)
 
     # ------------------------------------------------------------ for people
