@@ -8,7 +8,7 @@ a GPU's, or the machine's:
 * A trial out of memory failed because of its configuration: the same one would fail again at the same size. Where a
   stranger was on the GPU the memory may have been theirs, and where the GPU has less than another, that one may do: the
   trial is lost, and continues. The machine's own memory is another matter than a GPU's, with other cures: all trials
-  that run at a time share it.
+  that run at a time share it, so one that has reported before continues.
 * A trial whose error names the hardware itself (``uncorrectable ECC error``), or a full disk, is lost, which is the
   infrastructure's fault: it continues elsewhere from its checkpoint, and nothing is counted against it. So is one that
   finds no GPU where others have trained: a driver was updated, or a container has lost its GPUs; and one that hangs
@@ -200,12 +200,13 @@ def blame(
     strangers: Sequence[str] = (),
     *,
     has_trained: bool = False,
+    has_reported: bool = False,
     is_small: bool = False,
 ) -> Blamed:
     """Say whose fault a failure is, where its error tells; else the trial's.
 
     ``strangers``: others that were on its GPUs (reliability F12). ``has_trained``: trials of this search have, on GPUs.
-    ``is_small``: it was on one GPU, which has less memory than another of the search's.
+    ``has_reported``: this trial has. ``is_small``: it was on one GPU, which has less memory than another of the search's.
     """
     size = f"{atoms} {'atom' if atoms == 1 else 'atoms'}"
     kind = memory_fault(error)
@@ -220,7 +221,8 @@ def blame(
             "host": f"out of the machine's memory on {size}. Trials that run at a time share it: "
             f"smaller data, fewer loader workers or fewer atoms avoid it",
         }[kind]
-        return Blamed("failed", f"{said}\n{error}")
+        is_shared = kind == "host" and has_reported
+        return Blamed("lost" if is_shared else "failed", f"{said}\n{error}")
     first, told = error.partition("\n")[0], _told(error)
     if _FROM_OUTSIDE.fullmatch(first):
         return Blamed("lost", error)

@@ -266,6 +266,7 @@ def test_with_strangers_on_its_gpus_it_is_lost_as_the_memory_may_have_been_their
         "a stranger on the GPU takes nothing of the machine's memory"
     )
     assert blame(KILLED, 1, is_small=True).outcome == "failed"
+    assert blame(KILLED, 1, has_reported=True).outcome == "lost", "others took it"
 
 
 def test_a_full_disk_is_not_the_trials_fault() -> None:

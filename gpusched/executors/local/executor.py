@@ -254,8 +254,14 @@ class TorchrunExecutor(LiveExecutor):
             is_small = len(seen) == 1 and 1.1 * (seen[0].memory_total_bytes or 0) < most
             numbers = range(incarnation.trial + 1)
             trained = self._devices.kind == "cuda" and any(map(self._setting.seq_of, numbers))
+            reported = self._setting.seq_of(incarnation.trial) > 0
             blamed = outcome.blame(
-                ending.error, len(names), strangers, has_trained=trained, is_small=is_small
+                ending.error,
+                len(names),
+                strangers,
+                has_trained=trained,
+                has_reported=reported,
+                is_small=is_small,
             )
             ending.outcome, ending.error, rank = blamed
             if ending.error.startswith("a disk is to blame"):
