@@ -97,16 +97,14 @@ class DeviceTable:
         by_island = self._free_by_island()
         home = {self.slots[name].island for name in near}
         chosen: list[str] = []
+
+        def merit(island: int) -> tuple[bool, bool, int, int]:
+            # Home first; then an island that holds them all, the tightest; else the largest.
+            more = len(by_island[island]) - (count - len(chosen))
+            return island not in home, more < 0, abs(more), island
+
         while len(chosen) < count:
-            wanted = count - len(chosen)
-
-            def merit(island: int, wanted: int = wanted) -> tuple[bool, bool, int, int]:
-                # Home first; then an island that holds them all, the tightest; else the largest.
-                size = len(by_island[island])
-                return island not in home, size < wanted, abs(size - wanted), island
-
-            island = min(by_island, key=merit)
-            chosen += by_island.pop(island)[:wanted]
+            chosen += by_island.pop(min(by_island, key=merit))[: count - len(chosen)]
         return tuple(chosen)
 
     def take(self, names: Sequence[str], trial: int) -> None:

@@ -83,8 +83,7 @@ def _relaunch(state: State, trial: TrialRecord, event: TrialExited) -> After:
     if trial.doom and trial.doom.hung and event.error:
         cause = f"{cause}: {event.error}"
     if (faults := trial.infrastructure_faults) > state.rules.max_infrastructure_faults:
-        reason = f"{cause}; {faults} times without progress"
-        return After(S.FAILED, reason)
+        return After(S.FAILED, f"{cause}; {faults} times without progress")
     if state.storage_low:
         state.want(trial)
         return After(S.PAUSED, f"{cause}; continues when there is room on the disk")

@@ -122,6 +122,5 @@ class Ladder:
         while self._next <= step:
             self.rungs.append(Rung(self._next, self._eta, self._newest_rung))
             self._next = next(self._milestones)
-        passed = (rung for rung in reversed(self.rungs) if rung.milestone <= step)
-        highest = next(passed, None)
-        return highest if highest is not None and highest.milestone > step - stride else None
+        passed = (one for one in reversed(self.rungs) if step - stride < one.milestone <= step)
+        return next(passed, None)
