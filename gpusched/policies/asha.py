@@ -40,11 +40,8 @@ class Asha(base.Policy):
         rank = rung.rank(trial.id)
         if rank < rung.places:
             return base.NOTHING
-        return (
-            Pause(
-                trial.id, f"pauses at rung {rung.milestone}: {ordinal(rank)} of {len(rung)} there"
-            ),
-        )
+        why = f"pauses at rung {rung.milestone}: {ordinal(rank)} of {len(rung)} there"
+        return (Pause(trial.id, why),)
 
     def _arrival(self, trial: TrialView) -> Rung | None:
         """Return the rung that the trial has just come to (Algorithm 2, line 8), its score recorded there, once."""

@@ -169,15 +169,11 @@ class HyperSched(Asha):
 
     def _cooldown_s(self, view: View, trial: TrialView) -> float:
         """Return the time until a trial may grow: the COOLDOWN's; ours is that ten times a launch's is enough."""
-        cooldown, since, step_s = (
-            self.options.cooldown,
-            trial.steps_since_launch,
-            trial.step_time_s or 1.0,
-        )
+        cooldown, step_s = self.options.cooldown, trial.step_time_s or 1.0
         needed_s = ((COOLDOWN if cooldown is None else cooldown) + 1) * step_s
         if cooldown is None and view.overhead_s > 0:
             needed_s = min(needed_s, max((trial.stride + 1) * step_s, WORTH * view.overhead_s))
-        return max(0.0, needed_s - since * step_s)
+        return max(0.0, needed_s - trial.steps_since_launch * step_s)
 
     def _more_steps(self, view: View, trial: TrialView, atoms: int, in_s: float = 0.0) -> float:
         """Return how many steps more a growth ``in_s`` seconds from now brings before the deadline."""
