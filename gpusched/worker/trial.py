@@ -143,10 +143,10 @@ class Trial(TrialSetup):
                 )
         self._set_generators()
         self._training.is_looping = True
+        self._step_began_s = time.monotonic()
         try:
             while not self._done(limit):
                 self._training.begin_round()
-                self._step_began_s = time.monotonic()
                 before = self._training.step_before = self._training.step
                 yield self._training.iteration
                 self._training.iteration += 1
@@ -155,6 +155,8 @@ class Trial(TrialSetup):
                     self._group.exchange(Call.STEPS)
                 if self._backing.at_end_of_body(is_over=self._done(limit)):
                     return
+                if self._training.step > before:  # no step is what followed the report, or a save
+                    self._step_began_s = time.monotonic()
             if self._training.has_reported:
                 self._backing.save_final()
         finally:

@@ -455,21 +455,25 @@ class Clock:
     def load_state_dict(self, state: dict[str, int]) -> None: ...
 
 
-def test_step_time_is_training_alone(bench: Bench) -> None:
+@pytest.mark.parametrize("every", [1, 3])
+def test_step_time_is_training_alone(bench: Bench, every: int) -> None:
+    """Of a report each third epoch the time was that of the last alone, a third of what a step takes."""
+
     def script() -> None:
         clock = Clock()
         trial_module.time = clock
         trial = gpusched.init()
         clock.now += 0.3
         trial.track(clock=clock)
-        for _ in trial.steps(limit=3):
+        for epoch in trial.steps(limit=6):
             clock.now += 0.05
-            trial.report(accuracy=1)
-            clock.now += 0.2
+            if epoch % every == every - 1:
+                trial.report(accuracy=1, step=epoch + 1)
+                clock.now += 0.2
 
     with daemon(bench, lambda report: "save"):
         run_rank(script, bench)
-    assert [line["s"] for line in bench.reports()] == [0.05] * 3
+    assert [line["s"] for line in bench.reports()] == [0.05] * (6 // every)
 
 
 def test_seeds_and_identity(bench: Bench) -> None:
