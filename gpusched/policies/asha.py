@@ -15,7 +15,7 @@ from gpusched.core.decisions import Decision, Pause, Resume, Start, TrialView, V
 from gpusched.core.rung import Ladder, Rung
 from gpusched.core.trial import TrialState
 from gpusched.policies import base
-from gpusched.text import ordinal
+from gpusched.text import ordinal, show_metric
 
 
 class Asha(base.Policy):
@@ -65,7 +65,7 @@ class Asha(base.Policy):
         return (Resume(best.id, 1, "the best that waits continues: no configuration is left"),)
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
-        return explain_rungs(self.ladder.rungs, trial)
+        return explain_rungs(self.ladder.rungs, trial, view.rules.sign)
 
 
 def promoted(rung: Rung) -> str:
@@ -76,10 +76,11 @@ def promoted(rung: Rung) -> str:
     return "the best is promoted" if best == 1 else f"the best {best} are promoted"
 
 
-def explain_rungs(rungs: Sequence[Rung], trial: TrialView) -> list[str]:
-    """Return a sentence for each rung in which the trial was recorded."""
+def explain_rungs(rungs: Sequence[Rung], trial: TrialView, sign: float) -> list[str]:
+    """Return a sentence for each rung in which the trial was recorded: its place, and the metric it had there."""
     return [
         f"rung {rung.milestone}: {ordinal(rung.rank(trial.id))} of {len(rung)}"
+        f" with {show_metric(rung.score(trial.id) * sign)}"
         + ("" if trial.state.is_final else f"; {promoted(rung)}")
         for rung in rungs
         if trial.id in rung

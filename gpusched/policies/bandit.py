@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from gpusched.core.decisions import Decision, Stop, TrialView, View
 from gpusched.core.trial import NEVER
 from gpusched.policies import base, fifo
+from gpusched.text import show_metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +60,8 @@ class Bandit(fifo.Fifo):
             return base.NOTHING
         sign = view.rules.sign
         why = (
-            f"stops at step {trial.step}: its best is {trial.best_score * sign:.4g}, the best of all "
-            f"{self._best * sign:.4g} (more than {self.options.eps:.0%} apart)"
+            f"stops at step {trial.step}: its best is {show_metric(trial.best_score * sign)}, the best of all "
+            f"{show_metric(self._best * sign)} (more than {self.options.eps:.0%} apart)"
         )
         return (Stop(trial.id, why),)
 

@@ -27,6 +27,7 @@ from gpusched.core.decisions import (
 from gpusched.core.trial import NEVER, TrialState
 from gpusched.policies import base
 from gpusched.policies.foresight_curves import Belief, Curves, expected_excess
+from gpusched.text import show_metric
 
 #: Forecasts are made again after this share of the deadline.
 REFRESH = 0.01
@@ -267,7 +268,7 @@ class Foresight(base.Policy):
 
     def _in_words(self, trial: int) -> str:
         belief = self.beliefs[trial]
-        return f"{belief.mean * self.curves.sign:.4g} +- {belief.deviation:.2g} at the deadline"
+        return f"{show_metric(belief.mean * self.curves.sign)} +- {belief.deviation:.2g} at the deadline"
 
 
 def _is_alone(view: View) -> bool:

@@ -39,7 +39,7 @@ from gpusched.core.decisions import (
 from gpusched.core.rung import Rung
 from gpusched.policies import base
 from gpusched.policies.asha import Asha, explain_rungs, promoted
-from gpusched.text import count, ordinal, show_clock
+from gpusched.text import count, ordinal, show_clock, show_metric
 
 #: To, as a share of the deadline, up to which a comparison on one atom pays: each arrival costs a launch. Simulated on
 #: Score(k) for 400 steps, without speculation is 0.05 ahead of Algorithm 3 at 2%, and 0.08 behind at 5% (20, 10 seeds).
@@ -139,7 +139,7 @@ class HyperSched(Asha):
         return None
 
     def _cutoff(self, view: View, rung: Rung) -> str:
-        return f"{rung.cutoff() * view.rules.sign:.4g}"
+        return show_metric(rung.cutoff() * view.rules.sign)
 
     def _too_late(self, view: View, trial: TrialView, grown: Sequence[Resize]) -> bool:
         """Tell whether no step more fits, also not at the size to which it would grow."""
@@ -277,7 +277,7 @@ class HyperSched(Asha):
         return notes
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
-        lines = explain_rungs(self.ladder.rungs, trial)
+        lines = explain_rungs(self.ladder.rungs, trial, view.rules.sign)
         failed = None if trial.is_final else self._failed_rung(trial)
         if failed is not None and (self._speculates(view) or not trial.is_live):
             best = "the best" if failed.places == 1 else f"among the best {failed.places}"

@@ -74,4 +74,4 @@ def test_ranks_in_rungs_are_the_policys_sentences() -> None:
     script = Script(devices=3, policy=policy, max_trials=3, mode="min").start().drop()
     for trial, loss in ((0, 0.5), (1, 0.3), (2, None)):
         script.report(trial, loss).drop()
-    assert "rung 1: 2nd of 3" in explain(script.state, policy, 0).policy[0]
+    assert "rung 1: 2nd of 3 with 0.5000; " in explain(script.state, policy, 0).policy[0]

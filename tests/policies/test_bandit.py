@@ -41,7 +41,7 @@ def test_only_every_bth_step_is_judged() -> None:
     assert hand.where(1) == "running"
     hand.report(1, 0.1)
     assert hand.where(1) == "stopped"
-    assert "the best of all 0.9" in hand.said
+    assert "its best is 0.1000, the best of all 0.9000" in hand.said
 
 
 def test_losses_are_compared_the_other_way_round() -> None:
