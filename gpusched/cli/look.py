@@ -89,7 +89,7 @@ def lines(view: Standing, *, everything: bool = False) -> list[str]:
 
 def trials(view: Standing, most: int | None) -> list[str]:
     """Word the trials, the best first, at most so many, as a table below an empty line."""
-    shown = view.ranked[:most]
+    shown = view.trials[:most]
     head = ("trial", "state", "step", view.metric, "best", "atoms", "launches", "hparams")
     rows = [
         (
@@ -304,7 +304,7 @@ def _no_winner(view: Standing) -> Iterator[str]:
             f"No trial reported a step before the end. The script must call trial.report(..) after each step; if a "
             f"step takes longer, give a longer --deadline. 'gpusched logs 0{name}' shows how far the first trial came."
         )
-    elif all(trial.metric is None for trial in view.trials):
+    elif all(trial.best_metric is None for trial in view.trials):
         yield (
             f"No report of {view.metric} was a finite number: training diverged (try smaller learning rates), or the "
             f"script computes it wrongly."

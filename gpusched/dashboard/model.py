@@ -112,7 +112,7 @@ class Standing:
     """The standing of an experiment.
 
     ``state``: starting, running, stopping, finished, or interrupted (not finished, and no daemon lives). ``ending``:
-    why it stops or stopped. ``trials``: the most relevant ones, the best first; ``trial_counts`` counts all of them.
+    why it stops or stopped. ``trials``: the most relevant ones, the best report first; ``trial_counts`` counts all.
     ``notes`` come from the policy, ``warnings`` from the daemon (a full disk, ..).
     """
 
@@ -143,14 +143,6 @@ class Standing:
     @property
     def trials_total(self) -> int:
         return sum(self.trial_counts.values())
-
-    @property
-    def ranked(self) -> list[TrialRow]:
-        """The trials that were sent, in the order of their best reports."""
-        sign = 1.0 if self.mode == "max" else -1.0
-        return sorted(
-            self.trials, key=lambda t: (t.best_metric is None, -sign * (t.best_metric or 0))
-        )
 
     @property
     def is_over(self) -> bool:

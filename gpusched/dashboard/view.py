@@ -186,8 +186,8 @@ def _relevant(state: State) -> list[TrialRecord]:
 
 
 def _place(trial: TrialRecord) -> tuple[float, bool, int]:
-    """Sort key: the best latest score first; without one, failures last; then by age."""
-    return -trial.score, trial.state is TrialState.FAILED, trial.id
+    """Sort key: the best report first; without one, failures last; then by age."""
+    return -trial.best_score, trial.state is TrialState.FAILED, trial.id
 
 
 def _trial(state: State, trial: TrialRecord) -> TrialRow:

@@ -129,7 +129,7 @@ def _best(view: Standing) -> str:
 
 def _trials(view: Standing) -> str:
     """Make the table of the trials in the view, the best first."""
-    trials = view.ranked
+    trials = view.trials
     names = list(dict.fromkeys(name for trial in trials for name, _ in hparam_texts(trial.hparams)))
     head = ("trial", "best", "step", "launches", "state", *names)
     out = [f"<h2>Trials</h2><div class='wide'><table><tr>{_cells('th', head)}</tr>"]

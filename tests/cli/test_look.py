@@ -78,7 +78,7 @@ def trial(**fields: object) -> TrialRow:
         ((), "No trial was started"),
         ((trial(),), "give a longer --deadline"),
         ((trial(step=3),), "No report of accuracy was a finite number"),
-        ((trial(step=3, metric=0.5),), "none saved a checkpoint"),
+        ((trial(step=3, best_metric=0.5),), "none saved a checkpoint"),
     ],
 )
 def test_why_there_is_no_model(trials: tuple[TrialRow, ...], told: str) -> None:
@@ -139,12 +139,6 @@ def test_why_it_ended_and_failed_stands_above_a_table_of_twenty() -> None:
     assert failures.startswith("3 trials failed; the first, trial 3 at step 2: rank 0: ValueError")
     assert head.startswith("trial  state")
     assert rows[-1] == "... and 19 more ('gpusched export --trials' lists them)"
-
-
-def test_the_trial_with_the_best_report_stands_first_though_its_latest_is_worse() -> None:
-    noisy, steady = trial(id=2, metric=0.3, best_metric=0.1), trial(metric=0.2, best_metric=0.2)
-    told = lines(replace(VIEW, mode="min", trials=(steady, noisy)))[-2].splitlines()
-    assert told[1].split()[:5] == ["2", "stopped", "0", "0.3000", "0.1000"]
 
 
 def test_all_of_them_and_a_search_that_runs() -> None:
