@@ -111,15 +111,18 @@ def middle(values: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-def chart(curves: Sequence[tuple[Points, str]], width: int, height: int) -> list[Text]:
+def chart(
+    curves: Sequence[tuple[Points, str]], width: int, height: int, good: Sequence[float] = ()
+) -> list[Text]:
     """Draw at most ``height`` lines: the range at the left, the first and the last step below.
 
-    A curve is points and a style. Later curves lie above earlier ones.
+    A curve is points and a style. Later curves lie above earlier ones. ``good``: values that are to be seen, by default
+    all; others may lie outside.
     """
     known = [(x, y) for points, _ in curves for x, y in points if y is not None]
     if not known or height < 2:
         return [styled("no metric has been reported yet", QUIET)][:height]
-    low, high = middle([y for _, y in known])
+    low, high = middle(good or [y for _, y in known])
     first, last = min(x for x, _ in known), max(x for x, _ in known)
     top, bottom = show_metric(high), show_metric(low)
     margin = max(len(top), len(bottom))

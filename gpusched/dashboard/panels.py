@@ -107,14 +107,16 @@ def detail(view: Standing, trial: TrialRow | None, story: Sequence[str]) -> Text
 
 
 def curves(view: Standing, selected: int | None, width: int, rows: int) -> Text:
-    """Draw every trial's metric over its steps, the selected one on top."""
+    """Draw every trial's metric over its steps, the selected one on top; the worst quarter may lie outside."""
     on_top = view.trial(selected) or view.trial(view.best.trial if view.best else None)
     drawn = []
     for trial in sorted(view.trials, key=lambda trial: (trial is on_top, trial.is_live)):
         style = "bold yellow" if trial is on_top else marks.CURVE if trial.is_live else marks.LINE
         drawn.append((_by_step(trial), style))
     title = styled(f"{view.metric} over steps", QUIET)
-    return Text("\n").join([fit(title, width), *chart(drawn, width, rows - 1)])
+    good = view.trials[: len(view.trials) - len(view.trials) // 4]
+    values = [value for trial in good for value in trial.curve if value is not None]
+    return Text("\n").join([fit(title, width), *chart(drawn, width, rows - 1, values)])
 
 
 def _by_step(trial: TrialRow) -> Points:

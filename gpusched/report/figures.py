@@ -84,8 +84,8 @@ def best_over_time(told: Timeline, sign: float) -> list[tuple[float, float]]:
 def curves(told: Timeline, sign: float, metric: str) -> go.Figure:
     """Draw every trial's metric over steps; a button makes the axis logarithmic.
 
-    The best ``LINES`` trials have a line of their own. The axis spans most of their points, so that a curve that runs
-    away hides nothing.
+    The best ``LINES`` trials have a line of their own. The axis spans most of their points but those of the worst
+    quarter, so that a curve that runs away hides nothing.
     """
     drawn = [trial for trial in ranked(told, sign) if trial.best(sign) is not None]
     traces = []
@@ -99,7 +99,8 @@ def curves(told: Timeline, sign: float, metric: str) -> go.Figure:
     values = [y for trial in drawn for _, _, y in trial.curve if y is not None]
     if not values:
         return found
-    low, high = middle([y for trial in drawn[:LINES] for _, _, y in trial.curve if y is not None])
+    good = drawn[: min(LINES, len(drawn) - len(drawn) // 4)]
+    low, high = middle([y for trial in good for _, _, y in trial.curve if y is not None])
     margin = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
     span = [low - margin, high + margin]
     found.update_yaxes(range=span)

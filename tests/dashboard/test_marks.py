@@ -8,13 +8,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from gpusched.dashboard import marks
+from gpusched.dashboard import marks, panels
 from gpusched.dashboard.marks import chart
 from gpusched.dashboard.model import (
     AtomCounts,
     DeviceRow,
     IdleRow,
     Standing,
+    TrialRow,
     idle_atoms,
     idle_shares,
 )
@@ -46,6 +47,15 @@ def test_the_last_curve_is_on_top_and_one_that_runs_away_hides_nothing() -> None
     lines = chart([quiet, loud], 30, 6)
     assert lines[0].plain.startswith("0.8571 │")
     assert any(span.style == "bold" for line in lines for span in line.spans)
+
+
+def test_a_trial_that_has_diverged_does_not_press_the_others_together() -> None:
+    fallen = tuple(60.0 - n for n in range(20))
+    rows = [TrialRow(id=n, state="running", step=20, curve=fallen) for n in range(3)]
+    rows.append(TrialRow(id=3, state="running", step=20, curve=(1e6,) * 20))
+    view = Standing(experiment="x", metric="ppl", mode="min", trials=tuple(rows))
+    _, top, *_ = panels.curves(view, None, 60, 10).plain.splitlines()
+    assert top.startswith("60.000 │")
 
 
 def test_a_bar_is_as_wide_as_it_should_be() -> None:

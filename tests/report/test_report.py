@@ -107,6 +107,11 @@ def test_bad_trials_do_not_press_the_good_ones_together() -> None:
     assert plot.data[0].y[-1] == 0.4, "the best is drawn last"
     low, high = figures.curves(told(*losses), -1.0, "loss").layout.yaxis.range
     assert low < 0.4 < high < 1.0
+    fallen = [60.0 - n for n in range(20)]
+    low, high = figures.curves(
+        told(fallen, fallen, fallen, [1e6] * 20), -1.0, "ppl"
+    ).layout.yaxis.range
+    assert 40.0 < low < 41.0 < 60.0 < high < 61.0
 
 
 def test_other_numbers_of_a_report_have_curves_too_those_of_the_best_trials() -> None:
