@@ -91,7 +91,7 @@ def detail(view: Standing, trial: TrialRow | None, story: Sequence[str]) -> Text
     hparams = (f"{name}={shown}" for name, shown in hparam_texts(trial.hparams))
     lines = [styled("  ".join(hparams), "cyan")]
     lines += [
-        Text(f"{name} {value if isinstance(value, str) else show_metric(float(value))}")
+        Text(f"{name} {show_metric(value) if isinstance(value, float) else value}")
         for name, value in trial.metrics.items()
     ]
     if trial.best_metric is not None and trial.best_step != trial.step:

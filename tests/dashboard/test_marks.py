@@ -58,6 +58,12 @@ def test_a_trial_that_has_diverged_does_not_press_the_others_together() -> None:
     assert top.startswith("60.000 │")
 
 
+def test_a_whole_number_that_is_reported_keeps_its_digits() -> None:
+    trial = TrialRow(id=0, state="running", metrics={"updates": 1234567, "loss": 0.5})
+    shown = panels.detail(Standing(experiment="x"), trial, ()).plain.splitlines()
+    assert shown[1:3] == ["updates 1234567", "loss 0.5000"]
+
+
 def test_a_bar_is_as_wide_as_it_should_be() -> None:
     for share in (-1.0, 0.0, 0.013, 0.5, 0.99, 1.0, 7.0):
         assert marks.bar(share, 30).cell_len == 30
