@@ -202,21 +202,11 @@ def _trial(state: State, trial: TrialRecord) -> TrialRow:
         incarnation=trial.incarnation,
         held_by_user=trial.held_by_user,
         hparams=dict(trial.hparams),
-        metrics={
-            clean(name, 60): _number(value)
-            for name, value in islice(trial.metrics.items(), METRICS)
-        },
+        metrics={clean(name, 60): told for name, told in islice(trial.metrics.items(), METRICS)},
         first_step=trial.curve[0][0] if trial.curve else 0,
         curve=tuple(_finite(value) for _, value in thinned(trial.curve, CURVE_POINTS)),
         error=first_line(trial.error) if trial.error else None,
     )
-
-
-def _number(value: float | str) -> float | str:
-    """Return a reported metric; a number that is not finite arrives as text and stays so."""
-    if isinstance(value, str):
-        return clean(value, 20)
-    return value if math.isfinite(value) else str(value)
 
 
 def _finite(value: float | None) -> float | None:

@@ -7,7 +7,6 @@ committed).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,8 +77,7 @@ class TrialTimeline:
 
     def best(self, sign: float) -> float | None:
         """Return the best finite metric; ``sign``: +1 where more is better, else -1."""
-        metrics = (step.metric for _, step in self.steps())
-        finite = [value for value in metrics if value is not None and math.isfinite(value)]
+        finite = (step.metric for _, step in self.steps() if step.metric is not None)
         return max(finite, key=lambda value: value * sign, default=None)
 
 

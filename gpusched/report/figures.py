@@ -69,7 +69,7 @@ def best_over_time(told: Timeline, sign: float) -> list[tuple[float, float]]:
         (at, value)
         for trial in told.trials.values()
         for at, _, value in trial.curve
-        if value is not None and math.isfinite(value)
+        if value is not None
     )
     points: list[tuple[float, float]] = []
     for at, value in reports:
@@ -123,7 +123,7 @@ def other_metrics(told: Timeline, sign: float, metric: str) -> dict[str, go.Figu
     for trial in ranked(told, sign)[:LINES]:
         for _, step in trial.steps():
             for name, value in step.report.metrics.items():
-                if name != metric and isinstance(value, int | float) and math.isfinite(value):
+                if name != metric and not isinstance(value, str):  # a text: not finite
                     points = names.setdefault(name, {}).setdefault(trial.id, [])
                     points.append((step.report.step, float(value)))
     drawn = {}

@@ -118,7 +118,7 @@ def test_other_numbers_of_a_report_have_curves_too_those_of_the_best_trials() ->
     given = told(*([0.0, 0.01 * number] for number in range(30)))
     for trial in given.trials.values():
         for _, step in trial.steps():
-            step.report.metrics.update(loss=1.0 / step.report.step, note=float("nan"))
+            step.report.metrics.update(loss=1.0 / step.report.step, note="nan")
     (name, plot) = next(iter(figures.other_metrics(given, 1.0, "acc").items()))
     assert (name, plot.data[0].y) == ("loss", (1.0, 0.5))
     assert (plot.data[0].name, len(plot.data)) == ("trial 29", figures.LINES)
