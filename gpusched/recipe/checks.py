@@ -153,7 +153,7 @@ def _best(one: Mapping[str, Any], sign: float) -> float:
 
 _LESS = (
     "loss losses err error nll perplexity ppl mse rmse mae mape wer cer fid bpb bpc bpd regret brier logloss "
-    "divergence kl entropy crossentropy xent bce lpips eer rmsle smape cost"
+    "divergence kl entropy crossentropy xent bce lpips eer rmsle smape cost nrmse nmse msle wmape ter kid fvd ece mpjpe"
 )
 _MORE = (
     "acc accuracy auc auroc f1 map miou iou dice bleu rouge precision recall reward return r2 psnr "

@@ -123,7 +123,7 @@ def test_a_loss_is_not_searched_for_its_most_unasked(load: Load, problems: Probl
 
 @pytest.mark.parametrize(
     ("metric", "better"),
-    [("valLoss", "min"), ("cost_score", "min"), ("loss/acc", "max"), ("bits", None)],
+    [("valLoss", "min"), ("val/NRMSE", "min"), ("loss/acc", "max"), ("bits", None)],
 )
 def test_what_a_metrics_name_says(metric: str, better: str | None) -> None:
     assert checks.better_mode(metric) == better
