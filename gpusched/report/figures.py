@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from itertools import accumulate
 from typing import Any
 
 import plotly.graph_objects as go
@@ -49,6 +50,13 @@ def _line(points: Sequence[Point], **trace: Any) -> go.Scatter:
     return go.Scatter(x=[x for x, _ in points], y=[y for _, y in points], mode="lines", **trace)
 
 
+def _span(values: Sequence[float]) -> list[float]:
+    """Return the ends of an axis on which these values can be seen, but for outliers."""
+    low, high = middle(values)
+    margin = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
+    return [low - margin, high + margin]
+
+
 def _words(trial: TrialTimeline) -> str:
     return escape(f"trial {trial.id}: {show_hparams(trial.hparams)}"[:160])
 
@@ -61,21 +69,6 @@ def ranked(told: Timeline, sign: float) -> list[TrialTimeline]:
         return best is None, -(best or 0.0) * sign
 
     return sorted(told.trials.values(), key=place)
-
-
-def best_over_time(told: Timeline, sign: float) -> list[tuple[float, float]]:
-    """Return the steps of the best metric reported so far, as corners of a staircase."""
-    reports = sorted(
-        (at, value)
-        for trial in told.trials.values()
-        for at, _, value in trial.curve
-        if value is not None
-    )
-    points: list[tuple[float, float]] = []
-    for at, value in reports:
-        if not points or value * sign > points[-1][1] * sign:
-            points.append((at, value))
-    return [*points, (told.until, points[-1][1])] if points else []
 
 
 # ---------------------------------------------------------------- curves
@@ -100,9 +93,7 @@ def curves(told: Timeline, sign: float, metric: str) -> go.Figure:
     if not values:
         return found
     good = drawn[: min(LINES, len(drawn) - len(drawn) // 4)]
-    low, high = middle([y for trial in good for _, _, y in trial.curve if y is not None])
-    margin = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
-    span = [low - margin, high + margin]
+    span = _span([y for trial in good for _, _, y in trial.curve if y is not None])
     found.update_yaxes(range=span)
     if min(values) > 0:
         plain: dict[str, Any] = {"yaxis.type": "linear", "yaxis.range": span}
@@ -136,9 +127,22 @@ def other_metrics(told: Timeline, sign: float, metric: str) -> dict[str, go.Figu
     return drawn
 
 
-def progress(best: Sequence[tuple[float, float]], metric: str) -> go.Figure:
-    """Draw the best so far over time."""
-    return _figure([_line(best, line={"shape": "hv", "width": 2.5})], SECONDS, metric, height=280)
+def progress(told: Timeline, sign: float, metric: str) -> go.Figure | None:
+    """Draw the best report so far over time; None before the first. What was soon left far behind may lie outside."""
+    curves = (trial.curve for trial in told.trials.values())
+    reports = sorted((at, y) for curve in curves for at, _, y in curve if y is not None)
+    better: Callable[[float, float], float] = max if sign > 0 else min
+    best = list(accumulate((y for _, y in reports), better))
+    if not best:
+        return None
+    steps = zip(reports, best, [None, *best], strict=False)
+    corners: list[Point] = [(at, y) for (at, _), y, before in steps if y != before]
+    stairs = [*corners, (told.until, best[-1])]
+    found = _figure(
+        [_line(stairs, line={"shape": "hv", "width": 2.5})], SECONDS, metric, height=280
+    )
+    found.update_yaxes(range=_span(best))
+    return found
 
 
 # ---------------------------------------------------------------- hyperparameters

@@ -15,7 +15,6 @@ import plotly.graph_objects as go
 from gpusched.dashboard.model import Standing, idle_shares
 from gpusched.journal.timeline import Timeline
 from gpusched.report import figures
-from gpusched.report.figures import best_over_time
 from gpusched.text import (
     count,
     flat,
@@ -43,11 +42,10 @@ def html(view: Standing, told: Timeline, space: Mapping[str, Any] | None = None)
     """Compose the report of one search. ``space``: the recipe's."""
     sign = 1.0 if view.mode == "max" else -1.0
     metric = view.metric
-    best = best_over_time(told, sign)
     of_best = f"The best {figures.LINES} trials." if len(told.trials) > figures.LINES else ""
     sections: list[Section] = [
         ("Learning curves", figures.curves(told, sign, metric), ""),
-        ("The best so far", figures.progress(best, metric) if best else None, ""),
+        ("The best so far", figures.progress(told, sign, metric), ""),
         (
             f"Best {metric} by hyperparameter",
             figures.scatter(told, sign, metric, _logarithmic(space or {})),

@@ -112,6 +112,11 @@ def test_bad_trials_do_not_press_the_good_ones_together() -> None:
         told(fallen, fallen, fallen, [1e6] * 20), -1.0, "ppl"
     ).layout.yaxis.range
     assert 40.0 < low < 41.0 < 60.0 < high < 61.0
+    plot = figures.progress(told([1e6, 900.0, *fallen, 50.0]), -1.0, "ppl")
+    assert plot is not None
+    assert plot.layout.yaxis.range[1] < 100.0
+    assert (plot.data[0].x[0], plot.data[0].y[0]) == (1.0, 1e6)
+    assert (plot.data[0].x[-2:], plot.data[0].y[-2:]) == ((22.0, 100.0), (41.0, 41.0))
 
 
 def test_other_numbers_of_a_report_have_curves_too_those_of_the_best_trials() -> None:
