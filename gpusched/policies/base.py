@@ -119,18 +119,9 @@ class BoundedOptions(Options):
 
 
 def curve_of(trial: TrialView, scale: Scale) -> tuple[tuple[float, ...], float]:
-    """Return the trial's learning curve on the scale, one value a report, and the steps that a value stands for.
+    """Return the trial's learning curve on the scale, a value a report that was finite, and the steps it stands for.
 
-    A step that was trained twice counts with its later value; a metric that was not finite is replaced by the one
-    before it (by the one after it at the beginning). Empty if no metric was finite.
+    A step that was trained twice counts with its later value. There is one that was finite.
     """
-    values = [value for _, value in sorted(dict(trial.curve).items())]
-    known = next((value for value in values if value == value), None)
-    if known is None:
-        return (), 1.0
-    found = []
-    for value in values:
-        if value == value:
-            known = value
-        found.append(scale.of_metric(known))
-    return tuple(found), trial.furthest_step / len(found)
+    values = [value for _, value in sorted(dict(trial.curve).items()) if value == value]
+    return tuple(map(scale.of_metric, values)), trial.furthest_step / len(values)

@@ -61,6 +61,6 @@ def test_losses_and_bounds_are_turned_to_a_scale(oracle: Oracle) -> None:
 def test_non_finite_metrics_never_reach_the_predictor(oracle: Oracle) -> None:
     hand = Hand("earlyterm", SMALL, atoms=2)
     hand.train(0, [0.1, None, 0.3])
-    assert oracle.asked[0].curve == (0.1, 0.1, 0.3)
+    assert oracle.asked[0].curve == (0.1, 0.3)
     hand.train(1, [0.1, 0.2, None])
     assert len(oracle.asked) == 1

@@ -61,25 +61,8 @@ def test_what_lies_beyond_the_bounds_counts_as_the_bound() -> None:
     assert scale.of_score(-math.inf) == 0.0
 
 
-def trial(curve: list[tuple[int, float]]) -> TrialRecord:
-    return TrialRecord(0, {}, curve=curve, furthest_step=max(step for step, _ in curve))
-
-
-@pytest.mark.parametrize(
-    ("reports", "values", "stride"),
-    [
-        # Steps 2 and 3 were trained twice, 1 and 4 were not finite.
-        (
-            [(1, math.nan), (2, 0.2), (3, 0.3), (2, 0.25), (3, 0.35), (4, math.nan), (5, 0.6)],
-            (0.25, 0.25, 0.35, 0.35, 0.6),
-            1.0,
-        ),
-        ([(10, 0.1), (20, 0.3), (30, 0.4)], (0.1, 0.3, 0.4), 10.0),
-        ([(step, math.nan) for step in range(3)], (), 1.0),
-    ],
-    ids=["every step", "every tenth", "none"],
-)
-def test_a_curve_has_one_finite_value_a_report(
-    reports: list[tuple[int, float]], values: tuple[float, ...], stride: float
-) -> None:
-    assert curve_of(trial(reports), Scale(0.0, 1.0, 1.0)) == (values, stride)
+def test_a_curve_has_the_latest_value_of_each_report_that_was_finite() -> None:
+    nan = math.nan
+    reports = [(10, nan), (20, 0.2), (30, 0.3), (20, 0.25), (30, 0.35), (40, nan), (60, 0.6)]
+    trial = TrialRecord(0, {}, curve=reports)
+    assert curve_of(trial, Scale(0.0, 1.0, 1.0)) == ((0.25, 0.35, 0.6), 20.0)
