@@ -50,12 +50,10 @@ def test_the_last_curve_is_on_top_and_one_that_runs_away_hides_nothing() -> None
 
 
 def test_a_trial_that_has_diverged_does_not_press_the_others_together() -> None:
-    fallen = tuple(60.0 - n for n in range(20))
-    rows = [TrialRow(id=n, state="running", step=20, curve=fallen) for n in range(3)]
-    rows.append(TrialRow(id=3, state="running", step=20, curve=(1e6,) * 20))
-    view = Standing(experiment="x", metric="ppl", mode="min", trials=tuple(rows))
-    _, top, *_ = panels.curves(view, None, 60, 10).plain.splitlines()
-    assert top.startswith("60.000 │")
+    curves = [tuple(60.0 - n for n in range(20)), (1e6,) * 20]
+    rows = [TrialRow(id=n, state="running", step=20, curve=curves[n == 3]) for n in range(4)]
+    shown = panels.curves(Standing(experiment="x", trials=tuple(rows)), None, 60, 10).plain
+    assert shown.splitlines()[1].startswith("60.000 │")
 
 
 def test_a_whole_number_that_is_reported_keeps_its_digits() -> None:

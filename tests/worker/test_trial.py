@@ -189,11 +189,10 @@ def test_a_trial_that_is_killed_while_it_saves_ends_when_it_has(bench: Bench) ->
     assert bench.checkpoints() == ["step-00000001"], ended.error
 
 
-def test_a_report_tells_seconds_a_step_and_the_length_of_the_loop_once(bench: Bench) -> None:
+def test_a_report_tells_the_length_of_the_loop_once(bench: Bench) -> None:
     def script() -> None:
         trial = with_a_layer()
         for epoch in trial.steps(200):
-            trial._step_began_s -= 30.0  # as if the epoch took half a minute
             trial.report(accuracy=1, step=30 * (epoch + 1))
             if epoch == 1:
                 break
@@ -202,7 +201,6 @@ def test_a_report_tells_seconds_a_step_and_the_length_of_the_loop_once(bench: Be
         run_rank(script, bench)
     first, second = fake.of_kind(Report)
     assert (first.length, second.length) == (6000, None)
-    assert 1.0 <= first.step_time_s < 10.0
     known = bench.beside("known", max_steps=200)
     with daemon(known) as fake:
         run_rank(script, known)
