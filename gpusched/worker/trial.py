@@ -153,10 +153,10 @@ class Trial(TrialSetup):
                 if self._training.step == before and not self._backing.has_left:
                     # No rank may have reported where this one did not.
                     self._group.exchange(Call.STEPS)
+                ended_s = time.monotonic()
                 if self._backing.at_end_of_body(is_over=self._done(limit)):
                     return
-                if self._training.step > before:  # no step is what followed the report, or a save
-                    self._step_began_s = time.monotonic()
+                self._step_began_s += time.monotonic() - ended_s  # a save is no training
             if self._training.has_reported:
                 self._backing.save_final()
         finally:

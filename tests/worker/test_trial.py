@@ -453,8 +453,10 @@ class Clock:
     def load_state_dict(self, state: dict[str, int]) -> None: ...
 
 
-@pytest.mark.parametrize("every", [1, 3])
-def test_step_time_is_training_alone(bench: Bench, every: int) -> None:
+@pytest.mark.parametrize(("every", "first"), [(1, 0.05), (3, 0.183333)])
+def test_step_time_is_all_since_the_last_report_but_saves(
+    bench: Bench, every: int, first: float
+) -> None:
     """Of a report each third epoch the time was that of the last alone, a third of what a step takes."""
 
     def script() -> None:
@@ -467,11 +469,11 @@ def test_step_time_is_training_alone(bench: Bench, every: int) -> None:
             clock.now += 0.05
             if epoch % every == every - 1:
                 trial.report(accuracy=1, step=epoch + 1)
-                clock.now += 0.2
+            clock.now += 0.2
 
     with daemon(bench, lambda report: "save"):
         run_rank(script, bench)
-    assert [line["s"] for line in bench.reports()] == [0.05] * (6 // every)
+    assert [line["s"] for line in bench.reports()] == [first, *[0.25] * (6 // every - 1)]
 
 
 def test_seeds_and_identity(bench: Bench) -> None:
