@@ -168,7 +168,7 @@ class Backing:
 
         ``where``: the step and the iteration that the checkpoint goes on with; without it those of the training.
         """
-        saver, where = self.saver, where or self._training.where
+        saver, where = self.saver, where or (self._training.step, self._training.iteration)
         if go in ("hold", "save"):
             if saver is not None:
                 (saver.hold if go == "hold" else saver.save_behind)(where)
@@ -277,7 +277,7 @@ class Backing:
         if saver is None or not self._training.tracked or self.writes_files:
             return
         if saver.begun_step != self._training.step or not saver.settle():
-            saver.save(self._training.where)
+            saver.save((self._training.step, self._training.iteration))
 
     def _leave_with_files(self) -> bool:
         """Leave if the files of this step are committed; until then the trial trains on, still asked to leave."""
@@ -345,6 +345,6 @@ class Backing:
             saver.work_alone()  # another rank takes its time to end, or the process groups are down
         if save:
             try:
-                saver.save(training.where)
+                saver.save((training.step, training.iteration))
             except Exception as error:  # sharded parameters, say, whose process group is gone
                 say(f"the last state (step {step}) cannot be saved: {error}")

@@ -44,7 +44,7 @@ class Training:
         self.step = self.iteration = 0
         #: Whether the script is inside that loop, and whether it has reported in this launch.
         self.is_looping = self.has_reported = False
-        #: Steps reported before this iteration, in this launch or an earlier one; the last iteration that reported.
+        #: Steps reported before this iteration; the last iteration that reported.
         self.step_before, self._reported_in = 0, -1
         #: Steps of the script's own loop, where it says so and the recipe says nothing.
         self.length: int | None = None
@@ -96,9 +96,9 @@ class Training:
         """Return the steps of the script's loop, as far as it is known at this step; None: as was told before.
 
         A body of ``trial.steps()`` may report several times, or every fifth time: then the loop is so many times as
-        long. Counted since the last iteration that has reported: one that a pause has cut short began anew.
+        long. Counted since the last iteration that has reported; how often a single body will report it alone knows.
         """
-        if self.length is None:
+        if self.length is None or (self.is_looping and self.length == 1):
             return None
         steps = rounds = 1
         if self.is_looping:
@@ -107,11 +107,6 @@ class Training:
             return None
         self._told_length = length
         return length
-
-    @property
-    def where(self) -> tuple[int, int]:
-        """Steps reported and iterations finished."""
-        return self.step, self.iteration
 
     @property
     def has_one_report_each(self) -> bool:
@@ -134,8 +129,10 @@ class Training:
             return
         self._checkpoint = checkpoint
         self.step, self.iteration = checkpoint.step, checkpoint.facts["iteration"]
-        self._reported_in = self.iteration - 1
-        self.written_by = checkpoint.facts["world_size"]
+        self._reported_in, self.written_by = self.iteration - 1, checkpoint.facts["world_size"]
+        begun, before = self._saved("begun") or (-1, 0)
+        # Saved within a body; at the first report of all it is not known whether its body has others.
+        self.step_before = before if begun == self.iteration and self.step > 1 else self.step
         self.clock.reports = self._saved("reports") or 0
         self._owed = set(self._saved("owed") or ())
         self.was_trained = self._saved("trained") or {}
@@ -335,6 +332,7 @@ class Training:
                 if counts_atoms(value)
             },
             "atoms": self.global_batches,
+            "begun": (self.iteration, self.step_before),
             "reports": self.clock.reports,
             "owed": [n for n in self._late if not (self.is_looping or self._has_moved(n))],
             "trained": {name: trained(value) for name, value in self.tracked.items()},

@@ -147,9 +147,10 @@ class Trial(TrialSetup):
         try:
             while not self._done(limit):
                 self._training.begin_round()
-                before = self._training.step_before = self._training.step
+                before = self._training.step
                 yield self._training.iteration
                 self._training.iteration += 1
+                self._training.step_before = self._training.step
                 if self._training.step == before and not self._backing.has_left:
                     # No rank may have reported where this one did not.
                     self._group.exchange(Call.STEPS)

@@ -232,6 +232,29 @@ def test_a_loop_is_as_long_as_the_reports_of_its_bodies(
     assert [report.length for report in fake.of_kind(Report)] == lengths
 
 
+@pytest.mark.parametrize(
+    ("bodies", "lengths"), [(1, [[None, None], [None]]), (4, [[4, 8], [12, *[None] * 9]])]
+)
+def test_a_pause_within_a_body_that_reports_several_times_makes_the_loop_no_shorter(
+    bench: Bench, bodies: int, lengths: list[list[int | None]]
+) -> None:
+    """Such a trial was complete after a few reports; one of a single epoch after its first."""
+
+    def script() -> None:
+        trial = gpusched.init()
+        loader = trial.loader(range(12), batch_size=4)
+        for _ in trial.steps(bodies, model=nn.Linear(1, 1)):
+            for _ in loader:
+                trial.report(accuracy=1)
+
+    found = []
+    for incarnation in (1, 2):
+        with daemon(bench, at_step(**{"yield": 2})) as fake:
+            run_rank(script, bench, incarnation)
+        found.append([report.length for report in fake.of_kind(Report)])
+    assert found == lengths
+
+
 def test_a_second_loop_to_which_no_trial_comes_is_told(bench: Bench) -> None:
     """Train the head, then all: the search ended each trial with the first loop, and nothing said so."""
 
