@@ -194,23 +194,9 @@ def test_too_little_is_said_to_be_too_little(tmp_path, capsys, deadline_s, said)
     assert said in capsys.readouterr().err
 
 
-LATE = """
-from math import nan
-STEP_TIME = 0.1
-def late(hparams, step):
-    return nan if step < 4 else hparams["u"] * step / (step + 1)
-"""
-
-
-def test_no_score_is_forecast_where_no_checkpoint_has_been_saved_yet(tmp_path):
-    """Scores are finite from step 4 on; all trials crash while that is being saved, and begin again."""
-    workload = tmp_path / "late.py"
-    workload.write_text(LATE)
-    crashes = tuple(Incident(at=0.42, kind="lost", trial=trial) for trial in range(4))
-    more = {"atoms": 4, "deadline_s": 0.7, "delays": Delays(save_s=0.1)}
-    setup = FaultySetup(workload=f"{workload}:late", policy="fifo", incidents=crashes, **more)
-    _, folder = simulate_into(tmp_path, setup)
-    cut = AskedSearch(Recorded(ExperimentPaths(folder)).until(0.45))
+def test_no_score_is_forecast_where_no_checkpoint_has_been_saved_yet(recorded):
+    cut = search(recorded[1])
+    cut.state.best = None
     with pytest.raises(InputError, match="no checkpoint has been saved yet"):
         cut.ask([], futures=10)
 
