@@ -110,8 +110,8 @@ class Training:
 
     @property
     def has_one_report_each(self) -> bool:
-        """Whether each iteration so far, and this one, has made one report of one step."""
-        return self.step == self.iteration + 1
+        """Whether each iteration so far, and this one, has made one report; the first alone: one of one step."""
+        return self.step == self.iteration + 1 or 0 < self.iteration == self.clock.reports - 1
 
     @property
     def keeps_global_batch(self) -> bool:

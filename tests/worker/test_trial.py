@@ -267,9 +267,13 @@ def test_a_second_loop_to_which_no_trial_comes_is_told(bench: Bench) -> None:
         assert sum("followed by one of trial.steps(4)" in text for text in said) == told
 
 
-@pytest.mark.parametrize(("steps", "most"), [(6, None), (60, 6)], ids=["its length", "R"])
+@pytest.mark.parametrize(
+    ("by", "first", "steps", "most"),
+    [(1, 1, 6, None), (1, 1, 60, 6), (10, 20, 6, None)],
+    ids=["its length", "R", "counted"],
+)
 def test_a_loop_that_a_loader_outlives_is_the_same_over_pauses(
-    bench: Bench, steps: int, most: int | None
+    bench: Bench, by: int, first: int, steps: int, most: int | None
 ) -> None:
     """A pause in the middle of an epoch repeats no iteration, and what follows the loop runs."""
     bench.prepare(max_steps=most)
@@ -283,13 +287,14 @@ def test_a_loop_that_a_loader_outlives_is_the_same_over_pauses(
         for iteration in trial.steps(steps):
             (bench.root / f"seen-{iteration}").touch(exist_ok=False)
             next(batches)
-            trial.report(accuracy=1)
+            trial.report(accuracy=1, step=by * (iteration + 1))
         tail.touch()
 
-    for incarnation, asked in enumerate(({"yield": 1}, {"yield": 3}, {"save": 4, "leave": 6}), 1):
+    plan = ({"yield": first}, {"yield": 3 * by}, {"save": 4 * by, "leave": 6 * by})
+    for incarnation, asked in enumerate(plan, 1):
         with daemon(bench, at_step(**asked)) as fake:
             run_rank(script, bench, incarnation)
-        assert {report.length for report in fake.of_kind(Report)} <= {6, None}
+        assert {report.length for report in fake.of_kind(Report)} <= {6 * by, None}
     assert len(list(bench.root.glob("seen-*"))) == 6
     assert tail.exists()
 
