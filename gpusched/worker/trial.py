@@ -22,6 +22,8 @@ from gpusched.worker.hparams import STATE_NAME, PlainState
 from gpusched.worker.onlooker import Onlooker
 from gpusched.worker.setup import TrialSetup
 
+_COUNTER = "a counter of the script's own begins at trial.step, not at 0"
+
 
 class Trial(TrialSetup):
     """One hyperparameter configuration being trained, as one of its ranks sees it."""
@@ -152,8 +154,7 @@ class Trial(TrialSetup):
                 self._training.iteration += 1
                 self._training.step_before = self._training.step
                 if self._training.step == before and not self._backing.has_left:
-                    # No rank may have reported where this one did not.
-                    self._group.exchange(Call.STEPS)
+                    self._group.exchange(Call.STEPS)  # nor may another rank have reported
                 ended_s = time.monotonic()
                 if self._backing.at_end_of_body(is_over=self._done(limit)):
                     return
@@ -220,6 +221,8 @@ class Trial(TrialSetup):
         is_counted = step is None and not training.is_looping
         is_told_again = (step == 0 and not training.has_stepped) or step == training.step > 0
         if is_told_again and not training.has_reported:
+            if training.has_stepped:
+                self.remark(f"this launch trained, and reports the last step again: {_COUNTER}")
             return  # a loop that evaluates before it trains begins with the last step of the launch before
         step = self._next_step(step)
         self._usage.at_report(
@@ -279,8 +282,7 @@ class Trial(TrialSetup):
                 return
 
         A script that has called this, ``should_save`` or ``restored_dir`` is saved by this alone: a trial that is to
-        leave trains on until its script has saved a step this way, and leaves there. Outside gpusched the folder is
-        thrown away.
+        leave trains on until its script has saved a step this way, and leaves there. Outside a search nothing is kept.
 
         Raises:
             RuntimeError: Nothing has been reported yet, as a checkpoint is of a reported step; or nothing was written.
@@ -328,11 +330,9 @@ class Trial(TrialSetup):
         if step is None:
             return training.step + 1
         if step <= training.step:
-            hint = "it counts finished steps, so the first is 1" if step == 0 else "it must go up"
-            raise ValueError(
-                f"trial.report(step={step}) after step {training.step}: {hint}; leave it out, or pass "
-                f"epoch + 1"
-            )
+            is_first = training.step and not training.has_reported
+            hint = _COUNTER if is_first else "it counts finished steps: epoch + 1, or leave it out"
+            raise ValueError(f"trial.report(step={step}) after step {training.step}: {hint}")
         return int(step)
 
     def _done(self, limit: int | None) -> bool:

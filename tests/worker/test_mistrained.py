@@ -494,6 +494,28 @@ def test_that_a_large_model_is_frozen_is_told_and_adapters_are_saved_without_it(
     assert launches[1] == [pytest.approx(-0.4, abs=1e-4)], "four steps of Adam"
 
 
+def counting_anew(reports: int) -> None:
+    trial = gpusched.init()
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = 0
+    for _ in trial.steps(3, model=model, opt=optimizer):
+        for _ in range(reports):
+            optimizer.step()
+            step += 1
+            trial.report(step=step, accuracy=0)
+
+
+@pytest.mark.parametrize("reports", [1, 2])
+def test_a_counter_that_begins_anew_with_each_launch_is_told(bench: Bench, reports: int) -> None:
+    """Its first report passed for that of the launch before, and more was trained than it said; later ones failed."""
+    with daemon(bench, at_step(**{"yield": reports})) as fake:
+        for incarnation in (1, 2):
+            (ended,) = run_ranks(counting_anew, 1, bench, incarnation, (reports,))
+        said = [ended.error, *(frame.text for frame in fake.of_kind(Remark))]
+    assert sum("begins at trial.step" in text for text in said) == 1
+
+
 def filling_a_buffer(until: int = 8) -> list[int]:
     """As DQN: each launch trains from its third episode on. The episodes trained on."""
     trial = gpusched.init()
