@@ -68,17 +68,13 @@ def test_no_trial_succeeded() -> None:
     assert "'gpusched logs 0 /data/runs/digits-0714-1532' shows" in told
 
 
-def trial(**fields: object) -> TrialRow:
-    return replace(TrialRow(id=0, state="stopped"), **fields)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("trials", "told"),
     [
         ((), "No trial was started"),
-        ((trial(),), "give a longer --deadline"),
-        ((trial(step=3),), "No report of accuracy was a finite number"),
-        ((trial(step=3, best_metric=0.5),), "none saved a checkpoint"),
+        ((TrialRow(id=0, state="stopped"),), "give a longer --deadline"),
+        ((TrialRow(id=0, state="stopped", step=3),), "No report of accuracy was a finite number"),
+        ((TrialRow(id=0, state="stopped", step=3, best_metric=0.5),), "none saved a checkpoint"),
     ],
 )
 def test_why_there_is_no_model(trials: tuple[TrialRow, ...], told: str) -> None:

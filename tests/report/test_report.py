@@ -119,14 +119,14 @@ def test_bad_trials_do_not_press_the_good_ones_together() -> None:
     assert (plot.data[0].x[-2:], plot.data[0].y[-2:]) == ((22.0, 100.0), (41.0, 41.0))
 
 
-def test_other_numbers_of_a_report_have_curves_too_those_of_the_best_trials() -> None:
-    given = told(*([0.0, 0.01 * number] for number in range(30)))
+def test_other_numbers_of_the_best_trials_have_curves_too() -> None:
+    given = told(*([0.01 * number, 0.0] for number in range(30)))
     for trial in given.trials.values():
         for _, step in trial.steps():
             step.report.metrics.update(loss=1.0 / step.report.step, note="nan")
-    (name, plot) = next(iter(figures.other_metrics(given, 1.0, "acc").items()))
-    assert (name, plot.data[0].y) == ("loss", (1.0, 0.5))
-    assert (plot.data[0].name, len(plot.data)) == ("trial 29", figures.LINES)
+    ((name, plot),) = figures.other_metrics(given, 1.0, "acc").items()
+    assert (name, len(plot.data)) == ("loss", figures.LINES)
+    assert (plot.data[0].name, plot.data[0].y) == ("trial 29", (1.0, 0.5))
 
 
 # ---------------------------------------------------------------- the page

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import time
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -86,13 +87,9 @@ def test_a_search_goes_on_from_the_middle_of_a_save(tmp_path):
     setup = Setup(policy="asha", atoms=2, deadline_s=DEADLINE_S, delays=delays, seed=1)
     _, folder = simulate_into(tmp_path, setup)
     cuts = [search(folder, share / 40) for share in range(20, 40)]
-    leaving = [
-        cut
-        for cut in cuts
-        if any(trial.after and trial.after.save for trial in cut.state.trials.values())
-    ]
-    assert leaving
-    for cut in leaving:
+    leaves = [any(t.after and t.after.save for t in cut.state.trials.values()) for cut in cuts]
+    assert any(leaves)
+    for cut in compress(cuts, leaves):
         cut.under(Synthetic())
 
 
@@ -209,7 +206,6 @@ def test_no_score_is_forecast_where_no_checkpoint_has_been_saved_yet(recorded):
         ([-9, *[0] * 8, 9], (0, 0, 0)),
         ([5], (5, 5, 5)),
     ],
-    ids=["even", "nothing better", "alike", "one"],
 )
 def test_an_interval_is_the_shortest_with_80_percent(values, interval):
     found = Interval.of(np.array(values, dtype=float))
@@ -306,14 +302,11 @@ def test_a_trial_ends_where_the_script_has_ended_others():
 
 
 def test_failures_and_divergence_are_drawn_like_the_rest():
-    curves = TrialCurves(
-        [*(seen(n, rising(0.5, 12)) for n in range(3)), seen(3, [], ending="failed")]
-    )
+    fine = [seen(n, rising(0.5, 12)) for n in range(3)]
+    curves = TrialCurves([*fine, seen(3, [], ending="failed")])
     drawn = [Future(curves, [1, n]).curve(50) for n in range(100)]
     assert 10 < sum(curve.ending == "failed" for curve in drawn) < 45
-    diverged = TrialCurves(
-        [seen(0, [0.1, 0.2, math.nan]), *(seen(n, rising(0.5, 12)) for n in (1, 2))]
-    )
+    diverged = TrialCurves([seen(0, [0.1, 0.2, math.nan]), *fine[1:]])
     assert math.isnan(Future(diverged, [1, 1]).curve(0).metric(9))
     # One that has diverged is not the best possible, neither where it has nor as the origin of a newcomer.
     assert math.isnan(Future(diverged, [1, 1]).curve(0).metric(3))

@@ -189,43 +189,29 @@ def test_a_trial_that_is_killed_while_it_saves_ends_when_it_has(bench: Bench) ->
     assert bench.checkpoints() == ["step-00000001"], ended.error
 
 
-def test_a_report_tells_the_length_of_the_loop_once(bench: Bench) -> None:
-    def script() -> None:
-        trial = with_a_layer()
-        for epoch in trial.steps(200):
-            trial.report(accuracy=1, step=30 * (epoch + 1))
-            if epoch == 1:
-                break
-
-    with daemon(bench) as fake:
-        run_rank(script, bench)
-    first, second = fake.of_kind(Report)
-    assert (first.length, second.length) == (6000, None)
-    known = bench.beside("known", max_steps=200)
-    with daemon(known) as fake:
-        run_rank(script, known)
-    assert {report.length for report in fake.of_kind(Report)} == {None}
-
-
 @pytest.mark.parametrize(
     ("how", "lengths"),
     [
         ("three in each", [6, 12, 18, *[None] * 15]),
         ("each third", [2, None]),
-        ("each third, by epochs", [6, None]),
+        ("each third, by 1", [6, None]),
+        ("each, by 30", [180, *[None] * 5]),
+        ("known", [None] * 6),
     ],
 )
 def test_a_loop_is_as_long_as_the_reports_of_its_bodies(
     bench: Bench, how: str, lengths: list[int | None]
 ) -> None:
     """Such a loop was over after as many reports as it has bodies, or three times as long as it is."""
+    bench.prepare(max_steps=6 if how == "known" else None)
+    by = int(how.partition("by ")[2] or 0)
 
     def script() -> None:
         trial = gpusched.init()
         trial.track()
         for epoch in trial.steps(6):
-            for _ in range(3 if how == "three in each" else epoch % 3 == 2):
-                trial.report(accuracy=1, step=epoch + 1 if "by epochs" in how else None)
+            for _ in range(3 if "three" in how else "third" not in how or epoch % 3 == 2):
+                trial.report(accuracy=1, step=by * (epoch + 1) if by else None)
 
     with daemon(bench) as fake:
         run_rank(script, bench)
