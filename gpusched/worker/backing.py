@@ -87,7 +87,7 @@ class Backing:
 
     # ------------------------------------------------------------------ reports
 
-    def report(self, step: int, step_time_s: float, metrics: Mapping[str, Any]) -> None:
+    def report(self, step: int, began_s: float, metrics: Mapping[str, Any]) -> None:
         """Report on rank 0, take its step on every rank, and do what rank 0 was told. May raise SystemExit.
 
         Raises:
@@ -96,10 +96,10 @@ class Backing:
         """
         go: Go = "continue"
         if self._context.rank == 0:
-            clean = clean_metrics(metrics, self._context.settings.metric)
-            length = self._training.whole_length(step)
-            # Numbered by the trial's file.
-            go = self._send(Report(0, 0, step, step_time_s, clean, length))
+            clean = clean_metrics(metrics, self._context.settings.metric)  # waits for a GPU
+            took_s = round((time.monotonic() - began_s) / (step - self._training.step), 6)
+            report = Report(0, 0, step, took_s, clean, self._training.whole_length(step))
+            go = self._send(report)  # numbered by the trial's file
         if self._context.world_size > 1:
             code, step = map(int, self._group.share(Call.REPORT, GO.index(go), step))
             go = GO[code]

@@ -212,7 +212,6 @@ class Trial(TrialSetup):
         """
         if unnamed or os.getpid() != self._pid:
             self._refuse_misplaced(unnamed)
-        step_time_s = time.monotonic() - self._step_began_s
         training = self._training
         if self._backing.has_left:
             if not self._backing.in_charge:
@@ -228,10 +227,9 @@ class Trial(TrialSetup):
         self._usage.at_report(
             metrics, writes_files=self._backing.writes_files, is_counted=is_counted
         )
-        step_time_s /= step - training.step
         if self._onlooker is not None:
             self._onlooker.reported(step, metrics)
-        self._backing.report(step, round(step_time_s, 6), metrics)
+        self._backing.report(step, self._step_began_s, metrics)
         self._step_began_s = time.monotonic()
 
     def mean(self, correct: Any, total: Any) -> float:
