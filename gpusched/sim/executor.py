@@ -40,7 +40,7 @@ from gpusched.core.events import (
 from gpusched.core.speed import Scaling
 from gpusched.devices.base import Device
 from gpusched.executors.base import FOREVER, LiveTrial
-from gpusched.protocol import Metric, Report, as_metric
+from gpusched.protocol import Report, as_metric
 from gpusched.sim.physics import Delays, Pool, Run, Story, Workload
 
 Other = Literal["up", "saved", "exit", "release"]
@@ -241,11 +241,9 @@ class SimExecutor:
     def _report(self, story: Story, seq: int) -> Reported:
         """Return the trial's report of this number, as told now."""
         incarnation, step, step_time_s = story.log[seq - 1]
-        value = story.curve.metric(step)
-        metric = value if -_INFINITE < value < _INFINITE else None
-        told: Metric = value if metric is not None else as_metric(value)
-        report = Report(incarnation, seq, step, step_time_s, {self.workload.metric: told})
-        return Reported(at=self._now, trial=story.trial, report=report, metric=metric)
+        name, value = self.workload.metric, as_metric(story.curve.metric(step))
+        report = Report(incarnation, seq, step, step_time_s, {name: value})
+        return Reported(at=self._now, trial=story.trial, report=report, metric=report.metric(name))
 
     def _answer(self, run: Run) -> None:
         """Continue, save, or leave, as the report is acknowledged."""

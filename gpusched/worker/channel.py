@@ -179,8 +179,6 @@ def clean_metrics(metrics: Mapping[str, object], wanted: str | None) -> dict[str
 
 
 def _number(name: str, value: object) -> Metric:
-    if type(value) is float and math.isfinite(value):
-        return value
     plain: Any = value
     if not isinstance(value, numbers.Real):
         item = getattr(value, "item", None)
