@@ -64,7 +64,7 @@ class Interrupts:
 def begin(args: argparse.Namespace, paths: ExperimentPaths, daemon_pid: int, verb: str) -> int:
     """Attach to a search that this command has started, or with ``--detach`` leave it to its daemon."""
     name = paths.root.name
-    if args.detach:
+    if args.detach and may_leave():
         started = {"experiment": name, "folder": str(paths.root), "daemon_pid": daemon_pid}
         return common.tell(args, started, f"{name} {verb} in the background; {find.ways(paths)}")
     if not args.json and not has_screen():
@@ -84,6 +84,9 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool) -> int:
             act = partial(session.ask, paths)
             why = show(stream.views, sources=tabs(paths), on_interrupt=interrupts, act=act)
             stays = why not in ("detached", "terminated")
+            if owns and why == "detached" and not may_leave():
+                common.note("the container, and the search with it, would end with this command")
+                stays = _follow(Stream(paths), as_json, interrupts)
     except KeyboardInterrupt:  # before the handler of Ctrl-C was set
         if interrupts is not None:
             interrupts()
@@ -93,6 +96,11 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool) -> int:
             common.note(f"detached; {paths.root.name} continues. {find.ways(paths)}")
         return 0
     return conclude(paths, as_json=as_json, interrupts=interrupts)
+
+
+def may_leave() -> bool:
+    """Tell whether the daemon outlives this process: not where that is the first of a container, which ends with it."""
+    return os.getpid() != 1
 
 
 def tabs(paths: ExperimentPaths) -> dict[str, Source]:

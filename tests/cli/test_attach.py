@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -125,6 +126,29 @@ def test_a_signal_or_a_failure_that_ends_it_restores_the_terminal(
     if number is not None:
         os.kill(int((tmp_path / "pid").read_text()), number)
     screen.wait(said)
+    assert_restored(screen)
+
+
+def test_the_first_process_of_a_container_stays_with_its_search(
+    terminal: Open, tmp_path: Path
+) -> None:
+    """The kernel ends a container with it: ``q``, or --detach, ended a search that was said to continue."""
+    alone = "unshare --user --map-root-user --pid --fork --mount-proc"
+    if subprocess.run([*alone.split(), "true"], check=False).returncode:
+        pytest.skip("this user can make no container")
+    (tmp_path / "train.py").write_text(
+        "import gpusched, time\ntrial = gpusched.init()\ntrial.track()\n"
+        "for step in trial.steps(10**6):\n    time.sleep(0.05)\n    trial.report(accuracy=step)\n"
+    )
+    recipe = "script: train.py\ndeadline: 1h\nmetric: accuracy\nspace: {lr: 1}\ndevices: cpu:1\n"
+    (tmp_path / "r.yaml").write_text(recipe)
+    screen = terminal(100, 30)
+    screen.type(f"cd {tmp_path}; {alone} {sys.executable} -m gpusched run r.yaml --detach")
+    screen.wait("trial  state")
+    screen.keys("q")
+    screen.wait("would end with this command(.|\n)*trial 0")
+    screen.keys("C-c")
+    screen.wait("is over")
     assert_restored(screen)
 
 
