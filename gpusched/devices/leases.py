@@ -20,23 +20,27 @@ from gpusched.folder.files import private_folder
 from gpusched.folder.lock import lock_note, take_lock
 
 REMEDY = "Set XDG_STATE_HOME to a folder of your own"
+BESIDE = Path("/var/tmp")
 
 
 def lease_folder() -> Path:
     """Return the private folder of the leases, made if need be, in ``$XDG_STATE_HOME`` or ``~/.local/state``.
 
-    Raises DeviceError where it cannot be had, as in a container that runs under a user's number alone.
+    A user without a home, as in a container that runs under a number alone, has it in ``BESIDE``. Raises DeviceError
+    where it cannot be had.
     """
     base = os.environ.get("XDG_STATE_HOME", "")
-    folder = Path(base if base.startswith("/") else "~/.local/state", "gpusched/leases")
+    home = os.path.expanduser("~")  # noqa: PTH111 - as it is where no home is known
+    folder = Path(base if base.startswith("/") else f"{home}/.local/state", "gpusched/leases")
+    if not base and not os.access(home, os.W_OK) and not os.access(folder.parent, os.F_OK):
+        folder = BESIDE / f"gpusched-leases-{os.getuid()}"
     problem = ""
     try:
-        folder = folder.expanduser()
         found = private_folder(folder).lstat()
         if found.st_uid != os.getuid() or found.st_mode & 0o022:
             problem = "belongs to somebody else, or others may write there (chmod go-w)"
-    except (OSError, RuntimeError) as error:
-        problem = f"cannot be made: {getattr(error, 'strerror', None) or 'no home is known'}"
+    except OSError as error:
+        problem = f"cannot be made: {error.strerror}"
     if problem:
         raise DeviceError(f"{folder}, the folder of the GPU leases, {problem}. {REMEDY}")
     return folder
