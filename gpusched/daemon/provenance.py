@@ -9,6 +9,8 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import metadata
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from gpusched.folder.files import read_json, write_durably
 from gpusched.folder.paths import ExperimentPaths
 
 GIT_LIMIT_S = 5.0
+_INSTALLED = re.compile(r"/(site-packages|dist-packages|lib/python3[^/]*)/")
 #: Packages that change what a model becomes.
 PACKAGES = ("torch", "torchvision", "numpy", "transformers", "lightning", "accelerate")
 #: Variables that scripts and libraries go by, without secrets and what is of one login.
@@ -89,18 +92,14 @@ def recipe_edits(paths: ExperimentPaths) -> list[str]:
 
 
 class Edits:
-    """Edits of the script, since the search began, and of modules beside it that it names: launches read them anew."""
+    """Edits of the script, since the search began, and of modules of the user's own: launches read them anew."""
 
     def __init__(self, paths: ExperimentPaths, script: str | Path) -> None:
         self._script = Path(script)
-        text = ""
-        with suppress(OSError):
-            text = self._script.read_text(errors="replace")
-        names = frozenset(re.findall(r"\w+", text))
-        beside = [file for file in sorted(self._script.parent.glob("*.py")) if file.stem in names]
+        imported = _imported(self._script)
         #: When each file was changed, and the sum of its content.
-        self._known: dict[Path, tuple[int, int | None]] = dict.fromkeys(beside, (-1, None))
-        for file in beside:
+        self._known: dict[Path, tuple[int, int | None]] = dict.fromkeys(imported, (-1, None))
+        for file in imported:
             self._is_edited(file)
         self._known[self._script] = (-1, recorded(paths).get("script_crc32"))
 
@@ -109,9 +108,10 @@ class Edits:
         edited = [str(file) for file in self._known if self._is_edited(file)]
         if not edited:
             return None
+        more = f" and {len(edited) - 3} more" if len(edited) > 3 else ""
         return (
-            f"{', '.join(edited)} was edited: trials that start or continue now train the new code, and are ranked "
-            "with those of the old; 'gpusched run' again compares trials of the new code alone"
+            f"{', '.join(edited[:3])}{more} was edited: trials that start or continue now train the new code, and are "
+            "ranked with those of the old; 'gpusched run' again compares trials of the new code alone"
         )
 
     def _is_edited(self, file: Path) -> bool:
@@ -121,6 +121,25 @@ class Edits:
                 self._known[file] = now_ns, zlib.crc32(file.read_bytes())
                 return crc32 not in (None, self._known[file][1])
         return False
+
+
+def _imported(script: Path) -> list[Path]:
+    """List the user's own modules that a script names in lines with ``import``, beside it or on Python's path.
+
+    Of a package, such as one that is installed as editable, these are the files of two levels.
+    """
+    text, files = "", set[Path]()
+    with suppress(OSError):
+        text = script.read_text(errors="replace")
+    for name in set(re.findall(r"\w+", " ".join(re.findall(r".*import.*", text)))) - {"gpusched"}:
+        with suppress(Exception):  # no such module; and a finder may be anybody's code
+            found = PathFinder.find_spec(name, [str(script.parent)]) or find_spec(name)
+            assert found is not None
+            if (folders := found.submodule_search_locations) is None:
+                files.add(Path(str(found.origin)))
+            for folder in map(Path, folders or ()):
+                files |= {*folder.glob("*.py"), *folder.glob("*/*.py")}
+    return sorted(file for file in files if not _INSTALLED.search(str(file)))
 
 
 def _crc32(file: Path) -> int | None:

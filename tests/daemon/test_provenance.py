@@ -76,7 +76,9 @@ def test_a_resume_tells_of_an_edited_recipe(paths: ExperimentPaths, script: Path
     assert provenance.recipe_edits(paths) == []
 
 
-def test_an_edit_during_the_search_is_told_once(paths: ExperimentPaths, script: Path) -> None:
+def test_an_edit_during_the_search_is_told_once(
+    paths: ExperimentPaths, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     provenance.record(paths, script, None)
     edits = provenance.Edits(paths, script)
     assert edits.look() is None
@@ -94,13 +96,20 @@ def test_an_edit_during_the_search_is_told_once(paths: ExperimentPaths, script: 
     beside.write_text("width = 1\n")
     os.utime(beside, ns=(1, 1))
     script.with_name("another.py").write_text("")
-    script.write_text("import model\n")
+    # A package beside the script, and one of src/ on the path: their edits were not told.
+    layers, own = script.with_name("nets") / "layers.py", tmp_path / "src/own/deep/loss.py"
+    for file in (layers, own):
+        file.parent.mkdir(parents=True)
+        file.write_text("")
+    monkeypatch.syspath_prepend(tmp_path / "src")
+    script.write_text("import model, torch\nfrom nets.layers import (\n  Net)\nimport own.deep\n")
     edits = provenance.Edits(paths, script)
     assert str(script) in (edits.look() or "")
     script.with_name("another.py").write_text("import os\n")
     assert edits.look() is None, "the script does not name it"
-    beside.write_text("width = 20\n")
-    assert (edits.look() or "").startswith(f"{beside} was edited: trials that start")
-    assert edits.look() is None
+    for file in (beside, layers, own):
+        file.write_text("width = 20\n")
+        assert (edits.look() or "").startswith(f"{file} was edited: trials that start")
+        assert edits.look() is None
     told_again = provenance.Edits(paths, script).look()
     assert told_again is not None, "a daemon that resumes the search tells it as well"
