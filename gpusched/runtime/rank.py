@@ -106,6 +106,11 @@ def _told(error: BaseException, path: str) -> str:
         what += "; a module of a package is named as such: `module: package.train` in the recipe, in place of `script`"
     elif isinstance(error, ModuleNotFoundError):
         what += f" in {sys.executable}"
+        package = (error.name or "-").partition(".")[0]
+        with suppress(OSError):
+            cwd = Path.cwd()
+            if str(cwd) not in sys.path and [*cwd.glob(package), *cwd.glob(f"{package}.py")]:
+                what += f"; {cwd} has it: add `env: {{PYTHONPATH: .}}` to the recipe"
     elif isinstance(error, FileNotFoundError):
         with suppress(OSError):
             what += f"; the working directory (`cwd` of the recipe) is {Path.cwd()}"

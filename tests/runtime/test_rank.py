@@ -128,6 +128,11 @@ def test_a_module_of_a_package_runs_as_python_m_does(stage: Stage) -> None:
     assert ended.code == 1
     assert "attempted relative import with no known parent package; a module" in stage.error()[0]
     assert "`module: package.train` in the recipe" in stage.error()[0]
+    (stage.folder / "own").mkdir()
+    stage.run("import own.nets\n")
+    assert stage.error()[0].endswith(
+        f"{stage.folder} has it: add `env: {{PYTHONPATH: .}}` to the recipe"
+    )
 
 
 def test_a_chain_of_exceptions_is_kept(stage: Stage) -> None:
