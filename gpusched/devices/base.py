@@ -5,12 +5,24 @@ A *device* is one atom: a CPU slot, a GPU, or one of ``atoms_per_gpu`` shares of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol
 
 REST_S = 600.0
 """A device on which a trial could not even begin is given to the next one after this."""
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def quota_of_cores() -> float:
+    """Return how many cores may run at a time in this container (``docker run --cpus``); infinite without a limit."""
+    with suppress(OSError, ValueError):
+        granted, period = QUOTA.read_text().split()
+        return int(granted) / int(period)
+    return math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from gpusched.devices.base import (
     Reading,
     Readmitted,
     Released,
+    quota_of_cores,
 )
 from gpusched.errors import DeviceError
 
@@ -38,7 +39,7 @@ class CpuDevices:
         self, slots: int | None = None, cores: Sequence[int] | None = None, *, note: str = ""
     ) -> None:
         self._cores = tuple(sorted(os.sched_getaffinity(0) if cores is None else cores))
-        count = len(self._cores) if slots is None else slots
+        count = slots or max(1, int(min(len(self._cores), quota_of_cores())))
         self._slots = [f"cpu:{slot}" for slot in range(count)]
         self._note = note
 

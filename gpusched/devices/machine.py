@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import psutil
 
-from gpusched.devices.base import Placement
+from gpusched.devices.base import Placement, quota_of_cores
 from gpusched.devices.nvml import Gpu
 from gpusched.errors import DeviceError
 from gpusched.text import count
@@ -112,6 +112,7 @@ def place(shares: Sequence[tuple[Gpu, int]], machine: Sequence[Gpu]) -> Placemen
     pool = {*machine, *(gpu for gpu, _ in shares)}
     parts = [trials * sum(gpu.cpus == other.cpus for other in pool) for gpu, trials in shares]
     own = min(len(near) // count for near, count in zip(cores, parts, strict=True))
+    own = int(min(own, quota_of_cores() / len(pool)))
     siblings = (psutil.cpu_count() or 1) // (psutil.cpu_count(logical=False) or 1)
     environment = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

@@ -14,6 +14,8 @@ import pytest
 from gpusched.devices import choose, cuda
 from gpusched.devices.base import Device, Devices
 from gpusched.devices.choose import CpuDevices, parse_devices
+from gpusched.devices.machine import place
+from gpusched.devices.nvml import Gpu
 from gpusched.errors import DeviceError
 from tests.devices.box import Box, Watched, gpu
 from tests.devices.virtual_time import VirtualClock
@@ -32,6 +34,21 @@ def test_one_slot_a_core_of_this_process() -> None:
     assert [device.id for device in listed] == [f"cpu:{n}" for n in range(len(cores))]
     assert notes == []
     assert all(device.usable for device in listed)
+
+
+def test_a_container_s_limit_of_cores_is_kept_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Sixty-four trials began at a time where four cores' worth was granted."""
+    quota = tmp_path / "cpu.max"
+    monkeypatch.setattr("gpusched.devices.base.QUOTA", quota)
+    gpus = [Gpu(name, cpus=frozenset(range(64))) for name in ("a", "b")]
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.setattr("psutil.cpu_count", lambda logical=True: 64)
+    for granted, slots, threads in (("max", 64, 32), ("850000", 8, 4), ("50000", 1, 1)):
+        quota.write_text(f"{granted} 100000\n")
+        assert len(opened(parse_devices("cpu"))[0]) == slots
+        assert place([(gpus[0], 1)], gpus).threads_per_rank == threads
 
 
 def test_slots_share_cores_where_there_are_more_of_them() -> None:
