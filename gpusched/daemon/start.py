@@ -46,7 +46,6 @@ def make_experiment(
 
     ``source``: the recipe's file. Raises InputError if it cannot be made.
     """
-    _require_script(recipe.script, "put it back")
     recipe.with_environment()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(began.wall_s))
     paths: ExperimentPaths | None = None
@@ -78,8 +77,10 @@ def start_daemon(
     before the search starts, such as what the start waits for.
     """
     require_pidfds()
-    if resume and (script := (read_json(paths.resolved) or {}).get("script")):
-        _require_script(script, f"put it back, or correct its path in {paths.resolved}")
+    script = (read_json(paths.resolved) or {}).get("script")
+    if resume and script and not Path(script).is_file():  # every trial would wait for it
+        cure = f"put it back, or correct its path in {paths.resolved}"
+        raise InputError(f"the script {script} is not there any more: {cure}, and do this again")
     options = ["--resume"] * resume
     options += ["--wish", json.dumps(wish)] if wish else []
     began = provenance.recorded(paths).get("environment", {})
@@ -161,12 +162,6 @@ def _take_back(process: subprocess.Popen[bytes], paths: ExperimentPaths) -> None
     process.wait()
     if not paths.final_view.exists():
         discard(paths)
-
-
-def _require_script(script: str | Path, cure: str) -> None:
-    """Raise InputError where the script is missing: every trial would wait for it."""
-    if not Path(script).is_file():
-        raise InputError(f"the script {script} is not there any more: {cure}, and do this again")
 
 
 def discard(paths: ExperimentPaths) -> None:
