@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+import sys
+
 import pytest
 
 import gpusched

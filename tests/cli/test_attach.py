@@ -136,12 +136,9 @@ def test_the_first_process_of_a_container_stays_with_its_search(
     alone = "unshare --user --map-root-user --pid --fork --mount-proc"
     if subprocess.run([*alone.split(), "true"], check=False).returncode:
         pytest.skip("this user can make no container")
-    (tmp_path / "train.py").write_text(
-        "import gpusched, time\ntrial = gpusched.init()\ntrial.track()\n"
-        "for step in trial.steps(10**6):\n    time.sleep(0.05)\n    trial.report(accuracy=step)\n"
-    )
-    recipe = "script: train.py\ndeadline: 1h\nmetric: accuracy\nspace: {lr: 1}\ndevices: cpu:1\n"
-    (tmp_path / "r.yaml").write_text(recipe)
+    script = Path(__file__).parents[1] / "e2e/scripts/good.py"
+    recipe = f"script: {script}\ndeadline: 1h\nmetric: score\nspace: {{x: 1}}\ndevices: cpu:1\n"
+    (tmp_path / "r.yaml").write_text(f"{recipe}policy: {{name: fifo, R: 100000}}\n")
     screen = terminal(100, 30)
     screen.type(f"cd {tmp_path}; {alone} {sys.executable} -m gpusched run r.yaml --detach")
     screen.wait("trial  state")

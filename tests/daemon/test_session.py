@@ -100,16 +100,6 @@ def test_a_daemon_of_another_machine_is_named(
     assert Client.connect(paths.socket) is None
 
 
-def test_what_continues_a_search_is_named_as_the_next_command_finds_it(
-    paths: ExperimentPaths,
-) -> None:
-    """A search outside of the folder that commands look in is named by its own folder."""
-    with pytest.raises(InputError) as over:
-        session.ask(paths, "stop")
-    assert f"'gpusched resume {paths.root} --deadline +20m'" in str(over.value)
-    assert f"'gpusched resume {paths.root}' continues" in str(session.failure(paths))
-
-
 @pytest.mark.parametrize("kept", ['{"experiment": "sim"}', "{", "[]"])
 def test_a_last_view_that_is_none_is_made_from_the_journal(kept: str, tmp_path: Path) -> None:
     """As where the daemon could not word it: ``run`` died of a missing key."""

@@ -78,23 +78,6 @@ def test_a_policy_that_failed_is_mended_and_the_search_resumed(
 
 
 @pytest.mark.slow
-def test_run_says_why_its_daemon_failed(sandbox: Sandbox, tmp_path: Path) -> None:
-    """A policy that breaks gpusched itself ends the search with a fault of gpusched's own."""
-    mine = tmp_path / "mine.py"
-    first, does = (
-        "scores = self.scores",
-        "from gpusched.driver.loop import Driver; del Driver.handle",
-    )
-    mine.write_text(EXAMPLE.replace(first, f"{does}\n        {first}"))
-    recipe = sandbox.recipe("counted.py", policy={"name": f"{mine}:Median", "R": 6})
-    failed = sandbox.gpusched("run", recipe, "--json")
-    assert failed.code == 1, failed.text
-    assert "the daemon failed: " in failed.err
-    assert "AttributeError" in failed.err
-    assert failed.json()["view"]["state"] == "interrupted"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", policies.names())
 def test_every_policy_live(sandbox: Sandbox, name: str) -> None:
     view = run(sandbox, name)

@@ -27,21 +27,17 @@ target: 1e999 => target: 1e999 is too large
 seed: 9223372036854775808 => seed: a whole number of more than 64 bits
 foo: 1 => foo: unknown key; known are after, args, atoms_per_gpu
 devcies: cpu => devcies: unknown key; did you mean devices?
-Seed: 1 => Seed: unknown key; did you mean seed?
 "": 1 => '': unknown key
 eta: 3 => eta: is an option of the policy; write it as
 lr: 0.1 => lr: is a hyperparameter; write it as space: {lr: ...}
 width: {int: [8, 64]} => width: is a hyperparameter; write it as space: {width: ...}
 seed: true => seed: should be a whole number, not true
 seed: "1" => seed: should be a whole number, not '1' (in quotes?)
-seed: 1.5 => seed: should be a whole number, not 1.5
 seed: -1 => seed: must be at least 0, not -1
 seed: => seed: no value; should be a whole number
 name: ../../etc => name: '../../etc' is not a name
 name: nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn => name: 'nnn
-name: 5 => name: should be text, not 5; put it in quotes
 args: --fast => args: should be a list such as [a, b], not '--fast'
-args: [[1]] => args[0]: should be text or a number
 mode: maximum => mode: should be max or min, not 'maximum'; did you mean max?
 hang_limit: soon => hang_limit: 'soon' is not a duration
 sizes: [0, 1] => sizes[0]: must be at least 1, not 0
@@ -50,13 +46,11 @@ scaling: liner => scaling: should be auto, linear, sqrt, none or a table
 env: [A=1] => env: should be a map such as
 env: {RANK: 0} => env: RANK is set by gpusched for each rank; leave it out
 env: {CUDA_VISIBLE_DEVICES: 1} => env: CUDA_VISIBLE_DEVICES is set by gpusched for each rank; write devices: cuda
-env: {A: true} => env: A should be text or a number, not true
 python: python3 => python: trials cannot be forked into another interpreter; add launch: cold
 cwd: nowhere => cwd: '/
 devices: gpu:0 => devices: 'gpu:0' is not auto, cpu
 devices: [0, 1] => devices: 0 is not a GPU UUID
 deadline: 0 => deadline: must be more than 0 seconds, not 0
-deadline: ten minutes => deadline: 'ten minutes' is no
 deadline:  => deadline: null is not a duration
 metric: [a] => metric: should be text, not ['a']
 metric: "" => metric:
@@ -65,13 +59,11 @@ script: train.py --data x/y => script: no such file: train.py --data x/y; name t
 script: . => script:
 policy: hyperschd => policy: unknown policy 'hyperschd'; did you mean hypersched?
 policy: magic => policy: unknown policy 'magic'; there are fifo,
-policy: 3 => policy: should be one of fifo,
 policy: {asha: {R: 9}} => policy.asha: write the options beside the name, as in {name: asha, ..}
 policy: {name: 3} => policy.name: should be one of fifo,
 policy: {r: 9, R: 3} => policy.r: the first rung at 9 steps lies beyond R = 3
 policy: {name: fifo, eta: 4} => policy.eta: unknown option of fifo; known are R
 policy: {coolown: 3} => policy.coolown: unknown option of hypersched; did you mean cooldown?
-policy: {eta: } => policy.eta: no value; should be a number
 space:  => space: needs a map of at least one key
 space: {n: {const: 1, when: {m: 1}}} => space.n.when.m: the space has no key m
 space: {bn: {choice: [no, 1]}} => space.bn.choice[0]: no is text; write true or false, or put it
@@ -93,8 +85,6 @@ def of_line(row: str) -> Nasty:
 
 WHOLE = [
     Nasty("empty", "\n", ("1: is empty",)),
-    Nasty("only null", "~\n", ("1: is empty",)),
-    Nasty("a list", "- a\n", ("1: should be a map of keys",)),
     Nasty("a word", "recipe\n", ("1: should be a map of keys, not 'recipe'",)),
     Nasty(
         "tab",
@@ -113,7 +103,6 @@ WHOLE = [
     Nasty("alias to itself", "a: &a [*a]\n", ("1: not YAML: nested too deep",)),
     Nasty("list as key", "? [a]\n: 1\n", ("1: a list or map as a key",)),
     more("duplicate key", "seed: 1\nseed: 2\n", "6: seed: this key is in line 5 already"),
-    more("duplicate of line 1", "script: x\n", "5: script: this key is in line 1 already"),
     more("huge int", f"seed: {'9' * 5000}\n", "5: seed: a whole number of more than 64 bits"),
     Nasty(
         "nothing that is needed",
@@ -144,18 +133,9 @@ WHOLE = [
         "6: sizes: a trial on a share of a GPU has one atom; leave sizes out",
     ),
     more(
-        "share and most",
-        "atoms_per_gpu: 2\nmax_atoms: 2\n",
-        "6: max_atoms: a trial on a share of a GPU has one atom; leave max_atoms out",
-    ),
-    more("no atom a GPU", "atoms_per_gpu: 0\n", "5: atoms_per_gpu: must be"),
-    more(
         "max below sizes",
         "sizes: [2, 4]\nmax_atoms: 1\n",
         "6: max_atoms: 1 is below the smallest of sizes, 2",
-    ),
-    Nasty(
-        "metric newline", GOOD.replace("accuracy", '"a\\nb"'), ("3: metric: 'a\\nb' has control",)
     ),
     Nasty("script nul", GOOD.replace("train.py", '"a\\0b"'), ("1: script: 'a\\x00b' has control",)),
     more(
