@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
-
 import sys
+from pathlib import Path
 
 import pytest
 

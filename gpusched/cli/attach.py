@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpusched.cli import common, look
@@ -36,6 +37,9 @@ LOOK_S = 5.0
 
 #: Trials that stay on the terminal when the dashboard has gone with the end of the search.
 LAST_SHOWN = 10
+
+#: First processes of containers that end with the process that they have started.
+INITS = ("docker-init", "podman-init", "tini", "dumb-init", "catatonit")
 
 LADDER = (
     ("stop", "stopping: every trial leaves at its next step (Ctrl-C again: now)"),
@@ -99,8 +103,11 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool) -> int:
 
 
 def may_leave() -> bool:
-    """Tell whether the daemon outlives this process: not where that is the first of a container, which ends with it."""
-    return os.getpid() != 1
+    """Tell whether the daemon outlives this process: not where a container ends with it, whose first process it is or
+    whose ``init`` has started it.
+    """
+    is_inits = os.getppid() == 1 and Path("/proc/1/comm").read_text().strip() in INITS
+    return os.getpid() != 1 and not is_inits
 
 
 def tabs(paths: ExperimentPaths) -> dict[str, Source]:

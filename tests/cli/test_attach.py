@@ -129,18 +129,21 @@ def test_a_signal_or_a_failure_that_ends_it_restores_the_terminal(
     assert_restored(screen)
 
 
-def test_the_first_process_of_a_container_stays_with_its_search(
-    terminal: Open, tmp_path: Path
+@pytest.mark.parametrize("first", ["sh -c 'exec {}'", "./tini -c '{}; exit'"])
+def test_a_command_with_which_its_container_ends_stays_with_its_search(
+    terminal: Open, tmp_path: Path, first: str
 ) -> None:
-    """The kernel ends a container with it: ``q``, or --detach, ended a search that was said to continue."""
+    """``q``, or --detach, ended a search that was said to continue."""
     alone = "unshare --user --map-root-user --pid --fork --mount-proc"
     if subprocess.run([*alone.split(), "true"], check=False).returncode:
         pytest.skip("this user can make no container")
     script = Path(__file__).parents[1] / "e2e/scripts/good.py"
     recipe = f"script: {script}\ndeadline: 1h\nmetric: score\nspace: {{x: 1}}\ndevices: cpu:1\n"
     (tmp_path / "r.yaml").write_text(f"{recipe}policy: {{name: fifo, R: 100000}}\n")
+    (tmp_path / "tini").symlink_to("/bin/sh")
     screen = terminal(100, 30)
-    screen.type(f"cd {tmp_path}; {alone} {sys.executable} -m gpusched run r.yaml --detach")
+    run = first.format(f"{sys.executable} -m gpusched run r.yaml --detach")
+    screen.type(f"cd {tmp_path}; {alone} {run}")
     screen.wait("trial  state")
     screen.keys("q")
     screen.wait("would end with this command(.|\n)*trial 0")
