@@ -23,7 +23,6 @@ def more(name: str, text: str, *problems: str) -> Nasty:
 #: A line of a recipe (in the place of the good one with this key, else behind the good ones) and its problem.
 LINES = """
 target: .nan => target: .nan: a number in a recipe must be finite
-target: 1e999 => target: 1e999 is too large
 seed: 9223372036854775808 => seed: a whole number of more than 64 bits
 foo: 1 => foo: unknown key; known are after, args, atoms_per_gpu
 devcies: cpu => devcies: unknown key; did you mean devices?
@@ -33,17 +32,14 @@ lr: 0.1 => lr: is a hyperparameter; write it as space: {lr: ...}
 width: {int: [8, 64]} => width: is a hyperparameter; write it as space: {width: ...}
 seed: true => seed: should be a whole number, not true
 seed: "1" => seed: should be a whole number, not '1' (in quotes?)
-seed: -1 => seed: must be at least 0, not -1
 seed: => seed: no value; should be a whole number
 name: ../../etc => name: '../../etc' is not a name
-name: nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn => name: 'nnn
 args: --fast => args: should be a list such as [a, b], not '--fast'
 mode: maximum => mode: should be max or min, not 'maximum'; did you mean max?
 hang_limit: soon => hang_limit: 'soon' is not a duration
 sizes: [0, 1] => sizes[0]: must be at least 1, not 0
 lr_scaling: [1] => lr_scaling: should be linear (1)
 scaling: liner => scaling: should be auto, linear, sqrt, none or a table
-env: [A=1] => env: should be a map such as
 env: {RANK: 0} => env: RANK is set by gpusched for each rank; leave it out
 env: {CUDA_VISIBLE_DEVICES: 1} => env: CUDA_VISIBLE_DEVICES is set by gpusched for each rank; write devices: cuda
 python: python3 => python: trials cannot be forked into another interpreter; add launch: cold
@@ -51,16 +47,13 @@ cwd: nowhere => cwd: '/
 devices: gpu:0 => devices: 'gpu:0' is not auto, cpu
 devices: [0, 1] => devices: 0 is not a GPU UUID
 deadline: 0 => deadline: must be more than 0 seconds, not 0
-deadline:  => deadline: null is not a duration
 metric: [a] => metric: should be text, not ['a']
-metric: "" => metric:
 script: trian.py => script: no such file: trian.py; did you mean train.py?
 script: train.py --data x/y => script: no such file: train.py --data x/y; name the file alone, and its arguments
 script: . => script:
 policy: hyperschd => policy: unknown policy 'hyperschd'; did you mean hypersched?
 policy: magic => policy: unknown policy 'magic'; there are fifo,
 policy: {asha: {R: 9}} => policy.asha: write the options beside the name, as in {name: asha, ..}
-policy: {name: 3} => policy.name: should be one of fifo,
 policy: {r: 9, R: 3} => policy.r: the first rung at 9 steps lies beyond R = 3
 policy: {name: fifo, eta: 4} => policy.eta: unknown option of fifo; known are R
 policy: {coolown: 3} => policy.coolown: unknown option of hypersched; did you mean cooldown?
@@ -69,7 +62,6 @@ space: {n: {const: 1, when: {m: 1}}} => space.n.when.m: the space has no key m
 space: {bn: {choice: [no, 1]}} => space.bn.choice[0]: no is text; write true or false, or put it
 space: {clip: {choice: [None, 1]}} => space.clip.choice[0]: None is text; write null, or put it in quotes
 space: {a b: 1} => space.'a b': a key is made of
-space: {lr: {uniform: [0, .inf]}} => space.lr.uniform[1]: .inf: a number
 """
 
 
@@ -103,7 +95,6 @@ WHOLE = [
     Nasty("alias to itself", "a: &a [*a]\n", ("1: not YAML: nested too deep",)),
     Nasty("list as key", "? [a]\n: 1\n", ("1: a list or map as a key",)),
     more("duplicate key", "seed: 1\nseed: 2\n", "6: seed: this key is in line 5 already"),
-    more("huge int", f"seed: {'9' * 5000}\n", "5: seed: a whole number of more than 64 bits"),
     Nasty(
         "nothing that is needed",
         "seed: 1\n",
