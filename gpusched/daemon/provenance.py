@@ -1,4 +1,4 @@
-"""The code of a search and its environment: commit, versions of packages, checksum of the script, at its start."""
+"""The code of a search and its environment: commit, versions of packages, checksums of its files, at its start."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _TELLING = re.compile(
 
 def record(paths: ExperimentPaths, script: Path, recipe: Path | None) -> None:
     """Write ``code.json``; ``recipe``: the recipe's file."""
-    known: dict[str, Any] = {"packages": {}, "script_crc32": _crc32(script)}
+    sums = {str(file): _crc32(file) for file in (script, *_imported(script))}
+    known: dict[str, Any] = {"packages": {}, "files_crc32": sums}
     if recipe is not None:
         known |= {"recipe": str(recipe.absolute()), "recipe_crc32": _crc32(recipe)}
     for name in PACKAGES:
@@ -92,19 +93,15 @@ def recipe_edits(paths: ExperimentPaths) -> list[str]:
 
 
 class Edits:
-    """Edits of the script, since the search began, and of modules of the user's own: launches read them anew."""
+    """Edits, since the search began, of the script and of modules of the user's own: launches read them anew."""
 
-    def __init__(self, paths: ExperimentPaths, script: str | Path) -> None:
-        self._script = Path(script)
-        imported = _imported(self._script)
+    def __init__(self, paths: ExperimentPaths) -> None:
+        began = recorded(paths).get("files_crc32", {})
         #: When each file was changed, and the sum of its content.
-        self._known: dict[Path, tuple[int, int | None]] = dict.fromkeys(imported, (-1, None))
-        for file in imported:
-            self._is_edited(file)
-        self._known[self._script] = (-1, recorded(paths).get("script_crc32"))
+        self._known = {Path(file): (-1, crc32) for file, crc32 in began.items()}
 
     def look(self) -> str | None:
-        """Return a remark where a file is another than at the last look, or the script another than at the start."""
+        """Return a remark where a file is another than at the last look, or at the first one than at the start."""
         edited = [str(file) for file in self._known if self._is_edited(file)]
         if not edited:
             return None

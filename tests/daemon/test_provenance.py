@@ -76,40 +76,31 @@ def test_a_resume_tells_of_an_edited_recipe(paths: ExperimentPaths, script: Path
     assert provenance.recipe_edits(paths) == []
 
 
-def test_an_edit_during_the_search_is_told_once(
+def test_an_edit_is_told_once_by_each_daemon(
     paths: ExperimentPaths, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    beside = script.with_name("model.py")
+    # A package beside the script, and one of src/ on the path: their edits were not told.
+    layers, own = script.with_name("nets") / "layers.py", tmp_path / "src/own/deep/loss.py"
+    for file in (beside, layers, own):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("width = 1\n")
+    script.with_name("another.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path / "src")
+    content = "import model, torch\nfrom nets.layers import (\n  Net)\nimport own.deep\n"
+    script.write_text(content)
     provenance.record(paths, script, None)
-    edits = provenance.Edits(paths, script)
+    edits = provenance.Edits(paths)
     assert edits.look() is None
     os.utime(script, ns=(1, 1))
     assert edits.look() is None, "touched, and not edited"
-    content = script.read_text()
     script.unlink()
     assert edits.look() is None, "an editor replaces the file"
-    script.write_text(f"{content}# more\n")
-    assert (edits.look() or "").startswith(
-        f"{script} was edited: trials that start or continue now"
-    )
-    assert edits.look() is None
-    beside = script.with_name("model.py")
-    beside.write_text("width = 1\n")
-    os.utime(beside, ns=(1, 1))
-    script.with_name("another.py").write_text("")
-    # A package beside the script, and one of src/ on the path: their edits were not told.
-    layers, own = script.with_name("nets") / "layers.py", tmp_path / "src/own/deep/loss.py"
-    for file in (layers, own):
-        file.parent.mkdir(parents=True)
-        file.write_text("")
-    monkeypatch.syspath_prepend(tmp_path / "src")
-    script.write_text("import model, torch\nfrom nets.layers import (\n  Net)\nimport own.deep\n")
-    edits = provenance.Edits(paths, script)
-    assert str(script) in (edits.look() or "")
     script.with_name("another.py").write_text("import os\n")
     assert edits.look() is None, "the script does not name it"
-    for file in (beside, layers, own):
-        file.write_text("width = 20\n")
-        assert (edits.look() or "").startswith(f"{file} was edited: trials that start")
+    for file in (script, beside, layers, own):
+        file.write_text(f"{content}# more\n")
+        assert (edits.look() or "").startswith(f"{file} was edited: trials that start or continue")
         assert edits.look() is None
-    told_again = provenance.Edits(paths, script).look()
-    assert told_again is not None, "a daemon that resumes the search tells it as well"
+    told_again = provenance.Edits(paths).look()
+    assert f"{beside}, {layers} and 1 more was edited" in (told_again or ""), "by a resume as well"
