@@ -91,6 +91,10 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool) -> int:
             if owns and why == "detached" and not may_leave():
                 common.note("the container, and the search with it, would end with this command")
                 stays = _follow(Stream(paths), as_json, interrupts)
+    except BrokenPipeError:  # ``tee`` ends with the first Ctrl-C
+        if owns:
+            common.note(f"nothing reads the output any more; {find.ways(paths)}")
+        raise
     except KeyboardInterrupt:  # before the handler of Ctrl-C was set
         if interrupts is not None:
             interrupts()

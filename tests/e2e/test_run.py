@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.sandbox import SCRIPTS, Sandbox
+from tests.e2e.sandbox import SCRIPTS, Sandbox, told
 from tests.rig import PATIENCE_S, wait_until
 
 SECRET = "open sesame"
@@ -103,6 +103,18 @@ def test_ctrl_c_before_there_is_anything_to_stop(sandbox: Sandbox) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE_S) in (130, 0), "0 if there was a model by then"
     assert not [*sandbox.runs.glob("*/daemon.sock")], "its daemon has ended too"
+
+
+def test_a_reader_that_ends_with_ctrl_c_leaves_word_of_the_search(sandbox: Sandbox) -> None:
+    """``run | tee log``: the first Ctrl-C ends tee as well, and the command left without a word."""
+    process = sandbox.start("run", sandbox.recipe("good.py", policy={"name": "fifo", "R": 100000}))
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    process.send_signal(signal.SIGINT)
+    told(process, "nothing reads the output any more; 'gpusched watch' shows it")
+    assert process.wait(PATIENCE_S) == 0
+    sandbox.call("stop")
 
 
 def nobody_else_can_look(sandbox: Sandbox) -> None:
