@@ -48,7 +48,6 @@ def make_experiment(
     """
     recipe.with_environment()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(began.wall_s))
-    paths: ExperimentPaths | None = None
     try:
         paths = fresh_folder(runs, f"{recipe.name}-{stamp}")
         provenance.record(paths, Path(recipe.script), source)
@@ -57,10 +56,6 @@ def make_experiment(
         raise InputError(
             f"{runs}: a search cannot be written here ({error.strerror}); '--dir' names another folder"
         ) from None
-    except KeyboardInterrupt:
-        if paths is not None:
-            discard(paths)
-        raise
     return paths
 
 
