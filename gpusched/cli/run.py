@@ -39,7 +39,13 @@ def run(args: argparse.Namespace) -> int:
     validate.ask_policy(recipe)
     if recipe.cluster is not None:
         remark(f"joining the cluster {recipe.cluster}")
-    paths = launchpad.make_experiment(find.runs_folder(args.dir), recipe, began, args.recipe)
+    runs = find.runs_folder(args.dir)
+    with contextlib.suppress(InputError):  # none of this recipe
+        before = find.find(recipe.name, runs)
+        if not before.final_view.exists() and not find.has_daemon(before):
+            word = find.as_argument(before) or f" {before.root.name}"
+            remark(f"{before.root.name} was interrupted: 'gpusched resume{word}' continues it")
+    paths = launchpad.make_experiment(runs, recipe, began, args.recipe)
     try:
         pid = launchpad.start_daemon(paths, say=remark)
     except GpuschedError:

@@ -173,6 +173,9 @@ def test_a_secret_of_the_environment_is_not_on_the_disk_and_is_asked_for_at_a_re
         with suppress(FileNotFoundError):
             assert not file.is_file() or SECRET.encode() not in file.read_bytes(), file
     sandbox.kill_everything()
+    name = sandbox.experiment.name
+    begun_anew = f"note: {name} was interrupted: 'gpusched resume {name}' continues it\n"
+    assert begun_anew in sandbox.gpusched("run", recipe, "--detach").err
     refused = sandbox.gpusched("resume", "--detach")
     assert (refused.code, "env: no value for GT_SECRET" in refused.err) == (2, True)
     # As from cron: without GT_ROOT.
