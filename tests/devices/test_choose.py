@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpusched.devices import choose, cuda
+from gpusched.devices import choose
 from gpusched.devices.base import Device, Devices
 from gpusched.devices.choose import CpuDevices, parse_devices
 from gpusched.devices.machine import place
@@ -73,23 +73,6 @@ def test_fewer_slots_than_cores_are_pinned_to_none() -> None:
 def test_slots_that_are_not_there(wanted: list[str]) -> None:
     with pytest.raises(DeviceError):
         CpuDevices(2, cores=[0]).place(wanted)
-
-
-# ---------------------------------------------------------------- the kind that a text means
-
-
-def test_gpus_by_name_go_to_the_gpu_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-
-    def made(spec: str, **options: object) -> CpuDevices:
-        asked.append((spec, options))
-        return CpuDevices(1)
-
-    monkeypatch.setattr(cuda, "CudaDevices", made)
-    names = ("cuda", "cuda:0,2,3", "GPU-aa,GPU-bb", "MIG-1/2/3")
-    for text in names:
-        parse_devices(text, atoms_per_gpu=2)
-    assert asked == [(text, {"atoms_per_gpu": 2}) for text in names]
 
 
 # ---------------------------------------------------------------- auto
