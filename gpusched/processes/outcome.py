@@ -206,7 +206,7 @@ def blame(
     """Say whose fault a failure is, where its error tells; else the trial's.
 
     ``strangers``: others that were on its GPUs (reliability F12). ``has_trained``: trials of this search have, on GPUs.
-    ``has_reported``: this trial has. ``is_small``: it was on one GPU, which has less memory than another of the search's.
+    ``has_reported``: this trial has. ``is_small``: it was on one GPU, with less memory than another of the search has.
     """
     size = f"{atoms} {'atom' if atoms == 1 else 'atoms'}"
     kind = memory_fault(error)
