@@ -201,7 +201,8 @@ class Trial(TrialSetup):
             unnamed: Nothing: metrics have names, ``report(loss=0.3)`` or ``report(**metrics)``.
             step: Steps finished, in the unit of the recipe's ``r`` and ``R`` (epochs, iterations); by default one more
                 than the last. A loop that evaluates before it trains passes its iteration: a step that is reported
-                already, and step 0, are passed over at the beginning of a launch.
+                already, and step 0, are passed over at the beginning of a launch. So is, in a launch that continues, a
+                report without ``step`` before training.
             metrics: Numbers of rank 0, which count: floats, ints, tensors or numpy scalars of one element.
 
         Raises:
@@ -219,6 +220,7 @@ class Trial(TrialSetup):
             return
         is_counted = step is None and not training.is_looping
         is_told_again = (step == 0 and not training.has_stepped) or step == training.step > 0
+        is_told_again |= is_counted and training.is_as_restored
         if is_told_again and not training.has_reported:
             if training.has_stepped:
                 self.remark(f"this launch trained, and reports the last step again: {_COUNTER}")

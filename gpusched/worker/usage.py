@@ -46,7 +46,6 @@ class Usage:
         #: ``trial.mean`` was called: the script knows that ranks have shares.
         self.has_mean = False
         self._reports = self._passes = 0
-        self._began_untrained = False
         #: Comparison of this rank with the others.
         self.together = Together(group, training)
 
@@ -82,7 +81,6 @@ class Usage:
             self._check_lost()
         self._check_evaluation()
         if is_counted:
-            self._check_untrained()
             self._check_epochs()
         if has_ranks:
             self.together.refuse_same_work()
@@ -150,22 +148,6 @@ class Usage:
                     f"loads them anew, track what is trained alone, {name}=torch.nn.ParameterList(p for p in "
                     f"{name}.parameters() if p.requires_grad)",
                 )
-
-    def _check_untrained(self) -> None:
-        """Find a loop that evaluates before it trains, and whose evaluation counts as a step: by its second report.
-
-        One that fills a replay buffer first has not trained by then either.
-        """
-        training = self._training
-        if self._reports == 1:
-            self._began_untrained = bool(training.optimizers) and not training.has_stepped
-        elif self._reports == 2 and self._began_untrained and training.has_stepped:
-            self._tell(
-                "untrained",
-                "the first trial.report(...) of a launch counts as a step before the optimizer has stepped: this loop "
-                "evaluates before it trains, and each launch has a step without training. Say where training stands: "
-                "trial.report(step=iteration, ...)",
-            )
 
     def _check_epochs(self) -> None:
         """Find a loop of epochs that reports less often, without saying so, and would repeat epochs at a resume.
