@@ -51,12 +51,24 @@ def batches_of(loader: DataLoader[Any]) -> Iterator[Any]:
 
 
 class OpenDDP(DistributedDataParallel):
-    """``DistributedDataParallel`` through which the model's own attributes and methods are reachable."""
+    """``DistributedDataParallel`` through which the model's own attributes, methods and names are reachable."""
 
     def __init__(self, module: Any, **options: Any) -> None:
         super().__init__(module, **options)
         del self.dim  # DDP scatters nothing by it, and models call their width so
         self._is_made = True
+
+    def named_modules(self, *arguments: Any, **options: Any) -> Iterator[tuple[str, Any]]:
+        """Name modules, and so parameters and buffers, as the model does: scripts choose and keep them by name."""
+        return cast(Iterator[Any], self.module.named_modules(*arguments, **options))
+
+    def state_dict(self, *arguments: Any, **options: Any) -> Any:
+        return self.module.state_dict(*arguments, **options)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *more: Any) -> None:
+        for key in [key for key in state_dict if key.startswith(prefix)]:
+            state_dict[f"{prefix}module.{key.removeprefix(prefix)}"] = state_dict.pop(key)
+        super()._load_from_state_dict(state_dict, prefix, *more)
 
     def __getattr__(self, name: str) -> Any:
         try:

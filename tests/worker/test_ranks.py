@@ -376,7 +376,7 @@ def test_parameters_that_a_step_leaves_out_are_known_to_ddp_once_a_launch_has_se
     assert through(bench, unused, [(1, 1), (2, 2), (2, END)])[2] == ["trained"] * 2
 
 
-def test_attributes_and_methods_of_a_wrapped_model_are_the_models(bench: Bench) -> None:
+def test_attributes_methods_and_names_of_a_wrapped_model_are_the_models(bench: Bench) -> None:
     """On several ranks ``model.scale *= 0.5`` set it on the wrapper; a ``device`` like transformers' was set by DDP."""
 
     class Scaled(nn.Linear):
@@ -402,9 +402,11 @@ def test_attributes_and_methods_of_a_wrapped_model_are_the_models(bench: Bench) 
             model.lost  # noqa: B018
         is_wrapped = isinstance(model, DistributedDataParallel)
         own = [model.scale, model.dim, str(model.device), model.decode(3)]
-        return [ratio, *own, is_wrapped and hasattr(model.module, "note")]
+        model.load_state_dict(model.state_dict())
+        names = [*model.state_dict(), *(name for name, _ in model.named_parameters())]
+        return [ratio, *own, is_wrapped and hasattr(model.module, "note"), *names]
 
-    alone = [2.0, 2.0, 512, "cpu", 6.0, False]
+    alone = [2.0, 2.0, 512, "cpu", 6.0, False, *["weight", "bias"] * 2]
     assert values(run_ranks(script, 1, bench.beside("alone"))) == [alone]
     assert values(run_ranks(script, 2, bench)) == [alone] * 2
 
