@@ -115,7 +115,10 @@ class BatchWeight:
         self.is_whole = False
         #: A few values of each of the first gradients.
         self._first: list[torch.Tensor] = []
-        self._watched: set[int] = set()
+
+    def __deepcopy__(self, memo: object) -> BatchWeight:
+        """Return this one: a copy of a model that has it is trained on the same batches."""
+        return self
 
     @property
     def value(self) -> float:
@@ -135,19 +138,14 @@ class BatchWeight:
     def weigh(self, parameters: Iterable[nn.Parameter]) -> None:
         """Have the gradients of these multiplied by the weight of the batch that is being trained on."""
         for parameter in parameters:
-            if parameter.requires_grad:
-                self._watched.add(id(parameter))
+            if parameter.requires_grad and not self._has_hook(parameter):
                 parameter.register_hook(self._weighted)
 
     def weigh_sharded(self, model: nn.Module) -> None:
         """``weigh`` a model of ``fully_shard``, whose whole parameters there are only while it runs."""
-        known: set[int] = set()
 
         def found(module: nn.Module, arguments: Any) -> None:
-            new = (each for each in module.parameters() if id(each) not in known)
-            whole = [each for each in new if not hasattr(each, "device_mesh")]
-            known.update(map(id, whole))
-            self.weigh(whole)
+            self.weigh(each for each in module.parameters() if not hasattr(each, "device_mesh"))
 
         for module in model.modules():
             if any(True for _ in module.parameters(recurse=False)):
@@ -157,8 +155,12 @@ class BatchWeight:
         """Note the first gradients of a model that the script has wrapped by itself, as they are; no shards."""
         for parameter in model.parameters():
             is_whole = not hasattr(parameter, "device_mesh")
-            if parameter.requires_grad and is_whole and id(parameter) not in self._watched:
+            if parameter.requires_grad and is_whole and not self._has_hook(parameter):
                 parameter.register_hook(self._note)
+
+    def _has_hook(self, parameter: nn.Parameter) -> bool:
+        hooks = (parameter._backward_hooks or {}).values()
+        return self._weighted in hooks or self._note in hooks
 
     def _weighted(self, gradient: torch.Tensor) -> torch.Tensor:
         gradient = gradient if (factor := self.value) == 1.0 else gradient * factor

@@ -88,12 +88,6 @@ def owned(optimizer: Any) -> list[Any]:
     return [each for group in getattr(optimizer, "param_groups", ()) for each in group["params"]]
 
 
-def trained(model: Any) -> list[bool]:
-    """Tell of each parameter of a model whether it is trained; empty for other objects."""
-    is_model = hasattr(model, "named_parameters")
-    return [each.requires_grad for each in model.parameters()] if is_model else []
-
-
 class RateScaler:
     """Scales the rates of one optimizer, which holds its scaler by its hooks; the ramp survives checkpoints."""
 

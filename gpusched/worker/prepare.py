@@ -51,12 +51,30 @@ def batches_of(loader: DataLoader[Any]) -> Iterator[Any]:
 
 
 class OpenDDP(DistributedDataParallel):
-    """``DistributedDataParallel`` through which the model's own attributes, methods and names are reachable."""
+    """``DistributedDataParallel`` through which the model's own attributes, methods and names are reachable.
 
-    def __init__(self, module: Any, **options: Any) -> None:
+    Layers may be frozen and unfrozen after it is made; their gradients are weighted by ``weight``.
+    """
+
+    def __init__(self, module: Any, weight: BatchWeight, **options: Any) -> None:
         super().__init__(module, **options)
         del self.dim  # DDP scatters nothing by it, and models call their width so
+        self._weight, self._held = weight, list(module.parameters())
+        self._note_trained()
         self._is_made = True
+
+    def _note_trained(self) -> None:
+        self._trained = [each.requires_grad for each in self._held]
+        self._weight.weigh(self._held)
+
+    def _pre_forward(self, *inputs: Any, **named: Any) -> Any:
+        """Begin anew, as after unpickling, where other parameters are trained than DDP knows of."""
+        if not torch.compiler.is_compiling():
+            trained = [each.requires_grad for each in self._held]
+            if trained != self._trained and any(trained):
+                self.__setstate__(self.__getstate__())
+                self._note_trained()
+        return super()._pre_forward(*inputs, **named)
 
     def named_modules(self, *arguments: Any, **options: Any) -> Iterator[tuple[str, Any]]:
         """Name modules, and so parameters and buffers, as the model does: scripts choose and keep them by name."""

@@ -135,9 +135,7 @@ class TrialSetup:
             ddp_options.setdefault("device_ids", [self.device.index])
         if "static_graph" not in ddp_options:
             ddp_options.setdefault("find_unused_parameters", self._training.has_unused)
-        wrapped = OpenDDP(model, **ddp_options)
-        self._training.weight.weigh(wrapped.parameters())
-        return wrapped
+        return OpenDDP(model, self._training.weight, **ddp_options)
 
     def scale_lr(self, optimizer: Any) -> None:
         """Scale this optimizer's rates with the global batch, reached gradually after a resize.

@@ -30,7 +30,6 @@ from gpusched.worker.learning_rate import (
     numbers_of,
     owned,
     refuse_other_numbers,
-    trained,
 )
 
 _RATES = {"lr", "momentum", "betas"}  # what schedules set
@@ -88,8 +87,6 @@ class Training:
         #: Those that step after a report, before the next training; those that the last launch has left before that.
         self._late: set[str] = set()
         self._owed: set[str] = set()
-        #: By the name of a model: which of its parameters were trained when the checkpoint was saved.
-        self.was_trained: dict[str, list[bool]] = {}
         self.watch_optimizers()
 
     def whole_length(self, step: int) -> int | None:
@@ -140,7 +137,6 @@ class Training:
         self.step_before = before if begun == self.iteration and self.step > 1 else self.step
         self.clock.reports = self._saved("reports") or 0
         self._owed = set(self._saved("owed") or ())
-        self.was_trained = self._saved("trained") or {}
         self.has_unused = bool(self._saved("unused"))
 
     def track(self, objects: dict[str, Any]) -> None:
@@ -181,6 +177,10 @@ class Training:
                 refuse_other_numbers(value.scheduler, numbers[name], atoms, self.global_batches)
             if saved is not None and name in saved:
                 state.load_object(name, value, saved[name], self.step, self.tracked.values())
+                for parameter, flag in zip(
+                    parameters_of(value), self._saved("trained")[name], strict=False
+                ):
+                    parameter.requires_grad_(flag)
             elif saved is not None:
                 known = ", ".join(saved) or "nothing"
                 say(
@@ -340,7 +340,10 @@ class Training:
             "begun": (self.iteration, self.step_before),
             "reports": self.clock.reports,
             "owed": [n for n in self._late if not (self.is_looping or self._has_moved(n))],
-            "trained": {name: trained(value) for name, value in self.tracked.items()},
+            "trained": {
+                name: [each.requires_grad for each in parameters_of(value)]
+                for name, value in self.tracked.items()
+            },
             "unused": self.has_unused,
         }
 
@@ -351,3 +354,8 @@ class Training:
         if self._loaded is None:
             self._loaded = self._checkpoint.load("state.pt")
         return self._loaded.get(part)
+
+
+def parameters_of(value: Any) -> list[Any]:
+    """Return the parameters of a model, which may be frozen and unfrozen; none for other objects."""
+    return list(value.parameters()) if hasattr(value, "named_parameters") else []

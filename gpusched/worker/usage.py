@@ -14,7 +14,7 @@ from typing import Any
 from gpusched.text import show_bytes
 from gpusched.worker.context import Context
 from gpusched.worker.group import Group
-from gpusched.worker.learning_rate import Schedule, bare_optimizer, owned, trained
+from gpusched.worker.learning_rate import Schedule, bare_optimizer, owned
 from gpusched.worker.together import Together
 from gpusched.worker.training import Training
 
@@ -73,7 +73,6 @@ class Usage:
                 self._tell("share", wrong)
         if self._reports == 1:
             self._tell_of_set_up()
-            self._check_frozen()
             self._check_size()
         if training.schedulers:
             self._check_steps()
@@ -121,19 +120,6 @@ class Usage:
                 f"(for schedules by step), and an epoch of this launch has {len(read)}: where it divides a loss, or "
                 f"counts iterations for a rate that the script sets, read it inside the loop",
             )
-
-    def _check_frozen(self) -> None:
-        """Find parameters that were trained when the checkpoint was saved, and are frozen in this launch."""
-        for name, was_trained in self._training.was_trained.items():
-            now = trained(self._training.tracked.get(name))
-            if len(now) == len(was_trained) and any(
-                w > n for w, n in zip(was_trained, now, strict=True)
-            ):
-                self._tell(
-                    "frozen",
-                    f"parameters of {name} that were trained before this launch are frozen now: what unfreezes them at "
-                    f"an epoch must do so at every launch after it, `if epoch >= 5:` at the top of the loop",
-                )
 
     def _check_size(self) -> None:
         """Find a model of which a small part is trained, adapters say, and all of which every checkpoint holds."""

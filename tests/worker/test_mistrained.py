@@ -183,27 +183,6 @@ def test_a_loop_that_reports_every_second_epoch_says_so_or_is_told_of(bench: Ben
         assert not second.error, "two passes for a report may be right"
 
 
-def unfreezing(how: str) -> None:
-    trial = gpusched.init()
-    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
-    model[0].requires_grad_(False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for epoch in trial.steps(4, model=model, opt=optimizer):
-        if epoch == 1 or (how == "right" and epoch > 1):
-            model[0].requires_grad_()
-        descend(optimizer, model(torch.ones(1, 1)).sum())
-        trial.report(accuracy=1)
-
-
-@pytest.mark.parametrize("how", ["right", "once"])
-def test_parameters_that_are_frozen_again_after_a_pause_are_told(bench: Bench, how: str) -> None:
-    with daemon(bench, at_step(**{"yield": 2})) as fake:
-        for incarnation in (1, 2):
-            values(run_ranks(unfreezing, 1, bench, incarnation, (how,)))
-        said = [frame.text for frame in fake.of_kind(Remark)]
-    assert ["are frozen now" in text for text in said] == [True] * (how == "once"), said
-
-
 def by_a_metric(how: str) -> None:
     trial = gpusched.init()
     model = trial.wrap(nn.Linear(1, 1))

@@ -39,9 +39,14 @@ class Own:
 
 
 def common(how: str) -> list[float]:
-    """Clipping, a GradScaler, averaged weights, schedules by epoch, L-BFGS, steps left out, a validation loader."""
+    """Clipping, a GradScaler, averaged weights, schedules by epoch, L-BFGS, steps left out, a validation loader.
+
+    Layers that are unfrozen at one epoch, and frozen at another, by their names.
+    """
     trial = gpusched.init()
-    model = trial.wrap(small_net().float() if how == "autocast" else small_net())
+    net: Any = small_net().float() if how == "autocast" else small_net()
+    net[0].requires_grad_(how != "unfreezes")
+    model = trial.wrap(net)
     if how == "compiled":
         model = torch.compile(model, backend="eager")
     optimizer: Any = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -67,6 +72,9 @@ def common(how: str) -> list[float]:
     trial.track(model=model, opt=optimizer, **more)
     held_out = trial.loader(digits(), batch_size=4, shuffle=False) if how == "validates" else ()
     for epoch in trial.steps(limit=EPOCHS):
+        for name, each in model.named_parameters() if how == "unfreezes" else ():
+            if epoch in (1, 3) and name.startswith("0." if epoch == 1 else "3."):
+                each.requires_grad_(epoch == 1)
         for number, (x, y) in enumerate(loader):
 
             def closure(x: Any = x, y: Any = y) -> Any:
@@ -114,7 +122,7 @@ def common(how: str) -> list[float]:
 
 HOWS = (
     *("clips", "scaler", "autocast", "swa", "plateau", "restarts", "lbfgs", "skips", "validates"),
-    *("compiled", "own"),
+    *("compiled", "own", "unfreezes"),
 )
 
 
