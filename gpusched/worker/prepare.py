@@ -59,19 +59,19 @@ class OpenDDP(DistributedDataParallel):
     def __init__(self, module: Any, weight: BatchWeight, **options: Any) -> None:
         super().__init__(module, **options)
         del self.dim  # DDP scatters nothing by it, and models call their width so
-        self._weight, self._held = weight, list(module.parameters())
+        self._ddp_weight, self._ddp_parameters = weight, list(module.parameters())
         self._note_trained()
         self._is_made = True
 
     def _note_trained(self) -> None:
-        self._trained = [each.requires_grad for each in self._held]
-        self._weight.weigh(self._held)
+        self._ddp_trained = [each.requires_grad for each in self._ddp_parameters]
+        self._ddp_weight.weigh(self._ddp_parameters)
 
     def _pre_forward(self, *inputs: Any, **named: Any) -> Any:
         """Begin anew, as after unpickling, where other parameters are trained than DDP knows of."""
         if not torch.compiler.is_compiling():
-            trained = [each.requires_grad for each in self._held]
-            if trained != self._trained and any(trained):
+            trained = [each.requires_grad for each in self._ddp_parameters]
+            if trained != self._ddp_trained and any(trained):
                 self.__setstate__(self.__getstate__())
                 self._note_trained()
         return super()._pre_forward(*inputs, **named)
