@@ -12,7 +12,8 @@ from typing import Any, cast
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 
 from gpusched.worker.data import BatchWeight, derive_seed
 from gpusched.worker.group import script_line
@@ -144,7 +145,7 @@ def prepare(trial: Any, training: Any, objects: Sequence[Any]) -> Any:
             prepared.append(_prepared_loader(trial, training, each))
         elif isinstance(each, torch.nn.Module):
             prepared.append(trial.wrap(each))
-        elif isinstance(each, torch.optim.Optimizer):
+        elif hasattr(each, "param_groups"):  # also an optimizer of the script's own around another
             trial.scale_lr(each)
             prepared.append(each)
         elif all(hasattr(each, name) for name in ("step", "optimizer", "load_state_dict")):
@@ -159,10 +160,8 @@ def prepare(trial: Any, training: Any, objects: Sequence[Any]) -> Any:
 
 
 def _prepared_loader(trial: Any, training: Any, given: DataLoader[Any]) -> Any:
-    sampler: Any = given.sampler
-    if given.batch_size is None:  # a batch sampler, perhaps around another sampler
-        sampler = getattr(given.batch_sampler, "sampler", None)
-    if type(sampler) is SequentialSampler and not isinstance(given.dataset, IterableDataset):
+    batches = given.batch_sampler
+    if type(batches) is BatchSampler and type(batches.sampler) is SequentialSampler:
         return PlacedLoader(given, trial.device, training.weight)
     splits = training.layout.exact and trial.world_size > 1
     made = trial.loader(given.dataset, **arguments_of(given, splits=splits))

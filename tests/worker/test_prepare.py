@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, ReduceLROnPlateau, StepLR
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
 import gpusched
 from gpusched.protocol import Remark
 from gpusched.worker.data import BatchWeight
+from gpusched.worker.loader import TrainingLoader
 from tests.worker.fakes import (
     END,
     Bench,
@@ -411,6 +412,10 @@ def test_data_prepared_in_each_epoch_are_let_go_of(bench: Bench) -> None:
     assert values(run_ranks(prepared_anew, 1, bench)) == [1]
 
 
+class Grouped(BatchSampler):
+    """As one that groups samples by length, in an order of its own, whatever sampler it is given."""
+
+
 def attributes() -> list[Any]:
     trial = gpusched.init()
     given = DataLoader(regression(24), batch_size=4, shuffle=True, num_workers=0)
@@ -422,6 +427,12 @@ def attributes() -> list[Any]:
         _ = train.nothing_of_the_kind
     assert isinstance(by_epoch, StepLR), "a script steps it by its class"
     by_metric.step(metrics=1.0)
+    around = SimpleNamespace(optimizer=optimizer, step=optimizer.step, load_state_dict=None)
+    around.param_groups = optimizer.param_groups
+    assert trial.prepare(around) is around, "an optimizer of the script's own, no schedule"
+    grouped = Grouped(SequentialSampler(given.dataset), 4, drop_last=False)
+    made = trial.prepare(DataLoader(given.dataset, batch_sampler=grouped))
+    assert isinstance(made, TrainingLoader), "shared by the ranks"
     of_accelerate = SimpleNamespace(step_with_optimizer=True, split_batches=False)
     assert trial.schedule(of_accelerate) is of_accelerate  # it counts the steps of one atom
     assert train.dataset is given.dataset
