@@ -7,7 +7,6 @@ change: the model of rank 0 alone would be ranked, or the others would work for 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -39,9 +38,8 @@ class Together:
         Raises:
             RuntimeError: They differ: the ranks train apart.
         """
-        torch = sys.modules.get("torch")
-        if torch is None:
-            return
+        import torch
+
         from gpusched.worker import state
 
         rates = [
@@ -64,15 +62,11 @@ class Together:
         samples = state.sampled(trained, _SAMPLES, 8)
         rows = self._group.gather_bytes(Call.REPORT, samples.numpy().tobytes())
         fix = (
-            "wrap the model (model = trial.wrap(model), or DistributedDataParallel), and call it, model(x), not a "
-            "method of it, as DDP sums the gradients of its own call alone, of parameters that are not frozen when it "
-            "is wrapped; or let trials have one rank: `sizes: [1]` in the recipe"
+            "wrap the model (model = trial.wrap(model); DistributedDataParallel, if no layer is unfrozen later), and "
+            "call it, model(x), not a method of it, as DDP sums the gradients of its own call alone; or let trials "
+            "have one rank: `sizes: [1]` in the recipe"
         )
-        for rank, other in enumerate(rows[1:], 1):
-            if len(other) != len(rows[0]):
-                raise RuntimeError(f"ranks 0 and {rank} track models of different shapes: {fix}")
-            if not other:
-                continue
+        for rank, other in enumerate(rows[1:] if rows[0] else (), 1):
             pair = [
                 torch.frombuffer(bytearray(row), dtype=torch.float64) for row in (rows[0], other)
             ]

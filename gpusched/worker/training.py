@@ -116,11 +116,6 @@ class Training:
         return self.layout.exact or self.is_fixed
 
     @property
-    def is_as_restored(self) -> bool:
-        """Whether this launch continues another, and no tracked optimizer has stepped in it."""
-        return self.step > 0 and bool(self.optimizers) and not self.has_stepped
-
-    @property
     def mid_epoch(self) -> bool:
         """Whether a training loader is in the middle of its epoch."""
         return any(loader.mid_epoch for loader in self.loaders)

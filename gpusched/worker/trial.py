@@ -219,8 +219,9 @@ class Trial(TrialSetup):
                 raise SystemExit(0)
             return
         is_counted = step is None and not training.is_looping
-        is_told_again = (step == 0 and not training.has_stepped) or step == training.step > 0
-        is_told_again |= is_counted and training.is_as_restored
+        is_untrained = is_counted and training.step > 0 and bool(training.optimizers)
+        is_told_again = (step == 0 or is_untrained) and not training.has_stepped
+        is_told_again |= step == training.step > 0
         if is_told_again and not training.has_reported:
             if training.has_stepped:
                 self.remark(f"this launch trained, and reports the last step again: {_COUNTER}")
