@@ -32,6 +32,8 @@ from gpusched.worker.group import script_line
 from gpusched.worker.learning_rate import base_steps
 from gpusched.worker.prepare import batches_of, draw, loader_options, place_batch
 
+_WRONG_LENGTH = "trial.loader: the sampler has {} indices by its len(), and yields another number: correct its __len__"
+
 
 @dataclass(slots=True)
 class Position:
@@ -284,17 +286,12 @@ class TrainingLoader(BaseLoader):
         super().__init__(terms, dataset, batch_size, drop_last=drop_last)
         options = loader_options(dataset, options, self._device)
         self._sampler = options.pop("sampler", None)
-        self.length: int = len(dataset) if self._sampler is None else len(self._sampler)
+        self._counted = dataset if self._sampler is None else self._sampler
+        self.length: int = len(self._counted)
         if self.length == 0:
             raise ValueError("trial.loader: the data set is empty")
         self._shuffle = shuffle
         self._where = Position()
-        self._terms: dict[str, Any] = {
-            "global_batch": self.global_batch,
-            "drop_last": drop_last and self.length >= self.global_batch,  # else none would be left
-        }
-        has = f"trial.loader: the sampler has {self.length} indices by its len()"
-        self._wrong_length = f"{has}, and yields another number: correct its __len__"
         self._loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_sampler=cast(Any, _Lists(self._shares)),
@@ -302,11 +299,18 @@ class TrainingLoader(BaseLoader):
             **options,
         )
 
+    @property
+    def _terms(self) -> dict[str, Any]:
+        is_enough = self.length >= self.global_batch  # else none would be left
+        return {"global_batch": self.global_batch, "drop_last": self.drop_last and is_enough}
+
     def _epoch_batches(self) -> int:
         return count_batches(self.length, 0, **self._terms)
 
     def _read(self, where: Position) -> Iterator[tuple[Any, float, Position, bool]]:
         self._where = where
+        if where.consumed == 0:
+            self.length = len(self._counted)  # a script may add to its data
         stretched = stretches(self.length, where.consumed, layout=self._layout, **self._terms)
         for (begin, end), batch in zip(stretched, batches_of(self._loader), strict=True):
             weight = share(begin, end, self._layout).weight
@@ -327,12 +331,12 @@ class TrainingLoader(BaseLoader):
         ):
             found = list(islice(indices, end - begin))
             if len(found) < end - begin:
-                raise ValueError(self._wrong_length)
+                raise ValueError(_WRONG_LENGTH.format(self.length))
             part = share(begin, end, self._layout)
             mine = found[part.begin - begin : part.stop - begin]
             yield [*chain(*mine)] if isinstance(mine[0], list) else mine  # of a batch sampler
         if not self._terms["drop_last"] and next(indices, None) is not None:
-            raise ValueError(self._wrong_length)
+            raise ValueError(_WRONG_LENGTH.format(self.length))
 
 
 class _Lists:

@@ -120,6 +120,13 @@ def test_two_epochs_resized_anywhere(
     assert visited[: 2 * length] == expected
 
 
+def test_samples_that_a_script_adds_to_its_data_are_visited_from_the_next_epoch_on() -> None:
+    (loader,) = loaders(6, 1)
+    assert len([*loader]) == 2
+    loader.dataset._length = 9
+    assert sorted(n for batch in take([loader]) for n in batch) == list(range(9))
+
+
 def test_data_that_fill_no_global_batch_make_one() -> None:
     """A trial that had grown beyond its data was refused."""
     assert [len(batch) for batch in take(loaders(6, 2, drop_last=True))] == [6]
