@@ -19,6 +19,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gpusched.worker.data import count_batches
+
 WARMUP_EPOCHS = 5.0
 AUTO_POWER = -1.0
 """A power p that stands for: by the kind of the optimizer."""
@@ -159,11 +161,6 @@ _NUMBERS = (
 _PROBES = (1, 10, 100, 1000, 10_000)
 
 
-def base_steps(length: int, batch: int, *, drop_last: bool) -> int:
-    """Return the batches of an epoch on one atom."""
-    return length // batch if drop_last else math.ceil(length / batch)
-
-
 def steps_per_epoch(loader: Any, *, has_shares: bool = False) -> int:
     """Count the steps of one epoch on one atom, for a ``trial.loader`` or a ``DataLoader`` of the script's own.
 
@@ -181,7 +178,7 @@ def steps_per_epoch(loader: Any, *, has_shares: bool = False) -> int:
             batch *= drawn.num_replicas if has_shares else 1
             drawn = getattr(drawn, "dataset", None)
         whole = drawn if hasattr(drawn, "__len__") else loader.dataset
-        length = base_steps(len(whole), batch, drop_last=loader.drop_last)
+        length = count_batches(len(whole), 0, batch, drop_last=loader.drop_last)
     if not length:
         raise TypeError(
             f"trial.steps_per_epoch takes a trial.loader(...) or a DataLoader with a batch_size and a length, not "

@@ -29,7 +29,6 @@ from gpusched.worker.data import (
     stretches,
 )
 from gpusched.worker.group import script_line
-from gpusched.worker.learning_rate import base_steps
 from gpusched.worker.prepare import batches_of, draw, loader_options, place_batch
 
 _WRONG_LENGTH = "trial.loader: the sampler has {} indices by its len(), and yields another number: correct its __len__"
@@ -154,7 +153,8 @@ class BaseLoader(ABC):
     def base_length(self) -> int | None:
         """Batches of a whole epoch on one atom; None: unknown."""
         samples = self._samples()
-        return base_steps(samples, self._base_batch, drop_last=self.drop_last) if samples else None
+        batches = count_batches(samples, 0, self._base_batch, drop_last=self.drop_last)
+        return batches if samples else None
 
     @property
     def epoch(self) -> int:

@@ -21,9 +21,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset, Subset, default_collate
 
-from gpusched.worker.data import Layout, derive_seed
+from gpusched.worker.data import Layout, count_batches, derive_seed
 from gpusched.worker.group import Call, Group
-from gpusched.worker.learning_rate import base_steps
 from gpusched.worker.loader import BaseLoader, Position, ShareTerms
 from gpusched.worker.prepare import PlacedLoader, batches_of, loader_options
 from gpusched.worker.rng import OwnGenerators
@@ -106,7 +105,7 @@ class StreamLoader(BaseLoader):
         self._is_compared = terms.layout.world_size == 1
 
     def _epoch_batches(self) -> int:
-        return base_steps(len(self.dataset), self.global_batch, drop_last=self.drop_last)
+        return count_batches(len(self.dataset), 0, self.global_batch, drop_last=self.drop_last)
 
     def _read(self, where: Position) -> Iterator[tuple[Any, float, Position, bool]]:
         if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
