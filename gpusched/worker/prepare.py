@@ -23,7 +23,7 @@ _KEPT = (
     *("batch_size", "drop_last", "num_workers", "collate_fn", "timeout", "worker_init_fn"),
     *("multiprocessing_context", "prefetch_factor", "persistent_workers", "pin_memory"),
 )
-_OURS = ("batch_sampler", "generator")
+_OURS = ("batch_sampler", "generator", "in_order")
 _DRAWN_AT_ONCE = 1 << 16
 """Indices of a script's sampler that are drawn together: an epoch may have 1e10 of them."""
 
@@ -226,7 +226,7 @@ def loader_options(dataset: Any, options: dict[str, Any], device: torch.device) 
             "trial.loader takes a data set, not a DataLoader: write trial.loader(the_data_set, batch_size=...), or "
             "loader = trial.prepare(loader)"
         )
-    found = [name for name in _OURS if options.get(name) is not None]
+    found = ["batch_sampler"] if options.get("batch_sampler") is not None else []
     sampler = options.get("sampler")
     if any(hasattr(each, "num_replicas") for each in (sampler, getattr(sampler, "sampler", None))):
         found.append("sampler")
@@ -234,6 +234,5 @@ def loader_options(dataset: Any, options: dict[str, Any], device: torch.device) 
         raise TypeError(
             f"trial.loader(..., {found[0]}=...): gpusched shards, shuffles and seeds by itself; leave {found[0]} out"
         )
-    # A batch counts as consumed in the order of the epoch.
-    kept = {key: each for key, each in options.items() if key not in (*_OURS, "in_order")}
+    kept = {key: each for key, each in options.items() if key not in _OURS}
     return {"pin_memory": device.type == "cuda", **kept}
