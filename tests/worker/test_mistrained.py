@@ -506,25 +506,6 @@ def test_a_counter_that_begins_anew_with_each_launch_is_told(bench: Bench, repor
     assert sum("begins at trial.step" in text for text in said) == 1
 
 
-def filling_a_buffer(until: int = 8) -> list[int]:
-    """As DQN: each launch trains from its third episode on. The episodes trained on."""
-    trial = gpusched.init()
-    model, optimizer = linear()
-    buffer, trained = [], []
-    for episode in range(trial.track(model=model, opt=optimizer), until):
-        buffer.append(episode)
-        if len(buffer) > 2:
-            descend(optimizer, model(torch.ones(1, 1)).sum())
-            trained.append(episode)
-        trial.report(accuracy=0)
-    return trained
-
-
-def test_a_loop_that_fills_a_buffer_before_it_trains_is_right(bench: Bench) -> None:
-    """Such a loop is not taken for one that evaluates before it trains."""
-    assert through(bench, filling_a_buffer, [(1, 4), (1, END)])[1] == [[6, 7]]
-
-
 def made_later(how: str, epochs: int = 6) -> list[float]:
     """The rates of the epochs, by a schedule that is made once its optimizer is put back, or set by the loop."""
     trial = gpusched.init()
