@@ -19,7 +19,7 @@ Two cases in which ranks cannot have equal shares:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -137,9 +137,7 @@ class BatchWeight:
 
     def weigh(self, parameters: Iterable[nn.Parameter]) -> None:
         """Have the gradients of these multiplied by the weight of the batch that is being trained on."""
-        for parameter in parameters:
-            if parameter.requires_grad and not self._has_hook(parameter):
-                parameter.register_hook(self._weighted)
+        self._hook(parameters, self._weighted)
 
     def weigh_sharded(self, model: nn.Module) -> None:
         """``weigh`` a model of ``fully_shard``, whose whole parameters there are only while it runs."""
@@ -153,14 +151,14 @@ class BatchWeight:
 
     def watch(self, model: nn.Module) -> None:
         """Note the first gradients of a model that the script has wrapped by itself, as they are; no shards."""
-        for parameter in model.parameters():
-            is_whole = not hasattr(parameter, "device_mesh")
-            if parameter.requires_grad and is_whole and not self._has_hook(parameter):
-                parameter.register_hook(self._note)
+        whole = (each for each in model.parameters() if not hasattr(each, "device_mesh"))
+        self._hook(whole, self._note)
 
-    def _has_hook(self, parameter: nn.Parameter) -> bool:
-        hooks = (parameter._backward_hooks or {}).values()
-        return self._weighted in hooks or self._note in hooks
+    def _hook(self, parameters: Iterable[nn.Parameter], hook: Callable[..., Any]) -> None:
+        for each in parameters:
+            known = (each._backward_hooks or {}).values()
+            if each.requires_grad and hook not in known and self._weighted not in known:
+                each.register_hook(hook)
 
     def _weighted(self, gradient: torch.Tensor) -> torch.Tensor:
         gradient = gradient if (factor := self.value) == 1.0 else gradient * factor
