@@ -42,17 +42,6 @@ class Together:
 
         from gpusched.worker import state
 
-        rates = [
-            float(group.get("lr") or 0.0)
-            for value in self._training.tracked.values()
-            for group in getattr(value, "param_groups", ())
-        ]
-        told = self._group.gather_bytes(Call.REPORT, repr(rates).encode())
-        if len(set(told)) > 1:
-            raise RuntimeError(
-                f"the ranks have other learning rates ({' and '.join(sorted({t.decode() for t in told}))}), and train "
-                f"apart: where a schedule goes by a metric, give it one of all ranks: trial.mean(loss, number)"
-            )
         whole = [
             model
             for model in (*self._training.tracked.values(), *self.models)
@@ -63,8 +52,9 @@ class Together:
         rows = self._group.gather_bytes(Call.REPORT, samples.numpy().tobytes())
         fix = (
             "wrap the model (model = trial.wrap(model); DistributedDataParallel, if no layer is unfrozen later), and "
-            "call it, model(x), not a method of it, as DDP sums the gradients of its own call alone; or let trials "
-            "have one rank: `sizes: [1]` in the recipe"
+            "call it, model(x), not a method of it, as DDP sums the gradients of its own call alone; give a schedule "
+            "by a metric one of all ranks (trial.mean(loss, number)); or let trials have one rank: `sizes: [1]` in the "
+            "recipe"
         )
         for rank, other in enumerate(rows[1:] if rows[0] else (), 1):
             pair = [

@@ -198,7 +198,7 @@ def by_a_metric(how: str) -> None:
 @pytest.mark.parametrize("how", ["each its own", "one for all"])
 def test_ranks_whose_rates_go_by_metrics_of_their_own_are_refused(bench: Bench, how: str) -> None:
     for rank in run_ranks(by_a_metric, 2, bench, arguments=(how,)):
-        assert ("the ranks have other learning rates" in rank.error) == (how == "each its own")
+        assert ("schedule by a metric one of all ranks" in rank.error) == (how == "each its own")
 
 
 def stepping(where: str, epochs: int = 6) -> list[float]:
