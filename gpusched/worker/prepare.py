@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 
 from gpusched.worker.data import BatchWeight, derive_seed
@@ -235,4 +235,5 @@ def loader_options(dataset: Any, options: dict[str, Any], device: torch.device) 
             f"trial.loader(..., {found[0]}=...): gpusched shards, shuffles and seeds by itself; leave {found[0]} out"
         )
     kept = {key: each for key, each in options.items() if key not in _OURS}
-    return {"pin_memory": device.type == "cuda", **kept}
+    is_there = isinstance(dataset, TensorDataset) and dataset.tensors[0].device.type != "cpu"
+    return {"pin_memory": device.type == "cuda" and not is_there, **kept}

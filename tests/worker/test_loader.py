@@ -19,7 +19,7 @@ from torch.utils.data import (
 
 from gpusched.worker.data import BatchWeight, Layout
 from gpusched.worker.loader import ShareTerms, TrainingLoader
-from gpusched.worker.prepare import arguments_of, place_batch
+from gpusched.worker.prepare import arguments_of, loader_options, place_batch
 from gpusched.worker.stream import evaluation_loader
 
 CPU = torch.device("cpu")
@@ -206,12 +206,18 @@ def test_steps_on_the_first_batches_of_many_iterations_are_training() -> None:
     assert (loader.epoch, loader.passes) == (5, pytest.approx(1.0))
 
 
-def test_foreign_samplers_and_loaders_are_refused() -> None:
+def test_foreign_samplers_and_loaders_are_refused_and_other_options_fitted() -> None:
     with pytest.raises(TypeError, match="takes a data set, not a DataLoader"):
         loaders_of(DataLoader(Numbers(3)))
     with pytest.raises(TypeError, match="leave batch_sampler out"):
         loaders_of(Numbers(3), batch_sampler=object())
     assert len(loaders_of(Numbers(3), generator=torch.Generator())) == 2, "it has its own"
+    for device, is_pinned in (
+        ("cpu", True),
+        ("meta", False),
+    ):  # what is on the GPU already cannot be
+        data = TensorDataset(torch.ones(3, device=device))
+        assert loader_options(data, {}, torch.device("cuda"))["pin_memory"] == is_pinned
     with pytest.raises(ValueError, match="empty"):
         loaders_of(Numbers(0))
 
