@@ -37,7 +37,7 @@ class TrialSetup:
         self._group = group
         self._training = Training(context)
         self._backing = Backing(context, group, self._training)
-        self._usage = Usage(context, group, self._training, self._backing.remark)
+        self._usage = Usage(context, group, self._training, self._backing)
         self._device: torch.device | None = None
 
     @property

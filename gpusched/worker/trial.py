@@ -227,9 +227,7 @@ class Trial(TrialSetup):
                 self.remark(f"this launch trained, and reports the last step again: {_COUNTER}")
             return  # a loop that evaluates before it trains begins with the last step of the launch before
         step = self._next_step(step)
-        self._usage.at_report(
-            metrics, writes_files=self._backing.writes_files, is_counted=is_counted
-        )
+        self._usage.at_report(metrics, is_counted=is_counted)
         if self._onlooker is not None:
             self._onlooker.reported(step, metrics)
         self._backing.report(step, self._step_began_s, metrics)

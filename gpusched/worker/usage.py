@@ -8,10 +8,11 @@ function that is called; ``endings.py`` adds the script's line to an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gpusched.text import show_bytes
+from gpusched.worker.backing import Backing
 from gpusched.worker.context import Context
 from gpusched.worker.group import Group
 from gpusched.worker.learning_rate import Schedule, bare_optimizer, owned
@@ -35,11 +36,11 @@ class Usage:
     """
 
     def __init__(
-        self, context: Context, group: Group, training: Training, remark: Callable[[str, str], None]
+        self, context: Context, group: Group, training: Training, backing: Backing
     ) -> None:
-        """Check the script of one rank; ``remark`` tells the search once of the same matter."""
+        """Check the script of one rank; ``backing`` tells the search once of the same matter."""
         self._context, self._group, self._training = context, group, training
-        self._remark = remark
+        self._backing = backing
         self._is_scheduled = context.paths is not None
         #: ``trial.track`` was called, perhaps with nothing to save.
         self.tracks = False
@@ -49,9 +50,7 @@ class Usage:
         #: Comparison of this rank with the others.
         self.together = Together(group, training)
 
-    def at_report(
-        self, metrics: Mapping[str, Any], *, writes_files: bool, is_counted: bool
-    ) -> None:
+    def at_report(self, metrics: Mapping[str, Any], *, is_counted: bool) -> None:
         """Check what was set up, at the first report, and how the script has trained since the last one. All ranks.
 
         ``is_counted``: the script has not said which step this is, and its loop is not ``trial.steps()``.
@@ -59,7 +58,7 @@ class Usage:
         Raises:
             RuntimeError: The script would train a wrong model.
         """
-        training = self._training
+        training, writes_files = self._training, self._backing.writes_files
         training.watch_optimizers()
         self._reports += 1
         looks_again = self._reports & (self._reports - 1) == 0  # at 1, 2, 4, 8, ..
@@ -89,7 +88,7 @@ class Usage:
         if is_error:
             raise RuntimeError(wrong)
         if self._context.settings.is_resized or about not in ("rate", "schedule", "evaluation"):
-            self._remark(wrong, about)
+            self._backing.remark(wrong, about)
 
     def _tell_of_set_up(self) -> None:
         """Tell what the first report shows: hyperparameters not read, rates not scaled, a length in a loss."""
