@@ -5,7 +5,9 @@ Options of its loaders are taken over, and indices of its samplers drawn alike o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from inspect import ismethod
 from itertools import islice
 from typing import Any, cast
 
@@ -62,19 +64,24 @@ class OpenDDP(DistributedDataParallel):
         del self.dim  # DDP scatters nothing by it, and models call their width so
         self._ddp_weight, self._ddp_parameters = weight, list(module.parameters())
         self._note_trained()
+        self._ddp_is_called = False  # to train, by ``forward``
         self._is_made = True
 
     def _note_trained(self) -> None:
         self._ddp_trained = [each.requires_grad for each in self._ddp_parameters]
         self._ddp_weight.weigh(self._ddp_parameters)
 
+    def _follow(self) -> bool:
+        """Tell whether training calls; begin anew, as after unpickling, where other parameters are trained by now."""
+        trained = [each.requires_grad for each in self._ddp_parameters]
+        if trained != self._ddp_trained and any(trained):
+            self.__setstate__(self.__getstate__())
+            self._note_trained()
+        return torch.is_grad_enabled() and self.require_backward_grad_sync
+
     def _pre_forward(self, *inputs: Any, **named: Any) -> Any:
-        """Begin anew, as after unpickling, where other parameters are trained than DDP knows of."""
         if not torch.compiler.is_compiling():
-            trained = [each.requires_grad for each in self._ddp_parameters]
-            if trained != self._ddp_trained and any(trained):
-                self.__setstate__(self.__getstate__())
-                self._note_trained()
+            self._ddp_is_called |= self._follow()
         return super()._pre_forward(*inputs, **named)
 
     def named_modules(self, *arguments: Any, **options: Any) -> Iterator[tuple[str, Any]]:
@@ -95,7 +102,22 @@ class OpenDDP(DistributedDataParallel):
         except AttributeError:
             if name == "module":
                 raise
-            return getattr(self.module, name)
+            found = getattr(self.module, name)
+            return self._summed(found) if ismethod(found) else found
+
+    def _summed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Have DDP sum the gradients of what a method returns, ``model.loss(batch)``, as of what ``forward`` does."""
+
+        @wraps(method)
+        def call(*inputs: Any, **named: Any) -> Any:
+            result = method(*inputs, **named)
+            if self._follow() and not (self.find_unused_parameters or self.static_graph):
+                if not self._ddp_is_called:  # as forward does
+                    self.reducer._rebuild_buckets()
+                self.reducer.prepare_for_backward([])
+            return result
+
+        return call
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set the model's own attributes on the model, whose ``forward`` reads them; what DDP has set stays DDP's."""

@@ -51,10 +51,10 @@ class Together:
         samples = state.sampled(trained, _SAMPLES, 8)
         rows = self._group.gather_bytes(Call.REPORT, samples.numpy().tobytes())
         fix = (
-            "wrap the model (model = trial.wrap(model); DistributedDataParallel, if no layer is unfrozen later), and "
-            "call it, model(x), not a method of it, as DDP sums the gradients of its own call alone; give a schedule "
-            "by a metric one of all ranks (trial.mean(loss, number)); or let trials have one rank: `sizes: [1]` in the "
-            "recipe"
+            "wrap the model, model = trial.wrap(model), and call it or its methods, not its parts (torch's "
+            "DistributedDataParallel sums the gradients of its own call alone, and of layers that are not frozen when "
+            "it is made); give a schedule by a metric one of all ranks (trial.mean(loss, number)); or let trials have "
+            "one rank: `sizes: [1]` in the recipe"
         )
         for rank, other in enumerate(rows[1:] if rows[0] else (), 1):
             pair = [
