@@ -211,8 +211,7 @@ class Saver:
     def finish(self) -> None:
         """Commit what is held or on its way to the disk; from any thread of rank 0."""
         with self._lock:
-            if (writing := self._writing) is not None:
-                writing.join()
+            self.wait()
             draft, self._held = self._held, None
             if draft is not None:
                 self._commit(draft)
@@ -227,6 +226,11 @@ class Saver:
     def is_writing(self) -> bool:
         """Whether the save that was begun last is still on its way to the disk. Asked of rank 0."""
         return self._lock.locked() or (self._writing is not None and self._writing.is_alive())
+
+    def wait(self) -> None:
+        """Wait until what was begun last is written, or could not be."""
+        if (writing := self._writing) is not None:
+            writing.join()
 
     def settle(self) -> bool:
         """Wait for the save that was begun last; whether it is committed, on all ranks. All ranks call it."""
