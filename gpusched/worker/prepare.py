@@ -63,20 +63,19 @@ class OpenDDP(DistributedDataParallel):
         super().__init__(module, **options)
         del self.dim  # DDP scatters nothing by it, and models call their width so
         self._ddp_weight, self._ddp_parameters = weight, list(module.parameters())
-        self._note_trained()
+        self._ddp_trained: list[bool] = []
         self._ddp_is_called = False  # to train, by ``forward``
+        self._follow()
         self._is_made = True
-
-    def _note_trained(self) -> None:
-        self._ddp_trained = [each.requires_grad for each in self._ddp_parameters]
-        self._ddp_weight.weigh(self._ddp_parameters)
 
     def _follow(self) -> bool:
         """Tell whether training calls; begin anew, as after unpickling, where other parameters are trained by now."""
         trained = [each.requires_grad for each in self._ddp_parameters]
         if trained != self._ddp_trained and any(trained):
-            self.__setstate__(self.__getstate__())
-            self._note_trained()
+            if self._ddp_trained:
+                self.__setstate__(self.__getstate__())
+            self._ddp_trained = trained
+            self._ddp_weight.weigh(self._ddp_parameters)
         return torch.is_grad_enabled() and self.require_backward_grad_sync
 
     def _pre_forward(self, *inputs: Any, **named: Any) -> Any:
