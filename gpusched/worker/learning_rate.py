@@ -90,6 +90,11 @@ def owned(optimizer: Any) -> list[Any]:
     return [each for group in getattr(optimizer, "param_groups", ()) for each in group["params"]]
 
 
+def parameters_of(value: Any) -> list[Any]:
+    """Return the parameters of a model, which may be frozen and unfrozen; none for other objects."""
+    return list(value.parameters()) if hasattr(value, "named_parameters") else []
+
+
 class RateScaler:
     """Scales the rates of one optimizer, which holds its scaler by its hooks; the ramp survives checkpoints."""
 

@@ -29,6 +29,7 @@ from gpusched.worker.learning_rate import (
     counts_atoms,
     numbers_of,
     owned,
+    parameters_of,
     refuse_other_numbers,
 )
 
@@ -349,8 +350,3 @@ class Training:
         if self._loaded is None:
             self._loaded = self._checkpoint.load("state.pt")
         return self._loaded.get(part)
-
-
-def parameters_of(value: Any) -> list[Any]:
-    """Return the parameters of a model, which may be frozen and unfrozen; none for other objects."""
-    return list(value.parameters()) if hasattr(value, "named_parameters") else []

@@ -15,7 +15,7 @@ from gpusched.text import show_bytes
 from gpusched.worker.backing import Backing
 from gpusched.worker.context import Context
 from gpusched.worker.group import Group
-from gpusched.worker.learning_rate import Schedule, bare_optimizer, owned
+from gpusched.worker.learning_rate import Schedule, bare_optimizer, owned, parameters_of
 from gpusched.worker.together import Together
 from gpusched.worker.training import Training
 
@@ -124,7 +124,7 @@ class Usage:
         """Find a model of which a small part is trained, adapters say, and all of which every checkpoint holds."""
         for name, value in self._training.tracked.items():
             sizes = {True: 0, False: 0}
-            for each in value.parameters() if hasattr(value, "named_parameters") else ():
+            for each in parameters_of(value):
                 sizes[each.requires_grad] += each.numel() * each.element_size()
             if self._is_scheduled and sizes[False] > max(MUCH_BYTES, sizes[True]):
                 self._tell(
@@ -237,8 +237,7 @@ class Usage:
         known = [each for each in values if not hasattr(each, "param_groups")]
         known += [each.scheduler for each in training.schedules]
         moved_by = {id(bare_optimizer(getattr(each, "optimizer", None))) for each in known}
-        models = [value for value in values if hasattr(value, "named_parameters")]
-        parameters = {id(each) for model in models for each in model.parameters()}
+        parameters = {id(each) for value in values for each in parameters_of(value)}
         for optimizer in list(training.at_work):
             name = type(optimizer).__name__
             moved = [id(each) in parameters for each in owned(optimizer)]
