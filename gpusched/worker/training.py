@@ -42,8 +42,8 @@ class Training:
     def __init__(self, context: Context) -> None:
         #: Steps reported, iterations of ``trial.steps()`` finished.
         self.step = self.iteration = 0
-        #: Whether the script is inside that loop, and whether it has reported in this launch.
-        self.is_looping = self.has_reported = False
+        #: Whether the script is inside that loop; has reported in this launch, and a report that was passed over.
+        self.is_looping = self.has_reported = self.has_passed_over = False
         #: Steps reported before this iteration; the last iteration that reported.
         self.step_before, self._reported_in = 0, -1
         #: Steps of the script's own loop, where it says so and the recipe says nothing.
@@ -60,8 +60,7 @@ class Training:
         #: Lengths of data sets of which ``trial.eval_loader`` gives each rank a share.
         self.shared_lengths: set[int] = set()
         self.clock = Clock(self.loaders)
-        #: Schedules by step, in the order in which they were made, while the script has them: a loop over folds makes
-        #: new ones, with a model each, that must not stay.
+        #: Schedules by step, in order, while the script has them: each fold makes new ones, with a model that must go.
         self.schedules = weakref.WeakKeyDictionary[Any, None]()
         #: The script keeps its global batch whatever the number of atoms (``trial.local_batch``).
         self.is_fixed = False
@@ -173,9 +172,8 @@ class Training:
                 refuse_other_numbers(value.scheduler, numbers[name], atoms, self.global_batches)
             if saved is not None and name in saved:
                 state.load_object(name, value, saved[name], self.step, self.tracked.values())
-                for parameter, flag in zip(
-                    parameters_of(value), self._saved("trained")[name], strict=False
-                ):
+                flags = self._saved("trained")[name]
+                for parameter, flag in zip(parameters_of(value), flags, strict=False):
                     parameter.requires_grad_(flag)
             elif saved is not None:
                 known = ", ".join(saved) or "nothing"

@@ -219,12 +219,13 @@ class Trial(TrialSetup):
                 raise SystemExit(0)
             return
         is_counted = step is None and not training.is_looping
-        is_untrained = is_counted and training.step > 0 and bool(training.optimizers)
-        is_told_again = (step == 0 or is_untrained) and not training.has_stepped
-        is_told_again |= step == training.step > 0
-        if is_told_again and not training.has_reported:
+        is_first = is_counted and training.step > 0 and not training.has_passed_over
+        is_untrained = step == 0 or (is_first and bool(training.optimizers))
+        is_again = step == training.step > 0 or (is_untrained and not training.has_stepped)
+        if is_again and not training.has_reported:
             if training.has_stepped:
                 self.remark(f"this launch trained, and reports the last step again: {_COUNTER}")
+            training.has_passed_over = True
             return  # a loop that evaluates before it trains begins with the last step of the launch before
         step = self._next_step(step)
         self._usage.at_report(metrics, is_counted=is_counted)

@@ -506,6 +506,24 @@ def test_a_counter_that_begins_anew_with_each_launch_is_told(bench: Bench, repor
     assert sum("begins at trial.step" in text for text in said) == 1
 
 
+def filling_a_buffer(until: int = 8) -> list[int]:
+    """As DQN: each launch trains from its third episode on. The steps after the episodes."""
+    trial = gpusched.init()
+    model, optimizer = linear()
+    steps = []
+    for episode in range(trial.track(model=model, opt=optimizer), until):
+        if episode % 4 >= 2:
+            descend(optimizer, model(torch.ones(1, 1)).sum())
+        trial.report(accuracy=0)
+        steps.append(trial.step)
+    return steps
+
+
+def test_one_report_alone_is_passed_over_where_a_loop_does_not_train_yet(bench: Bench) -> None:
+    """Else a loop that fills a buffer first, or trains no more, is silent until it is taken for hung."""
+    assert through(bench, filling_a_buffer, [(1, 4), (1, END)])[1] == [[4, 5, 6, 7]]
+
+
 def made_later(how: str, epochs: int = 6) -> list[float]:
     """The rates of the epochs, by a schedule that is made once its optimizer is put back, or set by the loop."""
     trial = gpusched.init()
