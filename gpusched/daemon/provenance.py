@@ -123,19 +123,21 @@ class Edits:
 def _imported(script: Path) -> list[Path]:
     """List the user's own modules that a script names in lines with ``import``, beside it or on Python's path.
 
-    Of a package, such as one that is installed as editable, these are the files of two levels.
+    Of a package, such as one that is installed as editable, these are the files of two levels; of a folder without
+    ``__init__.py``, which may hold data as well, of one.
     """
     text, files = "", set[Path]()
     with suppress(OSError):
         text = script.read_text(errors="replace")
     for name in set(re.findall(r"\w+", " ".join(re.findall(r".*import.*", text)))) - {"gpusched"}:
-        with suppress(Exception):  # no such module; and a finder may be anybody's code
+        found = None
+        with suppress(Exception):  # a finder may be anybody's code
             found = PathFinder.find_spec(name, [str(script.parent)]) or find_spec(name)
-            assert found is not None
-            if (folders := found.submodule_search_locations) is None:
-                files.add(Path(str(found.origin)))
-            for folder in map(Path, folders or ()):
-                files |= {*folder.glob("*.py"), *folder.glob("*/*.py")}
+        for folder in map(Path, (found and found.submodule_search_locations) or ()):
+            files |= {*folder.glob("*.py")}
+            files |= {*(folder.glob("*/*.py") if found and found.has_location else ())}
+        if found and found.has_location:
+            files.add(Path(str(found.origin)))
     return sorted(file for file in files if not _INSTALLED.search(str(file)))
 
 
