@@ -105,16 +105,15 @@ class OpenDDP(DistributedDataParallel):
             return self._summed(found) if ismethod(found) else found
 
     def _summed(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Have DDP sum the gradients of what a method returns, ``model.loss(batch)``, as of what ``forward`` does."""
+        """Have DDP sum the gradients of what a method computes, ``model.loss(batch)``, as of what ``forward`` does."""
 
         @wraps(method)
         def call(*inputs: Any, **named: Any) -> Any:
-            result = method(*inputs, **named)
             if self._follow() and not (self.find_unused_parameters or self.static_graph):
                 if not self._ddp_is_called:  # as forward does
                     self.reducer._rebuild_buckets()
                 self.reducer.prepare_for_backward([])
-            return result
+            return method(*inputs, **named)
 
         return call
 
