@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
 from torch.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 
 from gpusched.worker.data import BatchWeight, derive_seed
@@ -109,7 +109,8 @@ class OpenDDP(DistributedDataParallel):
 
         @wraps(method)
         def call(*inputs: Any, **named: Any) -> Any:
-            if self._follow() and not (self.find_unused_parameters or self.static_graph):
+            is_apart = self.find_unused_parameters or self.static_graph or get_worker_info()
+            if not is_apart and self._follow():
                 if not self._ddp_is_called:  # as forward does
                     self.reducer._rebuild_buckets()
                 self.reducer.prepare_for_backward([])
