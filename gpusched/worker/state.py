@@ -290,7 +290,7 @@ def _saved_whole(value: Any, models: Iterable[Any]) -> Any:
     options = dcp.StateDictOptions(full_state_dict=True, cpu_offload=True)
     if isinstance(value, Optimizer):
         return dcp.get_optimizer_state_dict(_owner(value, models), value, options=options)
-    return dcp.get_model_state_dict(_uncompiled(value), options=options)
+    return dcp.get_model_state_dict(_bare(value), options=options)
 
 
 def _load_whole(value: Any, state: Any, models: Iterable[Any]) -> None:
@@ -304,12 +304,13 @@ def _load_whole(value: Any, state: Any, models: Iterable[Any]) -> None:
             state = _by_name(state, value, model)
         dcp.set_optimizer_state_dict(model, value, state, options=options)
     else:
-        dcp.set_model_state_dict(_uncompiled(value), state, options=options)
+        dcp.set_model_state_dict(_bare(value), state, options=options)
 
 
-def _uncompiled(model: nn.Module) -> Any:
-    """Return a model without ``torch.compile`` around it, which would be in the names of its parameters."""
-    return getattr(model, "_orig_mod", model)
+def _bare(model: nn.Module) -> Any:
+    """Return a model without ``torch.compile`` and DDP around it, which would be in the names of its parameters."""
+    model = getattr(model, "_orig_mod", model)
+    return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def _owner(optimizer: Optimizer, models: Iterable[Any]) -> Any:
@@ -321,7 +322,7 @@ def _owner(optimizer: Optimizer, models: Iterable[Any]) -> Any:
     wanted = set(map(id, owned(optimizer)))
     for model in models:
         if isinstance(model, nn.Module) and wanted <= {id(p) for p in model.parameters()}:
-            return _uncompiled(model)
+            return _bare(model)
     raise RuntimeError(
         "trial.track: the optimizer of a sharded model needs the model beside it: "
         "trial.track(model=model, opt=opt), in one call"

@@ -86,6 +86,7 @@ def test_an_edit_is_told_once_by_each_daemon(
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("width = 1\n")
         os.utime(file, ns=(1, 1))
+    (tmp_path / "src/own/__init__.py").touch()
     script.with_name("another.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path / "src")
     content = "import model, torch\nfrom nets.layers import (\n  Net)\nimport own.deep\n"

@@ -44,7 +44,7 @@ def test_lines_of_the_contract_numbered_over_incarnations(path: Path) -> None:
         del record["crc"]
     assert records == [
         {"kind": "report", "i": 1, "n": 1, "k": 1, "s": 0.5, "m": {"accuracy": 0.1, "loss": "nan"}},
-        {"kind": "report", "i": 1, "n": 2, "k": 2, "m": {"accuracy": 0.2}},
+        {"kind": "report", "i": 1, "n": 2, "k": 2, "s": 0.0, "m": {"accuracy": 0.2}},
         {"kind": "report", "i": 2, "n": 3, "k": 3, "s": 0.25},
     ]
     assert path.stat().st_mode & 0o777 == 0o600

@@ -91,7 +91,7 @@ def test_defaults_are_not_written() -> None:
     report = reported(at=1.0, trial=3, incarnation=1, seq=9, step=9, metric=0.5)
     assert json.loads(rows.event_body(report)) == {
         "trial": 3,
-        "report": {"kind": "report", "i": 1, "n": 9, "k": 9},
+        "report": {"kind": "report", "i": 1, "n": 9, "k": 9, "s": 0.0},
         "metric": 0.5,
     }
 

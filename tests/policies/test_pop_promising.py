@@ -64,5 +64,5 @@ def test_what_lies_beyond_the_bounds_counts_as_the_bound() -> None:
 def test_a_curve_has_the_latest_value_of_each_report_that_was_finite() -> None:
     nan = math.nan
     reports = [(10, nan), (20, 0.2), (30, 0.3), (20, 0.25), (30, 0.35), (40, nan), (60, 0.6)]
-    trial = TrialRecord(0, {}, curve=reports)
+    trial = TrialRecord(0, {}, curve=reports, furthest_step=60)
     assert curve_of(trial, Scale(0.0, 1.0, 1.0)) == ((0.25, 0.35, 0.6), 20.0)

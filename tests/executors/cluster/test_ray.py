@@ -52,9 +52,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_an_interpreter_without_ray_is_named_in_one_sentence(played: Path, tmp_path: Path) -> None:
     played.write_text("raise ImportError('no ray')")
-    with pytest.raises(
-        DeviceError, match=r"cannot import Ray .*pip install 'gpusched\[ray\]'"
-    ) as no:
+    with pytest.raises(DeviceError, match=r"cannot import Ray .*pip install ray, of the") as no:
         RayBootstrap("auto", tmp_path)
     assert "\n" not in str(no.value)
 
