@@ -37,7 +37,7 @@ def train(*shards: bool) -> list[float]:
         trial.report(accuracy=0.0)
         schedule.step()
     whole = StateDictOptions(full_state_dict=True, cpu_offload=False)
-    state = get_model_state_dict(model, options=whole)
+    state = get_model_state_dict(getattr(model, "module", model), options=whole)
     return torch.cat([entry.flatten() for entry in state.values()]).tolist()
 
 
