@@ -24,7 +24,6 @@ from tests.worker.fakes import (
     at_step,
     daemon,
     if_it_leaves,
-    remarks,
     run_ranks,
     through,
     values,
@@ -315,7 +314,9 @@ TOLD = {"within": ["epochs shorter: limit_train_batches"], "twice": ["one fit"],
 @pytest.mark.parametrize("kind", TOLD)
 def test_what_of_lightning_a_search_does_not_follow_is_told(bench: Bench, kind: str) -> None:
     bench.prepare(metric="val_loss")
-    told = remarks(bench, with_lightning_otherwise, kind)
+    with daemon(bench) as heard:
+        run_ranks(with_lightning_otherwise, 1, bench, 1, (kind,))
+    told = [remark.text for remark in heard.of_kind(Remark)]
     assert all(words in text for words, text in zip(TOLD[kind], told, strict=True)), told
 
 
