@@ -13,7 +13,14 @@ from torch.optim import lr_scheduler as schedulers
 from torch.utils.data import IterableDataset
 
 import gpusched
-from gpusched.worker.learning_rate import AUTO_POWER, Clock, Ramp, RateScaler, power_for
+from gpusched.worker.learning_rate import (
+    AUTO_POWER,
+    Clock,
+    Ramp,
+    RateScaler,
+    bare_optimizer,
+    power_for,
+)
 from tests.worker.fakes import Bench, at_step, daemon, run_ranks, values
 from tests.worker.models import descend
 
@@ -39,7 +46,7 @@ class Rig:
         self.batches = 0
         self.clock = Clock([self])
         self.scaler = RateScaler(target, self.clock, warmup_epochs)
-        self.scaler.attach(self.optimizer)
+        self.scaler.attach(bare_optimizer(self.optimizer))
         self.used: list[list[float]] = []
         self.optimizer.register_step_pre_hook(self._note)
 
