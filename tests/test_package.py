@@ -27,6 +27,15 @@ assert Trial.__module__ == "gpusched.worker.trial"
 print(sorted({"torch", "numpy", "yaml"} & set(sys.modules)))
 """
 
+ON_A_MAC = """
+import os, select, signal, time
+del os.O_PATH, os.pipe2, select.epoll, signal.SIGRTMIN, time.CLOCK_BOOTTIME
+import gpusched
+trial = gpusched.init({"lr": 0.1})
+for step in trial.steps(3):
+    trial.report(score=trial.hparams.lr)
+"""
+
 
 def test_a_script_can_annotate_its_trial_without_torch() -> None:
     assert run_python("-c", ANNOTATED).stdout == "[]\n"
@@ -48,6 +57,11 @@ def test_another_system_is_told_what_is_needed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(InputError, match=r"needs Linux 5\.3 or newer; this system is darwin"):
         main(["run", "recipe.yaml", "--debug"])
+
+
+def test_a_script_runs_alone_on_a_mac() -> None:
+    """Its first line of gpusched's failed: the module signal has no attribute SIGRTMIN."""
+    subprocess.run([sys.executable, "-c", ON_A_MAC], check=True)
 
 
 # ---------------------------------------------------------------- no pickle

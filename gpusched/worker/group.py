@@ -21,7 +21,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpusched.processes import stacks
 from gpusched.worker.context import require_cuda
 from gpusched.worker.endings import PACKAGE
 
@@ -197,6 +196,8 @@ class Group:
     def _stuck_elsewhere(self, line: int) -> str:
         """Word where the other ranks wait, if all wait in another line of the script; they are asked by a signal."""
         try:
+            from gpusched.processes import stacks  # Linux alone has that signal
+
             pids = {rank: int(self._names.get(f"pid/{rank}")) for rank in range(1, self.world_size)}
             places = stacks.places(pids, stacks.file_of)
         except Exception:  # a plain run, or a rank that has gone
