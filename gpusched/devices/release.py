@@ -37,7 +37,7 @@ IDLE_LIMIT_BYTES = 1024 * MIB
 """More than this on a GPU without processes is not an idle driver's: a process is there that NVML does not name."""
 UNSEEN_LIMIT_BYTES = 128 * MIB
 """The same where others' processes cannot be seen, or a trial of ours may have been there: less than a bare context."""
-SCREEN_MAX_BYTES = 1024 * MIB
+SCREEN_MAX_BYTES = 2048 * MIB
 """Somebody's process that draws, and holds no more, belongs to the screen, also if it computes (browsers do)."""
 MPS_SERVER = "nvidia-cuda-mps-server"
 """Process through which trials compute where MPS is on; stays on each GPU, with about 30 MiB."""
