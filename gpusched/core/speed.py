@@ -30,15 +30,15 @@ SLOWER = 1.1
 
 
 def table(points: Mapping[int, float]) -> Scaling:
-    """Return s(a) through the points, straight between them, level beyond the last; s(1) = 1 unless given."""
-    known = sorted({1: 1.0, **points}.items())
+    """Return s(a) through the points and s(1) = 1, straight between them, level beyond the last."""
+    known = sorted({**points, 1: 1.0}.items())
 
     def scaling(atoms: int) -> float:
         place = bisect.bisect_left(known, (atoms, -math.inf))
         if place == len(known):
             return known[-1][1]
         right_atoms, right = known[place]
-        if right_atoms == atoms or place == 0:
+        if right_atoms == atoms:
             return right
         left_atoms, left = known[place - 1]
         return left + (right - left) * (atoms - left_atoms) / (right_atoms - left_atoms)

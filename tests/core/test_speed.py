@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.core.speed import RunningMedian, Speed, table
+from gpusched.core.speed import RunningMedian, Speed
 
 finite = st.floats(0, 1e6, allow_nan=False)
 
@@ -40,12 +40,6 @@ def test_a_table_is_straight_between_its_points_and_level_beyond() -> None:
     assert [speed.s(atoms) for atoms in (1, 2, 3, 4, 6, 8, 16)] == pytest.approx(
         [1.0, 1.8, 2.4, 3.0, 4.2, 5.4, 5.4]
     )
-
-
-def test_a_table_may_say_what_one_atom_does() -> None:
-    scaling = table({1: 0.9, 4: 3.6})
-    assert scaling(1) == 0.9
-    assert scaling(2) == pytest.approx(1.8)
 
 
 def amdahl(fraction: float, atoms: int) -> float:
