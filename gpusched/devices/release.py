@@ -120,10 +120,13 @@ def judge(
     was_seen: bool = True,
     is_beside_trial: bool = False,
     is_beside_release: bool = False,
+    is_late: bool = False,
 ) -> Verdict:
     """Judge one reading by (b) and (c).
 
     ``was_seen``: ``idle_bytes`` was read when nobody was there; else it is the most that an idle driver takes.
+    ``is_late``: for longer than any driver takes to clean up, so that up to ``IDLE_LIMIT_BYTES`` beside a screen, where
+    every process is named, are those of windows that were opened.
 
     For shares of a GPU: ``is_beside_trial``: another trial of ours has a share. No process of the trial in question is
     left, so those of ours that live are the other's, as is the memory that NVML says they have.
@@ -145,7 +148,8 @@ def judge(
         return Verdict(True)
     excess = seen.own_bytes - idle_bytes - sum(other.memory_bytes or 0 for other in others)
     has_screen = any(one.draws for one in machines)
-    if excess > (SCREEN_TOLERANCE_BYTES if has_screen and was_seen else TOLERANCE_BYTES):
+    windows_bytes = IDLE_LIMIT_BYTES if is_late and not unseen else SCREEN_TOLERANCE_BYTES
+    if excess > (windows_bytes if has_screen and was_seen else TOLERANCE_BYTES):
         more = f"{show_bytes(excess + idle_bytes)} of memory in use"
         if was_seen:
             more = f"{show_bytes(excess)} more memory in use than when nobody was on it"

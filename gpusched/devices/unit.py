@@ -30,6 +30,8 @@ SILENCE_MAX_S = 5.0
 CLEAN_FOR_S, STRANGER_AWAY_S = 3.0, 30.0
 """A reason must have been gone for so long; a stranger's process: jobs often come in rows, and the next one imports and
 reads for a while before it is on the GPU."""
+WINDOWS_S = 600.0
+"""After so long the memory that a GPU with a screen has in use, and that no process is named for, is its windows'."""
 NEVER = -math.inf
 
 
@@ -123,7 +125,7 @@ class Unit:
     def gpu(self) -> Gpu:
         return self.board.gpu
 
-    def verdict(self, since: float = NEVER) -> Verdict:
+    def verdict(self, since: float = NEVER, *, is_late: bool = False) -> Verdict:
         """Judge the newest reading, if it was begun after ``since``."""
         board, seen = self.board, self.board.seen
         if board.gone:
@@ -137,6 +139,7 @@ class Unit:
             is_beside_trial=any(unit.doing is Doing.HELD for unit in self.neighbours),
             is_beside_release=self.doing is Doing.FREE
             and any(unit.doing is Doing.DRAINING and not unit.out for unit in self.neighbours),
+            is_late=is_late and not self.neighbours,
         )
 
     @property
@@ -252,7 +255,8 @@ class Unit:
         out, seen = self.out, self.board.seen
         if out is None or out.leased or self.doing is Doing.HELD or self._now() < out.rests_until:
             return False
-        is_clean = self.verdict(max(out.since, self.changed_at)).is_free
+        is_late = self._now() - max(out.since, self.board.stranger_at) > WINDOWS_S
+        is_clean = self.verdict(max(out.since, self.changed_at), is_late=is_late).is_free
         if seen is None or not is_clean or self.board.illness():
             self._clean_since = None
             return False
@@ -264,6 +268,8 @@ class Unit:
         """Make a device that can recover FREE again."""
         self.out = None
         self._be_free()
+        if self.board.seen is not None and not self.verdict().is_free:
+            self.board.idle_bytes = self.board.seen.own_bytes
         self.learn()
 
     # ---------------------------------------------------------------- for others

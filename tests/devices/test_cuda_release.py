@@ -71,6 +71,33 @@ def test_a_gpu_with_a_screen_is_used_again_by_a_search_that_is_resumed(
     assert [fault.device for fault in devices.faults()] == ([] if is_free else [name])
 
 
+@pytest.mark.parametrize(
+    ("has_screen", "more", "is_used_again"),
+    [(True, 300 * MIB, True), (True, 2 * GIB, False), (False, 300 * MIB, False)],
+)
+def test_windows_that_are_opened_beside_a_trial_keep_its_gpu_for_ten_minutes(
+    make_box: MakeBox, has_screen: bool, more: int, is_used_again: bool
+) -> None:
+    """The only GPU of a workstation waited all night for a browser to be closed."""
+    box = make_box(gpu(0))
+    if has_screen:
+        box.driver.start(box.gpus[0], 12, 90 * MIB, command="Xorg", ours=False).graphics = True
+    devices, (name,) = begin(box)
+    run_trial(box, devices, name, 11)
+    box.gpus[0].idle += more
+    box.driver.end(11, 0.1, 0.1)
+    assert devices.released([name], LIMIT_S + 1.0) is None
+    assert [fault.device for fault in devices.told(Quarantined)] == [name]
+    box.clock.advance(590.0)
+    assert devices.recovered() == ()
+    box.clock.advance(30.0)
+    assert devices.recovered() == ((name,) if is_used_again else ())
+    if is_used_again:
+        run_trial(box, devices, name, 13)
+        box.driver.end(13, 0.1, 0.1)
+        assert devices.released([name], 1.0) is not None
+
+
 # ------------------------------------------------------------ strangers
 
 
