@@ -463,14 +463,14 @@ def adapters(has_all: bool) -> float:
     """As LoRA: the larger part of the model is frozen, and the same in each launch. How far a weight has come."""
     trial = gpusched.init()
     model = nn.Sequential(nn.Linear(9, 9).requires_grad_(False), nn.Linear(9, 1))
-    trained, start = nn.ParameterList(model[1].parameters()), float(model[1].bias)
+    trained, start = nn.ParameterList(model[1].parameters()), model[1].bias.item()
     optimizer = torch.optim.Adam(trained, lr=0.1)
     for _ in trial.steps(4, model=model if has_all else trained, opt=optimizer):
         optimizer.zero_grad()
         model(torch.randn(1, 9)).sum().backward()
         optimizer.step()
         trial.report(accuracy=0)
-    return float(model[1].bias) - start
+    return model[1].bias.item() - start
 
 
 def test_that_a_large_model_is_frozen_is_told_and_adapters_are_saved_without_it(
