@@ -52,7 +52,7 @@ class Told:
 
 
 def test_a_search_in_lines() -> None:
-    told = Told(Scene(deadline_s=20, fails=(3,)))
+    told = Told(Scene(deadline_s=20, fails=(0,)))
     told.scene.play()
     assert told.lines[0] == "     0.0 s  the search begins on 4 atoms; deadline in 20 s"
     told_of = "\n".join(told.lines)
@@ -72,8 +72,8 @@ def test_a_search_in_lines() -> None:
     # Quiet: many fewer lines than events, though steps are as quick as in no real search.
     assert len(told.lines) < len(told.scene.seen) / 2
     failed = told.last("failed")
-    assert failed["error"] == "ValueError: trial 3 cannot be: loss is negative"
-    assert failed["text"] == f"trial 3 failed at step 1: {failed['error']}"
+    assert failed["error"] == "ValueError: trial 0 cannot be: loss is negative"
+    assert failed["text"] == f"trial 0 failed at step 1: {failed['error']}"
     decided = [record for record in told.records if record["what"] == "decided"]
     grows = next(record for record in decided if record["then"] == "resize")
     assert grows["atoms"] > 1

@@ -39,8 +39,8 @@ def fails(how: str) -> None:
         trial.report(step=5, accuracy=1)
     elif how == "inner":
         inner = CosineAnnealingLR(optimizer, T_max=9)
-        trial.schedule(inner)
-        trial.track(schedule=inner)
+        counted = trial.schedule(inner)
+        trial.track(schedule=inner, counted=counted)
     elif how == "list":
         trial.track(numbers=gpusched.pickled([1, 2]))
     elif how == "local":
