@@ -107,11 +107,13 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool) -> int:
 
 
 def may_leave() -> bool:
-    """Tell whether the daemon outlives this process: not where a container ends with it, whose first process it is or
-    whose ``init`` has started it.
+    """Tell whether the daemon outlives this process: not in a container that ends with it, as its first process or as
+    the one that the first, an ``init``, has started.
     """
-    is_inits = os.getppid() == 1 and Path("/proc/1/comm").read_text().strip() in INITS
-    return os.getpid() != 1 and not is_inits
+    init = ""
+    with contextlib.suppress(OSError):  # hidden from others than its user
+        init = Path("/proc/1/comm").read_text().strip()
+    return os.getpid() != 1 and not (os.getppid() == 1 and init in INITS)
 
 
 def tabs(paths: ExperimentPaths) -> dict[str, Source]:
