@@ -80,6 +80,7 @@ _ADVICE = {
         " Batches from trial.prepare are on trial.device, the GPU of this rank: move the other tensor there, or y.cpu()"
     ),
     "cannot pin": " Write pin_memory=False: these data are on the GPU already",
+    "Expected 'module', got": " Give torch.distributed.checkpoint the model itself, model.module",
 }
 """Advice about errors of torch, by words in them."""
 
