@@ -19,7 +19,6 @@ from gpusched.text import clean, count, show_duration
 
 LIVE = ("starting", "running", "yielding")
 FINAL = ("completed", "stopped", "failed")
-STATES = ("running", "starting", "yielding", "pending", "paused", "completed", "stopped", "failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

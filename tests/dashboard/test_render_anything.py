@@ -8,8 +8,11 @@ from typing import Any, get_type_hints
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from gpusched.core.trial import TrialState
 from gpusched.dashboard import marks, model, panels, widgets
 from gpusched.dashboard.model import Standing
+
+STATES = [state.value for state in TrialState]
 
 words = (
     st.text(max_size=30)
@@ -47,7 +50,7 @@ best = made(model.BestRow, metric=numbers, hparams=st.dictionaries(words, values
 trials = made(
     model.TrialRow,
     id=st.integers(0, 30) | st.integers(0, 10**6),
-    state=st.sampled_from(model.STATES),
+    state=st.sampled_from(STATES),
     atoms=st.integers(0, 64),
     hparams=st.dictionaries(words, values, max_size=5),
     metrics=st.dictionaries(words, numbers | words, max_size=3),
@@ -66,7 +69,7 @@ views = made(
     atoms=made(model.AtomCounts),
     devices=several(devices, 20) | several(devices, 70, min_size=70),
     trials=several(trials, 12, unique_by=lambda trial: trial.id),
-    trial_counts=st.dictionaries(st.sampled_from(model.STATES), counts),
+    trial_counts=st.dictionaries(st.sampled_from(STATES), counts),
     idle=several(made(model.IdleRow), 6),
     idle_atom_s=st.dictionaries(words, st.floats(0, 1e9), max_size=6),
 )
