@@ -31,6 +31,7 @@ from gpusched.folder.paths import TrialPaths
 from gpusched.processes.stacks import place_of
 from gpusched.protocol import Exit, RankError, Word, exit_from, word_from
 
+SMALL = "out of memory on a GPU that has less of it than others"
 _TEXT_LIMIT = 16_000
 _USAGE_CODE = 2
 """Exit code of argparse and its kin."""
@@ -214,7 +215,7 @@ def blame(
         others = ", ".join(strangers[:3])
         return Blamed("lost", f"out of GPU memory on {size}; others were on its GPUs: {others}")
     if kind == "gpu" and is_small:
-        return Blamed("lost", "out of memory on a GPU that has less of it than others", 0)
+        return Blamed("lost", SMALL, 0)
     if kind is not None:
         said = {
             "gpu": f"out of GPU memory on {size}. Smaller batches or models in the search space avoid it",

@@ -267,7 +267,7 @@ class TorchrunExecutor(LiveExecutor):
             if ending.error.startswith("a disk is to blame"):
                 self._setting.refused()
             cannot_begin = trained and incarnation.spec and not incarnation.is_up
-            if rank is not None and (is_small or cannot_begin):
+            if rank is not None and (cannot_begin or ending.error == outcome.SMALL):
                 self._let_rest(names[rank : rank + 1], ending)
         if incarnation.rank_peer is not None:
             incarnation.rank_peer.drain()
