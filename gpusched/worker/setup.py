@@ -195,7 +195,7 @@ class TrialSetup:
     def eval_loader(self, dataset: Any, batch_size: int = 256, **options: Any) -> PlacedLoader:
         """Return a loader for evaluation: every sample on exactly one rank, in order, nothing padded. See ``mean``.
 
-        ``batch_size``: samples a rank; ``options`` go to ``DataLoader``. A stream is evaluated whole, by torch's own.
+        ``batch_size``: samples a rank; ``options`` go to ``DataLoader``. Raises TypeError for a stream.
         """
         from gpusched.worker.stream import evaluation_loader
 

@@ -154,6 +154,11 @@ def evaluation_loader(
     dataset: Any, batch_size: int, layout: Layout, device: torch.device, **options: Any
 ) -> PlacedLoader:
     """Return every sample exactly once over the ranks of ``layout``, in order, nothing padded."""
+    if isinstance(dataset, IterableDataset):
+        raise TypeError(
+            "trial.eval_loader takes a data set with a length: evaluate a stream whole on every rank, with "
+            "torch.utils.data.DataLoader(stream, batch_size)"
+        )
     generator = torch.Generator().manual_seed(0)
     mine = Subset(dataset, range(layout.rank, len(dataset), layout.world_size))
     options = loader_options(dataset, options, device)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import (
     BatchSampler,
+    ChainDataset,
     DataLoader,
     Dataset,
     RandomSampler,
@@ -209,6 +210,8 @@ def test_steps_on_the_first_batches_of_many_iterations_are_training() -> None:
 def test_foreign_samplers_and_loaders_are_refused_and_other_options_fitted() -> None:
     with pytest.raises(TypeError, match="takes a data set, not a DataLoader"):
         loaders_of(DataLoader(Numbers(3)))
+    with pytest.raises(TypeError, match="takes a data set with a length"):
+        evaluation_loader(ChainDataset([]), 4, Layout(0, 1, exact=False), CPU)
     with pytest.raises(TypeError, match="leave batch_sampler out"):
         loaders_of(Numbers(3), batch_sampler=object())
     assert len(loaders_of(Numbers(3), generator=torch.Generator())) == 2, "it has its own"
