@@ -17,8 +17,9 @@ WATCH_EVERY_S = 10.0
 #: these bounds: a rare evaluation is no hang, and a short search has no time for one.
 STEPS_SILENT = 5
 SILENT_SHARE, LEAST_SILENT_S, MOST_SILENT_S = 1 / 20, 60.0, 600.0
-#: The share of the deadline for a first report while nobody knows what a step takes.
-UNKNOWN_SHARE = 1 / 8
+#: While nobody knows what a step takes, a first report may take an eighth of the deadline, or half of it up to so long:
+#: to end trials whose steps take so long would be to end all.
+UNKNOWN_S = 7200.0
 #: A configuration that has not reported may have so many times as long steps as others.
 LARGER = 4
 
@@ -69,7 +70,7 @@ def _limit_s(state: State, trial: TrialRecord) -> float:
 def _startup_limit_s(state: State, trial: TrialRecord) -> float:
     """Return how long a launch may take to its first report: a step may be an epoch of hours."""
     rules = state.rules
-    first_s = rules.hang_limit_s or UNKNOWN_SHARE * rules.deadline_s
+    first_s = rules.hang_limit_s or max(rules.deadline_s / 8, min(rules.deadline_s / 2, UNKNOWN_S))
     # A trial that has not reported will do so every so many steps, as the others.
     stride = max(other.stride for other in state.trials.values())
     steps = STEPS_SILENT * stride / state.speedup(max(1, trial.atoms))
