@@ -37,6 +37,7 @@ from gpusched.core.decisions import (
     View,
 )
 from gpusched.core.rung import Rung
+from gpusched.core.trial import TrialState
 from gpusched.policies import base
 from gpusched.policies.asha import Asha, explain_rungs, promoted
 from gpusched.text import count, ordinal, show_clock, show_metric
@@ -92,14 +93,16 @@ class HyperSched(Asha):
         #: pause them again, or each of their steps would cost a launch.
         self._woken_at: dict[int, int] = {}
         self._entrance_closed_at: float | None = None
+        #: The most steps of a complete trial, and of any.
+        self._longest = self._furthest = 0
         #: Trials that have let a report pass because more atoms were coming, and the incarnation that did.
         self._waited: dict[int, int] = {}
 
     # ------------------------------------------------------------ Algorithm 3, schedule(trial)
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        options = self.options
-        done = base.ended(trial, options.R)
+        self._furthest = max(self._furthest, trial.step)
+        done = base.ended(trial, self.options.R)
         if done:
             return done
         rung = self._arrival(trial)
@@ -233,13 +236,21 @@ class HyperSched(Asha):
             return (LeaveFree(declined),)
         return self._wake_the_best(view) or (LeaveFree(declined),)
 
+    def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
+        if trial.state is TrialState.COMPLETED:
+            self._longest = max(self._longest, trial.step)
+        return base.NOTHING
+
     def _may_enter(self, view: View) -> bool:
-        """Lines 5 to 9; that atoms are free is why we are asked."""
-        options = self.options
-        needed_s = options.eta * view.longest_training_s
+        """Lines 5 to 9; that atoms are free is why we are asked.
+
+        Where no trial has come further than one whose script is over, R is that script's own length.
+        """
+        needed_s = self.options.eta * view.longest_training_s
+        R = self._longest if 0 < self._longest == self._furthest else self.options.R
         step_s = view.step_on_one_atom_s
-        if options.R is not None and step_s is not None:
-            needed_s = min(options.R * step_s, needed_s)
+        if R is not None and step_s is not None:
+            needed_s = min(R * step_s, needed_s)
         return needed_s < view.time_left_s
 
     def _may_resume(self, view: View, trial: TrialView) -> bool:

@@ -146,6 +146,20 @@ def test_where_one_trial_trains_at_a_time_the_first_is_not_the_only_one_tried() 
     assert hand.where(3) == "running"
 
 
+@pytest.mark.parametrize("R", [1000, None])
+def test_R_is_what_a_loop_has_unless_another_trial_comes_further(R: int | None) -> None:
+    """Of loops shorter than R, or that nobody had told of, none was begun for the time of many more steps."""
+    hand = Hand("hypersched", {**PLAIN, "R": R}, atoms=2, deadline_s=100.0)
+    for step in range(1, 11):
+        hand.report(0, 0.5, at=float(step))
+    hand.report(1, 0.5, at=75.0)
+    assert not hand.policy._may_enter(hand.state)  # 4 times 75 s
+    hand.exited(0, "finished")
+    assert hand.policy._may_enter(hand.state)  # 10 steps of 1 s
+    hand.report(1, 0.5, step=11)  # trial 0 had stopped early
+    assert not hand.policy._may_enter(hand.state)
+
+
 @pytest.mark.parametrize(("took_s", "state"), [(3.5, "paused"), (4.5, "running")])
 def test_where_launches_take_long_one_is_kept_at_the_third_arrival(
     took_s: float, state: str
