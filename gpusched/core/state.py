@@ -113,25 +113,26 @@ class State:
         return self.timers.get(WAKE)
 
     @property
-    def step_on_one_atom_s(self) -> float | None:
-        """Median seconds of a step on one atom (Ta of Algorithm 3); None before the first was measured."""
-        return self.speed.step_on_one_atom_s
-
-    @property
     def overhead_s(self) -> float:
         """Median seconds that a launch or a resize costs (To of HyperSched, 4.3); 0 before the first was measured."""
         return self.speed.overhead_s or 0.0
 
+    @property
+    def first_step_s(self) -> float | None:
+        """Median seconds of a step on the fewest atoms of a trial (Ta of Algorithm 3); None before one was measured."""
+        step_s = self.speed.step_on_one_atom_s
+        return None if step_s is None else step_s / self.speedup(self.rules.smallest)
+
     def step_s(self, trial: TrialRecord | None = None) -> float | None:
-        """Return the time of a step on one atom: this trial's where it is known, else Ta."""
+        """Return the time of a step on one atom: this trial's where it is known, else the median."""
         if trial is None or trial.step_time_s is None:
-            return self.step_on_one_atom_s
+            return self.speed.step_on_one_atom_s
         return trial.step_time_s * self.speedup(max(1, trial.trained_atoms))
 
     @property
     def is_too_late(self) -> bool:
         """Whether not even a step of a quarter of the usual time would end before the deadline, behind a launch."""
-        step_s = self.step_on_one_atom_s
+        step_s = self.first_step_s
         return step_s is not None and self.overhead_s + step_s / 4 > self.time_left_s
 
     def speedup(self, atoms: int) -> float:

@@ -2,7 +2,7 @@
 
 Ten lines of Algorithm 3 and what answers them here:
 
-    line 4      Ta, the measured time of a step on one atom            ``Speed.step_on_one_atom_s``
+    line 4      Ta, the measured time of a step (on the fewest atoms)  ``State.first_step_s``
     line 7      tf, the furthest trial's time                          ``State.longest_training_s``
     line 8, 9   entrance: min(R*Ta, eta*tf) < time left, atoms free    ``_may_enter``
     line 12     trial.iter > R: stop                                   ``base.ended``
@@ -222,7 +222,10 @@ class HyperSched(Asha):
             self._entrance_closed_at = None
             for rung in reversed(self.ladder.rungs):
                 for trial_id in rung.promotable(view.paused):
-                    if self._may_resume(view, view.trials[trial_id]):
+                    trial = view.trials[trial_id]
+                    # Not one that its next report would pause for a lower rung.
+                    stays = not self._speculates(view) or self._failed_rung(trial) is None
+                    if trial.may_resume and stays:
                         return (Resume(trial_id, 1, f"promoted from rung {rung.milestone}"),)
             if view.can_draw:
                 return (Start(1, "a new configuration enters"),)
@@ -248,15 +251,10 @@ class HyperSched(Asha):
         """
         needed_s = self.options.eta * view.longest_training_s
         R = self._longest if 0 < self._longest == self._furthest else self.options.R
-        step_s = view.step_on_one_atom_s
+        step_s = view.first_step_s
         if R is not None and step_s is not None:
             needed_s = min(R * step_s, needed_s)
         return needed_s < view.time_left_s
-
-    def _may_resume(self, view: View, trial: TrialView) -> bool:
-        """Tell whether a trial may continue: not one that its next report would pause for a lower rung."""
-        stays = not self._speculates(view) or self._failed_rung(trial) is None
-        return trial.may_resume and stays
 
     def _wake_the_best(self, view: View) -> Sequence[Decision]:
         """Never idle: the best paused trial continues, whatever the entrance rule says."""
@@ -281,7 +279,7 @@ class HyperSched(Asha):
             return ("every configuration has begun; paused trials may be promoted",)
         since, tried = show_clock(self._entrance_closed_at), len(view.trials)
         notes = [f"exploiting: no new configuration since {since}"]
-        step_s = view.step_on_one_atom_s
+        step_s = view.first_step_s
         if view.can_draw and step_s and tried < 2 * self.options.eta:
             steps = count(int(view.rules.deadline_s / step_s), "step")
             notes.append(f"only {tried} tried: the deadline is as long as {steps}")

@@ -34,10 +34,10 @@ def test_the_first_step_of_a_launch_is_no_usual_step() -> None:
 
 def test_a_step_counts_as_if_it_ran_on_one_atom_and_no_overhead_is_negative() -> None:
     script = Script(devices=4).wants(Start(4)).start().drop()
-    assert (script.state.step_on_one_atom_s, script.state.overhead_s) == (None, 0.0)
+    assert (script.state.speed.step_on_one_atom_s, script.state.overhead_s) == (None, 0.0)
     for _ in range(2):
         script.wait(1.0).report(0, 0.1, step_time_s=5.0).drop()
-        assert (script.state.step_on_one_atom_s, script.state.overhead_s) == (20.0, 0.0)
+        assert (script.state.speed.step_on_one_atom_s, script.state.overhead_s) == (20.0, 0.0)
 
 
 def test_a_report_of_several_steps_is_not_several_times_as_slow_a_step() -> None:

@@ -160,6 +160,17 @@ def test_R_is_what_a_loop_has_unless_another_trial_comes_further(R: int | None) 
     assert not hand.policy._may_enter(hand.state)
 
 
+def test_Ta_is_of_the_fewest_atoms_that_a_trial_may_have() -> None:
+    """Trials of 4 atoms were counted as four times as slow as they are, which closed the entrance hours too early."""
+    options = {**PLAIN, "r": 50, "R": 20}
+    hand = Hand("hypersched", options, atoms=4, sizes=(4,), deadline_s=100.0)
+    hand.train(0, [0.5, 0.5, 0.5])
+    hand.report(0, 0.5, at=75.0)
+    assert hand.policy._may_enter(hand.state)  # 20 steps of 1 s, of 4 s on one atom
+    hand.report(0, 0.5, at=99.5)
+    assert not hand.state.is_too_late
+
+
 @pytest.mark.parametrize(("took_s", "state"), [(3.5, "paused"), (4.5, "running")])
 def test_where_launches_take_long_one_is_kept_at_the_third_arrival(
     took_s: float, state: str

@@ -76,19 +76,13 @@ def test_the_steps_that_a_growth_brings_are_the_trials_own() -> None:
     assert "grows 1 -> 2: 98 more steps" in hand.said
 
 
-def four_trials(**more: Any) -> Hand:
-    """Four atoms, one trial each, past its cooldown."""
-    options = {**PLAIN, "cooldown": 2, "R": None, "r": 50, **more}
+def one_that_is_left() -> Hand:
+    """Trial 0 of four on an atom each, past its cooldown; the atom of trial 1 is free, those of 2 and 3 drain."""
+    options = {**PLAIN, "cooldown": 2, "R": None, "r": 50}
     hand = Hand("hypersched", options, atoms=4, configurations=4)
     for _ in range(4):
         for trial in range(4):
             hand.report(trial, 0.9 - trial / 10)
-    return hand
-
-
-def one_that_is_left(**more: Any) -> Hand:
-    """Trial 0; the atom of trial 1 is free, those of 2 and 3 drain."""
-    hand = four_trials(**more)
     hand.exited(1, "failed")
     hand.releases = False
     hand.exited(2, "failed")
@@ -187,5 +181,5 @@ def test_cooldown_step_time_and_rungs_count_steps_where_a_report_stands_for_many
         assert hand.launched(0) == [1], "within the cooldown"
     hand.report(0, 0.5, step=300, took_s=0.01)
     assert hand.launched(0) == [1, 2]
-    assert hand.state.step_on_one_atom_s == pytest.approx(0.01)
+    assert hand.state.speed.step_on_one_atom_s == pytest.approx(0.01)
     assert "rung 250: 1st of 1" in hand.explain(0)[0]
