@@ -120,6 +120,7 @@ class Backing:
             return "leave" if most and report.step >= most and not is_looping else "continue"
         if self._fence is not None and self._fence.wait():
             return "leave"
+        endings.commit_before_sigterm(saver.finish)
         self._log.append(report)
         failpoints.reach("report.written")
         go = self.channel.report(report)
@@ -172,15 +173,12 @@ class Backing:
         if go in ("hold", "save"):
             if saver is not None:
                 (saver.hold if go == "hold" else saver.save_behind)(where)
-                endings.commit_before_sigterm(saver.finish)
             return False
         if go == "leave":
             self._say_goodbye()
             return True
-        if go == "yield" and saver is not None:
-            endings.commit_before_sigterm(saver.finish)
-            if saver.save(where) and self._say_goodbye():
-                return True
+        if go == "yield" and saver is not None and saver.save(where) and self._say_goodbye():
+            return True
         self._asked = "continue"
         return False
 
@@ -257,7 +255,6 @@ class Backing:
         saver.close_folder(folder, is_all=not self._training.tracked)
         self._files_at_s = time.monotonic()
         self._files_s = self._files_at_s - began_s
-        endings.commit_before_sigterm(saver.finish)
         saver.save_behind(self._where_in_body(), folder)
         self._files_step = self._training.step
         if self._asked == "save":

@@ -167,8 +167,9 @@ def test_a_trial_that_is_killed_or_fails_commits_the_best_model_that_it_holds(
     assert bench.checkpoints() == ["step-00000002", "step-00000004"]
 
 
-def test_a_trial_that_is_killed_while_it_saves_ends_when_it_has(bench: Bench) -> None:
-    """The search's last call came while the model that it had ended for was on its way to the disk."""
+@pytest.mark.parametrize(("answer", "step"), [("yield", 1), ("save", 2)])
+def test_who_is_killed_as_it_saves_ends_when_it_has(bench: Bench, answer: str, step: int) -> None:
+    """The search's last call came while the model that it had ended for, or a script's last, was on its way."""
 
     def script() -> None:
         sync = os.fsync
@@ -182,12 +183,13 @@ def test_a_trial_that_is_killed_while_it_saves_ends_when_it_has(bench: Bench) ->
 
         trial = with_a_layer()
         os.fsync = slow
-        trial.report(accuracy=1)
+        for _ in trial.steps(2):
+            trial.report(accuracy=1)
 
-    with daemon(bench, at_step(**{"yield": 1})) as fake:
+    with daemon(bench, at_step(**{answer: step})) as fake:
         (ended,) = run_ranks(script, 1, bench)
-        assert fake.saved() == [1]
-    assert bench.checkpoints() == ["step-00000001"], ended.error
+        assert fake.saved() == [step]
+    assert bench.checkpoints() == [f"step-{step:08d}"], ended.error
 
 
 @pytest.mark.parametrize(
