@@ -151,7 +151,8 @@ class Daemon:
                     self.executor.keep_out(slot.id, slot.reason)
             lost = resuming.unusable(self.experiment.state, inventory)
             self.driver.resume(self.epoch.number, unusable=lost)
-            self._go_on()
+            with contextlib.suppress(*[InputError] * (not self._wish)):  # it was about to end
+                self._go_on()
             slots = self.experiment.state.devices.slots
             others = [device for device in inventory if device.id not in slots]
             if others and not self.assembled.recipe.cluster:

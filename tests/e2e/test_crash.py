@@ -119,3 +119,16 @@ def test_signals_and_requests_count_in_the_order_in_which_they_arrived(sandbox: 
     asked = [event.verb for event in events if isinstance(event, UserAsked)]
     assert asked == ["stop", "cancel", "kill"]
     assert any(text.startswith("the daemon got SIGTERM") for text in sandbox.view()["warnings"])
+
+
+def test_a_search_that_dies_after_its_deadline_is_over_when_resumed(sandbox: Sandbox) -> None:
+    """``resume`` failed with what to add to go on, and left no end that ``ls`` knew of."""
+    recipe = sandbox.recipe("bad.py", space={"fault": "ignores SIGTERM"}, max_trials=1)
+    assert sandbox.gpusched("run", recipe, "--detach").code == 0
+    sandbox.wait_for(lambda view: view["best"] is not None)
+    assert sandbox.call("deadline", "0.1s").code == 0
+    sandbox.wait_for(lambda view: view["state"] == "stopping")  # until it is killed
+    sandbox.kill_everything()
+    resumed = sandbox.gpusched("resume")
+    assert (resumed.code, "is over (deadline)" in resumed.out) == (0, True), resumed.text
+    assert sandbox.call("ls", "--json").json()["state"] == "finished"
