@@ -69,11 +69,6 @@ def test_a_report_that_was_seen_before_is_ignored() -> None:
     assert script.policy.reports == [0]
 
 
-def test_a_gap_in_the_sequence_is_taken_as_it_comes() -> None:
-    script = stages.running().report(0, 0.4, seq=7, step=6).expect_nothing()
-    assert (script.trial(0).seq, script.trial(0).step) == (7, 6)
-
-
 # ---------------------------------------------------------------- pause and resume
 
 
@@ -91,12 +86,6 @@ def test_pause_and_resume() -> None:
     script.report(0, 0.45).expect_nothing()
     assert (script.trial(0).step, script.trial(0).seq) == (3, 3)
     assert script.trial(0).past_training_s == 2.0
-
-
-def test_a_resume_that_does_not_fit_is_dropped() -> None:
-    script = stages.pausing().wants(Start(1)).exited(0, saved=2).drop()
-    script.wants(Resume(0, 2)).released("d0").expect_nothing()
-    assert script.trial(0).state is S.PAUSED
 
 
 def test_pausing_a_paused_trial_is_no_progress() -> None:

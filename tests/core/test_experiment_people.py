@@ -134,12 +134,6 @@ def test_pausing_again_takes_an_unpause_back() -> None:
     assert script.trial(0).state is S.PAUSED
 
 
-@pytest.mark.parametrize("stage", ["starting", "running", "resizing", "stopping", "completed"])
-def test_unpausing_what_is_not_paused_is_nothing(stage: str) -> None:
-    script = stages.STAGES[stage]().asked("unpause", 0).expect_nothing()
-    assert script.state.wanted == []
-
-
 def test_the_wish_to_go_on_does_not_outlive_the_launch() -> None:
     script = stages.pausing().wants(Start(1)).exited(0, saved=2).drop()
     script.asked("unpause", 0).expect_nothing().asked("unpause", 0).expect_nothing()
@@ -157,25 +151,12 @@ def test_stopping_takes_an_unpause_back() -> None:
     assert script.trial(0).state is S.STOPPED
 
 
-def test_asking_for_unknown_trials_is_nothing() -> None:
-    script = stages.running()
-    for verb in ("pause", "unpause", "stop_trial"):
-        script.asked(verb, 7).expect_nothing()
-        script.asked(verb, None).expect_nothing()
-
-
 def test_a_resize_that_becomes_a_pause_frees_what_was_reserved() -> None:
     script = stages.resizing().asked("pause", 0).expect_nothing()
     assert script.device("d1") == "held"
     script.exited(0, saved=2).expect(ConfirmRelease(("d0",)))
     assert (script.device("d0"), script.device("d1")) == ("draining", "free")
     assert script.trial(0).saved_step == 2, "it had been told to save"
-
-
-def test_a_change_of_mind_keeps_what_the_worker_was_told_about_saving() -> None:
-    script = stages.pausing().asked("stop_trial", 0).expect_nothing()
-    assert script.trial(0).after is not None
-    assert script.trial(0).after.save
 
 
 # ---------------------------------------------------------------- the end
@@ -274,10 +255,6 @@ def test_nothing_is_launched_while_it_stops() -> None:
     script.report(0, 0.5).drop().asked("stop").drop().wants(Start(1))
     script.exited(1, "killed").expect(ConfirmRelease(("d1",))).released("d1").expect_nothing()
     script.exited(0).expect(ConfirmRelease(("d0",)), Finish("stopped by the user"))
-
-
-def test_unknown_timers_and_early_ones_do_no_harm() -> None:
-    stages.running().timer("tea").expect_nothing().timer("last call").expect_nothing()
 
 
 @pytest.mark.parametrize(("to_s", "then_s"), [(2000.0, 2000.0), (3.0, 7.0)])

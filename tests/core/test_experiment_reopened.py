@@ -8,7 +8,7 @@ import pytest
 
 from gpusched.core.commands import ConfirmRelease, Launch, Yield
 from gpusched.core.decisions import NO_STEP_FITS, Resume, Start, Stop, WakeAt
-from gpusched.core.events import DaemonResumed, DevicesJoined, LimitsMoved, TimerFired
+from gpusched.core.events import DevicesJoined, LimitsMoved
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Finish, Script, SetTimer, launch
@@ -194,12 +194,6 @@ def test_the_policy_is_woken_as_the_search_goes_on() -> None:
     assert script.state.timers == {"deadline": 2000.0, "wake": 60.0}
 
 
-def test_late_news_of_the_end_changes_nothing() -> None:
-    script = over(stages.running().asked("stop").drop()).reopened().drop()
-    script.feed(TimerFired(at=script.now, timer="last call")).expect_nothing()
-    assert script.trial(0).state is S.STARTING
-
-
 def test_limits_may_be_changed_before_the_end_too() -> None:
     script = stages.running().reopened(target=0.7, max_trials=5)
     script.expect(SetTimer("deadline", 2000.0))
@@ -208,10 +202,3 @@ def test_limits_may_be_changed_before_the_end_too() -> None:
     script.asked("stop").drop().reopened(3000.0).expect_nothing()
     assert script.state.stopping == "stopped by the user", "its trials are leaving still"
     assert script.state.rules.deadline_s == 2000.0
-
-
-def test_events_for_a_daemon_between_two_lives_are_passed_over() -> None:
-    script = over(stages.running().asked("stop").drop())
-    script.feed(DaemonResumed(at=script.now, epoch=2)).expect_nothing()
-    script.feed(LimitsMoved(at=script.now, deadline_s=9.0)).expect_nothing()
-    script.reopened().expect(SetTimer("deadline", 2000.0), launch(0, 2, "d0"))

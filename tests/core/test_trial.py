@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gpusched.core.trial import InvalidTransition, TrialRecord, TrialState
-from gpusched.protocol import Report
 
 S = TrialState
 
@@ -27,10 +26,3 @@ def test_an_illegal_transition_tells_the_story_of_the_trial() -> None:
         ["2.000s", "starting", "->", "paused:", "no"],
         ["2.250s", "stopped"],
     ]
-
-
-def test_best_score_and_its_step() -> None:
-    trial = TrialRecord(0, {})
-    for step, metric in enumerate([0.5, 0.7, 0.7, None, 0.6], 1):
-        trial.record(Report(1, step, step), metric, 1.0, 1, float(step))
-    assert (trial.score, trial.best_score, trial.best_step) == (0.6, 0.7, 2)
