@@ -73,6 +73,8 @@ def begin(args: argparse.Namespace, paths: ExperimentPaths, daemon_pid: int, ver
         return common.tell(args, started, f"{name} {verb} in the background; {find.ways(paths)}")
     if not args.json and not has_screen():
         print(f"{name}: {paths.root}", flush=True)
+    if not may_leave():  # ``docker stop`` is for the search
+        signal.signal(signal.SIGTERM, lambda number, _: os.kill(daemon_pid, number))
     return attach(paths, as_json=args.json, owns=True)
 
 
@@ -88,8 +90,10 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool) -> int:
             act = partial(session.ask, paths)
             why = show(stream.views, sources=tabs(paths), on_interrupt=interrupts, act=act)
             stays = why not in ("detached", "terminated")
-            if owns and why == "detached" and not may_leave():
+            if owns and not stays and not may_leave():
                 common.note("the container, and the search with it, would end with this command")
+                if why == "terminated":
+                    signal.raise_signal(signal.SIGTERM)
                 stays = _follow(Stream(paths), as_json, interrupts)
     except BrokenPipeError:  # ``tee`` ends with the first Ctrl-C
         if owns:
@@ -255,7 +259,7 @@ def tell_the_end(view: Standing) -> None:
 
 
 def conclude(paths: ExperimentPaths, *, as_json: bool, interrupts: Interrupts | None) -> int:
-    """Say how the search ended; 0 if there is a model, 3 if no trial succeeded, 130 if interrupted without one.
+    """Say how the search ended; 0: with a model, 3: no trial succeeded, 130: interrupted without one, 143: by SIGTERM.
 
     Raises why the daemon failed, if that is how it ended.
     """
@@ -278,6 +282,8 @@ def conclude(paths: ExperimentPaths, *, as_json: bool, interrupts: Interrupts | 
     if view["state"] == "interrupted":
         sys.stdout.flush()
         raise session.failure(paths)
+    if (view.get("ending") or "").startswith("stopped by SIGTERM"):
+        return 128 + signal.SIGTERM
     if (paths.best / "metric.json").exists():
         return 0
     return 130 if interrupted else 3

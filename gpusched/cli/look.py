@@ -125,6 +125,7 @@ def _headline(view: Standing) -> str:
 
 #: Different errors of trials that are told.
 ERRORS = 4
+ASKED_FOR = ("stopped by", "cancelled by")  # begins the reason for an end by a person or a signal
 
 
 def failures(view: Standing) -> Iterator[str]:
@@ -272,7 +273,10 @@ def _winner(view: Standing, best: BestRow) -> Iterator[str]:
             f"explain {best.trial}{name}": "the trial's story",
             f"report{name}": "plots of the whole search",
         }
-        if view.ending in OUT_OF_TIME or (view.ending or "").endswith("by the user"):
+        is_asked_for = (view.ending or "").startswith(ASKED_FOR)
+        if is_asked_for and view.time_left_s:
+            ways[f"resume{name}"] = "continue, with the time that is left"
+        elif is_asked_for or view.ending in OUT_OF_TIME:
             ways[f"resume{name} --deadline +1h"] = "an hour more"
         for way, what in ways.items():
             yield f"  gpusched {way:<{max(map(len, ways))}}  {what}"
@@ -284,13 +288,10 @@ def _no_winner(view: Standing) -> Iterator[str]:
     if failed := _failed(view):
         yield "No trial left a model."
         yield from failures(view)
-        yield (
-            f"'gpusched logs {failed[0].id}{name}' shows what the trial printed. Mend the script or the recipe and "
-            f"run again."
-        )
+        yield f"'gpusched logs {failed[0].id}{name}' shows what the trial printed. Mend the script or the recipe."
     elif view.state == "interrupted":
         return
-    elif (view.ending or "").endswith("by the user") and not any(t.step for t in view.trials):
+    elif (view.ending or "").startswith(ASKED_FOR) and not any(t.step for t in view.trials):
         yield "The search was ended before a trial had reported a step."
         if view.time_left_s:
             yield f"'gpusched resume{name}' continues it."

@@ -147,11 +147,12 @@ class DaemonResumed(Event, kw_only=True):
 
 
 class UserAsked(Event, kw_only=True):
-    """A person asked for this at the command line. ``hparams``: the configuration to ``try`` next."""
+    """A person asked for this at the command line, or a signal did. ``hparams``: the configuration to ``try`` next."""
 
     verb: Verb
     trial: int | None = None
     hparams: Mapping[str, object] = field(default_factory=dict)
+    by: str = "the user"
 
 
 class LimitsMoved(Event, kw_only=True):

@@ -9,7 +9,7 @@ from msgspec import UNSET
 from gpusched.core import silence
 from gpusched.core.events import LimitsMoved, UserAsked
 from gpusched.core.state import DEADLINE, LAST_CALL, State
-from gpusched.core.transitions import STOPPED_BY_USER, Transitions
+from gpusched.core.transitions import STOPPED, Transitions
 from gpusched.core.trial import After, TrialRecord, TrialState
 from gpusched.text import show_hparams
 
@@ -21,9 +21,9 @@ def asked(state: State, do: Transitions, event: UserAsked) -> None:
     trial = state.trials.get(event.trial) if event.trial is not None else None
     match event.verb:
         case "stop":
-            do.end(STOPPED_BY_USER)
+            do.end(f"{STOPPED}{event.by}")
         case "cancel" | "kill":
-            do.end("cancelled by the user")
+            do.end(f"cancelled by {event.by}")
             grace_s = 0.0 if event.verb == "kill" else None
             for live in state.live.values():
                 do.kill(live, grace_s=grace_s)

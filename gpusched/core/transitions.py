@@ -33,9 +33,8 @@ S = TrialState
 
 #: Once the search is over: for a save that was under way, of the best model so far.
 LAST_SAVE_S = 60.0
-
-#: Reason for the end of a search that a person stopped: it waits for the trials.
-STOPPED_BY_USER = "stopped by the user"
+#: Beginning of the reason for the end of a search that a person, or a signal, stopped: it waits for the trials.
+STOPPED = "stopped by "
 
 
 class Transitions:
@@ -216,7 +215,7 @@ class Transitions:
         last_call_s = state.rules.last_call_s
         if state.stopping is None:
             return last_call_s + state.time_left_s
-        if state.stopping != STOPPED_BY_USER:
+        if not state.stopping.startswith(STOPPED):
             return last_call_s
         until_saved_s = max(
             (

@@ -120,10 +120,10 @@ class Clients:
         events, self._asked = self._asked, []
         return events
 
-    def ask(self, verb: Any, trial: int | None = None) -> None:
+    def ask(self, verb: Any, trial: int | None = None, by: str = "the user") -> None:
         """Put a wish to the search, as if a client had."""
         self.is_killed = self.is_killed or verb == "kill"
-        self._asked.append(UserAsked(at=self._clock(), verb=verb, trial=trial))
+        self._asked.append(UserAsked(at=self._clock(), verb=verb, trial=trial, by=by))
 
     def _take(self, _hello: ClientHello, peer: Peer) -> bool:
         """Let a client's requests in."""

@@ -265,10 +265,9 @@ class Daemon:
 
     def _on_signal(self, number: int, _frame: object) -> None:
         """Ask at once, between two steps of the interpreter: requests that come later stay behind the signal."""
-        name = signal.Signals(number).name
-        self._notes.append(f"the daemon got {name}, by a 'kill', a logout or a shutdown")
         self._signals = max(self._signals, bool(self.experiment.state.stopping)) + 1
-        self.clients.ask(("stop", "cancel", "kill")[min(self._signals, 3) - 1])
+        verb = ("stop", "cancel", "kill")[min(self._signals, 3) - 1]
+        self.clients.ask(verb, by=f"{signal.Signals(number).name}: a 'kill', logout or shutdown")
 
     # ------------------------------------------------------------ remarks
 

@@ -129,7 +129,10 @@ def test_a_signal_or_a_failure_that_ends_it_restores_the_terminal(
     assert_restored(screen)
 
 
-@pytest.mark.parametrize("first", ["sh -c 'exec {}'", "./tini -c '{}; exit'"])
+STOPPED = "sh -c '(until [ -e stop ]; do sleep 0.1; done; kill 1) & exec {}'"
+
+
+@pytest.mark.parametrize("first", ["sh -c 'exec {}'", "./tini -c '{}; exit'", STOPPED])
 def test_a_command_with_which_its_container_ends_stays_with_its_search(
     terminal: Open, tmp_path: Path, first: str
 ) -> None:
@@ -145,10 +148,13 @@ def test_a_command_with_which_its_container_ends_stays_with_its_search(
     run = first.format(f"{sys.executable} -m gpusched run r.yaml --detach")
     screen.type(f"cd {tmp_path}; {alone} {run}")
     screen.wait("trial  state")
-    screen.keys("q")
-    screen.wait("would end with this command(.|\n)*trial 0")
-    screen.keys("C-c")
-    screen.wait("is over")
+    if first == STOPPED:  # ``docker stop``
+        (tmp_path / "stop").touch()
+    else:
+        screen.keys("q")
+        screen.wait("would end with this command(.|\n)*trial 0")
+        screen.keys("C-c")
+    screen.wait(rf"is over .stopped by {'SIGTERM' if first == STOPPED else 'the user'}")
     assert_restored(screen)
 
 

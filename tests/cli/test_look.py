@@ -51,6 +51,8 @@ def test_the_winner_and_where_it_lies() -> None:
         "  gpusched resume /data/runs/digits-0714-1532 --deadline +1h  an hour more",
     ]
     assert "resume" not in summary(replace(view, ending="nothing left to run")), "it is refused"
+    early = replace(view, ending="stopped by SIGTERM: a shutdown", time_left_s=9.0)
+    assert "1532     continue, with" in summary(early)
     better = replace(view.trials[1], best_metric=0.999, best_step=7)
     behind = (
         f"Behind the best report, 0.9990 of trial {better.id} at step 7, which has no checkpoint."

@@ -118,7 +118,7 @@ def test_signals_and_requests_count_in_the_order_in_which_they_arrived(sandbox: 
     events = [entry.event for entry in sandbox.entries()]
     asked = [event.verb for event in events if isinstance(event, UserAsked)]
     assert asked == ["stop", "cancel", "kill"]
-    assert any(text.startswith("the daemon got SIGTERM") for text in sandbox.view()["warnings"])
+    assert sandbox.view()["ending"].startswith("stopped by SIG")
 
 
 def test_a_search_that_dies_after_its_deadline_is_over_when_resumed(sandbox: Sandbox) -> None:
