@@ -192,8 +192,7 @@ class Transitions:
     def last_call(self) -> None:
         """Kill the trials that have not left; those that leave with the best model have longer to save it.
 
-        Another that has reported the best model, at whichever step, may be saving it beside its training, or hold it:
-        SIGTERM ends that trial once the model is on the disk, and the trial is given as long for it.
+        So has one that has reported it, and may save it beside its training, or hold it: SIGTERM waits for that.
         """
         state = self._state
         last_save_s = max(LAST_SAVE_S, 2 * state.longest_save_s)

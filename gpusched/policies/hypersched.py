@@ -37,7 +37,6 @@ from gpusched.core.decisions import (
     View,
 )
 from gpusched.core.rung import Rung
-from gpusched.core.trial import TrialState
 from gpusched.policies import base
 from gpusched.policies.asha import Asha, explain_rungs, promoted
 from gpusched.text import count, ordinal, show_clock, show_metric
@@ -117,9 +116,11 @@ class HyperSched(Asha):
             bar = f"cut-off {self._cutoff(view, failed)}" if speculates else promoted(failed)
             return (Pause(trial.id, f"pauses: {place}, {bar}"),)
         grown = self._grow(view, trial)
-        if self._too_late(view, trial, grown):
-            why = f"leaves at step {trial.step}: {NO_STEP_FITS}"
-            return (Stop(trial.id, why),)
+        if not self._fits(view, trial, grown[0].atoms if grown else trial.atoms):
+            if self._fits(view, trial, view.fit(trial, view.atoms_total)):
+                why = f"pauses at step {trial.step}: on {trial.size_in_words} {NO_STEP_FITS}"
+                return (Pause(trial.id, why),)
+            return (Stop(trial.id, f"leaves at step {trial.step}: {NO_STEP_FITS}"),)
         return grown
 
     def _speculates(self, view: View) -> bool:
@@ -132,27 +133,19 @@ class HyperSched(Asha):
 
     def _failed_rung(self, trial: TrialView) -> Rung | None:
         """Lines 14 to 20, at every report: the rungs at or below the trial's step, for early birds too."""
-        number, step = trial.id, trial.step
-        judged_above = self._woken_at.get(number, 0)
-        for rung in self.ladder.rungs:
-            if rung.milestone > step:
-                break
-            if rung.milestone > judged_above and rung.fails(number):
-                return rung
-        return None
+        above = self._woken_at.get(trial.id, 0)
+        passed = (rung for rung in self.ladder.rungs if above < rung.milestone <= trial.step)
+        return next((rung for rung in passed if rung.fails(trial.id)), None)
 
     def _cutoff(self, view: View, rung: Rung) -> str:
         return show_metric(rung.cutoff() * view.rules.sign)
 
-    def _too_late(self, view: View, trial: TrialView, grown: Sequence[Resize]) -> bool:
-        """Tell whether no step more fits, also not at the size to which it would grow."""
-        if trial.step_time_s is None:
-            return False
-        needed_s = trial.step_time_s * trial.stride
-        for resize in grown:
-            needed_s *= view.speedup(trial.atoms) / view.speedup(resize.atoms)
-            needed_s += view.overhead_s
-        return needed_s > view.time_left_s
+    def _fits(self, view: View, trial: TrialView, atoms: int) -> bool:
+        """Tell whether another step ends before the deadline, on so many atoms, which may need a save and a launch."""
+        needed_s = trial.stride * (view.step_s(trial) or 0.0) / view.speedup(atoms)
+        if atoms != trial.atoms:
+            needed_s += view.overhead_s + (trial.save_s if trial.is_live else 0.0)
+        return needed_s <= view.time_left_s
 
     # ------------------------------------------------------------ lines 21 to 25: resize
 
@@ -216,16 +209,14 @@ class HyperSched(Asha):
         if view.is_too_late:
             return (LeaveFree("no step fits into the time that is left"),)
         if self._may_enter(view):
-            declined = (
-                "no configuration is left to start, and no paused trial is good enough to continue"
-            )
+            declined = "no configuration is left to start, and no paused trial is good enough"
             self._entrance_closed_at = None
             for rung in reversed(self.ladder.rungs):
                 for trial_id in rung.promotable(view.paused):
                     trial = view.trials[trial_id]
-                    # Not one that its next report would pause for a lower rung.
+                    # Not one that its next report would pause for a lower rung, or that makes none in time.
                     stays = not self._speculates(view) or self._failed_rung(trial) is None
-                    if trial.may_resume and stays:
+                    if trial.may_resume and stays and self._fits(view, trial, view.fit(trial, 1)):
                         return (Resume(trial_id, 1, f"promoted from rung {rung.milestone}"),)
             if view.can_draw:
                 return (Start(1, "a new configuration enters"),)
@@ -240,16 +231,14 @@ class HyperSched(Asha):
         return self._wake_the_best(view) or (LeaveFree(declined),)
 
     def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        if trial.state is TrialState.COMPLETED:
+        if trial.state.value == "completed":
             self._longest = max(self._longest, trial.step)
         return base.NOTHING
 
     def _may_enter(self, view: View) -> bool:
-        """Lines 5 to 9; that atoms are free is why we are asked.
-
-        Where no trial has come further than one whose script is over, R is that script's own length.
-        """
+        """Lines 5 to 9; that atoms are free is why we are asked."""
         needed_s = self.options.eta * view.longest_training_s
+        # Where no trial has come further than one whose script is over, that is the script's own length.
         R = self._longest if 0 < self._longest == self._furthest else self.options.R
         step_s = view.first_step_s
         if R is not None and step_s is not None:
@@ -263,12 +252,14 @@ class HyperSched(Asha):
             # Nothing has been paused: a late start is still better than an idle machine.
             can_start = view.can_draw and not view.live
             return (Start(1, "nothing else to run"),) if can_start else base.NOTHING
+        atoms = view.fit(best, view.atoms_free)
+        if view.speedup(atoms) <= view.speedup(1):
+            atoms = view.fit(best, 1)
+        if (view.live or view.atoms_coming) and not self._fits(view, best, atoms):
+            return base.NOTHING  # it waits for more
         self._woken_at[best.id] = best.step
-        why = "the best that waits continues: nothing else runs"
-        if view.live:
-            why = "continues: no better trial can use the free atoms"
-        is_faster = view.speedup(view.fit(best, view.atoms_free)) > view.speedup(1)
-        return (Resume(best.id, view.atoms_free if is_faster else 1, why),)
+        why = "no better trial can use the free atoms" if view.live else "nothing else runs"
+        return (Resume(best.id, atoms, f"continues: {why}"),)
 
     # ------------------------------------------------------------ for people
 

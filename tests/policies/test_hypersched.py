@@ -217,6 +217,16 @@ def test_a_step_that_cannot_end_is_not_begun() -> None:
     assert "before the deadline" in hand.why(0)
 
 
+def test_the_best_trial_waits_for_atoms_on_which_a_step_fits() -> None:
+    """Each trial was stopped at its report, and in a search of few steps all atoms were idle for most of a step."""
+    hand = Hand("hypersched", {**PLAIN, "r": 50}, atoms=2, configurations=2, deadline_s=100.0)
+    for at in range(10, 100, 10):
+        for trial, metric in enumerate((0.9, 0.5)):
+            hand.report(trial, metric, at=at + (at == 90) * (2.0 + trial), took_s=10.0)
+    assert (hand.live, hand.where(1), hand.launched(0)) == ([0], "paused", [1, 2])
+    assert "pauses at step 9: on 1 atom another step would not end before the deadline" in hand.said
+
+
 @pytest.mark.parametrize(
     ("R", "configurations", "at", "ending"),
     [(9, 1, 95.0, TOO_LATE), (1, 1, 99.0, NOTHING_LEFT), (1, 2, 99.0, TOO_LATE)],
