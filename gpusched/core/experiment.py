@@ -152,9 +152,10 @@ class Experiment:
             if decisions:
                 self._enact(decisions)
             self._make_room(trial)
-        is_aimed = state.stopping is None and trial.doom is None
-        if is_aimed and rules.is_reached_by(event.metric):
-            self._end_at_target(trial)
+        if not (state.stopping or trial.doom) and rules.is_reached_by(event.metric):
+            reached = f"reached the target {rules.target:g}"
+            self._do.cut(trial, S.COMPLETED, reached)  # this step is saved, which is good enough
+            self._do.end(f"trial {trial.id} {reached}")
         if event.metric is None:
             self._give_up_if_hopeless()
         else:
@@ -179,12 +180,6 @@ class Experiment:
         why = f"its steps take longer on {trial.size_in_words}: goes back to {atoms} and grows no more"
         trial.cap = Cap(atoms, why)
         self._do.enact(Resize(trial.id, atoms, why))
-
-    def _end_at_target(self, trial: TrialRecord) -> None:
-        """Save this step, which is good enough, as its trial leaves, and end the search."""
-        reached = f"reached the target {self.state.rules.target:g}"
-        self._do.cut(trial, S.COMPLETED, reached)
-        self._do.end(f"trial {trial.id} {reached}")
 
     def _checkpoint_saved(self, event: events.CheckpointSaved) -> None:
         if (trial := self._current(event.trial, event.incarnation)) is not None:
