@@ -12,7 +12,7 @@ import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -163,16 +163,37 @@ class SeenTrial:
 
 
 class TrialCurves:
-    """The curves of one search."""
+    """The curves of one search, as they count: percents as shares of 1, losses that fall tenfold by their logarithms.
 
-    def __init__(self, seen: Sequence[SeenTrial]) -> None:
+    Forecasts are as fine as the way from a usual first score: a perplexity that came from 1e6 to 20 is lost in that.
+    """
+
+    def __init__(self, seen: Sequence[SeenTrial], *, is_share: bool = False) -> None:
+        """``is_share``: the metric is a share, of 1 or of 100."""
+        curves = [[y for y in one.curve.values() if math.isfinite(y)] for one in seen]
+        scores = [y for one in curves for y in one]
+        first = statistics.median(one[0] for one in curves if one)
+        best, self._unit, self._is_log = max(scores), 1.0, False
+        if best < 0 and first < 10 * min(best, -1.0):
+            # A perplexity is at least 1; what has come near that is another loss, which may fall on.
+            self._unit, self._is_log = 1.0 if best < -3 else -first, True
+        elif is_share and min(scores) >= 0 and 1 < best <= 100:
+            self._unit = 100.0
+        seen = [replace(t, curve={n: self.counted(y) for n, y in t.curve.items()}) for t in seen]
         self.seen = {one.trial: one for one in seen}
         #: The longest that the script has trained a trial before it ended by itself; None: it has not.
         self.length = max((t.last_step for t in seen if t.ending == "finished"), default=None)
         self.model = foresight_curves.Curves()
-        curves = {one.trial: list(one.curve.items()) for one in seen}
-        self.model.read(curves)
+        self.model.read({one.trial: list(one.curve.items()) for one in seen})
         self.fits = {trial: known for trial, known in self.model.seen.items() if known.is_fitted}
+
+    def counted(self, score: Any) -> Any:
+        """Return a score, or an array of scores, as it counts."""
+        return -np.log(-score / self._unit) if self._is_log else score / self._unit
+
+    def score(self, counted: Any) -> Any:
+        """Return the score that counts as this."""
+        return (-np.exp(np.minimum(700.0, -counted)) if self._is_log else counted) * self._unit
 
 
 class Future:
@@ -205,11 +226,18 @@ class Future:
         if donor is None:
             donor = list(seen.values())[int(random.integers(len(seen)))]
             shift = self._shift(donor, random)
-        found = self._continued(donor, shift, random)
-        if self.mode == "min":
-            score = found.metric
-            found.metric = lambda step: -score(step)
-        return found
+        ending, length = donor.ending or "finished", self.curves.length
+        if donor.ending:
+            length = donor.last_step
+        elif length is not None and length < donor.last_step:
+            length = None
+        path, sign = _Path(self.curves, donor, shift, random), 1.0 if self.mode == "max" else -1.0
+        score = path.score if donor.trial in self.curves.fits else lambda step: math.nan
+        return SimulatedCurve(
+            lambda step: sign * float(self.curves.score(score(step))),
+            lambda step: donor.step_s,
+            *(length, ending, donor.stride),
+        )
 
     def _shift(self, donor: SeenTrial, random: Generator) -> float:
         """Return by how much a newcomer's scores differ from its donor's: a part of the way to the nearest other."""
@@ -219,17 +247,6 @@ class Future:
         others = (one.score_from(last) for one in self.curves.seen.values() if one is not donor)
         apart = [abs(score - donor.curve[last]) for score in others if math.isfinite(score)]
         return float(random.uniform(-1.0, 1.0)) * min(filter(None, apart), default=0.0)
-
-    def _continued(self, donor: SeenTrial, shift: float, random: Generator) -> SimulatedCurve:
-        """Return the donor's curve, moved by ``shift``, and how it continues."""
-        ending, length = donor.ending or "finished", self.curves.length
-        if donor.ending:
-            length = donor.last_step
-        elif length is not None and length < donor.last_step:
-            length = None
-        path = _Path(self.curves, donor, shift, random)
-        score = path.score if donor.trial in self.curves.fits else lambda step: math.nan
-        return SimulatedCurve(score, lambda step: donor.step_s, length, ending, donor.stride)
 
 
 class _Path:

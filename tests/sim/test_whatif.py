@@ -27,7 +27,7 @@ from gpusched.sim.continuing import Future, Midway, Recorded, SeenTrial, TrialCu
 from gpusched.sim.physics import Delays, SimulatedCurve
 from gpusched.sim.setup import QUIET, Setup, experiment, recipe
 from gpusched.sim.study import start
-from gpusched.sim.whatif import AskedSearch, Interval, _forked
+from gpusched.sim.whatif import SHARES, AskedSearch, Interval, _forked
 from gpusched.sim.workload import Synthetic
 from scripts.kept import simulate_into
 from tests.driver.test_crashes import SAMPLER
@@ -291,6 +291,38 @@ def test_a_new_configuration_differs_from_those_seen_though_no_two_report_at_the
     for n in range(20):
         newcomer = Future(curves, [1, n]).curve(50)
         assert seen_scores.isdisjoint(map(newcomer.metric, strides)), "a copy of one seen"
+
+
+def test_a_perplexity_is_forecast_though_it_began_at_a_million():
+    """The scale was the way from there: all forecasts were 0."""
+
+    def falling(end: float, steps: int) -> list[float]:
+        return [-end * (1e6 / end) ** math.exp(-step / 4) for step in range(1, steps + 1)]
+
+    curves = TrialCurves([seen(n, falling(20 + 3 * n, 40 if n % 2 else 8)) for n in range(8)])
+    ends = [Future(curves, [1, n], mode="min").curve(1).metric(80) for n in range(20)]
+    assert min(ends) >= 1, "no perplexity is below"
+    assert 15 < np.median(ends) < 30
+    assert Future(curves, [1, 1], mode="min").curve(1).metric(40) == pytest.approx(23, rel=0.01)
+
+
+def test_an_accuracy_in_percent_is_forecast_as_one_in_shares():
+    """Forecasts were up to 190%."""
+    shares = family()
+    percents = {n: [100 * y for y in one.curve.values()] for n, one in shares.seen.items()}
+    curves = TrialCurves([seen(*of) for of in percents.items()], is_share=True)
+    for n in range(40):
+        known, new = (Future(curves, [1, n]).curve(trial).metric(80) for trial in (5, 99))
+        assert known == pytest.approx(100 * Future(shares, [1, n]).curve(5).metric(80))
+        assert max(known, new) <= 100
+
+
+@pytest.mark.parametrize(
+    ("metric", "is_share"),
+    [("val/acc", True), ("test_mIoU", True), ("accumulated_reward", False), ("psnr", False)],
+)
+def test_whether_a_metric_is_a_share_is_told_by_a_word_of_its_name(metric, is_share):
+    assert bool(SHARES.search(metric)) == is_share
 
 
 def test_a_trial_ends_where_the_script_has_ended_others():
