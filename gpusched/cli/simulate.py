@@ -142,6 +142,8 @@ def whatif_lines(found: Mapping[str, Any]) -> Iterator[str]:
     if not found["over"]:
         of = count(now["futures"], "future")
         yield f"at the deadline: probably {_interval(now['best'])} (80% of {of})"
+    elif not changes:
+        yield "the search is over; --add 1h forecasts what one hour more would have bought"
     for change in changes:
         yield f"+{show_duration(change['add_s'])}: {_gain(change, found)}"
 

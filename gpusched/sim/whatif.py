@@ -101,7 +101,7 @@ class AskedSearch:
         if len(fine) < LEAST_CURVES or longest < LEAST_STEPS:
             raise InputError(
                 f"{name}: {count(len(fine), 'trial')} with finite reports, {longest} at most; a forecast needs "
-                f"{LEAST_CURVES} trials and one with {LEAST_STEPS} reports; ask again later"
+                f"{LEAST_CURVES} trials and one with {LEAST_STEPS} reports"
             )
         return TrialCurves(seen, is_share=bool(SHARES.search(self.recipe.metric)))
 

@@ -228,6 +228,8 @@ def test_answers_are_worded():
         "at the deadline: probably 0.9000 (0.9000 to 0.9000) (80% of 200 futures)",
         "+20 min 00 s: probably accuracy 0.9040 (0.9000 to 0.9090), 0.004 better than without",
     ]
+    *_, last = whatif_lines({**found, "over": True, "answers": found["answers"][:1]})
+    assert last == "the search is over; --add 1h forecasts what one hour more would have bought"
     first, *_ = whatif_lines({**found, "interrupted": True})
     assert first == "digits: accuracy 0.9000 with 10 min 00 s left when it was interrupted"
 
