@@ -185,5 +185,5 @@ def sentence(trial: int, text: str) -> str:
     """Word a decision of the core with the trial it is about: ``trial 7 grows 1 -> 3: ..``."""
     text = clean(text)
     verb = text.partition(" ")[0].rstrip(":")
-    is_verb = verb.isascii() and verb.isalpha() and verb.islower() and verb[-1] == "s"
+    is_verb = re.fullmatch("(?!its)[a-z]+s", verb)
     return f"trial {trial}{' ' if is_verb else ': '}{text}"

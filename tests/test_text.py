@@ -110,6 +110,7 @@ def test_hparams_are_flat() -> None:
         ("a new configuration enters", "trial 7: a new configuration enters"),
         ("complete: 81 of 81 steps", "trial 7: complete: 81 of 81 steps"),
         ("ValueError: bad", "trial 7: ValueError: bad"),
+        ("its steps take longer", "trial 7: its steps take longer"),
         ("", "trial 7: "),
     ],
 )
