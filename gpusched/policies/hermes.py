@@ -108,6 +108,10 @@ class Job:
         self.began_s = now_s
 
 
+def _falls(speed: float) -> str:
+    return f"falls by {speed:.3g} a report" if speed > -math.inf else "is not finite"
+
+
 class Hermes(base.Policy):
     """One queue for all devices, ordered by convergence."""
 
@@ -143,11 +147,9 @@ class Hermes(base.Policy):
         challenger = self._challenger(view)
         if challenger is None or challenger < job.speed:
             return base.NOTHING
-        why = (
-            f"its turn is over: C = {job.speed:.3g}, the next one has "
-            f"{'not had a turn yet' if challenger == math.inf else f'{challenger:.3g}'}"
-        )
-        return (Pause(trial.id, why),)
+        new = "the next one has not had a turn yet"
+        other = new if challenger == math.inf else f"that of the next one {_falls(challenger)}"
+        return (Pause(trial.id, f"pauses: its loss {_falls(job.speed)}, {other}"),)
 
     def _loss(self, view: View, trial: TrialView) -> float | None:
         if trial.metric is None:
@@ -173,9 +175,8 @@ class Hermes(base.Policy):
             return (Start(1, "its first turn"),)
         for trial in self._waiting(view)[:1]:
             speed = self.job(trial).speed
-            first = speed == math.inf
-            why = "its first turn" if first else f"its turn: C = {speed:.3g} is the highest"
-            return (Resume(trial, 1, why),)
+            why = f"its turn: its loss {_falls(speed)}, the fastest that waits"
+            return (Resume(trial, 1, "its first turn" if speed == math.inf else why),)
         return base.NOTHING
 
     def _most(self, view: View) -> int:

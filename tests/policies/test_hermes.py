@@ -82,7 +82,7 @@ def test_the_highest_C_runs_next() -> None:
     """Algorithm 3, line 13."""
     hand = after_first_turns([1.0, 6.0, 3.0, 2.0])
     assert hand.live == [1]
-    assert "its turn: C = 1.5 is the highest" in hand.said
+    assert "its turn: its loss falls by 1.5 a report, the fastest that waits" in hand.said
 
 
 def test_the_highest_C_keeps_the_device_without_a_pause() -> None:
@@ -99,7 +99,8 @@ def test_who_converges_more_slowly_than_one_that_waits_is_preempted() -> None:
     turn(hand, 1, [7.0, 7.0, 7.0, 7.0])  # mid-range stays at 7: C = 0 < 0.25
     assert hand.live == [0]
     assert hand.where(1) == "paused"
-    assert "its turn is over: C = 0, the next one has 0.25" in hand.said
+    told = "pauses: its loss falls by 0 a report, that of the next one falls by 0.25 a report"
+    assert told in hand.said
 
 
 # ---------------------------------------------------------------- Algorithms 1 and 2
