@@ -32,7 +32,8 @@ def show_metric(value: float | None) -> str:
     """Word a metric in five digits, one below 1 in four that count, so that two can be told apart; ``-`` for none."""
     if value is None:
         return "-"
-    size = abs(value)
+    if (size := abs(value)) == float("inf"):  # the score of a metric that was not finite
+        return "no finite metric"
     if size >= 1e6:
         return f"{value:.3e}"
     return f"{value:.{max(0, 5 - len(str(int(size))))}f}" if size >= 1 else f"{value:#.4g}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +34,7 @@ from gpusched.text import (
         *[(None, "-"), (0.0, "0.000"), (0.5, "0.5000"), (0.97123, "0.9712"), (-0.25, "-0.2500")],
         *[(12.3456, "12.346"), (1234.5678, "1234.6"), (123456.7, "123457"), (1e7, "1.000e+07")],
         *[(0.00034567, "0.0003457"), (3e-6, "3.000e-06"), (1.0, "1.0000"), (1e308, "1.000e+308")],
+        *[(-math.inf, "no finite metric"), (math.inf, "no finite metric")],
     ],
 )
 def test_metric(value: float | None, text: str) -> None:

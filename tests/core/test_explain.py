@@ -75,3 +75,4 @@ def test_ranks_in_rungs_are_the_policys_sentences() -> None:
     for trial, loss in ((0, 0.5), (1, 0.3), (2, None)):
         script.report(trial, loss).drop()
     assert "rung 1: 2nd of 3 with 0.5000; " in explain(script.state, policy, 0).policy[0]
+    assert "3rd of 3 with no finite metric; " in explain(script.state, policy, 2).policy[0]
