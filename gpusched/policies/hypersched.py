@@ -113,7 +113,7 @@ class HyperSched(Asha):
             failed = rung  # Algorithm 2, lines 10 and 11
         if failed is not None:
             place = f"{ordinal(failed.rank(trial.id))} of {len(failed)} at rung {failed.milestone}"
-            bar = f"cut-off {self._cutoff(view, failed)}" if speculates else promoted(failed)
+            bar = f"cut-off {_cutoff(view, trial, failed)}" if speculates else promoted(failed)
             return (Pause(trial.id, f"pauses: {place}, {bar}"),)
         grown = self._grow(view, trial)
         if not self._fits(view, trial, grown[0].atoms if grown else trial.atoms):
@@ -136,9 +136,6 @@ class HyperSched(Asha):
         above = self._woken_at.get(trial.id, 0)
         passed = (rung for rung in self.ladder.rungs if above < rung.milestone <= trial.step)
         return next((rung for rung in passed if rung.fails(trial.id)), None)
-
-    def _cutoff(self, view: View, rung: Rung) -> str:
-        return show_metric(rung.cutoff() * view.rules.sign)
 
     def _fits(self, view: View, trial: TrialView, atoms: int) -> bool:
         """Tell whether another step ends before the deadline, on so many atoms, which may need a save and a launch."""
@@ -282,9 +279,15 @@ class HyperSched(Asha):
         if failed is not None and (self._speculates(view) or not trial.is_live):
             best = "the best" if failed.places == 1 else f"among the best {failed.places}"
             until = f"it is {best}" if failed.places else "more trials have come here"
-            worse = f"behind the cut-off {self._cutoff(view, failed)} of rung {failed.milestone}"
+            worse = f"behind the cut-off {_cutoff(view, trial, failed)} of rung {failed.milestone}"
             lines.append(f"{worse}: it pauses or stays paused until {until}")
         if trial.is_live:
             share = view.fit(trial, self._share(view, trial))
             lines.append(f"its share of {count(view.atoms_total, 'atom')} is {share}")
         return lines
+
+
+def _cutoff(view: View, trial: TrialView, rung: Rung) -> str:
+    bar = rung.cutoff()
+    is_tied = bar == rung.score(trial.id)
+    return show_metric(bar * view.rules.sign) + " (others had it before)" * is_tied

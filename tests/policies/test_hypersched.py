@@ -49,6 +49,7 @@ def test_trials_at_chance_keep_no_atoms_once_one_is_better(first: float, state: 
     for trial, metric in enumerate([first, *[0.1] * 7]):
         hand.report(trial, metric)
     assert [hand.where(n) for n in range(2, 8)] == [state] * 6
+    assert ("cut-off 0.1000 (others had it before)" in hand.said) == (state == "paused")
 
 
 # ---------------------------------------------------------------- who is next: Algorithm 1, lines 18 to 25
