@@ -221,7 +221,8 @@ class Seer(base.Policy):
         return view.fit(view.trials[trial], self.plan.brackets[self._bracket_of[trial]].atoms)
 
     def _why(self, trial: int, atoms: int) -> str:
-        return f"bracket {self._bracket_of[trial] + 1} of stage {self._stage}: {atoms} atoms"
+        bracket = f"bracket {self._bracket_of[trial] + 1} of stage {self._stage}"
+        return f"{bracket}: {count(atoms, 'atom')}"
 
     # ------------------------------------------------------------ the end of a stage
 

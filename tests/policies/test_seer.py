@@ -50,6 +50,7 @@ def test_section_3_4_played_to_its_end() -> None:
         hand.advance(max(hand.now, end))
         go_on(hand)
         assert [hand.atoms(n) for n in sorted(hand.live)] == sizes
+    assert "of stage 2: 1 atom\n" in hand.said
     best = max(hand.live)
     hand.advance(ENDS[2] - 1.0)
     assert max(hand.live) == best
