@@ -111,7 +111,7 @@ def _why(state: State, slot: DeviceSlot) -> tuple[str, str] | None:
 
 def _why_none_grows(state: State) -> str:
     """Say why no live trial may have one of the free atoms as well; nothing where one may."""
-    capped = "it has the most atoms that the recipe allows"
+    capped = "the recipe allows no larger one that the free atoms make up"
     if state.powers_alone:
         capped = "numbers of atoms that are no power of two have failed"
     for trial in state.live.values():

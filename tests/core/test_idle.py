@@ -32,6 +32,13 @@ def test_a_free_atom_has_the_policy_s_reason_and_the_time_since_it_holds() -> No
     assert told(script) == [(("d1",), 0.0, "no trial could catch up", detail)]
 
 
+def test_a_trial_that_is_too_small_for_the_next_size_is_not_said_to_have_the_largest() -> None:
+    script = Script(devices=3, sizes=(2, 4)).wants(Start(2)).start().drop()
+    _, (devices, _, reason, detail) = told(script)
+    assert (devices, reason) == (("d2",), "fewer than 2 atoms, the smallest size")
+    assert detail.endswith("the recipe allows no larger one that the free atoms make up")
+
+
 def test_a_trial_that_starts_has_kept_its_atom_waiting_since_its_own_launch() -> None:
     """With launches that overlap the time counted up for hours."""
     script = Script(devices=2).wants(Start(1)).start().drop()
