@@ -59,7 +59,7 @@ class Rung:
     @property
     def places(self) -> int:
         """Number of trials that are promoted from here, floor(n/eta) (Algorithm 1, line 20; Algorithm 2, line 10)."""
-        return int(len(self._order) // self.eta)
+        return int(len(self._order) / self.eta + 1e-9)  # 11 // 1.1 is 9
 
     def fails(self, trial: int) -> bool:
         """Tell whether the trial was recorded here and is not among the best ceil(n/eta) of the n.

@@ -15,7 +15,7 @@ from gpusched.core.rung import Ladder, Rung, milestones
 NEVER = -math.inf
 #: Few different values, so that ties are common; and a metric that was not finite.
 scores = st.sampled_from([NEVER, -1.0, 0.0, 0.25, 0.5, 1.0])
-etas = st.sampled_from([1.5, 2.0, 3.0, 4.0, 10.0])
+etas = st.sampled_from([1.1, 1.5, 2.0, 3.0, 4.0, 10.0])
 
 
 class Naive:
@@ -29,14 +29,14 @@ class Naive:
         return [trial for trial, score in sorted(self.recorded, key=lambda entry: -entry[1])]
 
     def keeps(self, trial: int, eta: float) -> bool:
-        best = self.ranked()[: math.ceil(Fraction(len(self.recorded)) / Fraction(eta))]
+        best = self.ranked()[: math.ceil(len(self.recorded) / Fraction(str(eta)))]
         of = dict(self.recorded)
         if min(of.values()) == of[best[-1]] < max(of.values()):
             return trial in best
         return of[trial] >= of[best[-1]]
 
     def promotable(self, eta: float, paused: set[int]) -> list[int]:
-        best = self.ranked()[: math.floor(Fraction(len(self.recorded)) / Fraction(eta))]
+        best = self.ranked()[: math.floor(len(self.recorded) / Fraction(str(eta)))]
         return [trial for trial in best if trial in paused]
 
 
