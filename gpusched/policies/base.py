@@ -63,6 +63,10 @@ def ended(trial: TrialView, R: int | None) -> Sequence[Decision]:
 # an accuracy the bounds are 0 and 1; for a loss 0 and, say, the loss of a model that has learnt nothing.
 
 
+#: Reports of a curve that are looked at: the longest scale of the shapes that extrapolate it.
+MOST = 4096
+
+
 class Scale:
     """From scores (more is better, ``sign`` times the metric) to 0 (worst) .. 1 (best); beyond the bounds, the bound.
 
@@ -121,7 +125,9 @@ class BoundedOptions(Options):
 def curve_of(trial: TrialView, scale: Scale) -> tuple[tuple[float, ...], float]:
     """Return the trial's learning curve on the scale, a value a report that was finite, and the steps it stands for.
 
-    A step that was trained twice counts with its later value. There is one that was finite.
+    A step that was trained twice counts with its later value. There is one that was finite. Of more than ``MOST`` every
+    second counts, or third: it is asked for again and again as the curve grows.
     """
     values = [value for _, value in sorted(dict(trial.curve).items()) if value == value]
+    values = values[:: -1 - (len(values) - 1) // MOST][::-1]  # the last counts
     return tuple(map(scale.of_metric, values)), trial.furthest_step / len(values)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpusched.policies import base
 from gpusched.policies.extrapolation import Outlook
 from tests.policies.hand import Hand, Oracle
 
@@ -56,6 +57,18 @@ def test_losses_and_bounds_are_turned_to_a_scale(oracle: Oracle) -> None:
     hand.train(0, [4.0, 3.0, 1.0])
     assert oracle.asked[0].curve == (0.0, 0.25, 0.75)
     assert oracle.asked[0].target == 0.75
+
+
+def test_a_curve_of_very_many_reports_is_thinned(
+    oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each judgement read all reports again, of which a script may make 100,000."""
+    monkeypatch.setattr(base, "MOST", 4)
+    hand = Hand("earlyterm", SMALL, atoms=1)
+    hand.train(0, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    assert oracle.asked[0].curve == (0.1, 0.2, 0.3)
+    assert oracle.asked[1].curve == (0.2, 0.4, 0.6)
+    assert oracle.asked[1].horizon == 3 + 2, "the three steps to 9 are two more of two steps each"
 
 
 def test_non_finite_metrics_never_reach_the_predictor(oracle: Oracle) -> None:
