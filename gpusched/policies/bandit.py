@@ -76,6 +76,9 @@ class Bandit(fifo.Fifo):
         job, best = score * sign, self._best * sign
         return job * factor > best if sign > 0 else best * factor > job
 
+    def notes(self, view: View) -> Sequence[str]:
+        return base.unjudged(self.options.R, self.options.b)
+
     def _scale(self, sign: float) -> base.Scale | None:
         """Return the scale to normalise by; None: metrics are positive and compared as they are."""
         if self._lowest < 0 and self._highest > self._lowest:

@@ -57,6 +57,14 @@ def ended(trial: TrialView, R: int | None) -> Sequence[Decision]:
     return complete_at(trial, R) or ((Stop(trial.id, why),) if is_lost else NOTHING)
 
 
+def unjudged(R: int | None, b: int) -> Sequence[str]:
+    """Say so where trials are to be judged at each b-th step, and have none before their last."""
+    why = (
+        f"no trial is judged: each ends at step {R}, and the first look is at {b}; give a smaller b"
+    )
+    return () if R is None or b < R else (why,)
+
+
 # ---------------------------------------------------------------- metrics on a scale
 #
 # For policies that multiply metrics or predict them: neither makes sense without knowing where the metric can lie. For

@@ -70,4 +70,4 @@ class EarlyTerm(fifo.Fifo):
     def notes(self, view: View) -> Sequence[str]:
         if self.options.R is None:
             return ("nothing is extrapolated: the last step is not known, give R",)
-        return ()
+        return base.unjudged(self.options.R, self.options.b)

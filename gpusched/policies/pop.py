@@ -231,8 +231,9 @@ class Pop(base.Policy):
             yield "metric_max", why
 
     def notes(self, view: View) -> Sequence[str]:
-        if self._best == NEVER:
-            return ()
+        unjudged = base.unjudged(self.options.R, self.options.b)
+        if self._best == NEVER or unjudged:
+            return unjudged
         target = self.options.scale(view.rules.sign).metric(self._target(view))
         return (f"target {target:.4g}" + (" (rising)" if view.rules.target is None else ""),)
 

@@ -216,3 +216,15 @@ def test_the_length_of_the_scripts_loop_is_R_where_the_recipe_says_nothing(polic
         event.report.length = length
         hand.feed(event)
         assert length == hand.policy.options.R
+
+
+@pytest.mark.parametrize(("length", "is_told"), [(3, True), (4, False)])
+@pytest.mark.parametrize("policy", ["bandit", "earlyterm", "pop"])
+def test_trials_that_end_before_they_are_judged_are_told_of(
+    policy: str, length: int, is_told: bool
+) -> None:
+    """A fine-tuning of three epochs was never judged, with b = 10 as with 30, and nothing was said."""
+    bounds = {} if policy == "bandit" else BOUNDS
+    hand = Hand(policy, {"b": 3, "R": length, **bounds}, atoms=1)
+    hand.report(0, 0.5)
+    assert hand.notes.startswith("no trial is judged: each ends at step 3") == is_told
