@@ -27,7 +27,7 @@ PURE_STANDARD_LIBRARY = {
 """No clock and no I/O: neither time, datetime, os, subprocess, socket nor pathlib."""
 PURE_LIBRARIES = {
     "core": {"msgspec", "sortedcontainers"},
-    "policies": {"numpy", "scipy", "sortedcontainers"},
+    "policies": {"msgspec", "numpy", "scipy", "sortedcontainers"},
 }
 SEEDED_NUMPY = {"Generator", "BitGenerator", "PCG64", "Philox", "SeedSequence", "RandomState"}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -143,9 +142,8 @@ def _rows(recipe: Recipe, about: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _options(recipe: Recipe) -> str:
     """Word the policy's options that are not at their defaults."""
-    from gpusched import policies
+    from gpusched.recipe.classes import check_policy
 
-    fields = dataclasses.fields(policies.options_type(recipe.policy_name))
-    defaults = {field.name: field.default for field in fields}
-    options = recipe.policy_options.items()
-    return " ".join(f"{name}={show(value)}" for name, value in options if value != defaults[name])
+    _, defaults, _ = check_policy(recipe.policy_name)
+    told = (one for one in recipe.policy_options.items() if one[1] != defaults.get(one[0]))
+    return " ".join(f"{name}={show(value)}" for name, value in told)

@@ -10,10 +10,13 @@ here. ``base.py`` holds what several share, ``extrapolation.py`` says how learni
 from __future__ import annotations
 
 import importlib
+import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
 from numbers import Integral
 from typing import Any
+
+import msgspec
 
 from gpusched import plugins
 from gpusched.core.decisions import (
@@ -109,7 +112,8 @@ def options_type(name: str) -> type[Any]:
 
 def make(name: str, options: Mapping[str, object]) -> Policy:
     """Make a policy with options that have been validated. Raises InputError where a user's class cannot be made."""
-    kind, given = policy_type(name), options_type(name)(**options)
+    kind, options_kind = policy_type(name), options_type(name)
+    given = options_kind(**_declared(options_kind, options))
     if name in REGISTRY:
         return kind(given)
     try:
@@ -121,6 +125,15 @@ def make(name: str, options: Mapping[str, object]) -> Policy:
     plugins.guard(made, name, DECIDING, _checked)
     plugins.guard(made, name, TELLING, lambda answer, *_, **_named: list(answer))
     return made
+
+
+def _declared(kind: type[Any], options: Mapping[str, object]) -> dict[str, Any]:
+    """Return the options with each list and map as their class declares it: a file knows no tuple."""
+    hints, found = typing.get_type_hints(kind), dict[str, Any](options)
+    for name in hints.keys() & found.keys():
+        if isinstance(found[name], list | tuple | dict):
+            found[name] = msgspec.convert(found[name], hints[name], str_keys=True)
+    return found
 
 
 def _checked(answer: Any, view: View, *_: Any, **_named: Any) -> list[Decision]:

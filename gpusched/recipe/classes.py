@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Meta
+import msgspec
 
 from gpusched import loggers, plugins, policies, samplers
 from gpusched.errors import InputError
@@ -100,7 +100,7 @@ def _check_options(
     except Exception as error:
         raise BadValue(str(plugins.failure(kind, name, "problems", error))) from error
     findings += [((key,), message) for key, message in problems if (key,) not in dict(findings)]
-    return dataclasses.asdict(options), findings
+    return msgspec.json.decode(msgspec.json.encode(options, enc_hook=str)), findings
 
 
 def _unknown_option(name: str, key: str, known: list[str]) -> str:
@@ -133,7 +133,7 @@ def check_sampler(raw: object, folder: Path, space: Space | None) -> Named:
                 findings += [((key,), why) for key, why in sequence.problems(name, space)]
             return name, {}, findings
         kind = _loaded("sampler", name, samplers.load, samplers.names())
-        startup = typed(options.pop("startup", kind.startup), Annotated[int, Meta(ge=0)])
+        startup = typed(options.pop("startup", kind.startup), Annotated[int, msgspec.Meta(ge=0)])
     except BadValue as error:
         return DEFAULT_SAMPLER, {}, [(("sampler", *error.path), str(error))]
     findings = [(("sampler", key), why) for key, why in plugins.option_problems(kind, options)]

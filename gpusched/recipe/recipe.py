@@ -134,7 +134,7 @@ class Recipe:
             for name in NAMED:
                 options = dict(found[f"{name}_name"])
                 found[f"{name}_name"] = options.pop("name")
-                found[f"{name}_options"] = _tuples(options)
+                found[f"{name}_options"] = options
             return msgspec.convert(
                 found, cls, str_keys=True, dec_hook=lambda kind, value: kind(value)
             )
@@ -220,12 +220,3 @@ def keys() -> dict[str, Key]:
         key = Key(field=item.name, type=types[item.name], default=default, **about)
         found[key.path] = key
     return found
-
-
-def _tuples(value: Any) -> Any:
-    """Turn lists into tuples, at any depth, so that a policy's options cannot be changed."""
-    if isinstance(value, list | tuple):
-        return tuple(_tuples(item) for item in value)
-    if isinstance(value, Mapping):
-        return {key: _tuples(item) for key, item in value.items()}
-    return value

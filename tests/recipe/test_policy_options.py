@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import ModuleType
 from typing import Any, Literal
 
 import pytest
 
 from gpusched import policies
+from gpusched.cli.validate import _options
 from gpusched.recipe.classes import check_policy
+from tests.recipe.conftest import Load
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +24,7 @@ class Options:
     table: dict[str, float] = field(default_factory=dict)
     kind: Literal["quick", "exact"] = "quick"
     limit: int | None = None
+    names: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.limit == 13:
@@ -38,6 +42,9 @@ class Nothing:
 
 class Made:
     options_type: type[Any] = Options
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
 
 
 class Bare:
@@ -58,12 +65,13 @@ def made(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_defaults_are_filled_in_and_lists_become_what_is_declared() -> None:
-    raw = {"name": "made", "budget": 3, "sizes": [4], "table": {"a": 1}}
-    assert check_policy(raw) == (
-        "made",
-        {"budget": 3.0, "sizes": (4,), "table": {"a": 1.0}, "kind": "quick", "limit": None},
-        [],
-    )
+    """A list was a list in a simulation, and a tuple in a live search, whose options come from a file."""
+    raw = {"name": "made", "budget": 3, "sizes": [4], "table": {"a": 1}, "names": ["b"]}
+    values = {"budget": 3.0, "table": {"a": 1.0}, "kind": "quick", "limit": None, "names": ["b"]}
+    name, options, problems = check_policy(raw)
+    assert (name, options, problems) == ("made", {"sizes": [4], **values}, [])
+    for read in (options, json.loads(json.dumps(options))):
+        assert asdict(policies.make(name, read).options) == {"sizes": (4,), **values}
 
 
 @pytest.mark.parametrize(
@@ -87,7 +95,7 @@ def test_defaults_are_filled_in_and_lists_become_what_is_declared() -> None:
             [
                 (
                     ("policy", "cooldown"),
-                    "unknown option of made; known are budget, kind, limit, sizes, table",
+                    "unknown option of made; known are budget, kind, limit, names, sizes, table",
                 )
             ],
         ),
@@ -110,3 +118,9 @@ def test_every_registered_policy_has_valid_defaults(name: str) -> None:
     found, options, findings = check_policy({"name": name, **bounds})
     assert (found, findings) == (name, [])
     assert policies.make(name, options) is not None
+
+
+def test_options_that_are_not_at_their_defaults_are_summed_up(load: Load) -> None:
+    other = "{name: hermes, milestones: [0.5]}"
+    told = [_options(load(f"policy: {written}\n")) for written in ("hermes", other)]
+    assert told == ["", "milestones=[0.5]"]
