@@ -73,6 +73,8 @@ REGISTRY: Mapping[str, tuple[str, str]] = {
     "seer": ("gpusched.policies.seer", "Seer"),
     "hermes": ("gpusched.policies.hermes", "Hermes"),
 }
+#: Those under which a trial has one number of atoms all its life.
+OF_ONE_SIZE = ("fifo", "asha", "bandit", "earlyterm", "pop", "hermes")
 
 
 def names() -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import msgspec
 
 from gpusched.errors import DamagedState, InputError
+from gpusched.policies import OF_ONE_SIZE
 from gpusched.recipe import messages, values
 
 if TYPE_CHECKING:
@@ -156,10 +157,11 @@ class Recipe:
     def worker_settings(self, atoms: int) -> dict[str, Any]:
         """Return ``worker.json`` of a search on so many atoms: the part of the recipe that a worker needs."""
         names = ("metric", "seed", "batch", "lr_power")
+        is_resized = 1 not in (len(self.sizes), self.max_atoms, atoms)
         return {
             **{name: getattr(self, name) for name in names},
             "max_steps": self.policy_options.get("R"),
-            "is_resized": 1 not in (len(self.sizes), self.max_atoms, atoms),
+            "is_resized": is_resized and self.policy_name not in OF_ONE_SIZE,
             "passed": self.passed(),
         }
 

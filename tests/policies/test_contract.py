@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gpusched import policies
+from gpusched.core.commands import Launch
 from gpusched.core.decisions import Policy
 from gpusched.core.transitions import LAST_SAVE_S
 from gpusched.core.trial import TrialState
@@ -39,6 +40,9 @@ def test_random_experiments_keep_every_invariant_and_replay(
         played = play(name, options, seed)
         assert played.again() == played.commands, f"seed {seed}: replay differs"
         _check_ending(played, seed)
+        launches = [one for told in played.commands for one in told if isinstance(one, Launch)]
+        sizes = {len(launch.devices) for launch in launches}
+        assert sizes <= {1} or name not in policies.OF_ONE_SIZE
         reported += sum(trial.seq for trial in played.experiment.state.trials.values())
     assert reported > 20, "next to nothing was trained"
 

@@ -114,10 +114,11 @@ def test_worker_settings_are_the_contract(load: Load) -> None:
         "batch": "global",
         "lr_power": 0.5,
         "max_steps": 64,
-        "is_resized": True,
+        "is_resized": False,  # asha resizes no trial
         "passed": [],
     }
-    assert not load("", "sizes=[4]").worker_settings(8)["is_resized"]
+    for key, is_resized in (("seed=1", True), ("policy=fifo", False), ("sizes=[4]", False)):
+        assert load("", key).worker_settings(8)["is_resized"] == is_resized
 
 
 # ------------------------------------------------------------ overrides
