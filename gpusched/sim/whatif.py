@@ -46,9 +46,7 @@ LEAST_CURVES, LEAST_STEPS, LEAST_FUTURES = 3, 4, 3
 #: often that is drawn for each future. Of 210 recorded searches 76% end within their interval; with 0.6 and 1.5, 71%.
 SCATTER, MOST, DRAWS = 1.0, 2.0, 10
 #: A word of the name of a metric that is a share: where it is above 1 it is in percent, and 100 at most.
-SHARES = re.compile(
-    r"(?<![a-z])(acc|accuracy|auc|auroc|f1|m?iou|dice|map|precision|recall|top[15])(?![a-z])", re.I
-)
+SHARES = r"(?<![a-z])(acc|accuracy|auc|f1|m?iou|map|precision|recall|top[15])(?![a-z])"
 #: Share of the range of scores that is added to gains before they are scattered, so that small ones are, too.
 LEAST = 0.001
 
@@ -91,19 +89,13 @@ class AskedSearch:
     def _curves(self) -> TrialCurves:
         seen = list(_seen(self.state))
         fine = [one for one in seen if any(map(math.isfinite, one.curve.values()))]
-        name = self.recorded.paths.root.name
-        if not fine:
-            raise InputError(
-                f"{name}: no trial has reported yet, so nothing can be said about the rest; "
-                "ask again after the first reports"
-            )
-        longest = max(len(one.curve) for one in fine)
+        longest = max((len(one.curve) for one in fine), default=0)
         if len(fine) < LEAST_CURVES or longest < LEAST_STEPS:
             raise InputError(
-                f"{name}: {count(len(fine), 'trial')} with finite reports, {longest} at most; a forecast needs "
-                f"{LEAST_CURVES} trials and one with {LEAST_STEPS} reports"
+                f"{self.recorded.paths.root.name}: a forecast needs {LEAST_CURVES} trials and one with {LEAST_STEPS} "
+                f"reports; there are {count(len(fine), 'trial')} with finite reports, {longest} at most"
             )
-        return TrialCurves(seen, is_share=bool(SHARES.search(self.recipe.metric)))
+        return TrialCurves(seen, is_share=bool(re.search(SHARES, self.recipe.metric.lower())))
 
     # ------------------------------------------------------------ futures
 
