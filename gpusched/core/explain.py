@@ -15,6 +15,11 @@ from gpusched.core.trial import TrialRecord, TrialState
 from gpusched.text import count, show_at
 
 S = TrialState
+_WHERE_TO = {
+    S.STARTING: "to continue with another number of atoms",
+    S.PAUSED: "to pause",
+    S.COMPLETED: "complete",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,8 @@ def _why(state: State, trial: TrialRecord) -> str:
             if (after := trial.after) is None:
                 return ""
             how = "saves and leaves" if after.save else "leaves"
-            return f"{how}, {_where_to(after.state)}: {after.reason.removeprefix('pauses: ')}"
+            where = _WHERE_TO.get(after.state, "for good")
+            return f"{how}, {where}: {after.reason.removeprefix('pauses: ')}"
         case S.PAUSED if trial.held_by_user:
             return f"paused by the user; 'gpusched unpause {trial.id}' lets it continue"
         case S.PAUSED if trial.id in state.wanted and not state.storage_low:
@@ -111,12 +117,3 @@ def _why_starting(state: State, trial: TrialRecord) -> str:
     if waits:
         return f"waits until the release of {state.devices.named(waits)} is confirmed"
     return f"processes start on {state.devices.named(trial.devices)}"
-
-
-def _where_to(to: TrialState) -> str:
-    words: Mapping[TrialState, str] = {
-        S.STARTING: "to continue with another number of atoms",
-        S.PAUSED: "to pause",
-        S.COMPLETED: "complete",
-    }
-    return words.get(to, "for good")

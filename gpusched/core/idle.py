@@ -106,7 +106,12 @@ def _why(state: State, slot: DeviceSlot) -> tuple[str, str] | None:
         case DeviceState.DRAINING:
             return RELEASING, "" if slot.trial is None else f"trial {slot.trial} has left"
         case DeviceState.HELD:
-            return _why_held(state, slot)
+            trial = state.live.get(-1 if slot.trial is None else slot.trial)
+            if trial is not None and slot.id in trial.reserved:
+                return RESERVED, f"trial {trial.id}"
+            if trial is not None and trial.state is TrialState.STARTING and trial.has_processes:
+                return STARTING, f"trial {trial.id}"
+            return None
 
 
 def _why_none_grows(state: State) -> str:
@@ -120,12 +125,3 @@ def _why_none_grows(state: State) -> str:
         if trial.cap is not None:
             capped = f"trial {trial.id}: {trial.cap.why}"
     return f"each live trial stays at its size: {capped}" if state.live else ""
-
-
-def _why_held(state: State, slot: DeviceSlot) -> tuple[str, str] | None:
-    trial = state.live.get(-1 if slot.trial is None else slot.trial)
-    if trial is not None and slot.id in trial.reserved:
-        return RESERVED, f"trial {trial.id}"
-    if trial is not None and trial.state is TrialState.STARTING and trial.has_processes:
-        return STARTING, f"trial {trial.id}"
-    return None

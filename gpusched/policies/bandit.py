@@ -70,17 +70,11 @@ class Bandit(fifo.Fifo):
         if score >= self._best:
             return True
         factor = 1.0 + self.options.eps
-        scale = self._scale(sign)
-        if scale is not None:
+        if self._lowest < 0 and self._highest > self._lowest:
+            scale = base.Scale(self._lowest, self._highest, sign)
             return scale.of_score(score) * factor > scale.of_score(self._best)
         job, best = score * sign, self._best * sign
         return job * factor > best if sign > 0 else best * factor > job
 
     def notes(self, view: View) -> Sequence[str]:
         return base.unjudged(self.options.R, self.options.b)
-
-    def _scale(self, sign: float) -> base.Scale | None:
-        """Return the scale to normalise by; None: metrics are positive and compared as they are."""
-        if self._lowest < 0 and self._highest > self._lowest:
-            return base.Scale(self._lowest, self._highest, sign)
-        return None

@@ -10,12 +10,8 @@ Ten lines of Algorithm 3 and what answers them here:
     line 21     uniform allocation of N atoms over the live trials     ``_share``
     line 22-25  resize if it pays and the COOLDOWN is over             ``_grow``
 
-Ours: where a single trial trains at a time, the first would be kept at every rung, and be the only one ever tried;
-while new ones may enter and launches are short, a trial is judged once there, on arrival, against floor(n/eta). Ties at
-the worst score of a rung keep no more than ceil(n/eta) (``core/rung.py``). A trial that may grow waits one report for
-atoms that are coming, so that they are taken in one resize. A step that cannot end before the deadline is not begun;
-and where nothing may enter and no live trial can use free atoms (the sizes, a script that failed on more, a growth that
-would not pay), the best paused trial continues on them.
+What is ours stands in ``docs/policies.md``. Where a single trial trains at a time, the first would be kept at every
+rung, and be the only one ever tried.
 """
 
 from __future__ import annotations

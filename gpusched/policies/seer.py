@@ -9,8 +9,7 @@ atoms each. A stage ends when its time is over, whoever has come how far (Algori
     lines 10, 11   all that stay are ordered by loss: the best move to the bracket with most atoms       ``_assign``
 
 Line 9 is printed as "remove the lowest floor(N[i] / eta^k)"; the text ("only (1/eta) fraction of the trials are carried
-forward") means what is done here. The paper buys atoms as it needs them; here the plan is cut to the largest budget
-whose first stage, the widest, fits. Ours: what the plan leaves of time and budget goes to the winner.
+forward") means what is done here. What is ours stands in ``docs/policies.md``.
 """
 
 from __future__ import annotations
@@ -146,10 +145,8 @@ class Seer(base.Policy):
         return "B" if given.budget < one else "t_min", why
 
     def problems(self, rules: Rules, atoms: int) -> Iterator[base.BadOption]:
-        plan, _ = self.plan_for(rules, atoms, rules.deadline_s)
-        if plan is None:
-            given = self.options.arguments(rules, atoms, rules.deadline_s)
-            yield self._why_none(given, atoms)
+        if self.plan_for(rules, atoms, rules.deadline_s)[0] is None:
+            yield self._why_none(self.options.arguments(rules, atoms, rules.deadline_s), atoms)
 
     # ------------------------------------------------------------ the first stage
 

@@ -253,11 +253,7 @@ class _Path:
     """One curve in one future, made step by step; its shape is drawn at the first step that was not seen."""
 
     def __init__(
-        self,
-        curves: TrialCurves,
-        donor: SeenTrial,
-        shift: float,
-        random: Generator,
+        self, curves: TrialCurves, donor: SeenTrial, shift: float, random: Generator
     ) -> None:
         self._curves, self._donor = curves, donor
         self._bound, self._noise = curves.model.bound, math.sqrt(curves.model.noise_var)

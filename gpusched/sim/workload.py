@@ -7,6 +7,7 @@ step) is HyperSched's (SoCC'19, section 6); ``FILE.py:FUNCTION`` a Python functi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
@@ -33,13 +34,7 @@ class Synthetic:
     metric = "score"
     mode: Literal["max", "min"] = "max"
     space: Mapping[str, Any] = {key: {"uniform": [0.0, 1.0]} for key in ("b0_quantile", "b1", "b2")}
-    defaults: Mapping[str, Any] = {
-        "r": 5,
-        "R": 500,
-        "eta": 4.0,
-        "metric_min": 0.0,
-        "metric_max": 1.0,
-    }
+    defaults: Mapping[str, Any] = {"r": 5, "R": 500, "eta": 4.0, "metric_min": 0, "metric_max": 1}
 
     def __init__(self, step_time_s: float = 0.1) -> None:
         self.step_time_s = step_time_s
@@ -60,7 +55,10 @@ def load_workload(name: str) -> Workload:
     """Loaded once in a process. Raises InputError."""
     kind, _, rest = name.partition(":")
     if kind == "synthetic":
-        return _synthetic(rest)
+        step_s: object = rest
+        with contextlib.suppress(ValueError):
+            step_s = float(rest or 0.1)
+        return Synthetic(_seconds(step_s, f"{name}: the time of a step"))
     file, _, function = name.rpartition(":")
     if file.endswith(".py") and function:
         return Function(Path(file), function)
@@ -70,28 +68,10 @@ def load_workload(name: str) -> Workload:
     )
 
 
-def _synthetic(step_time: str) -> Synthetic:
-    if not step_time:
-        return Synthetic()
-    try:
-        step_time_s = float(step_time)
-    except ValueError:
-        step_time_s = 0.0
-    if not 0 < step_time_s < float("inf"):
-        raise InputError(f"synthetic:{step_time}: the time of a step must be a number above 0")
-    return Synthetic(step_time_s)
-
-
 class Function:
-    """Workload ``FILE.py:FUNCTION``: a Python function of the reader's own.
+    """Workload ``FILE.py:FUNCTION``: a Python function of the reader's own (``docs/simulator.md``).
 
-        SPACE = {"lr": {"loguniform": [1e-4, 1.0]}}         # as in a recipe; left out: one number u in 0..1
-        METRIC, MODE, STEP_TIME = "accuracy", "max", 1.0     # may be left out
-
-        def train(hp, step, random):                         # or (hp, step)
-            return 1 - 1 / (hp["lr"] * step + 1)             # the metric; or (metric, step time on one atom)
-
-    ``random`` is a ``random.Random`` of this configuration and seed, so that every policy meets the same curve. The
+    Its ``random`` is a ``random.Random`` of a configuration and seed, so that every policy meets the same curve. The
     function is called once for each step, in order. Raises InputError where file, function or constants are not so.
     """
 
