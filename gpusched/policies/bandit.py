@@ -21,16 +21,13 @@ from gpusched.text import show_metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(base.Options):
+class Options(base.JudgedOptions):
     """``b``: steps between two judgements; ``eps``: how far below the best a trial may be."""
 
-    b: int = 10
     eps: float = 0.5
 
     def problems(self) -> Iterator[base.BadOption]:
-        yield from base.Options.problems(self)
-        if self.b < 1:
-            yield "b", f"must be at least 1 step, not {self.b}"
+        yield from base.JudgedOptions.problems(self)
         if not 0 <= self.eps < math.inf:
             yield "eps", f"must be 0 or more, not {self.eps:g}"
 
@@ -77,4 +74,4 @@ class Bandit(fifo.Fifo):
         return job * factor > best if sign > 0 else best * factor > job
 
     def notes(self, view: View) -> Sequence[str]:
-        return base.unjudged(self.options.R, self.options.b)
+        return self.options.unjudged()

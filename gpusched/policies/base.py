@@ -16,6 +16,7 @@ from gpusched.core.decisions import (
     TrialView,
 )
 from gpusched.core.exits import SENSELESS_REPORTS
+from gpusched.text import show_metric
 
 __all__ = ["NOTHING", "BadOption", "HalvingOptions", "Options", "Policy", "TrialView"]
 
@@ -42,6 +43,23 @@ class HalvingOptions(Options):
             yield "eta", f"must be more than 1, not {self.eta:g}; 4 is the usual choice"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedOptions(Options):
+    """``R`` steps at most; ``b`` steps between two judgements of a trial."""
+
+    b: int = 10
+
+    def problems(self) -> Iterator[BadOption]:
+        yield from Options.problems(self)
+        if self.b < 1:
+            yield "b", f"must be at least 1 step, not {self.b}"
+
+    def unjudged(self) -> Sequence[str]:
+        """Say so where trials end before they are judged."""
+        why = f"no trial is judged: each ends at step {self.R}, the first look is at {self.b}; give a smaller b"
+        return () if self.R is None or self.b < self.R else (why,)
+
+
 def complete_at(trial: TrialView, R: int | None) -> Sequence[Decision]:
     """Complete a trial that has had R steps (Algorithms 2, line 5, and 3, line 12)."""
     if R is not None and trial.step >= R:
@@ -55,14 +73,6 @@ def ended(trial: TrialView, R: int | None) -> Sequence[Decision]:
     is_lost = len(latest) == SENSELESS_REPORTS and all(y != y for _, y in latest)
     why = f"stops: no finite metric in {SENSELESS_REPORTS} reports"
     return complete_at(trial, R) or ((Stop(trial.id, why),) if is_lost else NOTHING)
-
-
-def unjudged(R: int | None, b: int) -> Sequence[str]:
-    """Say so where trials are to be judged at each b-th step, and have none before their last."""
-    why = (
-        f"no trial is judged: each ends at step {R}, and the first look is at {b}; give a smaller b"
-    )
-    return () if R is None or b < R else (why,)
 
 
 # ---------------------------------------------------------------- metrics on a scale
@@ -102,14 +112,14 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoundedOptions(Options):
-    """``R`` steps at most, and the values that the metric can have."""
+class BoundedOptions(JudgedOptions):
+    """``R`` and ``b``, and the values that the metric can have."""
 
     metric_min: float | None = None
     metric_max: float | None = None
 
     def problems(self) -> Iterator[BadOption]:
-        yield from Options.problems(self)
+        yield from JudgedOptions.problems(self)
         low, high = self.metric_min, self.metric_max
         if low is None and high is None:
             yield (
@@ -128,6 +138,12 @@ class BoundedOptions(Options):
         assert self.metric_min is not None
         assert self.metric_max is not None
         return Scale(self.metric_min, self.metric_max, sign)
+
+    def doubts(self, best: float) -> Sequence[str]:
+        """Say so where trials cannot be judged, or cannot be told apart: ``best`` is the best metric so far."""
+        low, high = self.metric_min or 0.0, self.metric_max or 0.0
+        why = f"{show_metric(best)} lies beyond metric_min = {low:g} or metric_max = {high:g}, where all are equal"
+        return self.unjudged() or (() if low <= best <= high else (why,))
 
 
 def curve_of(trial: TrialView, scale: Scale) -> tuple[tuple[float, ...], float]:

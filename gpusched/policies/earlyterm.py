@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gpusched.core.decisions import Decision, Stop, TrialView, View
+from gpusched.core.trial import NEVER
 from gpusched.policies import base, fifo
 from gpusched.policies.extrapolation import CurvePredictor, ShapesPredictor, extrapolate
 
@@ -31,8 +32,6 @@ class Options(base.BoundedOptions):
         yield from base.BoundedOptions.problems(self)
         if self.R is not None and 1 <= self.R <= self.b:
             yield "b", f"a trial would end at R = {self.R} steps before the first look at {self.b}"
-        if self.b < 1:
-            yield "b", f"must be at least 1 step, not {self.b}"
         if not 0 < self.delta < 1:
             yield "delta", f"must be between 0 and 1, not {self.delta:g}"
 
@@ -70,4 +69,5 @@ class EarlyTerm(fifo.Fifo):
     def notes(self, view: View) -> Sequence[str]:
         if self.options.R is None:
             return ("nothing is extrapolated: the last step is not known, give R",)
-        return base.unjudged(self.options.R, self.options.b)
+        best = max((trial.best_score for trial in view.trials.values()), default=NEVER)
+        return () if best == NEVER else self.options.doubts(best * view.rules.sign)

@@ -38,14 +38,8 @@ RAISE_BY = 0.1
 class Options(base.BoundedOptions):
     """``R`` most steps of a trial; ``b`` steps between two judgements."""
 
-    b: int = 10
     #: A metric above that of a trial which has not learnt anything, or has unlearnt it.
     kill_threshold: float | None = None
-
-    def problems(self) -> Iterator[base.BadOption]:
-        yield from base.BoundedOptions.problems(self)
-        if self.b < 1:
-            yield "b", f"must be at least 1 step, not {self.b}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +225,11 @@ class Pop(base.Policy):
             yield "metric_max", why
 
     def notes(self, view: View) -> Sequence[str]:
-        unjudged = base.unjudged(self.options.R, self.options.b)
-        if self._best == NEVER or unjudged:
-            return unjudged
+        if self._best == NEVER:
+            return ()
         target = self.options.scale(view.rules.sign).metric(self._target(view))
-        return (f"target {target:.4g}" + (" (rising)" if view.rules.target is None else ""),)
+        aim = f"target {target:.4g}" + (" (rising)" if view.rules.target is None else "")
+        return (aim, *self.options.doubts(self._best * view.rules.sign))
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         known = self.known.get(trial.id)

@@ -231,4 +231,13 @@ def test_trials_that_end_before_they_are_judged_are_told_of(
     bounds = {} if policy == "bandit" else BOUNDS
     hand = Hand(policy, {"b": 3, "R": length, **bounds}, atoms=1)
     hand.report(0, 0.5)
-    assert hand.notes.startswith("no trial is judged: each ends at step 3") == is_told
+    assert ("no trial is judged: each ends at step 3" in hand.notes) == is_told
+
+
+@pytest.mark.parametrize("policy", ["earlyterm", "pop"])
+def test_a_metric_beyond_its_bounds_is_told_of(policy: str) -> None:
+    """An accuracy in percent, with bounds of 0 and 1: all trials were at the upper one, and nothing was said."""
+    hand = Hand(policy, {"R": 9, "b": 3, **BOUNDS}, atoms=1)
+    for metric, is_beyond in ((0.3, False), (97.3, True)):
+        hand.report(0, metric)
+        assert ("97.300 lies beyond metric_min = 0 or metric_max = 1" in hand.notes) == is_beyond
