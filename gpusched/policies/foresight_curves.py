@@ -239,7 +239,7 @@ class Curves:
         mean = mixed(score)
         off = score - mean[:, None]
         variance = mixed(start_var + shape * (2 * cov + shape * height_var) + off * off)
-        variance = np.maximum(1e-18, variance)
+        variance = np.maximum(1e-18 * self.range**2, variance)
         best = np.maximum(_rounded(mean, 30, self.range), level)
         columns = (
             best,

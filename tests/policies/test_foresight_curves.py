@@ -134,6 +134,19 @@ def test_scores_of_any_size_have_a_finite_forecast(size: float, sign: float) -> 
         assert math.isfinite(belief.mean + belief.deviation)
 
 
+def test_losses_of_any_size_are_forecast_as_surely() -> None:
+    """Below 1e-8 the deviation stayed at 1e-9, whatever the curves were."""
+    beliefs = []
+    for size in (1.0, 2.0**-50):
+        trained = Trained(sign=-1.0)
+        for trial in range(3):
+            trained.train(
+                trial, lambda step, n=trial, of=size: of * 3 * step ** -(0.2 + 0.1 * n), 64
+            )
+        beliefs.append(trained.belief(2, 128))
+    assert beliefs[1].deviation * 2.0**50 == pytest.approx(beliefs[0].deviation, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("scores", "ceiling"),
     [([0.1, 0.7], 1.0), ([-3.0, -0.2], 0.0), ([10.0, 50.0, 90.0], 130.0)],
