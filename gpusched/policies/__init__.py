@@ -1,10 +1,7 @@
 """The policies by name, and all that a policy of a user's own needs to import.
 
-Importing this imports none of the policies: some need NumPy and SciPy.
-
-A policy is one file: a frozen ``Options`` dataclass beside a class with two questions to answer
-(``core/decisions.py``), registered below. The recipe's validation, the simulator and the contract tests pick it up from
-here. ``base.py`` holds what several share, ``extrapolation.py`` says how learning curves may continue.
+Importing this imports none of the policies: some need NumPy and SciPy. ``base.py`` holds what several share,
+``extrapolation.py`` says how learning curves may continue.
 """
 
 from __future__ import annotations

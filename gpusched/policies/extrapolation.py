@@ -9,8 +9,7 @@ distributions. ``extrapolate`` turns that into equations 1 to 3 of HyperDrive (M
     (2)  x = 1 p_1 + 2 p_2 + .. + M p_M                       expected remaining steps
     (3)  ERT = x * (time of a step)                           made by the policy, which knows that time
 
-P(m) is replaced by the largest so far, as the chance to have *reached* the target by then cannot fall. The papers' own
-predictor is ``scripts/papers/mcmc.py``: POP decides no better by it, and each curve takes a second of a core.
+P(m) is replaced by the largest so far, as the chance to have *reached* the target by then cannot fall.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ Ten lines of Algorithm 3 and what answers them here:
     line 21     uniform allocation of N atoms over the live trials     ``_share``
     line 22-25  resize if it pays and the COOLDOWN is over             ``_grow``
 
-What is ours stands in ``docs/policies.md``. Where a single trial trains at a time, the first would be kept at every
-rung, and be the only one ever tried.
+What is ours stands in ``docs/policies.md``.
 """
 
 from __future__ import annotations

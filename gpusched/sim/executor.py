@@ -45,7 +45,6 @@ from gpusched.sim.physics import Delays, Pool, Run, Story, Workload
 
 Other = Literal["up", "saved", "exit", "release"]
 Kind = Literal["report"] | Other
-_INFINITE = math.inf
 
 
 class Stalled(Exception):
@@ -333,7 +332,7 @@ class SimExecutor:
     def _released(self, names: tuple[str, ...]) -> Iterator[Event]:
         confirming, now = self._confirming, self._now
         for name in names:
-            if confirming.get(name, _INFINITE) <= now:
+            if confirming.get(name, math.inf) <= now:
                 del confirming[name]
         free = self._pool.clean(names, now)
         if free:

@@ -84,9 +84,6 @@ class AskedSearch:
     def __init__(self, recorded: Recorded) -> None:
         """Raises InputError where too little is known."""
         self.recorded, self.recipe, self.state = recorded, recorded.recipe, recorded.state
-        self.curves = self._curves()
-
-    def _curves(self) -> TrialCurves:
         seen = list(_seen(self.state))
         fine = [one for one in seen if any(map(math.isfinite, one.curve.values()))]
         longest = max((len(one.curve) for one in fine), default=0)
@@ -95,7 +92,8 @@ class AskedSearch:
                 f"{self.recorded.paths.root.name}: a forecast needs {LEAST_CURVES} trials and one with {LEAST_STEPS} "
                 f"reports; there are {count(len(fine), 'trial')} with finite reports, {longest} at most"
             )
-        return TrialCurves(seen, is_share=bool(re.search(SHARES, self.recipe.metric.lower())))
+        is_share = re.search(SHARES, self.recipe.metric.lower()) is not None
+        self.curves = TrialCurves(seen, is_share=is_share)
 
     # ------------------------------------------------------------ futures
 
@@ -122,13 +120,11 @@ class AskedSearch:
                 f"enough for {len(raw)}; {hint}"
             )
         values = [self._scattered(one) for one in np.array(raw, dtype=float).T]
+        gains = [Interval.of((one - values[0]) * self.state.rules.sign) for one in values]
+        bests = map(Interval.of, values)
         return [
-            self._answer(add_s, one, values[0]) for add_s, one in zip(asked, values, strict=True)
+            WhatifAnswer(*one) for one in zip(asked, map(len, values), bests, gains, strict=True)
         ]
-
-    def _answer(self, add_s: float, values: Array, unchanged: Array) -> WhatifAnswer:
-        gains = (values - unchanged) * self.state.rules.sign
-        return WhatifAnswer(add_s, len(values), Interval.of(values), Interval.of(gains))
 
     def _scattered(self, raw: Array) -> Array:
         """Return the best metric of each future (a row), its gain scattered by draws of how wrong forecasts are."""
