@@ -5,13 +5,6 @@ from __future__ import annotations
 from tests.policies.hand import Hand
 
 
-def test_milestones_are_r_times_powers_of_eta_below_R() -> None:
-    """Section 3.3: "the same evaluation procedure will take place at r*eta epochs, r*eta^2, .."."""
-    hand = Hand("asha", {"r": 2, "R": 54, "eta": 3.0}, atoms=1)
-    assert hand.policy.ladder.at(53) is None
-    assert [rung.milestone for rung in hand.policy.ladder.rungs] == [2, 6, 18]
-
-
 def test_the_first_to_arrive_is_paused() -> None:
     """3.3.1: ASHA "will pause trials if they are within the first eta trials to reach a rung"; lines 10 to 12."""
     hand = Hand("asha", {"r": 1, "eta": 4.0}, atoms=1)

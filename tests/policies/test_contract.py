@@ -18,9 +18,8 @@ from gpusched import policies
 from gpusched.core.commands import Launch
 from gpusched.core.decisions import Policy
 from gpusched.core.transitions import LAST_SAVE_S
-from gpusched.core.trial import TrialState
 from tests.events import reported
-from tests.policies.contract import LONGEST_EXIT_S, VARIANTS, Played, Witness, play
+from tests.policies.contract import LONGEST_EXIT_S, VARIANTS, Played, play
 from tests.policies.hand import Hand
 
 CASES = [
@@ -106,38 +105,6 @@ def test_options_are_frozen_complete_and_say_what_is_wrong(name: str) -> None:
         assert message
     for variant in VARIANTS.get(name, [{}]):
         assert list(kind(**variant).problems()) == []
-
-
-# ---------------------------------------------------------------- the witness sees what it should
-
-
-class Broken(Policy):
-    def __init__(self, answer: Any) -> None:
-        self.answer = answer
-
-    def on_report(self, view: Any, trial: Any) -> Any:
-        return []
-
-    def on_capacity(self, view: Any) -> Any:
-        return self.answer(view)
-
-
-def test_the_witness_catches_nonsense() -> None:
-    from gpusched.core.decisions import Resume, Start, Stop, WakeAt
-
-    hand = Hand("fifo", atoms=1)
-    hand.report(0, 0.5)
-    assert hand.trial(0).state is TrialState.RUNNING
-    for answer in (
-        lambda view: [Start(1)],  # nothing is free
-        lambda view: [Resume(0)],  # it runs
-        lambda view: [Start(9)],  # there are not so many
-        lambda view: [Stop(0)],  # without a reason
-        lambda view: [WakeAt(-1.0)],  # over
-        lambda view: ["start"],  # no decision
-    ):
-        with pytest.raises(AssertionError):
-            Witness(Broken(answer)).on_capacity(hand.state)
 
 
 # ---------------------------------------------------------------- options

@@ -86,16 +86,6 @@ EACH = pytest.mark.parametrize(
 
 
 @EACH
-def test_the_same_question_has_the_same_answer(predictor: CurvePredictor) -> None:
-    curve = rising(20)
-    first = predictor.predict(curve, AHEAD, (1, 2, 3))
-    np.random.seed(5)
-    again = predictor.predict(curve, AHEAD, (1, 2, 3))
-    assert np.array_equal(first.means, again.means)
-    assert np.array_equal(first.reaches(0.7), again.reaches(0.7))
-
-
-@EACH
 def test_probabilities_are_some_and_fall_with_the_target(predictor: CurvePredictor) -> None:
     found = predictor.predict(rising(20), AHEAD, (0,))
     assert found.steps.tolist() == AHEAD.tolist()

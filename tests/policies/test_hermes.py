@@ -113,13 +113,6 @@ def test_at_most_four_trials_a_device_are_under_way() -> None:
     assert hand.count == 8
 
 
-def test_who_is_held_by_a_person_is_passed_over() -> None:
-    hand = after_first_turns([1.0, 6.0, 3.0])
-    hand.asked("pause", 2)
-    turn(hand, 1, [7.0] * 4)
-    assert hand.live == [0]
-
-
 # ---------------------------------------------------------------- quanta
 
 

@@ -25,11 +25,6 @@ def by_hand(slots: int, probabilities: Sequence[float]) -> int:
     return int(max(effective, default=0.0) + 1e-9)
 
 
-def test_an_example() -> None:
-    """8 slots; p = 0.9, 0.5, 0.4, 0.1: desired 1, 2, 3, 4; deserved 7.2, 4, 3.2, 0.8; effective 1, 2, 3, 0.8."""
-    assert split(8, [0.4, 0.9, 0.1, 0.5]) == [1, 3, 0]
-
-
 def test_the_shorter_remaining_time_comes_first_at_the_same_p() -> None:
     """3.1: "the smallest expected remaining time to achieve the target performance and .. high prediction quality"."""
     known = {trial: Known(0.5, ert_s, 10) for trial, ert_s in enumerate([30.0, 10.0, 20.0])}

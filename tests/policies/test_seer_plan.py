@@ -86,11 +86,6 @@ def test_fact_1_neither_deadline_nor_budget_is_exceeded(seed: int) -> None:
         assert all(p_max is None or b.atoms <= p_max for b in plan.brackets)
 
 
-@pytest.mark.parametrize(("T", "B"), [(10.0, 0.5), (0.5, 10.0)])
-def test_what_is_too_small_for_one_trial_has_no_plan(T: float, B: float) -> None:
-    assert make_plan(Arguments(T, B)) is None
-
-
 # ---------------------------------------------------------------- Algorithm 3
 
 

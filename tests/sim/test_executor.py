@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from gpusched.core.commands import KeepBest, Kill, Launch, Save, Yield
+from gpusched.core.commands import Kill, Launch, Save, Yield
 from gpusched.core.events import Event, Reported, TrialExited, TrialUp
 from gpusched.executors.base import FOREVER, LiveTrial
 from gpusched.sim.executor import SimExecutor, Stalled
@@ -78,14 +78,6 @@ def test_leaving_without_a_checkpoint_begins_again_at_the_first_step():
     launch(executor, incarnation=2)
     again = events(executor, 2)[1]
     assert (again.step, again.seq) == (1, 2)
-
-
-def test_a_best_model_without_a_checkpoint_is_noticed():
-    executor = machine()
-    launch(executor)
-    events(executor, 2)
-    with pytest.raises(AssertionError, match="saved"):
-        executor.execute(KeepBest(0, 1, 1.0, 1))
 
 
 def test_kill_leaves_no_report_behind_and_no_half_checkpoint():
