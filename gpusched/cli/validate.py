@@ -11,6 +11,7 @@ from gpusched.cli import common
 from gpusched.cli.common import argument
 from gpusched.errors import InputError, RecipeError
 from gpusched.folder import find
+from gpusched.policies import OF_ONE_SIZE
 from gpusched.recipe.values import duration, power_in_words
 from gpusched.text import count, printable, show, show_duration, show_hparams
 
@@ -121,9 +122,10 @@ def _rows(recipe: Recipe, about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "deadline", show_duration(recipe.deadline_s)
     yield "policy", f"{recipe.policy_name}  {_options(recipe)}"
     yield "devices", recipe.devices
-    sizes = ", ".join(map(str, recipe.sizes)) or ("1" if recipe.max_atoms == 1 else "any number")
-    most = f", at most {recipe.max_atoms}" if recipe.max_atoms and sizes != "1" else ""
-    yield "atoms", f"{sizes} for a trial{most}"
+    is_one = recipe.policy_name in OF_ONE_SIZE or recipe.max_atoms == 1
+    sizes = ", ".join(map(str, (recipe.sizes or (1,))[:1] if is_one else recipe.sizes))
+    most = f", at most {recipe.max_atoms}" if recipe.max_atoms and not is_one else ""
+    yield "atoms", f"{sizes or 'any number'} for a trial{most}"
     yield "rate", power_in_words(recipe.lr_power, recipe.batch)
     width = max(map(len, about["space"]))
     for place, (name, text) in enumerate(about["space"].items()):

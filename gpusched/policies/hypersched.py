@@ -1,6 +1,6 @@
 """``hypersched``: the best-trained model at the deadline (HyperSched, SoCC'19, sections 3.3 and 4, Algorithms 1 and 3).
 
-Ten lines of Algorithm 3 and what answers them here:
+Ten lines of Algorithm 3 and what answers them here; what is ours stands in ``docs/policies.md``:
 
     line 4      Ta, the measured time of a step (on the fewest atoms)  ``State.first_step_s``
     line 7      tf, the furthest trial's time                          ``State.longest_training_s``
@@ -9,8 +9,6 @@ Ten lines of Algorithm 3 and what answers them here:
     line 14-20  at *every* rung at or below the trial: keep or pause   ``_failed_rung``
     line 21     uniform allocation of N atoms over the live trials     ``_share``
     line 22-25  resize if it pays and the COOLDOWN is over             ``_grow``
-
-What is ours stands in ``docs/policies.md``.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def test_a_good_recipe_is_summed_up(recipe: Path, capsys: pytest.CaptureFixture[
         "  deadline  1 min 30 s",
         "  policy    asha  R=27",
         "  devices   auto",
-        "  atoms     any number for a trial, at most 2",
+        "  atoms     1 for a trial",
         "  rate      base x atoms for SGD, base x sqrt(atoms) for Adam and its like (lr_scaling: auto)",
         "  space     opt       one of 'sgd', 'adam'",
         "            lr        0.1",
