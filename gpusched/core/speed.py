@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import statistics
 from collections import deque
 from collections.abc import Callable, Mapping
 
@@ -99,8 +100,8 @@ class Speed:
         #: Ta and To; None before the first step, and the first launch, were measured.
         self.step_on_one_atom_s: float | None = None
         self.overhead_s: float | None = None
-        #: By trial: (atoms, step time) before a resize, to compare with the second report after it, or the third.
-        self._before: dict[int, tuple[int, float]] = {}
+        #: By trial: atoms, step time and the usual one before a resize, to compare with two reports after it.
+        self._before: dict[int, tuple[int, float, float]] = {}
         #: By trial: seconds from the decision to the first report of its first launch, and the steps in them.
         self._unpriced: dict[int, tuple[float, int]] = {}
 
@@ -129,8 +130,8 @@ class Speed:
             return 0
         atoms, back = len(trial.devices), 0
         if trial.id in self._before:
-            before, before_s = self._before[trial.id]
-            is_slower = before < atoms and step_time_s > SLOWER * before_s
+            before, before_s, usual_s = self._before[trial.id]
+            is_slower = before < atoms and step_time_s > SLOWER * max(before_s, usual_s)
             # A rare evaluation makes one report slow, not two.
             if not is_slower or trial.steps_since_launch > stride:
                 del self._before[trial.id]
@@ -173,7 +174,10 @@ class Speed:
     def resizes(self, trial: TrialRecord) -> None:
         """Remember the speed of a trial that leaves for another size, unless its last resize is still to be judged."""
         if trial.trained_atoms and trial.step_time_s is not None and trial.id not in self._before:
-            self._before[trial.id] = (trial.trained_atoms, trial.step_time_s)
+            reports = trial.steps_since_launch // trial.stride
+            lately_s = [*trial.intervals_s][1 - reports :] if reports > 1 else []
+            usual_s = statistics.median(lately_s or [0.0]) / trial.stride
+            self._before[trial.id] = (trial.trained_atoms, trial.step_time_s, usual_s)
 
     def saw_resize(
         self, atoms_before: int, before_s: float, atoms_after: int, after_s: float

@@ -86,6 +86,18 @@ def test_a_growth_that_slows_is_taken_back(steps_s: tuple[float, ...], is_back: 
         assert script.trial(0).state is TrialState.RUNNING, "it grows no more"
 
 
+def test_one_short_step_before_a_growth_does_not_undo_it() -> None:
+    """Where steps are as long as an episode, or a batch, the growth was taken back for good."""
+    script = Script(devices=2, scaling="auto").wants(Start(1)).start().drop()
+    for step_s in (1.0, 1.2, 0.9):
+        script.wait(step_s).report(0, 0.1, step_time_s=step_s).drop()
+    script.decides(Resize(0, 2)).wait(0.4).report(0, 0.1, step_time_s=0.4).drop()
+    script.exited(0, saved=4).drop().released("d0").drop()
+    for step_s in (3.0, 0.6, 0.5):
+        script.wait(step_s).report(0, 0.1, step_time_s=step_s).drop()
+    assert script.trial(0).cap is None
+
+
 def test_what_a_launch_waits_for_the_server_s_imports_is_no_overhead() -> None:
     """Of the first launches; else no step was thought to fit into the last third of a short search."""
     script = Script(devices=1).wants(Start(1)).start().drop()
