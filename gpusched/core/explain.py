@@ -93,7 +93,9 @@ def _why(state: State, trial: TrialRecord) -> str:
         case S.PENDING:
             return "not launched yet"
         case S.STARTING:
-            return _why_starting(state, trial)
+            if waits := [name for name in trial.devices if name in state.devices.draining]:
+                return f"waits until the release of {state.devices.named(waits)} is confirmed"
+            return f"processes start on {state.devices.named(trial.devices)}"
         case S.RUNNING:
             return f"trains on {trial.size_in_words} ({state.devices.named(trial.devices)})"
         case S.YIELDING:
@@ -110,10 +112,3 @@ def _why(state: State, trial: TrialRecord) -> str:
             return trial.last_reason
         case S.FAILED:
             return (trial.error or "reason unknown").splitlines()[0]
-
-
-def _why_starting(state: State, trial: TrialRecord) -> str:
-    waits = [name for name in trial.devices if state.devices.slots[name].state.value == "draining"]
-    if waits:
-        return f"waits until the release of {state.devices.named(waits)} is confirmed"
-    return f"processes start on {state.devices.named(trial.devices)}"
