@@ -54,9 +54,11 @@ class Follower:
         """Hand on what the journal has more than before."""
         found: dict[int, list[Point]] = {}
         better = min if self._search.mode == "min" else max
-        for trial, incarnation, step in self._tail.read():
-            if trial.id not in self._sent:
-                self._sent[trial.id] = self._logger.begin(trial.id, trial.hparams)
+        news = self._tail.read()
+        for number, trial in self._tail.trials.items():
+            if number not in self._sent:
+                self._sent[number] = self._logger.begin(number, trial.hparams)
+        for trial, incarnation, step in news:
             if step.metric is not None:
                 self._best[trial.id] = better(step.metric, self._best.get(trial.id, step.metric))
             # A step that was trained again, after a crash, is logged as it was the first time.
@@ -75,9 +77,8 @@ class Follower:
         if "trials" in view:  # 200 at most: the others are told by the outcome of their last launch
             states = {trial["id"]: trial["state"] for trial in view["trials"]}
             for number, trial in self._tail.trials.items():
-                if number in self._sent:
-                    state = states.get(number) or _ENDED.get(trial.outcome, "stopped")
-                    self._logger.end(number, state, self._best.get(number))
+                state = states.get(number) or _ENDED.get(trial.outcome, "stopped")
+                self._logger.end(number, state, self._best.get(number))
         self._logger.close()
 
 

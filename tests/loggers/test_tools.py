@@ -22,8 +22,11 @@ from typing import Any
 
 import pytest
 
+from gpusched.core.commands import Launch
+from gpusched.core.events import DevicesReleased, TrialExited
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
+from gpusched.journal.log import Journal
 from gpusched.loggers.follow import Loggers
 from gpusched.recipe.classes import check_log_to
 from gpusched.sim.setup import Setup
@@ -323,16 +326,26 @@ def test_a_wrong_log_to_is_refused(log_to: Any, why: str, own: str, tmp_path: Pa
 
 
 def test_a_logger_of_ones_own_is_told_how_trials_ended(own: str, tmp_path: Path) -> None:
-    """The last view has 200 trials: of others MLflow had runs that never ended."""
+    """The last view has 200 trials: of others MLflow had runs that never ended.
+
+    And none of trials that failed before their first report.
+    """
     setup = Setup(deadline_s=30, atoms=4, policy="asha", options={"r": 1, "R": 2, "eta": 2.0})
     search = ExperimentPaths(simulate_into(tmp_path, setup)[1])
+    journal = Journal.open(search.journal)
+    assert list(journal.entries()), "is read to its end before it continues"
+    journal.append(DevicesReleased(at=30.0, devices=()), [Launch(9999, 1, ("d0",), {"lr": 9.0})])
+    journal.append(TrialExited(at=31.0, trial=9999, incarnation=1, outcome="failed"), [])
+    journal.commit()
+    journal.close()
     log_to, findings = check_log_to({own: {"file": "told.jsonl"}}, tmp_path)
     assert not findings
     loggers = Loggers(search, log_to, tmp_path)
     loggers.look()
     loggers.finish(limit_s=PATIENCE_S)
-    lines = map(json.loads, (search.root / "told.jsonl").read_text().splitlines())
+    lines = list(map(json.loads, (search.root / "told.jsonl").read_text().splitlines()))
     ended = {trial: score for trial, step, _, score in lines if not step}
     told = timeline.read(search.journal)
     assert len(ended) > 200
-    assert ended == {t.id: t.best(1.0) for t in told.trials.values() if any(t.steps())}
+    assert ended == {trial.id: trial.best(1.0) for trial in told.trials.values()}
+    assert lines[-1] == [9999, 0, "gpusched/failed", None]
