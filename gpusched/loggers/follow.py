@@ -1,7 +1,8 @@
 """From a journal to a logger: each point once, whatever happened between; a process for each logger.
 
-``python -m gpusched.loggers.follow FOLDER NAME OPTIONS`` is the daemon's child, ``Loggers`` the daemon's end. The
-journal is read every second, and once more when the standard input ends, as the daemon is over or was killed.
+``python -m gpusched.loggers.follow FOLDER NAME`` is the daemon's child, ``Loggers`` the daemon's end. The journal is
+read every second, and once more when the standard input ends, as the daemon is over or was killed. The options are
+those of the recipe: on a command line they would be for all to see.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ import fcntl
 import json
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from gpusched.folder import files
 from gpusched.folder.files import last_line, read_json
@@ -39,13 +40,14 @@ _ENDED: Mapping[str | None, str] = {"finished": "completed", "failed": "failed"}
 class Follower:
     """One journal, one logger."""
 
-    def __init__(self, paths: ExperimentPaths, make: Callable[[Search], Logger]) -> None:
+    def __init__(self, paths: ExperimentPaths, name: str) -> None:
         self._paths = paths
         self._tail = JournalTail(paths.journal)
         recipe, began = (json.loads(file.read_bytes()) for file in (paths.resolved, paths.began))
         about = (recipe["name"], paths.root, recipe["metric"], recipe["mode"], began["wall_s"])
         self._search = Search(*about)
-        self._logger = make(self._search)  # a class need not call Logger.__init__
+        # A class need not call Logger.__init__.
+        self._logger: Logger = load(name)(self._search, **recipe["log_to"].get(name, {}))
         #: The last step in the tool of each trial whose run is open.
         self._sent: dict[int, int] = {}
         self._best: dict[int, float] = {}
@@ -98,22 +100,14 @@ def _is_over(wait_s: float) -> bool:
     return bool(readable) and not os.read(0, 1)
 
 
-def _await_the_one_before() -> None:
-    """Wait for a process that still hands over what it has: both have the log as their output."""
-    until_s = time.monotonic() + HANDING_OVER_S
-    with suppress(OSError):
-        while time.monotonic() < until_s:
-            with suppress(BlockingIOError):
-                fcntl.flock(1, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            time.sleep(EVERY_S)
-
-
-def main(folder: str, name: str, options: str) -> None:
+def main(folder: str, name: str) -> None:
     """Follow until the daemon is over, then hand over the rest. What the tool raises ends this process."""
-    _await_the_one_before()
-    about: dict[str, Any] = json.loads(options)
-    follower = Follower(ExperimentPaths(Path(folder)), lambda search: load(name)(search, **about))
+    paths = ExperimentPaths(Path(folder))
+    # A process before this one, of a daemon that died, holds the lock while it hands over what it has.
+    with suppress(OSError):
+        log = os.open(paths.logger_log(name), os.O_WRONLY | os.O_CREAT, 0o600)
+        fcntl.flock(log, fcntl.LOCK_EX)
+    follower = Follower(paths, name)
     follower.send_news()
     while not _is_over(EVERY_S):
         follower.send_news()
@@ -127,15 +121,13 @@ def main(folder: str, name: str, options: str) -> None:
 class Loggers:
     """The loggers of one search, each in a process, which is started again where its tool fails.
 
-    ``log_to``: names and options, as in the recipe; ``folder``: the base of relative paths among them.
+    ``names``: those of ``log_to`` in the recipe; ``folder``: the base of relative paths among their options.
     """
 
-    def __init__(
-        self, paths: ExperimentPaths, log_to: Mapping[str, Mapping[str, Any]], folder: Path
-    ) -> None:
+    def __init__(self, paths: ExperimentPaths, names: Iterable[str], folder: Path) -> None:
         self._folder = folder
         self._paths = paths
-        self._log_to = log_to
+        self._names = tuple(names)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         #: The earliest time of the next start of a logger whose process has ended.
         self._again_at: dict[str, float] = {}
@@ -149,18 +141,22 @@ class Loggers:
             if (status := process.poll()) is not None:
                 self._running.pop(name).communicate()  # lets go of its standard input
                 why = f": {last_line(self._paths.logger_log(name))}" if status > 0 else ""
-                self._fails(name, f"its process ended (status {status}), and is started again{why}")
-        for name, options in self._log_to.items():
+                self._complain(
+                    name, f"its process ended (status {status}), and is started again{why}"
+                )
+        for name in self._names:
             if name not in self._running and time.monotonic() >= self._again_at.get(name, 0.0):
-                self._start(name, options)
+                self._start(name)
 
-    def _start(self, name: str, options: Mapping[str, Any]) -> None:
-        command = [sys.executable, "-P", "-m", "gpusched.loggers.follow", str(self._paths.root)]
+    def _command(self, name: str) -> list[str]:
+        return [sys.executable, "-P", "-m", __name__, str(self._paths.root), name]
+
+    def _start(self, name: str) -> None:
         self._again_at[name] = time.monotonic() + RETRY_S
         try:
             with self._paths.logger_log(name).open("ab") as log:
                 self._running[name] = subprocess.Popen(
-                    [*command, name, json.dumps(dict(options))],
+                    self._command(name),
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
@@ -169,34 +165,34 @@ class Loggers:
                     umask=files.users_umask,
                 )
         except OSError as error:
-            self._fails(name, f"its process cannot be started ({error}), and is tried again")
-
-    def _fails(self, name: str, why: str) -> None:
-        """Complain of a logger that is tried again and again, once."""
-        if name not in self._failing:
-            self._failing.add(name)
-            self._complain(name, why)
+            self._complain(name, f"its process cannot be started ({error}), and is tried again")
 
     def _complain(self, name: str, why: str) -> None:
-        self.complaints.append(f"log_to {name}: {why}; see {self._paths.logger_log(name).name}")
+        """Complain of a logger that is tried again and again, once; at the end once more."""
+        if name not in self._failing:
+            self._failing.add(name)
+            self.complaints.append(f"log_to {name}: {why}; see {self._paths.logger_log(name).name}")
 
     def finish(self, limit_s: float = LAST_WORDS_S) -> None:
         """Have every tool get the rest; a process that takes longer than ``limit_s`` goes on by itself."""
         self._again_at.clear()
         self.look()
+        self._failing.clear()
         for process in self._running.values():
             assert process.stdin is not None
             process.stdin.close()
         until_s = time.monotonic() + limit_s
         for name, process in self._running.items():
+            why = ""
             try:
-                status = process.wait(max(0.0, until_s - time.monotonic()))
+                if process.wait(max(0.0, until_s - time.monotonic())):
+                    why = "not everything was handed over"
             except subprocess.TimeoutExpired:
-                self._complain(name, "it is still being handed what is left")
+                why = f"it is still being handed what is left, for {HANDING_OVER_S // 60} minutes"
                 process.returncode = 0  # it may outlive this process
-                continue
-            if status:
-                self._complain(name, "not everything was handed over")
+            if why:
+                later = shlex.join(["env", "-C", str(self._folder), *self._command(name)])
+                self._complain(name, f"{why}; `{later} < /dev/null` hands over the rest later")
         self._running.clear()
 
 

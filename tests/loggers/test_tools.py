@@ -161,6 +161,13 @@ def own(tmp_path: Path) -> str:
     return f"{tmp_path / 'mine.py'}:Lines"
 
 
+def loggers_of(paths: ExperimentPaths, log_to: dict[str, Any], folder: Path) -> Loggers:
+    """Return those of a recipe with this ``log_to``."""
+    recipe = json.loads(paths.resolved.read_bytes())
+    paths.resolved.write_text(json.dumps({**recipe, "log_to": log_to}))
+    return Loggers(paths, log_to, folder)
+
+
 def assert_complete(name: str, folder: Path, expected: Curves) -> None:
     points = sorted(READERS[name](folder))
     assert [point[:2] for point in points] == sorted(expected), "each point once"
@@ -204,13 +211,13 @@ def test_a_tool_gets_every_point_once_although_its_process_is_killed(
     """Killed at random instants, from its start on, while the journal grows between one process and the next."""
     clock, logger = random.Random(name), own if name == "lines" else name
     for paths in grows(search, tmp_path / "grid", kills):
-        command = [sys.executable, "-m", "gpusched.loggers.follow", str(paths.root), logger, "{}"]
+        command = [sys.executable, "-m", "gpusched.loggers.follow", str(paths.root), logger]
         child = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         time.sleep(clock.uniform(0.1, 0.8 if name == "lines" else 3.0))
         child.send_signal(signal.SIGKILL)
         child.communicate()
     (tmp_path / "fcntl.py").write_text("raise OSError('not the module of Python')")
-    loggers = Loggers(paths, {logger: {}}, tmp_path)
+    loggers = Loggers(paths, [logger], tmp_path)
     loggers.look()
     loggers.finish(limit_s=5 * PATIENCE_S)  # nothing may be there yet, and a tool imports for long
     assert not loggers.complaints, paths.logger_log(logger).read_text()
@@ -228,7 +235,7 @@ def test_hyperparameters_and_states_are_with_the_runs(
     log_to = {"mlflow": {"uri": uri}, "tensorboard": {"dir": str(tmp_path)}}
     # As left by a kill while the database was made.
     (tmp_path / "m.db.unfinished").write_bytes(b"half a database")
-    loggers = Loggers(search, log_to, tmp_path)
+    loggers = loggers_of(search, log_to, tmp_path)
     loggers.look()
     loggers.finish(limit_s=5 * PATIENCE_S)
     states = {t["id"]: t["state"] for t in json.loads(search.final_view.read_bytes())["trials"]}
@@ -252,25 +259,37 @@ def test_hyperparameters_and_states_are_with_the_runs(
 def test_a_process_that_keeps_failing_is_given_up_and_said_so(
     search: ExperimentPaths, own: str, tmp_path: Path
 ) -> None:
-    loggers = Loggers(search, {own: {"file": "/proc/none/lines.jsonl"}}, tmp_path)
+    """And what it lacks can be handed over when the tool is there again, in the recipe's folder."""
+    away = search.root / "away"
+    loggers = loggers_of(search, {own: {"file": "away/lines.jsonl"}}, tmp_path)
     wait_until(lambda: loggers.look() or loggers.complaints, "a complaint while the search runs")
     loggers.look()
     loggers.finish(limit_s=PATIENCE_S)
     while_it_runs, at_the_end = loggers.complaints
     why = "its process ended (status 1), and is started again: FileNotFoundError: "
     assert while_it_runs.startswith(f"log_to {own}: {why}")
-    assert at_the_end.startswith(f"log_to {own}: not everything was handed over")
+    assert at_the_end.startswith(
+        f"log_to {own}: not everything was handed over; `env -C {tmp_path} "
+    )
     assert not children_of("gpusched.loggers.follow")
+    away.mkdir()
+    subprocess.run(at_the_end.split("`")[1], shell=True, check=True)
+    lines = map(json.loads, (away / "lines.jsonl").read_text().splitlines())
+    assert {line[:2] for line in map(tuple, lines)} >= set(curves(search))
 
 
 def test_a_process_that_is_killed_is_started_again(
     search: ExperimentPaths, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by a machine out of memory: what followed was in no tool."""
+    """As by a machine out of memory: what followed was in no tool.
+
+    Its options are on no command line, where any user saw the password in MLflow's ``uri``.
+    """
     monkeypatch.setattr("gpusched.loggers.follow.RETRY_S", 0.0)
-    loggers = Loggers(search, {own: {"file": "killed.jsonl"}}, tmp_path)
+    loggers = loggers_of(search, {own: {"file": "killed.jsonl"}}, tmp_path)
     loggers.look()
     (process,) = children_of("gpusched.loggers.follow")
+    assert "killed.jsonl" not in str(process.cmdline())
     search.logger_log(own).unlink()  # by whoever makes room on the disk
     loggers.look()
     process.kill()
@@ -285,7 +304,7 @@ def test_a_process_that_is_killed_is_started_again(
 def test_a_tool_that_takes_long_has_the_time_and_the_daemon_does_not_wait(
     search: ExperimentPaths, own: str, tmp_path: Path
 ) -> None:
-    loggers = Loggers(search, {own: {"file": "told.jsonl"}}, tmp_path)
+    loggers = loggers_of(search, {own: {"file": "told.jsonl"}}, tmp_path)
     with search.logger_log(own).open("ab") as log:
         fcntl.flock(log, fcntl.LOCK_EX)  # as a process before it that hands over still
         loggers.look()
@@ -340,7 +359,7 @@ def test_a_logger_of_ones_own_is_told_how_trials_ended(own: str, tmp_path: Path)
     journal.close()
     log_to, findings = check_log_to({own: {"file": "told.jsonl"}}, tmp_path)
     assert not findings
-    loggers = Loggers(search, log_to, tmp_path)
+    loggers = loggers_of(search, log_to, tmp_path)
     loggers.look()
     loggers.finish(limit_s=PATIENCE_S)
     lines = list(map(json.loads, (search.root / "told.jsonl").read_text().splitlines()))
