@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -60,6 +61,7 @@ def logs(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         if not args.follow:
             raise
+        print()  # below a line that grows
     return 0
 
 
@@ -84,28 +86,34 @@ def _files(folder: Path, args: argparse.Namespace) -> list[tuple[int, str, Path]
 
 
 def _print(paths: ExperimentPaths, number: int, args: argparse.Namespace) -> None:
-    """Print every line so far; with ``-f`` continue until the trial or the daemon has come to an end."""
+    """Print every line so far; with ``-f`` continue until the trial or the daemon has come to an end.
+
+    A line that is not whole yet waits for its end; a terminal shows its present state below the others.
+    """
     offsets: dict[Path, int] = {}
     folder = _launch(paths.trial(number), args.launch)
-    ended, silent = False, True
-    next_look_at = 0.0
+    ended, next_look_at = not args.follow, 0.0
+    clear = "\r\x1b[K" if args.follow and not args.json and sys.stdout.isatty() else ""
     while True:
         latest = _launch(paths.trial(number), args.launch)  # the one before it has ended by now
+        grows, growing = not ended and latest == folder, ""
         for rank, stream, path in _files(folder, args):
-            found, offsets[path] = read_from(path, offsets.get(path, 0))
-            silent = silent and not found
+            found, offsets[path] = read_from(path, offsets.get(path, 0), is_growing=grows)
+            whose = f"[{rank}] " if args.all else ""
             for line in map(log_line, found):
                 if args.json:
                     common.print_json({"rank": rank, "stream": stream, "line": line})
                 else:
-                    print(f"[{rank}] {line}" if args.all else line)
-        sys.stdout.flush()
+                    print(f"{clear}{whose}{line}")
+            for line in read_from(path, offsets[path])[0] if clear else ():
+                growing = whose + log_line(line)
+        print(end=f"{clear}{growing[: shutil.get_terminal_size().columns - 1]}", flush=True)
         if args.follow and latest != folder:
             folder = latest
             common.note(f"-- launch {folder.name} --")
             continue
-        if not args.follow or ended:
-            if silent:
+        if ended:
+            if not any(offsets.values()):
                 common.note(f"trial {number} has printed nothing in launch {folder.name}")
             return
         ended = not find.has_daemon(paths)

@@ -194,11 +194,31 @@ def test_following_logs_ends_with_a_trial_that_no_view_has_and_a_pipe_has_its_li
     number = next(n for n in crowd.trial_numbers if n not in seen)
     log = crowd.trial(number).log(1, 0, "out")
     log.parent.mkdir(parents=True)
-    log.write_text("hello ✓\n")
+    log.write_text("hel")
+    monkeypatch.setattr("time.sleep", lambda _s: log.write_text("hello ✓\n"))
     monkeypatch.setattr("gpusched.folder.find.has_daemon", lambda _paths: True)
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe := io.BytesIO(), "ascii"))
     assert main(["logs", str(number), str(crowd.root), "-f", "--json"]) == 0
     assert json.loads(pipe.getvalue())["line"] == "hello ?"
+
+
+def test_following_logs_on_a_terminal_has_a_progress_bar_in_one_line(
+    crowd: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a line more each time that the log was read."""
+    number = crowd.trial_numbers[-1]
+    log = crowd.trial(number).log(1, 0, "err")
+    log.parent.mkdir(parents=True)
+    log.write_text(begun := "begun\n 10%|#\r 50%|##")
+    texts = [begun + "\r 90%|###", begun + "\r100%|####\ndo", begun + "\r100%|####\ndone"]
+    monkeypatch.setattr("time.sleep", lambda _s: log.write_text(texts.pop(0)))
+    monkeypatch.setattr("gpusched.folder.find.has_daemon", lambda _paths: len(texts) > 1)
+    monkeypatch.setattr("gpusched.cli.afterwards.FINAL", ())
+    monkeypatch.setattr(sys, "stdout", screen := io.StringIO())
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    assert main(["logs", str(number), str(crowd.root), "-f"]) == 0
+    shown = ["begun\n", " 50%|##", " 90%|###", "100%|####\n", "do", "done\n", ""]
+    assert screen.getvalue() == "".join(f"\r\x1b[K{text}" for text in shown)
 
 
 def test_a_metric_that_is_called_as_a_column_of_the_export_has_a_longer_name() -> None:
