@@ -45,9 +45,11 @@ def _figure(traces: Iterable[Any], x: str, y: str, **layout: Any) -> go.Figure:
     return found
 
 
-def _line(points: Sequence[Point], **trace: Any) -> go.Scatter:
-    """Return a line; None breaks the line."""
-    return go.Scatter(x=[x for x, _ in points], y=[y for _, y in points], mode="lines", **trace)
+def _line(points: Iterable[Point], **trace: Any) -> go.Scatter:
+    """Return a line, of a step that was trained twice with the second value. None breaks it; one point is a dot."""
+    drawn = thinned([*dict(points).items()], POINTS)
+    mode = "lines" if sum(y is not None for _, y in drawn) > 1 else "markers"
+    return go.Scatter(x=[x for x, _ in drawn], y=[y for _, y in drawn], mode=mode, **trace)
 
 
 def _span(values: Sequence[float]) -> list[float]:
@@ -83,7 +85,7 @@ def curves(told: Timeline, sign: float, metric: str) -> go.Figure:
     drawn = [trial for trial in ranked(told, sign) if trial.best(sign) is not None]
     traces = []
     for place, trial in reversed(list(enumerate(drawn))):
-        points = thinned([(step, value) for _, step, value in trial.curve], POINTS)
+        points = ((step, value) for _, step, value in trial.curve)
         named = place < LINES
         style = {"color": colour(trial.id) if named else OTHERS, "width": 3.5 if place == 0 else 1}
         hover = "%{y}<br>%{fullData.name}<extra></extra>"
@@ -120,7 +122,7 @@ def other_metrics(told: Timeline, sign: float, metric: str) -> dict[str, go.Figu
     drawn = {}
     for name, found in list(names.items())[:6]:
         lines = [
-            _line(thinned(points, POINTS), name=f"trial {trial}", line={"color": colour(trial)})
+            _line(points, name=f"trial {trial}", line={"color": colour(trial)})
             for trial, points in found.items()
         ]
         drawn[name] = _figure(lines, "step", name, height=300)

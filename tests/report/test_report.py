@@ -66,6 +66,20 @@ def test_a_curve_that_runs_away_hides_nothing_of_the_others() -> None:
     assert max(max(trace.y) for trace in plot.data) == 1e30, "it is there for whoever zooms out"
 
 
+def test_a_step_that_was_trained_twice_is_drawn_once_and_a_single_point_is_drawn() -> None:
+    """A curve went back where a crash had, and trials of one report, most of a search, were not to be seen."""
+    given = told([0.1, 0.2, 0.9, 0.3, 0.4], [0.5], [None, 0.6], sizes=(3, 2))
+    for launch, steps in zip(given.trials[0].incarnations, ((1, 2, 3), (3, 4)), strict=True):
+        for number, step in zip(steps, launch.steps, strict=True):
+            step.report.step = number
+            step.report.metrics.update(loss=step.metric or 0.0)
+    (other,) = figures.other_metrics(given, 1.0, "acc")["loss"].data
+    for plot in (figures.curves(given, 1.0, "acc").data[-1], other):
+        assert (plot.mode, plot.x, plot.y) == ("lines", (1, 2, 3, 4), (0.1, 0.2, 0.3, 0.4))
+    single = figures.curves(given, 1.0, "acc").data[:2]
+    assert [plot.mode for plot in single] == ["markers", "markers"]
+
+
 def test_curves_may_have_a_logarithmic_axis() -> None:
     plot = figures.curves(told([0.5, 0.99], [0.9]), 1.0, "acc")
     (scale,) = plot.layout.updatemenus
