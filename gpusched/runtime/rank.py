@@ -89,13 +89,13 @@ def _leave(leaving: SystemExit, path: str) -> None:
 def _fail(error: BaseException, path: str) -> None:
     endings.mark_failed()
     trace = trace_of(error, path)
+    write_error_file(_told(error, path), trace)  # a hook of the script's may end the process
     if sys.excepthook is sys.__excepthook__:
         _print(trace.rstrip())
     else:  # the script's own, such as that of wandb, whose run has crashed
         with suppress(Exception):
             own = error.with_traceback(own_frames(error))
             sys.excepthook(type(error), own, own.__traceback__)
-    write_error_file(_told(error, path), trace)
     raise SystemExit(_FAILED) from None
 
 
