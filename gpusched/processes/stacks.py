@@ -61,7 +61,7 @@ class Whereabouts:
 
 def places(ranks: Mapping[int, int], path_of: Callable[[int], Path]) -> dict[int, Whereabouts]:
     """Have the ranks (rank: pid) write down their stacks; where each of them is."""
-    sizes = {rank: _size(path_of(rank)) for rank in ranks}
+    sizes = {r: path.stat().st_size if (path := path_of(r)).exists() else 0 for r in ranks}
     for process in identify(pid for pid in ranks.values() if _listens(pid)):
         send_signal(process, SIGNAL)
     time.sleep(PATIENCE_S)
@@ -103,13 +103,6 @@ def _listens(pid: int) -> bool:
         if line.startswith(b"SigCgt:"):
             return bool(int(line.split()[1], 16) >> (SIGNAL - 1) & 1)
     return False
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _read(path: Path, start: int) -> str:
