@@ -126,6 +126,9 @@ class Search(Owner, Callback):
     def fitted(self, callbacks: Any, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options of a ``Trainer`` as the trial needs them."""
         more = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or ())
+        for each in more:  # a logger's folder, Lightning's own choice, is new with each launch
+            if getattr(each, "dirpath", "") is None:
+                each.dirpath = str(self.trial.folder / "checkpoints")
         ours = {
             "callbacks": [self, *more],
             "accelerator": "gpu" if self.trial.device.type == "cuda" else "cpu",

@@ -207,13 +207,14 @@ def with_lightning(kind: str, epochs: int = 4) -> list[Any]:
     data = TensorDataset(x := torch.rand(36, 4), x.sum(1, keepdim=True))
     seen: list[Any] = []
     if_it_leaves(lambda: seen)
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    kept = ModelCheckpoint(monitor="val_loss") if kind == "kept" else None
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": kind == "kept"}
+    kept = ModelCheckpoint(monitor="val_loss", mode="max") if kind == "kept" else None
     trainer = search.trainer(max_epochs=epochs, strategy="auto", callbacks=kept, **quiet)
     train, val = DataLoader(data, batch_size=4, shuffle=True), DataLoader(data, batch_size=4)
     model = lightning_module(kind, seen, epochs)
     trainer.validate(model, val, verbose=False)
     trainer.fit(model, train, val)
+    assert kept is None or "epoch=0" in kept.best_model_path, "the best of all launches"
     for path in ("best", None):
         trainer.test(ckpt_path=path, dataloaders=val, verbose=False)
     (search.trial.folder / "tests").open("a").write("one ")
@@ -227,7 +228,7 @@ def test_lightning_by_itself_keeps_order_schedule_and_a_test_at_the_end(
     """``strategy="auto"``, a schedule as long as ``estimated_stepping_batches``, tests of the best and the last model.
 
     A module's hyperparameters were refused at a resume, and where ModelCheckpoint kept the best model, as torch reads
-    tensors and plain values alone by default.
+    tensors and plain values alone by default. With a logger ModelCheckpoint's best was that of the last launch.
     """
     bench.prepare(metric="val_loss")
     plan = list(zip(ranks, (1, 3, 4), strict=True))  # as in a search, the last report too
