@@ -25,7 +25,7 @@ from pathlib import Path
 from gpusched.folder import files
 from gpusched.folder.files import last_line, read_json
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.journal.timeline import IncarnationTimeline, JournalTail, ReportedStep
+from gpusched.journal.timeline import JournalTail
 from gpusched.loggers import Logger, Point, Search, load
 from gpusched.text import first_line
 
@@ -66,8 +66,10 @@ class Follower:
             # A step that was trained again, after a crash, is logged as it was the first time.
             if step.report.step > self._sent[trial.id]:
                 self._sent[trial.id] = step.report.step
-                at_s = self._search.began_s + step.at
-                point = Point(step.report.step, at_s, _values(incarnation, step))
+                told = {name: float(value) for name, value in step.report.metrics.items()}
+                told["gpusched/atoms"] = float(len(incarnation.devices))
+                told["gpusched/step_time_s"] = step.report.step_time_s
+                point = Point(step.report.step, self._search.began_s + step.at, told)
                 found.setdefault(trial.id, []).append(point)
         for number, points in found.items():
             self._logger.write(number, points)
@@ -82,13 +84,6 @@ class Follower:
                 state = states.get(number) or _ENDED.get(trial.outcome, "stopped")
                 self._logger.end(number, state, self._best.get(number))
         self._logger.close()
-
-
-def _values(incarnation: IncarnationTimeline, step: ReportedStep) -> dict[str, float]:
-    values = {name: float(value) for name, value in step.report.metrics.items()}
-    values["gpusched/atoms"] = float(len(incarnation.devices))
-    values["gpusched/step_time_s"] = step.report.step_time_s
-    return values
 
 
 # ---------------------------------------------------------------- the process
