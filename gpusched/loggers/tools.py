@@ -5,6 +5,7 @@ The files on the disk, or the runs found again by their names, say which points 
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import zlib
@@ -101,7 +102,8 @@ class Mlflow(Logger):
         from mlflow.tracking import MlflowClient
 
         super().__init__(search)
-        uri = uri or f"sqlite:///{search.folder / 'mlflow.db'}"
+        own = f"sqlite:///{search.folder / 'mlflow.db'}"
+        uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or own
         _make_whole(uri)
         self._client = MlflowClient(uri)
         name = experiment or search.name

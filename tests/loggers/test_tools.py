@@ -226,13 +226,14 @@ def test_a_tool_gets_every_point_once_although_its_process_is_killed(
 
 @pytest.mark.integrations
 def test_hyperparameters_and_states_are_with_the_runs(
-    search: ExperimentPaths, tmp_path: Path
+    search: ExperimentPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow.tracking import MlflowClient
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     uri = f"sqlite:///{tmp_path / 'm.db'}"
-    log_to = {"mlflow": {"uri": uri}, "tensorboard": {"dir": str(tmp_path)}}
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)  # what people set for MLflow
+    log_to = {"mlflow": {}, "tensorboard": {"dir": str(tmp_path)}}
     # As left by a kill while the database was made.
     (tmp_path / "m.db.unfinished").write_bytes(b"half a database")
     loggers = loggers_of(search, log_to, tmp_path)
