@@ -195,11 +195,11 @@ def test_following_logs_ends_with_a_trial_that_no_view_has_and_a_pipe_has_its_li
     log = crowd.trial(number).log(1, 0, "out")
     log.parent.mkdir(parents=True)
     log.write_text("hel")
-    monkeypatch.setattr("time.sleep", lambda _s: log.write_text("hello ✓\n"))
+    monkeypatch.setattr("time.sleep", lambda _s: log.write_text("hello \x1b[32m✓\x1b[0m\n"))
     monkeypatch.setattr("gpusched.folder.find.has_daemon", lambda _paths: True)
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe := io.BytesIO(), "ascii"))
     assert main(["logs", str(number), str(crowd.root), "-f", "--json"]) == 0
-    assert json.loads(pipe.getvalue())["line"] == "hello ?"
+    assert json.loads(pipe.getvalue()) == {"rank": 0, "stream": "out", "line": "hello ?"}
 
 
 def test_following_logs_on_a_terminal_has_a_progress_bar_in_one_line(

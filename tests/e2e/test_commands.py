@@ -124,15 +124,6 @@ def test_export_of_trials_has_a_row_a_trial_with_its_metrics(finished: Sandbox) 
     assert "curve" not in rows[0]
 
 
-def test_logs_show_what_a_terminal_would_be_left_with(finished: Sandbox) -> None:
-    trial = finished.experiment / "trials" / "0001"
-    log = trial / "logs" / "1" / "rank-0.err"
-    log.write_text(" 10%|\r100%|##|\n\x1b[32mINFO\x1b[0m\n  File x\n")
-    assert finished.call("logs", "1").out.splitlines()[-3:] == ["100%|##|", "INFO", "  File x"]
-    lines = [json.loads(line) for line in finished.call("logs", "1", "--json").out.splitlines()]
-    assert lines[-2] == {"rank": 0, "stream": "err", "line": "INFO"}
-
-
 def test_logs_of_a_rank_go_on_where_a_launch_has_not_printed_yet(finished: Sandbox) -> None:
     logs = finished.experiment / "trials" / "0001" / "logs"
     (logs / "2").mkdir()
