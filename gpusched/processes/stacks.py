@@ -16,7 +16,6 @@ import re
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,11 +60,13 @@ class Whereabouts:
 
 def places(ranks: Mapping[int, int], path_of: Callable[[int], Path]) -> dict[int, Whereabouts]:
     """Have the ranks (rank: pid) write down their stacks; where each of them is."""
-    sizes = {r: path.stat().st_size if (path := path_of(r)).exists() else 0 for r in ranks}
+    files = {rank: path for rank in sorted(ranks) if (path := path_of(rank)).exists()}
+    sizes = {rank: path.stat().st_size for rank, path in files.items()}
     for process in identify(pid for pid in ranks.values() if _listens(pid)):
         send_signal(process, SIGNAL)
     time.sleep(PATIENCE_S)
-    return {rank: place_of(_read(path_of(rank), sizes[rank])) for rank in sorted(ranks)}
+    told = {rank: read_from(path, sizes[rank])[0] for rank, path in files.items()}
+    return {rank: place_of("\n".join(told.get(rank, ()))) for rank in sorted(ranks)}
 
 
 def place_of(stacks: str) -> Whereabouts:
@@ -103,9 +104,3 @@ def _listens(pid: int) -> bool:
         if line.startswith(b"SigCgt:"):
             return bool(int(line.split()[1], 16) >> (SIGNAL - 1) & 1)
     return False
-
-
-def _read(path: Path, start: int) -> str:
-    with suppress(OSError):
-        return "\n".join(read_from(path, start)[0])
-    return ""
