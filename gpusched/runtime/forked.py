@@ -13,6 +13,7 @@ import ctypes
 import gc
 import io
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -71,6 +72,9 @@ def _live(spec: LaunchSpec, local_rank: int, line: int) -> NoReturn:
         if text:
             _enter(to_forked(text))
             code = _run(spec)
+            if code:  # a thread or a process of the script's own, or a tool without a network, may wait for ever
+                signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+                signal.setitimer(signal.ITIMER_REAL, spec.leave_grace_s or 1.0)
             _tear_down()
     except BaseException:
         traceback.print_exc()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,29 @@ def test_without_room_nothing_is_written(mark: str, room: str) -> None:
     mine, others, *_ = probe(mark, **{MARK: room})
     assert mine == [f"{MARK}={room}"]
     assert {"AAA=1", "ZZZ=2"} <= set(others)
+
+
+FAILS = """
+import json, os, sys
+from gpusched.protocol import LaunchSpec
+from gpusched.runtime.forked import fork_ranks
+script, folder, cpus = sys.argv[1], os.path.dirname(sys.argv[1]), [*os.sched_getaffinity(0)]
+spec = LaunchSpec(0, 1, folder, folder, script, [], folder, {}, [cpus], sys.executable, leave_grace_s=0.5)
+(rank,) = fork_ranks(spec)
+rank.begin({"TORCHELASTIC_ERROR_FILE": folder + "/error"}, (folder + "/out", folder + "/err"))
+print(os.waitstatus_to_exitcode(os.waitpid(rank.pid, 0)[1]))
+"""
+
+
+def test_a_script_that_failed_ends_although_its_threads_do_not(tmp_path: Path) -> None:
+    """Its trial hung until it was ended for that, and was begun again, three times; why it failed was told nowhere."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=[60]).start()\n1 / 0\n"
+    )
+    done = run_python("-c", FAILS, script)
+    assert done.stdout.strip() == str(-signal.SIGTERM), done.stderr
+    assert "ZeroDivisionError: train.py:3" in (tmp_path / "error").read_text()
 
 
 def test_a_cold_rank_runs_what_it_is_given(tmp_path: Path) -> None:
