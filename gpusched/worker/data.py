@@ -19,7 +19,7 @@ Two cases in which ranks cannot have equal shares:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -136,44 +136,28 @@ class BatchWeight:
         self._live.pop(id(loader), None)
 
     def weigh(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Have the gradients of these multiplied by the weight of the batch that is being trained on."""
-        self._hook(parameters, self._weighted)
+        """Have the gradients of these multiplied by the weight of the batch that is being trained on; not of shards."""
+        for each in parameters:
+            is_whole = each.requires_grad and not hasattr(each, "device_mesh")
+            if is_whole and self._weighted not in (each._backward_hooks or {}).values():
+                each.register_hook(self._weighted)
 
     def weigh_sharded(self, model: nn.Module) -> None:
         """``weigh`` a model of ``fully_shard``, whose whole parameters there are only while it runs."""
 
         def found(module: nn.Module, arguments: Any) -> None:
-            self.weigh(each for each in module.parameters() if not hasattr(each, "device_mesh"))
+            self.weigh(module.parameters())
 
         for module in model.modules():
             if any(True for _ in module.parameters(recurse=False)):
                 module.register_forward_pre_hook(found)
 
-    def watch(self, model: nn.Module) -> None:
-        """Note the first gradients of a model that the script has wrapped by itself, as they are; no shards."""
-        whole = (each for each in model.parameters() if not hasattr(each, "device_mesh"))
-        self._hook(whole, self._note)
-
-    def _hook(self, parameters: Iterable[nn.Parameter], hook: Callable[..., Any]) -> None:
-        for each in parameters:
-            known = (each._backward_hooks or {}).values()
-            if each.requires_grad and hook not in known and self._weighted not in known:
-                each.register_hook(hook)
-
     def _weighted(self, gradient: torch.Tensor) -> torch.Tensor:
         gradient = gradient if (factor := self.value) == 1.0 else gradient * factor
-        self._note(gradient)
-        return gradient
-
-    def _note(self, gradient: torch.Tensor) -> None:
         self.is_whole |= not self._has_shared and self.whole is not None
-        if len(self._first) == _FIRST:
-            return
-        import torch
-
-        if gradient.layout == torch.strided:
-            values = gradient.detach().reshape(-1)[:_FIRST]
-            self._first.append(values.to(torch.float64, copy=True))
+        if len(self._first) < _FIRST and not gradient.is_sparse:
+            self._first.append(gradient.detach().reshape(-1)[:_FIRST].double().clone())
+        return gradient
 
     def first_gradients(self) -> bytes:
         """Return a few values of each of the first gradients; nothing where there is none, or all are 0."""

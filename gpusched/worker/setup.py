@@ -113,7 +113,7 @@ class TrialSetup:
     def wrap(self, model: Any, *, shard: bool = False, **ddp_options: Any) -> Any:
         """Return ``model`` on this rank's device, in ``DistributedDataParallel`` where there are several ranks.
 
-        The model's own attributes and methods stay reachable through it: ``model.decode(x)``.
+        The model's own attributes and methods are reachable through it: ``model.decode(x)``. One in DDP stays as it is.
 
         With ``shard`` its parameters are split over the ranks instead (``fully_shard``, FSDP2), child module by child
         module. Gradients are weighted where ``trial.loader`` gives ranks different numbers of samples. Make optimizers
@@ -125,7 +125,8 @@ class TrialSetup:
         if self.world_size > 1 and type(model).__name__ == "DataParallel":
             model = model.module  # threads over all GPUs of the trial, which are its ranks'
         model = model.to(self.device)
-        if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
+        is_wrapped = self.world_size == 1 or hasattr(model, "require_backward_grad_sync")  # by DDP
+        if is_wrapped or not any(p.requires_grad for p in model.parameters()):
             return model
         if shard:
             shard_model(model, self.device, self.world_size)

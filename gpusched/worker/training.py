@@ -209,7 +209,7 @@ class Training:
         elif hasattr(value, "last_epoch") and hasattr(value, "optimizer"):
             self.schedulers[name], self.positions[name] = value, value.last_epoch
         elif self.layout.world_size > 1 and hasattr(value, "named_parameters"):
-            self.weight.watch(value)
+            self.weight.weigh(value.parameters())
 
     def add_scaler(self, optimizer: Any, power: float) -> None:
         """Scale the rates of an optimizer without a wrapper around it, and continue its ramp."""

@@ -188,7 +188,7 @@ class Trial(TrialSetup):
         """Have a trainer's own model compared between the ranks at reports, and their samples at the first."""
         self._usage.together.models.append(model)
         if self.world_size > 1:
-            self._training.weight.watch(model)
+            self._training.weight.weigh(model.parameters())
 
     def remark(self, text: str) -> None:
         """Tell whoever looks at the trial's log, and whoever looks at the search."""

@@ -242,7 +242,7 @@ def test_a_prepared_loader_that_is_only_evaluated_on_is_right(bench: Bench) -> N
 def test_gradients_that_overflow_are_not_taken_for_those_of_the_same_samples() -> None:
     """The first steps of a GradScaler: NaN on every rank, bit for bit the same."""
     weight, model = BatchWeight(), nn.Linear(3, 1)
-    weight.watch(model)
+    weight.weigh(model.parameters())
     (model(torch.rand(2, 3)).sum() * float("inf")).backward()
     assert weight.first_gradients() == b""
     model(torch.rand(2, 3)).sum().backward()

@@ -354,9 +354,12 @@ class Half(nn.Module):
         return self.used(x)
 
 
-def unused(steps: int = 4) -> str:
+def unused(own: bool = False, steps: int = 4) -> str:
     trial = gpusched.init()
-    model = trial.prepare(Half())
+    model: nn.Module = Half()
+    if own:
+        model = DistributedDataParallel(model, find_unused_parameters=True)
+    model = trial.prepare(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     try:
         for _ in trial.steps(steps, model=model, opt=optimizer):
@@ -374,6 +377,11 @@ def test_parameters_that_a_step_leaves_out_are_known_to_ddp_once_a_launch_has_se
     for told in values(run_ranks(unused, 2, bench.beside("at once"))):
         assert "Write model = trial.wrap(model, find_unused_parameters=True)" in told
     assert through(bench, unused, [(1, 1), (2, 2), (2, END)])[2] == ["trained"] * 2
+
+
+def test_a_model_that_the_script_has_wrapped_stays_as_it_is(bench: Bench) -> None:
+    """A second wrapper held every gradient twice, summed it twice, and refused what the first one allows."""
+    assert through(bench, unused, [(2, END)], True) == [["trained"] * 2]
 
 
 def test_attributes_methods_and_names_of_a_wrapped_model_are_the_models(bench: Bench) -> None:
