@@ -11,7 +11,7 @@ import argparse
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +49,8 @@ class Context:
     hparams: HParams
     seed: int
     settings: Settings
-    #: Names of the hyperparameters that the recipe's space has drawn for this trial.
-    drawn: tuple[str, ...] = ()
+    #: Hyperparameters that the recipe's space has drawn for this trial, by their dotted names.
+    drawn: Mapping[str, object] = field(default_factory=dict)
     trial: int = 0
     incarnation: int = 0
     device_kind: str | None = None
@@ -68,7 +68,7 @@ class Context:
     @property
     def unread(self) -> list[str]:
         """Names of hyperparameters that were drawn, and that the script has neither read nor been passed."""
-        return self.hparams.unread(set(self.drawn) - set(self.settings.passed))
+        return self.hparams.unread(self.drawn.keys() - set(self.settings.passed))
 
 
 def read_context(
@@ -105,7 +105,7 @@ def _scheduled(environment: Mapping[str, str], defaults: Mapping[str, object] | 
         experiment=experiment,
         paths=paths,
         hparams=HParams(merged(defaults or {}, drawn.get("hparams", {}))),
-        drawn=tuple(name for name, _ in flat(drawn.get("hparams", {}))),
+        drawn=dict(flat(drawn.get("hparams", {}))),
         # In a rehearsal, trials that are compared are seeded alike.
         seed=settings.seed if still_from else int(drawn.get("seed", settings.seed)),
         settings=settings,

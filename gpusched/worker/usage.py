@@ -8,6 +8,7 @@ function that is called; ``endings.py`` adds the script's line to an error.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -99,18 +100,8 @@ class Usage:
                 f"else train the same: read trial.hparams, or pass it to the script, args: "
                 f'["--{names[0]}=${{{names[0]}}}"] in the recipe; one that only some trials need gets a `when` there',
             )
+        self._tell_of_rates()
         training = self._training
-        scaled = set(map(id, training.scalers))
-        kept = [one for one in training.at_work if id(one) in training.optimizers - scaled]
-        follows = self._context.settings.lr_power != 0 and not training.keeps_global_batch
-        if kept and follows and self._group.world_size > 1:
-            self._tell(
-                "rate",
-                f"on several atoms a trial has a batch for each, and nothing here scales the learning rate of "
-                f"{type(kept[0]).__name__}: unless the script does, write trial.scale_lr(opt) before trial.track or "
-                f"trial.steps, or `lr_scaling: none` in the recipe; a loader of your own keeps its batch by "
-                f"trial.local_batch(..)",
-            )
         read = next((loader for loader in training.loaders if loader.length_read_at), None)
         if read is not None and not training.schedules:
             self._tell(
@@ -119,6 +110,31 @@ class Usage:
                 f"(for schedules by step), and an epoch of this launch has {len(read)}: where it divides a loss, or "
                 f"counts iterations for a rate that the script sets, read it inside the loop",
             )
+
+    def _tell_of_rates(self) -> None:
+        """Tell of a rate that does not follow the ranks, and of one that the script multiplies by them."""
+        training, ranks, drawn = self._training, self._group.world_size, self._context.drawn
+        follows = self._context.settings.lr_power != 0 and not training.keeps_global_batch
+        rates = {n: v for n, v in drawn.items() if isinstance(v, float) and re.search("lr|rate", n)}
+        for one in training.at_work if ranks > 1 else ():
+            kind, rate = type(one).__name__, one.defaults.get("lr")
+            is_scaled = follows and one in training.scalers
+            of = [n for n, v in rates.items() if rate in (v * ranks, v * ranks**0.5)]
+            is_multiple = bool(of) and rate not in rates.values()
+            if is_multiple and (is_scaled or self._context.settings.is_resized):
+                self._tell(
+                    "ranks",
+                    f"the script multiplies the learning rate of {kind} ({of[0]}) by its {ranks} ranks"
+                    f"{', and trial.scale_lr does so again' * is_scaled}: leave them out of it. A checkpoint keeps the "
+                    f"rate that its trial began with, on any number of ranks; trial.scale_lr(opt) follows their number",
+                )
+            elif follows and not is_scaled and id(one) in training.optimizers:
+                self._tell(
+                    "rate",
+                    f"on several atoms a trial has a batch for each, and nothing here scales the learning rate of "
+                    f"{kind}: unless the script does, write trial.scale_lr(opt) before trial.track or trial.steps, or "
+                    f"`lr_scaling: none` in the recipe; a loader of your own keeps its batch by trial.local_batch(..)",
+                )
 
     def _check_size(self) -> None:
         """Find a model of which a small part is trained, adapters say, and all of which every checkpoint holds."""

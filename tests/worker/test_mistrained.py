@@ -74,6 +74,33 @@ def test_rates_that_stay_as_they_are_on_several_ranks_are_told(
     assert told.count(True) == (not settings), said
 
 
+def multiplied(scales: bool) -> None:
+    """A rate times the number of ranks, as many scripts for torchrun have it."""
+    trial = gpusched.init()
+    model = trial.wrap(nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=trial.hparams.opt.lr * trial.world_size)
+    if scales:
+        trial.scale_lr(optimizer)
+    trial.track(model=model, opt=optimizer)
+    descend(optimizer, model(torch.randn(1, 1)).sum())
+    trial.report(accuracy=0)
+
+
+@pytest.mark.parametrize("settings", [{}, {"batch": "global"}, {"is_resized": False}])
+@pytest.mark.parametrize("scales", [True, False])
+def test_a_rate_that_the_script_multiplies_by_its_ranks_is_told(
+    bench: Bench, settings: dict[str, Any], scales: bool
+) -> None:
+    """It was multiplied twice on a first launch, and with a checkpoint of another size not at all."""
+    bench.prepare({"opt": {"lr": 0.01}}, **settings)
+    said = remarks(bench, multiplied, scales, ranks=2)
+    is_right = "is_resized" in settings and not scales
+    told = "learning rate of SGD (opt.lr) by its 2 ranks"
+    assert [told in text for text in said] == [True] * (not is_right), said
+    is_twice = scales and "batch" not in settings
+    assert ["trial.scale_lr does so again" in text for text in said] == [is_twice] * len(said)
+
+
 @pytest.mark.parametrize("how", ["wrap", "ddp", "prepared"])
 def test_a_schedule_by_step_that_nothing_counts_is_told_and_refused_after_a_resize(
     bench: Bench, how: str
