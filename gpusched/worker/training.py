@@ -81,12 +81,13 @@ class Training:
         self.has_stepped = self.has_changed = False
         #: Whether one has stepped where a parameter had no gradient, in this launch or an earlier one.
         self.has_unused = False
+        #: A rate that the script sets itself, at the trial's first report and at the last one.
+        self.rates: tuple[Any, Any] | None = None
         #: Tracked schedulers that the script steps itself, by name, and their positions at the last report.
         self.schedulers: dict[str, Any] = {}
         self.positions: dict[str, int] = {}
         #: Those that step after a report, before the next training; those that the last launch has left before that.
-        self._late: set[str] = set()
-        self._owed: set[str] = set()
+        self._late, self._owed = set[str](), set[str]()
         self.watch_optimizers()
 
     def whole_length(self, step: int) -> int | None:
@@ -133,6 +134,7 @@ class Training:
         self.clock.reports = self._saved("reports") or 0
         self._owed = set(self._saved("owed") or ())
         self.has_unused = bool(self._saved("unused"))
+        self.rates = self._saved("rates")
 
     def track(self, objects: dict[str, Any]) -> None:
         """Remember these, and put them back to where the checkpoint has them.
@@ -313,11 +315,11 @@ class Training:
         """Return all that is the same on every rank, for ``state.pt``."""
         from gpusched.worker import state
 
-        held = self.tracked.values()
+        held, items = self.tracked.values(), self.tracked.items()
         # With trial.state alone optimizers begin afresh, as in a loop over folds, and schedules with them.
         is_afresh = bool(held) and all(isinstance(each, PlainState) for each in held)
         return {
-            "tracked": {n: state.save_object(n, each, held) for n, each in self.tracked.items()},
+            "tracked": {n: state.save_object(n, each, held) for n, each in items},
             "loaders": [loader.state_dict() for loader in self.loaders],
             "scalers": [scaler.state_dict() for scaler in self.scalers.values()],
             # Those of trial.prepare and trial.schedule that the script forgot to track.
@@ -325,20 +327,14 @@ class Training:
                 None if is_afresh or each in held else state.save_object("schedule", each)
                 for each in self.schedules
             ],
-            "numbers": {
-                name: numbers_of(value.scheduler)
-                for name, value in self.tracked.items()
-                if counts_atoms(value)
-            },
+            "numbers": {n: numbers_of(each.scheduler) for n, each in items if counts_atoms(each)},
             "atoms": self.global_batches,
             "begun": (self.iteration, self.step_before),
             "reports": self.clock.reports,
             "owed": [n for n in self._late if not (self.is_looping or self._has_moved(n))],
-            "trained": {
-                name: [each.requires_grad for each in parameters_of(value)]
-                for name, value in self.tracked.items()
-            },
+            "trained": {n: [p.requires_grad for p in parameters_of(each)] for n, each in items},
             "unused": self.has_unused,
+            "rates": self.rates,
         }
 
     def _saved(self, part: str) -> Any:

@@ -74,6 +74,7 @@ class Usage:
         if self._reports == 1:
             self._tell_of_set_up()
             self._check_size()
+        self._check_own_rate()
         if training.schedulers:
             self._check_steps()
         if looks_again and self._is_scheduled and not writes_files:
@@ -135,6 +136,22 @@ class Usage:
                     f"{kind}: unless the script does, write trial.scale_lr(opt) before trial.track or trial.steps, or "
                     f"`lr_scaling: none` in the recipe; a loader of your own keeps its batch by trial.local_batch(..)",
                 )
+
+    def _check_own_rate(self) -> None:
+        """Find a rate that the script sets by a counter of its own, which begins anew with each launch."""
+        training = self._training
+        tracked = (one for one in training.tracked.values() if id(one) in training.optimizers)
+        groups = (group for one in tracked for group in one.param_groups[:1])
+        now = next((group.get("lr") for group in groups if "initial_lr" not in group), None)
+        first, last = training.rates or (now, now)
+        training.rates = (first, now)
+        if self._reports == 1 and isinstance(last, float) and now == first != last:
+            self._tell(
+                "own rate",
+                f"the learning rate is {now:.4g} again, as at the first report of all, and was {last:.4g} when this "
+                f"trial was saved: where the script sets it by a counter, that begins anew with each launch. Keep the "
+                f"counter in trial.state, or compute it from trial.step",
+            )
 
     def _check_size(self) -> None:
         """Find a model of which a small part is trained, adapters say, and all of which every checkpoint holds."""

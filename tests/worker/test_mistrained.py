@@ -74,31 +74,29 @@ def test_rates_that_stay_as_they_are_on_several_ranks_are_told(
     assert told.count(True) == (not settings), said
 
 
-def multiplied(scales: bool) -> None:
-    """A rate times the number of ranks, as many scripts for torchrun have it."""
-    trial = gpusched.init()
-    model = trial.wrap(nn.Linear(1, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=trial.hparams.opt.lr * trial.world_size)
-    if scales:
-        trial.scale_lr(optimizer)
-    trial.track(model=model, opt=optimizer)
-    descend(optimizer, model(torch.randn(1, 1)).sum())
-    trial.report(accuracy=0)
-
-
 @pytest.mark.parametrize("settings", [{}, {"batch": "global"}, {"is_resized": False}])
 @pytest.mark.parametrize("scales", [True, False])
 def test_a_rate_that_the_script_multiplies_by_its_ranks_is_told(
     bench: Bench, settings: dict[str, Any], scales: bool
 ) -> None:
     """It was multiplied twice on a first launch, and with a checkpoint of another size not at all."""
+
+    def script() -> None:
+        trial = gpusched.init()
+        model = trial.wrap(nn.Linear(1, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=trial.hparams.opt.lr * trial.world_size)
+        if scales:
+            trial.scale_lr(optimizer)
+        trial.track(model=model, opt=optimizer)
+        descend(optimizer, model(torch.randn(1, 1)).sum())
+        trial.report(accuracy=0)
+
     bench.prepare({"opt": {"lr": 0.01}}, **settings)
-    said = remarks(bench, multiplied, scales, ranks=2)
-    is_right = "is_resized" in settings and not scales
-    told = "learning rate of SGD (opt.lr) by its 2 ranks"
-    assert [told in text for text in said] == [True] * (not is_right), said
-    is_twice = scales and "batch" not in settings
-    assert ["trial.scale_lr does so again" in text for text in said] == [is_twice] * len(said)
+    again = ", and trial.scale_lr does so again" * (scales and "batch" not in settings)
+    told = [f"the learning rate of SGD (opt.lr) by its 2 ranks{again}: leave them out"]
+    told *= scales or "is_resized" not in settings
+    said = remarks(bench, script, ranks=2)
+    assert [each in text for each, text in zip(told, said, strict=True)] == [True] * len(told)
 
 
 @pytest.mark.parametrize("how", ["wrap", "ddp", "prepared"])
@@ -585,3 +583,24 @@ def test_rates_that_are_set_after_their_optimizer_is_put_back_are_those_of_their
     launches = through(bench, made_later, [(1, 2), (1, 4), (1, END)], how)
     rates = [rate for (launch,) in launches for rate in launch]
     assert rates == pytest.approx([0.1 * 0.5**epoch for epoch in range(6)])
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_rate_by_a_counter_that_begins_anew_with_each_launch_is_told(
+    bench: Bench, keeps: bool
+) -> None:
+    """As by nanoGPT's ``get_lr(it)``: each launch warmed up again."""
+
+    def script() -> None:
+        trial, (model, optimizer) = gpusched.init(), linear()
+        own: dict[str, Any] = trial.state if keeps else {}
+        for _ in trial.steps(6, model=model, opt=optimizer):
+            own["it"] = own.get("it", 0) + 1
+            optimizer.param_groups[0]["lr"] = 0.5 ** own["it"]
+            optimizer.step()
+            trial.report(accuracy=0)
+
+    with daemon(bench, at_step(**{"yield": 3})):
+        launches = [run_ranks(script, 1, bench, number) for number in (1, 2)]
+    told = "is 0.5 again, as at the first report of all, and was 0.125 when"
+    assert [told in ended.error + ended.stderr for (ended,) in launches] == [False, not keeps]
