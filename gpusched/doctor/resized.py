@@ -130,11 +130,11 @@ def compare_rates(when: str, row: Row, then: Row, found: Judgement) -> None:
     share = max(0.5, min(1.0, 2.5 / len(then["base"])))
     slack = max(share * (high - low), 1e-3 * high)
     for rate in row["base"]:
-        if not low - slack <= rate <= high + slack and not own:
+        if not low - slack <= rate <= high + slack and (row["scaled"] or not own):
             text = (
                 f"the learning rate is {rate:.4g} before scaling, expected {between(low, high)}: a schedule by step "
                 f"has left its course. Write schedule = trial.schedule(schedule) and track that, or `batch: global` "
-                f"in the recipe"
+                f"in the recipe; a script that multiplies its rate by the ranks leaves that to trial.scale_lr"
             )
             return found.wrong(when, RATE, text)
     if not is_scaled and not row["scaled"] and not equal(factor, 1.0) and not own:

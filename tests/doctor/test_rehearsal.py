@@ -177,6 +177,7 @@ AGAIN = [{"length": 8, "count": 8, "samples": [0, 0, 1, 1, 2, 2, 3, 3]}]
         (each(2, drawn=[{"length": 8, "count": 1, "samples": [0]}]), "samples", True),
         (each(2, base=[0.5, 0.5], rates=[1.0, 1.0]), "learning rate", True),
         (each(2, rates=unscaled, scaled=False), "learning rate", True),
+        (each(2, base=scaled, rates=[0.4] * 2), "learning rate", True),  # by the script as well
         (each(2, start=[0.0, 0.0]), "parameters not restored", True),
         (each(3, base=[0.5] * 4), "learning rate", True),
     ],
