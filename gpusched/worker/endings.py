@@ -70,6 +70,11 @@ _ADVICE = {
         " gpusched.init() has made one: write `if not dist.is_initialized():` before this line, or move it above "
         "gpusched.init()"
     ),
+    "group has not been initialized": (
+        " One rank has none: write `if not dist.is_initialized(): dist.init_process_group()` before this line"
+    ),
+    "group cannot be None": " One rank has none: write `if dist.is_initialized():` before this line",
+    "has no attribute 'module'": " trial.prepare wraps models on several ranks alone: leave .module out",
     "finished reduction in the prior iteration": (
         " Write model = trial.wrap(model, find_unused_parameters=True), and leave model out of trial.prepare"
     ),
@@ -79,8 +84,6 @@ _ADVICE = {
     "on the same device": (
         " Batches from trial.prepare are on trial.device, the GPU of this rank: move the other tensor there, or y.cpu()"
     ),
-    "cannot pin": " Write pin_memory=False: these data are on the GPU already",
-    "Expected 'module', got": " Give torch.distributed.checkpoint the model itself, model.module",
 }
 """Advice about errors of torch, by words in them."""
 

@@ -253,7 +253,8 @@ def loader_options(dataset: Any, options: dict[str, Any], device: torch.device) 
         found.append("sampler")
     if found:
         raise TypeError(
-            f"trial.loader(..., {found[0]}=...): gpusched shards, shuffles and seeds by itself; leave {found[0]} out"
+            f"trial.loader(..., {found[0]}=...): gpusched shards and seeds by itself: leave {found[0]} out and write "
+            f"shuffle=True, or shuffle=False for evaluation"
         )
     kept = {key: each for key, each in options.items() if key not in _OURS}
     is_there = isinstance(dataset, TensorDataset) and dataset.tensors[0].device.type != "cpu"

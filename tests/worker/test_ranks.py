@@ -338,6 +338,19 @@ def test_a_process_group_that_a_script_makes_too_late_is_refused_with_the_fix(
         assert "if not dist.is_initialized():" in told
 
 
+def test_what_is_there_on_several_ranks_alone_says_so_on_one() -> None:
+    layer: Any = nn.Linear(1, 1)
+    calls: dict[str, Any] = {
+        "write `if not dist.is_initialized(): dist.init_process_group()`": dist.get_rank,
+        "write `if dist.is_initialized():` before this line": dist.destroy_process_group,
+        "leave .module out": lambda: layer.module,
+    }
+    for told, wrong in calls.items():
+        with pytest.raises((ValueError, AssertionError, AttributeError)) as raised:
+            wrong()
+        assert told in endings.headline(raised.value, __file__)
+
+
 def test_a_script_that_mixes_devices_is_told_where_batches_are() -> None:
     text = "Expected all tensors to be on the same device, but found at least two, cuda:0 and cpu!"
     assert "are on trial.device" in endings.headline(RuntimeError(text), __file__)
