@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpusched.cli import common
@@ -72,11 +73,19 @@ def validate(args: argparse.Namespace) -> int:
 def remarks(recipe: Recipe) -> Iterator[str]:
     """Yield oddities of a recipe, and of its script, that are not surely mistakes."""
     with suppress(OSError):
-        if b"gpusched" not in recipe.script.read_bytes():
+        text = recipe.script.read_text(errors="replace")
+        if "gpusched" not in text:
             yield (
                 f"{recipe.script.name} does not mention gpusched: unless a module that it imports does, every trial "
                 f"ends without a report. Write `from gpusched import trial`, `for epoch in trial.steps(50, "
                 f"model=model, opt=opt)` and `trial.report(..)` once an epoch"
+            )
+        is_own = recipe.cwd == Path("private") or "trial.folder" in " ".join([text, *recipe.args])
+        if "torch.load(" in text and "torch.save(" in text and not is_own:
+            yield (
+                f"{recipe.script.name} saves and loads models itself, and trials share the working directory: unless "
+                f"each names files of its own, one begins with what another has saved. gpusched saves and restores "
+                f"what trial.steps is given: leave both out, or write `cwd: private`"
             )
 
 

@@ -117,7 +117,15 @@ def test_a_time_that_is_none_is_told(recipe: Path, capsys: pytest.CaptureFixture
 
 
 def test_oddities_are_mentioned(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for text, is_odd in (("import gpusched", False), ("import ray", True)):
+    own = "import gpusched; model = torch.load(path); torch.save(model, path)"
+    for text, private, told in (
+        ("import gpusched", False, ""),
+        ("import ray", False, "train.py does not mention gpusched"),
+        (own, False, "one begins with what another has saved"),
+        (own, True, ""),
+        (f"{own}; path = trial.folder / 'last.pt'", False, ""),
+    ):
         Path("train.py").write_text(text)
-        assert main(["validate", str(recipe)]) == 0
-        assert ("train.py does not mention gpusched" in capsys.readouterr().err) == is_odd
+        assert main(["validate", str(recipe), *["--set", "cwd=private"] * private]) == 0
+        said = capsys.readouterr().err
+        assert (told in said, "note: " in said) == (True, bool(told))
