@@ -83,10 +83,13 @@ def test_a_rate_that_the_script_multiplies_by_its_ranks_is_told(
 
     def script() -> None:
         trial = gpusched.init()
-        model = trial.wrap(nn.Linear(1, 1))
+        model: Any = nn.Linear(1, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=trial.hparams.opt.lr * trial.world_size)
         if scales:
-            trial.scale_lr(optimizer)
+            model, optimizer = trial.prepare(model, optimizer)
+            trial.scale_lr(optimizer)  # no more than prepare has done
+        else:
+            model = trial.wrap(model)
         trial.track(model=model, opt=optimizer)
         descend(optimizer, model(torch.randn(1, 1)).sum())
         trial.report(accuracy=0)

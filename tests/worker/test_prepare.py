@@ -222,23 +222,6 @@ def test_ranks_that_read_the_same_samples_are_refused_at_the_first_report(
         run_rank(wrongly, bench, 2, how)  # right on one rank
 
 
-def without_a_loader() -> None:
-    """Training on batches that the script draws, as nanoGPT does, and a prepared loader for evaluation alone."""
-    trial = gpusched.init()
-    model, optimizer = linear(3, torch.float64, lr=0.01)
-    held_out: Any = DataLoader(regression(12), batch_size=4, shuffle=True)
-    model, optimizer, held_out = trial.prepare(model, optimizer, held_out)
-    for _ in trial.steps(2, model=model, opt=optimizer):
-        descend(optimizer, model(torch.randn(4, 3).double()).square().mean())
-        with torch.no_grad():
-            losses = [nn.functional.mse_loss(model(x), y).item() for x, y in held_out]
-        trial.report(accuracy=sum(losses))
-
-
-def test_a_prepared_loader_that_is_only_evaluated_on_is_right(bench: Bench) -> None:
-    values(run_ranks(without_a_loader, 2, bench))
-
-
 def test_gradients_that_overflow_are_not_taken_for_those_of_the_same_samples() -> None:
     """The first steps of a GradScaler: NaN on every rank, bit for bit the same."""
     weight, model = BatchWeight(), nn.Linear(3, 1)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import init_process_group
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 import gpusched
 from gpusched.protocol import RankHello, Report
@@ -119,34 +119,6 @@ def test_global_batch_resized_anywhere_gives_the_same_weights(
     bench.prepare(batch="global")
     expected = resized(bench.beside("whole", batch="global"), [(1, END)])
     assert resized(bench, plan) == pytest.approx(expected, abs=1e-9, rel=1e-9)
-
-
-def three_lines(how: str) -> tuple[list[float], Any]:
-    """Train a script for one rank, ported by ``prepare`` or by the calls that stand in that line."""
-    trial = gpusched.trial if how == "prepare" else gpusched.init()
-    model: Any = small_net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    loader: Any = DataLoader(digits(), batch_size=5, shuffle=True)
-    if how == "prepare":
-        model, optimizer, loader = trial.prepare(model, optimizer, loader)
-    else:
-        model, loader = trial.wrap(model), trial.loader(digits(), batch_size=5)
-    trial.scale_lr(optimizer)  # where prepare has done so, no more
-    for _ in trial.steps(4, model=model, opt=optimizer):
-        for x, y in loader:
-            descend(optimizer, nn.functional.mse_loss(model(x), y))
-        trial.report(accuracy=0.0)
-    return weights_of(model), type(model)
-
-
-def test_prepare_is_wrap_loader_and_scale_lr_in_one_line(bench: Bench) -> None:
-    found = [
-        through(bench.beside(how), three_lines, [(2, 2), (3, END)], how)[1]
-        for how in ("prepare", "by hand")
-    ]
-    for (prepared, kind), (by_hand, _) in zip(*found, strict=True):
-        assert prepared == pytest.approx(by_hand, abs=1e-9)
-        assert issubclass(kind, DistributedDataParallel)
 
 
 def test_a_batch_per_atom_is_the_mean_over_its_samples(

@@ -36,16 +36,10 @@ EPOCHS = 6
 STEPS = 11  # of an epoch of 21 samples in batches of 2
 
 
-def build(kind: str, optimizer: Any, total: int) -> Any:
-    if kind == "onecycle":
-        return OneCycleLR(optimizer, max_lr=0.1, total_steps=total)
-    return CosineAnnealingLR(optimizer, T_max=total)
-
-
-def course(kind: str) -> list[float]:
+def course() -> list[float]:
     """The rate after each step of one rank that is never resized."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-    scheduler = build(kind, optimizer, EPOCHS * STEPS)
+    scheduler = OneCycleLR(optimizer, max_lr=0.1, total_steps=EPOCHS * STEPS)
     rates = [optimizer.param_groups[0]["lr"]]
     for _ in range(EPOCHS * STEPS):
         optimizer.step()
@@ -54,13 +48,13 @@ def course(kind: str) -> list[float]:
     return rates
 
 
-def train(kind: str, path: Path) -> None:
+def train(path: Path) -> None:
     """Write base steps and rate after each step."""
     trial = gpusched.init()
     model, optimizer = linear()
     data = TensorDataset(torch.ones(21, 1))
     steps = trial.steps_per_epoch(DataLoader(data, batch_size=2))
-    inner = build(kind, optimizer, EPOCHS * steps)
+    inner = OneCycleLR(optimizer, max_lr=0.1, total_steps=EPOCHS * steps)
     schedule = trial.schedule(inner, steps_per_epoch=steps)
     trial.track(model=model, opt=optimizer, schedule=schedule)
     for epoch in range(trial.step, EPOCHS):
@@ -74,12 +68,11 @@ def train(kind: str, path: Path) -> None:
         trial.report(accuracy=0)
 
 
-@pytest.mark.parametrize("kind", ["onecycle", "cosine"])
 def test_a_schedule_by_step_over_a_loader_of_the_scripts_own_keeps_its_course(
-    bench: Bench, kind: str
+    bench: Bench,
 ) -> None:
-    expected, path = course(kind), bench.root / "seen"
-    through(bench, train, [(1, 1), (4, 3), (2, 5), (1, 6)], kind, path)
+    expected, path = course(), bench.root / "seen"
+    through(bench, train, [(1, 1), (4, 3), (2, 5), (1, 6)], path)
     seen = [line.split() for line in path.read_text().splitlines()]
     assert len(seen) < EPOCHS * STEPS
     assert int(seen[-1][0]) == EPOCHS * STEPS
