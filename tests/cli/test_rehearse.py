@@ -15,14 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.cli.rehearse import (
-    _own_folder,
-    _read,
-    _scripted,
-    _senseless,
-    _sizes,
-    _unseen,
-)
+from gpusched.cli.rehearse import _own_folder, _read, _scripted, _senseless, _sizes, _unseen
 from gpusched.doctor.findings import RehearsedLaunch, RehearsedTrial
 from gpusched.errors import DeviceError
 from gpusched.executors.local import launching

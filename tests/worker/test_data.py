@@ -6,13 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from gpusched.worker.data import (
-    BatchWeight,
-    Layout,
-    count_batches,
-    share,
-    stretches,
-)
+from gpusched.worker.data import BatchWeight, Layout, count_batches, share, stretches
 
 
 def layouts(world_size: int) -> list[Layout]:

@@ -19,16 +19,7 @@ from torch.utils.data import TensorDataset
 import gpusched
 from gpusched.protocol import RankHello, Report
 from gpusched.worker import endings
-from tests.worker.fakes import (
-    END,
-    Bench,
-    at_step,
-    daemon,
-    if_it_leaves,
-    run_ranks,
-    through,
-    values,
-)
+from tests.worker.fakes import END, Bench, at_step, daemon, if_it_leaves, run_ranks, through, values
 from tests.worker.models import descend, weights_of, with_a_layer
 
 

@@ -21,15 +21,7 @@ from torch.utils.data import (
 
 import gpusched
 from gpusched.worker.learning_rate import steps_per_epoch
-from tests.worker.fakes import (
-    END,
-    Bench,
-    at_step,
-    daemon,
-    run_ranks,
-    through,
-    values,
-)
+from tests.worker.fakes import END, Bench, at_step, daemon, run_ranks, through, values
 from tests.worker.models import linear
 
 EPOCHS = 6
