@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -74,19 +75,19 @@ def remarks(recipe: Recipe) -> Iterator[str]:
     """Yield oddities of a recipe, and of its script, that are not surely mistakes."""
     with suppress(OSError):
         text = recipe.script.read_text(errors="replace")
-        if "gpusched" not in text:
-            yield (
-                f"{recipe.script.name} does not mention gpusched: unless a module that it imports does, every trial "
-                f"ends without a report. Write `from gpusched import trial`, `for epoch in trial.steps(50, "
-                f"model=model, opt=opt)` and `trial.report(..)` once an epoch"
-            )
         is_own = recipe.cwd == Path("private") or "trial.folder" in " ".join([text, *recipe.args])
-        if "torch.load(" in text and "torch.save(" in text and not is_own:
-            yield (
-                f"{recipe.script.name} saves and loads models itself, and trials share the working directory: unless "
-                f"each names files of its own, one begins with what another has saved. gpusched saves and restores "
-                f"what trial.steps is given: leave both out, or write `cwd: private`"
-            )
+        continues = not is_own and "torch.load(" in text and "torch.save(" in text
+        told = {
+            "does not mention gpusched: unless a module that it imports does, every trial ends without a report. Write "
+            "`from gpusched import trial`, `for epoch in trial.steps(50, model=model, opt=opt)` and `trial.report(..)` "
+            "once an epoch": "gpusched" not in text,
+            "saves and loads models itself, and trials share the working directory: unless each names files of its "
+            "own, one begins with what another has saved. gpusched saves and restores what trial.steps is given: leave "
+            "both out, or write `cwd: private`": continues,
+            "sets MASTER_PORT, where nobody answers: a trial would wait there until it is taken for hung. Leave that "
+            "out, as under torchrun": re.search(r"environ\[.MASTER_PORT.\] *=[^=]", text),
+        }
+        yield from (f"{recipe.script.name} {note}" for note, holds in told.items() if holds)
 
 
 def ask_policy(recipe: Recipe) -> None:

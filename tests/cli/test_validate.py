@@ -123,6 +123,7 @@ def test_oddities_are_mentioned(recipe: Path, capsys: pytest.CaptureFixture[str]
         ("import ray", False, "train.py does not mention gpusched"),
         (own, False, "one begins with what another has saved"),
         (own, True, ""),
+        ("import gpusched; os.environ['MASTER_PORT'] = '12355'", False, "sets MASTER_PORT, where"),
         (f"{own}; path = trial.folder / 'last.pt'", False, ""),
     ):
         Path("train.py").write_text(text)
