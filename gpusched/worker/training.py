@@ -44,6 +44,8 @@ class Training:
         self.step = self.iteration = 0
         #: Whether the script is inside that loop; has reported in this launch, and a report that was passed over.
         self.is_looping = self.has_reported = self.has_passed_over = False
+        #: Whether an iteration over a loader has outlived a body of that loop; a body has made several reports.
+        self.is_outlived = self.has_several = False
         #: Steps reported before this iteration; the last iteration that reported.
         self.step_before, self._reported_in = 0, -1
         #: Steps of the script's own loop, where it says so and the recipe says nothing.
@@ -77,10 +79,8 @@ class Training:
         self.taken: Counter[int] = Counter()
         self.optimizers: set[int] = set()
         self._is_watching = False
-        #: Whether a tracked optimizer has stepped in this launch, and since the last report.
-        self.has_stepped = self.has_changed = False
-        #: Whether one has stepped where a parameter had no gradient, in this launch or an earlier one.
-        self.has_unused = False
+        #: Whether a tracked optimizer has stepped in this launch; since the last report; ever without some gradient.
+        self.has_stepped = self.has_changed = self.has_unused = False
         #: A rate that the script sets itself, at the trial's first report and at the last one.
         self.rates: tuple[Any, Any] | None = None
         #: Tracked schedulers that the script steps itself, by name, and their positions at the last report.
@@ -108,8 +108,10 @@ class Training:
 
     @property
     def has_one_report_each(self) -> bool:
-        """Whether each iteration so far, and this one, has made one report; the first alone: one of one step."""
-        return self.step == self.iteration + 1 or 0 < self.iteration == self.clock.reports - 1
+        """Whether each iteration so far, and this one, has made one report (the first alone: one of one step), or at
+        most one: where a loader outlives the bodies, each tenth may report."""
+        each = self.step == self.iteration + 1 or 0 < self.iteration == self.clock.reports - 1
+        return each or (self.is_outlived and not self.has_several)
 
     @property
     def keeps_global_batch(self) -> bool:
@@ -303,6 +305,7 @@ class Training:
     def reported(self, step: int) -> None:
         """Note a report: the script is set up, and the checkpoint it was restored from is not needed any more."""
         self.step, self.has_reported, self.has_changed = step, True, False
+        self.has_several |= self.is_looping and self._reported_in == self.iteration
         self._reported_in = self.iteration
         self.taken.clear()
         self.positions = {name: each.last_epoch for name, each in self.schedulers.items()}

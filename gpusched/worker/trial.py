@@ -152,6 +152,7 @@ class Trial(TrialSetup):
                 before = self._training.step
                 yield self._training.iteration
                 self._training.iteration += 1
+                self._training.is_outlived |= self._training.mid_epoch
                 self._training.step_before = self._training.step
                 if self._training.step == before and not self._backing.has_left:
                     self._group.exchange(Call.STEPS)  # nor may another rank have reported

@@ -258,15 +258,15 @@ def test_a_second_loop_to_which_no_trial_comes_is_told(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     ("by", "first", "steps", "most"),
-    [(1, 1, 6, None), (1, 1, 60, 6), (10, 20, 6, None)],
-    ids=["its length", "R", "counted"],
+    [(1, 1, 6, None), (1, 1, 60, 6), (10, 20, 6, None), (1, 1, 12, None)],
+    ids=["its length", "R", "counted", "each second"],
 )
 def test_a_loop_that_a_loader_outlives_is_the_same_over_pauses(
     bench: Bench, by: int, first: int, steps: int, most: int | None
 ) -> None:
     """A pause in the middle of an epoch repeats no iteration, and what follows the loop runs."""
     bench.prepare(max_steps=most)
-    tail = bench.root / "tail"
+    tail, every = bench.root / "tail", 2 if steps == 12 else 1
 
     def script() -> None:
         trial = gpusched.init()
@@ -276,7 +276,8 @@ def test_a_loop_that_a_loader_outlives_is_the_same_over_pauses(
         for iteration in trial.steps(steps):
             (bench.root / f"seen-{iteration}").touch(exist_ok=False)
             next(batches)
-            trial.report(accuracy=1, step=by * (iteration + 1))
+            if iteration % every == every - 1:
+                trial.report(accuracy=1, step=by * (iteration + 1) if every == 1 else None)
         tail.touch()
 
     plan = ({"yield": first}, {"yield": 3 * by}, {"save": 4 * by, "leave": 6 * by})
@@ -284,7 +285,7 @@ def test_a_loop_that_a_loader_outlives_is_the_same_over_pauses(
         with daemon(bench, at_step(**asked)) as fake:
             run_rank(script, bench, incarnation)
         assert {report.length for report in fake.of_kind(Report)} <= {6 * by, None}
-    assert len(list(bench.root.glob("seen-*"))) == 6
+    assert len(list(bench.root.glob("seen-*"))) == 6 * every
     assert tail.exists()
 
 
