@@ -47,7 +47,7 @@ class Training:
         #: Whether an iteration over a loader has outlived a body of that loop; a body has made several reports.
         self.is_outlived = self.has_several = False
         #: Steps reported before this iteration; the last iteration that reported.
-        self.step_before, self._reported_in = 0, -1
+        self.step_before, self.reported_in = 0, -1
         #: Steps of the script's own loop, where it says so and the recipe says nothing.
         self.length: int | None = None
         self._told_length = 0
@@ -100,7 +100,7 @@ class Training:
             return None
         steps = rounds = 1
         if self.is_looping:
-            steps, rounds = step - self.step_before, max(1, self.iteration - self._reported_in)
+            steps, rounds = step - self.step_before, max(1, self.iteration - self.reported_in)
         if (length := math.ceil(steps * self.length / rounds)) <= self._told_length:
             return None
         self._told_length = length
@@ -129,14 +129,13 @@ class Training:
             return
         self._checkpoint = checkpoint
         self.step, self.iteration = checkpoint.step, checkpoint.facts["iteration"]
-        self._reported_in, self.written_by = self.iteration - 1, checkpoint.facts["world_size"]
+        self.reported_in, self.written_by = self.iteration - 1, checkpoint.facts["world_size"]
         begun, before = self._saved("begun") or (-1, 0)
         # Saved within a body; at the first report of all it is not known whether its body has others.
         self.step_before = before if begun == self.iteration and self.step > 1 else self.step
         self.clock.reports = self._saved("reports") or 0
         self._owed = set(self._saved("owed") or ())
-        self.has_unused = bool(self._saved("unused"))
-        self.rates = self._saved("rates")
+        self.has_unused, self.rates = bool(self._saved("unused")), self._saved("rates")
 
     def track(self, objects: dict[str, Any]) -> None:
         """Remember these, and put them back to where the checkpoint has them.
@@ -305,8 +304,8 @@ class Training:
     def reported(self, step: int) -> None:
         """Note a report: the script is set up, and the checkpoint it was restored from is not needed any more."""
         self.step, self.has_reported, self.has_changed = step, True, False
-        self.has_several |= self.is_looping and self._reported_in == self.iteration
-        self._reported_in = self.iteration
+        self.has_several |= self.is_looping and self.reported_in == self.iteration
+        self.reported_in = self.iteration
         self.taken.clear()
         self.positions = {name: each.last_epoch for name, each in self.schedulers.items()}
         self.clock.reports += 1

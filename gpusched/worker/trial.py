@@ -149,13 +149,14 @@ class Trial(TrialSetup):
         try:
             while not self._done(limit):
                 self._training.begin_round()
-                before = self._training.step
                 yield self._training.iteration
                 self._training.iteration += 1
                 self._training.is_outlived |= self._training.mid_epoch
                 self._training.step_before = self._training.step
-                if self._training.step == before and not self._backing.has_left:
-                    self._group.exchange(Call.STEPS)  # nor may another rank have reported
+                # After 1, 2, 4, .. bodies without a report: nor may another rank have made one.
+                silent = self._training.iteration - 1 - self._training.reported_in
+                if silent & (silent - 1) == 0 < silent and not self._backing.has_left:
+                    self._group.exchange(Call.STEPS)
                 ended_s = time.monotonic()
                 if self._backing.at_end_of_body(is_over=self._done(limit)):
                     return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -73,6 +74,26 @@ def test_ranks_that_make_different_calls_are_told_where_each_is(bench: Bench) ->
     for rank in run_ranks(script, 2, bench):
         assert "the ranks of this trial make different calls" in rank.error
         assert told in rank.error
+
+
+def test_bodies_that_report_nothing_are_compared_ever_less_often(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop of iterations of a millisecond waited for all ranks in each."""
+    asked: list[group.Call] = []
+    exchange = group.Group.exchange
+
+    def counted(self: group.Group, call: group.Call, *numbers: float) -> Any:
+        asked.append(call)
+        return exchange(self, call, *numbers)
+
+    def script() -> int:
+        for _ in gpusched.init().steps(1000):
+            pass
+        return asked.count(group.Call.STEPS)
+
+    monkeypatch.setattr(group.Group, "exchange", counted)
+    assert values(run_ranks(script, 2, bench)) == [10, 10]
 
 
 def test_a_rank_that_is_killed_is_told_by_the_others(bench: Bench) -> None:

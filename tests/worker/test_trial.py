@@ -326,29 +326,6 @@ def test_a_yield_that_cannot_be_saved_is_refused_and_training_goes_on(bench: Ben
     assert bench.last_word() == {"why": "finished", "step": 6, "saved_step": None}
 
 
-def plain(epochs: int = 6) -> list[int]:
-    """A script with a loop of its own: only init, track and report."""
-    trial = gpusched.init()
-    model = nn.Linear(2, 1)
-    seen = []
-    for epoch in range(trial.track(model=model), epochs):
-        seen.append(epoch)
-        with torch.no_grad():
-            model.weight += 1
-        trial.report(accuracy=model.weight.sum().item())
-    return seen
-
-
-def test_a_plain_loop_leaves_inside_report(bench: Bench) -> None:
-    with daemon(bench, at_step(**{"yield": 2})):
-        ended = run_rank(plain, bench)
-    assert ended.code == 0
-    assert bench.last_word() == {"why": "yielded", "step": 2, "saved_step": 2}
-    assert run_rank(plain, bench, incarnation=2).value == [2, 3, 4, 5]
-    accuracies = [line["m"]["accuracy"] for line in bench.reports()]
-    assert np.diff(accuracies).tolist() == pytest.approx([2.0] * 5, abs=1e-5)
-
-
 def often(every: int = 2) -> list[Any]:
     """Reports inside the epoch; the samples it was given."""
     trial = gpusched.init()

@@ -11,7 +11,6 @@ from torch.utils.data import DistributedSampler, TensorDataset
 import gpusched
 from tests.worker.fakes import Bench, at_step, daemon, run_rank, run_ranks
 from tests.worker.models import descend, linear
-from tests.worker.test_trial import plain
 
 
 def fails(how: str) -> None:
@@ -100,15 +99,15 @@ def test_a_wrong_call_fails_the_trial_with_a_readable_message(
 
 
 def test_what_a_checkpoint_lacks_starts_afresh_and_is_said(bench: Bench) -> None:
-    with daemon(bench, at_step(**{"yield": 1})):
-        run_rank(plain, bench)
-
-    def another() -> int:
+    def script(**more: nn.Module) -> int:
         trial = gpusched.init()
-        trial.track(model=nn.Linear(2, 1), extra=nn.Linear(1, 1))
-        return trial.step
+        step = trial.track(model=nn.Linear(2, 1), **more)
+        trial.report(accuracy=1)
+        return step
 
-    ended = run_rank(another, bench, incarnation=2)
+    with daemon(bench, at_step(**{"yield": 1})):
+        run_rank(script, bench)
+    ended = run_rank(lambda: script(extra=nn.Linear(1, 1)), bench, incarnation=2)
     assert ended.value == 1
     assert (
         "trial.track(extra=...): not in the checkpoint of step 1 (which holds model)"
