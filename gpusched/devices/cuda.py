@@ -59,18 +59,19 @@ class CudaDevices:
         experiment: Path,
         atoms_per_gpu: int = 1,
         known: Sequence[str] = (),
+        takes_over: bool = False,
     ) -> None:
         """Find the GPUs that ``spec`` (``cuda``, ``cuda:0,2``, UUIDs) names within CUDA_VISIBLE_DEVICES.
 
         ``experiment``: its folder; processes whose GPUSCHED_DIR is that folder are ours. ``known``: the device ids of
-        a search that is resumed. May take seconds; some minutes with a driver that hangs. Raises DeviceError.
+        a search that is resumed; ``takes_over``: it may have trials on those of ``spec``. May take seconds; some
+        minutes with a driver that hangs. Raises DeviceError.
         """
-        self._spec, self._shares = spec, atoms_per_gpu
+        self._spec, self._shares, self._folder = spec, atoms_per_gpu, experiment
         world = World()
         self._now = world.now
         self._processes = Processes(experiment)
         self._driver = Driver(world, self._processes)
-        self._known, self._folder = frozenset(known), experiment
         self._notes: Sequence[str] = ()
         self._idle_bytes, may_be_left = kept_idle(experiment)
         try:
@@ -87,9 +88,9 @@ class CudaDevices:
             self._driver.close()
             raise
         self._units: dict[str, Unit] = {unit.id: unit for unit in units}
+        self._known = frozenset([*self._units] if takes_over else known)
         self._leases_due = self._now() + LEASE_RETRY_S
-        self._planned_at = math.inf
-        self._closed = False
+        self._planned_at, self._closed = math.inf, False
 
     def _chosen(self) -> list[Unit]:
         """Return the devices of the GPUs that the recipe names, island by island. Raises DeviceError."""
@@ -128,8 +129,7 @@ class CudaDevices:
         devices = self._open(list(self._units.values()))
         if self._known and not any(device.usable for device in devices):
             devices += self._open_others()
-        boards = [unit.board for unit in self._units.values()]
-        keep_idle(self._folder, {board.gpu.uuid: board.idle_bytes for board in boards})
+        keep_idle(self._folder, {u.gpu.uuid: u.board.idle_bytes for u in self._units.values()})
         if not any(device.usable for device in devices):
             reasons = "\n".join(f"  {device.why_not}" for device in devices)
             raise DeviceError(f"no GPU can be used now:\n{reasons}")

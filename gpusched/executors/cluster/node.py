@@ -245,15 +245,17 @@ class Session:
             seq_of=lambda trial: self._seqs.get(trial, 0),
             node=node.name,
         )
-        self._executor = TorchrunExecutor(setting, devices_of(recipe, node.paths.root, ()))
+        is_left = bool(incarnations_left(node.paths.root))
+        devices = devices_of(recipe, node.paths.root, takes_over=is_left)
+        self._executor = TorchrunExecutor(setting, devices)
         island = zlib.crc32(node.name.encode())  # the same whatever nodes there were before
-        devices = [
+        shown = [
             replace(
                 device, id=self._shown(device.id), label=self._shown(device.label), island=island
             )
             for device in self._executor.inventory()
         ]
-        self._peer.send(Joined(devices))
+        self._peer.send(Joined(shown))
 
     def _reconcile(self, executor: TorchrunExecutor, frame: Reconcile) -> None:
         """End what should not be here, find out about what should, and have devices proven clean."""

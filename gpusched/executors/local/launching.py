@@ -129,10 +129,12 @@ def prepare(setting: Setting, command: Launch, devices: Devices) -> tuple[Launch
     return spec, seq
 
 
-def devices_of(recipe: Recipe, experiment: Path, known: Sequence[str]) -> Devices:
+def devices_of(
+    recipe: Recipe, experiment: Path, known: Sequence[str] = (), **options: Any
+) -> Devices:
     """Find a recipe's devices; those in ``known`` where the experiment continues. Raises DeviceError, InputError."""
     spec = recipe.devices
-    options: dict[str, Any] = {"experiment": experiment, "atoms_per_gpu": recipe.atoms_per_gpu}
+    options |= {"experiment": experiment, "atoms_per_gpu": recipe.atoms_per_gpu}
     if known and known[0].startswith("cpu:"):
         spec = f"cpu:{len(known)}"  # the machine may have fewer cores now
     elif known:

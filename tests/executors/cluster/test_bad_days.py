@@ -7,6 +7,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,15 +23,22 @@ from gpusched.core.events import (
 )
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.cluster import node
+from gpusched.executors.cluster.bootstrap import LocalBootstrap, NodeOffer
 from gpusched.folder.reports import ReportLog
 from gpusched.processes.claim import incarnations_left, read_claim
 from gpusched.processes.identity import mark_of
 from gpusched.protocol import Report
-from tests.executors.cluster.bed import Bed, train
+from tests.devices.boxed import GPUS, make_gpus
+from tests.executors.cluster.bed import TRAIN, Bed, train
 from tests.executors.contract import exit_of, report_of, steps_of, the_exit
 from tests.rig import wait_until
 
 SLOW = train(10_000, pause_s=0.02)
+ON_A_GPU = """\
+import os, pathlib, torch
+pathlib.Path(os.environ["GPU_BOX"], os.environ["CUDA_VISIBLE_DEVICES"], str(os.getpid())).touch()
+torch.backends.cuda.is_built = lambda: False  # the GPUs are scripted
+"""
 
 
 PATIENT_S = 10.0
@@ -82,6 +90,24 @@ def test_a_node_s_process_is_killed_and_its_trials_are_adopted(bed: Bed) -> None
     assert not [event for event in bed.rig.seen if isinstance(event, TrialExited)]
     for trial in (here, there):
         assert the_exit(bed.rig.stop(trial), trial).outcome == "killed"
+
+
+def test_a_node_whose_gpus_all_train_keeps_them_when_its_line_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node took its own trials for strangers, could use no GPU, and was given up with all of them."""
+    for variable, value in make_gpus(tmp_path).items():
+        monkeypatch.setenv(variable, value)
+    way = LocalBootstrap([NodeOffer("node0", "cuda")], tmp_path)
+    monkeypatch.setattr("tests.executors.cluster.bed.bootstrap_for", lambda *_: way)
+    ends = TrialExited | QuarantineChanged
+    with closing(Bed(tmp_path)) as bed:
+        (tmp_path / "train.py").write_text(ON_A_GPU + TRAIN)
+        for trial in start(bed, *(f"node0/{gpu}" for gpu in GPUS)):
+            bed.cut("node0")
+            goal = report_of(trial, reports_of(bed, trial)[-1][1] + 20)
+            bed.rig.watch(lambda event, goal=goal: isinstance(event, ends) or goal(event))
+            assert not [event for event in bed.rig.seen if isinstance(event, ends)], bed.said
 
 
 def test_a_node_that_slept_and_was_lost_writes_nothing_after_its_fence(bed: Bed) -> None:
