@@ -262,7 +262,9 @@ class Members:
     def _reconcile(self, node: JoinedNode) -> None:
         assert node.peer is not None
         live = [trial.live for trial in node.trials.values() if trial.unsent is None]
-        node.peer.send(Reconcile(live, node.kept_out))
+        there = {device.id for device in node.devices}
+        kept_out = {name: why for name, why in node.kept_out.items() if name in there}
+        node.peer.send(Reconcile(live, kept_out))
 
     def _reconciled(self, node: JoinedNode) -> None:
         node.state = "up"

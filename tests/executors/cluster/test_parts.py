@@ -22,6 +22,7 @@ from gpusched.executors.cluster.line import (
     Joined,
     Keys,
     NodeHello,
+    Reconcile,
     Reconciled,
     is_over,
     say_over,
@@ -181,6 +182,17 @@ def test_a_node_that_came_back_to_the_cluster_with_fewer_devices_is_lost(apart: 
     events = passes(executor, 2, *cluster.lines.values())
     assert ("TrialExited", "0") in kinds(events)
     assert [frame.ends_trials for frame in cluster.lines["a"].told(Bye)] == [True]
+
+
+def test_a_node_that_comes_back_without_a_device_is_not_asked_for_it(apart: Apart) -> None:
+    """The node's process ended the line at each try, and its other GPUs were never used again."""
+    executor, cluster = apart
+    a, b, c = (cluster.lines[name] for name in NODES)
+    passes(executor, 8, b, c)
+    a.device = Device("a/cpu:1", "")
+    a.join()
+    assert [frame.kept_out for frame in a.told(Reconcile)] == [{}, {}]
+    assert executor.members.nodes["a"].state == "up"
 
 
 def test_a_device_of_a_late_node_that_cannot_be_used_begins_in_quarantine(apart: Apart) -> None:
