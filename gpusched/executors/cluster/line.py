@@ -81,6 +81,10 @@ class Said(Frame, tag="said"):
     text: str
 
 
+class NoRoom(Frame, tag="no_room"):
+    """A disk, or a quota, had no room for a checkpoint of a trial of the node."""
+
+
 class Beat(Frame, tag="beat"):
     """A node's sign of life, once a second, with what its devices look like now."""
 
@@ -136,7 +140,7 @@ class Bye(Frame, tag="bye"):
 
 
 from_stranger = decoder(NodeHello)
-from_node = decoder(Joined | Reconciled | Happened | Said | Beat)
+from_node = decoder(Joined | Reconciled | Happened | Said | NoRoom | Beat)
 to_node = decoder(Welcome | Reconcile | Do | Ack | Bye)
 
 

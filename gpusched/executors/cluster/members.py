@@ -28,6 +28,7 @@ from gpusched.executors.cluster.line import (
     Keys,
     Listener,
     NodeHello,
+    NoRoom,
     Reconcile,
     Reconciled,
     Said,
@@ -244,6 +245,8 @@ class Members:
                 self._reconciled(node)
             case Said(text=text):
                 self._setting.say(f"node {node.name}: {text}")
+            case NoRoom():
+                self._setting.refused()
             case Happened():
                 self._heard(node, frame)
             case _:

@@ -20,18 +20,14 @@ import zlib
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from gpusched.core.commands import ConfirmRelease, Launch
-from gpusched.core.events import (
-    DevicesReleased,
-    Event,
-    QuarantineChanged,
-    Reported,
-)
+from gpusched.core.events import DevicesReleased, Event, QuarantineChanged, Reported
 from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.cluster.line import (
     Ack,
@@ -42,6 +38,7 @@ from gpusched.executors.cluster.line import (
     Joined,
     Keys,
     NodeHello,
+    NoRoom,
     Reconcile,
     Reconciled,
     Said,
@@ -59,7 +56,7 @@ from gpusched.folder import files
 from gpusched.folder.lock import Epoch, Lock
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import Hunt, incarnations_left
-from gpusched.protocol import Report
+from gpusched.protocol import Frame, Report
 from gpusched.recipe.recipe import Recipe
 
 BEAT_S = 1.0
@@ -228,8 +225,8 @@ class Session:
             case _:
                 pass
 
-    def _say(self, text: str) -> None:
-        self._peer.send(Said(text))
+    def _send(self, frame: Frame) -> None:
+        self._peer.send(frame)
 
     def _open(self, welcome: Welcome) -> None:
         """Make the executor and open the devices."""
@@ -241,7 +238,8 @@ class Session:
             hub=self._hub,
             clock=self.now,
             epoch=Epoch(node.paths.root, 0).number,
-            say=self._say,
+            say=lambda text: self._send(Said(text)),
+            refused=partial(self._send, NoRoom()),
             seq_of=lambda trial: self._seqs.get(trial, 0),
             node=node.name,
         )
@@ -276,6 +274,8 @@ class Session:
                     event.devices = tuple(map(self._shown, event.devices))
                 case QuarantineChanged():
                     event.device = self._shown(event.device)
+                case Reported():
+                    self._seqs[event.trial] = event.seq
                 case _:
                     pass
         for frame in Happened.of(events):

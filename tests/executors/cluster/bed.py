@@ -88,6 +88,7 @@ class Bed:
             clock=lambda: time.monotonic() - self._began_s,
             epoch=self.epoch,
             say=self.said.append,
+            refused=lambda: self.said.append("the disk refused"),
             devices=devices,
         )
         way = bootstrap_for(self.recipe, self.paths.root, self.said.append)

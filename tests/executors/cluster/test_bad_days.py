@@ -110,6 +110,25 @@ def test_a_node_whose_gpus_all_train_keeps_them_when_its_line_is_made_anew(
             assert not [event for event in bed.rig.seen if isinstance(event, ends)], bed.said
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("MemoryError('no room')", "out of the machine's memory on 1 atom"),
+        ("OSError(28, 'No space left on device')", "a disk is to blame, not the trial"),
+    ],
+)
+def test_the_machine_is_to_blame_on_a_node_as_on_one_machine(
+    bed: Bed, error: str, told: str
+) -> None:
+    """A node knew of no report that it had told, so the trial had failed; the daemon made no room on a full disk."""
+    (bed.paths.root / "train.py").write_text(TRAIN.replace('ValueError("wrong")', error))
+    trial = bed.rig.begin(steps=10, fails_at=5)
+    ending = the_exit(bed.rig.run(trial), trial)
+    assert ending.outcome == "lost"
+    assert ending.error.startswith(told)
+    assert ("the disk refused" in bed.said) == ("disk" in told)
+
+
 def test_a_node_that_slept_and_was_lost_writes_nothing_after_its_fence(bed: Bed) -> None:
     """The trial continues elsewhere, who is on the other node never notices, and its devices are used again."""
     trial, there = start(bed, "node0/cpu:0", "node1/cpu:1")
