@@ -20,9 +20,10 @@ from gpusched.core.events import StorageChanged
 from gpusched.core.state import State
 from gpusched.errors import InputError
 from gpusched.folder.files import Reserve, Room, read_json
+from gpusched.folder.lock import Fence
 from gpusched.folder.paths import HELD, ExperimentPaths
 from gpusched.processes.claim import read_claim
-from gpusched.processes.identity import start_thread
+from gpusched.processes.identity import boot_id, start_thread
 
 #: How often the disk is looked at.
 LOOK_EVERY_S = 2.5
@@ -207,11 +208,14 @@ def _holds_the_best(paths: ExperimentPaths, needs: Needs, number: int) -> bool:
 
 
 def _is_alive(paths: ExperimentPaths, number: int) -> bool:
-    """Tell whether an incarnation of a trial still has processes, perhaps without any daemon."""
+    """Tell whether a trial still has processes, perhaps without any daemon, or on another node: there until fenced."""
     trial = paths.trial(number)
+    is_on_cluster = trial.fence.exists()
     for incarnation in trial.incarnations:
-        if not trial.exit(incarnation).exists():
-            claim = read_claim(trial.shim(incarnation))
-            if claim is not None and claim.is_alive:
-                return True
+        claim = read_claim(trial.shim(incarnation))
+        if claim is None or claim.shim is None or trial.exit(incarnation).exists():
+            continue
+        is_elsewhere = is_on_cluster and claim.boot_id != boot_id()
+        if claim.is_alive or (is_elsewhere and not Fence(trial.fence, incarnation).is_raised):
+            return True
     return False

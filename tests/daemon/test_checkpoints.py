@@ -13,9 +13,11 @@ from gpusched.daemon import storage
 from gpusched.daemon.storage import Needs, Storage
 from gpusched.executors.best import keep_best
 from gpusched.folder.files import Room, private_folder
+from gpusched.folder.lock import write_fence
 from gpusched.folder.paths import HELD, ExperimentPaths
-from gpusched.processes.claim import make_claim
+from gpusched.processes.claim import Claim, make_claim
 from gpusched.processes.identity import Identity, start_time
+from gpusched.protocol import encode
 from gpusched.worker.checkpoint import CheckpointStore
 from tests.counting import calls_of
 from tests.helpers import Script
@@ -109,6 +111,21 @@ def test_a_trial_that_lives_without_a_daemon_is_left_alone(paths: ExperimentPath
     assert storage.unneeded(paths, Needs.of(state)) == []
     (logs / "exit.json").write_text("{}")
     assert len(storage.unneeded(paths, Needs.of(state))) == 2
+
+
+def test_a_trial_on_another_node_is_left_alone_until_it_is_fenced(paths: ExperimentPaths) -> None:
+    """On a shared disk that was low a checkpoint was removed while its node was writing it."""
+    save(paths, 0, 1)
+    keep(paths)
+    trial = paths.trial(0)
+    private_folder(trial.logs(1))
+    trial.shim(1).write_bytes(encode(Claim(Identity(7, 7), "another machine's boot")))
+    write_fence(trial.fence, 0)
+    (trial.checkpoints / ".staged-00000002").mkdir()
+    needs = Needs.of(script("running").state)
+    assert storage.unneeded(paths, needs) == []
+    write_fence(trial.fence, 1)
+    assert names(storage.unneeded(paths, needs)) == ["0000/.staged-00000002"]
 
 
 def test_one_that_was_being_replaced_counts(paths: ExperimentPaths) -> None:
