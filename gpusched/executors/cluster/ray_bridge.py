@@ -41,8 +41,8 @@ TURN_S = 1.0
 RAYS = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
 """Variables that Ray sets for its workers, beside RAY_*."""
 DETACH = "import os, sys\nif not os.fork(): os.setsid(); os.execvp(sys.argv[1], sys.argv[1:])"
-KEEP = 'while :; do "$@"; [ $? -eq 0 ] && exit; sleep 1; done'
-"""Runs a node's process, and again until it has left."""
+KEEP = """until "$@"; do sleep 1; [ -d "${0%/*}" ] || exit; grep -qs '"over"' "$0" && exit; done"""
+"""Runs a node's process, and again until it has left, or ``cluster.json`` (``$0``) says that the search is over."""
 Json = dict[str, Any]
 
 
@@ -61,8 +61,6 @@ class Anchor:
         self._raylet = os.getppid()
         self._path = Path(tempfile.gettempdir()) / f"{about['name']}-{os.getuid()}.lock"
         self._lock = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        if os.fstat(self._lock).st_uid != os.getuid():
-            raise PermissionError(f"{self._path} belongs to another user")
         self.start()
         threading.Thread(target=self._keep, daemon=True).start()
 
@@ -82,10 +80,11 @@ class Anchor:
         """Start a process outside Ray's tree, without Ray's variables."""
         own = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k not in RAYS}
         out = os.open(self._about["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        address = str(Path(self._about["log"]).with_name("cluster.json"))
         with self._path.open("rb") as lock, os.fdopen(out, "ab"):
             fcntl.flock(lock, fcntl.LOCK_SH)
             subprocess.run(
-                [sys.executable, "-I", "-S", "-c", DETACH, "sh", "-c", KEEP, "sh", *argv],
+                [sys.executable, "-I", "-S", "-c", DETACH, "sh", "-c", KEEP, address, *argv],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from gpusched.errors import DeviceError, InputError
-from gpusched.executors.cluster import bootstrap
+from gpusched.executors.cluster import bootstrap, ray_bridge
 from gpusched.executors.cluster.bootstrap import (
     RayBootstrap,
     bootstrap_for,
     node_environment,
     wanted,
 )
+from gpusched.executors.cluster.line import Keys, say_over
+from gpusched.folder.files import private_folder
 from gpusched.recipe.load import load_recipe
 from gpusched.recipe.recipe import Recipe
 from tests.rig import PATIENCE_S, wait_until
@@ -96,6 +100,26 @@ def test_a_bridge_that_ends_or_hangs_is_named_with_its_log(
     monkeypatch.setattr(bootstrap, "JOIN_S", join_s)
     with pytest.raises(DeviceError, match=rf"{said}.* \(see .*/cluster/ray.log\)"):
         RayBootstrap("auto", tmp_path)
+
+
+def test_a_process_that_cannot_begin_is_tried_until_the_search_is_over(tmp_path: Path) -> None:
+    """A node without the interpreter was asked for it every second, for as long as it was up."""
+    log = private_folder(tmp_path / "cluster") / "node.log"
+    anchor = object.__new__(ray_bridge.Anchor)
+    anchor._path = tmp_path / "lock"
+    anchor._lock = os.open(anchor._path, os.O_RDWR | os.O_CREAT)
+    anchor._about = {"log": str(log), "env": {}}
+    try:
+        anchor._spawn(["sh", "-c", "echo again; exit 1", str(tmp_path)])
+        wait_until(lambda: log.read_text().count("again") > 1)
+        assert anchor._is_running()
+        say_over(Keys(tmp_path))
+        wait_until(lambda: not anchor._is_running())
+    finally:
+        os.close(anchor._lock)
+        for process in psutil.process_iter(["cmdline"]):
+            if str(tmp_path) in (process.info["cmdline"] or []):
+                process.kill()
 
 
 # ---------------------------------------------------------------- what travels, and what is asked for
