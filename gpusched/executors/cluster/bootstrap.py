@@ -17,7 +17,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,8 +38,6 @@ CALL_S = 150.0
 """Time for a call: a node's first includes the start of an anchor."""
 CLOSE_S = 20.0
 """Time for a call that gives everything back: a person waits for the end."""
-AGAIN_S = 15.0
-"""Time between two tries to join a cluster that was lost."""
 END_S = 5.0
 """Time for a bridge to leave the cluster."""
 
@@ -191,7 +188,6 @@ class RayBootstrap:
         self._experiment = "gpusched-" + hashlib.sha256(whole.encode()).hexdigest()[:12]
         self._given = {"command": node_command(self._shared), "env": node_environment(), **wanted}
         self._offers: list[NodeOffer] = []
-        self._join_at = 0.0
         self._bridge: _Bridge | None = self._join(JOIN_S)
 
     def nodes(self) -> list[NodeOffer]:
@@ -199,8 +195,6 @@ class RayBootstrap:
 
         Raises DeviceError where none ever was.
         """
-        if self._offers and self._bridge is None and time.monotonic() < self._join_at:
-            return self._offers
         try:
             told = self._call("reserve", self._given)
         except DeviceError:
@@ -235,7 +229,6 @@ class RayBootstrap:
             return self._bridge.ask(call, given, limit_s)
         except BridgeEnded as error:
             self.leave()
-            self._join_at = time.monotonic() + AGAIN_S
             raise DeviceError(f"the Ray cluster at {self.address} is silent: {error}") from None
 
     def _join(self, limit_s: float) -> _Bridge:
@@ -245,7 +238,6 @@ class RayBootstrap:
             self.address, self.host = bridge.ask("join", {"address": self.address}, limit_s)
         except (BridgeEnded, DeviceError) as error:
             bridge.end()
-            self._join_at = time.monotonic() + AGAIN_S
             raise DeviceError(f"the Ray cluster ({self.address}) was not joined: {error}") from None
         return bridge
 

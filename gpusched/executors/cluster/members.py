@@ -45,8 +45,8 @@ from gpusched.folder.files import last_line
 BEAT_S = 1.0
 JOIN_LIMIT_S = 60.0
 """Time that nodes have to join at the beginning, and one that said hello to open its devices."""
-LOOK_EVERY_S = 5.0
-"""Time between two questions to the bootstrap: which nodes are there now?"""
+LOOK_EVERY_S = 10.0
+"""Time between two questions to the bootstrap: which nodes are there now? A lost cluster is joined anew for each."""
 
 Wait = Callable[[float, Callable[[], bool]], None]
 
