@@ -54,12 +54,11 @@ class Bootstrap(Protocol):
 
     #: Address by which the nodes reach this machine.
     host: str
+    #: Why nodes are left out of the last listing.
+    refused: Mapping[str, str]
 
     def nodes(self) -> list[NodeOffer]:
-        """Take up new nodes, see to it that the process of each runs, and list all.
-
-        Raises GpuschedError where none can be had.
-        """
+        """Take up new nodes, see to it that the process of each runs, and list all. Raises GpuschedError."""
         ...
 
     def interrupt(self) -> None:
@@ -127,6 +126,7 @@ class LocalBootstrap:
 
     def __init__(self, offers: list[NodeOffer], shared: Path) -> None:
         self._offers, self._shared = offers, shared
+        self.refused: Mapping[str, str] = {}
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     def nodes(self) -> list[NodeOffer]:
@@ -188,12 +188,13 @@ class RayBootstrap:
         self._experiment = "gpusched-" + hashlib.sha256(whole.encode()).hexdigest()[:12]
         self._given = {"command": node_command(self._shared), "env": node_environment(), **wanted}
         self._offers: list[NodeOffer] = []
+        self.refused: Mapping[str, str] = {}
         self._bridge: _Bridge | None = self._join(JOIN_S)
 
     def nodes(self) -> list[NodeOffer]:
         """See ``Bootstrap``; the nodes as before while Ray is silent, which says nothing about them.
 
-        Raises DeviceError where none ever was.
+        Raises DeviceError where it has named none yet.
         """
         try:
             told = self._call("reserve", self._given)
@@ -201,7 +202,7 @@ class RayBootstrap:
             if not self._offers:
                 raise
             return self._offers
-        now = [NodeOffer(**offer) for offer in told["offers"]]
+        now, self.refused = [NodeOffer(**offer) for offer in told["offers"]], told["refused"]
         # One whose anchor is slow has no offer, and is still ours.
         late = {*told["kept"]} - {offer.name for offer in now}
         self._offers = [*now, *(offer for offer in self._offers if offer.name in late)]

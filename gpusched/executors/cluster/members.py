@@ -96,9 +96,10 @@ class Members:
         call = self._call = self._helper.submit(self._bootstrap.nodes)
         call.add_done_callback(lambda _call: self._setting.hub.wake())
         wait(float("inf"), call.done)
-        offers = call.result()
-        if not offers:
-            raise DeviceError("the cluster has no node that could be used")
+        if not call.result():
+            refused = [f"{name}: {why}" for name, why in self._bootstrap.refused.items()]
+            why = "; ".join(sorted(refused)) or "none has what `devices` asks for"
+            raise DeviceError(f"the cluster has no node that could be used: {why}")
         self._setting.hub.register(NodeHello, self._hello)
         self._listener = Listener(
             self._keys, self._bootstrap.host, self._setting.hub, from_stranger
@@ -123,10 +124,10 @@ class Members:
         reasons = set()
         for node in wanted:
             if not node.devices:
-                said = last_line(self._keys.folder / f"{node.name}.log") or "it said nothing"
-                why = f"it has not joined within {limit_s:.0f} s: {said}"
+                why = self._not_joined(node, limit_s)
                 self._setting.say(f"node {node.name} is not used: {why}")
                 reasons.add(why)
+                node.state = "lost"
         if not takes_over and not any(node.devices for node in wanted):
             raise DeviceError(f"no node of the cluster can be used: {'; '.join(sorted(reasons))}")
         if not takes_over:
@@ -134,6 +135,10 @@ class Members:
                 node.known = {device.id for device in node.devices}
         self._is_open = True
         return tuple(device for node in self.nodes.values() for device in node.devices)
+
+    def _not_joined(self, node: JoinedNode, limit_s: float) -> str:
+        said = last_line(self._keys.folder / f"{node.name}.log") or "it said nothing"
+        return f"it has not joined within {limit_s:.0f} s: {said}"
 
     def node(self, name: str) -> JoinedNode:
         """Return the node of this name; one that is not known yet becomes so."""
@@ -192,6 +197,8 @@ class Members:
                 self.complain(f"the cluster: {problem}")
             else:
                 self._offered(called.result())
+                for name, why in self._bootstrap.refused.items():
+                    self.complain(f"node {name} is not used: {why}")
 
     def _offered(self, offers: Iterable[NodeOffer]) -> None:
         before, self._offers = self._offers, {offer.name: offer for offer in offers}
@@ -295,11 +302,11 @@ class Members:
         self._beat_at = now
         self._take_answer()
         for node in self.nodes.values():
-            if node.state == "absent":
-                continue
             silent_s = now - node.heard_at
-            if silent_s > (JOIN_LIMIT_S if node.state == "joining" else self._patience_s):
-                self._lose(node, f"it has been silent for {silent_s:.0f} s")
+            limit_s = JOIN_LIMIT_S if node.state in ("absent", "joining") else self._patience_s
+            if silent_s > limit_s:
+                silent = f"it has been silent for {silent_s:.0f} s"
+                self._lose(node, silent if node.devices else self._not_joined(node, limit_s))
         self._timers.after(BEAT_S, self._beat)
 
     def _lose(self, node: JoinedNode, why: str) -> None:

@@ -79,7 +79,11 @@ class Anchor:
     def _spawn(self, argv: list[str]) -> None:
         """Start a process outside Ray's tree, without Ray's variables."""
         own = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k not in RAYS}
-        out = os.open(self._about["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            out = os.open(self._about["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            needed = "--dir must be a folder that all nodes share, with one user id"
+            raise OSError(f"{error}: {needed}") from None
         address = str(Path(self._about["log"]).with_name("cluster.json"))
         with self._path.open("rb") as lock, os.fdopen(out, "ab"):
             fcntl.flock(lock, fcntl.LOCK_SH)
@@ -153,8 +157,8 @@ class Bridge:
     def reserve(self, kind: str = "", max_nodes: int | None = None, **wanted: Any) -> Json:
         """Reserve devices of new nodes, start their processes, and return the ``offers`` of all.
 
-        ``kept``: names of the nodes that are alive and reserved, also where an anchor has not answered. ``wanted``:
-        the rest of ``bootstrap.wanted``, and a node's command and variables. Raises RuntimeError where none is free.
+        ``kept``: names of the nodes that are alive and reserved, also where an anchor has not answered. ``refused``:
+        why a host is not used. ``wanted``: the rest of ``bootstrap.wanted``, and a node's command and variables.
         """
         alive = {row["NodeID"]: row for row in ray.nodes() if row["Alive"]}
         groups = self._groups()
@@ -169,23 +173,23 @@ class Bridge:
             for node, row in sorted(alive.items())
             if node not in self._offers and row["Resources"].get(kind, 0) >= 1
         ]
-        if max_nodes is not None:
-            new.sort(key=lambda row: row["NodeID"] not in groups)  # a resume takes the same nodes
-            new = new[: max(0, max_nodes - len(self._offers))]
+        new.sort(key=lambda row: row["NodeID"] not in groups)  # a resume takes the same nodes
         hosts = [host_of(row) for row in alive.values()]
-        waiting = []
-        with ThreadPoolExecutor(16) as side_by_side:
-            calls = [side_by_side.submit(self._reserve, row, kind, hosts, **wanted) for row in new]
-        for row, call in zip(new, calls, strict=True):
-            try:
-                self._offers[row["NodeID"]] = call.result()
-            except Exception as error:
-                waiting.append(f"{host_of(row)}: {one_line(error)}")
-        groups = self._groups()
+        refused: dict[str, str] = {}
+        most = (max_nodes or len(alive)) - len(self._offers)
+        while new and most > 0:
+            some, new = new[:most], new[most:]
+            with ThreadPoolExecutor(16) as pool:
+                calls = [pool.submit(self._reserve, row, kind, hosts, **wanted) for row in some]
+            for row, call in zip(some, calls, strict=True):
+                try:
+                    self._offers[row["NodeID"]] = call.result()
+                except Exception as error:
+                    refused[host_of(row)] = str(error).strip().rpartition("\n")[2]
+            groups = self._groups()
+            most -= sum(row["NodeID"] in groups for row in some)
         kept = [name_in(groups[node]["name"]) for node in alive.keys() & groups.keys()]
-        if waiting and not kept:
-            raise RuntimeError(f"no node is free: {'; '.join(sorted(waiting))}")
-        return {"offers": list(self._offers.values()), "kept": kept}
+        return {"offers": list(self._offers.values()), "kept": kept, "refused": refused}
 
     def _reserve(
         self, row: Json, kind: str, hosts: list[str], most: int | None = None, **about: Any

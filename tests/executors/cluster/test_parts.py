@@ -75,6 +75,8 @@ class Cluster:
     def __init__(self, world: World, keys: Keys) -> None:
         self.world, self.keys = world, keys
         self.lines = {name: Line(name, world) for name in NODES}
+        self.refused: dict[str, str] = {}
+        self.said: list[str] = []
 
     def nodes(self) -> list[NodeOffer]:
         assert not is_over(self.keys), "a node that starts now would leave"
@@ -103,7 +105,8 @@ def apart(tmp_path: Path) -> Iterator[Apart]:
     cluster = Cluster(world, keys)
     recipe = Recipe()
     recipe.node_patience_s = 6.0
-    setting = Setting(paths=paths, recipe=recipe, hub=world, clock=lambda: world.now)
+    given = {"recipe": recipe, "hub": world, "say": cluster.said.append}
+    setting = Setting(paths=paths, clock=lambda: world.now, **given)
     executor = ClusterExecutor(setting, cluster, 1.0, AtOnce())
     executor.inventory()
     executor.execute(Launch(0, 1, ("a/cpu:0",), {}))
@@ -182,6 +185,21 @@ def test_a_node_that_came_back_to_the_cluster_with_fewer_devices_is_lost(apart: 
     events = passes(executor, 2, *cluster.lines.values())
     assert ("TrialExited", "0") in kinds(events)
     assert [frame.ends_trials for frame in cluster.lines["a"].told(Bye)] == [True]
+
+
+def test_a_node_that_is_not_used_is_told_of_once_with_the_reason(apart: Apart) -> None:
+    """Half of the GPUs were idle all night, and nothing said why: the second machine had another disk."""
+    executor, cluster = apart
+    awake = [*cluster.lines.values()]
+    cluster.refused["d"] = "its folder is not there"
+    cluster.lines["e"] = late = Line("e", cluster.world)
+    late.has_begun = True
+    (Keys(executor.members._setting.paths.root).folder / "e.log").write_text("no such python\n")
+    assert not passes(executor, 70, *awake)
+    assert cluster.said[1:] == [
+        "node d is not used: its folder is not there",
+        "node e is given up: it has not joined within 60 s: no such python",
+    ]
 
 
 def test_a_node_that_comes_back_without_a_device_is_not_asked_for_it(apart: Apart) -> None:

@@ -173,9 +173,9 @@ def test_a_node_whose_anchor_is_slow_is_not_gone(
     """After the bridge was replaced: only a node that Ray calls dead, or that is not ours any more, is."""
     offers = [{"name": name, "devices": "cpu:2"} for name in "ab"]
     answers = [
-        {"offers": offers, "kept": ["a", "b"]},
-        {"offers": offers[:1], "kept": ["a", "b"]},
-        {"offers": offers[:1], "kept": ["a"]},
+        {"offers": offers, "kept": ["a", "b"], "refused": {}},
+        {"offers": offers[:1], "kept": ["a", "b"], "refused": {"b": "slow"}},
+        {"offers": offers[:1], "kept": ["a"], "refused": {}},
     ]
     monkeypatch.setattr(RayBootstrap, "_join", lambda *_: None)
     monkeypatch.setattr(RayBootstrap, "_call", lambda *_: answers.pop(0))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -171,8 +172,8 @@ def test_what_is_reserved_is_taken_for_other_jobs_until_it_is_given_back(
     assert len({offer.name for offer in offers}) == 2
     assert other_job(guarded, 2.0) == {"free": 0, "ran": False, "anchors": 2}
     late = Staying(guarded.address, tmp_path / "two")
-    with pytest.raises(DeviceError, match=r"no node is free: .*other jobs .* have its GPUs"):
-        late.nodes()
+    assert late.nodes() == []
+    assert {*late.refused.values()} == {"other jobs of the Ray cluster have its GPUs"}
     late.close()
     bootstrap.close()
     assert other_job(guarded, PATIENCE_S) == {"free": 4, "ran": True, "anchors": 0}
@@ -192,6 +193,27 @@ def test_as_much_is_taken_as_is_asked_for_and_another_job_gets_the_rest(
     for way in (one, two):
         way.close()
     assert other_job(guarded, PATIENCE_S)["ran"]
+
+
+@pytest.mark.usefixtures("token")
+def test_a_node_that_another_job_has_is_passed_over(guarded: RayCluster, tmp_path: Path) -> None:
+    """With ``max_nodes: 1`` a search was refused beside a node that was free."""
+    ways = [Staying(guarded.address, tmp_path / name, max_nodes=1) for name in ("one", "two")]
+    (first,), (second,) = (way.nodes() for way in ways)
+    assert first.name != second.name
+    for way in ways:
+        way.close()
+
+
+@pytest.mark.usefixtures("token")
+def test_a_node_without_the_search_s_folder_says_so(guarded: RayCluster, tmp_path: Path) -> None:
+    way = Staying(guarded.address, tmp_path)
+    shutil.rmtree(tmp_path / "cluster")
+    assert way.nodes() == []
+    (why,) = way.refused.values()
+    assert why.startswith("OSError: [Errno 2] No such file or directory: ")
+    assert why.endswith("--dir must be a folder that all nodes share, with one user id")
+    way.close()
 
 
 @pytest.mark.usefixtures("token")

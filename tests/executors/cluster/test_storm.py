@@ -351,6 +351,7 @@ class PlayedCluster:
 
     def __init__(self, nodes: dict[str, PlayedNode]) -> None:
         self._nodes = nodes
+        self.refused: dict[str, str] = {}
 
     def nodes(self) -> list[NodeOffer]:
         for node in self._nodes.values():
