@@ -51,8 +51,6 @@ class ClusterExecutor(LiveExecutor):
             helper=helper,
         )
         self._listed: tuple[Device, ...] | None = None
-        #: Of each trial, the newest incarnation that was launched.
-        self._launched: dict[int, int] = {}
         #: Of each trial, the node that it was last launched on.
         self._homes: dict[int, JoinedNode] = {}
         #: Incarnations of nodes that were given up whose fence could not be raised yet.
@@ -87,7 +85,6 @@ class ClusterExecutor(LiveExecutor):
 
     def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
         """Tell each node which trials should live there, and wait for its answer; without an answer they are lost."""
-        self._launched = {one.trial: one.incarnation for one in live}
         for node in self.members.nodes.values():
             node.trials = {}
         for one in live:
@@ -117,9 +114,8 @@ class ClusterExecutor(LiveExecutor):
         return node if found is not None and found.live.incarnation == incarnation else None
 
     def _launch(self, command: Launch) -> None:
-        if command.incarnation <= self._launched.get(command.trial, 0):
+        if self._home(command.trial, command.incarnation) is not None:
             return
-        self._launched[command.trial] = command.incarnation
         node = self._homes[command.trial] = self.members.nodes[node_of(command.devices[0])]
         paths = self._paths.trial(command.trial)
         why = f"node {node.name} was lost" if node.state == "lost" else ""
