@@ -19,6 +19,7 @@ import ssl
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,7 @@ class Keys:
 
     def __init__(self, shared: Path) -> None:
         self.folder = shared / "cluster"
-        #: Where the newest daemon listens: ``{"host", "port"}``; ``{"over": true}`` after the search.
+        #: Where the newest daemon listens: ``{"host", "port", "version"}``; ``{"over": true}`` after the search.
         self.address = self.folder / "cluster.json"
         self.certificate = self.folder / "line.pem"
         self.key = self.folder / "line.key"
@@ -246,7 +247,8 @@ class Listener:
         try:
             self._socket = socket.create_server((host, 0), backlog=64)
             self._socket.setblocking(False)
-            where = {"host": host, "port": self._socket.getsockname()[1]}
+            port = self._socket.getsockname()[1]
+            where = {"host": host, "port": port, "version": __version__}
             write_durably(keys.address, json.dumps(where).encode())
         except OSError as error:
             raise GpuschedError(f"the daemon cannot listen for nodes on {host}: {error}") from None
@@ -281,20 +283,31 @@ def is_over(keys: Keys) -> bool:
 def dial(keys: Keys) -> ssl.SSLSocket | None:
     """Connect to the newest daemon; None where none answers, or where the answer is not from it."""
     where = read_json(keys.address) or {}
-    try:
-        line = socket.create_connection((str(where["host"]), int(where["port"])), DIAL_LIMIT_S)
-    except (OSError, KeyError, TypeError, ValueError):
+    if (theirs := where.get("version", __version__)) != __version__:
+        _tell_once(
+            f"gpusched is {__version__} here and {theirs} at the daemon: install {theirs} here"
+        )
         return None
     try:
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_MS)
-        secure = keys.context(ssl.PROTOCOL_TLS_CLIENT).wrap_socket(line)
+        with socket.create_connection(
+            (str(where["host"]), int(where["port"])), DIAL_LIMIT_S
+        ) as line:
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_MS)
+            secure = keys.context(ssl.PROTOCOL_TLS_CLIENT).wrap_socket(line)
         secure.setblocking(False)
         return secure
     except OSError as error:
-        print(f"{where['host']}:{where['port']} is not this search's daemon: {error}")
-        line.close()
-        return None
+        _tell_once(f"no daemon of this search answers at {where['host']}:{where['port']}: {error}")
+    except (KeyError, TypeError, ValueError):  # no daemon has said where it is
+        pass
+    return None
+
+
+@cache
+def _tell_once(text: str) -> None:
+    """Say in the log of a node what keeps it from its daemon."""
+    print(text, flush=True)
 
 
 def home_of(shared: Path, name: str) -> Path:

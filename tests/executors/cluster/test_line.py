@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import socket
@@ -142,6 +143,25 @@ def test_a_node_speaks_to_no_other_daemon(bed: Bed, tmp_path: Path) -> None:
         thread.start()
         assert dial(ours) is None
         thread.join()
+
+
+@pytest.mark.parametrize(
+    ("theirs", "told"),
+    [
+        ("0.0.1", f"gpusched is {__version__} here and 0.0.1 at the daemon: install 0.0.1 here"),
+        (__version__, "no daemon of this search answers at 127.0.0.1:1: "),
+    ],
+)
+def test_what_keeps_a_node_from_its_daemon_is_in_its_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], theirs: str, told: str
+) -> None:
+    """A node had not joined, and its log was empty."""
+    keys = Keys(tmp_path)
+    keys.make()
+    where = {"host": "127.0.0.1", "port": 1, "version": theirs}
+    keys.address.write_text(json.dumps(where))
+    assert [dial(keys), dial(keys)] == [None, None]
+    assert capsys.readouterr().out.count(told) == 1
 
 
 def test_a_node_of_another_version_is_hung_up_on(bed: Bed) -> None:
