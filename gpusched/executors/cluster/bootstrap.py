@@ -32,10 +32,8 @@ _LOCAL = re.compile(r"local:([1-9][0-9]?)(?:x([1-9][0-9]{0,3}))?")
 _ADDRESS = re.compile(r"auto|[^\s/]+:[0-9]{1,5}")
 _PATIENCE_S = 30.0
 """Time that nodes which were told to leave have to tidy up, on a slow disk too; a killed one leaves its folder."""
-JOIN_S = 120.0
-"""Time for a bridge to import Ray and to join the cluster."""
 CALL_S = 150.0
-"""Time for a call: a node's first includes the start of an anchor."""
+"""Time for a call: a node's first includes the start of an anchor; the same to import Ray and to join the cluster."""
 CLOSE_S = 20.0
 """Time for a call that gives everything back: a person waits for the end."""
 END_S = 5.0
@@ -143,11 +141,9 @@ class LocalBootstrap:
 
     def close(self) -> None:
         for process in self._started.values():
-            for end in (process.terminate, process.kill):
-                try:
-                    process.wait(_PATIENCE_S)
-                except subprocess.TimeoutExpired:
-                    end()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_PATIENCE_S)
+            process.kill()
             process.wait()
 
 
@@ -189,7 +185,7 @@ class RayBootstrap:
         self._given = {"command": node_command(self._shared), "env": node_environment(), **wanted}
         self._offers: list[NodeOffer] = []
         self.refused: Mapping[str, str] = {}
-        self._bridge: _Bridge | None = self._join(JOIN_S)
+        self._bridge: _Bridge | None = self._join(CALL_S)
 
     def nodes(self) -> list[NodeOffer]:
         """See ``Bootstrap``; the nodes as before while Ray is silent, which says nothing about them.
@@ -225,7 +221,7 @@ class RayBootstrap:
 
     def _call(self, call: str, given: Mapping[str, object], limit_s: float = CALL_S) -> Any:
         """Have the bridge answer a call, a new one where the last has ended. Raises DeviceError."""
-        self._bridge = self._bridge or self._join(min(limit_s, JOIN_S))
+        self._bridge = self._bridge or self._join(limit_s)
         try:
             return self._bridge.ask(call, given, limit_s)
         except BridgeEnded as error:

@@ -115,21 +115,17 @@ class Members:
             f"the cluster gives the nodes {names}, which have {limit_s:.0f} s to join"
         )
         is_in = "joining" if takes_over else "up"
-        wait(
-            limit_s,
-            lambda: all(node.devices and node.state == is_in for node in wanted),
-        )
+        wait(limit_s, lambda: all(node.devices and node.state == is_in for node in wanted))
         self._beat_at = self._now()
         self._timers.after(BEAT_S, self._beat)
-        reasons = set()
-        for node in wanted:
-            if not node.devices:
-                why = self._not_joined(node, limit_s)
-                self._setting.say(f"node {node.name} is not used: {why}")
-                reasons.add(why)
-                node.state = "lost"
-        if not takes_over and not any(node.devices for node in wanted):
-            raise DeviceError(f"no node of the cluster can be used: {'; '.join(sorted(reasons))}")
+        missing = [node for node in wanted if not node.devices]
+        reasons = {node.name: self._not_joined(node, limit_s) for node in missing}
+        for node in missing:
+            self._setting.say(f"node {node.name} is not used: {reasons[node.name]}")
+            node.state = "lost"
+        if not takes_over and missing == wanted:
+            why = "; ".join(sorted({*reasons.values()}))
+            raise DeviceError(f"no node of the cluster can be used: {why}")
         if not takes_over:
             for node in self.nodes.values():
                 node.known = {device.id for device in node.devices}
@@ -207,14 +203,10 @@ class Members:
         for node in self.nodes.values():
             offer = self._offers.get(node.name)
             if offer is None or offer != before.get(node.name, offer):
-                self._dismiss(node.peer)
+                if node.peer is not None:  # its devices may be another job's
+                    node.peer.send(Bye(ends_trials=True))
                 if self._is_open:
                     self._lose(node, "the cluster has withdrawn it, or some of its devices")
-
-    def _dismiss(self, peer: Peer | None) -> None:
-        """Have a node end its trials and leave: the cluster may have given its devices to another job."""
-        if peer is not None:
-            peer.send(Bye(ends_trials=True))
 
     def complain(self, text: str) -> None:
         """Say something once."""
@@ -227,7 +219,7 @@ class Members:
     def _hello(self, hello: NodeHello, peer: Peer) -> bool:
         node = self.node(hello.node)
         if node.name not in self._offers:
-            self._dismiss(peer)
+            peer.send(Bye(ends_trials=True))
             return False
         node.hang_up()
         peer.be_client()

@@ -104,11 +104,10 @@ class NodeProcess:
                 return
             pause_s, line = PAUSE_S, dial(self.keys)
             if line is not None:
-                session = Session(self, line)
-                session.run()
+                why_not = Session(self, line).run()
                 heard_s = time.monotonic()
-                if session.why_not:
-                    print(session.why_not, flush=True)
+                if why_not:
+                    print(why_not, flush=True)
                     pause_s = CANNOT_PAUSE_S
             if not self.is_over:
                 time.sleep(pause_s)
@@ -153,25 +152,24 @@ class Session:
         self._executor: TorchrunExecutor | None = None
         self._seqs: dict[int, int] = {}
         self._beat_s = 0.0
-        #: Why this node can run no trial; empty where it can.
-        self.why_not = ""
 
     def now(self) -> float:
         """Return the seconds since the line was made; the daemon stamps events with its own clock."""
         return time.monotonic() - self._began_s
 
-    def run(self) -> None:
-        """Serve until the line is lost."""
+    def run(self) -> str:
+        """Serve until the line is lost; return why this node can run no trial, empty where it can."""
         self._peer.send(NodeHello(self._node.name))
         try:
             while not self._peer.closed:
                 self._turn()
         except GpuschedError as error:
-            self.why_not = str(error)
+            return str(error)
         finally:
             if self._executor is not None:
                 self._executor.close()
             self._hub.close()
+        return ""
 
     def _turn(self) -> None:
         if self._executor is None:

@@ -82,8 +82,7 @@ class Anchor:
         try:
             out = os.open(self._about["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as error:
-            needed = "--dir must be a folder that all nodes share, with one user id"
-            raise OSError(f"{error}: {needed}") from None
+            raise OSError(f"{error}: all nodes must share --dir, as one user id") from None
         address = str(Path(self._about["log"]).with_name("cluster.json"))
         with self._path.open("rb") as lock, os.fdopen(out, "ab"):
             fcntl.flock(lock, fcntl.LOCK_SH)
@@ -148,10 +147,9 @@ class Bridge:
                 address, namespace=self._experiment, log_to_driver=False, logging_level="ERROR"
             )
         except Exception as error:
-            ask = ""
-            if os.environ.get("RAY_AUTH_MODE") == "token":
-                ask = "; is the token here (~/.ray/auth_token, or RAY_AUTH_TOKEN) the cluster's?"
-            raise RuntimeError(f"Ray {ray.__version__}: {one_line(error)}{ask}") from None
+            ask = "; is the token here (~/.ray/auth_token, or RAY_AUTH_TOKEN) the cluster's?"
+            ask *= os.environ.get("RAY_AUTH_MODE") == "token"
+            raise RuntimeError(f"Ray {ray.__version__}: {error}{ask}") from None
         return str(ray.get_runtime_context().gcs_address), str(ray.util.get_node_ip_address())
 
     def reserve(self, kind: str = "", max_nodes: int | None = None, **wanted: Any) -> Json:
@@ -273,10 +271,6 @@ def name_in(group: str) -> str:
     return group.split("/")[1]
 
 
-def one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
 def main(line: str, experiment: str, folder: str) -> None:
     """Answer calls, a line of JSON each: (name, arguments) with (result, refusal), until the other end is closed."""
     bridge = Bridge(experiment, folder)
@@ -286,7 +280,7 @@ def main(line: str, experiment: str, folder: str) -> None:
             try:
                 answer = getattr(bridge, call)(**given), ""
             except Exception as error:
-                answer = None, one_line(error)
+                answer = None, " ".join(str(error).split()) or type(error).__name__
             print(json.dumps(answer), file=calls, flush=True)
 
 

@@ -97,7 +97,7 @@ def test_a_bridge_that_ends_or_hangs_is_named_with_its_log(
     said: str,
 ) -> None:
     played.write_text(f"import time\n{code}")
-    monkeypatch.setattr(bootstrap, "JOIN_S", join_s)
+    monkeypatch.setattr(bootstrap, "CALL_S", join_s)
     with pytest.raises(DeviceError, match=rf"{said}.* \(see .*/cluster/ray.log\)"):
         RayBootstrap("auto", tmp_path)
 

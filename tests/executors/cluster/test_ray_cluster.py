@@ -212,7 +212,7 @@ def test_a_node_without_the_search_s_folder_says_so(guarded: RayCluster, tmp_pat
     assert way.nodes() == []
     (why,) = way.refused.values()
     assert why.startswith("OSError: [Errno 2] No such file or directory: ")
-    assert why.endswith("--dir must be a folder that all nodes share, with one user id")
+    assert why.endswith("all nodes must share --dir, as one user id")
     way.close()
 
 
