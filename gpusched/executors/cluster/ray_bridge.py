@@ -161,8 +161,9 @@ class Bridge:
         alive = {row["NodeID"]: row for row in ray.nodes() if row["Alive"]}
         groups = self._groups()
         for node in groups.keys() - alive.keys():
-            self._offers.pop(node, None)
-            self._remove(groups[node]["name"])
+            self._remove(groups.pop(node)["name"])
+        # A node whose process has left has given its share back: it is taken anew.
+        self._offers = {node: offer for node, offer in self._offers.items() if node in groups}
         if not kind:
             has_gpus = any(row["Resources"].get("GPU") for row in alive.values())
             kind = "GPU" if has_gpus else "CPU"

@@ -243,18 +243,21 @@ def test_a_process_outlives_its_anchor_and_its_bridge_and_a_resume_finds_the_sam
 
 
 @pytest.mark.usefixtures("token")
-def test_a_node_whose_process_has_left_is_given_back(guarded: RayCluster, tmp_path: Path) -> None:
+def test_a_node_whose_process_has_left_is_given_back_and_taken_anew(
+    guarded: RayCluster, tmp_path: Path
+) -> None:
+    """A search that was continued as soon as it was over had the node in its list, and no process there."""
     bootstrap = Staying(guarded.address, tmp_path)
-    _kept, left = bootstrap.nodes()
-    pid = int(bootstrap.words(left.name)[0])
-    bootstrap.leave()
-    os.kill(pid, signal.SIGTERM)
+    offers = _kept, left = bootstrap.nodes()
+    pid = bootstrap.words(left.name)[0]
+    os.kill(int(pid), signal.SIGTERM)
     wait_until(lambda: len(guarded.anchors()) == 1)
     given_back = {"free": 2, "ran": True, "anchors": 1}
     # Ray's own list of anchors comes behind the processes.
     wait_until(lambda: other_job(guarded, PATIENCE_S) == given_back)
-    again = Staying(guarded.address, tmp_path)
-    again.close()
+    assert {offer.name for offer in bootstrap.nodes()} == {offer.name for offer in offers}
+    wait_until(lambda: bootstrap.words(left.name)[0] != pid, "the process to be started again")
+    bootstrap.close()
     wait_until(lambda: not guarded.anchors())
 
 
