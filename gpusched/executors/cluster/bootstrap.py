@@ -81,9 +81,7 @@ def bootstrap_for(recipe: Recipe, shared: Path, say: Callable[[str], None]) -> B
     ray = RayBootstrap(address, shared, **wanted(recipe))
     say(f"joined the Ray cluster at {ray.address}")
     if os.environ.get("RAY_AUTH_MODE") != "token":
-        say(
-            "it has no token, so whoever reaches it can run code on its nodes (see docs/cluster.md)"
-        )
+        say("it has no token: whoever reaches it can run code on its nodes (see docs/cluster.md)")
     return ray
 
 

@@ -111,9 +111,7 @@ class Members:
         limit_s = self._patience_s if takes_over else JOIN_LIMIT_S
         wanted = [node for node in self.nodes.values() if node.name in self._offers]
         names = ", ".join(sorted(node.name for node in wanted))
-        self._setting.say(
-            f"the cluster gives the nodes {names}, which have {limit_s:.0f} s to join"
-        )
+        self._setting.say(f"the cluster gives the nodes {names}: {limit_s:.0f} s for them to join")
         is_in = "joining" if takes_over else "up"
         wait(limit_s, lambda: all(node.devices and node.state == is_in for node in wanted))
         self._beat_at = self._now()

@@ -242,7 +242,7 @@ class Session:
             node=node.name,
         )
         is_left = bool(incarnations_left(node.paths.root))
-        devices = devices_of(recipe, node.paths.root, takes_over=is_left)
+        devices = devices_of(recipe, node.paths.root, (), takes_over=is_left)
         self._executor = TorchrunExecutor(setting, devices)
         island = zlib.crc32(node.name.encode())  # the same whatever nodes there were before
         shown = [

@@ -129,9 +129,7 @@ def prepare(setting: Setting, command: Launch, devices: Devices) -> tuple[Launch
     return spec, seq
 
 
-def devices_of(
-    recipe: Recipe, experiment: Path, known: Sequence[str] = (), **options: Any
-) -> Devices:
+def devices_of(recipe: Recipe, experiment: Path, known: Sequence[str], **options: Any) -> Devices:
     """Find a recipe's devices; those in ``known`` where the experiment continues. Raises DeviceError, InputError."""
     spec = recipe.devices
     options |= {"experiment": experiment, "atoms_per_gpu": recipe.atoms_per_gpu}
