@@ -222,17 +222,16 @@ class Members:
         node.hang_up()
         peer.be_client()
         node.peer = peer
-        # One that is away and cannot open its devices dials again and again.
-        if node.state in ("absent", "lost"):
-            node.heard_at = self._now()
-        node.state, node.devices = "joining", ()
+        # One that can run no trial dials again and again: it stays away, or lost, until its devices are open.
+        if node.state != "lost":
+            node.state = "joining"
+        node.devices = ()
         peer.hear(from_node, partial(self._said, node))
         peer.on_end = partial(self._hung_up, node)
         peer.send(Welcome(self._setting.recipe.resolved()))
         return True
 
     def _said(self, node: JoinedNode, frame: Any) -> None:
-        node.heard_at = self._now()
         match frame:
             case Beat(readings=readings):
                 node.readings = tuple(readings)
@@ -248,9 +247,11 @@ class Members:
                 self._heard(node, frame)
             case _:
                 pass
+        if node.devices:
+            node.heard_at = self._now()
 
     def _joined(self, node: JoinedNode, frame: Joined) -> None:
-        node.devices = tuple(frame.devices)
+        node.state, node.devices = "joining", tuple(frame.devices)
         there = {device.id: device.why_not for device in node.devices}
         for name in sorted(node.known):
             why = there.get(name, "it was not there any more when its node came back")

@@ -28,6 +28,7 @@ import msgspec
 
 from gpusched.core.commands import ConfirmRelease, Launch
 from gpusched.core.events import DevicesReleased, Event, QuarantineChanged, Reported
+from gpusched.devices.base import Device
 from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.cluster.line import (
     Ack,
@@ -82,6 +83,8 @@ class NodeProcess:
         self.keys = Keys(shared)
         self.paths = ExperimentPaths(home_of(shared, name))
         self.is_over = False
+        #: Whether the last line ended as no trial could run here: the next one waits for the warm server.
+        self.is_in_doubt = False
         self._lock: Lock | None = None
 
     def run(self) -> None:
@@ -106,8 +109,9 @@ class NodeProcess:
             if line is not None:
                 why_not = Session(self, line).run()
                 heard_s = time.monotonic()
+                self.is_in_doubt = bool(why_not)
                 if why_not:
-                    print(why_not, flush=True)
+                    print(*why_not.split(), flush=True)
                     pause_s = CANNOT_PAUSE_S
             if not self.is_over:
                 time.sleep(pause_s)
@@ -152,6 +156,8 @@ class Session:
         self._executor: TorchrunExecutor | None = None
         self._seqs: dict[int, int] = {}
         self._beat_s = 0.0
+        #: Devices that the daemon is not told of yet.
+        self._untold: list[Device] = []
 
     def now(self) -> float:
         """Return the seconds since the line was made; the daemon stamps events with its own clock."""
@@ -175,6 +181,9 @@ class Session:
         if self._executor is None:
             self._hub.turn(BEAT_S)
             return
+        if self._untold and (self._executor.server.ready_at or not self._node.is_in_doubt):
+            self._peer.send(Joined(self._untold))
+            self._untold = []
         events = self._executor.poll(self._beat_s + BEAT_S)
         self._tell(events)
         if self.now() >= self._beat_s + BEAT_S:
@@ -182,7 +191,8 @@ class Session:
             shown = [
                 replace(one, device=self._shown(one.device)) for one in self._executor.readings()
             ]
-            self._peer.send(Beat(shown))
+            if not self._untold:
+                self._peer.send(Beat(shown))
 
     def _shown(self, device: str) -> str:
         """Return the cluster's name of a device of this node."""
@@ -245,13 +255,12 @@ class Session:
         devices = devices_of(recipe, node.paths.root, (), takes_over=is_left)
         self._executor = TorchrunExecutor(setting, devices)
         island = zlib.crc32(node.name.encode())  # the same whatever nodes there were before
-        shown = [
+        self._untold = [
             replace(
                 device, id=self._shown(device.id), label=self._shown(device.label), island=island
             )
             for device in self._executor.inventory()
         ]
-        self._peer.send(Joined(shown))
 
     def _reconcile(self, executor: TorchrunExecutor, frame: Reconcile) -> None:
         """End what should not be here, find out about what should, and have devices proven clean."""

@@ -1,7 +1,7 @@
 """A node as the daemon sees it: its line, its devices, the trials on it, and what was asked of it and not answered.
 
     absent ──hello──▶ joining ──reconciled──▶ up ──line lost──▶ away ──hello within the limit──▶ joining
-                                               └──── silent for too long, or called gone ────▶ lost ──hello──▶ joining
+                                               └──── silent for too long, or called gone ────▶ lost ──joined──▶ joining
 
 A command is kept until it is answered, and sent again when the node is back: carried out twice is as good as once.
 """

@@ -31,7 +31,7 @@ from gpusched.protocol import Report
 from tests.devices.boxed import GPUS, make_gpus
 from tests.executors.cluster.bed import TRAIN, Bed, train
 from tests.executors.contract import exit_of, report_of, steps_of, the_exit
-from tests.rig import wait_until
+from tests.rig import by_incarnation, wait_until
 
 SLOW = train(10_000, pause_s=0.02)
 ON_A_GPU = """\
@@ -108,6 +108,21 @@ def test_a_node_whose_gpus_all_train_keeps_them_when_its_line_is_made_anew(
             goal = report_of(trial, reports_of(bed, trial)[-1][1] + 20)
             bed.rig.watch(lambda event, goal=goal: isinstance(event, ends) or goal(event))
             assert not [event for event in bed.rig.seen if isinstance(event, ends)], bed.said
+
+
+def test_a_node_that_can_start_no_trial_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its torch was broken: trials were begun there again and again, to the end of the search."""
+    (other := tmp_path / "other").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(other))
+    with closing(Bed(tmp_path, "local:1x2", PATIENT_S)) as bed:
+        (trial,) = start(bed, "node0/cpu:0")
+        (other / "torch.py").write_text("raise ImportError('of another machine')")
+        bed.signal(by_incarnation(bed.home("node0"))[-1, -1], signal.SIGKILL)
+        assert the_exit(bed.rig.run(trial), trial).error == "node node0 was lost"
+        (told,) = [said for said in bed.said if "is given up: it has not joined" in said]
+        assert "trials cannot be started: ImportError: of another machine" in told
 
 
 @pytest.mark.parametrize(
