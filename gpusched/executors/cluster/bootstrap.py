@@ -59,10 +59,6 @@ class Bootstrap(Protocol):
         """Take up new nodes, see to it that the process of each runs, and list all. Raises GpuschedError."""
         ...
 
-    def interrupt(self) -> None:
-        """End the call that is under way soon, as one that failed; called from another thread."""
-        ...
-
     def close(self) -> None:
         """Give everything back. The nodes have been told to leave."""
         ...
@@ -134,9 +130,6 @@ class LocalBootstrap:
                 self._started[offer.name] = _start(words, log)
         return self._offers
 
-    def interrupt(self) -> None:
-        """Do nothing: no call takes long."""
-
     def close(self) -> None:
         for process in self._started.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -201,10 +194,6 @@ class RayBootstrap:
         late = {*told["kept"]} - {offer.name for offer in now}
         self._offers = [*now, *(offer for offer in self._offers if offer.name in late)]
         return self._offers
-
-    def interrupt(self) -> None:
-        if (bridge := self._bridge) is not None:
-            bridge.process.kill()
 
     def close(self) -> None:
         with contextlib.suppress(DeviceError):

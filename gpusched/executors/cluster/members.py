@@ -169,10 +169,7 @@ class Members:
             node.hang_up()
         self.stop_listening()
         say_over(self._keys)
-        self._helper.shutdown(wait=False, cancel_futures=True)
-        if self._call is not None and not self._call.done():
-            self._bootstrap.interrupt()
-        self._helper.shutdown(wait=True)
+        self._helper.shutdown(wait=True, cancel_futures=True)
         self._bootstrap.close()
 
     # ------------------------------------------------------------------ the bootstrap

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from gpusched.core.commands import Launch
 from gpusched.core.events import DevicesJoined, Event, TrialExited
 from gpusched.devices.base import Device
-from gpusched.executors.cluster import node
 from gpusched.executors.cluster.bootstrap import NodeOffer
 from gpusched.executors.cluster.executor import ClusterExecutor
 from gpusched.executors.cluster.line import (
@@ -85,8 +83,6 @@ class Cluster:
                 line.has_begun = True
                 self.world.after(0.0, line.join)
         return [NodeOffer(name, self.devices) for name in self.lines]
-
-    def interrupt(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -275,14 +271,3 @@ def test_a_daemon_that_was_stopped_loses_no_node(apart: Apart) -> None:
     cluster.world.now += 60.0
     assert not executor.poll(executor.now())
     assert not passes(executor, 3, *cluster.lines.values())
-
-
-def test_a_process_that_cannot_be_killed_does_not_keep_its_whole_node_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The process's own devices are: the release rule sees what it holds."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(node, "incarnations_left", lambda _root: {(3, 1)})
-    monkeypatch.setattr(node.Hunt, "end", lambda *_: "process 99 (python)")
-    node.NodeProcess(tmp_path, "node0", "cpu:4").end_trials()
-    assert "trial 3, launch 1: process 99 (python) cannot be killed" in capsys.readouterr().out

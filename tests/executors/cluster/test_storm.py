@@ -359,8 +359,6 @@ class PlayedCluster:
                 node.start()
         return [NodeOffer(name, "cpu:2") for name in self._nodes]
 
-    def interrupt(self) -> None: ...
-
     def close(self) -> None: ...
 
 
