@@ -81,17 +81,6 @@ def test_the_home_survives_a_power_loss_before_the_link_takes_the_journals_place
     assert read(link) == entries
 
 
-def test_a_moved_search_keeps_its_journal(link: Path, disk: Path) -> None:
-    moved_in(link)
-    entries = write(link, 20)
-    moved = link.parent.rename(link.parent.with_name("moved")) / link.name
-    of_moved = moved_in(moved)
-    assert read(moved) == entries
-    of_moved.move_out()
-    assert read(moved) == entries
-    assert not [file for file in disk.rglob("*") if file.is_file()]
-
-
 def test_a_place_that_is_not_ones_own_is_refused_with_what_to_do(
     link: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
