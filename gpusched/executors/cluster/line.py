@@ -43,8 +43,8 @@ EVENTS_MAX = CLIENT_FRAME_BYTES // (2 * REPORT_LIMIT_BYTES)
 """Events of a frame: reports, the largest of them, are many after a reconcile."""
 
 
-class NodeHello(Frame, tag=f"node of gpusched {__version__}"):
-    """First frame of a node's process; one of another version is no frame, and hung up on."""
+class NodeHello(Frame, tag="node"):
+    """First frame of a node's process, of this version: ``dial`` sees to that."""
 
     node: str
 

@@ -10,7 +10,6 @@ import ssl
 import stat
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -162,23 +161,6 @@ def test_what_keeps_a_node_from_its_daemon_is_in_its_log(
     keys.address.write_text(json.dumps(where))
     assert [dial(keys), dial(keys)] == [None, None]
     assert capsys.readouterr().out.count(told) == 1
-
-
-def test_a_node_of_another_version_is_hung_up_on(bed: Bed) -> None:
-    first, other = bed.node("node0").peer, encode(NodeHello("node0"))
-    with dial_while(bed) as line:
-        line.sendall(other.replace(__version__.encode(), b"0.0.1"))
-        wait_for_the_end(bed, line)
-    assert bed.node("node0").peer is first
-
-
-def dial_while(bed: Bed) -> ssl.SSLSocket:
-    """Dial the daemon while its loop turns."""
-    with ThreadPoolExecutor(1) as helper:
-        dialled = helper.submit(dial, Keys(bed.paths.root))
-        while not dialled.done():
-            bed.executor.poll(bed.executor.now() + 0.01)
-    return dialled.result()
 
 
 @pytest.mark.parametrize(
