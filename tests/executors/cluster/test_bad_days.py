@@ -14,13 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.core.commands import Launch
-from gpusched.core.events import (
-    CheckpointSaved,
-    Event,
-    QuarantineChanged,
-    Reported,
-    TrialExited,
-)
+from gpusched.core.events import CheckpointSaved, Event, QuarantineChanged, Reported, TrialExited
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.cluster import node
 from gpusched.executors.cluster.bootstrap import LocalBootstrap, NodeOffer
@@ -47,7 +41,7 @@ PATIENT_S = 10.0
 
 @pytest.fixture
 def bed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bed]:
-    bed = Bed(tmp_path, lost_s=2.0 if "lost" in request.node.name else PATIENT_S)
+    bed = Bed(tmp_path, lost_s=6.0 if "lost" in request.node.name else PATIENT_S)
     yield bed
     bed.close()
 

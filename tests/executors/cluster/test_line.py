@@ -17,12 +17,7 @@ import pytest
 
 from gpusched import __version__
 from gpusched.core.commands import Launch
-from gpusched.executors.cluster.line import (
-    Keys,
-    NodeHello,
-    dial,
-    from_node,
-)
+from gpusched.executors.cluster.line import Keys, NodeHello, dial, from_node
 from gpusched.folder.files import read_json
 from gpusched.protocol import BadFrame, encode
 from tests.executors.cluster.bed import Bed, train
@@ -93,11 +88,7 @@ def test_one_port_is_open_and_on_the_clusters_interface_alone(bed: Bed) -> None:
 
 def test_noise_is_hung_up_on(bed: Bed, address: tuple[str, int]) -> None:
     rng = random.Random(5)
-    for noise in (
-        b"GET / HTTP/1.1\r\n\r\n",
-        encode(NodeHello("node0")),
-        rng.randbytes(4000),
-    ):
+    for noise in (b"GET / HTTP/1.1\r\n\r\n", encode(NodeHello("node0")), rng.randbytes(4000)):
         with socket.create_connection(address) as line:
             line.sendall(noise)
             wait_for_the_end(bed, line)
