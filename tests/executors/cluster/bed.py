@@ -54,7 +54,6 @@ class Bed:
 
     def __init__(self, folder: Path, address: str = "local:2x2", lost_s: float = 10.0) -> None:
         self.paths = ExperimentPaths(folder)
-        self.address = address
         (folder / "train.py").write_text(TRAIN)
         recipe = {"script": "train.py", "metric": "accuracy", "deadline": "1h", "cluster": address}
         recipe["node_patience"] = f"{lost_s}s"

@@ -136,11 +136,6 @@ class Staying(RayBootstrap):
         wait_until(said)
         return said()[-1].split()
 
-    def pids(self) -> list[int]:
-        logs = self._shared.glob("cluster/*.log")
-        lines = [line.split() for log in logs for line in log.read_text().splitlines()]
-        return [int(words[0]) for words in lines if words and words[-1] == "given"]
-
 
 @pytest.fixture(autouse=True)
 def _leave(tmp_path: Path) -> Iterator[None]:
