@@ -140,17 +140,6 @@ def test_a_silent_node_keeps_its_trials_until_patience_ends(apart: Apart) -> Non
     assert executor.now() < 16.0
 
 
-def test_a_node_that_dials_again_and_again_without_its_devices_is_lost(apart: Apart) -> None:
-    executor, cluster = apart
-    a, b, c = (cluster.lines[name] for name in NODES)
-    events: list[Event] = []
-    for _ in range(2):
-        cluster.world.take(NodeHello("a"), a)
-        a.on_end()
-        events += passes(executor, 4, b, c)
-    assert ("TrialExited", "0") in kinds(events)
-
-
 def test_a_launch_that_a_lost_node_was_not_told_of_is_no_fault_of_its_trial(apart: Apart) -> None:
     executor, cluster = apart
     a, b, c = (cluster.lines[name] for name in NODES)
