@@ -301,7 +301,7 @@ class Members:
         """Give a node up: its devices are out of use, and its trials are lost."""
         if node.state == "lost":
             return
-        node.state = "lost"
+        node.state, node.readings = "lost", ()
         node.hang_up()
         if self._is_open:
             self._setting.say(f"node {node.name} is given up: {why}")

@@ -11,7 +11,7 @@ import pytest
 
 from gpusched.core.commands import Launch
 from gpusched.core.events import DevicesJoined, Event, TrialExited
-from gpusched.devices.base import Device
+from gpusched.devices.base import Device, Reading
 from gpusched.executors.cluster.bootstrap import NodeOffer
 from gpusched.executors.cluster.executor import ClusterExecutor
 from gpusched.executors.cluster.line import (
@@ -135,8 +135,10 @@ def test_a_silent_node_keeps_its_trials_until_patience_ends(apart: Apart) -> Non
     a, b, c = (cluster.lines[name] for name in NODES)
     assert not passes(executor, 5, c)
     assert not passes(executor, 1, a, b, c)
+    a.say(Beat([Reading("a/cpu:0", utilisation=0.9)]))
     lost = passes(executor, 8, b, c)
     assert kinds(lost) == [("QuarantineChanged", "a/cpu:0"), ("TrialExited", "0")]
+    assert not executor.readings(), "of a GPU of which nothing is known"
     assert executor.now() < 16.0
 
 
