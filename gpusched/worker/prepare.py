@@ -138,7 +138,6 @@ class PlacedLoader:
         self, given: DataLoader[Any], device: torch.device, weight: BatchWeight | None = None
     ) -> None:
         self.given = given
-        self.dataset = given.dataset
         self._device, self._weight = device, weight or BatchWeight()
 
     def __len__(self) -> int:

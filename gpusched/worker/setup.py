@@ -196,12 +196,11 @@ class TrialSetup:
     def eval_loader(self, dataset: Any, batch_size: int = 256, **options: Any) -> PlacedLoader:
         """Return a loader for evaluation: every sample on exactly one rank, in order, nothing padded. See ``mean``.
 
-        ``batch_size``: samples a rank; ``options`` go to ``DataLoader``. Raises TypeError for a stream.
+        ``batch_size``: samples a rank; ``options`` (``sampler`` too) go to ``DataLoader``. A stream raises TypeError.
         """
         from gpusched.worker.stream import evaluation_loader
 
-        layout = self._training.layout
-        made = evaluation_loader(dataset, batch_size, layout, self.device, **options)
+        made = evaluation_loader(dataset, batch_size, self._training.layout, self.device, **options)
         self._training.shared_lengths.add(len(dataset))
         return made
 

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, IterableDataset, Subset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from gpusched.worker.data import Layout, count_batches, derive_seed
 from gpusched.worker.group import Call, Group
 from gpusched.worker.loader import BaseLoader, Position, ShareTerms
-from gpusched.worker.prepare import PlacedLoader, batches_of, loader_options
+from gpusched.worker.prepare import PlacedLoader, batches_of, draw, loader_options
 from gpusched.worker.rng import OwnGenerators
 
 
@@ -159,13 +159,12 @@ def evaluation_loader(
             "trial.eval_loader takes a data set with a length: evaluate a stream whole on every rank, with "
             "torch.utils.data.DataLoader(stream, batch_size)"
         )
-    generator = torch.Generator().manual_seed(0)
-    mine = Subset(dataset, range(layout.rank, len(dataset), layout.world_size))
     options = loader_options(dataset, options, device)
-    options.update(shuffle=False, sampler=None, drop_last=False, generator=generator)
-    made = PlacedLoader(DataLoader(mine, batch_size, **options), device)
-    made.dataset = dataset  # whole, as a script divides by its length
-    return made
+    sampler = options.pop("sampler", None)
+    drawn = range(len(dataset)) if sampler is None else list(draw(sampler, 0, 0))
+    options["sampler"] = drawn[layout.rank :: layout.world_size]
+    options.update(shuffle=False, drop_last=False, generator=torch.Generator().manual_seed(0))
+    return PlacedLoader(DataLoader(dataset, batch_size, **options), device)
 
 
 def _as_it_is(piece: Piece) -> Piece:

@@ -15,6 +15,8 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     RandomSampler,
+    Sampler,
+    SubsetRandomSampler,
     TensorDataset,
 )
 
@@ -286,15 +288,19 @@ def test_nothing_draws_from_the_global_generator_or_on_the_default_device() -> N
 def test_evaluation_gives_each_sample_to_one_rank(
     length: int, world_size: int, batch_size: int
 ) -> None:
-    seen: Counter[int] = Counter()
-    for rank in range(world_size):
-        layout = Layout(rank, world_size, exact=False)
-        loader = evaluation_loader(Numbers(length), batch_size, layout, CPU)
-        batches = [batch.tolist() for batch in loader]
-        assert len(batches) == len(loader)
-        assert all(0 < len(batch) <= batch_size for batch in batches)
-        seen.update(n for batch in batches for n in batch)
-    assert seen == Counter(range(length))
+    """Of a sampler's too: a subset that was held out was evaluated together with the data trained on."""
+    for step in (1, 2):
+        seen: Counter[int] = Counter()
+        own = {"sampler": SubsetRandomSampler(range(0, length, 2))} if step == 2 else {}
+        for rank in range(world_size):
+            layout = Layout(rank, world_size, exact=False)
+            loader = evaluation_loader(Numbers(length), batch_size, layout, CPU, **own)
+            assert isinstance(loader.dataset, Numbers), "what a worker_init_fn sees"
+            batches = [batch.tolist() for batch in loader]
+            assert len(batches) == len(loader)
+            assert all(0 < len(batch) <= batch_size for batch in batches)
+            seen.update(n for batch in batches for n in batch)
+        assert seen == Counter(range(0, length, step))
 
 
 class Pair(NamedTuple):
