@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -76,11 +77,12 @@ class _Reader(IterableDataset[Piece]):
                 has_ended = len(samples) < self.global_batch
                 if not samples or (has_ended and self.drop_last):
                     return
+            digest = _digest(samples) if taken == place.taken else 0  # only the first is compared
             taken += len(samples)
             mine = samples[self.layout.rank :: self.layout.world_size]
             batch = self.collate(mine or samples[:1])
             here = Place(taken, has_ended, workers)
-            yield Piece(batch, len(mine), len(samples), worker, here, _digest(samples[0]))
+            yield Piece(batch, len(mine), len(samples), worker, here, digest)
 
 
 class StreamLoader(BaseLoader):
@@ -100,9 +102,9 @@ class StreamLoader(BaseLoader):
         self._group = group
         options = loader_options(dataset, options, terms.device)
         self._collate = options.pop("collate_fn", None) or default_collate
+        begin = partial(_begin_worker, options.pop("worker_init_fn", None))
         # Each epoch is read from where it stands.
-        self._options = {**options, "persistent_workers": False}
-        self._is_compared = terms.layout.world_size == 1
+        self._options = {**options, "persistent_workers": False, "worker_init_fn": begin}
 
     def _epoch_batches(self) -> int:
         return count_batches(len(self.dataset), 0, self.global_batch, drop_last=self.drop_last)
@@ -126,7 +128,8 @@ class StreamLoader(BaseLoader):
             options["num_workers"] = parts
         pieces = batches_of(DataLoader(reader, batch_size=None, **options))
         piece = next(pieces, None)
-        self._compare(piece)
+        if self.batches_handed_out == 0:
+            self._compare(piece)
         consumed, places = where.consumed, where.places
         while piece is not None:
             following = next(pieces, None)
@@ -137,12 +140,8 @@ class StreamLoader(BaseLoader):
             piece = following
 
     def _compare(self, piece: Piece | None) -> None:
-        """Raise ValueError where the ranks read different streams: once, at the first batch."""
-        if self._is_compared:
-            return
-        self._is_compared = True
-        digest = float(piece.digest) if piece is not None else 0.0
-        if len(set(self._group.exchange(Call.BATCH, digest))) > 1:
+        """Raise ValueError where the ranks read different streams."""
+        if len(set(self._group.exchange(Call.BATCH, piece.digest if piece else 0))) > 1:
             raise ValueError(
                 "trial.loader: this iterable data set yields other samples on other ranks. gpusched deals the "
                 "samples to the ranks, so each must read the same stream: leave out what depends on the rank, and "
@@ -167,14 +166,22 @@ def evaluation_loader(
     return PlacedLoader(DataLoader(dataset, batch_size, **options), device)
 
 
+def _begin_worker(own: Callable[[int], Any] | None, worker: int) -> None:
+    """Begin a worker as the script does (``worker_init_fn``), which may split its data set here, as torch's manual."""
+    info: Any = torch.utils.data.get_worker_info()
+    object.__setattr__(info, "dataset", info.dataset.dataset)  # torch has it frozen
+    if own is not None:
+        own(worker)
+
+
 def _as_it_is(piece: Piece) -> Piece:
     return piece
 
 
-def _digest(sample: Any) -> int:
+def _digest(samples: Any) -> int:
     """Return a number (48 bits) that tells samples apart by the tensors, numbers and texts in them."""
     found = hashlib.blake2b(digest_size=6)
-    for part in tree_leaves(sample):
+    for part in tree_leaves(samples):
         if isinstance(part, torch.Tensor):
             part = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         if isinstance(part, bool | int | float | str | bytes):

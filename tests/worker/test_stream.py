@@ -21,13 +21,13 @@ LENGTH = 45
 class Plain(IterableDataset[int]):
     """Knows nothing of ranks, workers or positions; in an order that is drawn from Python's generator."""
 
-    epoch = 0
+    epoch, own = 0, range(LENGTH)
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        order = [1000 * self.epoch + n for n in range(LENGTH)]
+        order = [1000 * self.epoch + n for n in self.own]
         random.shuffle(order)
         yield from order
 
@@ -65,11 +65,17 @@ class Splitting(Plain):
         yield from own
 
 
+def split(worker: int) -> None:
+    """Give a worker its part as the other example of torch's documentation does, by ``worker_init_fn``."""
+    info: Any = get_worker_info()
+    info.dataset.own = info.dataset.own[worker :: info.num_workers]
+
+
 class ByRank(IterableDataset[int]):
-    """Takes a share for its rank by itself."""
+    """Takes a share for its rank by itself, but for the first sample."""
 
     def __init__(self, rank: int, ranks: int) -> None:
-        self.own = range(rank, LENGTH, ranks)
+        self.own = [0, *range(1 + rank, LENGTH, ranks)]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.own)
@@ -121,12 +127,9 @@ def flat(batches: Any) -> list[int]:
 
 EVERY_SAMPLE = Counter([*range(LENGTH), *range(1000, 1000 + LENGTH)])
 SIZES = [1, 2, 3, 1]
-CASES = [
-    ("plain", {}),
-    ("stateful", {}),
-    ("stateful", {"num_workers": 1}),
-    ("splitting", {}),
-]
+BY_WORKERS = {"num_workers": 2, "worker_init_fn": split}
+CASES = [("plain", {}), ("plain", BY_WORKERS), ("stateful", {}), ("stateful", {"num_workers": 1})]
+CASES += [("splitting", {})]
 
 
 @pytest.mark.parametrize(("kind", "options"), CASES)
