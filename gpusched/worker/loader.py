@@ -11,10 +11,10 @@ and nothing here draws from torch's global generator, so evaluating does not cha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
@@ -29,9 +29,12 @@ from gpusched.worker.data import (
     stretches,
 )
 from gpusched.worker.group import script_line
-from gpusched.worker.prepare import batches_of, draw, loader_options, place_batch
+from gpusched.worker.prepare import Lists, batches_of, draw, loader_options, place_batch
 
-_WRONG_LENGTH = "trial.loader: the sampler has {} indices by its len(), and yields another number: correct its __len__"
+_WRONG_LENGTH = (
+    "trial.loader: the sampler has {} indices by its len(), and yields another number: correct its __len__ (where "
+    "epochs differ, draw in set_epoch(epoch), which is called before)"
+)
 
 
 @dataclass(slots=True)
@@ -291,24 +294,27 @@ class TrainingLoader(BaseLoader):
         if self.length == 0:
             raise ValueError("trial.loader: the data set is empty")
         self._shuffle = shuffle
-        self._where = Position()
-        self._loader: DataLoader[Any] = DataLoader(
-            dataset,
-            batch_sampler=cast(Any, _Lists(self._shares)),
-            generator=self._generator,
-            **options,
-        )
+        options.update(batch_sampler=Lists(self._shares), generator=self._generator)
+        self._loader: DataLoader[Any] = DataLoader(dataset, **options)
 
     @property
     def _terms(self) -> dict[str, Any]:
         is_enough = self.length >= self.global_batch  # else none would be left
         return {"global_batch": self.global_batch, "drop_last": self.drop_last and is_enough}
 
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self._sampler is not None:
+            draw(self._sampler, self._seed, state["epoch"])
+            self.length = len(self._sampler)  # in that epoch
+        super().load_state_dict(state)
+
     def _epoch_batches(self) -> int:
         return count_batches(self.length, 0, **self._terms)
 
     def _read(self, where: Position) -> Iterator[tuple[Any, float, Position, bool]]:
         self._where = where
+        if self._sampler is not None:
+            self._drawn = draw(self._sampler, self._seed, where.epoch)
         if where.consumed == 0:
             self.length = len(self._counted)  # a script may add to its data
         stretched = stretches(self.length, where.consumed, layout=self._layout, **self._terms)
@@ -322,7 +328,7 @@ class TrainingLoader(BaseLoader):
         where = self._where
         drawn: Iterable[Any] = range(self.length)
         if self._sampler is not None:
-            drawn = draw(self._sampler, self._seed, where.epoch)
+            drawn = self._drawn
         elif self._shuffle:
             drawn = epoch_order(self.length, self._seed, where.epoch).tolist()
         indices = islice(drawn, where.consumed, None)
@@ -337,13 +343,3 @@ class TrainingLoader(BaseLoader):
             yield [*chain(*mine)] if isinstance(mine[0], list) else mine  # of a batch sampler
         if not self._terms["drop_last"] and next(indices, None) is not None:
             raise ValueError(_WRONG_LENGTH.format(self.length))
-
-
-class _Lists:
-    """A batch sampler that hands out lists prepared elsewhere."""
-
-    def __init__(self, lists: Callable[[], Iterator[list[int]]]) -> None:
-        self._lists = lists
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return self._lists()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from inspect import ismethod
 from itertools import islice
+from random import Random
 from typing import Any, cast
 
 import torch
@@ -216,16 +217,28 @@ def arguments_of(loader: DataLoader[Any], *, splits: bool = False) -> dict[str, 
 
 
 def draw(sampler: Any, seed: int, epoch: int) -> Iterator[Any]:
-    """Ask a sampler for the indices, or lists of them, of an epoch: the same on every rank and in every launch.
+    """Have a sampler, and the one inside it, begin an epoch; return its indices, or lists of them, drawn as asked for.
 
-    Python's, numpy's and torch's global generators are seeded for the drawing and put back.
+    The same on every rank and in every launch: Python's, numpy's and torch's global generators are seeded for the
+    drawing and put back, and generators of the sampler's own are seeded.
     """
-    generators = OwnGenerators(derive_seed(seed, epoch))
+    generators = OwnGenerators(seed := derive_seed(seed, epoch))
     with generators:
-        if isinstance(generator := getattr(sampler, "generator", None), torch.Generator):
-            generator.manual_seed(derive_seed(seed, epoch))
-        if callable(set_epoch := getattr(sampler, "set_epoch", None)):
-            set_epoch(epoch)
+        for one in (sampler, getattr(sampler, "sampler", None)):
+            for own in [*getattr(one, "__dict__", {}).values()]:
+                if isinstance(own, torch.Generator):
+                    own.manual_seed(seed)
+                elif isinstance(own, Random) or type(own).__name__ == "RandomState":
+                    own.seed(seed % (1 << 32))
+                elif hasattr(own, "bit_generator"):  # numpy's
+                    own.bit_generator.state = type(own.bit_generator)(seed).state
+            if callable(set_epoch := getattr(one, "set_epoch", None)):
+                set_epoch(epoch)
+    return _draw(sampler, generators)
+
+
+def _draw(sampler: Any, generators: OwnGenerators) -> Iterator[Any]:
+    with generators:
         source = iter(sampler)
     drawn: list[Any] = [0]
     while drawn:
@@ -233,6 +246,16 @@ def draw(sampler: Any, seed: int, epoch: int) -> Iterator[Any]:
             part = islice(source, _DRAWN_AT_ONCE)
             drawn = [each.tolist() if hasattr(each, "tolist") else each for each in part]
         yield from drawn
+
+
+class Lists:
+    """A batch sampler that hands out lists prepared elsewhere."""
+
+    def __init__(self, lists: Callable[[], Iterator[list[int]]]) -> None:
+        self._lists = lists
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._lists()
 
 
 def loader_options(dataset: Any, options: dict[str, Any], device: torch.device) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,6 +20,7 @@ from torch.utils.data import (
     Sampler,
     SubsetRandomSampler,
     TensorDataset,
+    WeightedRandomSampler,
 )
 
 from gpusched.worker.data import BatchWeight, Layout
@@ -376,3 +379,43 @@ def test_batches_of_a_batch_sampler_are_dealt_whole_and_on_over_a_resize() -> No
     assert take(first, 1) == [whole[0] + whole[1]]
     rest.load_state_dict(first[0].last_state)
     assert take([rest]) == whole[2:]
+
+
+class OfItsOwn(Sampler[int]):
+    """Goes by a generator of its own, and draws one sample fewer in every epoch."""
+
+    left = 9
+
+    def __init__(self, own: Any) -> None:
+        self.own = own
+
+    def set_epoch(self, epoch: int) -> None:
+        self.left = 9 - epoch
+
+    def __len__(self) -> int:
+        return self.left
+
+    def __iter__(self) -> Iterator[int]:
+        drawn = [*range(self.left)]
+        self.own.shuffle(drawn)
+        return iter(drawn)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: OfItsOwn(random.Random(1)),
+        lambda: OfItsOwn(np.random.default_rng(1)),
+        lambda: BatchSampler(RandomSampler(range(8), generator=torch.Generator()), 1, False),
+        lambda: WeightedRandomSampler([1.0, 0, 0, 5, 0, 9], 24),
+    ],
+    ids=["of Python", "of numpy", "of torch, in a batch sampler", "the global one"],
+)
+def test_an_epoch_of_a_sampler_goes_on_over_a_resize_whatever_it_draws_by(make: Any) -> None:
+    """A launch begins with a generator as the script makes it: samples came twice, and others not at all."""
+    (alone,), (first,) = (loaders(9, 1, 2, sampler=make()) for _ in range(2))
+    _, expected = take([alone]), take([alone])
+    _, begun, rest = take([first]), take([first], 1), loaders(9, 2, 1, sampler=make())
+    for loader in rest:
+        loader.load_state_dict(first.last_state)
+    assert begun + take(rest) == expected

@@ -1,27 +1,18 @@
-"""Schedules by step, samplers and state of the script's own, over pauses and other numbers of ranks."""
+"""Schedules by step over pauses and other numbers of ranks."""
 
 from __future__ import annotations
 
-import functools
-import operator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
-from torch.utils.data import (
-    DataLoader,
-    DistributedSampler,
-    SubsetRandomSampler,
-    TensorDataset,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DataLoader, DistributedSampler, SubsetRandomSampler, TensorDataset
 
 import gpusched
 from gpusched.worker.learning_rate import steps_per_epoch
-from tests.worker.fakes import END, Bench, at_step, daemon, run_ranks, through, values
+from tests.worker.fakes import Bench, run_ranks, through, values
 from tests.worker.models import linear
 
 EPOCHS = 6
@@ -88,33 +79,6 @@ def test_a_schedule_is_the_identity_with_a_global_batch(bench: Bench) -> None:
     assert values(run_ranks(script, 2, bench, 1, (True,))) == [3, 3]
     bench.prepare(batch="global")
     assert values(run_ranks(script, 2, bench, 2, (False,))) == [3, 3]
-
-
-def weighted(stops: int) -> tuple[list[int], int]:
-    trial = gpusched.init()
-    data = TensorDataset(torch.arange(6))
-    weights = [1.0, 0, 0, 5, 0, 9]
-    loader = trial.loader(data, 2, sampler=WeightedRandomSampler(weights, 24))
-    trial.track(model=nn.Linear(1, 1))
-    seen: list[int] = []
-    for (samples,) in loader:
-        seen += samples.tolist()
-        if trial.step == 0 and len(seen) == stops:
-            trial.report(accuracy=0)
-    return seen, len(loader)
-
-
-def test_indices_of_a_sampler_of_the_scripts_own_are_dealt_exactly(bench: Bench) -> None:
-    ((whole,),) = through(bench.beside("whole"), weighted, [(1, END)], 0)
-    assert len(whole[0]) == 24
-    assert set(whole[0]) <= {0, 3, 5}
-    with daemon(bench, at_step(save=1)):
-        first = values(run_ranks(weighted, 2, bench, 1, (4,)))
-    assert sorted(functools.reduce(operator.iadd, (seen for seen, _ in first), [])) == sorted(
-        whole[0]
-    )
-    (rest,) = values(run_ranks(weighted, 1, bench, 2, (0,)))
-    assert sorted(rest[0]) == sorted(whole[0][8:])
 
 
 def test_steps_of_an_epoch_are_those_that_the_sampler_draws() -> None:
