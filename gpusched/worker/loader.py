@@ -340,6 +340,7 @@ class TrainingLoader(BaseLoader):
                 raise ValueError(_WRONG_LENGTH.format(self.length))
             part = share(begin, end, self._layout)
             mine = found[part.begin - begin : part.stop - begin]
-            yield [*chain(*mine)] if isinstance(mine[0], list) else mine  # of a batch sampler
+            is_batches = isinstance(mine[0], list) or getattr(self.given, "batch_size", 1) is None
+            yield [*chain(*mine)] if is_batches else mine
         if not self._terms["drop_last"] and next(indices, None) is not None:
             raise ValueError(_WRONG_LENGTH.format(self.length))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -398,6 +399,9 @@ def test_data_prepared_in_each_epoch_are_let_go_of(bench: Bench) -> None:
 class Grouped(BatchSampler):
     """As one that groups samples by length, in an order of its own, whatever sampler it is given."""
 
+    def __iter__(self) -> Iterator[Any]:
+        return map(tuple, super().__iter__())
+
 
 def attributes() -> list[Any]:
     trial = gpusched.init()
@@ -416,6 +420,7 @@ def attributes() -> list[Any]:
     grouped = Grouped(SequentialSampler(given.dataset), 4, drop_last=False)
     made = trial.prepare(DataLoader(given.dataset, batch_sampler=grouped))
     assert isinstance(made, TrainingLoader), "shared by the ranks"
+    assert next(iter(made))[0].shape == (4, 3)
     of_accelerate = SimpleNamespace(step_with_optimizer=True, split_batches=False)
     assert trial.schedule(of_accelerate) is of_accelerate  # it counts the steps of one atom
     assert train.dataset is given.dataset
