@@ -105,7 +105,7 @@ class BaseLoader(ABC):
     def __len__(self) -> int:
         """Count the batches of a whole epoch: of one atom until training begins, which is what schedules by step are
         made of; from ``trial.track`` or the first epoch on, on the atoms that the trial has."""
-        if self.reads_given:
+        if self.reads_given and not (self.passes_trained and torch.is_grad_enabled()):
             return len(self.given)
         now = self._epoch_batches()
         if self.is_running or self.is_set_up or self.base_length in (None, now):
