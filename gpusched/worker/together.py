@@ -52,9 +52,9 @@ class Together:
         rows = self._group.gather_bytes(Call.REPORT, samples.numpy().tobytes())
         fix = (
             "wrap the model, model = trial.wrap(model), and call it or its methods, not its parts (torch's "
-            "DistributedDataParallel sums the gradients of its own call alone, and of layers that are not frozen when "
-            "it is made); give a schedule by a metric one of all ranks (trial.mean(loss, number)); or let trials have "
-            "one rank: `sizes: [1]` in the recipe"
+            "DistributedDataParallel sums gradients of its own call alone, of one backward() for each, and of layers "
+            "not frozen when it is made); give a schedule by a metric one of all ranks (trial.mean(loss, number)); or "
+            "let trials have one rank: `sizes: [1]` in the recipe"
         )
         for rank, other in enumerate(rows[1:] if rows[0] else (), 1):
             pair = [

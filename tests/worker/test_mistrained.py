@@ -33,7 +33,7 @@ from tests.worker.models import descend, linear, weights_of
 def train(how: str, steps: int = 3) -> float:
     trial = gpusched.init()
     model: Any = nn.Linear(3, 1)
-    if how == "wrap":
+    if how in ("wrap", "twice backward"):
         model = trial.wrap(model)
     elif how == "ddp" and trial.world_size > 1:
         model = DistributedDataParallel(model)
@@ -46,7 +46,10 @@ def train(how: str, steps: int = 3) -> float:
     trial.track(model=model, opt=optimizer, **({} if how == "apart" else {"sched": scheduler}))
     for _ in range(trial.step, steps):
         for _ in range(4):
-            descend(optimizer, model(torch.randn(1, 3)).sum())
+            loss = model(torch.randn(1, 3)).sum()
+            if how == "twice backward":
+                loss.backward(retain_graph=True)
+            descend(optimizer, loss)
             if how not in ("epochs", "apart"):
                 scheduler.step()
         if how == "epochs":
@@ -55,9 +58,11 @@ def train(how: str, steps: int = 3) -> float:
     return float(scheduler.last_epoch)
 
 
-def test_ranks_that_do_not_train_together_are_refused(bench: Bench) -> None:
-    for rank in run_ranks(train, 2, bench, arguments=("apart",)):
+@pytest.mark.parametrize("how", ["apart", "twice backward"])
+def test_ranks_that_do_not_train_together_are_refused(bench: Bench, how: str) -> None:
+    for rank in run_ranks(train, 2, bench, arguments=(how,)):
         assert "ranks 0 and 1 have trained apart" in rank.error
+        assert "of one backward() for each" in rank.error
         assert "sizes: [1]" in rank.error
     assert bench.reports() == []
 
