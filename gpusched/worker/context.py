@@ -116,9 +116,7 @@ def _scheduled(environment: Mapping[str, str], defaults: Mapping[str, object] | 
 
 
 def _unscheduled(
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
-    defaults: Mapping[str, object] | None,
+    arguments: Sequence[str], environment: Mapping[str, str], defaults: Mapping[str, object] | None
 ) -> Context:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--max-steps", type=int)  # for what a recipe would say

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import torch
@@ -38,13 +38,8 @@ class Layout:
     world_size: int
     exact: bool
 
-    def global_batch(self, batch_size: int) -> int:
-        """Return samples that all ranks together train on before one optimizer step, given the recipe's batch size."""
-        return batch_size if self.exact else batch_size * self.world_size
 
-
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """One rank's part of one global batch.
 
     ``weight`` is what its mean gradient must be multiplied by so that the mean over the ranks is the mean over the

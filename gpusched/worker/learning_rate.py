@@ -145,9 +145,8 @@ class RateScaler:
 
     def _after_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         self._put_back()
-        if self._clock.frozen:
-            return
-        self._epochs = self._clock.epochs()
+        if not self._clock.frozen:
+            self._epochs = self._clock.epochs()
 
     def _put_back(self) -> None:
         for group, rate in self._applied:

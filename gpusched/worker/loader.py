@@ -68,17 +68,16 @@ class BaseLoader(ABC):
     ) -> None:
         self.dataset = dataset
         self.drop_last = drop_last
-        self.global_batch = terms.layout.global_batch(batch_size)
-        self._base_batch = self.global_batch // terms.base_batches
         self._layout, self._seed = terms.layout, terms.seed
+        self.global_batch = batch_size * (1 if self._layout.exact else self._layout.world_size)
+        self._base_batch = self.global_batch // terms.base_batches
         self._weight, self._device = terms.weight, terms.device
         self._position = Position()
         #: Epochs, and parts of them, that were not trained on: a `break` left them out, or no optimizer has stepped.
         self._left_out = 0.0
         #: Where the last optimizer step left off; not asked where no optimizer is known.
         self._stepped = Position()
-        self._counts_steps = False
-        self._is_last = self.is_set_up = False
+        self._counts_steps = self._is_last = self.is_set_up = False
         #: Where the iteration under way began, and whether that was before the script was set up.
         self._under_way: Position | None = None
         self._is_look = False
@@ -332,9 +331,8 @@ class TrainingLoader(BaseLoader):
         elif self._shuffle:
             drawn = epoch_order(self.length, self._seed, where.epoch).tolist()
         indices = islice(drawn, where.consumed, None)
-        for begin, end in stretches(
-            self.length, where.consumed, layout=self._layout, **self._terms
-        ):
+        stretched = stretches(self.length, where.consumed, layout=self._layout, **self._terms)
+        for begin, end in stretched:
             found = list(islice(indices, end - begin))
             if len(found) < end - begin:
                 raise ValueError(_WRONG_LENGTH.format(self.length))

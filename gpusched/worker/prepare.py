@@ -207,11 +207,10 @@ def arguments_of(loader: DataLoader[Any], *, splits: bool = False) -> dict[str, 
                 "rank its share (trial.rank, trial.world_size)"
             )
         return {**arguments, "batch_size": 1, "drop_last": True, "sampler": loader.batch_sampler}
-    sampler: Any = loader.sampler
-    if isinstance(loader.dataset, IterableDataset):
+    sampler, dataset = cast(Any, loader.sampler), cast(Any, loader.dataset)
+    if isinstance(dataset, IterableDataset):
         return {**arguments, "shuffle": False}
-    kind, dataset = type(sampler), cast(Any, loader.dataset)
-    if kind is RandomSampler and len(sampler) == len(dataset) and not sampler.replacement:
+    if type(sampler) is RandomSampler and len(sampler) == len(dataset) and not sampler.replacement:
         return arguments
     return {**arguments, "sampler": sampler}
 

@@ -75,12 +75,11 @@ class OwnGenerators:
 def states() -> tuple[Any, ...]:
     """Return the states of the generators of Python, numpy, torch and this rank's GPU; None: not in use."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    uses_gpu = torch is not None and torch.cuda.is_initialized()
     return (
         random.getstate(),
         numpy.random.get_state() if numpy is not None else None,
         torch.get_rng_state() if torch is not None else None,
-        torch.cuda.get_rng_state() if torch is not None and uses_gpu else None,
+        torch.cuda.get_rng_state() if torch is not None and torch.cuda.is_initialized() else None,
     )
 
 

@@ -26,12 +26,7 @@ from gpusched.folder.lock import Fence
 from gpusched.protocol import Remark
 from gpusched.worker import rng
 from gpusched.worker.channel import Channel
-from gpusched.worker.checkpoint import (
-    OPEN_FOLDER,
-    Checkpoint,
-    CheckpointStore,
-    verify,
-)
+from gpusched.worker.checkpoint import OPEN_FOLDER, Checkpoint, CheckpointStore, verify
 from gpusched.worker.endings import say
 from gpusched.worker.group import Call, Group
 

@@ -160,9 +160,7 @@ def portable(value: Any, path: str) -> Any:
     if type(value) in _PLAIN:
         return value
     if isinstance(value, Mapping):
-        items = {
-            _key(key, path): portable(entry, f"{path}[{key!r}]") for key, entry in value.items()
-        }
+        items = {_key(key, path): portable(each, f"{path}[{key!r}]") for key, each in value.items()}
         if type(value) is Counter:
             return Counter(items)
         return items

@@ -112,15 +112,8 @@ class StreamLoader(BaseLoader):
     def _read(self, where: Position) -> Iterator[tuple[Any, float, Position, bool]]:
         if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
             set_epoch(where.epoch)
-        reader = _Reader(
-            self.dataset,
-            where.places,
-            derive_seed(self._seed, where.epoch),
-            self._layout,
-            self.global_batch,
-            self.drop_last,
-            self._collate,
-        )
+        seed, batches = derive_seed(self._seed, where.epoch), (self.global_batch, self.drop_last)
+        reader = _Reader(self.dataset, where.places, seed, self._layout, *batches, self._collate)
         options = {**self._options, "collate_fn": _as_it_is, "generator": self._generator}
         # As many workers as have begun this epoch, by which the data set splits itself; one reads as none does.
         parts = max((Place(*each).parts for each in where.places.values()), default=0)

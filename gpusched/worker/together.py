@@ -57,10 +57,8 @@ class Together:
             "let trials have one rank: `sizes: [1]` in the recipe"
         )
         for rank, other in enumerate(rows[1:] if rows[0] else (), 1):
-            pair = [
-                torch.frombuffer(bytearray(row), dtype=torch.float64) for row in (rows[0], other)
-            ]
-            largest = max(float(values.abs().max()) for values in pair)
+            pair = torch.frombuffer(bytearray(rows[0] + other), dtype=torch.float64).view(2, -1)
+            largest = float(pair.abs().max())
             apart = float((pair[0] - pair[1]).abs().max()) / largest if largest else 0.0
             if apart > _FAR:
                 raise RuntimeError(

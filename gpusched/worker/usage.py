@@ -189,9 +189,7 @@ class Usage:
         It is read whole where no gradients are recorded, if that is said before the loop over it.
         """
         values = self._training.tracked.values()
-        modes = [
-            value.training for value in values if isinstance(getattr(value, "training", 0), bool)
-        ]
+        modes = [each.training for each in values if isinstance(getattr(each, "training", 0), bool)]
         if any(modes) or not modes:
             return
         for loader in self._training.loaders:

@@ -220,19 +220,14 @@ def test_foreign_samplers_and_loaders_are_refused_and_other_options_fitted() -> 
     with pytest.raises(TypeError, match="leave batch_sampler out"):
         loaders_of(Numbers(3), batch_sampler=object())
     assert len(loaders_of(Numbers(3), generator=torch.Generator())) == 2, "it has its own"
-    for device, is_pinned in (
-        ("cpu", True),
-        ("meta", False),
-    ):  # what is on the GPU already cannot be
+    for device, is_pinned in (("cpu", True), ("meta", False)):  # what is on the GPU cannot be
         data = TensorDataset(torch.ones(3, device=device))
         assert loader_options(data, {}, torch.device("cuda"))["pin_memory"] == is_pinned
     with pytest.raises(ValueError, match="empty"):
         loaders_of(Numbers(0))
 
 
-def test_a_data_set_of_another_length_is_refused_within_an_epoch_and_by_the_number_of_ranks() -> (
-    None
-):
+def test_data_of_another_length_are_refused_within_an_epoch_and_by_the_number_of_ranks() -> None:
     """A fold, a rollout or a curriculum may have another length in every epoch; a part for each rank may not."""
     (loader,), (other,) = loaders(9, 1), loaders(10, 1)
     (fold, _), (part, _) = loaders(10, 2), loaders(5, 2)

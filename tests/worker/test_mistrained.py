@@ -344,9 +344,7 @@ def inside(looping: bool, steps: int = 6) -> tuple[list[list[float]], list[float
 
 
 @pytest.mark.parametrize("looping", [True, False])
-def test_a_loader_made_inside_the_loop_goes_on_through_its_epochs(
-    bench: Bench, looping: bool
-) -> None:
+def test_a_loader_made_inside_the_loop_goes_through_its_epochs(bench: Bench, looping: bool) -> None:
     (((epochs, _),),) = through(bench.beside("whole"), inside, [(1, END)], looping)
     assert len({tuple(epoch) for epoch in epochs}) == 6, "each epoch has an order of its own"
     _, ((rest, _),) = through(bench, inside, [(1, 2), (1, END)], looping)
@@ -415,9 +413,7 @@ def chained(kind: str) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", ["encoder and head", "in DDP of its own", "GAN"])
-def test_uneven_batches_of_chained_models_train_as_one_process_does(
-    bench: Bench, kind: str
-) -> None:
+def test_uneven_batches_of_chained_models_train_as_one_process(bench: Bench, kind: str) -> None:
     found = []
     for number, plan in enumerate(([(1, END)], [(2, END)], [(3, END)], [(1, 1), (2, END)])):
         one = bench.beside(f"{number}", batch="global")

@@ -285,9 +285,7 @@ def test_the_default_process_group_is_the_scripts(bench: Bench) -> None:
     assert bench.last_word() == {"why": "finished", "step": 2, "saved_step": 2}
 
 
-def test_a_process_group_that_a_script_makes_too_late_is_refused_with_the_fix(
-    bench: Bench,
-) -> None:
+def test_a_process_group_that_a_script_makes_too_late_is_refused_with_the_fix(bench: Bench) -> None:
     def script() -> str:
         gpusched.init()
         try:

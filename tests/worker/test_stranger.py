@@ -144,9 +144,8 @@ def test_an_ordinary_loop_ends_as_if_nothing_had_happened(bench: Bench, how: str
     )
     ((expected,),) = through(whole, common, [(1, END)], how)
     assert through(paused, common, [(1, 2), (1, END)], how)[1] == [expected]
-    rounding = (
-        3e-3 if how == "autocast" else 1e-8
-    )  # bfloat16 has 8 bits, and two ranks sum other numbers
+    # bfloat16 has 8 bits, and two ranks sum other numbers.
+    rounding = 3e-3 if how == "autocast" else 1e-8
     for found in through(resized, common, [(1, 2), (2, 4), (1, END)], how)[2]:
         assert found == pytest.approx(expected, abs=rounding)
 
