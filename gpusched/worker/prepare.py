@@ -84,6 +84,12 @@ class OpenDDP(DistributedDataParallel):
             self._ddp_is_called |= self._follow()
         return super()._pre_forward(*inputs, **named)
 
+    @torch._disable_dynamo
+    def _sync_buffers(self) -> None:
+        """Take buffers from rank 0, between two calls before one ``backward()`` too (pytorch/pytorch#175024)."""
+        with torch.autograd._unsafe_preserve_version_counter(tuple(self.modules_buffers)):
+            super()._sync_buffers()
+
     def named_modules(self, *arguments: Any, **options: Any) -> Iterator[tuple[str, Any]]:
         """Name modules, and so parameters and buffers, as the model does: scripts choose and keep them by name."""
         return cast(Iterator[Any], self.module.named_modules(*arguments, **options))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import swa_utils
 from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, ReduceLROnPlateau, StepLR
 
@@ -45,6 +46,12 @@ class Scored(nn.Sequential):
         return nn.functional.mse_loss(self(x), y)
 
 
+def seen_by_autograd(model: Any) -> None:
+    """Send buffers to the other ranks as torch did before 2.12."""
+    model._assign_modules_buffers()
+    model._sync_module_buffers(0)
+
+
 def common(how: str) -> list[float]:
     """Clipping, a GradScaler, averaged weights, schedules by epoch, L-BFGS, steps left out, a validation loader.
 
@@ -53,6 +60,8 @@ def common(how: str) -> list[float]:
     trial = gpusched.init()
     net: Any = small_net().float() if how == "autocast" else Scored(*small_net())
     net[0].requires_grad_(how != "unfreezes")
+    if how == "called twice":
+        DistributedDataParallel._sync_buffers = torch.no_grad()(seen_by_autograd)  # type: ignore[method-assign]
     model = trial.wrap(net)
     if how == "compiled":
         model = torch.compile(model, backend="eager")
@@ -88,6 +97,8 @@ def common(how: str) -> list[float]:
                 optimizer.zero_grad()
                 by_method = how == "method"
                 loss = model.loss(x, y) if by_method else nn.functional.mse_loss(model(x), y)
+                if how == "called twice":  # as a GAN, and what learns from two views
+                    loss = loss + nn.functional.mse_loss(model(-x), y)
                 loss.backward()
                 return loss
 
@@ -130,7 +141,7 @@ def common(how: str) -> list[float]:
 
 HOWS = (
     *("clips", "scaler", "autocast", "swa", "plateau", "restarts", "lbfgs", "skips", "validates"),
-    *("compiled", "own", "unfreezes", "method"),
+    *("compiled", "own", "unfreezes", "method", "called twice"),
 )
 
 
