@@ -100,11 +100,9 @@ class Host(Protocol):
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
         """Call ``action`` once, ``delay_s`` seconds from now."""
-        ...
 
     def emit(self, event: DeviceEvent) -> None:
         """Take an event: from within a request, or from within an action."""
-        ...
 
 
 class NoHost:
@@ -130,38 +128,30 @@ class Devices(Protocol):
 
         Raises DeviceError where none can be used.
         """
-        ...
 
     def place(self, devices: Sequence[str]) -> Placement:
         """Return how a trial's ranks would use exactly these devices, whoever has them now. Raises DeviceError."""
-        ...
 
     def take(self, devices: Sequence[str]) -> None:
         """Give exactly these devices to one trial. Raises DeviceError."""
-        ...
 
     def drain(self, devices: Sequence[str]) -> None:
         """Note that nothing is left of the trial on these: until then none is readmitted, whatever a reading shows."""
-        ...
 
     def confirm_release(self, devices: Sequence[str], limit_s: float) -> None:
         """Wait until each is really free: ``Released``; ``Quarantined`` with what holds it after ``limit_s``.
 
         The caller has made sure that the trial's process tree is empty. A wait that has begun continues as it was.
         """
-        ...
 
     def keep_out(self, device: str, reason: str, rest_s: float = 0.0) -> None:
         """Keep a device out of use that the caller knows to be, for ``rest_s`` at least.
 
         ``Readmitted`` once it is clean and well.
         """
-        ...
 
     def readings(self) -> tuple[Reading, ...]:
         """Return what each device looks like now, for the dashboard and ``gpusched gpus``."""
-        ...
 
     def close(self) -> None:
         """Give the leases back. No event comes after that."""
-        ...

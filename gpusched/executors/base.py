@@ -34,15 +34,12 @@ class Helper(Protocol):
 
     def execute(self, command: Any) -> None:
         """Begin to carry out a command; never waits for its outcome. Twice is as good as once."""
-        ...
 
     def poll(self, until: float) -> Sequence[Event]:
         """Return what happened, in order, each event once. ``until``: the time now, as nothing is waited for."""
-        ...
 
     def close(self) -> None:
         """Let go of sockets and helpers. Does not stop trials."""
-        ...
 
 
 class Executor(Helper, Protocol):
@@ -50,22 +47,18 @@ class Executor(Helper, Protocol):
 
     def now(self) -> float:
         """Return the seconds since the experiment began; never decreasing."""
-        ...
 
     def inventory(self) -> tuple[Device, ...]:
         """List the devices there are, in a fixed order."""
-        ...
 
     def acknowledge(self, report: Reported) -> None:
         """Answer a report: go on, or what the ``Yield``/``Save`` executed for its trial says."""
-        ...
 
     def poll(self, until: float) -> Sequence[Event]:
         """Wait until something happened or the clock says ``until``; return what happened, in order.
 
         An event is returned once. Within a trial they come in the order in which they happened.
         """
-        ...
 
     def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
         """Find out, after a restart of the daemon, what happened to these trials while no daemon was there.
@@ -74,4 +67,3 @@ class Executor(Helper, Protocol):
         journal, then a newer checkpoint on disk, if there is one; an incarnation that is gone yields a
         ``TrialExited``; one that still runs is adopted and yields nothing more.
         """
-        ...

@@ -57,7 +57,6 @@ class CurvePredictor(Protocol):
         ``curve``: (n,), n at least 3, the values y(1) to y(n), from 0 (worst) to 1. ``steps``: (m,), rising, all above
         n. ``seed``: of a predictor that draws random numbers.
         """
-        ...
 
 
 class ShapesPredictor:

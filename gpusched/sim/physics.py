@@ -79,7 +79,6 @@ class Workload(Protocol):
 
     def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
         """Return the curve of a configuration: the same for the same arguments, whatever the policy."""
-        ...
 
 
 def parse_scaling(text: str) -> tuple[str | Mapping[int, float], Scaling]:
