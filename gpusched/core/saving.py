@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpusched.core.commands import Command, KeepBest, Save
+from gpusched.core.commands import Command, Save
 from gpusched.core.state import State
 from gpusched.core.trial import NEVER, RUNNING, BestCheckpoint, TrialRecord
 
@@ -66,4 +66,4 @@ class Saves:
         if state.best is None or score > state.best.score:
             atoms = trial.trained_atoms
             state.best = BestCheckpoint(trial.id, step, score, metric, atoms, state.now)
-            self._commands.append(KeepBest(trial.id, step, metric, atoms))
+            self._commands.append(state.best.command)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpusched.core.commands import KeepBest
 from gpusched.protocol import Report
 from gpusched.text import count
 
@@ -110,6 +111,10 @@ class BestCheckpoint:
     metric: float
     atoms: int
     at: float
+
+    @property
+    def command(self) -> KeepBest:
+        return KeepBest(self.trial, self.step, self.metric, self.atoms)
 
 
 class InvalidTransition(Exception):

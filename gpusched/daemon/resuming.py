@@ -34,16 +34,8 @@ NOT_THERE = "it was not there any more when the daemon came back"
 def complete(assembled: Assembled) -> None:
     """Do what the last daemon of a finished search had decided and not done. Twice is as good as once."""
     state, paths = assembled.experiment.state, assembled.paths
-    best = state.best
-    if best is not None:
-        keep_best(
-            paths,
-            best.trial,
-            best.step,
-            metric=assembled.recipe.metric,
-            value=best.metric,
-            atoms=best.atoms,
-        )
+    if state.best is not None:
+        keep_best(paths, state.best.command, assembled.recipe.metric)
     if not paths.final_view.is_file():
         write_durably(paths.final_view, json.dumps(standing(assembled)).encode())
 

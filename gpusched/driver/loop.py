@@ -18,7 +18,6 @@ from gpusched import failpoints
 from gpusched.core.commands import (
     Command,
     ConfirmRelease,
-    KeepBest,
     Kill,
     Launch,
     Save,
@@ -294,8 +293,8 @@ def outstanding(experiment: Experiment) -> Iterator[Command]:
             yield Kill(trial.id, trial.incarnation, trial.doom.grace_s, trial.doom.hung)
     if state.devices.draining:
         yield ConfirmRelease(tuple(sorted(state.devices.draining)))
-    if (best := state.best) is not None:
-        yield KeepBest(best.trial, best.step, best.metric, best.atoms)
+    if state.best is not None:
+        yield state.best.command
     asked_for = state.configurations.asked_for
     if asked_for is not None and state.stopping is None:
         yield Suggest(asked_for)

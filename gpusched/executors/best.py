@@ -15,25 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from gpusched import failpoints
+from gpusched.core.commands import KeepBest
 from gpusched.folder.files import private_folder, read_json, sealed, sync, write_durably
 from gpusched.folder.paths import ExperimentPaths, numbered
 
 
-def keep_best(
-    paths: ExperimentPaths,
-    trial: int,
-    step: int,
-    *,
-    metric: str,
-    value: float,
-    atoms: int,
-) -> bool:
-    """Make ``best/`` the checkpoint of this step. False without that checkpoint (nothing is changed then).
+def keep_best(paths: ExperimentPaths, best: KeepBest, metric: str) -> bool:
+    """Make ``best/`` this checkpoint. False without that checkpoint (nothing is changed then).
 
     ``metric.json``: ``{"trial", "step", "metric", "value", "atoms"}`` and checksums of itself and of ``hparams.json``.
     Raises OSError, e.g. when the disk is full.
     """
-    facts = {"trial": trial, "step": step, "metric": metric, "value": value, "atoms": atoms}
+    trial, step, value = best.trial, best.step, best.metric
+    facts = {"trial": trial, "step": step, "metric": metric, "value": value, "atoms": best.atoms}
     kept = read_json(paths.best / "metric.json") or {}
     if (kept.get("trial"), kept.get("step"), kept.get("value")) == (trial, step, value):
         return True

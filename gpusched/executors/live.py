@@ -177,14 +177,7 @@ class LiveExecutor(Executor):
         command = self._best
         assert command is not None
         try:
-            kept = keep_best(
-                self._paths,
-                command.trial,
-                command.step,
-                metric=self._setting.recipe.metric,
-                value=command.metric,
-                atoms=command.atoms,
-            )
+            kept = keep_best(self._paths, command, self._setting.recipe.metric)
         except OSError as problem:
             if problem.errno in FULL and self._setting.spare():
                 self._try_best()

@@ -21,7 +21,7 @@ from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
 from gpusched.core.allocation import DeviceState
-from gpusched.core.commands import KeepBest, Yield
+from gpusched.core.commands import Yield
 from gpusched.core.decisions import NO_STEP_FITS
 from gpusched.core.events import LimitsMoved
 from gpusched.core.experiment import Experiment
@@ -312,8 +312,8 @@ class Midway(SimExecutor):
         self._now = state.now
         draining = [slot.id for slot in slots if slot.state is DeviceState.DRAINING]
         self._pool.soil(draining, self._now + delays.release_s)
-        if (best := state.best) is not None:
-            self.kept = KeepBest(best.trial, best.step, best.metric, best.atoms)
+        if state.best is not None:
+            self.kept = state.best.command
         for trial in state.trials.values():
             self._take_over(trial)
 

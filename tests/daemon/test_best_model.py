@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import gpusched
+from gpusched.core.commands import KeepBest
 from gpusched.daemon import best_model as result
 from gpusched.errors import DamagedState, InputError, NoTrialSucceeded
 from gpusched.executors.best import keep_best
@@ -37,7 +38,7 @@ def keep(paths: ExperimentPaths, step: int, **more: Any) -> None:
     (own / "0").write_text(f"{step}")
     store.write(step, {"state.pt": state.getbuffer()}, {}, own.parent)
     trial.hparams.write_text('{"trial": 4, "seed": 5, "hparams": {"opt": {"lr": 0.25}}}')
-    assert keep_best(paths, 4, step, metric="accuracy", value=step / 8, atoms=2)
+    assert keep_best(paths, KeepBest(4, step, step / 8, 2), "accuracy")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusched.core.commands import KeepBest
 from gpusched.core.decisions import NO_STEP_FITS, Start, Stop
 from gpusched.daemon import storage
 from gpusched.daemon.storage import Needs, Storage
@@ -55,7 +56,7 @@ def names(found: list[Path]) -> list[str]:
 
 def keep(paths: ExperimentPaths) -> None:
     (paths.trial(0).root / "hparams.json").write_text("{}")
-    assert keep_best(paths, 0, 1, metric="a", value=0.9, atoms=1)
+    assert keep_best(paths, KeepBest(0, 1, 0.9, 1), "a")
 
 
 def test_a_paused_trial_keeps_its_newest_two(paths: ExperimentPaths) -> None:

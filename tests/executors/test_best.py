@@ -34,7 +34,7 @@ def paths(tmp_path: Path) -> ExperimentPaths:
 
 
 def keep(paths: ExperimentPaths, trial: int, step: int, value: float = 0.9) -> bool:
-    return keep_best(paths, trial, step, metric="accuracy", value=value, atoms=2)
+    return keep_best(paths, KeepBest(trial, step, value, 2), "accuracy")
 
 
 def test_the_first_and_the_next(paths: ExperimentPaths) -> None:

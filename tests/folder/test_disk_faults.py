@@ -18,6 +18,7 @@ from unittest import mock
 
 import pytest
 
+from gpusched.core.commands import KeepBest
 from gpusched.executors.best import keep_best
 from gpusched.folder.files import private_folder, write_aside, write_durably
 from gpusched.folder.paths import ExperimentPaths
@@ -78,7 +79,7 @@ class Scene:
         self.store = CheckpointStore(self.trial.checkpoints)
         self.save(1)
         write_durably(self.trial.hparams, b'{"old": 1}')
-        assert keep_best(self.paths, 4, 1, metric="a", value=0.1, atoms=1)
+        assert keep_best(self.paths, KeepBest(4, 1, 0.1, 1), "a")
         write_durably(self.paths.final_view, b"old")
         self.log = ReportLog(self.trial.reports, 1)
         assert self.log.append(Report(0, 0, 1, 0.0, {"a": 1}))
@@ -155,7 +156,7 @@ def _exit(scene: Scene, acknowledged: bool) -> None:
 Do = Callable[[Scene], object]
 WRITERS: dict[str, tuple[Do, Callable[[Scene, bool], None]]] = {
     "checkpoint": (lambda scene: scene.save(2), _checkpoint),
-    "best": (lambda scene: keep_best(scene.paths, 4, 2, metric="a", value=0.2, atoms=1), _best),
+    "best": (lambda scene: keep_best(scene.paths, KeepBest(4, 2, 0.2, 1), "a"), _best),
     "durable file": (lambda scene: write_durably(scene.paths.final_view, b"new"), _durable),
     "report": (lambda scene: scene.log.append(Report(0, 0, 2, 0.0, {"a": 2})), _report),
     "claim": (_make_claim, _claim),

@@ -22,6 +22,7 @@ from unittest import mock
 
 import pytest
 
+from gpusched.core.commands import KeepBest
 from gpusched.errors import DamagedState
 from gpusched.executors.best import keep_best
 from gpusched.folder.files import private_folder, write_durably
@@ -225,7 +226,7 @@ def _record_trial(root: Path, seed: int) -> Recorder:
             store.write(step, {"state.pt": source, "rank-0.pt": memoryview(b"rng")}, {"x": step})
             recorder.acknowledge("checkpoint", step)
             if rng.random() < 0.7:
-                assert keep_best(paths, TRIAL, step, metric="a", value=step / 10, atoms=1)
+                assert keep_best(paths, KeepBest(TRIAL, step, step / 10, 1), "a")
                 recorder.acknowledge("best", step)
     return recorder
 

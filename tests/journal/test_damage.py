@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusched.core.commands import KeepBest
 from gpusched.daemon import best_model as result
 from gpusched.errors import DamagedState
 from gpusched.executors.best import keep_best
@@ -49,7 +50,7 @@ def make(root: Path) -> ExperimentPaths:
     for step in (1, 2):
         store.write(step, {"state.pt": memoryview(_contents(step))}, {"iteration": step})
     trial.hparams.write_text('{"trial": 3, "seed": 5, "hparams": {"lr": 0.25, "act": "relu"}}')
-    assert keep_best(paths, 3, 2, metric="accuracy", value=0.875, atoms=2)
+    assert keep_best(paths, KeepBest(3, 2, 0.875, 2), "accuracy")
     log = ReportLog(trial.reports, 1)
     for step in range(1, 30):
         log.append(Report(0, 0, step, 0.5, {"accuracy": step / 64, "loss": 1 / step}))
