@@ -6,7 +6,7 @@ atom's reason is the policy's (``LeaveFree``), where no fact about the search co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from gpusched.core.allocation import DeviceSlot, DeviceState
@@ -41,29 +41,28 @@ class IdleTime:
 
     def count_to(self, at: float) -> None:
         """Count the time since the last event. Call before the state takes in the next, which comes at ``at``."""
-        began = self._state.now
-        atoms = _counts(self._state)
+        began, atoms = self._state.now, dict[str, int]()
+        for reason, devices in _by_reason(self._state):
+            atoms[reason] = atoms.get(reason, 0) + len(devices)
         self.since = {reason: self.since.get(reason, began) for reason in atoms}
         for reason, number in atoms.items():
             self.by_reason[reason] = self.by_reason.get(reason, 0.0) + number * (at - began)
 
 
-def _counts(state: State) -> dict[str, int]:
-    """Count the idle atoms by reason."""
+def _by_reason(state: State) -> Iterator[tuple[str, Collection[str]]]:
+    """Yield each reason for which atoms are idle, with these atoms."""
     devices = state.devices
-    atoms = {}
     if devices.free:
-        atoms[why_free(state)] = len(devices.free)
+        yield why_free(state), devices.free
     if devices.draining:
-        atoms[RELEASING] = len(devices.draining)
+        yield RELEASING, devices.draining
     if devices.quarantined:
-        atoms[QUARANTINED] = len(devices.quarantined)
+        yield QUARANTINED, devices.quarantined
     for trial in state.live.values():
-        if trial.after is not None and (reserved := len(trial.after.reserved)):
-            atoms[RESERVED] = atoms.get(RESERVED, 0) + reserved
+        if trial.after is not None and trial.after.reserved:
+            yield RESERVED, trial.after.reserved
         if trial.state is TrialState.STARTING and trial.has_processes:
-            atoms[STARTING] = atoms.get(STARTING, 0) + trial.atoms
-    return atoms
+            yield STARTING, trial.devices
 
 
 def why_free(state: State) -> str:
@@ -86,9 +85,10 @@ def why_free(state: State) -> str:
 def idle_now(idle: IdleTime, state: State) -> Iterator[Idle]:
     """Yield the idle atoms, those of one reason and detail together, in the order of the devices."""
     groups: dict[tuple[str, str], list[str]] = {}
+    reasons = {name: reason for reason, devices in _by_reason(state) for name in devices}
     for slot in state.devices.slots.values():
-        if (why := _why(state, slot)) is not None:
-            groups.setdefault(why, []).append(slot.id)
+        if (reason := reasons.get(slot.id)) is not None:
+            groups.setdefault((reason, _detail(state, slot)), []).append(slot.id)
     for (reason, detail), devices in groups.items():
         since = idle.since.get(reason, state.now)
         if reason == STARTING and (number := state.devices.slots[devices[0]].trial) is not None:
@@ -96,22 +96,17 @@ def idle_now(idle: IdleTime, state: State) -> Iterator[Idle]:
         yield Idle(tuple(devices), since, reason, detail)
 
 
-def _why(state: State, slot: DeviceSlot) -> tuple[str, str] | None:
-    """Return the reason and the detail for which an atom is idle; None: it is not."""
+def _detail(state: State, slot: DeviceSlot) -> str:
+    """Say more about the reason for which an atom is idle."""
     match slot.state:
         case DeviceState.FREE:
-            return why_free(state), _why_none_grows(state)
+            return _why_none_grows(state)
         case DeviceState.QUARANTINED:
-            return QUARANTINED, slot.reason
+            return slot.reason
         case DeviceState.DRAINING:
-            return RELEASING, "" if slot.trial is None else f"trial {slot.trial} has left"
+            return "" if slot.trial is None else f"trial {slot.trial} has left"
         case DeviceState.HELD:
-            trial = state.live.get(-1 if slot.trial is None else slot.trial)
-            if trial is not None and slot.id in trial.reserved:
-                return RESERVED, f"trial {trial.id}"
-            if trial is not None and trial.state is TrialState.STARTING and trial.has_processes:
-                return STARTING, f"trial {trial.id}"
-            return None
+            return f"trial {slot.trial}"
 
 
 def _why_none_grows(state: State) -> str:
