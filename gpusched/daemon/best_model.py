@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from gpusched.errors import DamagedState, GpuschedError, NoTrialSucceeded
 from gpusched.folder import find
 from gpusched.folder.files import is_sound
@@ -96,18 +98,9 @@ def _read(paths: ExperimentPaths, folder: Path) -> Description:
         crc = zlib.crc32(drawn)
         if not is_sound(text) or crc != metric.get("hparams_crc32", crc):
             raise ValueError("it is not as it was written")
-        configuration = json.loads(drawn)
-        return Description(
-            experiment=paths.root.name,
-            trial=metric["trial"],
-            metric=metric["metric"],
-            value=metric["value"],
-            step=metric["step"],
-            atoms=metric["atoms"],
-            seed=configuration.get("seed"),
-            hparams=configuration.get("hparams", {}),
-            checkpoint=str(paths.best / "checkpoint"),
-        )
+        where = {"experiment": paths.root.name, "checkpoint": str(paths.best / "checkpoint")}
+        known = {"seed": None, "hparams": {}, **json.loads(drawn), **metric, **where}
+        return msgspec.convert(known, Description)
     except FileNotFoundError:
         is_over = paths.final_view.is_file()
         why = "no trial left a model" if is_over else "no trial has saved a model yet"
