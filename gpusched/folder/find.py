@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpusched.errors import InputError
-from gpusched.folder.lock import is_locked
+from gpusched.folder.lock import lock_note
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.text import did_you_mean
 
@@ -96,4 +96,4 @@ def ways(paths: ExperimentPaths) -> str:
 
 def has_daemon(paths: ExperimentPaths) -> bool:
     """Tell whether a daemon holds the experiment's lock."""
-    return is_locked(paths.lock)
+    return lock_note(paths.lock) is not None

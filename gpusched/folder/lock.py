@@ -108,11 +108,6 @@ class Lock:
         os.close(self._descriptor)
 
 
-def is_locked(path: Path) -> bool:
-    """Tell whether a process has taken the lock."""
-    return lock_note(path) is not None
-
-
 def holder_elsewhere(path: Path) -> str:
     """Return the name of another machine whose process has taken the lock; empty for none, and for this machine."""
     host = str((lock_note(path) or {}).get("host", ""))

@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from gpusched.executors.cluster.line import home_of
-from gpusched.folder.lock import Lock, is_locked
+from gpusched.folder.find import has_daemon
+from gpusched.folder.lock import Lock
 from gpusched.folder.paths import ExperimentPaths
 from tests.e2e.sandbox import Sandbox
 from tests.rig import marked, wait_until
@@ -64,7 +65,7 @@ def test_a_resume_without_a_node_begins_its_trials_elsewhere(
     ]
     for pid in [*nodes, *marked(home)]:
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not is_locked(ExperimentPaths(home).lock))
+    wait_until(lambda: not has_daemon(ExperimentPaths(home)))
     lock = Lock.take(ExperimentPaths(home).lock)  # its machine does not come back
     resumed = sandbox.gpusched("resume", **places)
     assert resumed.code == 0, resumed.text
