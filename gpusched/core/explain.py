@@ -107,8 +107,8 @@ def _why(state: State, trial: TrialRecord) -> str:
         case S.PAUSED if trial.held_by_user:
             return f"paused by the user; 'gpusched unpause {trial.id}' lets it continue"
         case S.PAUSED if trial.id in state.wanted and not state.storage_low:
-            return f"continues as soon as its atoms are free ({trial.last_reason})"
+            return f"continues as soon as its atoms are free ({trial.reason})"
         case S.PAUSED | S.COMPLETED | S.STOPPED:
-            return trial.last_reason
+            return trial.reason
         case S.FAILED:
-            return (trial.error or "reason unknown").splitlines()[0]
+            return trial.reason.splitlines()[0]

@@ -137,6 +137,8 @@ class TrialRecord:
     #: Value that the policy gave ``Start(tag=..)``; comes back with the trial.
     tag: Any = None
     state: TrialState = S.PENDING
+    #: Reason for which it came into its state.
+    reason: str = "reason unknown"
     after: After | None = None
 
     #: Launches so far; 0 before the first. Events of an older incarnation are ignored.
@@ -212,16 +214,7 @@ class TrialRecord:
     @property
     def error(self) -> str | None:
         """Reason for which the trial has failed; None where it has not."""
-        return self.last_reason if self.state is S.FAILED else None
-
-    @property
-    def last_reason(self) -> str:
-        """Reason given when the trial came into its state."""
-        marker = f"-> {self.state.value}: "
-        for _, what in reversed(self.story):
-            if marker in what:
-                return what.split(marker, 1)[1]
-        return self.story[-1][1] if self.story else "reason unknown"
+        return self.reason if self.state is S.FAILED else None
 
     @property
     def atoms(self) -> int:
@@ -300,4 +293,4 @@ class TrialRecord:
         if to not in TRANSITIONS[self.state]:
             raise InvalidTransition(self, to)
         self.story.append((at, f"{self.state.value} -> {to.value}: {why}" if why else to.value))
-        self.state = to
+        self.state, self.reason = to, why or to.value

@@ -171,7 +171,7 @@ def _seen(state: State) -> Iterator[SeenTrial]:
     """Yield the curves so far, and the trials that failed without a report."""
     sign = state.rules.sign
     for trial in state.trials.values():
-        is_own = trial.state.value == "completed" and "finished at step" in trial.last_reason
+        is_own = trial.state.value == "completed" and "finished at step" in trial.reason
         ending: Any = "failed" if trial.state.value == "failed" else "finished" if is_own else None
         curve = dict(trial.curve)
         if not curve and ending is None:

@@ -26,3 +26,10 @@ def test_an_illegal_transition_tells_the_story_of_the_trial() -> None:
         ["2.000s", "starting", "->", "paused:", "no"],
         ["2.250s", "stopped"],
     ]
+
+
+def test_a_change_without_a_reason_does_not_show_the_reason_of_an_earlier_one() -> None:
+    trial = TrialRecord(0, {})
+    for to, why in ((S.STARTING, ""), (S.PAUSED, "disk full"), (S.STARTING, ""), (S.PAUSED, "")):
+        trial.go(to, 1.0, why)
+        assert trial.reason == (why or to.value)
