@@ -57,31 +57,20 @@ def _serial_fraction(atoms_a: int, atoms_b: int, ratio: float) -> float | None:
     """
     inverse_a, inverse_b = 1.0 / atoms_a, 1.0 / atoms_b
     below = ratio * (1.0 - inverse_a) - (1.0 - inverse_b)
-    if below == 0:
-        return None
-    fraction = (inverse_b - ratio * inverse_a) / below
+    fraction = (inverse_b - ratio * inverse_a) / below if below else math.inf
     return min(_MOST_SERIAL, max(0.0, fraction)) if math.isfinite(fraction) else None
 
 
 class RunningMedian:
-    """Median of the last ``window`` numbers; adding one costs O(window) at memory speed."""
+    """Median of the last 101 numbers (the lower one of two): ``value``; None before the first."""
 
-    def __init__(self, window: int = 101) -> None:
-        self._window = window
-        self._recent: deque[float] = deque()
-        self._sorted: list[float] = []
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=101)
+        self.value: float | None = None
 
     def add(self, value: float) -> None:
-        if len(self._recent) == self._window:
-            oldest = self._recent.popleft()
-            del self._sorted[bisect.bisect_left(self._sorted, oldest)]
         self._recent.append(value)
-        bisect.insort(self._sorted, value)
-
-    @property
-    def value(self) -> float | None:
-        """The median (the lower one of two); None before the first number."""
-        return self._sorted[(len(self._sorted) - 1) // 2] if self._sorted else None
+        self.value = statistics.median_low(self._recent)
 
 
 class Speed:
@@ -89,11 +78,7 @@ class Speed:
 
     def __init__(self, scaling: str | Mapping[int, float] = "auto") -> None:
         #: None: learnt.
-        self._given: Scaling | None = None
-        if not isinstance(scaling, str):
-            self._given = table(scaling)
-        elif scaling != "auto":
-            self._given = NAMED[scaling]
+        self._given = NAMED.get(scaling) if isinstance(scaling, str) else table(scaling)
         self._fractions = RunningMedian()
         self._fractions.add(PRIOR_SERIAL_FRACTION)
         self._steps, self._overheads = RunningMedian(), RunningMedian()
@@ -150,8 +135,7 @@ class Speed:
 
         What a usual step of a new trial takes is known at its second report; To is the least that can be, until then.
         """
-        atoms = len(trial.devices)
-        usual_s = trial.step_time_s
+        atoms, usual_s = len(trial.devices), trial.step_time_s
         if (before := self._before.get(trial.id)) is not None:
             usual_s = before[1] * self.s(before[0]) / self.s(atoms)
         took_s = None if trial.decided_at is None else now - trial.decided_at

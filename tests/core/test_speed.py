@@ -1,27 +1,16 @@
-"""Medians, s(a) from a table, by name and learnt, and what counts as a measurement of it."""
+"""s(a) from a table, by name and learnt, and what counts as a measurement of it."""
 
 from __future__ import annotations
 
 import math
-import statistics
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.core.speed import RunningMedian, Speed
+from gpusched.core.speed import Speed
 
 finite = st.floats(0, 1e6, allow_nan=False)
-
-
-@given(st.lists(finite, max_size=60), st.integers(1, 25))
-def test_the_running_median_is_that_of_the_last_numbers(values: list[float], window: int) -> None:
-    median = RunningMedian(window)
-    assert median.value is None
-    for count, value in enumerate(values, 1):
-        median.add(value)
-        recent = values[max(0, count - window) : count]
-        assert median.value == statistics.median_low(recent)
 
 
 ROOTS = [1.0, math.sqrt(2), math.sqrt(3), math.sqrt(8)]
@@ -50,9 +39,8 @@ def amdahl(fraction: float, atoms: int) -> float:
 def test_learning_recovers_a_known_serial_fraction(fraction: float) -> None:
     speed = Speed("auto")
     for before, after in ((1, 2), (2, 4), (4, 1), (3, 8), (8, 2)):
-        speed.saw_resize(
-            before, 7.0 * amdahl(fraction, before), after, 7.0 * amdahl(fraction, after)
-        )
+        took_s = [7.0 * amdahl(fraction, atoms) for atoms in (before, after)]
+        speed.saw_resize(before, took_s[0], after, took_s[1])
     for atoms in (1, 2, 4, 8):
         assert speed.s(atoms) == pytest.approx(1 / amdahl(fraction, atoms))
 
