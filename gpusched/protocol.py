@@ -140,6 +140,8 @@ class RankError(Struct, omit_defaults=True):
         return f"{head}\n{self.traceback}" if self.traceback else head
 
 
+OUT_OF_GPU_MEMORY = "out of GPU memory"
+"""Beginning of the error of an incarnation for which a GPU had too little memory."""
 Why = Literal["yielded", "finished"]
 
 

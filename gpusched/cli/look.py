@@ -131,17 +131,19 @@ ASKED_FOR = ("stopped by", "cancelled by")  # begins the reason for an end by a 
 def failures(view: Standing) -> Iterator[str]:
     """Say how many trials failed, and why: the first trial of each error, for the first few errors."""
     if found := _failed(view):
-        failed = view.trial_counts.get("failed") or sum(t.error is not None for t in view.trials)
-        first = found[0]
+        failed, first = view.trial_counts.get("failed", len(found)), found[0]
         yield f"{count(failed, 'trial')} failed; the first, trial {first.id} at step {first.step}: {first.error}"
     for trial in found[1:ERRORS]:
         yield f"  another error, trial {trial.id} at step {trial.step}: {trial.error}"
+    again = [trial for trial in view.trials if trial.error and trial.state != "failed"]
+    for trial in again[:ERRORS]:
+        yield f"trial {trial.id} {trial.error}"
 
 
 def _failed(view: Standing) -> list[TrialRow]:
     """List the first trial of each error."""
-    latest_first = sorted(view.trials, key=lambda trial: -trial.id)
-    first = {trial.error: trial for trial in latest_first if trial.error}
+    failed = (trial for trial in view.trials if trial.state == "failed")
+    first = {one.error: one for one in sorted(failed, key=lambda trial: -trial.id)}
     return sorted(first.values(), key=lambda trial: trial.id)
 
 

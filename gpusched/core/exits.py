@@ -1,8 +1,9 @@
 """Consequences of an incarnation's end: where its trial goes, whose fault the end was, and which devices stay with it.
 Whether the search is over with it, which nobody asked for, stands at the end.
 
-A script that fails has failed; what the machine did to a trial is made good by a relaunch. What was told to die was
-killed, whatever it says with its last breath: a script may catch SIGTERM and exit as if it were done.
+What the machine did to a trial is made good by a relaunch. A script's error may be that of a network disk, or of NCCL:
+the trial continues from its checkpoint, and has failed if an error comes before it has a newer one. What was told to
+die was killed, whatever it says with its last breath: a script may catch SIGTERM and exit as if it were done.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ from __future__ import annotations
 from gpusched.core.events import TrialExited
 from gpusched.core.state import NOTHING_LEFT, TOO_LATE, State
 from gpusched.core.trial import After, Cap, TrialRecord, TrialState
+from gpusched.protocol import OUT_OF_GPU_MEMORY
+from gpusched.text import first_line
 
 S = TrialState
 
+#: A trial continues after so many errors of its script: one that comes in each launch, a step or two on, is its own.
+MOST_RETRIES = 3
 #: A trial that trains and has reported so often without a finite metric counts as one that has failed.
 SENSELESS_REPORTS = 3
 
@@ -25,7 +30,8 @@ _CAUSES = {"yielded": "left on its own", "killed": "was killed", "lost": "its pr
 
 def after_exit(state: State, trial: TrialRecord, event: TrialExited) -> After:
     """Return where a trial goes now that nothing of its incarnation is left."""
-    return _go_back(state, trial, event) or _planned(trial, event) or _relaunch(state, trial, event)
+    after = _go_back(state, trial, event) or _retry(state, trial, event) or _planned(trial, event)
+    return after or _relaunch(state, trial, event)
 
 
 def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | None:
@@ -56,6 +62,22 @@ def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | No
     return After(S.STARTING, why, fewer)
 
 
+def _retry(state: State, trial: TrialRecord, event: TrialExited) -> After | None:
+    """Return a trial whose script failed to its newest checkpoint, which must be newer than its last such failure.
+
+    A trial that is to pause does so. The same configuration would need as much memory of its GPU again.
+    """
+    error, told, retries = event.error or "failed", trial.after, trial.retries
+    if event.outcome != "failed" or trial.doom or error.startswith(OUT_OF_GPU_MEMORY):
+        return None
+    is_new = trial.saved_step > max(retries, default=0) and len(retries) < MOST_RETRIES
+    if not is_new or (told is not None and told.state.is_final):
+        return None
+    after = _again(state, trial, f"failed at step {trial.step}: {first_line(error)}")
+    retries[trial.furthest_step] = after.reason
+    return after
+
+
 def _planned(trial: TrialRecord, event: TrialExited) -> After | None:
     """Return what follows an exit that is the trial's own doing or was wanted; None: it is to be relaunched."""
     told = trial.after
@@ -66,7 +88,10 @@ def _planned(trial: TrialRecord, event: TrialExited) -> After | None:
         case "finished":
             return told_to_end or After(S.FAILED, event.error or NO_REPORT)
         case "failed":
-            return told_to_end or After(S.FAILED, event.error or "failed")
+            error, before = event.error or "failed", trial.error or ""
+            if before and not trial.steps_since_launch and first_line(error) not in before:
+                error = f"{before.partition(': ')[2]}, where it fails before a report: {error}"
+            return told_to_end or After(S.FAILED, error)
         case "yielded":
             return told
         case _:
@@ -76,20 +101,26 @@ def _planned(trial: TrialRecord, event: TrialExited) -> After | None:
 def _relaunch(state: State, trial: TrialRecord, event: TrialExited) -> After:
     """Count a fault of the machine; the trial continues from its checkpoint, a few times without progress."""
     if not event.unbegun:
-        trial.faults_at.append(trial.furthest_step)
+        trial.infrastructure_faults += 1
     why = trial.doom.why if trial.doom else ""
-    first = (event.error or "").partition("\n")[0]
-    cause = why or first or _CAUSES[event.outcome]
+    cause = why or first_line(event.error or "") or _CAUSES[event.outcome]
     if trial.doom and trial.doom.hung and event.error:
         cause = f"{cause}: {event.error}"
     if (faults := trial.infrastructure_faults) > state.rules.max_infrastructure_faults:
         return After(S.FAILED, f"{cause}; {faults} times without progress")
+    return _again(state, trial, cause)
+
+
+def _again(state: State, trial: TrialRecord, cause: str) -> After:
+    """Have a trial continue from its newest checkpoint, at once if there is room for the next."""
+    told, why = trial.after, f"{cause}; continues from step {trial.saved_step}"
+    if told is not None and not told.is_resize:
+        return After(told.state, why)
     if state.storage_low:
         state.want(trial)
         return After(S.PAUSED, f"{cause}; continues when there is room on the disk")
     trial.decided_at = state.now
-    atoms = trial.after.atoms if trial.after is not None else trial.atoms
-    return After(S.STARTING, f"{cause}; continues from step {trial.saved_step}", atoms)
+    return After(S.STARTING, why, trial.atoms if told is None else told.atoms)
 
 
 # ---------------------------------------------------------------- how many atoms
@@ -165,11 +196,6 @@ def why_over(state: State) -> str:
     """Return why a search without a live trial is over; empty where something can bring one back."""
     if state.may_go_on:
         return ""
-    return TOO_LATE if _is_too_late(state) else NOTHING_LEFT
-
-
-def _is_too_late(state: State) -> bool:
-    """Tell whether something is left to train of which no step would end before the deadline."""
-    is_left = bool(state.can_draw or state.paused)
+    is_left = bool(state.can_draw or state.paused) and state.is_too_late
     is_cut = any(trial.cut_atoms is not None for trial in state.trials.values())
-    return is_cut or (is_left and state.is_too_late)
+    return TOO_LATE if is_left or is_cut else NOTHING_LEFT

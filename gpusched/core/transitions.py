@@ -300,7 +300,7 @@ class Transitions:
         if after.state is S.FAILED:
             state.failures, state.failed_at = state.failures + 1, state.now
             state.last_errors.append(after.reason.partition("\n")[0])
-        elif trial.steps_since_launch == trial.stride:  # left in order after one report
+        elif trial.steps_since_launch == trial.stride and event.outcome != "failed":
             state.last_errors.clear()
         state.move(trial, after.state, after.reason)
         self.launch_if_ready(trial)

@@ -189,8 +189,10 @@ class TrialRecord:
     #: Seconds between its last reports, within an incarnation.
     intervals_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
 
-    #: The furthest step at each fault of the machine: progress is what is beyond.
-    faults_at: list[int] = field(default_factory=list)
+    infrastructure_faults: int = 0
+    """Faults of the machine since the trial last came to a new step."""
+    #: What was said of each failure of its script that it continued after, by the furthest step then.
+    retries: dict[int, str] = field(default_factory=dict)
     #: Set once this incarnation has been told to die, until it has.
     doom: Doom | None = None
     held_by_user: bool = False
@@ -207,13 +209,10 @@ class TrialRecord:
         return self.after.reserved if self.after is not None else ()
 
     @property
-    def infrastructure_faults(self) -> int:
-        """Number of the machine's faults since the trial last made progress."""
-        return self.faults_at.count(self.furthest_step)
-
-    @property
     def error(self) -> str | None:
-        """Reason for which the trial has failed; None where it has not."""
+        """Reason for which the trial has failed or, until it is over, the last failure that it continued after."""
+        if not self.is_final:
+            return next(reversed(self.retries.values()), None)
         return self.reason if self.state is S.FAILED else None
 
     @property
@@ -275,7 +274,8 @@ class TrialRecord:
         if self.steps_since_launch:
             self.intervals_s.append(now - self.heard_at)
         self.step, self.seq, self.metrics = report.step, report.seq, report.metrics
-        self.furthest_step = max(self.furthest_step, self.step)
+        if self.step > self.furthest_step:
+            self.furthest_step, self.infrastructure_faults = self.step, 0
         self.metric, self.stride, self.heard_at = metric, stride, now
         self.score = NEVER if metric is None else metric * sign
         if self.score > self.best_score:

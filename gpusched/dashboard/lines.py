@@ -142,11 +142,12 @@ def _exited(event: TrialExited, state: State) -> Iterator[Record]:
         return  # An event of an old incarnation, which changed nothing.
     error = first_line(reason)
     facts = {"step": trial.step, "reason": clean(reason)}
+    is_lost = trial.state is TrialState.STARTING and event.outcome in ("lost", "killed", "failed")
     match trial.state:
         case TrialState.FAILED:
             text = f"trial {trial.id} failed at step {trial.step}: {error}"
             yield _record("failed", text, trial.id, step=trial.step, error=error)
-        case TrialState.STARTING if event.outcome in ("lost", "killed", "failed"):
+        case _ if is_lost or reason in trial.retries.values():
             yield _record("lost", f"trial {trial.id}: {error}", trial.id, **facts)
         case TrialState.COMPLETED | TrialState.STOPPED | TrialState.PAUSED:
             if not before.startswith("yielding"):

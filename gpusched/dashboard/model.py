@@ -73,7 +73,7 @@ class DeviceRow:
 class TrialRow:
     """One trial. ``curve``: at most 40 of its metrics, evenly spaced, the first (at ``first_step``) and the last.
 
-    ``error``: first line of the failure.
+    ``error``: first line of the failure, or of the last that the trial continued after.
     """
 
     id: int

@@ -29,7 +29,7 @@ from typing import Any, Literal, NamedTuple
 from gpusched.folder.files import last_line, read_from, read_json, read_record
 from gpusched.folder.paths import TrialPaths
 from gpusched.processes.stacks import place_of
-from gpusched.protocol import Exit, RankError, Word, exit_from, word_from
+from gpusched.protocol import OUT_OF_GPU_MEMORY, Exit, RankError, Word, exit_from, word_from
 
 SMALL = "out of memory on a GPU that has less of it than others"
 _TEXT_LIMIT = 16_000
@@ -213,12 +213,12 @@ def blame(
     kind = memory_fault(error)
     if kind == "gpu" and strangers:
         others = ", ".join(strangers[:3])
-        return Blamed("lost", f"out of GPU memory on {size}; others were on its GPUs: {others}")
+        return Blamed("lost", f"{OUT_OF_GPU_MEMORY} on {size}; others were on its GPUs: {others}")
     if kind == "gpu" and is_small:
         return Blamed("lost", SMALL, 0)
     if kind is not None:
         said = {
-            "gpu": f"out of GPU memory on {size}. Smaller batches or models in the search space avoid it",
+            "gpu": f"{OUT_OF_GPU_MEMORY} on {size}. Smaller batches or models in the search space avoid it",
             "host": f"out of the machine's memory on {size}. Trials that run at a time share it: "
             f"smaller data, fewer loader workers or fewer atoms avoid it",
         }[kind]

@@ -15,14 +15,7 @@ import plotly.graph_objects as go
 from gpusched.dashboard.model import Standing, idle_shares
 from gpusched.journal.timeline import Timeline
 from gpusched.report import figures
-from gpusched.text import (
-    count,
-    flat,
-    hparam_texts,
-    show_duration,
-    show_hparams,
-    show_metric,
-)
+from gpusched.text import count, flat, hparam_texts, show_duration, show_hparams, show_metric
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #1c2430; background: #fff; max-width: 1100px;

@@ -88,10 +88,8 @@ def test_why_there_is_no_model(trials: tuple[TrialRow, ...], told: str) -> None:
 
 
 def test_a_search_that_a_person_ended_early_blames_nothing() -> None:
-    view = Standing(
-        experiment="x", state="finished", ending="stopped by the user", folder="/runs/x"
-    )
-    view = replace(view, time_left_s=9.0)
+    view = Standing(experiment="x", state="finished", folder="/runs/x", time_left_s=9.0)
+    view = replace(view, ending="stopped by the user")
     told = summary(view)
     assert "before a trial had reported" in told
     assert "--deadline" not in told
@@ -109,7 +107,7 @@ def test_how_an_interrupted_search_continues_is_said_once_with_its_failure(chang
 
 def test_a_winner_does_not_hide_that_others_failed() -> None:
     view = recorded("finished")
-    broken = replace(view.trials[1], error="ValueError: train.py:3: bad")
+    broken = replace(view.trials[1], state="failed", error="ValueError: train.py:3: bad")
     told = summary(replace(view, trials=(view.trials[0], broken), trial_counts={"failed": 4}))
     assert f"4 trials failed; the first, trial {broken.id} at step" in told
     assert "train.py:3: bad" in told
@@ -143,8 +141,10 @@ def test_all_of_them_and_a_search_that_runs() -> None:
     """Each error stands above the table, once; in the table the configuration says more."""
     again = replace(FAILED, id=42, hparams={"lr": 0.1})
     other = replace(FAILED, id=41, error="rank 1: killed by SIGSEGV", hparams={"lr": 0.2})
+    retried = TrialRow(id=0, state="running", error="failed at step 2: x; continues from step 1")
     running = replace(VIEW, state="running", ending=None, time_left_s=75.0, daemon_pid=7)
-    running = replace(running, trials=(*VIEW.trials, again, other), warnings=("a full disk",))
+    shown = (retried, *VIEW.trials[1:], again, other)
+    running = replace(running, trials=shown, warnings=("a full disk",))
     running = replace(running, now_s=100.0, idle_atom_s={"no step fits": 25.0})
     hot = DeviceRow(id="GPU-1", label="GPU 0", state="held", notes=("slowed by heat",))
     told = lines(replace(running, notes=("R is 81",), devices=(hot,)), everything=True)
@@ -153,6 +153,7 @@ def test_all_of_them_and_a_search_that_runs() -> None:
     assert told[5:7] == ["note: a full disk", "note: GPU 0: slowed by heat"]
     assert told[7].startswith("3 trials failed; the first, trial 3 at step 2: rank 0: ValueError")
     assert told[8] == "  another error, trial 41 at step 2: rank 1: killed by SIGSEGV"
+    assert told[9] == "trial 0 failed at step 2: x; continues from step 1"
     assert "more (--all" not in told[-1]
     *_, repeated, last = told[-1].splitlines()
     assert repeated.endswith("lr=0.1")

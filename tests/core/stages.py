@@ -66,13 +66,10 @@ def stopped(**rules: Any) -> Script:
 
 
 def failed(**rules: Any) -> Script:
-    script = (
-        running(**rules)
-        .wants(Start(1))
-        .exited(0, "failed", error="ValueError: no\nline two")
-        .drop()
-    )
-    return script.released("d0")
+    """Its script has failed, and again as it continued."""
+    script, error = running(**rules), "ValueError: no\nline two"
+    script.exited(0, "failed", error=error).drop().released("d0").drop()
+    return script.wants(Start(1)).exited(0, "failed", error=error).drop().released("d0")
 
 
 STAGES: dict[str, Callable[..., Script]] = {

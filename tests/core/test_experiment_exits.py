@@ -7,8 +7,10 @@ import pytest
 from gpusched.core.commands import ConfirmRelease, Kill
 from gpusched.core.decisions import Resize, Start
 from gpusched.core.events import Outcome, StorageChanged, Verb
+from gpusched.core.exits import MOST_RETRIES
 from gpusched.core.state import ALIKE_PAUSE_S, MOST_ALIKE
 from gpusched.core.trial import TrialState
+from gpusched.protocol import OUT_OF_GPU_MEMORY
 from tests.core import stages
 from tests.helpers import Finish, Script, SetTimer, launch
 
@@ -19,9 +21,9 @@ OUTCOMES: tuple[Outcome, ...] = ("yielded", "finished", "failed", "killed", "los
 BECOMES = {
     "starting": (S.STARTING, S.FAILED, S.FAILED, S.STARTING, S.STARTING),
     "up": (S.STARTING, S.FAILED, S.FAILED, S.STARTING, S.STARTING),
-    "running": (S.STARTING, S.COMPLETED, S.FAILED, S.STARTING, S.STARTING),
-    "resizing": (S.STARTING, S.COMPLETED, S.FAILED, S.STARTING, S.STARTING),
-    "pausing": (S.PAUSED, S.COMPLETED, S.FAILED, S.PAUSED, S.PAUSED),
+    "running": (S.STARTING, S.COMPLETED, S.STARTING, S.STARTING, S.STARTING),
+    "resizing": (S.STARTING, S.COMPLETED, S.STARTING, S.STARTING, S.STARTING),
+    "pausing": (S.PAUSED, S.COMPLETED, S.PAUSED, S.PAUSED, S.PAUSED),
     "stopping": (S.STOPPED, S.COMPLETED, S.STOPPED, S.STOPPED, S.STOPPED),
     "completing": (S.COMPLETED,) * 5,
     # Told to die: whatever it says of its end, it was killed.
@@ -98,9 +100,12 @@ def test_events_of_trials_and_incarnations_that_never_were_change_nothing() -> N
 # ---------------------------------------------------------------- lost: relaunched, within a budget
 
 
-def test_on_a_full_disk_it_waits_for_room() -> None:
+@pytest.mark.parametrize("outcome", ["failed", "lost"])
+def test_on_a_full_disk_it_waits_for_room(outcome: Outcome) -> None:
     script = stages.running().feed(StorageChanged(at=0.0, low=True, what="full")).expect_nothing()
-    script.exited(0, "lost", error="its shim died").drop().released("d0").expect_nothing()
+    script.state.last_errors.append("of another trial")
+    script.exited(0, outcome, error="its shim died").drop().released("d0").expect_nothing()
+    assert bool(script.state.last_errors) == (outcome == "failed"), "it breaks no row of failures"
     assert "continues when there is room on the disk" in script.trial(0).story[-1][1]
     script.feed(StorageChanged(at=script.now, low=False, what="room")).expect(launch(0, 2, "d0"))
 
@@ -255,7 +260,7 @@ def test_where_three_atoms_have_failed_all_trials_have_powers_of_two() -> None:
     )
 
 
-@pytest.mark.parametrize(("verb", "becomes"), [("pause", S.FAILED), ("stop", S.STOPPED)])
+@pytest.mark.parametrize(("verb", "becomes"), [("pause", S.PAUSED), ("stop", S.STOPPED)])
 def test_a_trial_that_is_to_leave_and_fails_on_more_atoms_does_not_go_back(
     verb: Verb, becomes: TrialState
 ) -> None:
@@ -285,35 +290,43 @@ def test_a_growth_that_failed_says_nothing_about_speed() -> None:
     assert [(seen[0], seen[2]) for seen in measured] == [(1, 1)], "from one atom to one"
 
 
-def test_a_trial_that_fails_where_it_has_trained_has_failed() -> None:
-    script = stages.waiting().released("d0").drop().up(0).report(0, 0.5).exited(0, "failed")
+# ---------------------------------------------------------------- failed: relaunched from a newer checkpoint
+
+
+@pytest.mark.parametrize(("saved", "becomes"), [(2, S.FAILED), (3, S.STARTING)])
+def test_a_script_that_fails_continues_from_a_checkpoint_newer_than_its_last_failure(
+    saved: int, becomes: TrialState
+) -> None:
+    """As after a hiccup of a network disk. Who fails again, at the same step or one further, without it has failed."""
+    script = stages.running().wait(1.0).report(0, 0.6).drop()
+    script.exited(0, "failed", error="OSError: train.py:3\ntrace").expect(ConfirmRelease(("d0",)))
+    told = "failed at step 2: OSError: train.py:3; continues from step 1"
+    assert script.trial(0).story[-1][1] == f"running -> starting: {told}"
+    assert (script.state.failures, script.policy.exits) == (0, [])
+    script.released("d0").expect(launch(0, 2, "d0"))
+    script.report(0, 0.6, step=2).drop().report(0, 0.7, step=3).drop().saved(0, saved).drop()
+    assert script.trial(0).error == told
+    script.wants(Start(1)).exited(0, "failed").drop()
+    assert (script.trial(0).state, script.trial(0).infrastructure_faults) == (becomes, 0)
+
+
+def test_an_error_in_each_launch_is_the_scripts_own() -> None:
+    """A loader that ends with its first epoch, say: each launch would gain one step."""
+    script = stages.running()
+    for step in range(2, MOST_RETRIES + 2):
+        script.exited(0, "failed").drop().released("d0").expect(launch(0, step, "d0"))
+        script.report(0, 0.5, step=step).drop().saved(0, step).drop()
+    assert script.exited(0, "failed").trial(0).state is S.FAILED
+
+
+def test_a_script_that_fails_as_it_pauses_is_paused_once() -> None:
+    script = stages.pausing().wants(Start(1)).exited(0, "failed", error="stale").drop()
+    assert script.trial(0).last_reason == "failed at step 2: stale; continues from step 1"
+    script.released("d0").drop()
+    script.asked("unpause", 0).expect(launch(0, 2, "d0")).report(0).drop().asked("pause", 0).drop()
+    assert script.exited(0, "failed").trial(0).state is S.FAILED
+
+
+def test_a_trial_that_lacks_memory_of_a_gpu_has_failed() -> None:
+    script = stages.running().exited(0, "failed", error=f"{OUT_OF_GPU_MEMORY} on 1 atom. ..")
     assert script.trial(0).state is S.FAILED
-
-
-# ---------------------------------------------------------------- nothing but NaN
-
-
-def test_a_search_without_one_finite_metric_ends() -> None:
-    """Such a search burnt its whole deadline, and even grew."""
-    script = Script(devices=2, max_failures=2).wants(Start(1), Start(1)).start().drop()
-    for trial in (0, 0, 0, 1, 1):
-        script.report(trial, None).drop()
-    assert script.state.stopping is None
-    script.report(1, None).drop()
-    assert (
-        script.state.stopping == "no finite metric after 2 trials: NaN or infinite in every report"
-    )
-
-
-def test_trials_that_fail_and_trials_that_report_nan_count_together() -> None:
-    script = Script(devices=1, max_failures=2).wants(Start(1), Start(1)).start().drop()
-    script.report(0, None).drop().exited(0, "finished").drop().released("d0").drop()
-    script.exited(1, "failed").drop()
-    assert "no finite metric after 2 trials" in script.state.stopping
-
-
-def test_one_finite_report_keeps_a_search_of_nan_going() -> None:
-    script = Script(devices=1, max_failures=1).wants(Start(1)).start().drop().report(0, 0.5).drop()
-    for _ in range(5):
-        script.report(0, None).drop()
-    assert script.state.stopping is None

@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpusched.core.commands import ConfirmRelease, Save, Yield
-from gpusched.core.decisions import (
-    Complete,
-    Pause,
-    Resize,
-    Resume,
-    Start,
-    Stop,
-    WakeAt,
-)
+from gpusched.core.decisions import Complete, Pause, Resize, Resume, Start, Stop, WakeAt
 from gpusched.core.events import DaemonResumed
 from gpusched.core.trial import TrialState
 from tests.core import stages
@@ -241,3 +233,30 @@ def test_in_mode_min_the_target_is_reached_from_above() -> None:
     script = Script(mode="min", target=0.1).wants(Start(1)).start().drop()
     assert script.report(0, 0.2).drop().state.stopping is None
     assert script.report(0, 0.1).state.stopping == "trial 0 reached the target 0.1"
+
+
+# ---------------------------------------------------------------- nothing but NaN
+
+
+def test_a_search_without_one_finite_metric_ends() -> None:
+    """Such a search burnt its whole deadline, and even grew."""
+    script = Script(devices=2, max_failures=2).wants(Start(1), Start(1)).start().drop()
+    for trial in (0, 0, 0, 1, 1):
+        script.report(trial, None).drop()
+    assert script.state.stopping is None
+    script.report(1, None).drop()
+    assert "no finite metric after 2 trials: NaN or infinite in" in script.state.stopping
+
+
+def test_trials_that_fail_and_trials_that_report_nan_count_together() -> None:
+    script = Script(devices=1, max_failures=2).wants(Start(1), Start(1)).start().drop()
+    script.report(0, None).drop().exited(0, "finished").drop().released("d0").drop()
+    script.exited(1, "failed").drop()
+    assert "no finite metric after 2 trials" in script.state.stopping
+
+
+def test_one_finite_report_keeps_a_search_of_nan_going() -> None:
+    script = Script(devices=1, max_failures=1).wants(Start(1)).start().drop().report(0, 0.5).drop()
+    for _ in range(5):
+        script.report(0, None).drop()
+    assert script.state.stopping is None

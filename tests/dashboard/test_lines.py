@@ -6,10 +6,13 @@ import json
 import re
 from collections import Counter
 
+import pytest
+
 from gpusched.core.decisions import Start
 from gpusched.core.events import (
     DaemonResumed,
     Event,
+    Outcome,
     Suggested,
     TimerFired,
     TrialExited,
@@ -82,44 +85,27 @@ def test_a_search_in_lines() -> None:
     assert {"at", "what", "text", "trial", "step"} <= set(pauses)
 
 
-def test_a_loss_is_told_with_what_follows() -> None:
-    told = Told(Scene())
-    told.scene.play(3)
-    trial = next(t for t in told.scene.experiment.state.live.values() if t.state.value == "running")
-    told.scene.tell(
-        TrialExited(at=3.0, trial=trial.id, incarnation=trial.incarnation, outcome="lost")
-    )
-    assert told.last("lost")["text"] == (
-        f"trial {trial.id}: its processes vanished; continues from step {trial.saved_step}"
-    )
-
-
-def test_a_failure_on_more_atoms_is_told_with_what_follows() -> None:
-    script = stages.waiting().released("d0").drop().up(0)
-    error = "ValueError: wrap the model\nat train.py:3"
-    event = TrialExited(at=script.now, trial=0, incarnation=2, outcome="failed", error=error)
-    commands = script.experiment.handle(event)
-    assert next(told["text"] for told in lines.records(event, commands, script.state)) == (
-        "trial 0: failed on 2 atoms, goes back to 1 and grows no more: ValueError: wrap the model"
-    )
+@pytest.mark.parametrize(
+    ("stage", "outcome", "told"),
+    [
+        ("waiting", "failed", "failed on 2 atoms, goes back to 1 and grows no more: train.py:3"),
+        ("running", "failed", "failed at step 1: train.py:3; continues from step 1"),
+        ("pausing", "failed", "failed at step 2: train.py:3; continues from step 1"),
+        ("running", "lost", "train.py:3; continues from step 1"),
+    ],
+)
+def test_a_failure_is_told_with_what_follows(stage: str, outcome: Outcome, told: str) -> None:
+    script = stages.STAGES[stage]().released("d0").drop()
+    script.exited(0, outcome, error="train.py:3\nTraceback")
+    text = next(one["text"] for one in lines.records(script.events[-1], (), script.state))
+    assert text == f"trial 0: {told}"
 
 
 def test_an_old_incarnation_is_no_news() -> None:
-    told = Told(Scene())
-    told.scene.play(10)
-    count = len(told.records)
-    trial = next(
-        t
-        for t in told.scene.experiment.state.trials.values()
-        if t.incarnation > 0 and not t.is_live
-    )
-    told.scene.tell(
-        TrialExited(at=10.0, trial=trial.id, incarnation=0, outcome="failed", error="old")
-    )
-    told.scene.tell(
-        TrialExited(at=10.0, trial=9999, incarnation=1, outcome="failed", error="unknown")
-    )
-    assert told.records[count:] == []
+    script = stages.waiting().wait(1.0).exited(0, "failed", incarnation=0, error="old")
+    assert lines.records(script.events[-1], script.take(), script.state) == []
+    event = TrialExited(at=script.now, trial=9999, incarnation=1, outcome="failed", error="unknown")
+    assert lines.records(event, script.experiment.handle(event), script.state) == []
 
 
 def test_devices_daemons_and_people() -> None:

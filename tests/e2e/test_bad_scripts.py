@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.e2e.sandbox import Sandbox
 
 #: fault -> what the user must be told
@@ -46,6 +48,26 @@ def test_every_fault_is_told_in_its_own_words(sandbox: Sandbox) -> None:
     assert {trials[fault]["step"] for fault in ("nan", "inf", "none")} == {10}
     assert sandbox.call("best", "--json").json()["hparams"]["fault"] == "none"
     assert "\x1b" not in sandbox.call("explain", str(trials["before the loop"]["id"])).text
+
+
+def test_a_script_that_fails_continues_from_its_checkpoint(sandbox: Sandbox) -> None:
+    """And once: an error that comes again at its step fails the trial."""
+    recipe = sandbox.recipe(
+        "hiccup.py",
+        space={"fault": {"choice": ["once", "always"]}},
+        sampler="grid",
+        policy={"name": "fifo", "R": 100000},
+        save_every="0.1s",
+    )
+    result = sandbox.gpusched("run", recipe)
+    assert result.code == 0, result.text
+    once, always = sorted(sandbox.view()["trials"], key=lambda trial: trial["state"])
+    assert [trial["incarnation"] for trial in (once, always)] == [2, 2]
+    assert (once["state"], once["error"], always["state"]) == ("completed", None, "failed")
+    assert "OSError: hiccup.py:" in always["error"]
+    told = r"trial \d: failed at step \d+: rank 0: OSError: .* handle; continues from step \d"
+    assert len(re.findall(told, result.text)) == 2, result.text
+    assert ": failed at step " in sandbox.call("explain", str(once["id"])).out
 
 
 def test_the_deadline_holds_whatever_a_trial_does(sandbox: Sandbox) -> None:
