@@ -321,7 +321,7 @@ def test_an_error_in_each_launch_is_the_scripts_own() -> None:
 
 def test_a_script_that_fails_as_it_pauses_is_paused_once() -> None:
     script = stages.pausing().wants(Start(1)).exited(0, "failed", error="stale").drop()
-    assert script.trial(0).last_reason == "failed at step 2: stale; continues from step 1"
+    assert script.trial(0).reason == "failed at step 2: stale; continues from step 1"
     script.released("d0").drop()
     script.asked("unpause", 0).expect(launch(0, 2, "d0")).report(0).drop().asked("pause", 0).drop()
     assert script.exited(0, "failed").trial(0).state is S.FAILED
