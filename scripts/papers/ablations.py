@@ -71,11 +71,8 @@ class Ablated(hypersched.HyperSched):
         others = max(1, len(view.live)) - 1
         return view.atoms_total - others if view.rank_among_live(trial) == 0 else 1
 
-    def _too_late(self, view: View, trial: TrialView, grown: Sequence[Resize]) -> bool:
-        return self.options.last_step_guard and super()._too_late(view, trial, grown)
-
-    def _too_late_for_anything(self, view: View) -> bool:
-        return self.options.last_step_guard and super()._too_late_for_anything(view)
+    def _fits(self, view: View, trial: TrialView, atoms: int) -> bool:
+        return not self.options.last_step_guard or super()._fits(view, trial, atoms)
 
     def _waits_for_more(self, view: View, trial: TrialView, share: int, atoms: int) -> bool:
         wanted = self.options.wait_for_more

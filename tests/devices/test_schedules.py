@@ -14,7 +14,7 @@ from tests.torture.bed import times
 
 
 def test_random_searches(tmp_path: Path) -> None:
-    counts = play(range(16), tmp_path)
+    counts = play(range(18), tmp_path)
     # They are worth something only if all of this happens in them.
     for happening in ("launches", "resizes", "deaths", "daemons", "released", "readmitted"):
         assert counts[happening] >= 6, counts
