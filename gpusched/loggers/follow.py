@@ -99,9 +99,11 @@ def main(folder: str, name: str) -> None:
     """Follow until the daemon is over, then hand over the rest. What the tool raises ends this process."""
     paths = ExperimentPaths(Path(folder))
     # A process before this one, of a daemon that died, holds the lock while it hands over what it has.
+    signal.alarm(HANDING_OVER_S)
     with suppress(OSError):
         log = os.open(paths.logger_log(name), os.O_WRONLY | os.O_CREAT, 0o600)
         fcntl.flock(log, fcntl.LOCK_EX)
+    signal.alarm(0)
     follower = Follower(paths, name)
     follower.send_news()
     while not _is_over(EVERY_S):
