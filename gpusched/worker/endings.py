@@ -84,6 +84,7 @@ _ADVICE = {
     "on the same device": (
         " Batches from trial.prepare are on trial.device, the GPU of this rank: move the other tensor there, or y.cpu()"
     ),
+    "Expected 'module', got": " Give torch.distributed.checkpoint the model itself, model.module",
 }
 """Advice about errors of torch, by words in them."""
 
