@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import pickle
 import sys
@@ -113,6 +114,10 @@ def save_object(name: str, value: Any, others: Iterable[Any] = ()) -> Any:
     if isinstance(value, nn.Module):
         wrappers = _wrappers(value)
         state = {_canonical(key, wrappers): entry for key, entry in state.items()}
+    elif hasattr(
+        value, "last_epoch"
+    ):  # a schedule's functions, as of torch 2.8's SWALR, are as the script makes them
+        state = {key: entry for key, entry in state.items() if not inspect.isroutine(entry)}
     return portable(state, name)
 
 

@@ -195,3 +195,26 @@ def test_an_object_of_the_scripts_own_gets_its_tensors_where_it_has_them() -> No
     load_object("ema", here, {**saved, "w": torch.ones(2), "more": torch.ones(1)}, step=1)
     assert here.shadow["w"].tolist() == [1.0, 1.0]
     assert here.shadow["more"].device.type == "cpu", "what it has not got yet stays where it is"
+
+
+def test_functions_that_a_schedule_holds_are_the_scripts() -> None:
+    """Those of torch's own state_dict() made a schedule of a class of one's own, and SWALR of torch 2.8, an error."""
+
+    class Warm(torch.optim.lr_scheduler.LRScheduler):
+        def __init__(self, optimizer: Any, share: Any) -> None:
+            self.share = share
+            super().__init__(optimizer)
+
+        def get_lr(self) -> list[float | torch.Tensor]:
+            return [rate * self.share(self.last_epoch) for rate in self.base_lrs]
+
+    schedule, again = (
+        Warm(torch.optim.SGD(nn.Linear(1, 1).parameters(), 8.0), lambda step: 0.5**step)
+        for _ in "ab"
+    )
+    schedule.optimizer.step()
+    schedule.step()
+    load_object("schedule", again, save_object("schedule", schedule), 1)
+    again.optimizer.step()
+    again.step()
+    assert again.get_last_lr() == [2.0]
