@@ -43,7 +43,7 @@ FUTURES = 20
 #: Fewer curves than this, or fewer reports on the longest, say nothing about the rest.
 LEAST_CURVES, LEAST_STEPS, LEAST_FUTURES = 3, 4, 3
 #: How far gains come out otherwise than a future has them: the deviation of their ratio's logarithm, the most, and how
-#: often that is drawn for each future. Of 210 recorded searches 76% end within their interval; with 0.6 and 1.5, 71%.
+#: often that is drawn for each future. Of 210 recorded searches 76% ended within their interval; with 0.6 and 1.5, 71%.
 SCATTER, MOST, DRAWS = 1.0, 2.0, 10
 #: A word of the name of a metric that is a share: where it is above 1 it is in percent, and 100 at most.
 SHARES = r"(?<![a-z])(acc|accuracy|auc|f1|m?iou|map|precision|recall|top[15])(?![a-z])"
