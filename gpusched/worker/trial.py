@@ -278,10 +278,8 @@ class Trial(TrialSetup):
 
             trial.report(loss=loss)
             if trial.should_save():
-                with trial.checkpoint_dir() as folder:
-                    accelerator.save_state(folder)
-            if trial.should_yield():
-                return
+                with trial.checkpoint_dir() as folder: accelerator.save_state(folder)
+            if trial.should_yield(): return
 
         A script that has called this, ``should_save`` or ``restored_dir`` is saved by this alone: a trial that is to
         leave trains on until its script has saved a step this way, and leaves there. Outside a search nothing is kept.
