@@ -151,8 +151,12 @@ class Daemon:
                     self.executor.keep_out(slot.id, slot.reason)
             lost = resuming.unusable(self.experiment.state, inventory)
             self.driver.resume(self.epoch.number, unusable=lost)
-            with contextlib.suppress(*[InputError] * (not self._wish)):  # it was about to end
+            try:
                 self._go_on()
+            except InputError:
+                if self._wish:
+                    raise
+                # It died as it was about to end, and ends now.
             slots = self.experiment.state.devices.slots
             others = [device for device in inventory if device.id not in slots]
             if others and not self.assembled.recipe.cluster:
