@@ -114,9 +114,8 @@ def save_object(name: str, value: Any, others: Iterable[Any] = ()) -> Any:
     if isinstance(value, nn.Module):
         wrappers = _wrappers(value)
         state = {_canonical(key, wrappers): entry for key, entry in state.items()}
-    elif hasattr(
-        value, "last_epoch"
-    ):  # a schedule's functions, as of torch 2.8's SWALR, are as the script makes them
+    elif hasattr(value, "last_epoch"):
+        # Functions that a schedule holds (SWALR's in torch 2.8) are those that the script has given it.
         state = {key: entry for key, entry in state.items() if not inspect.isroutine(entry)}
     return portable(state, name)
 
