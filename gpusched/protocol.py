@@ -6,7 +6,7 @@ the decoder of what their line may carry:
     sender       frames                                                                    answers of the daemon
     rank 0       RankHello, Report, Saved, Remark                                          Greeting, Answer
     shim         ShimHello, Exited                                                         Greeting, StopTree
-    warm server  PreloadFailed, Ready, Launched, LaunchFailed, ShimDied  LaunchSpec
+    warm server  Remark, Ready, Launched, LaunchFailed, ShimDied                           LaunchSpec
     client       ClientHello, Ask                                                          Done, Refused, Shown, Lines
 
 * Numbers are bounded and finite; a metric that is not finite is one of three strings. A field that a record does not
@@ -98,9 +98,9 @@ class Saved(Frame, tag="saved"):
 
 
 class Remark(Frame, tag="remark"):
-    """A sentence of a rank for the search's log and its warnings: what is odd about the script and no error."""
+    """A sentence for the search's log and its warnings: what is odd and no error."""
 
-    text: Annotated[str, Meta(max_length=2000)]
+    text: str
     full: bool = False  # whether a disk, or a quota, had no room for a checkpoint
 
 
@@ -210,13 +210,6 @@ class Ready(Frame, tag="ready"):
     """Every module is imported: the server can fork."""
 
 
-class PreloadFailed(Frame, tag="preload_failed"):
-    """A module of ``preload`` was not imported."""
-
-    module: str
-    message: str
-
-
 class Launched(OfLaunch, tag="launched"):
     """The shim of an incarnation was forked; ``start_time`` is None where it has died already."""
 
@@ -318,7 +311,7 @@ def decoder(kinds: Any) -> Decode:
     return checked
 
 
-FromServer = Ready | PreloadFailed | Launched | LaunchFailed | ShimDied
+FromServer = Remark | Ready | Launched | LaunchFailed | ShimDied
 
 from_stranger = decoder(RankHello | ShimHello | ClientHello)
 from_rank = decoder(Report | Saved | Remark)

@@ -49,8 +49,8 @@ from gpusched.protocol import (
     Launched,
     LaunchFailed,
     LaunchSpec,
-    PreloadFailed,
     Ready,
+    Remark,
     ShimDied,
     encode,
     to_server,
@@ -171,7 +171,8 @@ class WarmServer:
             importlib.import_module(module)
         except BaseException as problem:
             if module in self._preload:
-                self._say(PreloadFailed(module, f"{type(problem).__name__}: {problem}"))
+                why = f"{type(problem).__name__}: {problem}"
+                self._say(Remark(f"preload: {module} is not preloaded: {why}"))
         if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
             raise SystemExit(
                 f"importing {module} of `preload` initialises CUDA, which ranks could then not use"

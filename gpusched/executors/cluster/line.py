@@ -34,7 +34,7 @@ from gpusched.executors.base import LiveTrial
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import own_folder, private_folder, read_json, write_durably
 from gpusched.folder.reports import REPORT_LIMIT_BYTES
-from gpusched.protocol import CLIENT_FRAME_BYTES, BadFrame, Count, Decode, Frame, decoder
+from gpusched.protocol import CLIENT_FRAME_BYTES, BadFrame, Count, Decode, Frame, Remark, decoder
 
 DIAL_LIMIT_S = 5.0
 SILENT_MS = 20_000
@@ -74,16 +74,6 @@ class Happened(Frame, tag="happened"):
     def read(self) -> list[Event]:
         """Return the events. Raises BadFrame."""
         return [_read(EVENT_TYPES, name, fields) for name, fields in self.events]
-
-
-class Said(Frame, tag="said"):
-    """A remark for the log and the dashboard."""
-
-    text: str
-
-
-class NoRoom(Frame, tag="no_room"):
-    """A disk, or a quota, had no room for a checkpoint of a trial of the node."""
 
 
 class Beat(Frame, tag="beat"):
@@ -141,7 +131,7 @@ class Bye(Frame, tag="bye"):
 
 
 from_stranger = decoder(NodeHello)
-from_node = decoder(Joined | Reconciled | Happened | Said | NoRoom | Beat)
+from_node = decoder(Joined | Reconciled | Happened | Remark | Beat)
 to_node = decoder(Welcome | Reconcile | Do | Ack | Bye)
 
 

@@ -28,10 +28,8 @@ from gpusched.executors.cluster.line import (
     Keys,
     Listener,
     NodeHello,
-    NoRoom,
     Reconcile,
     Reconciled,
-    Said,
     Welcome,
     from_node,
     from_stranger,
@@ -41,6 +39,7 @@ from gpusched.executors.cluster.nodes import JoinedNode, node_of
 from gpusched.executors.hub import Peer
 from gpusched.executors.live import Setting, Timers, joined
 from gpusched.folder.files import last_line
+from gpusched.protocol import Remark
 
 BEAT_S = 1.0
 JOIN_LIMIT_S = 60.0
@@ -236,10 +235,10 @@ class Members:
                 self._joined(node, frame)
             case Reconciled():
                 self._reconciled(node)
-            case Said(text=text):
-                self._setting.say(f"node {node.name}: {text}")
-            case NoRoom():
+            case Remark(full=True):
                 self._setting.refused()
+            case Remark(text=text):
+                self._setting.say(f"node {node.name}: {text}")
             case Happened():
                 self._heard(node, frame)
             case _:

@@ -39,10 +39,8 @@ from gpusched.executors.cluster.line import (
     Joined,
     Keys,
     NodeHello,
-    NoRoom,
     Reconcile,
     Reconciled,
-    Said,
     Welcome,
     dial,
     home_of,
@@ -57,7 +55,7 @@ from gpusched.folder import files
 from gpusched.folder.lock import Epoch, Lock
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import Hunt, incarnations_left
-from gpusched.protocol import Frame, Report
+from gpusched.protocol import Frame, Remark, Report
 from gpusched.recipe.recipe import Recipe
 
 BEAT_S = 1.0
@@ -246,8 +244,8 @@ class Session:
             hub=self._hub,
             clock=self.now,
             epoch=Epoch(node.paths.root, 0).number,
-            say=lambda text: self._send(Said(text)),
-            refused=partial(self._send, NoRoom()),
+            say=lambda text: self._send(Remark(text)),
+            refused=partial(self._send, Remark("", full=True)),
             seq_of=lambda trial: self._seqs.get(trial, 0),
             node=node.name,
         )

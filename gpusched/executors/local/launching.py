@@ -35,8 +35,8 @@ from gpusched.protocol import (
     Launched,
     LaunchFailed,
     LaunchSpec,
-    PreloadFailed,
     Ready,
+    Remark,
     ShimDied,
     from_server,
 )
@@ -263,8 +263,8 @@ class Server:
         match frame:
             case Ready():
                 self._ready, self._false_starts, self.ready_at = True, 0, self._setting.clock()
-            case PreloadFailed():
-                self._setting.say(f"preload: {frame.module} is not preloaded: {frame.message}")
+            case Remark():
+                self._setting.say(frame.text)
             case _:
                 self._on_frame(frame)
 
