@@ -7,7 +7,7 @@ the decoder of what their line may carry:
     rank 0       RankHello, Report, Saved, Remark                                          Greeting, Answer
     shim         ShimHello, Exited                                                         Greeting, StopTree
     warm server  Remark, Ready, Launched, LaunchFailed, ShimDied                           LaunchSpec
-    client       ClientHello, Ask                                                          Done, Refused, Shown, Lines
+    client       Ask                                                                       Done, Refused, Shown, Lines
 
 * Numbers are bounded and finite; a metric that is not finite is one of three strings. A field that a record does not
   have is passed over.
@@ -241,10 +241,6 @@ class Begin(Frame, tag="begin"):
 # ---------------------------------------------------------------------- client and daemon
 
 
-class ClientHello(Frame, tag="client"):
-    """A command of a person speaks on this connection."""
-
-
 class Ask(Frame, tag="ask"):
     """A request. ``in_s``, ``add_s``: seconds from now, or more than there were, of a deadline; ``hparams`` to try."""
 
@@ -313,7 +309,6 @@ def decoder(kinds: Any) -> Decode:
 
 FromServer = Remark | Ready | Launched | LaunchFailed | ShimDied
 
-from_stranger = decoder(RankHello | ShimHello | ClientHello)
 from_rank = decoder(Report | Saved | Remark)
 to_rank = decoder(Greeting | Answer)
 from_shim = decoder(Exited)

@@ -26,7 +26,7 @@ from gpusched.devices.base import Reading
 from gpusched.driver.assemble import Assembled, ExperimentClock
 from gpusched.errors import Fenced, GpuschedError, InputError
 from gpusched.executors.hub import Hub, Peer
-from gpusched.protocol import Ask, ClientHello, Done, Lines, Refused, Shown, from_client
+from gpusched.protocol import Ask, Done, Lines, Refused, Shown, from_client
 from gpusched.text import first_line, no_trial
 
 #: How often watchers get a view.
@@ -104,7 +104,7 @@ class Clients:
         self._next_view_at = 0.0
         self._is_over = assembled.experiment.state.finished
         self._unshown: set[str] = set()
-        hub.register(ClientHello, self._take)
+        hub.register(Ask, self._take)
 
     @property
     def due_at(self) -> float:
@@ -125,15 +125,16 @@ class Clients:
         self.is_killed = self.is_killed or verb == "kill"
         self._asked.append(UserAsked(at=self._clock(), verb=verb, trial=trial, by=by))
 
-    def _take(self, _hello: ClientHello, peer: Peer) -> bool:
-        """Let a client's requests in."""
-        peer.be_client()
+    def _take(self, request: Ask, peer: Peer) -> bool:
+        """Serve a client, which begins with a request."""
 
         def ask(request: Ask) -> None:
             self._hub.interrupt()
             self.serve(request, peer)
 
+        peer.be_client()
         peer.hear(from_client, ask)
+        ask(request)
         return True
 
     def serve(self, request: Ask, client: Peer) -> None:

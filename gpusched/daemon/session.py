@@ -22,7 +22,6 @@ from gpusched.protocol import (
     ANSWER_FRAME_BYTES,
     Ask,
     BadFrame,
-    ClientHello,
     Done,
     Inbox,
     Lines,
@@ -62,7 +61,6 @@ class Client:
         try:
             with socket_address(path) as address:
                 connection.connect(address)
-            connection.sendall(encode(ClientHello()))
         except OSError:
             connection.close()
             if host := holder_elsewhere(path.with_name("lock")):

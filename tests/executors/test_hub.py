@@ -18,7 +18,6 @@ from gpusched.protocol import (
     CLIENT_FRAME_BYTES,
     WORKER_FRAME_BYTES,
     Ask,
-    ClientHello,
     Frame,
     Greeting,
     RankHello,
@@ -33,20 +32,20 @@ from gpusched.protocol import (
     to_client,
 )
 
-HEARD = {RankHello: from_rank, ShimHello: from_shim, ClientHello: from_client}
+HEARD = {RankHello: from_rank, ShimHello: from_shim, Ask: from_client}
 
 
 class Board:
     """Takes everybody it is told to; notes every frame."""
 
     def __init__(self) -> None:
-        self.takes = {RankHello, ShimHello, ClientHello}
+        self.takes = {RankHello, ShimHello, Ask}
         self.peers: list[Peer] = []
         self.heard: list[Any] = []
 
     def take(self, hello: Frame, peer: Peer) -> bool:
         kind = type(hello)
-        if kind is ClientHello:
+        if kind is Ask:
             peer.be_client()
         peer.hear(HEARD[kind], self.heard.append)
         self.peers.append(peer)
@@ -100,7 +99,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     place.hub.close()
 
 
-CLIENT = ClientHello()
+CLIENT = Ask("view")
 RANK = RankHello(1, 1)
 SHIM = ShimHello(1, 1, 1, 1)
 
@@ -139,7 +138,7 @@ def test_a_folder_that_is_not_there_is_one_message(tmp_path: Path) -> None:
     "hello",
     [
         *(b"{}\n", b'{"kind":"stranger"}\n', b'{"kind":["rank"]}\n', b'{"kind":"rank"}\n'),
-        *map(encode, (saved(1), Ask("view"), Greeting(1))),
+        *map(encode, (saved(1), Greeting(1))),
     ],
 )
 def test_a_first_frame_that_is_no_hello_ends_the_connection(place: Place, hello: bytes) -> None:
@@ -178,7 +177,7 @@ def test_a_malformed_frame_ends_its_connection_alone(place: Place, bad: bytes) -
 
 @pytest.mark.parametrize(
     ("hello", "frame", "limit"),
-    [(RANK, Remark("odd"), WORKER_FRAME_BYTES), (CLIENT, Ask("view"), CLIENT_FRAME_BYTES)],
+    [(RANK, Remark("odd"), WORKER_FRAME_BYTES), (CLIENT, CLIENT, CLIENT_FRAME_BYTES)],
 )
 def test_a_frame_up_to_the_limit_and_beyond(
     place: Place, hello: Frame, frame: Frame, limit: int

@@ -30,7 +30,7 @@ def knock(root: Path) -> None:
     with socket.socket(socket.AF_UNIX) as line:
         line.settimeout(PATIENCE_S)
         line.connect(str(root / "daemon.sock"))
-        line.sendall(b'{"kind":"client"}\n{"kind":"ask","verb":"stop"}\n')
+        line.sendall(b'{"kind":"ask","verb":"stop"}\n')
         if not line.recv(100):
             raise OSError
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.protocol import ClientHello, encode
 from tests.rig import wait_until
 from tests.torture.bed import Bed, MakeBed, count, percentile, times
 
@@ -77,7 +76,6 @@ class Attacker:
     def client(self) -> None:
         """Asks for what there is not, and does not read the answers."""
         with self.line() as line:
-            line.sendall(encode(ClientHello()))
             questions = [
                 {"verb": self.rng.choice(["view", "explain", "nothing", "follow", 7, None])},
                 {"verb": "explain", "trial": self.rng.choice([-1, 10**30, "x", None, 0.5, True])},
