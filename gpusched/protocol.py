@@ -230,14 +230,6 @@ class ShimDied(OfLaunch, tag="shim_died"):
     status: int
 
 
-class Begin(Frame, tag="begin"):
-    """From a shim to a rank that it has forked: the variables that the agent gives it, and the files of its streams."""
-
-    env: dict[str, str]
-    out: str
-    err: str
-
-
 # ---------------------------------------------------------------------- client and daemon
 
 
@@ -315,7 +307,6 @@ from_shim = decoder(Exited)
 to_shim = decoder(Greeting | StopTree)
 from_server = decoder(FromServer)
 to_server = decoder(LaunchSpec)
-to_forked = decoder(Begin)
 from_client = decoder(Ask)
 to_client = decoder(Done | Refused | Shown | Lines)
 report_from = decoder(Report)

@@ -35,7 +35,6 @@ SAMPLES: list[Frame] = [
     protocol.Launched(3, 1, 77, None),
     protocol.LaunchFailed(3, 1, "fork: no memory"),
     protocol.ShimDied(3, 1, 77, 9),
-    protocol.Begin({"RANK": "0"}, "/out", "/err"),
     protocol.Ask("deadline", add_s=60.0),
     protocol.Done({"a": [1, "é"]}),
     protocol.Refused("there is no trial 9", 2),

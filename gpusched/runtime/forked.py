@@ -12,6 +12,7 @@ import atexit
 import ctypes
 import gc
 import io
+import json
 import os
 import signal
 import sys
@@ -24,7 +25,7 @@ from typing import Any, NoReturn
 
 from gpusched.folder.files import write_unfailingly
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES, mark_of, read_file
-from gpusched.protocol import Begin, LaunchSpec, encode, to_forked
+from gpusched.protocol import LaunchSpec
 from gpusched.runtime.rank import run_file
 
 _PR_SET_NAME = 15
@@ -33,7 +34,7 @@ _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 class ForkedRank:
-    """A rank that was forked and set up, and waits for ``Begin``."""
+    """A rank that was forked and set up, and waits for ``begin``."""
 
     def __init__(self, pid: int, line: int) -> None:
         self.pid = pid
@@ -42,7 +43,7 @@ class ForkedRank:
     def begin(self, environment: Mapping[str, str], streams: tuple[str, str]) -> None:
         """Have the rank run the script. A rank that has died meanwhile is noticed when it is reaped."""
         with suppress(BrokenPipeError), os.fdopen(self._line, "wb") as line:
-            line.write(encode(Begin(dict(environment), *streams)))
+            line.write(json.dumps((dict(environment), *streams)).encode())
 
 
 def fork_ranks(spec: LaunchSpec) -> list[ForkedRank]:
@@ -70,7 +71,7 @@ def _live(spec: LaunchSpec, local_rank: int, line: int) -> NoReturn:
         with os.fdopen(line, "rb") as told:
             text = told.read()
         if text:
-            _enter(to_forked(text))
+            _enter(*json.loads(text))
             code = _run(spec)
             if code:  # a thread or a process of the script's own, or a tool without a network, may wait for ever
                 signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
@@ -84,7 +85,7 @@ def _live(spec: LaunchSpec, local_rank: int, line: int) -> NoReturn:
 
 
 def _set_up(spec: LaunchSpec, local_rank: int) -> None:
-    """Do all that does not depend on the agent's frame."""
+    """Do all that does not depend on what the agent gives."""
     os.setsid()
     put_mark(mark_of(spec.experiment_dir, spec.trial, spec.incarnation))
     put_title(f"gpusched: trial {spec.trial}.{spec.incarnation} rank {local_rank}")
@@ -102,10 +103,10 @@ def _set_up(spec: LaunchSpec, local_rank: int) -> None:
     gc.enable()
 
 
-def _enter(begin: Begin) -> None:
-    os.environ.update(begin.env)
-    redirect(begin.out, 1)
-    redirect(begin.err, 2)
+def _enter(environment: Mapping[str, str], out: str, err: str) -> None:
+    os.environ.update(environment)
+    redirect(out, 1)
+    redirect(err, 2)
     write_unfailingly()
 
 
