@@ -147,7 +147,7 @@ class ClusterExecutor(LiveExecutor):
     def _heard(self, node: JoinedNode, frame: Happened) -> None:
         if node.state == "lost":
             return
-        for event in node.take(frame, self.now()):
+        if (event := node.take(frame, self.now())) is not None:
             if isinstance(event, TrialExited):
                 del node.trials[event.trial]
             self._events.append(event)

@@ -17,7 +17,6 @@ import os
 import socket
 import ssl
 import tempfile
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -33,14 +32,11 @@ from gpusched.errors import GpuschedError
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import own_folder, private_folder, read_json, write_durably
-from gpusched.folder.reports import REPORT_LIMIT_BYTES
-from gpusched.protocol import CLIENT_FRAME_BYTES, BadFrame, Count, Decode, Frame, Remark, decoder
+from gpusched.protocol import BadFrame, Count, Decode, Frame, Remark, decoder
 
 DIAL_LIMIT_S = 5.0
 SILENT_MS = 20_000
 """The kernel ends a node's line on which no beat is acknowledged for so long."""
-EVENTS_MAX = CLIENT_FRAME_BYTES // (2 * REPORT_LIMIT_BYTES)
-"""Events of a frame: reports, the largest of them, are many after a reconcile."""
 
 
 class NodeHello(Frame, tag="node"):
@@ -60,20 +56,20 @@ class Reconciled(Frame, tag="reconciled"):
 
 
 class Happened(Frame, tag="happened"):
-    """Events in the order in which they happened, each with the name of its kind."""
+    """An event, with the name of its kind."""
 
-    events: list[tuple[str, Any]]
+    name: str
+    event: Any
 
     @classmethod
-    def of(cls, events: Sequence[Event]) -> Iterator[Happened]:
-        """Make frames of these events, none longer than the daemon takes."""
-        for first in range(0, len(events), EVENTS_MAX):
-            some = events[first : first + EVENTS_MAX]
-            yield cls([(type(event).__name__, event) for event in some])
+    def of(cls, event: Event) -> Happened:
+        """Make the frame of this event."""
+        return cls(type(event).__name__, event)
 
-    def read(self) -> list[Event]:
-        """Return the events. Raises BadFrame."""
-        return [_read(EVENT_TYPES, name, fields) for name, fields in self.events]
+    def read(self) -> Event:
+        """Return the event. Raises BadFrame."""
+        found: Event = _read(EVENT_TYPES, self.name, self.event)
+        return found
 
 
 class Beat(Frame, tag="beat"):

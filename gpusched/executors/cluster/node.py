@@ -283,8 +283,7 @@ class Session:
                     self._seqs[event.trial] = event.seq
                 case _:
                     pass
-        for frame in Happened.of(events):
-            self._peer.send(frame)
+            self._peer.send(Happened.of(event))
 
 
 def main(shared: str, name: str, devices: str) -> None:

@@ -97,22 +97,21 @@ class JoinedNode:
         if self.releasing:
             yield Do.of(ConfirmRelease(tuple(sorted(self.releasing))))
 
-    def take(self, frame: Happened, now: float) -> Iterator[Event]:
-        """Yield the node's events as the search's, without those of incarnations that are not here any more."""
-        for event in frame.read():
-            event.at = now
-            match event:
-                case DevicesReleased(devices=devices):
-                    self.releasing.difference_update(devices)
-                case QuarantineChanged(device=device, reason=""):
-                    self.kept_out.pop(device, None)
-                case QuarantineChanged(device=device):
-                    self.releasing.discard(device)
-                    self.kept_out[device] = event.reason
-                case _:
-                    if not self._follow(event):
-                        continue
-            yield event
+    def take(self, frame: Happened, now: float) -> Event | None:
+        """Return the node's event as the search's; None for that of an incarnation that is not here any more."""
+        event = frame.read()
+        event.at = now
+        match event:
+            case DevicesReleased(devices=devices):
+                self.releasing.difference_update(devices)
+            case QuarantineChanged(device=device, reason=""):
+                self.kept_out.pop(device, None)
+            case QuarantineChanged(device=device):
+                self.releasing.discard(device)
+                self.kept_out[device] = event.reason
+            case _:
+                return event if self._follow(event) else None
+        return event
 
     def _follow(self, event: Event) -> bool:
         """Note how far an incarnation is; False where it is not here."""

@@ -211,9 +211,9 @@ class PlayedNode:
         return self.world.now >= self.silent_until
 
     def tell(self, *events: Event) -> None:
-        if self.line is not None and self.is_ready:
-            for frame in Happened.of(events):
-                self.line.tell(frame)
+        for event in events:
+            if self.line is not None and self.is_ready:
+                self.line.tell(Happened.of(event))
 
     def hears(self, frame: Any) -> None:
         if not self.is_awake:
