@@ -12,7 +12,6 @@ again until it succeeds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeGuard
 
 from gpusched import failpoints
 from gpusched.core.commands import (
@@ -161,26 +160,22 @@ class Driver:
         self._tell()
         effects, self._effects = self._effects, []
         waiting, self._waiting = self._waiting, []
-        moot = [command for command in effects if self._is_moot(command)]
+        moot = []
         for command in effects:
-            if command not in moot:
+            if type(command) is Launch and self._state.trials[command.trial].doom is not None:
+                # It waited for a full disk until it was to be killed; its devices may be others' now.
+                moot.append(_unbegun(self.executor.now(), command))
+            else:
                 self._execute(command)
         for report in waiting:
             self.executor.acknowledge(report)
         if moot:
-            self.handle([_unbegun(self.executor.now(), command) for command in moot])
+            self.handle(moot)
 
     def _tell(self) -> None:
         untold, self._untold = self._untold, []
         for tell in untold:
             tell()
-
-    def _is_moot(self, command: Command) -> TypeGuard[Launch]:
-        """Tell whether a launch waited for a full disk until it was to be killed; its devices may be others' now."""
-        if type(command) is not Launch:
-            return False
-        trial = self._state.trials[command.trial]
-        return trial.doom is not None and trial.incarnation == command.incarnation
 
     def _kill_unsynced(self) -> None:
         """End what is to die also where the disk is full: a daemon that dies now finds those trials gone, no more."""
