@@ -214,24 +214,21 @@ class State:
 
     def move(self, trial: TrialRecord, to: TrialState, why: str) -> None:
         """Change a trial's state and the indices with it."""
-        was_live = trial.state.is_live
         trial.go(to, self.now, why)
         is_down = to is TrialState.STARTING or not to.is_live
         if is_down and trial.up_at is not None:
             trial.past_training_s, trial.up_at = trial.training_s(self.now), None
             self._longest_past_s = max(self._longest_past_s, trial.past_training_s)
-        if to.is_live and not was_live:
+        if to.is_live:
             self.live[trial.id] = trial
-        elif was_live and not to.is_live:
-            del self.live[trial.id]
-        if not to.is_live:
+        else:
+            self.live.pop(trial.id, None)
             self.rested.append(trial)
-        if to is not TrialState.PAUSED:
-            self.unwant(trial)
         if to is TrialState.PAUSED:
             self.paused[trial.id] = trial
         else:
             self.paused.pop(trial.id, None)
+            self.unwant(trial)
 
     def want(self, trial: TrialRecord) -> None:
         """Have the trial continue as soon as atoms are free."""

@@ -104,10 +104,7 @@ class Timers:
 
     def run_due(self) -> None:
         """Run what is due; an action asked for meanwhile runs in a later round, even with no delay."""
-        if not self._heap:
-            return
-        now = self.now()
-        due = []
+        now, due = self.now(), []
         while self._heap and self._heap[0][0] <= now:
             due.append(heapq.heappop(self._heap)[2])
         for action in due:
