@@ -12,7 +12,7 @@ from typing import Any
 from gpusched.core.decisions import Policy
 from gpusched.core.state import State
 from gpusched.core.trial import TrialRecord, TrialState
-from gpusched.text import count, show_at
+from gpusched.text import count, first_line, show_at
 
 S = TrialState
 _WHERE_TO = {
@@ -90,8 +90,6 @@ def _why(state: State, trial: TrialRecord) -> str:
         cause = trial.doom.why or (trial.after.reason if trial.after else "stopped")
         return f"being ended: {cause}"
     match trial.state:
-        case S.PENDING:
-            return "not launched yet"
         case S.STARTING:
             if waits := [name for name in trial.devices if name in state.devices.draining]:
                 return f"waits until the release of {state.devices.named(waits)} is confirmed"
@@ -108,7 +106,5 @@ def _why(state: State, trial: TrialRecord) -> str:
             return f"paused by the user; 'gpusched unpause {trial.id}' lets it continue"
         case S.PAUSED if trial.id in state.wanted and not state.storage_low:
             return f"continues as soon as its atoms are free ({trial.reason})"
-        case S.PAUSED | S.COMPLETED | S.STOPPED:
-            return trial.reason
-        case S.FAILED:
-            return trial.reason.splitlines()[0]
+        case S.PENDING | S.PAUSED | S.COMPLETED | S.STOPPED | S.FAILED:
+            return first_line(trial.reason)
