@@ -12,7 +12,6 @@ in the home directory, since ``/run/user/<uid>`` vanishes with the user's last l
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from gpusched.errors import DeviceError
@@ -58,7 +57,7 @@ class Leases:
         """Take the lease; name who has it, if not we. Raises DeviceError where the lock cannot be tried."""
         if uuid in self._held:
             return ""
-        path = lock_path(self._folder, uuid)
+        path = self._folder / f"{uuid}.lock"
         try:
             found = take_lock(path, {"pid": os.getpid(), "experiment": self._experiment})
         except OSError as error:
@@ -76,14 +75,9 @@ class Leases:
             os.close(self._held.popitem()[1])
 
 
-def lock_path(folder: Path, uuid: str) -> Path:
-    """Return the lock file of a GPU. The driver gives the UUID, which is not trusted for a file's name."""
-    return folder / f"{re.sub(r'[^A-Za-z0-9.-]', '_', uuid)}.lock"
-
-
 def lease_holder(folder: Path, uuid: str) -> str:
     """Name who has a GPU's lease; empty for nobody. A search that meets this probe tries again later."""
-    if (note := lock_note(lock_path(folder, uuid))) is None:
+    if (note := lock_note(folder / f"{uuid}.lock")) is None:
         return ""
     is_told = {"pid", "experiment"} <= note.keys()
     return f"search {note['experiment']} (pid {note['pid']})" if is_told else "another search"

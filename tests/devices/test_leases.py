@@ -12,12 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.devices.leases import (
-    Leases,
-    lease_folder,
-    lease_holder,
-    lock_path,
-)
+from gpusched.devices.leases import Leases, lease_folder, lease_holder
 from gpusched.errors import DeviceError
 from tests.rig import refusing
 
@@ -71,7 +66,7 @@ def test_a_lease_dies_with_its_holder_though_its_children_live(
 
 
 def test_the_lock_is_the_truth_not_what_is_written_in_it(folder: Path) -> None:
-    path = lock_path(folder, "GPU-a")
+    path = folder / "GPU-a.lock"
     path.write_text('{"pid": 1, "experiment": "a ghost"}')
     mine = Leases(folder, "mine")
     assert not mine.take("GPU-a")
@@ -83,7 +78,7 @@ def test_the_lock_is_the_truth_not_what_is_written_in_it(folder: Path) -> None:
 def test_a_planted_link_is_not_followed(folder: Path) -> None:
     victim = folder / "victim"
     victim.write_text("precious")
-    lock_path(folder, "GPU-a").symlink_to(victim)
+    (folder / "GPU-a.lock").symlink_to(victim)
     with pytest.raises(DeviceError, match="cannot be locked: Too many levels"):
         Leases(folder, "mine").take("GPU-a")
     assert victim.read_text() == "precious"
