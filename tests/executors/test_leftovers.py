@@ -78,7 +78,7 @@ def test_shared_memory_of_a_killed_trial_goes(
             kill(lab, trial, 0.1)
         else:
             if "server" in dies:
-                server = lab.executor.server.pid
+                server = lab.executor.server._process.pid
                 assert send_signal(Identity(server, start_time(server) or 0), signal.SIGKILL)
             if "shim" in dies:
                 claim = read_claim(lab.paths.trial(trial).shim(1))

@@ -74,7 +74,7 @@ def test_a_script_that_knows_nothing_of_gpusched_finishes_without_a_step(lab: La
     trial, ending = play(lab, "finish", atoms=2)
     assert (ending.outcome, ending.saved_step, ending.error) == ("finished", None, None)
     assert lab.left_of(trial) == []
-    server = lab.executor.server.pid
+    server = lab.executor.server._process.pid
     status = Path(f"/proc/{server}/status").read_text()
     assert "\nThreads:\t1\n" in status, "it forked with one"
     assert "libtorch_cpu.so" in Path(f"/proc/{server}/maps").read_text()

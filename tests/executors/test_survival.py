@@ -57,14 +57,14 @@ def reports(events: list[Event]) -> list[tuple[int, int]]:
 def test_a_killed_server_is_replaced_and_its_trials_live_on(lab: Lab, rig: Rig) -> None:
     trial = rig.begin(steps=10_000, pause_s=0.02)
     rig.watch(report_of(trial, 2))
-    server = lab.executor.server.pid
+    server = lab.executor.server._process.pid
     rig.launch(other := rig.new_trial(), steps=2)
     os.kill(server, signal.SIGKILL)  # with a launch in its ear, which is asked for again
     events = rig.run(other)
     assert steps_of(events, other) == [1, 2]
     assert the_exit(events, other).outcome == "finished"
     assert steps_of(events, trial), "it went on meanwhile"
-    assert lab.executor.server.pid != server
+    assert lab.executor.server._process.pid != server
     assert "the warm server ended (see warm.log); starting another" in lab.said
     rig.stop(trial)
 
@@ -137,7 +137,7 @@ def test_a_resumed_daemon_finds_a_tree_without_a_shim(
 ) -> None:
     trial = begin(lab, "orphans", count=4, stay=True)
     wait_for(lab.trial_folder(trial) / "ready")
-    shim, server = lab.paths.trial(trial).shim(1), lab.executor.server.pid
+    shim, server = lab.paths.trial(trial).shim(1), lab.executor.server._process.pid
     claim = read_claim(shim)
     lab.close()
     for pid in (server, claim.shim.pid):

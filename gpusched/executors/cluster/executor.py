@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor as Helper
 from functools import partial
 
 from gpusched.core.commands import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
@@ -21,7 +20,7 @@ from gpusched.devices.base import Device, Reading
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.cluster.bootstrap import Bootstrap, bootstrap_for
 from gpusched.executors.cluster.line import Ack, Happened
-from gpusched.executors.cluster.members import BEAT_S, LOOK_EVERY_S, Members
+from gpusched.executors.cluster.members import BEAT_S, Members
 from gpusched.executors.cluster.nodes import JoinedNode, NodeTrial, node_of
 from gpusched.executors.live import LOST_LAUNCH_S, LiveExecutor, Setting
 from gpusched.folder.files import private_folder
@@ -30,15 +29,9 @@ from gpusched.folder.reports import reports_after
 
 
 class ClusterExecutor(LiveExecutor):
-    """See ``LiveExecutor``. ``bootstrap``: the way to the nodes, called by ``helper``; closed with the executor."""
+    """See ``LiveExecutor``. ``bootstrap``: the way to the nodes; closed with the executor."""
 
-    def __init__(
-        self,
-        setting: Setting,
-        bootstrap: Bootstrap,
-        look_every_s: float = LOOK_EVERY_S,
-        helper: Helper | None = None,
-    ) -> None:
+    def __init__(self, setting: Setting, bootstrap: Bootstrap) -> None:
         super().__init__(setting)
         self.members = Members(
             setting,
@@ -47,8 +40,6 @@ class ClusterExecutor(LiveExecutor):
             emit=self._events.append,
             heard=self._heard,
             lost=self._lost,
-            look_every_s=look_every_s,
-            helper=helper,
         )
         self._listed: tuple[Device, ...] | None = None
         #: Of each trial, the node that it was last launched on.

@@ -65,8 +65,6 @@ class Members:
         emit: Callable[[Event], None],
         heard: Callable[[JoinedNode, Happened], None],
         lost: Callable[[JoinedNode], None],
-        look_every_s: float,
-        helper: Helper | None,
     ) -> None:
         self.nodes: dict[str, JoinedNode] = {}
         self._setting = setting
@@ -76,13 +74,13 @@ class Members:
         self._now = timers.now
         self._emit, self._heard, self._lost = emit, heard, lost
         self._patience_s = setting.recipe.node_patience_s
-        self._look_every_s = look_every_s
+        self.look_every_s = LOOK_EVERY_S
         self._is_open = False
         #: Whether the search has said which trials should live; until then no node is told.
         self._may_reconcile = not setting.devices
         self._offers: dict[str, NodeOffer] = {}
         self._complaints: set[str] = set()
-        self._helper = helper or ThreadPoolExecutor(1, "gpusched-bootstrap")
+        self.helper: Helper = ThreadPoolExecutor(1, "gpusched-bootstrap")
         self._call: Future[list[NodeOffer]] | None = None
         self._listener: Listener | None = None
         self._beat_at = 0.0
@@ -92,7 +90,7 @@ class Members:
         self._keys.make()
         # Nodes start while the bootstrap is asked: they must not read there that the search is over.
         self._keys.address.unlink(missing_ok=True)
-        call = self._call = self._helper.submit(self._bootstrap.nodes)
+        call = self._call = self.helper.submit(self._bootstrap.nodes)
         call.add_done_callback(lambda _call: self._setting.hub.wake())
         wait(float("inf"), call.done)
         if not call.result():
@@ -154,21 +152,16 @@ class Members:
             if node.state != "up":
                 self._lose(node, "it has not come back to the resumed search")
 
-    def stop_listening(self) -> None:
-        """Take no further connection."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-
     def close(self) -> None:
         """Have the nodes' processes end, and give the machines back."""
         for node in self.nodes.values():
             if node.peer is not None:
                 node.peer.send(Bye())
             node.hang_up()
-        self.stop_listening()
+        if self._listener is not None:
+            self._listener.close()
         say_over(self._keys)
-        self._helper.shutdown(wait=True, cancel_futures=True)
+        self.helper.shutdown(wait=True, cancel_futures=True)
         self._bootstrap.close()
 
     # ------------------------------------------------------------------ the bootstrap
@@ -177,8 +170,8 @@ class Members:
         """Ask which nodes there are; a question may take longer than the time between two."""
         self._take_answer()
         if self._call is None:
-            self._call = self._helper.submit(self._bootstrap.nodes)
-        self._timers.after(self._look_every_s, self._look)
+            self._call = self.helper.submit(self._bootstrap.nodes)
+        self._timers.after(self.look_every_s, self._look)
 
     def _take_answer(self) -> None:
         if self._call is not None and self._call.done():

@@ -186,11 +186,6 @@ class Server:
         self._false_starts = 0
         self._ready = False
 
-    @property
-    def pid(self) -> int | None:
-        """Of the server that is running now."""
-        return self._process.pid if self._process is not None else None
-
     def want(self) -> None:
         """Start a server, unless one has been started.
 

@@ -91,7 +91,8 @@ class Bed:
             devices=devices,
         )
         way = bootstrap_for(self.recipe, self.paths.root, self.said.append)
-        made = ClusterExecutor(setting, way, 0.5)
+        made = ClusterExecutor(setting, way)
+        made.members.look_every_s = 0.5
         self.rig = Rig(made, lambda: next(self.numbers), train)
         return made
 
@@ -132,7 +133,7 @@ class Bed:
         """Let go of everything as a killed daemon would: nobody is told."""
         for node in self.executor.members.nodes.values():
             node.hang_up()
-        self.executor.members.stop_listening()
+        self.executor.members._listener.close()
         self.hub.close()
         self._crashed.append(self.executor)
 

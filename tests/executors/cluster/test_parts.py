@@ -103,7 +103,8 @@ def apart(tmp_path: Path) -> Iterator[Apart]:
     recipe.node_patience_s = 6.0
     given = {"recipe": recipe, "hub": world, "say": cluster.said.append}
     setting = Setting(paths=paths, clock=lambda: world.now, **given)
-    executor = ClusterExecutor(setting, cluster, 1.0, AtOnce())
+    executor = ClusterExecutor(setting, cluster)
+    executor.members.look_every_s, executor.members.helper = 1.0, AtOnce()
     executor.inventory()
     executor.execute(Launch(0, 1, ("a/cpu:0",), {}))
     yield executor, cluster

@@ -396,7 +396,8 @@ def test_two_hundred_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, see
         clock=lambda: world.now,
         seq_of=lambda trial: experiment.state.trials[trial].seq,
     )
-    executor = ClusterExecutor(setting, PlayedCluster(nodes), 5.0, AtOnce())
+    executor = ClusterExecutor(setting, PlayedCluster(nodes))
+    executor.members.look_every_s, executor.members.helper = 5.0, AtOnce()
     rules = Rules(
         deadline_s=100_000.0,
         max_trials=120,
