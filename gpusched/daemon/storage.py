@@ -57,23 +57,17 @@ class Storage:
     """The disk of one search's folder. It is looked at beside the loop, as a disk may take its time.
 
     What the disk is like is compared with what the search believes, at each look: nothing told before is remembered
-    here. ``room`` (how much there is) and ``beside`` (what does the work) are parameters for tests.
+    here.
     """
 
-    def __init__(
-        self,
-        paths: ExperimentPaths,
-        room: Callable[[Path], Room] = Room.of,
-        *,
-        beside: Callable[[Callable[[], None]], None] = _in_a_thread,
-    ) -> None:
+    def __init__(self, paths: ExperimentPaths) -> None:
         self.reserve = Reserve(paths.reserve)
         self.next_at = 0.0
         #: The trouble in words; None: there is room.
         self.warning: str | None = None
         self._paths = paths
-        self._room = room
-        self._beside = beside
+        self._room = Room.of
+        self._beside = _in_a_thread
         self._is_looking = self._was_refused = False
         self._seen: Room | None = None
 

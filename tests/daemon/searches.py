@@ -140,7 +140,8 @@ class Search(Daemons):
         self.known = None
         executor = Machine(self.machine, self.points, self.facts)
         executor.rng, executor.told = self.rng, []
-        storage = Storage(self.disk, room=lambda _: self.room, beside=lambda work: work())
+        storage = Storage(self.disk)
+        storage._room, storage._beside = lambda _: self.room, lambda work: work()
         driver = self._driver(journal, executor)
         assembled = Assembled(self.experiment, recipe(self.setup), self._paths())
         if count == 0:

@@ -145,7 +145,8 @@ def test_a_checkpoint_that_a_quota_refuses_has_others_removed(paths: ExperimentP
     """``statvfs`` knows of no quota: the checkpoints of trials that are over stayed, and none could be saved."""
     save(paths, 1, 1)
     state = script("running", "stopped").state
-    disk = Storage(paths, room=lambda _: Room(1 << 40, 1), beside=lambda work: work())
+    disk = Storage(paths)
+    disk._room, disk._beside = lambda _: Room(1 << 40, 1), lambda work: work()
     for kept, is_low in ((1, False), (0, False), (0, True)):
         found = [disk.look(disk.next_at, state) for _ in range(2)]
         assert (paths.trial(1).newest_checkpoint(), found[1] is not None) == (kept, is_low)

@@ -61,8 +61,9 @@ def room(free: int, size: int = 100 << 30) -> Room:
 
 def on_disk_with(free: Callable[[], int], folder: Path) -> Storage:
     """The look at a disk with so much room, in this thread."""
-    paths = ExperimentPaths(folder)
-    return Storage(paths, room=lambda _folder: room(free()), beside=lambda work: work())
+    made = Storage(ExperimentPaths(folder))
+    made._room, made._beside = lambda _: room(free()), lambda work: work()
+    return made
 
 
 def test_the_mark_is_a_share_of_a_small_disk() -> None:
