@@ -20,7 +20,7 @@ import tempfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from msgspec import ValidationError, convert, field
 
@@ -37,6 +37,7 @@ from gpusched.protocol import BadFrame, Count, Decode, Frame, Remark, decoder
 DIAL_LIMIT_S = 5.0
 SILENT_MS = 20_000
 """The kernel ends a node's line on which no beat is acknowledged for so long."""
+_KINDS: dict[str, type] = {**EVENT_TYPES, **COMMAND_TYPES}
 
 
 class NodeHello(Frame, tag="node"):
@@ -55,21 +56,27 @@ class Reconciled(Frame, tag="reconciled"):
     """All that ``Reconcile`` asked for has been found out, and told."""
 
 
-class Happened(Frame, tag="happened"):
-    """An event, with the name of its kind."""
+class Carried(Frame):
+    """An event or a command, with the name of its kind."""
 
     name: str
-    event: Any
+    body: Any
 
     @classmethod
-    def of(cls, event: Event) -> Happened:
-        """Make the frame of this event."""
-        return cls(type(event).__name__, event)
+    def of(cls, body: Event | Command, *more: int) -> Self:
+        """Make the frame of this event or command."""
+        return cls(type(body).__name__, body, *more)
 
-    def read(self) -> Event:
-        """Return the event. Raises BadFrame."""
-        found: Event = _read(EVENT_TYPES, self.name, self.event)
-        return found
+    def read(self) -> Any:
+        """Return the event or the command. Raises BadFrame."""
+        try:
+            return convert(self.body, _KINDS[self.name])
+        except (KeyError, ValidationError) as problem:
+            raise BadFrame(f"{self.name[:40]!r}: {problem}") from None
+
+
+class Happened(Carried, tag="happened"):
+    """An event."""
 
 
 class Beat(Frame, tag="beat"):
@@ -94,22 +101,10 @@ class Reconcile(Frame, tag="reconcile"):
     kept_out: dict[str, str] = field(default_factory=dict)
 
 
-class Do(Frame, tag="do"):
+class Do(Carried, tag="do"):
     """A command to carry out. ``seq``: number of the last report of the trial that the search knows."""
 
-    name: str
-    command: Any
     seq: Count = 0
-
-    @classmethod
-    def of(cls, command: Command, seq: int = 0) -> Do:
-        """Make the frame of this command."""
-        return cls(type(command).__name__, command, seq)
-
-    def read(self) -> Command:
-        """Return the command. Raises BadFrame."""
-        found: Command = _read(COMMAND_TYPES, self.name, self.command)
-        return found
 
 
 class Ack(Frame, tag="ack"):
@@ -129,13 +124,6 @@ class Bye(Frame, tag="bye"):
 from_stranger = decoder(NodeHello)
 from_node = decoder(Joined | Reconciled | Happened | Remark | Beat)
 to_node = decoder(Welcome | Reconcile | Do | Ack | Bye)
-
-
-def _read(kinds: Any, name: str, fields: Any) -> Any:
-    try:
-        return convert(fields, kinds[name])
-    except (KeyError, ValidationError) as problem:
-        raise BadFrame(f"{name[:40]!r}: {problem}") from None
 
 
 # ---------------------------------------------------------------- TLS

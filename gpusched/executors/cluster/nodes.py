@@ -99,7 +99,7 @@ class JoinedNode:
 
     def take(self, frame: Happened, now: float) -> Event | None:
         """Return the node's event as the search's; None for that of an incarnation that is not here any more."""
-        event = frame.read()
+        event: Event = frame.read()
         event.at = now
         match event:
             case DevicesReleased(devices=devices):
