@@ -271,10 +271,8 @@ class Lines(Frame, tag="lines"):
 
 # ---------------------------------------------------------------------- lines
 
-WORKER_FRAME_BYTES = 64 << 10
-"""The longest frame of a rank or a shim."""
-CLIENT_FRAME_BYTES = 1 << 20
-"""The longest request of a client, and the longest frame of the warm server."""
+FRAME_BYTES = 1 << 20
+"""The longest frame that a daemon is sent, or sends to a process of a trial."""
 ANSWER_FRAME_BYTES = 16 << 20
 """The longest frame that a client is sent: the view of a large search."""
 
@@ -330,7 +328,7 @@ class Inbox:
 
     __slots__ = ("_buffer", "decode", "limit_bytes")
 
-    def __init__(self, decode: Decode, limit_bytes: int = WORKER_FRAME_BYTES) -> None:
+    def __init__(self, decode: Decode, limit_bytes: int = FRAME_BYTES) -> None:
         self.decode = decode
         self.limit_bytes = limit_bytes
         self._buffer = b""

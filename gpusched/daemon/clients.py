@@ -132,7 +132,6 @@ class Clients:
             self._hub.interrupt()
             self.serve(request, peer)
 
-        peer.be_client()
         peer.hear(from_client, ask)
         ask(request)
         return True

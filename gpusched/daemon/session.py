@@ -107,14 +107,11 @@ class Client:
     def set_timeout(self, timeout_s: float | None) -> None:
         self._connection.settimeout(timeout_s)
 
-    def close(self) -> None:
-        self._connection.close()
-
     def __enter__(self) -> Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._connection.close()
 
 
 def view(paths: ExperimentPaths) -> dict[str, Any]:

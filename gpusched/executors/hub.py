@@ -26,17 +26,17 @@ from typing import Any, NoReturn
 
 from gpusched.errors import GpuschedError
 from gpusched.folder.paths import socket_address
-from gpusched.protocol import CLIENT_FRAME_BYTES, BadFrame, Decode, Frame, Inbox, decoder, encode
+from gpusched.protocol import BadFrame, Decode, Frame, Inbox, decoder, encode
 
 _READ_BYTES = 4096
-_WORKER_BACKLOG_BYTES = 64 << 10
-_CLIENT_BACKLOG_BYTES = 8 << 20
+_BACKLOG_BYTES = 8 << 20
 
 
 class Peer:
     """One connection. Whoever takes it says with ``hear`` what may be sent; ``on_end`` is called once.
 
-    ``fault``: why the connection was closed, if the other side sent a bad frame.
+    ``fault``: why the connection was closed, if the other side sent a bad frame. ``backlog_bytes``: most that is kept
+    while the other side does not read.
     """
 
     def __init__(self, hub: Hub, line: socket.socket, decode_hello: Decode) -> None:
@@ -45,7 +45,7 @@ class Peer:
         self.fd = line.fileno()
         self._inbox = Inbox(decode_hello)
         self._out = bytearray()
-        self._out_limit = _WORKER_BACKLOG_BYTES
+        self.backlog_bytes = _BACKLOG_BYTES
         self._on_frame: Callable[[Any], None] = functools.partial(hub.introduce, self)
         self.fault = ""
         self.on_end: Callable[[], None] | None = None
@@ -57,11 +57,6 @@ class Peer:
     def hear(self, decode: Decode, on_frame: Callable[[Any], None]) -> None:
         """Expect, from the next frame on, those that ``decode`` knows, and give them to ``on_frame``."""
         self._inbox.decode, self._on_frame = decode, on_frame
-
-    def be_client(self, backlog_bytes: int = _CLIENT_BACKLOG_BYTES) -> None:
-        """Allow the frames and the backlog of a client, which are larger than a worker's."""
-        self._inbox.limit_bytes = CLIENT_FRAME_BYTES
-        self._out_limit = backlog_bytes
 
     def send(self, frame: Frame) -> bool:
         """Send a frame, or keep it until the other side reads. False if that is gone or never reads."""
@@ -81,7 +76,7 @@ class Peer:
             data = data[sent:]
             self._hub.watch_writing(self.fd, True)
         self._out += data
-        if len(self._out) > self._out_limit:
+        if len(self._out) > self.backlog_bytes:
             self.close()
             return False
         return True
@@ -230,9 +225,7 @@ class Hub:
 
     def adopt(self, line: socket.socket) -> Peer:
         """Serve a non-blocking connection that this process has made, without a hello; ``hear`` is to be called."""
-        peer = self.greet(line, _refuse)
-        peer.be_client()
-        return peer
+        return self.greet(line, _refuse)
 
     # ------------------------------------------------------------------ for peers
 

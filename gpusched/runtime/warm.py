@@ -42,7 +42,6 @@ from gpusched.processes.identity import (
     start_time,
 )
 from gpusched.protocol import (
-    CLIENT_FRAME_BYTES,
     BadFrame,
     Frame,
     Inbox,
@@ -97,7 +96,7 @@ class WarmServer:
         self, line: socket.socket, imports: Sequence[str], preload: Sequence[str], *, is_cold: bool
     ) -> None:
         self._line: socket.socket | None = line
-        self._inbox = Inbox(to_server, CLIENT_FRAME_BYTES)
+        self._inbox = Inbox(to_server)
         self._preload = frozenset(preload)
         self._imports = deque(imports)
         self._is_cold = is_cold

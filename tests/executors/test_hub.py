@@ -15,8 +15,7 @@ import pytest
 from gpusched.errors import GpuschedError
 from gpusched.executors.hub import Hub, Peer
 from gpusched.protocol import (
-    CLIENT_FRAME_BYTES,
-    WORKER_FRAME_BYTES,
+    FRAME_BYTES,
     Ask,
     Frame,
     Greeting,
@@ -45,8 +44,6 @@ class Board:
 
     def take(self, hello: Frame, peer: Peer) -> bool:
         kind = type(hello)
-        if kind is Ask:
-            peer.be_client()
         peer.hear(HEARD[kind], self.heard.append)
         self.peers.append(peer)
         return kind in self.takes
@@ -175,16 +172,10 @@ def test_a_malformed_frame_ends_its_connection_alone(place: Place, bad: bytes) -
     assert place.board.peers[1].fault, "the reason is kept for the log"
 
 
-@pytest.mark.parametrize(
-    ("hello", "frame", "limit"),
-    [(RANK, Remark("odd"), WORKER_FRAME_BYTES), (CLIENT, CLIENT, CLIENT_FRAME_BYTES)],
-)
-def test_a_frame_up_to_the_limit_and_beyond(
-    place: Place, hello: Frame, frame: Frame, limit: int
-) -> None:
-    fits = encode(frame).replace(b"{", b'{"x":"' + b"y" * (limit - 100) + b'",')
-    for data, closed in ((fits, False), (b"x" * (2 * limit), True)):
-        line = place.connect(hello)
+def test_a_frame_up_to_the_limit_and_beyond(place: Place) -> None:
+    fits = encode(Remark("odd")).replace(b"{", b'{"x":"' + b"y" * (FRAME_BYTES - 100) + b'",')
+    for data, closed in ((fits, False), (b"x" * (2 * FRAME_BYTES), True)):
+        line = place.connect(RANK)
         line.setblocking(False)
         while data:
             try:

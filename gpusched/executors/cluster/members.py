@@ -209,7 +209,6 @@ class Members:
             peer.send(Bye(ends_trials=True))
             return False
         node.hang_up()
-        peer.be_client()
         node.peer = peer
         # One that can run no trial dials again and again: it stays away, or lost, until its devices are open.
         if node.state != "lost":

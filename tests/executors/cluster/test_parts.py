@@ -56,8 +56,6 @@ class Line:
         self.heard.append(frame)
         return True
 
-    def be_client(self) -> None: ...
-
     def close(self) -> None: ...
 
     def told(self, kind: type) -> list[Any]:

@@ -144,8 +144,6 @@ class Line:
         self._to_daemon = max(self._to_daemon, self.world.now + self.world.rng.uniform(0, 0.05))
         self.world.after(self._to_daemon - self.world.now, deliver)
 
-    def be_client(self) -> None: ...
-
     def close(self) -> None:
         """The daemon closes it, or it breaks: both sides notice."""
         if self.is_open:
