@@ -299,6 +299,7 @@ def decoder(kinds: Any) -> Decode:
 
 FromServer = Remark | Ready | Launched | LaunchFailed | ShimDied
 
+from_stranger = decoder(RankHello | ShimHello | Ask)
 from_rank = decoder(Report | Saved | Remark)
 to_rank = decoder(Greeting | Answer)
 from_shim = decoder(Exited)

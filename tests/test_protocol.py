@@ -72,7 +72,7 @@ def test_each_record_comes_back_on_the_lines_that_carry_it(sample: Frame) -> Non
     found = list(decoded(line, DECODERS))
     assert found
     assert all(one == sample for one in found)
-    on_two = isinstance(sample, protocol.Greeting | protocol.Remark)
+    on_two = isinstance(sample, protocol.Ask | protocol.Greeting | protocol.Remark)
     assert len(found) == (2 if on_two else 1), "no line knows all kinds"
 
 

@@ -15,18 +15,17 @@ epoll is used without ``selectors``: reports are the hot path.
 from __future__ import annotations
 
 import functools
-import operator
 import os
 import select
 import socket
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from gpusched.errors import GpuschedError
 from gpusched.folder.paths import socket_address
-from gpusched.protocol import BadFrame, Decode, Frame, Inbox, decoder, encode
+from gpusched.protocol import BadFrame, Decode, Frame, Inbox, encode, from_stranger
 
 _READ_BYTES = 4096
 _BACKLOG_BYTES = 8 << 20
@@ -146,7 +145,6 @@ class Hub:
 
     def __init__(self, path: Path) -> None:
         self._takers: dict[type[Frame], Taker] = {}
-        self._decode_hello: Decode = _refuse
         self._epoll = select.epoll()
         self._peers: dict[int, Peer] = {}
         self._others: dict[int, Callable[[], None]] = {}
@@ -172,7 +170,6 @@ class Hub:
     def register(self, hello: type[Frame], take: Taker) -> None:
         """Have connections that begin with this frame taken by ``take``."""
         self._takers[hello] = take
-        self._decode_hello = decoder(functools.reduce(operator.or_, self._takers))
 
     def interrupt(self) -> None:
         """Let the current ``turn`` say that somebody rang: called by a taker whose peer asked for something."""
@@ -223,10 +220,6 @@ class Hub:
         line.setblocking(False)
         return line
 
-    def adopt(self, line: socket.socket) -> Peer:
-        """Serve a non-blocking connection that this process has made, without a hello; ``hear`` is to be called."""
-        return self.greet(line, _refuse)
-
     # ------------------------------------------------------------------ for peers
 
     def watch_writing(self, descriptor: int, wanted: bool) -> None:
@@ -236,16 +229,17 @@ class Hub:
         del self._peers[descriptor]
         self._epoll.unregister(descriptor)
 
-    def greet(self, line: socket.socket, decode: Decode | None = None) -> Peer:
-        """Wait for the hello of a connection, any that is registered or those that ``decode`` knows."""
-        peer = Peer(self, line, decode or self._decode_hello)
+    def greet(self, line: socket.socket, decode: Decode = from_stranger) -> Peer:
+        """Serve a non-blocking connection, which begins with a hello unless ``hear`` is called at once."""
+        peer = Peer(self, line, decode)
         self._peers[peer.fd] = peer
         self._epoll.register(peer.fd, select.EPOLLIN)
         return peer
 
     def introduce(self, peer: Peer, hello: Frame) -> None:
         """Take the first frame of a connection."""
-        if not self._takers[type(hello)](hello, peer):
+        take = self._takers.get(type(hello))
+        if take is None or not take(hello, peer):
             peer.close()
 
     # ------------------------------------------------------------------ inside
@@ -261,10 +255,6 @@ class Hub:
         self._rung = True
         with suppress(BlockingIOError):
             self._bell.recv(4096)
-
-
-def _refuse(_line: bytes) -> NoReturn:
-    raise BadFrame("a connection before any kind of hello was registered")
 
 
 def _listen(path: Path) -> socket.socket:

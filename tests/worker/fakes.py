@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
-from gpusched.protocol import Answer, RankHello, Remark, Report, Saved, decoder, encode, from_rank
+from gpusched.protocol import Answer, Remark, Report, Saved, encode, from_rank, from_stranger
 from gpusched.worker import endings, start
 from tests.rig import PATIENCE_S, wait_until
 
@@ -122,7 +122,7 @@ class FakeDaemon:
 
     def _talk(self, line: socket.socket) -> None:
         with suppress(OSError), line, line.makefile("rb") as stream:
-            self.frames.append(decoder(RankHello)(next(stream)))
+            self.frames.append(from_stranger(next(stream)))
             for text in stream:
                 frame = from_rank(text)
                 self.frames.append(frame)

@@ -148,7 +148,7 @@ class Session:
         self._node = node
         self._began_s = time.monotonic()
         self._hub = Hub(node.paths.socket)
-        self._peer = self._hub.adopt(line)
+        self._peer = self._hub.greet(line)
         self._peer.backlog_bytes = BACKLOG_BYTES
         self._peer.hear(to_node, self._said)
         self._executor: TorchrunExecutor | None = None

@@ -204,7 +204,7 @@ class Server:
         with theirs:
             self._process = self._spawn(theirs)
         self._ready = False
-        self._peer = self._setting.hub.adopt(ours)
+        self._peer = self._setting.hub.greet(ours)
         self._peer.hear(from_server, self._heard)
         self._peer.on_end = self._ended
 
