@@ -32,7 +32,7 @@ from gpusched.errors import GpuschedError
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import own_folder, private_folder, read_json, write_durably
-from gpusched.protocol import BadFrame, Count, Decode, Frame, Remark, decoder
+from gpusched.protocol import BadFrame, Count, Frame, Remark, decoder
 
 DIAL_LIMIT_S = 5.0
 SILENT_MS = 20_000
@@ -212,10 +212,10 @@ class Line(ssl.SSLSocket):
 
 
 class Listener:
-    """The daemon's end, on one interface: lines come to ``hub`` as ``decode`` reads them. Raises GpuschedError."""
+    """The daemon's end, on one interface: lines come to ``hub``. Raises GpuschedError."""
 
-    def __init__(self, keys: Keys, host: str, hub: Hub, decode: Decode) -> None:
-        self._hub, self._decode = hub, decode
+    def __init__(self, keys: Keys, host: str, hub: Hub) -> None:
+        self._hub = hub
         self._rules = keys.context(ssl.PROTOCOL_TLS_SERVER)
         self._rules.num_tickets = 0
         try:
@@ -236,7 +236,7 @@ class Listener:
         with suppress(OSError):  # also a TLS layer that cannot be put on a connection that has gone
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             secure = self._rules.wrap_socket(line, server_side=True, do_handshake_on_connect=False)
-            self._hub.greet(secure, self._decode)
+            self._hub.greet(secure, from_stranger)
 
     def close(self) -> None:
         self._hub.unwatch(self._socket.fileno())

@@ -32,7 +32,6 @@ from gpusched.executors.cluster.line import (
     Reconciled,
     Welcome,
     from_node,
-    from_stranger,
     say_over,
 )
 from gpusched.executors.cluster.nodes import JoinedNode, node_of
@@ -98,9 +97,7 @@ class Members:
             why = "; ".join(sorted(refused)) or "none has what `devices` asks for"
             raise DeviceError(f"the cluster has no node that could be used: {why}")
         self._setting.hub.register(NodeHello, self._hello)
-        self._listener = Listener(
-            self._keys, self._bootstrap.host, self._setting.hub, from_stranger
-        )
+        self._listener = Listener(self._keys, self._bootstrap.host, self._setting.hub)
         takes_over = bool(self._setting.devices)
         for device in self._setting.devices:
             self.node(node_of(device)).known.add(device)
