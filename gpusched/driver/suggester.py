@@ -48,12 +48,7 @@ class ChildSuggester:
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        trials: Mapping[int, TrialRecord],
-        *,
-        is_patient: bool = False,
-        limit_s: float = LIMIT_S,
+        self, recipe: Recipe, trials: Mapping[int, TrialRecord], *, is_patient: bool = False
     ) -> None:
         self._trials = trials
         options = dict(recipe.sampler_options)
@@ -75,7 +70,6 @@ class ChildSuggester:
             for n, one in enumerate(recipe.after)
         ]
         self._is_patient = is_patient
-        self._limit_s = limit_s
         self._asked_at_s = 0.0
         #: Configurations that an earlier search tried, and those of this one's first so many trials. What a recipe
         #: names is tried all the same.
@@ -121,9 +115,9 @@ class ChildSuggester:
         if n is None:
             return
         answer, why = self._process.answer(), f"{self._name} failed"
-        if answer is None and time.monotonic() > self._asked_at_s + self._limit_s:
+        if answer is None and time.monotonic() > self._asked_at_s + LIMIT_S:
             why = f"{self._name} was too late"
-            answer = self._process.died(f"did not answer in {self._limit_s:g} s")
+            answer = self._process.died(f"did not answer in {LIMIT_S:g} s")
         if answer is None:
             return
         self.asked_for = None
@@ -250,7 +244,7 @@ def serve(about: Mapping[str, Any]) -> None:
 
     What the sampler raises is the answer; where it cannot be made, the last one.
     """
-    end_with_parent(True)  # the end of the pipe is noticed only between two answers
+    end_with_parent()  # the end of the pipe is noticed only between two answers
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # output of a library must not get between the answers
     os.nice(10)

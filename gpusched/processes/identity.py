@@ -165,9 +165,9 @@ class Bell:
         os.close(self._wake)
 
 
-def end_with_parent(wanted: bool) -> None:
-    """Have this process killed, or not, when the thread that made it ends. Best effort: forks do not inherit that."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if wanted else 0, 0, 0, 0)
+def end_with_parent() -> None:
+    """Have this process killed when the thread that made it ends. Best effort: forks do not inherit that."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def mark_of(folder: Path | str, trial: int | str, incarnation: int | str) -> str:

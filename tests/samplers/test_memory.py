@@ -373,9 +373,12 @@ def ask(suggester: ChildSuggester, n: int) -> Suggested:
     return event
 
 
-def test_a_sampler_that_takes_too_long_is_not_waited_for(folder: Path) -> None:
+def test_a_sampler_that_takes_too_long_is_not_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpusched.driver.suggester.LIMIT_S", 0.3)
     recipe = load(folder, "odd.py:Slow")
-    suggester = ChildSuggester(recipe, {}, limit_s=0.3)
+    suggester = ChildSuggester(recipe, {})
     event = ask(suggester, 3)
     assert (event.by, event.why) == ("random", "Slow was too late")
     assert event.hparams == recipe.configurations().sample(3)
