@@ -245,10 +245,7 @@ class Hub:
     # ------------------------------------------------------------------ inside
 
     def _accept(self) -> None:
-        for _ in range(64):
-            line = self.accept(self._listener)
-            if line is None:
-                return
+        if (line := self.accept(self._listener)) is not None:
             self.greet(line)
 
     def _answer_bell(self) -> None:
