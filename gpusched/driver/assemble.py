@@ -165,8 +165,7 @@ class ExperimentClock:
         if beginning.boot_id == boot_id():
             self._zero = beginning.boottime_s
         else:
-            elapsed_s = max(time.time() - beginning.wall_s, at_least_s)
-            self._zero = boottime_s() - elapsed_s
+            self._zero = boottime_s() - (time.time() - beginning.wall_s)
         self._zero = min(self._zero, boottime_s() - at_least_s)
 
     def __call__(self) -> float:

@@ -71,18 +71,14 @@ def places(ranks: Mapping[int, int], path_of: Callable[[int], Path]) -> dict[int
 
 def place_of(stacks: str) -> Whereabouts:
     """Read the place from what ``faulthandler`` wrote: the main thread is the last one."""
-    frames = [m for line in _main_thread(stacks) if (m := _FRAME.match(line)) is not None]
+    *_, main = re.split(r"^(?:Current thread|Thread) .*\n", stacks, flags=re.MULTILINE)
+    frames = [m for line in main.splitlines() if (m := _FRAME.match(line)) is not None]
     if not frames:
         return Whereabouts("")
     waits = any(_WAITING.search(frame["file"]) for frame in frames[:6])
     own = next((frame for frame in frames if not _LIBRARY.search(frame["file"])), frames[0])
     text = f"{Path(own['file']).name}:{own['line']} in {own['name']}"
     return Whereabouts(text, waits)
-
-
-def _main_thread(stacks: str) -> list[str]:
-    blocks = re.split(r"^(?:Current thread|Thread) .*\n", stacks, flags=re.MULTILINE)
-    return blocks[-1].splitlines()
 
 
 def describe(places: Mapping[int, Whereabouts]) -> str:
