@@ -21,12 +21,9 @@ Entry = tuple[float, int, int]
 class Rung:
     """Scores recorded at one milestone (in steps). More is better; ``-inf`` is a metric that was not finite."""
 
-    def __init__(
-        self, milestone: int, eta: float, newest_rung: dict[int, Rung] | None = None
-    ) -> None:
-        self.milestone, self.eta = milestone, eta
-        #: The rung that each trial was recorded in last, shared by all rungs of a ladder.
-        self._newest_rung: dict[int, Rung] = {} if newest_rung is None else newest_rung
+    def __init__(self, milestone: int, eta: float, newest_rung: dict[int, Rung]) -> None:
+        """``newest_rung``: the rung that each trial was recorded in last, shared by all rungs of a ladder."""
+        self.milestone, self.eta, self._newest_rung = milestone, eta, newest_rung
         self._entries: dict[int, Entry] = {}
         self._order: SortedList[Entry] = SortedList()
         #: Entries of trials that may be promoted from here, once they are paused.

@@ -42,7 +42,7 @@ class Naive:
 
 @given(st.lists(scores, min_size=1, max_size=40), etas)
 def test_rank_cutoff_and_keep_agree_with_the_oracle(values: list[float], eta: float) -> None:
-    rung, naive = Rung(4, eta), Naive()
+    rung, naive = Rung(4, eta, {}), Naive()
     for trial, score in enumerate(values):
         assert rung.record(trial, score)
         naive.recorded.append((trial, score))
@@ -57,7 +57,7 @@ def test_rank_cutoff_and_keep_agree_with_the_oracle(values: list[float], eta: fl
 
 @given(st.lists(st.tuples(st.integers(0, 5), scores), max_size=30))
 def test_a_score_is_recorded_once_for_each_trial(records: list[tuple[int, float]]) -> None:
-    rung = Rung(1, 4.0)
+    rung = Rung(1, 4.0, {})
     first: dict[int, float] = {}
     for trial, score in records:
         assert rung.record(trial, score) == (trial not in first)
@@ -78,7 +78,7 @@ operations = st.lists(
 
 @given(operations, etas)
 def test_promotion_agrees_with_the_oracle(ops: list[tuple[str, int, float]], eta: float) -> None:
-    rung, naive = Rung(1, eta), Naive()
+    rung, naive = Rung(1, eta, {}), Naive()
     paused: set[int] = set()
     for what, trial, score in ops:
         if what == "pause":
