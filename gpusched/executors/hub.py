@@ -150,7 +150,7 @@ class Hub:
         self._others: dict[int, Callable[[], None]] = {}
         self.path = path
         self._listener = _listen(path)
-        self.watch(self._listener.fileno(), self._accept)
+        self.listen(self._listener, self.greet)
         self._bell, self._wake = socket.socketpair()
         self._bell.setblocking(False)
         self._wake.setblocking(False)
@@ -211,14 +211,16 @@ class Hub:
         self._wake.close()
         self._epoll.close()
 
-    def accept(self, listener: socket.socket) -> socket.socket | None:
-        """Accept a connection, non-blocking; None where none waits, or where no descriptor is left for it."""
-        try:
-            line, _address = listener.accept()
-        except OSError:
-            return None
-        line.setblocking(False)
-        return line
+    def listen(self, listener: socket.socket, greet: Callable[[socket.socket], object]) -> None:
+        """Give each connection that comes, non-blocking, to ``greet``."""
+
+        def accept() -> None:
+            with suppress(OSError):  # none waits, no descriptor is left for it, or it has gone
+                line, _address = listener.accept()
+                line.setblocking(False)
+                greet(line)
+
+        self.watch(listener.fileno(), accept)
 
     # ------------------------------------------------------------------ for peers
 
@@ -243,10 +245,6 @@ class Hub:
             peer.close()
 
     # ------------------------------------------------------------------ inside
-
-    def _accept(self) -> None:
-        if (line := self.accept(self._listener)) is not None:
-            self.greet(line)
 
     def _answer_bell(self) -> None:
         self._rung = True

@@ -226,17 +226,13 @@ class Listener:
             write_durably(keys.address, json.dumps(where).encode())
         except OSError as error:
             raise GpuschedError(f"the daemon cannot listen for nodes on {host}: {error}") from None
-        hub.watch(self._socket.fileno(), self.accept)
+        hub.listen(self._socket, self._greet)
 
-    def accept(self) -> None:
-        """Accept a connection that waits; the handshake follows as frames are read."""
-        line = self._hub.accept(self._socket)
-        if line is None:
-            return
-        with suppress(OSError):  # also a TLS layer that cannot be put on a connection that has gone
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            secure = self._rules.wrap_socket(line, server_side=True, do_handshake_on_connect=False)
-            self._hub.greet(secure, from_stranger)
+    def _greet(self, line: socket.socket) -> None:
+        """Put TLS on a connection; the handshake follows as frames are read."""
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        secure = self._rules.wrap_socket(line, server_side=True, do_handshake_on_connect=False)
+        self._hub.greet(secure, from_stranger)
 
     def close(self) -> None:
         self._hub.unwatch(self._socket.fileno())
