@@ -178,13 +178,12 @@ class Server:
         self._log = setting.paths.root / "warm.log"
         self._on_frame = on_frame
         self._on_gone = on_gone
-        #: Time at which all was imported.
+        #: Time at which all was imported; 0: it is not yet.
         self.ready_at = 0.0
         self._peer: Peer | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._old: list[subprocess.Popen[bytes]] = []
         self._false_starts = 0
-        self._ready = False
 
     def want(self) -> None:
         """Start a server, unless one has been started.
@@ -203,7 +202,7 @@ class Server:
         ours.setblocking(False)
         with theirs:
             self._process = self._spawn(theirs)
-        self._ready = False
+        self.ready_at = 0.0
         self._peer = self._setting.hub.greet(ours)
         self._peer.hear(from_server, self._heard)
         self._peer.on_end = self._ended
@@ -257,19 +256,18 @@ class Server:
     def _heard(self, frame: FromServer) -> None:
         match frame:
             case Ready():
-                self._ready, self._false_starts, self.ready_at = True, 0, self._setting.clock()
+                self._false_starts, self.ready_at = 0, self._setting.clock()
             case Remark():
                 self._setting.say(frame.text)
             case _:
                 self._on_frame(frame)
 
     def _ended(self) -> None:
-        was_ready, self._ready = self._ready, False
         self._peer = None
         if self._process is not None:
             self._old.append(self._process)
             self._process = None
-        if not was_ready:
+        if not self.ready_at:
             self._false_starts += 1
             self._setting.say(f"the warm server could not start: {files.last_line(self._log)}")
         self._on_gone()
