@@ -129,7 +129,7 @@ class Clients:
         """Serve a client, which begins with a request."""
 
         def ask(request: Ask) -> None:
-            self._hub.interrupt()
+            self._hub.wake()
             self.serve(request, peer)
 
         peer.hear(from_client, ask)

@@ -171,10 +171,6 @@ class Hub:
         """Have connections that begin with this frame taken by ``take``."""
         self._takers[hello] = take
 
-    def interrupt(self) -> None:
-        """Let the current ``turn`` say that somebody rang: called by a taker whose peer asked for something."""
-        self._rung = True
-
     def turn(self, timeout_s: float) -> bool:
         """Wait for something, at most ``timeout_s``, and deal with what there is. True if somebody rang."""
         self._rung = False
