@@ -24,7 +24,7 @@ from gpusched.dashboard import model
 from gpusched.dashboard import view as views
 from gpusched.devices.base import Reading
 from gpusched.driver.assemble import Assembled, ExperimentClock
-from gpusched.errors import Fenced, GpuschedError, InputError
+from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.hub import Hub, Peer
 from gpusched.protocol import Ask, Done, Lines, Refused, Shown, from_client
 from gpusched.text import first_line, no_trial
@@ -247,8 +247,6 @@ class Clients:
         """Have the search survive a failure to show something."""
         try:
             yield
-        except Fenced:
-            raise
         except Exception as error:
             self._cannot_show(what, error)
 
