@@ -57,10 +57,10 @@ class Peer:
         """Expect, from the next frame on, those that ``decode`` knows, and give them to ``on_frame``."""
         self._inbox.decode, self._on_frame = decode, on_frame
 
-    def send(self, frame: Frame) -> bool:
-        """Send a frame, or keep it until the other side reads. False if that is gone or never reads."""
+    def send(self, frame: Frame) -> None:
+        """Send a frame, or keep it until the other side reads; a side that never does is hung up on."""
         if self.fd < 0:
-            return False
+            return
         data = encode(frame)
         if not self._out:
             try:
@@ -69,16 +69,14 @@ class Peer:
                 sent = 0
             except OSError:
                 self.close()
-                return False
+                return
             if sent == len(data):
-                return True
+                return
             data = data[sent:]
             self._hub.watch_writing(self.fd, True)
         self._out += data
         if len(self._out) > self.backlog_bytes:
             self.close()
-            return False
-        return True
 
     def flush(self) -> None:
         """Send what was kept back, as the other side reads again."""

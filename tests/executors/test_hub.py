@@ -201,7 +201,7 @@ def test_a_reader_that_sleeps_is_dropped_and_blocks_nobody(place: Place) -> None
     reader.setblocking(False)
     for _ in range(200):
         slow.send(view)
-        assert quick.send(view)
+        quick.send(view)
         place.turns(2)
         while True:
             try:
@@ -261,7 +261,7 @@ def test_a_peer_ends_once(place: Place) -> None:
     peer.close()
     assert ends == [1]
     assert peer.closed
-    assert not peer.send(Greeting(1))
+    peer.send(Greeting(1))  # to nobody
 
 
 def test_drain_takes_all_that_has_come(place: Place) -> None:

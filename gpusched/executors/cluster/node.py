@@ -55,7 +55,7 @@ from gpusched.folder import files
 from gpusched.folder.lock import Epoch, Lock
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import Hunt, incarnations_left
-from gpusched.protocol import Frame, Remark, Report
+from gpusched.protocol import Remark, Report
 from gpusched.recipe.recipe import Recipe
 
 BEAT_S = 1.0
@@ -231,9 +231,6 @@ class Session:
             case _:
                 pass
 
-    def _send(self, frame: Frame) -> None:
-        self._peer.send(frame)
-
     def _open(self, welcome: Welcome) -> None:
         """Make the executor and open the devices."""
         node = self._node
@@ -244,8 +241,8 @@ class Session:
             hub=self._hub,
             clock=self.now,
             epoch=Epoch(node.paths.root, 0).number,
-            say=lambda text: self._send(Remark(text)),
-            refused=partial(self._send, Remark("", full=True)),
+            say=lambda text: self._peer.send(Remark(text)),
+            refused=partial(self._peer.send, Remark("", full=True)),
             seq_of=lambda trial: self._seqs.get(trial, 0),
             node=node.name,
         )

@@ -52,9 +52,8 @@ class Line:
     def hear(self, decode: Any, say: Any) -> None:
         self.say = say
 
-    def send(self, frame: Any) -> bool:
+    def send(self, frame: Any) -> None:
         self.heard.append(frame)
-        return True
 
     def close(self) -> None: ...
 

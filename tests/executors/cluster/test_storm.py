@@ -119,14 +119,13 @@ class Line:
     def hear(self, decode: Any, on_frame: Any) -> None:
         self.decode, self.on_frame = decode, on_frame
 
-    def send(self, frame: Any) -> bool:
+    def send(self, frame: Any) -> None:
         def deliver() -> None:
             if self.is_open and self.node.line is self:
                 self.node.hears(to_node(encode(frame)))
 
         self._to_node = max(self._to_node, self.world.now + self.world.rng.uniform(0, 0.05))
         self.world.after(self._to_node - self.world.now, deliver)
-        return self.is_open
 
     def tell(self, frame: Any) -> None:
         """From the node to the daemon."""
