@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from gpusched.core.events import TrialExited
 from gpusched.core.state import NOTHING_LEFT, TOO_LATE, State
-from gpusched.core.trial import After, Cap, TrialRecord, TrialState
+from gpusched.core.trial import NEVER, After, Cap, TrialRecord, TrialState
 from gpusched.protocol import OUT_OF_GPU_MEMORY
 from gpusched.text import first_line
 
@@ -175,7 +175,7 @@ def settle_for_less(state: State, trial: TrialRecord) -> None:
 
 def why_hopeless(state: State) -> str:
     """Return why a search is given up of which no trial trains; empty while one may yet."""
-    if state.has_finite:
+    if any(trial.best_score > NEVER for trial in state.trials.values()):
         return "" if any(trial.curve for trial in state.live.values()) else state.why_all_fail
     reported = sum(
         len(trial.curve) >= SENSELESS_REPORTS or not trial.is_live

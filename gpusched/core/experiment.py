@@ -158,8 +158,6 @@ class Experiment:
             self._do.end(f"trial {trial.id} {reached}")
         if event.metric is None:
             self._give_up_if_hopeless()
-        else:
-            state.has_finite = True
         if trial.score > state.kept_score:
             self._do.saves.ask_for_best(trial)
         every_s = rules.save_every_s

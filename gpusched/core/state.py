@@ -54,8 +54,6 @@ class State:
         self.powers_alone = False
         #: Errors of the last trials that failed, since a launch came to its second report, or left in order after one.
         self.last_errors: deque[str] = deque(maxlen=MOST_ALIKE)
-        #: Whether any trial has reported a finite metric.
-        self.has_finite = False
         #: Trials that continue as soon as atoms are free, whatever the policy thinks, in the order asked: a person
         #: unpaused them, they lost their devices while they were to train, or the search continues after its end.
         self.wanted: list[int] = []

@@ -46,8 +46,8 @@ def test_the_atoms_of_the_best_model_are_those_it_was_trained_on() -> None:
 
 def test_a_metric_that_is_not_finite_is_never_kept() -> None:
     script = stages.starting().report(0, None).expect_nothing().saved(0, 1).expect_nothing()
-    assert (script.trial(0).score, script.trial(0).metric) == (NEVER, None)
-    assert not script.state.has_finite
+    trial = script.trial(0)
+    assert (trial.score, trial.best_score, trial.metric) == (NEVER, NEVER, None)
     script.decides(Pause(0)).report(0, None).expect(Yield(0, 1, save=True))
     script.wants(Start(1)).exited(0, saved=2).drop()
     assert script.state.best is None
