@@ -51,7 +51,6 @@ class Daemon:
         self.paths = paths
         self._wish = wish
         self._lock = Lock.take(paths.lock)
-        self._is_resume = is_resume
         self._signals = 0
         self._notes: deque[str] = deque(maxlen=NOTES_SHOWN)
         #: Tells whoever starts this daemon what is said until it has begun.
@@ -142,7 +141,7 @@ class Daemon:
 
     def _start(self) -> None:
         inventory = self.executor.inventory()
-        if self._is_resume and self.experiment.state.devices.total:
+        if self.experiment.state.devices.total:  # replayed
             for text in recipe_edits(self.paths):
                 self._tell_starter({"say": text})
             there = {device.id for device in inventory}
