@@ -181,11 +181,9 @@ class CudaDevices:
             # A trial of ours may live there, until the executor says otherwise.
             unit.doing = Doing.HELD
         unit.learn()
-        unit.fault()
         if seen is None and unit.out is None:
             unit.take_out(verdict.why)
-        if unit.out is not None:
-            unit.tell()  # with the list
+        unit.fault()  # told with the list
 
     def _take_leases(self, units: Sequence[Unit]) -> None:
         """Take the leases of these; a device whose lease another search has is out of use."""
