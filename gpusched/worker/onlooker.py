@@ -11,15 +11,20 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
+from torch.nn.modules import module
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data import dataloader
+
 from gpusched.worker.context import Context
 from gpusched.worker.learning_rate import bare_optimizer, owned, power_for
+from gpusched.worker.state import sampled
 from gpusched.worker.training import Training
 
 SAMPLED = 256
@@ -46,7 +51,6 @@ class Onlooker:
         self._context = context
         self._training = training
         self._optimizers: dict[int, Any] = {}
-        self._draws: list[_Draws] = []
         self._last_drawn: _Draws | None = None
         #: Whether this launch trains in vain: from a launch on, of the trials that are moved (``cli/rehearse.py``).
         self._stands_still = context.trial % 2 == 0 and context.incarnation >= context.still_from
@@ -54,21 +58,8 @@ class Onlooker:
         self._depth, self._values = 0, 0
         self._input: float | None = None
         self._kept: dict[int, list[Any]] = {}
-        self._attached = False
         self._wants_input = True
         self._clear()
-        self.attach()
-
-    def attach(self) -> None:
-        """Look on at torch, once the script has imported it."""
-        torch = sys.modules.get("torch")
-        if self._attached or torch is None:
-            return
-        self._attached = True
-        from torch.nn.modules import module
-        from torch.optim.optimizer import register_optimizer_step_pre_hook
-        from torch.utils.data import dataloader
-
         register_optimizer_step_pre_hook(self._before_step)
         module.register_module_forward_pre_hook(self._before_forward)
         module.register_module_forward_hook(self._after_forward, always_call=True)
@@ -85,7 +76,6 @@ class Onlooker:
 
     def reported(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write down what has happened since the last report."""
-        self.attach()
         self._note_optimizers()
         optimizers, lr_power = list(self._optimizers.values()), self._context.settings.lr_power
         unread = self._context.unread
@@ -125,7 +115,7 @@ class Onlooker:
         self._rates: list[float] = []
         self._inputs: list[float] = []
         self._sizes: list[int] = []
-        self._draws = []
+        self._draws: list[_Draws] = []
         self._start: list[float] | None = None
         #: Where the first step led, if it was undone.
         self._moved: list[float] = []
@@ -162,7 +152,6 @@ class Onlooker:
             self._rates.append(float(optimizer.param_groups[0]["lr"] or 0.0))
 
     def _put_back(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
-        torch = sys.modules["torch"]
         self._moved = self._moved or self._sampled()
         with torch.no_grad():
             for each, kept in zip(owned(optimizer), self._kept[id(optimizer)], strict=True):
@@ -173,7 +162,6 @@ class Onlooker:
 
     def _before_forward(self, module: Any, arguments: Any) -> None:
         self._depth += 1
-        torch = sys.modules["torch"]
         if not module.training or not torch.is_grad_enabled():
             return
         self._wants_input |= self._depth == 1
@@ -215,8 +203,6 @@ class Onlooker:
         """A few values of all parameters that optimizers move, the same ones on every rank and in every launch."""
         if not self._optimizers:
             return []
-        from gpusched.worker.state import sampled
-
         moved = (each for optimizer in self._optimizers.values() for each in owned(optimizer))
         whole = [each for each in moved if not hasattr(each, "to_local") and each.numel()]
         return [float(value) for value in sampled(whole, SAMPLED).nan_to_num()]

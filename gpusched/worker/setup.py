@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from gpusched.worker.loader import TrainingLoader
+    from gpusched.worker.onlooker import Onlooker
     from gpusched.worker.prepare import PlacedLoader
     from gpusched.worker.stream import StreamLoader
 
@@ -39,6 +40,12 @@ class TrialSetup:
         self._backing = Backing(context, group, self._training)
         self._usage = Usage(context, group, self._training, self._backing)
         self._device: torch.device | None = None
+        self._onlooker: Onlooker | None = None
+        if context.still_from and context.paths is not None:
+            from gpusched.worker.onlooker import Onlooker
+
+            seen = context.paths.seen(context.incarnation, context.rank)
+            self._onlooker = Onlooker(seen, self._training, context)
 
     @property
     def hparams(self) -> HParams:

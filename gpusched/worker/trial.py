@@ -19,7 +19,6 @@ from gpusched.worker import rng
 from gpusched.worker.context import Context, refuse_own_choice
 from gpusched.worker.group import Call, Group
 from gpusched.worker.hparams import STATE_NAME, PlainState
-from gpusched.worker.onlooker import Onlooker
 from gpusched.worker.setup import TrialSetup
 
 _COUNTER = "a counter of the script's own begins at trial.step, not at 0"
@@ -35,10 +34,6 @@ class Trial(TrialSetup):
         saver = self._backing.saver
         self._checkpoint = saver.newest() if saver is not None else None
         self._training.continue_from(self._checkpoint)
-        self._onlooker: Onlooker | None = None
-        if context.still_from and context.paths is not None:
-            seen = context.paths.seen(context.incarnation, context.rank)
-            self._onlooker = Onlooker(seen, self._training, context)
         self._step_began_s = time.monotonic()
 
     def take_charge(self) -> None:
@@ -113,8 +108,6 @@ class Trial(TrialSetup):
         if self._device is None:
             refuse_own_choice()
         self._usage.tracks = True
-        if self._onlooker is not None:
-            self._onlooker.attach()
         for loader in self._training.loaders:
             loader.is_set_up = True
         if objects:
