@@ -16,7 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from gpusched.worker.data import count_batches
@@ -37,22 +37,6 @@ def power_for(optimizer: Any, power: float) -> float:
     names = [kind.__name__.lower() for kind in type(optimizer).__mro__]
     is_named = any(word in name for name in names for word in _ADAPTIVE)
     return 0.5 if is_named or "betas" in getattr(optimizer, "defaults", ()) else 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Ramp:
-    """From ``start`` to ``target``; ``began`` in epochs trained on."""
-
-    start: float
-    target: float
-    began: float = 0.0
-
-    def factor(self, epochs: float, warmup_epochs: float) -> float:
-        """Return the factor for the optimizer step before which ``epochs`` epochs were trained on."""
-        if warmup_epochs <= 0 or self.target <= self.start:
-            return self.target
-        done = min(1.0, max(0.0, (epochs - self.began) / warmup_epochs))
-        return self.start + (self.target - self.start) * done
 
 
 @dataclass(slots=True)
@@ -98,10 +82,10 @@ def parameters_of(value: Any) -> list[Any]:
 class RateScaler:
     """Scales the rates of one optimizer, which holds its scaler by its hooks; the ramp survives checkpoints."""
 
-    def __init__(self, target: float, clock: Clock, warmup_epochs: float) -> None:
-        self._warmup_epochs = warmup_epochs
+    def __init__(self, target: float, clock: Clock) -> None:
         self._clock = clock
-        self._ramp = Ramp(1.0, target)
+        #: Factors from which and to which the ramp goes; the epochs that were trained on when it began.
+        self._ramp = (1.0, target, 0.0)
         #: Groups of parameters and their base rates, while a step runs.
         self._applied: list[tuple[dict[str, Any], Any]] = []
         self._epochs = 0.0  # after the last optimizer step
@@ -114,7 +98,11 @@ class RateScaler:
     @property
     def factor(self) -> float:
         """Factor of the rates at the next optimizer step."""
-        return self._ramp.factor(self._trained, self._warmup_epochs)
+        start, target, began = self._ramp
+        if target <= start:
+            return target
+        done = min(1.0, max(0.0, (self._trained - began) / WARMUP_EPOCHS))
+        return start + (target - start) * done
 
     @property
     def _trained(self) -> float:
@@ -122,15 +110,14 @@ class RateScaler:
         return self._epochs if self._clock.by_loader() else self._clock.epochs()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"ramp": asdict(self._ramp), "factor": self.factor, "epochs": self._trained}
+        return {"ramp": self._ramp, "factor": self.factor, "epochs": self._trained}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue a saved ramp; where the target is another now, a new one begins at the saved factor."""
-        saved, target = Ramp(**state["ramp"]), self._ramp.target
-        self._epochs = state["epochs"]
-        self._ramp = saved
-        if saved.target != target:
-            self._ramp = Ramp(state["factor"], target, self._epochs)
+        _, target, _ = self._ramp
+        self._ramp, self._epochs = state["ramp"], state["epochs"]
+        if self._ramp[1] != target:
+            self._ramp = (state["factor"], target, self._epochs)
 
     def _before_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         self._put_back()  # a step that raised did not

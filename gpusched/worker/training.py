@@ -22,7 +22,6 @@ from gpusched.worker.endings import say
 from gpusched.worker.group import script_line
 from gpusched.worker.hparams import STATE_NAME, PlainState
 from gpusched.worker.learning_rate import (
-    WARMUP_EPOCHS,
     Clock,
     RateScaler,
     bare_optimizer,
@@ -220,7 +219,7 @@ class Training:
             return  # trial.prepare has done so already
         saved = (self._saved("scalers") or [])[len(self.scalers) :]
         target = float(self.global_batches**power)
-        scaler = self.scalers[optimizer] = RateScaler(target, self.clock, WARMUP_EPOCHS)
+        scaler = self.scalers[optimizer] = RateScaler(target, self.clock)
         scaler.attach(optimizer)
         if saved:
             scaler.load_state_dict(saved[0])

@@ -355,7 +355,7 @@ def test_a_loader_made_inside_the_loop_goes_through_its_epochs(bench: Bench, loo
 def test_the_warm_up_ends_with_a_loader_made_inside_the_loop(
     bench: Bench, looping: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpusched.worker.training.WARMUP_EPOCHS", 3.0)
+    monkeypatch.setattr("gpusched.worker.learning_rate.WARMUP_EPOCHS", 3.0)
     for _, factors in values(run_ranks(inside, 2, bench, arguments=(looping,))):
         assert factors[2:] == [2.0] * 4
 

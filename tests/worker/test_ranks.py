@@ -116,7 +116,8 @@ def test_a_batch_per_atom_is_the_mean_over_its_samples(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Uneven last batches too: as one process with the whole global batch and the scaled rate would do it."""
-    monkeypatch.setattr("gpusched.worker.training.WARMUP_EPOCHS", 0.0)
+    scaled = "gpusched.worker.learning_rate.RateScaler.factor"
+    monkeypatch.setattr(scaled, property(lambda scaler: 3**0.5))  # without a warm-up
     bench.prepare(lr_power=0.5)
     weights = resized(bench, [(3, END)], batch_size=4, inside=False)
 
@@ -144,7 +145,7 @@ def test_the_effective_rate_over_resizes_1_2_4_2(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By hand: 12 samples, batch 3 an atom, warm-up over 2 epochs; an epoch is 4, 2, 1 and 2 steps."""
-    monkeypatch.setattr("gpusched.worker.training.WARMUP_EPOCHS", 2.0)
+    monkeypatch.setattr("gpusched.worker.learning_rate.WARMUP_EPOCHS", 2.0)
 
     def script() -> list[float]:
         trial = gpusched.init()

@@ -16,7 +16,6 @@ import gpusched
 from gpusched.worker.learning_rate import (
     AUTO_POWER,
     Clock,
-    Ramp,
     RateScaler,
     bare_optimizer,
     power_for,
@@ -24,16 +23,16 @@ from gpusched.worker.learning_rate import (
 from tests.worker.fakes import Bench, at_step, daemon, run_ranks, values
 from tests.worker.models import descend
 
-STEPS_PER_EPOCH = 10
+STEPS_PER_EPOCH = 2
 
 
 class Rig:
-    """One parameter, an optimizer, a clock that a data set of ten batches an epoch would give."""
+    """One parameter, an optimizer, a clock that a data set of two batches an epoch would give."""
 
     def __init__(
         self,
         target: float,
-        warmup_epochs: float = 1.0,
+        is_warm: bool = False,
         make: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
         groups: tuple[float, ...] = (0.1,),
         **options: Any,
@@ -44,8 +43,8 @@ class Rig:
             **options,
         )
         self.batches = 0
-        self.clock = Clock([self])
-        self.scaler = RateScaler(target, self.clock, warmup_epochs)
+        self.clock = Clock(reports=5) if is_warm else Clock([self])
+        self.scaler = RateScaler(target, self.clock)
         self.scaler.attach(bare_optimizer(self.optimizer))
         self.used: list[list[float]] = []
         self.optimizer.register_step_pre_hook(self._note)
@@ -70,18 +69,14 @@ class Rig:
 
 @pytest.mark.parametrize(
     ("start", "target", "epochs", "expected"),
-    [
-        (1.0, 4.0, 0.0, 1.0),
-        (1.0, 4.0, 1.0, 1.6),
-        (1.0, 4.0, 2.5, 2.5),
-        (1.0, 4.0, 5.0, 4.0),
-        (1.0, 4.0, 9.0, 4.0),
-        (2.0, 3.0, 1.0, 2.2),
-        (4.0, 2.0, 0.0, 2.0),
-    ],
+    [(1, 4, 0, 1), (1, 4, 1, 1.6), (1, 4, 5, 4), (1, 4, 9, 4), (2, 3, 1, 2.2), (4, 2, 0, 2)],
 )
-def test_the_factor_by_hand(start: float, target: float, epochs: float, expected: float) -> None:
-    assert Ramp(start, target).factor(epochs, 5.0) == pytest.approx(expected)
+def test_the_factor_by_hand(start: float, target: float, epochs: int, expected: float) -> None:
+    clock = Clock()
+    scaler = RateScaler(target, clock)
+    scaler.load_state_dict({"ramp": (start, start, 0.0), "factor": start, "epochs": 0.0})
+    clock.reports = epochs
+    assert scaler.factor == pytest.approx(expected)
 
 
 class SAM(torch.optim.Optimizer):
@@ -121,7 +116,7 @@ def test_every_optimizer_moves_as_with_a_rate_set_by_hand(make: Any, options: An
 def test_a_rate_that_the_optimizer_sets_itself_is_left_alone_and_others_keep_their_proportion() -> (
     None
 ):
-    rig = Rig(target=3.0, warmup_epochs=0.0, groups=(0.1, 0.01, 0.0))
+    rig = Rig(target=3.0, is_warm=True, groups=(0.1, 0.01, 0.0))
     rig.step()
     assert rig.used == [pytest.approx([0.3, 0.03, 0.0])]
 
@@ -138,7 +133,7 @@ def test_a_rate_that_is_a_tensor_stays_that_tensor() -> None:
     rate = torch.tensor(0.1)
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=rate)
-    RateScaler(4.0, Clock(), 0.0).attach(optimizer)
+    RateScaler(4.0, Clock(reports=5)).attach(optimizer)
     parameter.grad = torch.ones(1)
     optimizer.step()
     assert parameter.item() == pytest.approx(-0.4)
@@ -147,7 +142,7 @@ def test_a_rate_that_is_a_tensor_stays_that_tensor() -> None:
 
 
 def stepped(make: Callable[[torch.optim.Optimizer], Any], target: float, feed: bool) -> list[float]:
-    rig = Rig(target=target, warmup_epochs=0.0)
+    rig = Rig(target=target, is_warm=True)
     scheduler = make(rig.optimizer)
     seen = []
     for number in range(12):
@@ -182,7 +177,7 @@ def test_every_scheduler_sees_the_base_rate_and_is_scaled(
 
 
 def test_a_step_that_raised_leaves_the_base_rate() -> None:
-    rig = Rig(target=4.0, warmup_epochs=0.0)
+    rig = Rig(target=4.0, is_warm=True)
 
     def closure() -> float:
         assert rig.optimizer.param_groups[0]["lr"] == pytest.approx(0.4)
