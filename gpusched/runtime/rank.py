@@ -37,7 +37,7 @@ def run_file(
     Raises:
         SystemExit: The script ended badly, said on stderr and in the error file. The code is the one to exit with.
     """
-    endings.watch()
+    endings.mark(good=False)
     with suppress(Exception):  # streams without a descriptor
         faulthandler.enable(all_threads=True)
     with suppress(Exception):  # under plain torchrun nobody asks
@@ -54,6 +54,7 @@ def run_file(
         _leave(leaving, path)
     except BaseException as error:
         _fail(error, path)
+    endings.mark(good=True)
 
 
 def _execute(path: str, module: str) -> None:
@@ -73,7 +74,6 @@ def _leave(leaving: SystemExit, path: str) -> None:
     """``sys.exit``: well with 0 or nothing; else a failure, by the error that was handled there (as by Hydra)."""
     if leaving.code in (None, 0):
         return
-    endings.mark_failed()
     code, error = _FAILED, leaving.__cause__ or leaving.__context__
     if not isinstance(leaving.code, int):
         what = f"SystemExit: {leaving.code}"
@@ -87,7 +87,6 @@ def _leave(leaving: SystemExit, path: str) -> None:
 
 
 def _fail(error: BaseException, path: str) -> None:
-    endings.mark_failed()
     trace = trace_of(error, path)
     write_error_file(_told(error, path), trace)  # a hook of the script's may end the process
     if sys.excepthook is sys.__excepthook__:

@@ -45,9 +45,8 @@ class Backing:
         self._log: ReportLog | None = None
         self._word: Path | None = None
         self.saver: Saver | None = None
-        #: Whether the last word is said, and what the end of the interpreter means.
+        #: Whether the last word is said.
         self.has_left = False
-        self._at_exit: Why = "finished"
         self._asked: Go = "continue"
         #: Reports since then, and what was remarked.
         self._waited = 0
@@ -225,7 +224,6 @@ class Backing:
                 return self._leave_with_files()
             if self._refused_step != step:
                 self._is_promised = True
-                self._at_exit = "yielded"
             return self._is_promised
         return self._asked in ("leave", "yield") and self._carry_out(
             self._asked, self._where_in_body()
@@ -315,9 +313,9 @@ class Backing:
             if not self.has_left and not endings.has_failed():
                 self._save_at_the_end(saver)
         finally:
-            is_promised = self._at_exit == "yielded" and not endings.has_failed()
+            is_promised = self._is_promised and not endings.has_failed()
             if endings.is_known_good() or is_promised:
-                self._say(self._at_exit, saver.saved_step)
+                self._say("yielded" if is_promised else "finished", saver.saved_step)
 
     def _save_at_the_end(self, saver: Saver) -> None:
         """Save the model as it was last reported, of a script that is over by itself, if no checkpoint has it yet.
@@ -335,7 +333,7 @@ class Backing:
         except Exception as error:
             if isinstance(error, RanksDisagree) and error.calls:
                 why = f"RanksDisagree: {error}"
-                endings.mark_failed()
+                endings.mark(good=False)
                 write_error_file(why, why)
                 say(why)
                 return

@@ -30,7 +30,8 @@ _MESSAGE_LIMIT = 4_000
 _TRACE_LIMIT = 32_000
 PACKAGE = f"{Path(__file__).parent.parent}/"
 
-_failed = _watched = False
+_ends_well: bool | None = None
+"""Whether the script has come to a good end, by the code that runs it; None: nothing would notice a bad one."""
 
 
 def say(text: str) -> None:
@@ -155,26 +156,20 @@ def write_error_file(message: str, trace: str) -> None:
         say(f"{path} cannot be written: {error}")
 
 
-def watch() -> None:
-    """Note that the code that runs the script (``runtime/rank.py``) notices a bad ending and calls ``mark_failed``."""
-    global _watched
-    _watched = True
-
-
-def mark_failed() -> None:
-    """Note that this process ends badly: no ``finished`` may be written for it."""
-    global _failed
-    _failed = True
+def mark(*, good: bool) -> None:
+    """Note how this process ends: ``finished`` may be written for a good end alone. A script that runs has none yet."""
+    global _ends_well
+    _ends_well = good
 
 
 def has_failed() -> bool:
     """Tell whether this process ends badly."""
-    return _failed
+    return _ends_well is False
 
 
 def is_known_good() -> bool:
-    """Tell whether somebody would have noticed a bad ending; else the exit code says how the script has ended."""
-    return _watched and not _failed
+    """Tell whether this process ends well; where that is not known, the exit code says it."""
+    return _ends_well is True
 
 
 def leave_word(path: Path, why: Why, step: int | None, saved_step: int | None) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpusched.errors import GpuschedError
-from gpusched.worker import endings, rng
+from gpusched.worker import rng
 from gpusched.worker.context import Context, read_context
 from gpusched.worker.endings import say
 from gpusched.worker.group import Group
@@ -74,7 +74,6 @@ def _start(defaults: Mapping[str, object] | None) -> Trial:
         context = read_context(sys.argv[1:], os.environ, defaults)
     except GpuschedError as error:
         say(f"{error}")
-        endings.mark_failed()
         raise SystemExit(error.exit_code) from None
     is_rank = _claim_rank(context)
     if not is_rank:

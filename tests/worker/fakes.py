@@ -325,7 +325,7 @@ def _rank(
     os.environ.update(environment)
     sys.argv = ["script.py"]
     start._trial = None
-    endings.watch()
+    endings.mark(good=False)
     os.dup2(stderr, 2)
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     faulthandler.register(signal.SIGUSR1, file=2)
@@ -337,8 +337,8 @@ def _rank(
         ended.code = leaving.code if isinstance(leaving.code, int) else 0
         ended.value = _at_leaving()
     except BaseException:
-        endings.mark_failed()
         ended.error = traceback.format_exc()
+    endings.mark(good=not ended.error)
     atexit._run_exitfuncs()
     sys.stderr.flush()
     pipe.send(ended)
