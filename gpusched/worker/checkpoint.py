@@ -15,10 +15,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +34,6 @@ MANIFEST = "manifest.json"
 FRESH_S = 60.0
 FOLDER = "files"
 """Name, inside a checkpoint, of the folder that the script has written (``trial.checkpoint_dir``)."""
-_COMMITTED = re.compile(r"step-(\d{8,})$")
 OPEN_FOLDER = ".open-folder"
 _STALE = (".staged-", ".trash-", ".replaced-", ".damaged-", OPEN_FOLDER)
 
@@ -113,7 +111,7 @@ class CheckpointStore:
         try:
             self._make_folder()
             self._put_back()
-            self._remove_stale(but=script_folder)
+            self._remove(_STALE, but=script_folder)
             staged.mkdir(mode=0o700)
             entries = {
                 name: _write_file(staged / name, content, synced=not held)
@@ -132,7 +130,7 @@ class CheckpointStore:
                 aside = self.folder / f"{HELD}{step:08d}"
                 shutil.rmtree(aside, ignore_errors=True)  # of a boot that is over
                 staged.rename(aside)
-                self._drop_held(but=aside)
+                self._remove(HELD, but=aside)
             else:
                 self._commit(staged, step)
         except OSError as error:
@@ -160,13 +158,13 @@ class CheckpointStore:
             self._put_back()
             self._fence.check()
         self._prune(step, self._keep)
-        self._drop_held()
+        self._remove(HELD)
 
     def newest(self) -> Checkpoint | None:
         """Return the newest checkpoint that is whole; damaged ones are set aside and said on stderr."""
         commit_left(self.folder, boot_id())
         self._put_back()
-        for step, folder in sorted(self._committed(), reverse=True):
+        for step, folder in sorted(self._committed().items(), reverse=True):
             try:
                 return verify(folder, step)
             except Damaged as why:
@@ -194,12 +192,13 @@ class CheckpointStore:
                 if not target.exists():
                     entry.rename(target)
 
-    def _committed(self) -> Iterator[tuple[int, Path]]:
+    def _committed(self) -> dict[int, Path]:
+        found: dict[int, Path] = {}
         with suppress(FileNotFoundError, NotADirectoryError):
             for entry in self.folder.iterdir():
-                match = _COMMITTED.match(entry.name)
-                if match and entry.is_dir():
-                    yield int(match[1]), entry
+                if (step := entry.name.removeprefix("step-")).isdecimal():
+                    found[int(step)] = entry
+        return found
 
     def _swap_in(self, staged: Path, target: Path) -> None:
         """Rename; where this step was saved before (training went back to an older one), replace that."""
@@ -216,24 +215,20 @@ class CheckpointStore:
 
         One with a higher step is of a course of training that was given up.
         """
-        committed, has_removed = dict(self._committed()), False
+        committed, has_removed = self._committed(), False
         kept = sorted((step for step in committed if step <= newest), reverse=True)[:keep]
         for step, folder in committed.items():
             if step not in kept:
                 with suppress(OSError):
                     folder.rename(folder.with_name(f".trash-{folder.name}"))
                     has_removed = True
-        self._remove_stale()
+        self._remove(_STALE)
         return has_removed
 
-    def _drop_held(self, but: Path | None = None) -> None:
-        for held in self.folder.glob(f"{HELD}*"):
-            if held != but:
-                shutil.rmtree(held, ignore_errors=True)
-
-    def _remove_stale(self, but: Path | None = None) -> None:
+    def _remove(self, names: str | tuple[str, ...], but: Path | None = None) -> None:
+        """Remove the folders whose names begin with one of ``names``, except ``but``."""
         for entry in self.folder.iterdir():
-            if entry.name.startswith(_STALE) and entry != but:
+            if entry.name.startswith(names) and entry != but:
                 shutil.rmtree(entry, ignore_errors=True)
 
 
