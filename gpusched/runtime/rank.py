@@ -21,7 +21,7 @@ from types import ModuleType
 
 from gpusched.processes import stacks
 from gpusched.worker import endings
-from gpusched.worker.endings import headline, own_frames, trace_of, write_error_file
+from gpusched.worker.endings import headline, own_frames, say, trace_of, write_error_file
 
 _FAILED = 1
 
@@ -77,7 +77,7 @@ def _leave(leaving: SystemExit, path: str) -> None:
     code, error = _FAILED, leaving.__cause__ or leaving.__context__
     if not isinstance(leaving.code, int):
         what = f"SystemExit: {leaving.code}"
-        _print(str(leaving.code))
+        say(str(leaving.code), by="")
     else:
         code = leaving.code & 0xFF or _FAILED
         what = f"SystemExit: the script ended with exit code {leaving.code}"
@@ -90,7 +90,7 @@ def _fail(error: BaseException, path: str) -> None:
     trace = trace_of(error, path)
     write_error_file(_told(error, path), trace)  # a hook of the script's may end the process
     if sys.excepthook is sys.__excepthook__:
-        _print(trace.rstrip())
+        say(trace.rstrip(), by="")
     else:  # the script's own, such as that of wandb, whose run has crashed
         with suppress(Exception):
             own = error.with_traceback(own_frames(error))
@@ -114,11 +114,6 @@ def _told(error: BaseException, path: str) -> str:
         with suppress(OSError):
             what += f"; the working directory (`cwd` of the recipe) is {Path.cwd()}"
     return what
-
-
-def _print(text: str) -> None:
-    with suppress(OSError, ValueError):
-        print(text, file=sys.stderr, flush=True)
 
 
 def main() -> None:

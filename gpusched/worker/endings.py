@@ -34,10 +34,10 @@ _ends_well: bool | None = None
 """Whether the script has come to a good end, by the code that runs it; None: nothing would notice a bad one."""
 
 
-def say(text: str) -> None:
-    """Print one line on stderr. Where it cannot be written (disk full, closed), it is lost: it must end no script."""
+def say(text: str, by: str = "gpusched: ") -> None:
+    """Print text on stderr. Where it cannot be written (disk full, closed), it is lost: it must end no script."""
     with suppress(OSError, ValueError, AttributeError):
-        print(f"gpusched: {text}", file=sys.stderr, flush=True)
+        print(f"{by}{text}", file=sys.stderr, flush=True)
 
 
 def trace_of(error: BaseException, script: str) -> str:
