@@ -57,7 +57,7 @@ class Call(StrEnum):
 _CALLS = tuple(Call)
 
 
-class RanksDisagree(RuntimeError):
+class RanksDisagree(Exception):
     """The ranks of a trial are not in the same call; the message names the lines.
 
     ``calls``: they were seen in different calls; else one of them has gone, or does not come.
@@ -161,8 +161,6 @@ class Group:
                 work.wait(_LONG)
             else:
                 self._wait_for_others(work, where, line)
-        except RanksDisagree:
-            raise
         except RuntimeError as error:
             raise RanksDisagree(
                 f"another rank has gone while rank {self.rank} was in {where}: if it did not fail, "
