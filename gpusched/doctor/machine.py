@@ -21,10 +21,6 @@ from gpusched.errors import DeviceError
 from gpusched.text import count, show_bytes
 
 MIB = 1 << 20
-SHM_WANTED_BYTES = 1024 * MIB
-SHM_NEEDED_BYTES = 64 * MIB
-DISK_WANTED_BYTES = 10 * 1024 * MIB
-DISK_NEEDED_BYTES = 1024 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,32 +124,28 @@ def torch_check(torch_cuda: tuple[str, str] | None, *, has_gpus: bool) -> Check:
 
 def shm_check(path: Path = Path("/dev/shm")) -> Check:
     """Check shared memory: data loaders pass batches, and nccl passes tensors, through it."""
-    try:
-        space = shutil.disk_usage(path)
-    except OSError as error:
-        return fail("/dev/shm", f"cannot be used: {error.strerror}", "mount a tmpfs there")
-    detail = f"{show_bytes(space.free)} free of {show_bytes(space.total)}"
-    advice = "in a container start it with --shm-size=8g or --ipc=host; else remount it larger"
-    if space.free < SHM_NEEDED_BYTES:
-        return fail("/dev/shm", f"{detail}: too little, data loaders die with a bus error", advice)
-    if space.free < SHM_WANTED_BYTES:
-        return warn("/dev/shm", f"{detail}: little for data loaders and nccl", advice)
-    return ok("/dev/shm", detail)
+    advice = "in a container start it with --shm-size=8g or --ipc=host; else mount a larger tmpfs"
+    harm = "too little, data loaders die with a bus error"
+    return _room("/dev/shm", path, 64 * MIB, 1024 * MIB, harm, advice)
 
 
 def disk_check(folder: Path) -> Check:
     """Check the disk that takes the experiments' folders: journals, checkpoints, logs."""
     place = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
-    try:
-        space = shutil.disk_usage(place)
-    except OSError as error:
-        return fail("disk", f"{place}: {error.strerror}", "choose another --dir")
-    detail = f"{show_bytes(space.free)} free of {show_bytes(space.total)} at {place}"
-    advice = "free some, run `gpusched gc`, or choose another --dir"
     if not os.access(place, os.W_OK):
         return fail("disk", f"{place} cannot be written", "choose another --dir")
-    if space.free < DISK_NEEDED_BYTES:
-        return fail("disk", f"{detail}: checkpoints will not fit", advice)
-    if space.free < DISK_WANTED_BYTES:
-        return warn("disk", detail, advice)
-    return ok("disk", detail)
+    advice = "free some, run `gpusched gc`, or choose another --dir"
+    harm = "checkpoints will not fit"
+    return _room("disk", place, 1024 * MIB, 10 * 1024 * MIB, harm, advice)
+
+
+def _room(name: str, path: Path, needed: int, wanted: int, harm: str, advice: str) -> Check:
+    """Check that ``wanted`` bytes are free at ``path``. ``harm``: what follows from fewer than ``needed``."""
+    try:
+        space = shutil.disk_usage(path)
+    except OSError as error:
+        return fail(name, f"{path}: {error.strerror}", advice)
+    detail = f"{show_bytes(space.free)} free of {show_bytes(space.total)} at {path}"
+    if space.free < needed:
+        return fail(name, f"{detail}: {harm}", advice)
+    return warn(name, detail, advice) if space.free < wanted else ok(name, detail)
