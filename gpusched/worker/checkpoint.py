@@ -1,7 +1,7 @@
 """Checkpoints on disk: whole or not there.
 
-Written into a staged folder file by file (each hashed and synced), the manifest last, then one rename commits it and
-the folder above is synced. The manifest holds size and SHA-256 of every file and of itself; nothing is used that does
+Written into a staged folder file by file (each hashed), the manifest last, and all synced; then one rename commits it,
+and the folder above is synced. The manifest has size and SHA-256 of every file and of itself; nothing is used that does
 not match. A damaged generation is set aside, said on stderr, and the one before it is used. After a commit the newest
 ``keep`` generations stay, on a full disk one. One that was committed within ``FRESH_S`` on this boot is in the page
 cache as it was hashed: a resize hashes nothing again (0.6 s a GB). Nothing is ever unpickled: ``torch.load`` runs with
@@ -113,10 +113,7 @@ class CheckpointStore:
             self._put_back()
             self._remove(_STALE, but=script_folder)
             staged.mkdir(mode=0o700)
-            entries = {
-                name: _write_file(staged / name, content, synced=not held)
-                for name, content in files.items()
-            }
+            entries = {name: _write_file(staged / name, each) for name, each in files.items()}
             if script_folder is not None:
                 facts = {**facts, "folder": True}
                 script_folder.rename(staged / FOLDER)
@@ -125,7 +122,7 @@ class CheckpointStore:
             manifest["boot"] = boot_id()
             manifest["check"] = _manifest_hash(manifest)
             text = json.dumps(manifest, indent=1).encode()
-            _write_file(staged / MANIFEST, text, synced=not held)
+            _write_file(staged / MANIFEST, text)
             if held:
                 aside = self.folder / f"{HELD}{step:08d}"
                 shutil.rmtree(aside, ignore_errors=True)  # of a boot that is over
@@ -142,13 +139,11 @@ class CheckpointStore:
 
     def commit_held(self, step: int) -> None:
         """Commit what ``write`` has put aside. Raises OSError."""
-        held = self.folder / f"{HELD}{step:08d}"
-        for file in held.iterdir():
-            sync(file)
-        self._commit(held, step)
+        self._commit(self.folder / f"{HELD}{step:08d}", step)
 
     def _commit(self, staged: Path, step: int) -> None:
-        sync(staged)
+        for path in (*staged.iterdir(), staged):
+            sync(path)
         failpoints.reach("checkpoint.staged")
         self._fence.check()
         committed = self.folder / f"step-{step:08d}"
@@ -270,14 +265,11 @@ def _manifest_hash(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-def _write_file(path: Path, content: memoryview | bytes, *, synced: bool) -> dict[str, Any]:
+def _write_file(path: Path, content: memoryview | bytes) -> dict[str, Any]:
     """Write a file; return its manifest entry."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:
         file.write(content)
-        file.flush()
-        if synced:
-            os.fsync(descriptor)
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 

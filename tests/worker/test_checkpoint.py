@@ -69,10 +69,10 @@ def test_a_full_disk_takes_the_older_generation(
     """No step could be saved any more, the best neither, on a disk that was full of generations."""
     write = checkpoint._write_file
 
-    def refuse(path: Path, content: bytes, *, synced: bool) -> dict[str, Any]:
+    def refuse(path: Path, content: bytes) -> dict[str, Any]:
         if len(names(store.folder)) > 2:  # room for one beside the one that is written
             raise OSError(errno.EDQUOT, "Disk quota exceeded")
-        return write(path, content, synced=synced)
+        return write(path, content)
 
     monkeypatch.setattr(checkpoint, "_write_file", refuse)
     for step in (1, 2, 3):
