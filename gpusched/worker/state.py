@@ -28,6 +28,7 @@ from torch.optim import Optimizer
 
 from gpusched.worker.hparams import HParams
 from gpusched.worker.learning_rate import owned
+from gpusched.worker.prepare import OpenDDP
 
 torch.serialization.add_safe_globals([HParams])  # in Lightning's checkpoint of a Net(trial.hparams)
 _ARRAY_MARK = "__gpusched_numpy__"
@@ -112,8 +113,7 @@ def save_object(name: str, value: Any, others: Iterable[Any] = ()) -> Any:
         return portable(_saved_whole(value, others), name)
     state = value.state_dict()
     if isinstance(value, nn.Module):
-        wrappers = _wrappers(value)
-        state = {_canonical(key, wrappers): entry for key, entry in state.items()}
+        state = {_canonical(value, key): entry for key, entry in state.items()}
     elif hasattr(value, "last_epoch"):
         # Functions that a schedule holds (SWALR's in torch 2.8) are those that the script has given it.
         state = {key: entry for key, entry in state.items() if not inspect.isroutine(entry)}
@@ -131,8 +131,7 @@ def load_object(name: str, value: Any, saved: Any, step: int, others: Iterable[A
         if is_sharded(value) or _is_named(value, state):
             _load_whole(value, state, others)
         elif isinstance(value, nn.Module):
-            wrappers = _wrappers(value)
-            actual = {_canonical(key, wrappers): key for key in value.state_dict()}
+            actual = {_canonical(value, key): key for key in value.state_dict()}
             renamed = ((actual.get(key, key), entry) for key, entry in state.items())
             value.load_state_dict(OrderedDict(renamed))
         elif isinstance(value, Optimizer | Pickled):
@@ -233,25 +232,19 @@ def _key(key: Any, path: str) -> Any:
     return plain
 
 
-def _wrappers(model: nn.Module) -> list[tuple[str, str]]:
-    """Return the prefixes that wrappers put into names, with what they stand for, outermost first."""
+def _canonical(model: Any, key: str) -> str:
+    """Return the name of a tensor in ``model`` without what wrappers put into it."""
     compiled = torch._dynamo.eval_frame.OptimizedModule if "_dynamo" in vars(torch) else ()
-    found = []
-    for name, module in model.named_modules(remove_duplicate=False):
-        before = f"{name}." if name else ""
-        if isinstance(module, DistributedDataParallel | nn.DataParallel):
-            found.append((f"{before}module.", before))
-        elif compiled and isinstance(module, compiled):
-            found.append((f"{before}_orig_mod.", before))
-    return found
-
-
-def _canonical(key: str, wrappers: list[tuple[str, str]]) -> str:
-    # Innermost first: the outer prefixes still stand before it.
-    for wrapped, plain in reversed(wrappers):
-        if key.startswith(wrapped):
-            key = plain + key[len(wrapped) :]
-    return key
+    ddp = (DistributedDataParallel, nn.DataParallel)
+    wrappers: dict[str, Any] = {"module": ddp, "_orig_mod": compiled}
+    plain = []
+    for part in key.split("."):
+        while isinstance(model, OpenDDP):  # OpenDDP's tensors have the model's names
+            model = model.module
+        if not isinstance(model, wrappers.get(part, ())):
+            plain.append(part)
+        model = getattr(model, "_modules", {}).get(part)
+    return ".".join(plain)
 
 
 # ---------------------------------------------------------------- sharded models
