@@ -14,6 +14,7 @@ import gc
 import io
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -166,12 +167,9 @@ def put_mark(mark: str) -> None:
     text = mark.encode().ljust(MARK_WIDTH_BYTES)
     os.environ[MARK] = text.decode()
     start, length = _block(50)
-    environment = ctypes.string_at(start, length)
-    name = MARK.encode() + b"="
-    at = 0 if environment.startswith(name) else environment.find(b"\0" + name) + 1
-    value = at + len(name)
-    if environment.startswith(name, at) and environment.find(b"\0", value) - value == len(text):
-        ctypes.memmove(start + value, text, len(text))
+    room = rb"(?:\A|\0)%b=([^\0]{%d})\0" % (MARK.encode(), len(text))
+    if (found := re.search(room, ctypes.string_at(start, length))) is not None:
+        ctypes.memmove(start + found.start(1), text, len(text))
 
 
 def put_title(title: str) -> None:
