@@ -10,6 +10,7 @@ The agent's only signal handlers would be the context's; ``ForkedRanks`` install
 
 from __future__ import annotations
 
+from contextlib import suppress
 from signal import SIGTERM, Signals
 from typing import Any
 
@@ -128,8 +129,5 @@ def run_agent(shim: Shim) -> None:
         logs_specs=RankFiles(shim),
         start_method="fork",
     )
-    try:
+    with suppress(SignalException):  # of ForkedRanks, where the incarnation is to stop
         agent.run()
-    except SignalException:
-        if shim.stop_grace_s is None:
-            raise

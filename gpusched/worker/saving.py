@@ -260,9 +260,8 @@ class Saver:
         parts = self._group.gather_bytes(Call.SAVE, mine)
         draft = _Draft(step, script_folder, {"iteration": iteration, "world_size": len(parts)})
         if self._store is not None and has_torch:
-            contents = (self._snapshot.take(state), *(memoryview(part) for part in parts))
-            names = ("state.pt", *(f"rank-{rank}.pt" for rank in range(len(parts))))
-            draft.files = dict(zip(names, contents, strict=True))
+            of_ranks = {f"rank-{rank}.pt": part for rank, part in enumerate(parts)}
+            draft.files = {"state.pt": self._snapshot.take(state), **of_ranks}
         self._copy_s = time.monotonic() - self._began_s
         return draft
 
