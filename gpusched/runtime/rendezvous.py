@@ -8,29 +8,28 @@ collide on and nothing to reach from outside. Ranks join as clients of the agent
 from __future__ import annotations
 
 import socket
-from datetime import timedelta
 
 from torch.distributed import TCPStore
-from torch.distributed.elastic.rendezvous import (
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousParameters,
-)
+from torch.distributed.elastic.rendezvous import RendezvousInfo
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousStoreInfo,
     rendezvous_handler_registry,
 )
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 LOOPBACK = "127.0.0.1"
 NAME = "gpusched-loopback"
-_STORE_TIMEOUT = timedelta(minutes=30)
+_STORE_TIMEOUT_S = 1800
 
 
-class LoopbackRendezvous(RendezvousHandler):
-    """Exactly one agent, rank 0 of 1."""
+class LoopbackRendezvous(StaticTCPRendezvous):
+    """Exactly one agent, rank 0 of 1: torch's static rendezvous but for its store."""
 
     def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
+        super().__init__(LOOPBACK, 0, 0, 1, run_id, _STORE_TIMEOUT_S)
+
+    def get_backend(self) -> str:
+        return NAME
 
     def next_rendezvous(self) -> RendezvousInfo:
         with socket.create_server((LOOPBACK, 0), backlog=512) as listener:
@@ -40,37 +39,12 @@ class LoopbackRendezvous(RendezvousHandler):
                 port=where.master_port,
                 is_master=True,
                 wait_for_workers=False,
-                timeout=_STORE_TIMEOUT,
+                timeout=self.timeout,
                 master_listen_fd=listener.detach(),  # the store closes it
             )
         return RendezvousInfo(store, 0, 1, where)
 
-    def get_backend(self) -> str:
-        return NAME
-
-    @property
-    def use_agent_store(self) -> bool:
-        return True
-
-    def is_closed(self) -> bool:
-        return False
-
-    def set_closed(self) -> None: ...
-
-    def num_nodes_waiting(self) -> int:
-        return 0
-
-    def get_run_id(self) -> str:
-        return self._run_id
-
-    def shutdown(self) -> bool:
-        return True
-
 
 def register() -> None:
     """Make it known to ``torchrun --rdzv-backend`` under ``NAME``."""
-
-    def create(parameters: RendezvousParameters) -> RendezvousHandler:
-        return LoopbackRendezvous(parameters.run_id)
-
-    rendezvous_handler_registry.register(NAME, create)
+    rendezvous_handler_registry.register(NAME, lambda asked: LoopbackRendezvous(asked.run_id))
