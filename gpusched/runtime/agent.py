@@ -57,15 +57,9 @@ class ForkedRanks(PContext):
     """Ranks as forks of this process; see the module's text."""
 
     def __init__(self, shim: Shim, **agent: Any) -> None:
-        super().__init__(
-            name=agent["name"],
-            entrypoint=agent["entrypoint"],
-            args=agent["args"],
-            envs=agent["envs"],
-            logs_specs=agent["logs_specs"],
-        )
+        wanted = ("name", "entrypoint", "args", "envs", "logs_specs")
+        super().__init__(**{name: agent[name] for name in wanted})
         self._shim = shim
-        self._pids: dict[int, int] = {}
 
     def start(self) -> None:
         self._start()
@@ -74,11 +68,10 @@ class ForkedRanks(PContext):
         for rank, forked in enumerate(self._shim.forked):
             environment = {**self._shim.spec.env, **self.envs[rank]}
             forked.begin(environment, (self.stdouts[rank], self.stderrs[rank]))
-            self._pids[rank] = forked.pid
-        self._shim.started(dict(self._pids))
+        self._shim.started(self.pids())
 
     def pids(self) -> dict[int, int]:
-        return self._pids
+        return {rank: forked.pid for rank, forked in enumerate(self._shim.forked)}
 
     def _poll(self) -> RunProcsResult | None:
         shim = self._shim
@@ -87,12 +80,12 @@ class ForkedRanks(PContext):
             raise SignalException("asked to stop", SIGTERM)
         if news == "overdue":
             shim.end_ranks()
-        done = dict.fromkeys(self._pids)
+        done = dict.fromkeys(self.pids())
         if shim.word is not None or not any(shim.codes.values()):
             return RunProcsResult(done, {}, self.stdouts, self.stderrs)
         failures = {
             rank: ProcessFailure(rank, pid, code, error_file="")
-            for rank, pid in self._pids.items()
+            for rank, pid in self.pids().items()
             if (code := shim.codes.get(rank))
         }
         return RunProcsResult({}, failures, self.stdouts, self.stderrs)
