@@ -173,7 +173,6 @@ class Onlooker:
                 total = float((flat * places.sqrt()).sum())
                 self._input = total if math.isfinite(total) else 0.0
                 self._wants_input = False
-                return
 
     def _drawn(self, iterator: Any, index: Any) -> None:
         if isinstance(index, int):
@@ -201,11 +200,10 @@ class Onlooker:
 
     def _sampled(self) -> list[float]:
         """A few values of all parameters that optimizers move, the same ones on every rank and in every launch."""
-        if not self._optimizers:
-            return []
         moved = (each for optimizer in self._optimizers.values() for each in owned(optimizer))
         whole = [each for each in moved if not hasattr(each, "to_local") and each.numel()]
-        return [float(value) for value in sampled(whole, SAMPLED).nan_to_num()]
+        values: list[float] = sampled(whole, SAMPLED).nan_to_num().tolist()
+        return values
 
 
 def _number(value: Any) -> float | None:
