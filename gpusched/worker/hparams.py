@@ -85,13 +85,8 @@ class PlainState(dict[str, Any]):
     TypeError when a checkpoint is saved, and the message says which. Tensors come back on the CPU.
     """
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the values as they are now."""
-        return dict(self)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take saved values over; names that the script has set before and the checkpoint lacks stay."""
-        self.update(state)
+    #: Names that the script has set before, and that the checkpoint lacks, stay.
+    state_dict, load_state_dict = dict.copy, dict.update
 
 
 def merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
