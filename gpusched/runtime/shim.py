@@ -81,20 +81,15 @@ class Shim:
         on_cluster = "GPUSCHED_NODE" in spec.env
         self._fence = Fence(self.paths.fence if on_cluster else None, self.incarnation)
         hello = ShimHello(self.trial, self.incarnation, self.me.pid, self.me.start_time)
-        self._orders = Orders(spec, self.paths, hello, self._fence)
+        self.orders = Orders(spec, self.paths, hello, self._fence)
         self._bell = Bell()
         self._began_s = time.time()
-
-    @property
-    def stop_grace_s(self) -> float | None:
-        """Grace of the ranks, once the incarnation is to stop; None before."""
-        return self._orders.stop_grace_s
 
     def prepare(self) -> bool:
         """Become the tree's root; False if this incarnation was claimed before."""
         with suppress(PermissionError):
             os.setsid()
-        if read_epoch(self.spec.experiment_dir) > self._orders.epoch:
+        if read_epoch(self.spec.experiment_dir) > self.orders.epoch:
             return False  # the daemon that asked for it is not the one any more
         if self._fence.is_raised:
             return False  # its node was given up meanwhile
@@ -115,7 +110,7 @@ class Shim:
     def started(self, rank_pids: Mapping[int, int]) -> None:
         """Take over the ranks that have been started (cold: the one process that runs them, as rank -1)."""
         self._rank_of = {pid: rank for rank, pid in rank_pids.items()}
-        self._orders.connect()
+        self.orders.connect()
         self._oom_kills = _oom_kills()
         with suppress(OSError):
             add_ranks(self.paths.shim(self.incarnation), self.me, identify(rank_pids.values()))
@@ -133,7 +128,7 @@ class Shim:
             self._pass(min(TICK_S, self._leave_by_s - now))
 
     def _look(self) -> News:
-        if self.stop_grace_s is not None:
+        if self.orders.stop_grace_s is not None:
             return "stop"
         if len(self.codes) == len(self._rank_of):
             return "left"
@@ -156,12 +151,12 @@ class Shim:
 
     def _pass(self, timeout_s: float) -> None:
         """Wait at most ``timeout_s`` for children that end, and the daemon."""
-        self._orders.mind_the_daemon()
-        if self._bell.wait(self._orders.fileno(), max(0.0, timeout_s)):
-            self._orders.read()
+        self.orders.mind_the_daemon()
+        if self._bell.wait(self.orders.fileno(), max(0.0, timeout_s)):
+            self.orders.read()
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        self._orders.stop()
+        self.orders.stop()
 
     def _reap(self) -> bool:
         """Reap children that ended. True if the tree is empty."""
@@ -175,14 +170,14 @@ class Shim:
 
     def end_ranks(self) -> None:
         """End the ranks, with the grace that fits the news of them."""
-        grace_s = {"stop": self.stop_grace_s or 0.0, "left": LEFTOVER_GRACE_S}
+        grace_s = {"stop": self.orders.stop_grace_s or 0.0, "left": LEFTOVER_GRACE_S}
         self.end(grace_s.get(self._news, GRACE_S))
 
     def end(self, grace_s: float) -> None:
         """Send SIGTERM to the ranks' sessions, after ``grace_s`` SIGKILL to the tree; return when the tree is empty."""
         if self._reap():
             return
-        if self._orders.hangs:
+        if self.orders.hangs:
             self._look_where_it_hangs()
         began = time.monotonic()
         deadline = began + grace_s
@@ -191,8 +186,8 @@ class Shim:
         if sessions:
             _tell(identify(in_sessions(sessions)))
         while not self._reap():
-            if self.stop_grace_s is not None:
-                deadline = min(deadline, began + self.stop_grace_s)
+            if self.orders.stop_grace_s is not None:
+                deadline = min(deadline, began + self.orders.stop_grace_s)
             if len(self.codes) == len(self._rank_of) and not leftovers_told:
                 leftovers_told = True
                 deadline = min(deadline, time.monotonic() + LEFTOVER_GRACE_S)
@@ -204,7 +199,7 @@ class Shim:
             self._pass(min(TICK_S, left_s))
 
     def _look_where_it_hangs(self) -> None:
-        self._orders.hangs = False
+        self.orders.hangs = False
         running = {rank: pid for pid, rank in self._rank_of.items() if rank not in self.codes}
         running.pop(-1, None)
         try:
@@ -221,17 +216,12 @@ class Shim:
             self._pass(pause_s)
             pause_s = min(TICK_S, pause_s * 1.5)
 
-    def abandon(self) -> None:
-        """End the tree and tell nothing, as something is wrong with this process itself."""
-        self._orders.stop(0.0)
-        self.end(0.0)
-
     def finish(self) -> None:
         """Leave ``exit.json`` and tell the daemon that the tree is empty."""
         with suppress(OSError):  # the log's disk may be full
             for name in sweep_shared_memory(self._began_s):
                 print(f"removed /dev/shm/{name}, which the trial left behind", flush=True)
-        stopped = self.stop_grace_s is not None
+        stopped = self.orders.stop_grace_s is not None
         codes = {rank: code for rank, code in self.codes.items() if rank >= 0}
         bad = {rank: code for rank, code in codes.items() if code}
         error = None
@@ -249,7 +239,7 @@ class Shim:
         except OSError:
             traceback.print_exc()
         failpoints.reach("exit.written")
-        self._orders.tell(Exited(record))
+        self.orders.tell(Exited(record))
         failpoints.reach("exit.told")
         with suppress(OSError):  # synced when no process waits for it
             sync(path)
@@ -278,11 +268,12 @@ def run_shim(spec: LaunchSpec, run: Callable[[Shim], None], forked: Sequence[For
         if not shim.prepare():
             return EXIT_FENCED
         run(shim)
-        shim.end(shim.stop_grace_s or 0.0)
+        shim.end(shim.orders.stop_grace_s or 0.0)
         shim.finish()
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
-        shim.abandon()
+        shim.orders.stop(0.0)
+        shim.end(0.0)  # and tell nothing: something is wrong with this process itself
         return EXIT_BROKEN
     return 0
