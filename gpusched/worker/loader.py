@@ -77,7 +77,9 @@ class BaseLoader(ABC):
         self._left_out = 0.0
         #: Where the last optimizer step left off; not asked where no optimizer is known.
         self._stepped = Position()
-        self._counts_steps = self._is_last = self.is_set_up = False
+        self._is_last = self.is_set_up = False
+        #: Whether a batch counts as consumed only once an optimizer has stepped (``step_taken``).
+        self.counts_steps = False
         #: Where the iteration under way began, and whether that was before the script was set up.
         self._under_way: Position | None = None
         self._is_look = False
@@ -198,10 +200,6 @@ class BaseLoader(ABC):
         if index > 0:
             self._seed = derive_seed(self._seed, index)
 
-    def count_steps(self) -> None:
-        """Count a batch as consumed, from now on, when an optimizer has stepped (``step_taken``)."""
-        self._counts_steps = True
-
     def step_taken(self) -> None:
         """Remember that an optimizer has stepped on all that was handed out."""
         self._stepped = replace(self._position)
@@ -212,7 +210,7 @@ class BaseLoader(ABC):
         Batches handed out since the last optimizer step are in nothing that a checkpoint holds: they come again.
         """
         where = self._settled()
-        if self._counts_steps and self.mid_epoch:
+        if self.counts_steps and self.mid_epoch:
             where = self._stepped
         places = {number: tuple(place) for number, place in where.places.items()}
         state = {"epoch": where.epoch, "consumed": where.consumed, "places": places}
@@ -257,13 +255,13 @@ class BaseLoader(ABC):
             return
         self._under_way = None
         self._weight.end(self)
-        has_stepped = self._counts_steps and self._stepped != began
+        has_stepped = self.counts_steps and self._stepped != began
         if self._is_look and not (self._is_last or has_stepped):
             self._position = began  # a look at some batches, while the script sets itself up
             return
         self.is_set_up = True
         # A step on the only batch of an iteration comes after its end: next(iter(loader)).
-        is_trained = has_stepped or not (self._counts_steps and self._is_last)
+        is_trained = has_stepped or not (self.counts_steps and self._is_last)
         self.passes_trained += has_stepped
         self.passes_untrained += not is_trained
         if samples := self._samples():

@@ -207,7 +207,7 @@ class Training:
         if hasattr(value, "param_groups") and hasattr(value, "register_step_post_hook"):
             self.optimizers.add(id(value))
             for loader in self.loaders:
-                loader.count_steps()
+                loader.counts_steps = True
         elif hasattr(value, "last_epoch") and hasattr(value, "optimizer"):
             self.schedulers[name], self.positions[name] = value, value.last_epoch
         elif self.layout.world_size > 1 and hasattr(value, "named_parameters"):
@@ -241,7 +241,7 @@ class Training:
         self._made[site] += 1
         loader.is_set_up = self.is_looping or self.has_reported
         if self.optimizers:
-            loader.count_steps()
+            loader.counts_steps = True
         index = self._slots.setdefault(slot, len(self.loaders))
         loader.tell_apart(index)
         if index < len(self.loaders):

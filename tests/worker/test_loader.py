@@ -204,7 +204,7 @@ def test_a_look_that_is_held_costs_no_part_of_an_epoch_and_must_not_go_on_beside
 def test_steps_on_the_first_batches_of_many_iterations_are_training() -> None:
     """``next(iter(loader))`` in the loop: rates after a resize never rose."""
     (loader,) = loaders(20, 1)
-    loader.count_steps()
+    loader.counts_steps = True
     loader.is_set_up = True
     for _ in range(5):
         next(iter(loader))
