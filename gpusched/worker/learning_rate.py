@@ -82,16 +82,13 @@ def parameters_of(value: Any) -> list[Any]:
 class RateScaler:
     """Scales the rates of one optimizer, which holds its scaler by its hooks; the ramp survives checkpoints."""
 
-    def __init__(self, target: float, clock: Clock) -> None:
+    def __init__(self, optimizer: Any, target: float, clock: Clock) -> None:
         self._clock = clock
         #: Factors from which and to which the ramp goes; the epochs that were trained on when it began.
         self._ramp = (1.0, target, 0.0)
         #: Groups of parameters and their base rates, while a step runs.
         self._applied: list[tuple[dict[str, Any], Any]] = []
         self._epochs = 0.0  # after the last optimizer step
-
-    def attach(self, optimizer: Any) -> None:
-        """Scale the rates of this optimizer from the next step on."""
         optimizer.register_step_pre_hook(self._before_step)
         optimizer.register_step_post_hook(self._after_step)
 

@@ -219,8 +219,7 @@ class Training:
             return  # trial.prepare has done so already
         saved = (self._saved("scalers") or [])[len(self.scalers) :]
         target = float(self.global_batches**power)
-        scaler = self.scalers[optimizer] = RateScaler(target, self.clock)
-        scaler.attach(optimizer)
+        scaler = self.scalers[optimizer] = RateScaler(optimizer, target, self.clock)
         if saved:
             scaler.load_state_dict(saved[0])
 

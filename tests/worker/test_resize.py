@@ -44,8 +44,7 @@ class Rig:
         )
         self.batches = 0
         self.clock = Clock(reports=5) if is_warm else Clock([self])
-        self.scaler = RateScaler(target, self.clock)
-        self.scaler.attach(bare_optimizer(self.optimizer))
+        self.scaler = RateScaler(bare_optimizer(self.optimizer), target, self.clock)
         self.used: list[list[float]] = []
         self.optimizer.register_step_pre_hook(self._note)
 
@@ -73,7 +72,7 @@ class Rig:
 )
 def test_the_factor_by_hand(start: float, target: float, epochs: int, expected: float) -> None:
     clock = Clock()
-    scaler = RateScaler(target, clock)
+    scaler = RateScaler(torch.optim.SGD([torch.zeros(1)]), target, clock)
     scaler.load_state_dict({"ramp": (start, start, 0.0), "factor": start, "epochs": 0.0})
     clock.reports = epochs
     assert scaler.factor == pytest.approx(expected)
@@ -133,7 +132,7 @@ def test_a_rate_that_is_a_tensor_stays_that_tensor() -> None:
     rate = torch.tensor(0.1)
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=rate)
-    RateScaler(4.0, Clock(reports=5)).attach(optimizer)
+    RateScaler(optimizer, 4.0, Clock(reports=5))
     parameter.grad = torch.ones(1)
     optimizer.step()
     assert parameter.item() == pytest.approx(-0.4)
