@@ -43,8 +43,7 @@ class Owner:
 
     def __init__(self) -> None:
         #: The trial: ``hparams``, ``local_batch``, ``folder``.
-        self.trial = start()
-        self.trial.take_charge()
+        self.trial = start(in_charge=True)
         self._is_leaving = False
 
     def has_to_stop(self) -> bool:
