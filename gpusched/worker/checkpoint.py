@@ -147,7 +147,13 @@ class CheckpointStore:
         failpoints.reach("checkpoint.staged")
         self._fence.check()
         committed = self.folder / f"step-{step:08d}"
-        self._swap_in(staged, committed)
+        if committed.exists():  # training went back to an older step
+            old = committed.with_name(f".replaced-{committed.name}")
+            shutil.rmtree(old, ignore_errors=True)
+            committed.rename(old)
+        staged.rename(committed)
+        sync(self.folder)
+        failpoints.reach("checkpoint.renamed")
         if self._fence.wait():  # raised since: this process may have been stopped before the rename
             committed.rename(staged)
             self._put_back()
@@ -180,7 +186,7 @@ class CheckpointStore:
             sync(self.folder.parent.parent)
 
     def _put_back(self) -> None:
-        """Rename back a step that a crash between the two renames of ``_swap_in`` left under its other name alone."""
+        """Rename back a step that a crash between the two renames of ``_commit`` left under its other name alone."""
         with suppress(OSError):
             for entry in list(self.folder.glob(".replaced-step-*")):
                 target = entry.with_name(entry.name.removeprefix(".replaced-"))
@@ -194,16 +200,6 @@ class CheckpointStore:
                 if (step := entry.name.removeprefix("step-")).isdecimal():
                     found[int(step)] = entry
         return found
-
-    def _swap_in(self, staged: Path, target: Path) -> None:
-        """Rename; where this step was saved before (training went back to an older one), replace that."""
-        if target.exists():
-            old = target.with_name(f".replaced-{target.name}")
-            shutil.rmtree(old, ignore_errors=True)
-            target.rename(old)
-        staged.rename(target)
-        sync(self.folder)
-        failpoints.reach("checkpoint.renamed")
 
     def _prune(self, newest: int, keep: int) -> bool:
         """Keep the newest generations; tell whether others went.

@@ -73,13 +73,12 @@ def test_a_checkpoint_that_is_renamed_behind_the_fence_is_not_there(
     fence = tmp_path / "fence"
     store = CheckpointStore(tmp_path / "checkpoints", 2, Fence(fence, 1))
     store.write(5, {"state": b"old"}, {})
-    swap_in = CheckpointStore._swap_in
 
-    def late(self: CheckpointStore, staged: Path, target: Path) -> None:
-        write_fence(fence, 1)
-        swap_in(self, staged, target)
+    def late(name: str) -> None:
+        if name == "checkpoint.renamed":
+            write_fence(fence, 1)
 
-    monkeypatch.setattr(CheckpointStore, "_swap_in", late)
+    monkeypatch.setattr("gpusched.failpoints.reach", late)
     for step in (5, 6):
         fence.unlink(missing_ok=True)
         with pytest.raises(OSError, match="another node has taken this trial over"):
