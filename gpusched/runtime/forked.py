@@ -95,10 +95,8 @@ def _set_up(spec: LaunchSpec, local_rank: int) -> None:
     with suppress(OSError):
         os.sched_setaffinity(0, spec.rank_cpus[local_rank])
     threads = spec.env.get("OMP_NUM_THREADS", "")
-    if threads.isdigit():
-        torch = sys.modules.get("torch")
-        if torch is not None:  # loaded already: environment variables come too late
-            torch.set_num_threads(int(threads))
+    if threads.isdigit():  # torch is loaded already: environment variables come too late
+        sys.modules["torch"].set_num_threads(int(threads))
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     gc.enable()
