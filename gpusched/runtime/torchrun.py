@@ -101,9 +101,7 @@ def _take_codes(shim: Shim, path: Path) -> None:
     """Take the exit codes of the ranks, which torchrun alone knows; where it failed itself, why."""
     code = shim.codes.pop(TORCHRUN, 0)
     found = files.read_json(path) or {}
-    for rank, exit_code in found.items():
-        if rank.isdigit() and isinstance(exit_code, int):
-            shim.codes[int(rank)] = exit_code
+    shim.codes.update({int(rank): exit_code for rank, exit_code in found.items()})
     if code == 0:
         shim.codes.update({rank: 0 for rank in range(shim.size) if rank not in shim.codes})
     elif not shim.codes:
