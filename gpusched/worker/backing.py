@@ -276,11 +276,9 @@ class Backing:
 
     def _leave_with_files(self) -> bool:
         """Leave if the files of this step are committed; until then the trial trains on, still asked to leave."""
-        saver = self.saver
-        if saver is not None and self._files_step == self._training.step:
-            is_committed = saver.settle()
-            if is_committed and self._say_goodbye():
-                return True
+        saver, has_files = self.saver, self._files_step == self._training.step
+        if saver is not None and has_files and saver.settle() and self._say_goodbye():
+            return True
         self._asked = "yield"
         return False
 
