@@ -57,14 +57,6 @@ def derive_seed(*parts: int) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
 
 
-def epoch_order(length: int, seed: int, epoch: int) -> torch.Tensor:
-    """Return the order in which one epoch visits the samples of a shuffled data set."""
-    import torch
-
-    generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
-    return torch.randperm(length, generator=generator, device="cpu")
-
-
 def count_batches(length: int, offset: int, global_batch: int, *, drop_last: bool) -> int:
     """Count the global batches of what is left of an epoch after ``offset`` samples."""
     full, rest = divmod(max(0, length - offset), global_batch)

@@ -24,7 +24,6 @@ from gpusched.worker.data import (
     Layout,
     count_batches,
     derive_seed,
-    epoch_order,
     share,
     stretches,
 )
@@ -327,7 +326,8 @@ class TrainingLoader(BaseLoader):
         if self._sampler is not None:
             drawn = self._drawn
         elif self._shuffle:
-            drawn = epoch_order(self.length, self._seed, where.epoch).tolist()
+            order = torch.Generator().manual_seed(derive_seed(self._seed, where.epoch))
+            drawn = torch.randperm(self.length, generator=order, device="cpu").tolist()
         indices = islice(drawn, where.consumed, None)
         stretched = stretches(self.length, where.consumed, layout=self._layout, **self._terms)
         for begin, end in stretched:
