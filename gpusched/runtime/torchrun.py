@@ -20,7 +20,6 @@ from gpusched.folder import files
 from gpusched.processes import outcome
 from gpusched.runtime.shim import Shim
 
-RANKS, CODES = "GPUSCHED_RANKS", "GPUSCHED_CODES"
 TORCHRUN = -1
 """The place of torchrun's own process among the ranks a shim watches."""
 
@@ -78,8 +77,8 @@ def _environment(shim: Shim, codes: Path) -> dict[str, str]:
         path.append(theirs)
     return {
         **os.environ,
-        RANKS: json.dumps(per_rank),
-        CODES: str(codes),
+        "GPUSCHED_RANKS": json.dumps(per_rank),
+        "GPUSCHED_CODES": str(codes),
         "PYTHONPATH": os.pathsep.join(path),
     }
 
