@@ -162,9 +162,10 @@ class Trial(TrialSetup):
     def plan(self, steps: int) -> None:
         """Say how many steps this trial trains for, where a trainer owns the loop; ``steps(limit)`` says so by itself.
 
-        That is R, the length of the search's trials, unless the recipe gives one.
+        That is R, the length of the search's trials, unless the recipe gives one. ``sys.maxsize``, the epochs of
+        transformers where ``max_steps`` ends a stream, says nothing.
         """
-        if self._context.settings.max_steps is None and steps > 0:
+        if self._context.settings.max_steps is None and 0 < steps < 1 << 32:
             self._training.length = int(steps)
 
     @property

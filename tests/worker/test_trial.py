@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from itertools import count
@@ -200,6 +201,7 @@ def test_who_is_killed_as_it_saves_ends_when_it_has(bench: Bench, answer: str, s
         ("each third, by 1", [6, None]),
         ("each, by 30", [180, *[None] * 5]),
         ("known", [None] * 6),
+        ("endless", [None] * 6),
     ],
 )
 def test_a_loop_is_as_long_as_the_reports_of_its_bodies(
@@ -212,7 +214,9 @@ def test_a_loop_is_as_long_as_the_reports_of_its_bodies(
     def script() -> None:
         trial = gpusched.init()
         trial.track()
-        for epoch in trial.steps(6):
+        for epoch in trial.steps(sys.maxsize if how == "endless" else 6):
+            if epoch == 6:
+                break
             for _ in range(3 if "three" in how else "third" not in how or epoch % 3 == 2):
                 trial.report(accuracy=1, step=by * (epoch + 1) if by else None)
 
