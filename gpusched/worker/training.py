@@ -334,7 +334,7 @@ class Training:
             "owed": [n for n in self._late if not (self.is_looping or self._has_moved(n))],
             "trained": {n: [p.requires_grad for p in parameters_of(each)] for n, each in items},
             "unused": self.has_unused,
-            "rates": self.rates,
+            "rates": state.portable(self.rates, "the learning rate"),  # perhaps numpy's
         }
 
     def _saved(self, part: str) -> Any:

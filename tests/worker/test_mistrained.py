@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -593,14 +594,14 @@ def test_rates_that_are_set_after_their_optimizer_is_put_back_are_those_of_their
 def test_a_rate_by_a_counter_that_begins_anew_with_each_launch_is_told(
     bench: Bench, keeps: bool
 ) -> None:
-    """As by nanoGPT's ``get_lr(it)``: each launch warmed up again."""
+    """As by nanoGPT's ``get_lr(it)``: each launch warmed up again. With a rate of numpy's no launch continued."""
 
     def script() -> None:
         trial, (model, optimizer) = gpusched.init(), linear()
         own: dict[str, Any] = trial.state if keeps else {}
         for _ in trial.steps(6, model=model, opt=optimizer):
             own["it"] = own.get("it", 0) + 1
-            optimizer.param_groups[0]["lr"] = 0.5 ** own["it"]
+            optimizer.param_groups[0]["lr"] = np.float64(0.5) ** own["it"]
             optimizer.step()
             trial.report(accuracy=0)
 
