@@ -7,6 +7,7 @@ from pathlib import Path
 from gpusched.core.commands import Command, Launch, Yield
 from gpusched.core.events import (
     CheckpointSaved,
+    DaemonResumed,
     DevicesJoined,
     DevicesReleased,
     Event,
@@ -85,6 +86,7 @@ def story(path: Path) -> Path:
         (QuarantineChanged(at=5.0, device="d1", reason="Xid 79"), []),
         (TrialExited(at=5.5, trial=1, incarnation=1, outcome="killed"), []),
         (TrialExited(at=6.0, trial=0, incarnation=1, outcome="lost"), []),  # of before
+        (DaemonResumed(at=6.5, epoch=2, unusable={"d1": "it is gone"}), []),
         (reported(at=7.0, trial=0, incarnation=2, seq=3, step=3, metric=0.6), []),
     ]
     journal = Journal.create(path, {"epoch": 1})

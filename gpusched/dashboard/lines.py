@@ -83,8 +83,6 @@ def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterat
             usable, left = len(devices) - len(unusable), show_duration(state.time_left_s)
             text = f"the search begins on {count(usable, 'atom')}; deadline in {left}"
             yield _record("began", text, atoms=usable)
-            for device, why in unusable.items():
-                yield _quarantined(state, device, why)
         case Reported(trial=number):
             if any(isinstance(command, Yield) and command.trial == number for command in commands):
                 yield from _decided(state.trials[number])
@@ -113,6 +111,9 @@ def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterat
             yield _record("deadline", "the deadline: every trial leaves at its next step")
         case _:
             pass
+    if isinstance(event, DevicesJoined | DaemonResumed):
+        for device, why in event.unusable.items():
+            yield _quarantined(state, device, why)
 
 
 def _quarantined(state: State, device: str, why: str) -> Record:

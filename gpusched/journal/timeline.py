@@ -15,6 +15,7 @@ from typing import Any
 from gpusched.core.commands import Launch
 from gpusched.core.events import (
     CheckpointSaved,
+    DaemonResumed,
     DevicesJoined,
     DevicesReleased,
     Event,
@@ -148,11 +149,12 @@ class _Reader:
         return present if present is not None and present.number == of.incarnation else None
 
     def _see(self, event: Event) -> None:
+        if isinstance(event, DevicesJoined | DaemonResumed):
+            for device, why in event.unusable.items():
+                self._enter(device, "quarantined", event.at, why=why)
         match event:
             case DevicesJoined():
                 self.told.devices = tuple(dict.fromkeys((*self.told.devices, *event.devices)))
-                for device, why in event.unusable.items():
-                    self._enter(device, "quarantined", event.at, why=why)
             case Reported():
                 self._reported(event)
             case CheckpointSaved():

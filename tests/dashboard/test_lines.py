@@ -117,8 +117,9 @@ def test_devices_daemons_and_people() -> None:
     assert "cpu:1 was lost" in told.last("killed")["text"]
     told.scene.play(8)
     assert told.last("readmitted")["device"] == "cpu:1"
-    told.scene.tell(DaemonResumed(at=8.0, epoch=2))
+    told.scene.tell(DaemonResumed(at=8.0, epoch=2, unusable={"cpu:2": "it is gone"}))
     assert told.last("daemon")["text"] == "daemon 2 took over"
+    assert told.last("quarantined")["text"] == "cpu:2 is quarantined: it is gone"
     told.scene.tell(UserAsked(at=8.0, verb="pause", trial=0))
     assert told.last("asked")["text"] == "asked to pause trial 0"
     told.scene.tell(UserAsked(at=8.0, verb="try", hparams={"lr": 0.1}))

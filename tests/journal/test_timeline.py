@@ -27,7 +27,8 @@ def test_curves_and_who_had_which_device(tmp_path: Path) -> None:
         DeviceSpan("d0", "held", 4.5, 7.0, 0),
         DeviceSpan("d1", "quarantined", 0.0, 2.0, None, "a stranger's"),
         DeviceSpan("d1", "held", 2.0, 5.0, 1),
-        DeviceSpan("d1", "quarantined", 5.0, 7.0, None, "Xid 79"),
+        DeviceSpan("d1", "quarantined", 5.0, 6.5, None, "Xid 79"),
+        DeviceSpan("d1", "quarantined", 6.5, 7.0, None, "it is gone"),
     ]
 
 
@@ -56,7 +57,7 @@ def test_it_is_read_beside_a_writer(tmp_path: Path) -> None:
     writer.append(reported(at=10.0, trial=0, incarnation=2, seq=5, step=5, metric=0.9), [])
     writer.commit()
     writer.close()
-    assert count == 13
+    assert count == 14
 
 
 def test_what_is_no_journal(tmp_path: Path) -> None:
