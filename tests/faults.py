@@ -1,5 +1,6 @@
 """A simulated machine on which things go wrong: trials that crash, are lost or hang, devices that do not come back.
 
+It outlives the driver: after a simulated crash of the daemon another driver continues with it (``reconcile``).
 Random numbers are keyed by what they are about (seed, trial, incarnation), never by the order in which things happen:
 every policy meets the same crashes on the same configuration.
 """
@@ -7,20 +8,24 @@ every policy meets the same crashes on the same configuration.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
 
-from gpusched.core.commands import Command, Kill, Launch
+from msgspec.structs import replace
+
+from gpusched.core.commands import Command, ConfirmRelease, Kill, Launch
 from gpusched.core.events import (
     DevicesReleased,
     Event,
     Outcome,
     QuarantineChanged,
     Reported,
+    TrialExited,
 )
+from gpusched.executors.base import LiveTrial
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.physics import Run, parse_scaling
 from gpusched.sim.setup import Setup
@@ -96,6 +101,11 @@ class FaultyExecutor(SimExecutor):
         self._hung: set[Run] = set()
         self._broken: set[str] = set()
         self._releases: Counter[str] = Counter()
+        #: When the release of a device is told.
+        self._confirming: dict[str, float] = {}
+        #: Of each trial: its reports, and the end of its latest launch that has ended.
+        self._told: defaultdict[int, list[Reported]] = defaultdict(list)
+        self._ends: dict[int, TrialExited] = {}
         for incident in incidents:
             self._push(incident.at, "incident", incident)
 
@@ -105,7 +115,33 @@ class FaultyExecutor(SimExecutor):
             if run in self._hung:
                 self._cut(run, "killed", None, after_s=command.grace_s)
                 return
+        if isinstance(command, ConfirmRelease):  # asked for twice, by a resumed daemon, told once
+            at = max(self._now, self._pool.clean_at(command.devices))
+            new = [name for name in command.devices if self._confirming.get(name, -1.0) < at]
+            self._confirming.update(dict.fromkeys(new, at))
+            self._push(at, "release", tuple(new))
+            return
         super().execute(command)
+
+    def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
+        return list(self._missed(live))
+
+    def _missed(self, live: Sequence[LiveTrial]) -> Iterator[Event]:
+        """Tell what a daemon was not told, or forgot in a crash before its journal was synced."""
+        for one in live:
+            number, story = one.trial, self.stories.get(one.trial)
+            run = story.run if story is not None else None
+            if run is None or run.incarnation < one.incarnation:
+                about: Any = {"outcome": "lost", "error": "it was never started", "unbegun": True}
+                yield TrialExited(at=self._now, trial=number, incarnation=one.incarnation, **about)
+                continue
+            later = self._told[number][one.last_seq :]
+            yield from (replace(report, at=self._now) for report in later)
+            if run.waiting and not later:
+                self._answer(run)  # the worker has taken silence for "go on"
+            end = self._ends.get(number)
+            if end is not None and end.incarnation == run.incarnation:
+                yield replace(end, at=self._now)
 
     def _launch(self, command: Launch) -> None:
         broken = self._broken.intersection(command.devices)
@@ -124,7 +160,9 @@ class FaultyExecutor(SimExecutor):
             return None
         how, step = self._trouble.get(run, ("", NEVER_STEP))
         if run.leaving or run.step + 1 < step:
-            return super()._step_ended(run)
+            if (report := super()._step_ended(run)) is not None:
+                self._told[report.trial].append(report)
+            return report
         run.step += 1
         self._go_wrong(run, how, f"simulated {how} in step {run.step}")
         return None
@@ -137,6 +175,10 @@ class FaultyExecutor(SimExecutor):
         outcome: Outcome = "failed" if how == "crash" else "lost"
         self._cut(run, outcome, why)
 
+    def _exited(self, run: Run, *how: Any) -> TrialExited:
+        end = self._ends[run.story.trial] = super()._exited(run, *how)
+        return end
+
     def _happen(self, kind: Any, what: Any) -> Iterator[Event]:
         if kind == "readmit":
             yield from self._readmit(what)
@@ -146,6 +188,9 @@ class FaultyExecutor(SimExecutor):
             yield from super()._happen(kind, what)
 
     def _released(self, names: tuple[str, ...]) -> Iterator[Event]:
+        for name in names:
+            if self._confirming.get(name, math.inf) <= self._now:
+                del self._confirming[name]
         for event in super()._released(names):
             assert isinstance(event, DevicesReleased)
             stuck = [name for name in event.devices if self._is_stuck(name)]
@@ -193,7 +238,6 @@ class FaultySetup(Setup):
     faults: Faults = field(default_factory=Faults)
     incidents: tuple[Incident, ...] = ()
     max_failures: int = 1_000_000
-    watch: bool = True
 
     def machine(self) -> FaultyExecutor:
         return FaultyExecutor(

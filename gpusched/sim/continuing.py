@@ -321,7 +321,6 @@ class Midway(SimExecutor):
         curve = self.workload.curve(trial.id, trial.hparams, self._seed)
         story = self.stories[trial.id] = Story(trial.id, curve)
         story.seq, story.saved = trial.seq, (trial.saved_step,)
-        story.log = [(0, 0, 0.0)] * trial.seq
         self._best_score = max(self._best_score, trial.best_score)
         if not trial.has_processes:
             return

@@ -1,7 +1,4 @@
-"""``executors.base.Executor`` in virtual time: a heap of what will happen next, and no processes.
-
-It is the whole simulated machine, devices and running trials included, and so outlives the driver that uses it: after a
-simulated crash of the daemon another driver continues with the same object (``reconcile``).
+"""``executors.base.Executor`` in virtual time: the whole simulated machine, a heap of what will happen next.
 
 * Time jumps from one happening to the next; what happens at one moment comes in one batch, in the order it was caused.
 * A trial trains a step, reports, and stands still until it is acknowledged, as in the live system; the answer is
@@ -84,7 +81,6 @@ class SimExecutor:
         if isinstance(devices, int):
             devices = [Device(f"sim:{n}", f"simulated atom {n}") for n in range(devices)]
         self._pool = Pool(devices, self._delays.release_s)
-        self._confirming: dict[str, float] = {}
 
     @property
     def device_s(self) -> float:
@@ -115,7 +111,8 @@ class SimExecutor:
                 if run is not None:
                     self._cut(run, "killed", None)
             case ConfirmRelease():
-                self._confirm(command.devices)
+                at = max(self._now, self._pool.clean_at(command.devices))
+                self._push(at, "release", command.devices)
             case KeepBest():
                 saved = self.stories[command.trial].saved
                 is_there = command == self.kept or command.step in saved
@@ -153,32 +150,8 @@ class SimExecutor:
         return events
 
     def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
-        events: list[Event] = []
-        for trial in live:
-            story = self.stories.get(trial.trial)
-            run = story.run if story is not None else None
-            if story is None or run is None or run.incarnation < trial.incarnation:
-                events.append(
-                    TrialExited(
-                        at=self._now,
-                        trial=trial.trial,
-                        incarnation=trial.incarnation,
-                        outcome="lost",
-                        error="it was never started",
-                        unbegun=True,
-                    )
-                )
-                continue
-            if story.seq > trial.last_seq:
-                # The daemon was not told, or forgot in a crash before its journal was synced.
-                missed = range(trial.last_seq + 1, story.seq + 1)
-                events += [self._report(story, seq) for seq in missed]
-            elif run.waiting:
-                self._answer(run)  # the worker has taken silence for "go on"
-            if run.gone and story.exit is not None:
-                story.exit.at = self._now
-                events.append(story.exit)
-        return events
+        """Return nothing: the driver has heard of all that happened here."""
+        return ()
 
     def close(self) -> None:
         """Do nothing: no process or file is held."""
@@ -225,24 +198,17 @@ class SimExecutor:
         if run.leaving:
             return None
         run.step = step = run.step + run.story.curve.stride_at(run.step)
-        story, now = run.story, self._now
+        story, now, name = run.story, self._now, self.workload.metric
         story.seq += 1
-        story.log.append((run.incarnation, step, run.step_time_s))
-        report = self._report(story, story.seq)
-        metric = report.metric
+        metrics = {name: as_metric(story.curve.metric(step))}
+        report = Report(run.incarnation, story.seq, step, run.step_time_s, metrics)
+        metric = report.metric(name)
         if metric is not None and metric * self._sign > self._best_score:
             self._best_score = metric * self._sign
             self.improvements.append((now, metric))
         run.waiting = True
         self.reports += 1
-        return report
-
-    def _report(self, story: Story, seq: int) -> Reported:
-        """Return the trial's report of this number, as told now."""
-        incarnation, step, step_time_s = story.log[seq - 1]
-        name, value = self.workload.metric, as_metric(story.curve.metric(step))
-        report = Report(incarnation, seq, step, step_time_s, {name: value})
-        return Reported(at=self._now, trial=story.trial, report=report, metric=report.metric(name))
+        return Reported(at=now, trial=story.trial, report=report, metric=metric)
 
     def _answer(self, run: Run) -> None:
         """Continue, save, or leave, as the report is acknowledged."""
@@ -275,19 +241,16 @@ class SimExecutor:
 
     def _exited(
         self, run: Run, outcome: Outcome, saved_step: int | None, error: str | None
-    ) -> Event:
-        story = run.story
-        run.gone = True
+    ) -> TrialExited:
         self._pool.vacate(run, self._now)
-        story.exit = TrialExited(
+        return TrialExited(
             at=self._now,
-            trial=story.trial,
+            trial=run.story.trial,
             incarnation=run.incarnation,
             outcome=outcome,
             saved_step=saved_step,
             error=error,
         )
-        return story.exit
 
     # ------------------------------------------------------------ what happens
 
@@ -321,19 +284,6 @@ class SimExecutor:
             save_s=self._delays.save_s,
         )
 
-    def _confirm(self, names: Sequence[str]) -> None:
-        """Schedule a release; one asked for twice, by a resumed daemon, happens once."""
-        at, confirming = max(self._now, self._pool.clean_at(names)), self._confirming
-        new = tuple([name for name in names if confirming.get(name, -1.0) < at])
-        confirming.update(dict.fromkeys(new, at))
-        if new:
-            self._push(at, "release", new)
-
     def _released(self, names: tuple[str, ...]) -> Iterator[Event]:
-        confirming, now = self._confirming, self._now
-        for name in names:
-            if confirming.get(name, math.inf) <= now:
-                del confirming[name]
-        free = self._pool.clean(names, now)
-        if free:
+        if free := tuple(name for name in names if self._pool.is_clean(name, self._now)):
             yield DevicesReleased(at=self._now, devices=free)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from gpusched.core import speed
-from gpusched.core.events import TrialExited
 from gpusched.core.speed import Scaling
 from gpusched.devices.base import Device
 from gpusched.errors import InputError
@@ -107,10 +106,6 @@ class Story:
     #: Steps of the two newest checkpoints, the newest last.
     saved: tuple[int, ...] = ()
     run: Run | None = None
-    #: Of each report, in order: incarnation, step, step time, as ``reports.jsonl`` would hold it.
-    log: list[tuple[int, int, float]] = field(default_factory=list)
-    #: End of the latest launch, as a new daemon finds it.
-    exit: TrialExited | None = None
 
     @property
     def saved_step(self) -> int:
@@ -143,7 +138,6 @@ class Run:
     leave: bool = False
     leaving: bool = False
     cut: bool = False
-    gone: bool = False
 
     def __post_init__(self) -> None:
         self.step = self.story.saved_step
@@ -184,11 +178,8 @@ class Pool:
         self._clean_at.update(dict.fromkeys(run.devices, clean_at))
         self.used_s += (clean_at - run.launched_at) * len(run.devices)
 
-    def clean(self, names: tuple[str, ...], now: float) -> tuple[str, ...]:
-        """Return the devices that are clean and unused."""
-        return tuple(name for name in names if self.is_clean(name, now))
-
     def is_clean(self, name: str, now: float) -> bool:
+        """Tell whether a device is clean and unused."""
         return name not in self._on and self._clean_at[name] <= now
 
     def clean_at(self, names: Sequence[str]) -> float:

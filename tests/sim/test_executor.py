@@ -1,4 +1,4 @@
-"""The simulated machine: what it answers to commands, and that a driver can be replaced under it."""
+"""The simulated machine: what it answers to commands."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import pytest
 
 from gpusched.core.commands import Kill, Launch, Save, Yield
 from gpusched.core.events import Event, Reported, TrialExited, TrialUp
-from gpusched.executors.base import FOREVER, LiveTrial
+from gpusched.executors.base import FOREVER
 from gpusched.sim.executor import SimExecutor, Stalled
 from gpusched.sim.physics import Delays, SimulatedCurve
 from tests.executors.contract import ExecutorContract, Rig
-from tests.faults import FaultyExecutor, Incident
 
 
 class Flat:
@@ -24,12 +23,12 @@ class Flat:
         return SimulatedCurve(float, lambda step: 1.0)
 
 
-def machine(atoms=2, **more):
-    return FaultyExecutor(Flat(), atoms, **more)
+def machine(**more):
+    return SimExecutor(Flat(), 2, **more)
 
 
-def launch(executor, trial=0, devices=("sim:0",), incarnation=1):
-    executor.execute(Launch(trial, incarnation, devices, {}))
+def launch(executor, incarnation=1):
+    executor.execute(Launch(0, incarnation, ("sim:0",), {}))
 
 
 def events(executor, count, *, answer=True):
@@ -91,32 +90,6 @@ def test_kill_leaves_no_report_behind_and_no_half_checkpoint():
     assert told(events(executor, 1)[0]) == ("exit", 1.0, "killed", None)
     executor.poll(100.0)
     assert executor.poll(100.0) == []
-
-
-# ---------------------------------------------------------------- a daemon that dies
-
-
-def test_reconcile_tells_what_a_new_driver_has_missed():
-    executor = machine(3, incidents=[Incident(at=1.5, kind="lost", trial=1, reason="gone")])
-    launch(executor, 0, ("sim:0",))
-    launch(executor, 1, ("sim:1",))
-    missed = events(executor, 4)
-    assert [event.step for event in missed if isinstance(event, Reported)] == [1, 1]
-    events(executor, 1)  # trial 1 is lost
-    found = executor.reconcile(
-        [
-            LiveTrial(0, 1, ("sim:0",), last_seq=1),
-            LiveTrial(1, 1, ("sim:1",), last_seq=0),
-            LiveTrial(2, 1, ("sim:2",), last_seq=0),
-        ]
-    )
-    assert [told(event) for event in found] == [
-        ("report", 1.5, 1),
-        ("exit", 1.5, "lost", None),
-        ("exit", 1.5, "lost", None),
-    ]
-    assert [event.trial for event in found] == [1, 1, 2]
-    assert told(events(executor, 1)[0]) == ("report", 2.0, 2)  # trial 0 just goes on
 
 
 # ---------------------------------------------------------------- the contract of all executors
