@@ -71,8 +71,8 @@ bench: $(STAMP) ## Measure launches, resizes and reports, as in docs/benchmarks.
 	@$(BIN)/python scripts/bench_reports.py
 
 pictures: $(STAMP) ## Draw the dashboard's pictures in the documentation again, from a simulated search
-	@$(BIN)/python scripts/export_screen.py --simulate --at 16 --columns 160 --rows 38
-	@$(BIN)/python scripts/export_screen.py --simulate --at 16 --columns 80 --rows 24 --out docs/dashboard-80.svg
+	@$(BIN)/python scripts/export_screen.py --at 16 --columns 160 --rows 38
+	@$(BIN)/python scripts/export_screen.py --at 16 --columns 80 --rows 24 --out docs/dashboard-80.svg
 
 torture: $(STAMP) ## Run the long tests: kills, fuzzing (ONLY=sockets: those with this in their name)
 	@$(BIN)/python -m pytest -q -s -m slow --timeout 3600 $(if $(ONLY),-k "$(ONLY)")

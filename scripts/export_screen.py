@@ -1,10 +1,6 @@
-"""Export a screen of the dashboard as SVG, for the README: of a real experiment's folder, or of a simulated one.
+"""Draw the dashboard of a simulated search as SVG, for the documentation.
 
-    python scripts/export_screen.py runs/digits-20260714-153200 --at 31 --out docs/dashboard.svg
-    python scripts/export_screen.py --simulate --at 25
-
-The folder's journal is replayed up to ``--at`` (seconds since the experiment began; the default is two fifths of the
-deadline), so one finished run gives any screen it ever showed. Not while its daemon runs: the journal is the daemon's.
+python scripts/export_screen.py --at 16 --columns 160 --rows 38 --out docs/dashboard.svg
 """
 
 from __future__ import annotations
@@ -12,11 +8,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
-import itertools
 import os
 import re
-import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,69 +17,34 @@ from typing import Any
 from gpusched.daemon import clients
 from gpusched.dashboard.app import Dashboard
 from gpusched.dashboard.model import Standing, from_json
-from gpusched.driver import assemble
-from gpusched.driver.loop import replay
-from gpusched.errors import GpuschedError, InputError
-from gpusched.folder.lock import Lock
+from gpusched.driver.assemble import Assembled
+from gpusched.driver.loop import Driver
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.journal.log import Journal
+from gpusched.sim.setup import Setup, experiment, recipe
+from gpusched.sim.study import start
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", nargs="?", type=Path, help="an experiment's folder")
-    parser.add_argument("--simulate", action="store_true", help="simulate an experiment for it")
-    parser.add_argument("--at", type=float, metavar="S", help="when (seconds since it began)")
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--at", type=float, default=16.0, metavar="S", help="seconds (16)")
     parser.add_argument("--columns", type=int, default=132)
     parser.add_argument("--rows", type=int, default=34)
     parser.add_argument("--out", type=Path, default=Path("docs/dashboard.svg"))
     args = parser.parse_args()
-    if args.simulate == (args.folder is not None):
-        parser.error("give an experiment's folder, or --simulate")
-    try:
-        if args.simulate:
-            with tempfile.TemporaryDirectory() as runs:
-                view = on_gpus(standing(simulated(Path(runs)), args.at))
-        else:
-            view = standing(args.folder, args.at)
-    except GpuschedError as error:
-        print(f"export_screen: {error}", file=sys.stderr)
-        return error.exit_code
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(svg(view, args.columns, args.rows))
-    print(f"{args.out}: {view.experiment} at {view.now_s:.1f} s")
-    return 0
+    args.out.write_text(svg(on_gpus(standing(args.at)), args.columns, args.rows))
 
 
-def simulated(runs: Path) -> Path:
-    """The folder of a new simulated experiment."""
-    from kept import simulate_into
-
-    from gpusched.sim.setup import Setup
-
-    return simulate_into(runs, Setup(atoms=8, deadline_s=60.0, scaling="sqrt"))[1]
-
-
-def standing(folder: Path, at: float | None) -> Standing:
-    """Return where the experiment stood at ``at``, as its daemon showed it. Raises GpuschedError."""
-    paths = ExperimentPaths(folder.resolve())
-    if not paths.is_experiment:
-        raise InputError(f"{folder}: this folder is no experiment")
-    assembled = assemble.assemble(assemble.read_recipe(paths), paths)
-    state = assembled.experiment.state
-    at = 0.4 * state.rules.deadline_s if at is None else at
-    Lock.take(paths.lock)  # as a daemon would: until this process ends
-    journal = Journal.open(paths.journal)
-    try:
-        # A simulated experiment's rules differ in a few fields, which its journal names.
-        state.rules = dataclasses.replace(state.rules, **journal.meta.get("rules", {}))
-        entries = itertools.takewhile(lambda entry: entry.event.at <= at, journal.entries())
-        replay(assembled.experiment, entries)
-    finally:
-        journal.close()
-    return from_json(clients.standing(assembled, daemon_pid=os.getpid(), now=max(at, state.now)))
+def standing(at_s: float) -> Standing:
+    """Return where a simulated search stands so long after its beginning, as its daemon would show it."""
+    setup = Setup(atoms=8, deadline_s=60.0, scaling="sqrt")
+    of = recipe(setup)
+    search, machine = experiment(of), setup.machine()
+    driver = Driver(search, machine)
+    start(driver, machine)
+    while machine.now() < at_s and not search.state.finished:
+        driver.turn(at_s)
+    shown = Assembled(search, of, ExperimentPaths(Path("simulated")))
+    return from_json(clients.standing(shown, daemon_pid=os.getpid(), now=at_s))
 
 
 def on_gpus(view: Standing) -> Standing:
@@ -132,4 +90,4 @@ def svg(view: Standing, columns: int, rows: int) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,6 +1,6 @@
 """A simulated run as an experiment's folder: the journal and all that ``status``, ``explain`` and ``report`` open.
 
-Imported by ``export_screen.py`` and by tests.
+Imported by ``papers/whatif.py`` and by tests.
 The journal is written as in a live run, only that it is synced at the end and not before each effect: nothing outside
 depends on it. ``rules`` in its ``meta`` says how the experiment differed from a live one (``setup.QUIET``).
 """
