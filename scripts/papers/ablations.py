@@ -27,11 +27,7 @@ class Options(hypersched.Options):
     #: Figure 9: off = To counts as 0; on = s(a) counts as a.
     overhead_aware: bool = True
     assume_linear: bool = False
-    #: Section 4.3: the atoms left over go to the best alone.
-    top_job: bool = False
     #: gpusched's, beyond the paper: see ``gpusched.policies.hypersched``.
-    last_step_guard: bool = False
-    wait_for_more: bool = False
     never_idle: bool = False
 
     def problems(self) -> Iterator[BadOption]:
@@ -65,18 +61,11 @@ class Ablated(hypersched.HyperSched):
         left_s, step_s = view.time_left_s - in_s, view.step_s(trial) or 1.0
         return ((left_s - overhead_s) * s(atoms) - left_s * s(trial.atoms)) / step_s
 
-    def _share(self, view: View, trial: TrialView) -> int:
-        if not self.options.top_job:
-            return super()._share(view, trial)
-        others = max(1, len(view.live)) - 1
-        return view.atoms_total - others if view.rank_among_live(trial) == 0 else 1
-
     def _fits(self, view: View, trial: TrialView, atoms: int) -> bool:
-        return not self.options.last_step_guard or super()._fits(view, trial, atoms)
+        return True
 
     def _waits_for_more(self, view: View, trial: TrialView, share: int, atoms: int) -> bool:
-        wanted = self.options.wait_for_more
-        return wanted and super()._waits_for_more(view, trial, share, atoms)
+        return False
 
     def _wake_the_best(self, view: View) -> Sequence[Decision]:
         return super()._wake_the_best(view) if self.options.never_idle else base.NOTHING

@@ -52,14 +52,6 @@ def test_growth_without_its_profile_and_without_resizing() -> None:
     assert grows({"assume_linear": True, "resize": False}) == [1]
 
 
-def test_top_job_gives_the_left_over_to_one() -> None:
-    """Section 4.3: "a more exploitative policy such as one that allocates all resources to the top trial"."""
-    search = hand(5, {"R": None, "top_job": True}, configurations=2)
-    search.report(0, 0.5, at=1.0)
-    search.report(1, 0.4, at=2.0)
-    assert (search.launched(0), search.launched(1)) == ([1, 4], [1])
-
-
 def test_without_never_idle_the_search_ends_with_paused_trials() -> None:
     search = hand(2, {"resize": False}, configurations=2, deadline_s=100.0)
     search.report(0, 0.5, at=1.0)
