@@ -1,4 +1,4 @@
-"""HyperDrive (Middleware'17), figures 6 and 12 b and c: POP, Bandit, EarlyTerm and Default until a target.
+"""HyperDrive (Middleware'17), figures 12 b and c: POP, Bandit, EarlyTerm and Default until a target.
 
 The curves of a hundred configurations in 25 orders, as in its section 7.1: made-up ones shaped like its figure 1
 (``curves_cifar.py``), and recorded ones of real training (``curves_recorded.py``). ``hyperdrive-mcmc`` is POP by the
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.sim.physics import Delays
-from gpusched.sim.setup import Setup, recipe
-from gpusched.sim.study import Mean, run
+from gpusched.sim.setup import Setup
+from gpusched.sim.study import Mean, simulate
 from papers import curves_cifar, curves_recorded, study
 from papers.study import BOUNDS, Study
 
@@ -32,10 +32,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "fifo": {},
 }
 MCMC = f"{Path(__file__).with_name('mcmc.py')}:McmcPop"
-NAMES = {"pop": "POP", "bandit": "Bandit", "earlyterm": "EarlyTerm", "fifo": "Default"}
 SOURCES = {"cifar": curves_cifar, "recorded": curves_recorded}
-#: Minutes from which a job counts as a long one (section 6.2.1).
-LONG_MIN = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +44,6 @@ class Search:
     policy: str
     order: int
     hours: float | None
-    #: Minutes that each job trained.
-    durations_min: tuple[float, ...]
 
 
 def setups(quick: bool) -> list[Setup]:
@@ -79,38 +74,20 @@ def setup(source: str, policy: str, machines: int, order: int, as_policy: str = 
 
 
 def work(setup: Setup) -> Search:
-    search, result = run(setup, recipe(setup))
-    state = search.state
-    reached_s = result.time_to_target_s
-    return Search(
-        setup.label,
-        setup.atoms,
-        setup.policy,
-        setup.seed,
-        None if reached_s is None else reached_s / 3600.0,
-        tuple(round(trial.training_s(state.now) / 60.0, 2) for trial in state.trials.values()),
-    )
+    reached_s = simulate(setup).time_to_target_s
+    hours = None if reached_s is None else reached_s / 3600.0
+    return Search(setup.label, setup.atoms, setup.policy, setup.seed, hours)
 
 
 def draw(results: Sequence[Search], folder: Path) -> list[str]:
     found = list(_points(results))
     name, title = "hyperdrive-12", "HyperDrive figure 12 b and c: hours to the target"
     study.write(folder, name, title, found)
-    few = min(result.machines for result in results)
     said = ["| curves, machines | POP | Bandit | EarlyTerm | Default |", "| --- " * 5 + "|"]
     for source in SOURCES:
         for machines in dict.fromkeys(point["machines"] for point in found):
             here = [p for p in found if (p["source"], p["machines"]) == (source, machines)]
             said.append(f"| {source}, {machines} | {' | '.join(map(_cell, here))} |")
-    few = min(result.machines for result in results)
-    said.append(f"hours on {few} machines, largest less smallest; long jobs (figure 6):")
-    for point in found:
-        if point["machines"] == few:
-            name = NAMES[point["policy"]]
-            said.append(
-                f"  {point['source']} {name}: {point['spread']:.2f} h; {point['long_jobs']:.1%} of "
-                f"{point['jobs']:.0f} jobs trained {LONG_MIN:g} min and more"
-            )
     return said
 
 
@@ -128,7 +105,6 @@ def _points(results: Sequence[Search]) -> Iterable[dict[str, Any]]:
             for r in group
             if r.hours is not None and (other := pop[r.order]) is not None
         )
-        jobs = [minutes for r in group for minutes in r.durations_min]
         yield {
             "source": source,
             "machines": machines,
@@ -139,9 +115,6 @@ def _points(results: Sequence[Search]) -> Iterable[dict[str, Any]]:
             "hours_half_width": round(mean.half_width, 4),
             "behind_pop": round(behind.mean, 4),
             "behind_pop_half_width": round(behind.half_width, 4),
-            "spread": round(hours[-1] - hours[0], 3) if hours else None,
-            "jobs": round(len(jobs) / len(group), 1),
-            "long_jobs": round(sum(minutes >= LONG_MIN for minutes in jobs) / len(jobs), 4),
             "each_order": [round(value, 3) for value in hours],
         }
 
