@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,32 +84,25 @@ def one(runs: Path, seed: int) -> dict[str, Any]:
     record = timeline.read(ExperimentPaths(folder).journal)
     measured = measure(ExperimentPaths(folder), measured_delays(record))
     rungs = _rungs()
-    reports = [report for trial in record.trials.values() for report in trial.curve]
-    when = {
-        rung: min((at for at, step, _ in reports if step == rung), default=None) for rung in rungs
-    }
-    live_best = max(metric for _, _, metric in reports if metric is not None)
-    kept = json.loads((folder / "best" / "metric.json").read_text())
+    came: dict[int, float] = {}
+    for trial in record.trials.values():
+        for at, step, _ in trial.curve:
+            if step in rungs:
+                came[step] = min(at, came.get(step, at))
+    best = json.loads((folder / "best" / "metric.json").read_text())["value"]
     simulated, simulated_when = imagined(seed, measured)
-    came = {rung: at for rung, at in when.items() if at is not None}
-    both = [rung for rung in came if rung in simulated_when]
     line = {
         "seed": seed,
-        "live": {
-            "best": kept.get("value", kept.get("metric")),
-            "best_reported": live_best,
-            "trials": len(record.trials),
-            "rungs": {rung: _round(at) for rung, at in came.items()},
-        },
+        "live": {"best": best, "trials": len(record.trials), "rungs": came},
         "simulated": {
             "best": simulated.best,
             "trials": simulated.trials,
-            "rungs": {rung: _round(at) for rung, at in simulated_when.items()},
+            "rungs": simulated_when,
         },
-        "measured": _in_words(measured),
+        "measured": asdict(measured),
         "error": {
-            "best": _error(simulated.best, kept.get("value", kept.get("metric"))),
-            "rungs": {rung: _error(simulated_when[rung], came[rung]) for rung in both},
+            "best": _error(simulated.best, best),
+            "rungs": {r: _error(at, came[r]) for r, at in simulated_when.items() if r in came},
         },
         "only_live": [rung for rung in came if rung not in simulated_when],
         "only_simulated": [rung for rung in simulated_when if rung not in came],
@@ -256,29 +249,11 @@ def _error(simulated: float, live: float) -> float:
     return round(simulated / live - 1.0, 4)
 
 
-def _round(value: float) -> float:
-    return round(value, 3)
-
-
 def _spread(errors: list[float]) -> dict[str, float]:
     return {
         "mean": round(statistics.fmean(errors), 4),
         "worst": max(errors, key=abs, default=NEVER),
         "seeds": len(errors),
-    }
-
-
-def _in_words(measured: Measured) -> dict[str, Any]:
-    delays = measured.delays
-    return {
-        "start_s": _round(measured.start_s),
-        "launch_s": _round(delays.launch_s),
-        "resize_s": _round(delays.resize_s),
-        "launch_per_atom_s": _round(delays.launch_per_atom_s),
-        "save_s": _round(delays.save_s),
-        "exit_s": _round(delays.exit_s),
-        "release_s": _round(delays.release_s),
-        "step_s": {atoms: _round(step_s) for atoms, step_s in measured.step_s.items()},
     }
 
 
