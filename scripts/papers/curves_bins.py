@@ -27,11 +27,6 @@ def _shape(job: int, good: int) -> tuple[float, float]:
     return random.uniform(4.0, 6.8), random.uniform(200.0, 1500.0)
 
 
-def final_loss(job: int, good: int) -> float:
-    """Return the loss that a job comes to."""
-    return _shape(job, good)[0]
-
-
 def _loss(hp: dict, step: int, good: int, model: str) -> tuple[float, float]:
     final, tau = _shape(hp["job"], good)
     value = final + (FIRST_LOSS - final) * math.exp(-step * ITERATIONS_A_STEP / tau)

@@ -1,8 +1,8 @@
-"""Hermes (Electronics'21), figures 5 and 6: how soon good jobs converge under FIFO, round-robin, SLAQ and Hermes.
+"""Hermes (Electronics'21), figure 5: how soon good jobs converge under FIFO, round-robin, SLAQ and Hermes.
 
 16 jobs on four GPUs. What is measured is section 4.2's: the time until a good job has 90% of the fall to the best final
-loss, averaged over the good jobs (figure 6: over the four of lowest final loss), relative to FIFO. Saving and restoring
-take what figure 7 says of the smallest model (0.24 + 0.43 s) and of the largest (1.57 s together).
+loss, averaged over the good jobs, relative to FIFO. Saving and restoring take what figure 7 says of the smallest model
+(0.24 + 0.43 s) and of the largest (1.57 s together).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup, recipe
 from gpusched.sim.study import Mean, run
 from papers import round_robin, study
-from papers.curves_bins import FIRST_LOSS, STEPS, final_loss
+from papers.curves_bins import FIRST_LOSS, STEPS
 from papers.study import Study
 
 ORDERS = 20
@@ -27,8 +27,6 @@ GPUS = 4
 BEST_LOSS = 1.0
 GOAL = FIRST_LOSS - 0.9 * (FIRST_LOSS - BEST_LOSS)
 GOOD_JOBS = {"bin_1": 4, "bin_2": 12}
-#: Jobs of figure 6.
-TOP = 4
 MODELS = {
     "short": Delays(launch_s=0.43, resize_s=0.43, save_s=0.24),
     "long": Delays(launch_s=0.9, resize_s=0.9, save_s=0.67),
@@ -75,8 +73,8 @@ def setups(quick: bool) -> list[Setup]:
     return found
 
 
-def work(setup: Setup) -> list[Converged]:
-    """One run, watched for when each job converges; of bin 2 also how soon the four best do."""
+def work(setup: Setup) -> Converged:
+    """One run, watched for when each job converges."""
     reached: dict[int, float] = {}
 
     def observer(event: Event, _: Sequence[Command]) -> None:
@@ -85,25 +83,14 @@ def work(setup: Setup) -> list[Converged]:
 
     search, result = run(setup, recipe(setup), observer=observer)
     name, model, policy = setup.label.split()
-    good = GOOD_JOBS[name]
     trials = {trial.hparams["job"]: trial.id for trial in search.state.trials.values()}
-    jobs = sorted(range(good), key=lambda job: final_loss(job, good))
-    groups = {name.replace("_", " "): jobs}
-    if good > TOP:
-        groups[f"{TOP} best of {good}"] = jobs[:TOP]
-    found = []
-    for label, group in groups.items():
-        mean_s = statistics.fmean(reached.get(trials[job], result.ended_at_s) for job in group)
-        found.append(Converged(label, model, policy, setup.seed, mean_s))
-    return found
+    good = [trials[job] for job in range(GOOD_JOBS[name])]
+    mean_s = statistics.fmean(reached.get(trial, result.ended_at_s) for trial in good)
+    return Converged(name.replace("_", " "), model, policy, setup.seed, mean_s)
 
 
-def draw(results: Sequence[Sequence[Converged]], folder: Path) -> list[str]:
-    runs = [found for each in results for found in each]
-    name, title = (
-        "hermes-5",
-        "Hermes figures 5 and 6: time until good jobs converge, relative to FIFO",
-    )
+def draw(runs: Sequence[Converged], folder: Path) -> list[str]:
+    name, title = "hermes-5", "Hermes figure 5: time until good jobs converge, relative to FIFO"
     fifo = {(r.jobs, r.model, r.seed): r.seconds for r in runs if r.policy == "fifo"}
     found: list[dict[str, Any]] = []
     for jobs, model, policy in dict.fromkeys((r.jobs, r.model, r.policy) for r in runs):
@@ -119,8 +106,6 @@ def draw(results: Sequence[Sequence[Converged]], folder: Path) -> list[str]:
                 "seconds": round(Mean.of(r.seconds for r in mine).mean, 2),
                 "relative": round(relative.mean, 4),
                 "relative_half_width": round(relative.half_width, 4),
-                "relative_low": round(min(shares), 3),
-                "relative_high": round(max(shares), 3),
             }
         )
     study.write(folder, name, title, found)
@@ -129,8 +114,7 @@ def draw(results: Sequence[Sequence[Converged]], folder: Path) -> list[str]:
 
 def _said(found: Sequence[dict[str, Any]]) -> list[str]:
     return [
-        f"  {p['jobs']} {p['model']}: {p['policy']} {p['relative']:.2f} ± {p['relative_half_width']:.2f} "
-        f"({p['seconds']:.0f} s; {p['relative_low']:.2f} to {p['relative_high']:.2f})"
+        f"  {p['jobs']} {p['model']}: {p['policy']} {p['relative']:.2f} ± {p['relative_half_width']:.2f}"
         for p in found
     ]
 
