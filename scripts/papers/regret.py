@@ -8,7 +8,7 @@ policy's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ POLICIES: dict[str, dict[str, Any]] = {
     "hypersched": {},
     "foresight": {},
 }
-DIMENSIONS = ("atoms", "deadline", "scaling", "share")
 
 
 def setups(quick: bool) -> list[Setup]:
@@ -80,40 +79,20 @@ def draw(results: Sequence[Result], folder: Path) -> list[str]:
     for result in results:
         drawn[_place(result)] = max(drawn.get(_place(result), 1), result.trials)
     perfect = {place: oracle(place, trials) for place, trials in drawn.items()}
-    regrets = [
-        {
-            "policy": result.policy,
-            "atoms": result.atoms,
-            "deadline": result.deadline,
-            "scaling": result.scaling,
-            "share": round(result.delay / result.deadline, 4),
-            "regret": perfect[_place(result)] - best(result),
-        }
-        for result in results
-    ]
-    found = [*_means(regrets, ()), *(p for key in DIMENSIONS for p in _means(regrets, (key,)))]
-    study.write(folder, name, title, found)
-    overall = sorted(_means(regrets, ()), key=lambda point: point["regret"])
-    mean = Mean.of(perfect.values()).mean
-    said = [f"{p['policy']} {p['regret']:.3f} ± {p['half_width']:.3f}" for p in overall]
-    return [
-        f"regret to the oracle (whose mean score is {mean:.3f}):",
-        *(f"  {line}" for line in said),
-    ]
-
-
-def _means(regrets: Iterable[dict[str, Any]], keys: tuple[str, ...]) -> list[dict[str, Any]]:
-    groups: dict[tuple[Any, ...], list[float]] = {}
-    for regret in regrets:
-        key = (regret["policy"], *(regret[name] for name in keys))
-        groups.setdefault(key, []).append(regret["regret"])
+    regrets: dict[str, list[float]] = {}
+    for result in results:
+        behind = perfect[_place(result)] - best(result)
+        regrets.setdefault(result.policy, []).append(behind)
     found = []
-    for (policy, *values), group in groups.items():
+    for policy, group in regrets.items():
         mean = Mean.of(group)
-        over = dict(zip(keys, values, strict=True))
-        point = {"policy": policy, **over, "runs": mean.count, "regret": round(mean.mean, 4)}
+        point = {"policy": policy, "runs": mean.count, "regret": round(mean.mean, 4)}
         found.append({**point, "half_width": round(mean.half_width, 4)})
-    return found
+    study.write(folder, name, title, found)
+    found.sort(key=lambda point: point["regret"])
+    said = [f"  {p['policy']} {p['regret']:.3f} ± {p['half_width']:.3f}" for p in found]
+    mean = Mean.of(perfect.values())
+    return [f"regret to the oracle (whose mean score is {mean.mean:.3f}):", *said]
 
 
 STUDIES = [Study("regret", setups, draw)]
