@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from hypothesis import example, given
 from hypothesis import strategies as st
-from rich.text import Text
 
-from gpusched.dashboard import marks, panels
+from gpusched.dashboard import panels
 from gpusched.dashboard.marks import chart
 from gpusched.dashboard.model import (
     AtomCounts,
@@ -60,20 +57,6 @@ def test_a_whole_number_that_is_reported_keeps_its_digits() -> None:
     trial = TrialRow(id=0, state="running", metrics={"updates": 1234567, "loss": 0.5})
     shown = panels.detail(Standing(experiment="x"), trial, ()).plain.splitlines()
     assert shown[1:3] == ["updates 1234567", "loss 0.5000"]
-
-
-def test_a_bar_is_as_wide_as_it_should_be() -> None:
-    for share in (-1.0, 0.0, 0.013, 0.5, 0.99, 1.0, 7.0):
-        assert marks.bar(share, 30).cell_len == 30
-    assert marks.bar(0.5, 4).plain == "━━──"
-    assert marks.bar(0.625, 4).plain == "━━╸─"
-
-
-def test_left_gives_way_to_right() -> None:
-    line = marks.beside(Text("a long title"), Text("right"), 12)
-    assert line.plain == "a lo…  right"
-    assert marks.beside(Text("a"), Text("b"), 12).plain == "a          b"
-    assert math.isclose(marks.beside(Text("日本語"), Text("b"), 12).cell_len, 12)
 
 
 # ---------------------------------------------------------------- words for idle atoms

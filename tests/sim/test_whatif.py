@@ -177,12 +177,6 @@ def test_the_limit_is_kept(recorded, monkeypatch):
         search(folder).ask([], until=time.monotonic() + 0.2)
 
 
-@pytest.mark.parametrize("option", ["--add", "--limit"])
-def test_wrong_arguments_are_refused(recorded, capsys, option):
-    assert main(["whatif", str(recorded[1]), option, "soon"]) == 2
-    assert option in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("deadline_s", "said"),
     [(0.05, "there are 0 trials with finite reports"), (0.35, "a forecast needs 3 trials")],
