@@ -103,7 +103,7 @@ def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterat
             yield _record("asked", f"asked to {what} {target}", asked, verb=verb)
         case LimitsMoved(checkpoints=checkpoints) if state.stopping is None:
             left_s = state.time_left_s
-            what, text = "moved", f"the deadline is moved: {show_duration(left_s)} from now"
+            what, text = "moved", f"the limits are moved: {show_duration(left_s)} left"
             if checkpoints is not None:
                 what, text = "reopened", f"the search continues: {show_duration(left_s)} left"
             yield _record(what, text, left_s=left_s)

@@ -12,6 +12,7 @@ from gpusched.core.decisions import Start
 from gpusched.core.events import (
     DaemonResumed,
     Event,
+    LimitsMoved,
     Outcome,
     Suggested,
     TimerFired,
@@ -120,6 +121,8 @@ def test_devices_daemons_and_people() -> None:
     told.scene.tell(DaemonResumed(at=8.0, epoch=2, unusable={"cpu:2": "it is gone"}))
     assert told.last("daemon")["text"] == "daemon 2 took over"
     assert told.last("quarantined")["text"] == "cpu:2 is quarantined: it is gone"
+    told.scene.tell(LimitsMoved(at=8.0, deadline_s=70.0, target=None))
+    assert told.last("moved")["text"] == "the limits are moved: 1 min 02 s left"
     told.scene.tell(UserAsked(at=8.0, verb="pause", trial=0))
     assert told.last("asked")["text"] == "asked to pause trial 0"
     told.scene.tell(UserAsked(at=8.0, verb="try", hparams={"lr": 0.1}))
