@@ -4,9 +4,9 @@
 
 Runs ``gpusched run`` with one trial an atom, whose steps sleep 10 ms, for 20 s, and counts the reports in its journal.
 One JSON line a run: ``fraction`` has the start-up in it (from the start of the command), ``fraction_after_start``
-counts from each trial's first report; ``daemon_cpu`` is the daemon's share of one core, ``daemon_rss_mb`` its largest
-size. ``bare_fraction`` (without start-up) is what there is to reach on this machine at this moment: as many processes
-that only sleep and exchange a line with a server that only echoes it. ``share``: of that, what gpusched reaches.
+counts from each trial's first report. ``bare_fraction`` (without start-up) is what there is to reach on this machine at
+this moment: as many processes that only sleep and exchange a line with a server that only echoes it. ``share``: of
+that, what gpusched reaches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import json
 import multiprocessing
 import selectors
 import socket
-import sqlite3
 import statistics
 import subprocess
 import sys
@@ -25,7 +24,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal import timeline
 
 STEP_S, SECONDS = 0.01, 20.0
 SLEEPER = """
@@ -63,32 +63,19 @@ def measure(folder: Path, trials: int) -> dict[str, Any]:
         f"space:\n  step_s: {STEP_S}\n  x: {{uniform: [0, 1]}}\npolicy: {{name: fifo, R: null}}\nmax_trials: {trials}\n"
     )
     command = [sys.executable, "-m", "gpusched", "run", str(recipe), "--devices", f"cpu:{trials}"]
-    process = subprocess.Popen(
-        [*command, "--dir", str(folder / "runs")], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    cpu_s, rss = watch_daemon(process, folder / "runs")
-    if process.returncode != 0 and process.stderr is not None:
-        sys.exit(process.stderr.read().decode())
+    done = subprocess.run([*command, "--dir", str(folder / "runs")], capture_output=True)
+    if done.returncode:
+        sys.exit(done.stderr.decode())
     (experiment,) = (folder / "runs").iterdir()
-    reports = reports_of(experiment)
-    counts = [len(times) for times in reports.values()]
-    rates = [
-        (len(times) - 1) * STEP_S / (times[-1] - times[0])
-        for times in reports.values()
-        if len(times) > 1
-    ]
-    first = [times[0] for times in reports.values()]
-    ideal = SECONDS / STEP_S
+    told = timeline.read(ExperimentPaths(experiment).journal)
+    reports = [[at for at, _, _ in trial.curve] for trial in told.trials.values()]
+    rates = [(len(at) - 1) * STEP_S / (at[-1] - at[0]) for at in reports if len(at) > 1]
     return {
         "trials": trials,
         "step_s": STEP_S,
         "seconds": SECONDS,
-        "fraction": round(sum(counts) / trials / ideal, 4),
+        "fraction": round(sum(map(len, reports)) / trials * STEP_S / SECONDS, 4),
         "fraction_after_start": round(statistics.mean(rates), 4),
-        "launched": len(counts),
-        "first_report_s": [round(min(first), 2), round(max(first), 2)],
-        "daemon_cpu": round(cpu_s / SECONDS, 4),
-        "daemon_rss_mb": round(rss / 2**20, 1),
     }
 
 
@@ -134,36 +121,6 @@ def _client(path: str, seconds: float, counted: multiprocessing.Queue[int]) -> N
         line.recv(4096)
         steps += 1
     counted.put(steps)
-
-
-def reports_of(experiment: Path) -> dict[int, list[float]]:
-    """When each trial's reports came in, in seconds since the experiment began, from its journal."""
-    times: dict[int, list[float]] = {}
-    with sqlite3.connect(experiment / "journal.db") as journal:
-        for at, body in journal.execute("SELECT at, body FROM events WHERE kind = 'Reported'"):
-            times.setdefault(json.loads(body)["trial"], []).append(at)
-    journal.close()
-    return times
-
-
-def watch_daemon(process: subprocess.Popen[bytes], runs: Path) -> tuple[float, int]:
-    """CPU seconds and largest size of the daemon, until the experiment is over."""
-    daemon: psutil.Process | None = None
-    cpu_s, rss = 0.0, 0
-    while process.poll() is None:
-        time.sleep(0.2)
-        if daemon is None:
-            locks = list(runs.glob("*/lock"))
-            text = locks[0].read_text() if locks else ""
-            daemon = psutil.Process(json.loads(text)["pid"]) if text else None
-            continue
-        try:
-            times = daemon.cpu_times()
-            cpu_s, rss = times.user + times.system, max(rss, daemon.memory_info().rss)
-        except psutil.NoSuchProcess:
-            break
-    process.wait()
-    return cpu_s, rss
 
 
 if __name__ == "__main__":
