@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,7 @@ from gpusched.core.events import CheckpointSaved, Reported
 from gpusched.core.rung import milestones
 from gpusched.core.trial import NEVER
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.journal import timeline
-from gpusched.journal.log import Journal
+from gpusched.journal import rows, timeline
 from gpusched.sim.continuing import measured_delays
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.physics import Delays
@@ -147,9 +146,11 @@ def measure(paths: ExperimentPaths, medians: Delays) -> Measured:
     seen: set[tuple[int, int]] = set()
     #: (begun at, took, incarnation, atoms) of each launch that came to a report.
     launches: list[tuple[float, float, int, int]] = []
-    for event, started in _entries(paths):
-        for launch in started:
-            began[launch.trial, launch.incarnation] = event.at, len(launch.devices)
+    for entry in rows.read(paths.journal):
+        event = entry.event
+        for launch in entry.commands:
+            if isinstance(launch, Launch):
+                began[launch.trial, launch.incarnation] = event.at, len(launch.devices)
         if isinstance(event, CheckpointSaved):
             last.pop((event.trial, event.incarnation), None)  # it stood still meanwhile
         if not isinstance(event, Reported):
@@ -187,15 +188,6 @@ def _launches(launches: list[tuple[float, float, int, int]]) -> tuple[float, dic
         "launch_per_atom_s": max(0.0, sum(took_s for took_s, _ in more) / max(1, further)),
     }
     return max(0.0, begun_s + statistics.fmean(at_once) - launch_s), delays
-
-
-def _entries(paths: ExperimentPaths) -> Iterator[tuple[Any, list[Launch]]]:
-    journal = Journal.open(paths.journal)
-    try:
-        for entry in journal.entries():
-            yield entry.event, [c for c in entry.commands if isinstance(c, Launch)]
-    finally:
-        journal.close()
 
 
 # ---------------------------------------------------------------- in virtual time
