@@ -47,8 +47,8 @@ def check(file: Path, data: bytes) -> Recipe | None:
         last_line = len(data.decode("utf-8-sig").splitlines()) + 1
         for problem in found.problems:
             place = re.match(re.escape(str(file)) + r":(\d+): \S", problem)
-            assert place or problem.startswith("... and "), problem
-            assert place is None or 1 <= int(place[1]) <= last_line, problem
+            assert place, problem
+            assert 1 <= int(place[1]) <= last_line, problem
             assert problem.isprintable()
         return None
     if isinstance(found, InputError):
