@@ -18,17 +18,13 @@ def make(count: int = 4, islands: dict[str, int] | None = None) -> DeviceTable:
     return devices
 
 
-def states(devices: DeviceTable) -> list[str]:
-    return [slot.state.value for slot in devices.slots.values()]
-
-
-def with_d0(state: DeviceState, awaited_by: int | None = None) -> DeviceTable:
+def with_d0(state: DeviceState) -> DeviceTable:
     """A table of one device, in this state."""
     devices = make(1)
     if state is not FREE:
         devices.take(["d0"], trial=1)
     if state is DRAINING:
-        devices.drain(["d0"], awaited_by=awaited_by)
+        devices.drain(["d0"], awaited_by=None)
     if state is QUARANTINED:
         devices.quarantine("d0", "Xid 79")
     return devices
@@ -37,49 +33,10 @@ def with_d0(state: DeviceState, awaited_by: int | None = None) -> DeviceTable:
 # ---------------------------------------------------------------- states
 
 
-def test_a_device_goes_round() -> None:
-    devices = make(2)
-    devices.take(["d0"], trial=7)
-    assert states(devices) == ["held", "free"]
-    assert devices.slots["d0"].trial == 7
-    devices.drain(["d0"], awaited_by=None)
-    assert states(devices) == ["draining", "free"]
-    assert devices.free == {"d1"}
-    assert devices.released(["d0"]) == set()
-    assert states(devices) == ["free", "free"]
-    assert devices.slots["d0"].trial is None
-    assert devices.counts() == {"free": 2, "held": 0, "draining": 0, "quarantined": 0}
-
-
-def test_an_awaited_device_goes_to_who_awaits_it() -> None:
-    devices = make(1)
-    devices.take(["d0"], trial=3)
-    devices.drain(["d0"], awaited_by=3)
-    assert devices.released(["d0"]) == {3}
-    assert states(devices) == ["held"]
-    assert devices.slots["d0"].awaited_by is None
-    assert not devices.draining
-
-
 @pytest.mark.parametrize("state", [HELD, DRAINING, QUARANTINED])
 def test_only_a_free_device_can_be_taken(state: DeviceState) -> None:
     with pytest.raises(AssertionError, match=f"d0 is {state.value}, trial 2 may not take it"):
         with_d0(state).take(["d0"], trial=2)
-
-
-@pytest.mark.parametrize("state", list(DeviceState))
-def test_quarantine_and_back_from_every_state(state: DeviceState) -> None:
-    devices = with_d0(state, awaited_by=1)
-    devices.quarantine("d0", "lost")
-    slot = devices.slots["d0"]
-    assert (slot.state, slot.reason) == (QUARANTINED, "lost")
-    assert (slot.trial, slot.awaited_by) == (None, None)
-    assert devices.counts() == {"free": 0, "held": 0, "draining": 0, "quarantined": 1}
-    assert devices.released(["d0"]) == set()
-    assert slot.state is QUARANTINED, "a release does not end a quarantine"
-    devices.readmit("d0")
-    assert (slot.state, slot.reason) == (FREE, "")
-    assert devices.free == {"d0"}
 
 
 @pytest.mark.parametrize("state", list(DeviceState))
@@ -92,22 +49,6 @@ def test_only_a_draining_device_is_released_and_only_one_in_quarantine_readmitte
     if state is not DRAINING:
         assert devices.released(["d0"]) == set()
     assert devices.slots["d0"].state is state
-
-
-def test_giving_back_needs_no_confirmation_and_leaves_draining_devices_alone() -> None:
-    devices = make(2)
-    devices.take(["d0", "d1"], trial=1)
-    devices.drain(["d1"], awaited_by=None)
-    devices.give_back(["d0", "d1"])
-    assert states(devices) == ["free", "draining"]
-
-
-def test_a_quarantined_device_does_not_drain() -> None:
-    devices = make(2)
-    devices.take(["d0", "d1"], trial=1)
-    devices.quarantine("d0", "Xid 79")
-    devices.drain(["d0", "d1"], awaited_by=None)
-    assert states(devices) == ["quarantined", "draining"]
 
 
 # ---------------------------------------------------------------- placement
