@@ -169,14 +169,6 @@ def test_scores_beyond_a_ceiling_move_it_and_every_curve_is_fitted_again() -> No
     assert trained.forecast(1, 24) > trained.forecast(0, 24)
 
 
-def test_a_loss_is_forecast_to_fall() -> None:
-    trained = Trained(sign=-1.0)
-    for trial in range(5):
-        trained.train(trial, lambda step, t=trial: 3.0 * step ** -(0.2 + 0.02 * t), 64)
-    trained.train(9, lambda step: 3.0 * step**-0.25, 16)
-    assert trained.forecast(9, 64) == pytest.approx(3.0 * 64**-0.25, abs=0.2)
-
-
 def test_expected_excess_of_a_normal() -> None:
     random = Random(5)
     drawn = [max(0.0, random.gauss(0.3, 0.5) - 0.6) for _ in range(200_000)]
