@@ -6,13 +6,6 @@ from gpusched.policies import rehearsal
 from tests.policies.hand import Hand
 
 
-def test_as_many_trials_start_as_there_are_atoms() -> None:
-    """4.2: "starting as many idle jobs (via startJob) as there are idle machines"."""
-    hand = Hand("fifo", atoms=3)
-    assert hand.live == [0, 1, 2]
-    assert [hand.atoms(n) for n in hand.live] == [1, 1, 1]
-
-
 def test_reports_change_nothing_until_R() -> None:
     """4.2: "ignores all application statistics": the worst trial runs to the end like the best."""
     hand = Hand("fifo", {"R": 5}, atoms=2)
