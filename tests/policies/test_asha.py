@@ -5,30 +5,12 @@ from __future__ import annotations
 from tests.policies.hand import Hand
 
 
-def test_the_first_to_arrive_is_paused() -> None:
-    """3.3.1: ASHA "will pause trials if they are within the first eta trials to reach a rung"; lines 10 to 12."""
-    hand = Hand("asha", {"r": 1, "eta": 4.0}, atoms=1)
-    hand.report(0, 0.9)
-    assert hand.where(0) == "paused"
-    assert hand.live == [1]
-    assert "1st of 1" in hand.trial(0).story[-2][1] + hand.why(0)
-
-
-def test_one_of_eta_is_promoted_and_goes_on_without_a_pause() -> None:
-    """Lines 10 and 11: the eta-th arrival continues if it is among the best floor(n/eta) = 1."""
-    hand = Hand("asha", {"r": 1, "eta": 4.0}, atoms=1)
-    for trial in range(3):
-        hand.report(trial, 0.1 * trial)
-    hand.report(3, 0.9)
-    assert hand.where(3) == "running"
-    assert hand.launched(3) == [1]
-
-
 def test_a_paused_trial_is_promoted_when_it_comes_to_be_among_the_best() -> None:
     """Figure 2 and get_job(): the best of four resumes once the fourth, a worse one, has arrived."""
     hand = Hand("asha", {"r": 1, "eta": 4.0}, atoms=1)
     for trial, metric in enumerate([0.2, 0.9, 0.1, 0.3]):
         hand.report(trial, metric)
+    assert "1st of 1" in hand.trial(0).story[-2][1] + hand.why(0), "lines 10 to 12"
     assert hand.live == [1]
     assert hand.launched(1) == [1, 1]
     assert "promoted from rung 1" in hand.said
@@ -51,8 +33,8 @@ def test_a_trial_is_judged_once_for_each_rung() -> None:
     hand = Hand("asha", {"r": 2, "eta": 4.0, "R": 100}, atoms=1)
     for trial in range(3):
         hand.train(trial, [0.1, 0.1 * (trial + 1)])
-    hand.train(3, [0.0, 0.8])
-    assert hand.where(3) == "running"
+    hand.train(3, [0.0, 0.8])  # the eta-th arrival, among the best floor(n/eta) = 1
+    assert (hand.where(3), hand.launched(3)) == ("running", [1]), "without a pause"
     hand.report(3, 0.0, step=2)  # after a fault it repeats a step
     hand.train(3, [0.9] * 5)
     assert hand.trial(3).step == 7
