@@ -46,12 +46,6 @@ def test_a_trial_without_a_chance_is_stopped(oracle: Oracle) -> None:
     assert hand.live == [1]
 
 
-def test_a_curve_that_says_nothing_changes_nothing() -> None:
-    hand = Hand("earlyterm", SMALL, atoms=1)
-    hand.train(0, [0.1] * 4)
-    assert hand.where(0) == "running"
-
-
 def test_losses_and_bounds_are_turned_to_a_scale(oracle: Oracle) -> None:
     hand = Hand("earlyterm", {**SMALL, "metric_max": 4.0}, atoms=1, mode="min")
     hand.train(0, [4.0, 3.0, 1.0])
