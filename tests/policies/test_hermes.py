@@ -78,16 +78,10 @@ def after_first_turns(falls: list[float]) -> Hand:
     return hand
 
 
-def test_the_highest_C_runs_next() -> None:
-    """Algorithm 3, line 13."""
-    hand = after_first_turns([1.0, 6.0, 3.0, 2.0])
-    assert hand.live == [1]
-    assert "its turn: its loss falls by 1.5 a report, the fastest that waits" in hand.said
-
-
 def test_the_highest_C_keeps_the_device_without_a_pause() -> None:
-    """Lines 14 to 18: nobody is preempted who would be scheduled again."""
-    hand = after_first_turns([1.0, 6.0])
+    """Algorithm 3, line 13; lines 14 to 18: nobody is preempted who would be scheduled again."""
+    hand = after_first_turns([1.0, 6.0, 3.0])
+    assert "its turn: its loss falls by 1.5 a report, the fastest that waits" in hand.said
     launches = len(hand.launched(1))
     turn(hand, 1, [4.0, 4.0, 3.0, 1.0])  # mid-range from 7 to 2.5 in 4: C = 1.125
     assert hand.live == [1]
