@@ -81,20 +81,6 @@ def test_promotion_agrees_with_the_oracle(ops: list[tuple[str, int, float]], eta
             assert first == next(iter(naive.promotable(eta, paused)), None)
 
 
-def test_a_trial_is_promoted_only_from_the_rung_it_was_recorded_in_last() -> None:
-    ladder = Ladder(1, 4.0)
-    low, high = ladder.at(1), ladder.at(4)
-    assert low is not None
-    assert high is not None
-    for trial in range(4):
-        low.record(trial, float(trial))
-    assert list(low.promotable({0, 1, 2, 3})) == [3]
-    # Trial 3 runs to the next rung and pauses there, and nobody asked meanwhile.
-    high.record(3, 3.5)
-    assert list(high.promotable({0, 1, 2, 3})) == [], "floor(1/4) = 0"
-    assert list(low.promotable({0, 1, 2, 3})) == [], "it has used that promotion"
-
-
 # ---------------------------------------------------------------- ladders
 
 
