@@ -66,18 +66,6 @@ class Rig:
         return [rates[0] for rates in self.used[-times:]]
 
 
-@pytest.mark.parametrize(
-    ("start", "target", "epochs", "expected"),
-    [(1, 4, 0, 1), (1, 4, 1, 1.6), (1, 4, 5, 4), (1, 4, 9, 4), (2, 3, 1, 2.2), (4, 2, 0, 2)],
-)
-def test_the_factor_by_hand(start: float, target: float, epochs: int, expected: float) -> None:
-    clock = Clock()
-    scaler = RateScaler(torch.optim.SGD([torch.zeros(1)]), target, clock)
-    scaler.load_state_dict({"ramp": (start, start, 0.0), "factor": start, "epochs": 0.0})
-    clock.reports = epochs
-    assert scaler.factor == pytest.approx(expected)
-
-
 class SAM(torch.optim.Optimizer):
     """As github.com/davda54/sam: an optimizer around another, whose state it lacks and which it steps alone."""
 
