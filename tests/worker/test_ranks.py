@@ -211,7 +211,8 @@ def test_random_numbers_alike_in_set_up_then_each_its_own_and_on_across_a_resize
     def script() -> list[Any]:
         trial = gpusched.init()
         trial.state.setdefault("best", 0.0)
-        set_up = draw()
+        known = [trial.id, trial.seed, str(trial.device), gpusched.init() is trial]
+        set_up = [*draw(), *known]
         seen: list[Any] = []
         if_it_leaves(lambda: [set_up, seen])
         own: Any = range(0 if tracks else trial.step, 4)
@@ -224,6 +225,7 @@ def test_random_numbers_alike_in_set_up_then_each_its_own_and_on_across_a_resize
     assert whole[0][1][0] != whole[1][1][0]
     first, second, third = through(bench, script, [(2, 2), (3, 3), (2, END)])
     assert all(rank[0] == whole[0][0] for rank in (*whole, *first, *second, *third))
+    assert whole[0][0][3:] == [7, 123, "cpu", True]
     for rank in range(2):
         drawn = first[rank][1] + second[rank][1] + third[rank][1]
         assert drawn == whole[rank][1]

@@ -10,7 +10,6 @@ import time
 from itertools import count
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -474,17 +473,3 @@ def test_step_time_is_all_but_saves(bench: Bench, every: int, first: float, othe
     with daemon(bench, lambda report: "save"):
         run_rank(script, bench)
     assert [line["s"] for line in bench.reports()] == [first, *[other] * (6 // every - 1)]
-
-
-def test_seeds_and_identity(bench: Bench) -> None:
-    def script() -> list[Any]:
-        import random
-
-        trial = gpusched.init()
-        same = gpusched.init() is trial
-        drawn = [random.random(), np.random.rand(), torch.rand(1).item()]
-        return [trial.id, trial.seed, trial.rank, trial.world_size, str(trial.device), same, drawn]
-
-    one, other = run_rank(script, bench).value, run_rank(script, bench, 2).value
-    assert one == other
-    assert one[:6] == [7, 123, 0, 1, "cpu", True]
