@@ -36,15 +36,6 @@ def settle(fake: FakeDaemon, count: int) -> None:
     wait_until(lambda: len(fake.frames) >= count, f"{count} frames")
 
 
-def test_hello_then_one_reply_a_report(bench: Bench, line: Channel) -> None:
-    with daemon(bench, at_step(save=2, leave=4, **{"yield": 3})) as fake:
-        told = [line.report(report(n, accuracy=0.1 * n, loss="nan")) for n in range(1, 6)]
-        assert told == ["continue", "save", "yield", "leave", "continue"]
-        hello, first = fake.frames[:2]
-    assert hello == RankHello(7, 2)
-    assert first == report(1, accuracy=0.1, loss="nan")
-
-
 def test_without_a_daemon_training_goes_on_and_attempts_are_rare(
     bench: Bench, line: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
