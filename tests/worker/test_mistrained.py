@@ -465,9 +465,7 @@ def evaluating_first(counts: bool, until: int = 6) -> list[int]:
             trial.report(accuracy=model.weight)
         elif iteration % 2 == 0:
             trial.report(step=iteration, accuracy=0)
-        optimizer.zero_grad()
-        model(torch.ones(1, 1)).sum().backward()
-        optimizer.step()
+        descend(optimizer, model(torch.ones(1, 1)).sum())
         trained.append(iteration)
     return trained
 
@@ -498,9 +496,7 @@ def adapters(has_all: bool) -> float:
     trained, start = nn.ParameterList(model[1].parameters()), model[1].bias.item()
     optimizer = torch.optim.Adam(trained, lr=0.1)
     for _ in trial.steps(4, model=model if has_all else trained, opt=optimizer):
-        optimizer.zero_grad()
-        model(torch.randn(1, 9)).sum().backward()
-        optimizer.step()
+        descend(optimizer, model(torch.randn(1, 9)).sum())
         trial.report(accuracy=0)
     return model[1].bias.item() - start
 
@@ -518,8 +514,7 @@ def test_that_a_large_model_is_frozen_is_told_and_adapters_are_saved_without_it(
 
 def counting_anew(reports: int) -> None:
     trial = gpusched.init()
-    model = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = linear()
     step = 0
     for _ in trial.steps(3, model=model, opt=optimizer):
         for _ in range(reports):

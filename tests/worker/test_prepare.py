@@ -129,10 +129,8 @@ def schedule_forgotten(how: str, epochs: int = 6) -> list[float]:
     more = {"sched": schedule} if how == "tracked" else {}
     rates = []
     for _ in trial.steps(epochs, model=model, opt=optimizer, **more):
-        optimizer.zero_grad()
-        model(torch.ones(1, 3).double()).sum().backward()
+        descend(optimizer, model(torch.ones(1, 3).double()).sum())
         rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
         schedule.step()
         trial.report(accuracy=0.0)
     return rates
