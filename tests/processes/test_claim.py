@@ -28,16 +28,6 @@ def test_a_claim_and_its_ranks(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["shim.json"]
 
 
-def test_the_second_claim_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "shim.json"
-    assert make_claim(path, None)
-    assert not make_claim(path, HERE)
-    claim = read_claim(path)
-    assert claim.shim is None
-    assert not claim.is_alive
-    assert claim.leaders == ()
-
-
 def test_one_of_many_at_once(tmp_path: Path) -> None:
     path = tmp_path / "shim.json"
     results = []
