@@ -109,6 +109,7 @@ def _best(scene: Scene, acknowledged: bool) -> None:
 def _durable(scene: Scene, acknowledged: bool) -> None:
     assert scene.paths.final_view.read_bytes() in ((b"new",) if acknowledged else (b"old", b"new"))
     assert [p.name for p in scene.paths.root.iterdir() if p.name.endswith(".tmp")] == []
+    assert scene.paths.final_view.stat().st_mode & 0o777 == 0o600
 
 
 def _report(scene: Scene, acknowledged: bool) -> None:
