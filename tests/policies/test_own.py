@@ -95,6 +95,7 @@ def test_it_is_simulated(folder: Path, capsys, monkeypatch: pytest.MonkeyPatch) 
     said = capsys.readouterr()
     assert (code, said.err) == (0, "")
     fifo, median = map(json.loads, said.out.splitlines())
+    assert {"atoms", "deadline", "scaling", "delay", "seed", "best", "steps"} <= fifo.keys()
     assert median["policy"] == "Median"
     assert median["trials"] > fifo["trials"], "poor trials made room"
 

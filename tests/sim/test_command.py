@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from gpusched import policies
@@ -25,17 +23,6 @@ def simulate(capsys, *arguments):
     code = main(["simulate", *arguments])
     said = capsys.readouterr()
     return code, said.out, said.err
-
-
-def test_json_has_one_line_a_run(capsys):
-    code, out, err = simulate(capsys, "--policy", "asha,fifo", "--atoms", "2", *SHORT, "--json")
-    assert (code, err) == (0, "")
-    runs = [json.loads(line) for line in out.splitlines()]
-    assert [run["policy"] for run in runs] == ["asha", "asha", "fifo", "fifo"]
-    assert [run["seed"] for run in runs] == [0, 1, 0, 1]
-    needed = {"policy", "atoms", "deadline", "scaling", "delay", "seed", "best", "trials", "steps"}
-    assert all(needed <= run.keys() for run in runs)
-    assert runs[0]["atoms"] == 2
 
 
 def test_the_table_compares_on_the_same_seeds(capsys, tmp_path, monkeypatch):
