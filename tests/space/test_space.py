@@ -114,13 +114,6 @@ def test_constants_and_nested_maps() -> None:
 # ------------------------------------------------------------ conditions
 
 
-def test_a_key_is_absent_unless_its_condition_holds() -> None:
-    samples = draws(SPACE, 100)
-    assert {sample["opt"] for sample in samples} == {"sgd", "adam"}
-    for sample in samples:
-        assert ("momentum" in sample) == (sample["opt"] == "sgd")
-
-
 def test_conditions_chain_and_name_keys_from_the_top() -> None:
     space = {
         "opt": {"choice": ["sgd", "adam", "lion"]},
