@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from gpusched.devices.base import Quarantined
-from gpusched.devices.helper import RETRY_S
 from gpusched.errors import DeviceError
 from tests.devices.box import LIMIT_S, Box, Watched, begin, gpu, run_trial
 from tests.devices.fake_nvml import GIB
@@ -124,18 +123,6 @@ def test_a_free_share_beside_a_release_given_up(box: Box) -> None:
     assert set(devices.recovered()) == {ONE, TWO}
 
 
-def test_health_is_the_gpus(box: Box, shared: Watched) -> None:
-    box.gpus[0].lost_from = box.clock.now()
-    box.clock.advance(2.0)
-    assert {fault.device for fault in shared.told(Quarantined)} == {ONE, TWO}
-    box.gpus[0].lost_until = box.clock.now()
-    box.driver.end(11)
-    box.driver.end(12)
-    shared.drain([ONE, TWO])
-    box.clock.advance(RETRY_S + 5)
-    assert set(shared.recovered()) == {ONE, TWO}
-
-
 def test_a_stranger_is_everybodys(box: Box, shared: Watched) -> None:
     box.driver.start(box.gpus[0], 77, GIB, user="bob", command="python his.py", ours=False)
     box.clock.advance(2.0)
@@ -144,16 +131,6 @@ def test_a_stranger_is_everybodys(box: Box, shared: Watched) -> None:
     assert shared.released([ONE], 3.0) is None
     box.driver.end(77)
     assert shared.released([ONE], 3.0) is not None
-
-
-def test_an_experiment_that_goes_on_has_its_shares_again(box: Box, shared: Watched) -> None:
-    shared.close()
-    again = box.devices(known=[ONE, TWO])
-    assert [device.id for device in again.open() if device.usable] == [ONE, TWO]
-    box.driver.end(11, 0.5, 0.5)
-    assert again.released([ONE], 2.0) is not None
-    box.driver.end(12, 0.5, 0.5)
-    assert again.released([TWO], 2.0) is not None
 
 
 def test_what_cannot_be_shared_is_refused(make_box: MakeBox) -> None:
