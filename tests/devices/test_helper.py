@@ -14,14 +14,14 @@ from typing import TypeVar
 import pytest
 
 from gpusched.devices import helper
-from gpusched.devices.base import DeviceEvent, Released
+from gpusched.devices.base import DeviceEvent
 from gpusched.devices.cuda import CudaDevices
 from gpusched.devices.release import Processes
 from gpusched.executors.live import Timers
 from gpusched.processes.identity import children, read_file
 from tests.devices.boxed import GPUS, make_gpus
 from tests.devices.fake_nvml import GIB
-from tests.rig import PATIENCE_S, wait_until
+from tests.rig import wait_until
 
 T = TypeVar("T")
 
@@ -75,14 +75,6 @@ def helpers() -> list[int]:
     """The pids of the processes that ask NVML."""
     mine = children(os.getpid())
     return [p for p in mine if b"devices.helper" in (read_file(f"/proc/{p}/cmdline") or b"")]
-
-
-def test_a_release_in_real_time(real: Real) -> None:
-    _, devices, loop = real
-    name = devices.open(loop)[0].id
-    devices.take([name])
-    devices.confirm_release([name], PATIENCE_S)
-    loop.run_until(lambda: Released((name,)) in loop.events)
 
 
 def test_nothing_blocks_while_a_gpu_hangs(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:
