@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,14 +25,6 @@ def opened(devices: Devices) -> tuple[tuple[Device, ...], list[str]]:
     """Return the devices, and what is remarked on the opening."""
     watched = Watched(devices, VirtualClock())
     return watched.open(), watched.notes
-
-
-def test_one_slot_a_core_of_this_process() -> None:
-    cores = sorted(os.sched_getaffinity(0))
-    listed, notes = opened(parse_devices("cpu"))
-    assert [device.id for device in listed] == [f"cpu:{n}" for n in range(len(cores))]
-    assert notes == []
-    assert all(device.usable for device in listed)
 
 
 def test_a_container_s_limit_of_cores_is_kept_to(
