@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gpusched.core.commands import Yield
 from gpusched.core.decisions import Complete, Pause, Resize, Start, Stop
 from tests.helpers import Script
 
@@ -40,11 +41,13 @@ def pausing(**rules: Any) -> Script:
 
 
 def stopping(**rules: Any) -> Script:
-    return running(**rules).decides(Stop(0)).wait(1.0).report(0, 0.4).drop()
+    script = running(**rules).decides(Stop(0)).wait(1.0).report(0, 0.4)
+    return script.expect(Yield(0, 1, save=False))
 
 
 def completing(**rules: Any) -> Script:
-    return running(**rules).decides(Complete(0)).wait(1.0).report(0, 0.4).drop()
+    script = running(**rules).decides(Complete(0)).wait(1.0).report(0, 0.4)
+    return script.expect(Yield(0, 1, save=False))
 
 
 def killed_while_starting(**rules: Any) -> Script:

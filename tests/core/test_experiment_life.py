@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpusched.core.commands import ConfirmRelease, Save, Yield
-from gpusched.core.decisions import Complete, Pause, Resize, Resume, Start, Stop, WakeAt
+from gpusched.core.decisions import Pause, Resize, Resume, Start, Stop, WakeAt
 from gpusched.core.events import DaemonResumed
 from gpusched.core.trial import TrialState
 from tests.core import stages
@@ -141,16 +141,6 @@ def test_a_launch_that_spans_a_change_of_daemons_is_not_measured() -> None:
 
 
 # ---------------------------------------------------------------- stop and complete
-
-
-@pytest.mark.parametrize(
-    ("decision", "end"), [(Stop(0, "bad"), S.STOPPED), (Complete(0, "done"), S.COMPLETED)]
-)
-def test_a_trial_leaves_for_good(decision: Stop | Complete, end: S) -> None:
-    script = stages.running().decides(decision).report(0, 0.4).expect(Yield(0, 1, save=False))
-    script.wants(Start(1)).exited(0).expect(ConfirmRelease(("d0",)), launch(1, 1, "d1"))
-    assert script.trial(0).state is end
-    assert script.policy.exits == [(0, end)]
 
 
 def test_a_paused_trial_is_stopped_at_once_and_the_policy_is_told() -> None:
