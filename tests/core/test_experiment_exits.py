@@ -225,12 +225,7 @@ def test_after_trials_that_fail_alike_one_after_the_other_none_begins_for_a_whil
         assert len(script.state.trials) == MOST_ALIKE + 4
 
 
-# ---------------------------------------------------------------- the last checkpoint
-
-
-def test_an_exit_without_a_checkpoint_keeps_the_older_one() -> None:
-    script = stages.pausing().exited(0, "lost").expect(ConfirmRelease(("d0",)))
-    assert (script.trial(0).step, script.trial(0).saved_step) == (2, 1)
+# ---------------------------------------------------------------- on more atoms
 
 
 @pytest.mark.parametrize("outcome", ["failed", "lost"])
